@@ -3,27 +3,25 @@
 //!
 //! The modules are layers; one may import only lower ones (see ARCHITECTURE.md, a test enforces it).
 
-pub mod agent;
-pub mod alerts;
-pub mod chat;
 pub mod cli;
 pub mod config;
-mod diff;
-pub mod expert;
-mod http_client;
-pub mod observe;
-pub mod otlp;
-mod pattern;
-pub mod relay;
-pub mod server;
-pub mod sse;
-pub mod store;
-pub mod tokens;
-pub mod tools;
-pub mod translate;
-pub mod turn;
-pub mod units;
-pub mod upstream;
-pub mod usage;
-mod visible;
-pub mod wire;
+
+pub use ::agent;
+pub use ::alerts;
+pub use ::chat;
+pub use ::experts as expert;
+use ::http_client;
+pub use ::relay;
+pub use ::server;
+pub use ::store;
+pub use ::telemetry as observe;
+pub use ::telemetry::otlp;
+pub use ::tools;
+use ::tools::diff;
+pub use ::translate;
+pub use ::translate::tokens;
+pub use ::upstream;
+pub use ::usage;
+pub use ::wire;
+use ::wire::visible;
+pub use ::wire::{sse, turn, units};

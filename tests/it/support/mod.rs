@@ -30,8 +30,7 @@ pub mod client;
 pub mod fake_gateway;
 pub mod fake_vllm;
 pub mod http1;
-#[path = "../../../src/upstream/idle_time.rs"]
-pub mod idle_time;
+pub use testing::idle_time;
 pub mod openai_fields;
 pub mod other_wires;
 pub mod replies;

@@ -1,0 +1,386 @@
+//! The runs that this process works on: each in a task of its own, watched by any number of clients, and ended from outside.
+//!
+//! Knows nothing of requests: `agents` and `resume` say which run is worked on. Called by these.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use http::HeaderValue;
+use tokio::sync::{broadcast, watch};
+use tokio::task::JoinError;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::call::RequestedCall;
+use super::config::OnDisconnect;
+use super::definition::Agent;
+use super::driver::{Driver, Stops, WorkEnd};
+use super::event::EventKind;
+use super::journal::Journal;
+use super::progress;
+use super::run::Run;
+use super::stored::{now, or_log, restore};
+use super::telemetry::Telemetry;
+use super::watch::{ActiveRun, Watch, WorkReport};
+use store::{Append, ClaimScope, EntryLease, NewRun, Store, StoreError, Whose};
+use telemetry::{Accounts, ErrorReport, Recording};
+
+/// Progress lines that a slow client may be behind; it loses older ones, but not the answer.
+const PROGRESS_BUFFER: usize = 256;
+/// The pause before what the store could not write is tried again.
+const WRITE_AGAIN: Duration = Duration::from_secs(2);
+/// Suspended runs that are held in memory because they could not be stored.
+pub(super) const MOST_PARKED: usize = 1_000;
+
+/// The runs that this process works on, and what they share.
+pub(super) struct ActiveRuns {
+    pub(super) store: Option<Arc<Store>>,
+    report: ErrorReport,
+    log_content: bool,
+    pub(super) accounts: OnceLock<Arc<dyn Accounts>>,
+    /// What becomes of model calls in the log and in the rows of what was used.
+    pub(super) recording: OnceLock<Recording>,
+    runs: Mutex<HashMap<String, Arc<ActiveRun>>>,
+    parked: Mutex<Vec<Parked>>,
+    /// Held while the run that a request belongs to is looked up and resumed, so that two equal requests resume it once.
+    pub(super) resuming: tokio::sync::Mutex<()>,
+    tasks: TaskTracker,
+    pub(super) shutdown: CancellationToken,
+    /// Calls in flight are cut off too.
+    cut: CancellationToken,
+}
+
+/// A suspended run that is not in the store.
+pub(super) struct Parked {
+    pub(super) id: String,
+    pub(super) client: Option<String>,
+    pub(super) run: Run,
+}
+
+/// A run to work on.
+pub(super) struct Work {
+    pub(super) id: String,
+    /// Stands for the client whose run it is; `None`: anybody's.
+    pub(super) client: Option<String>,
+    pub(super) run: Run,
+    /// Where it is kept.
+    pub(super) store: Option<Arc<Store>>,
+    /// The epoch of this process.
+    pub(super) epoch: u64,
+    /// Events in the store so far.
+    pub(super) seq: u64,
+    pub(super) authorization: Option<HeaderValue>,
+    /// What happens first.
+    pub(super) first: Option<EventKind>,
+    /// Why it is worked on, for the log.
+    pub(super) origin: &'static str,
+    pub(super) options: RunOptions,
+}
+
+/// How a run is worked on that no client waits for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunOptions {
+    /// It goes on when nobody waits for it.
+    pub is_detached: bool,
+    /// It must not go on where it cannot be kept.
+    pub is_durable: bool,
+    /// The entry of the queue that it works on: it begins, and is claimed, only while this lease holds.
+    pub lease: Option<EntryLease>,
+}
+
+impl ActiveRuns {
+    pub(super) fn new(
+        store: Option<Arc<Store>>,
+        report: ErrorReport,
+        log_content: bool,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self {
+            store,
+            report,
+            log_content,
+            accounts: OnceLock::new(),
+            recording: OnceLock::new(),
+            runs: Mutex::default(),
+            parked: Mutex::default(),
+            resuming: tokio::sync::Mutex::default(),
+            tasks: TaskTracker::new(),
+            shutdown,
+            cut: CancellationToken::new(),
+        }
+    }
+
+    fn runs(&self) -> MutexGuard<'_, HashMap<String, Arc<ActiveRun>>> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_active(&self, id: &str) -> bool {
+        self.runs().contains_key(id)
+    }
+
+    /// Whether a run is one of these; `None` when this process does not work on it.
+    pub(super) fn is_of(&self, id: &str, whose: &Whose) -> Option<bool> {
+        self.runs().get(id).map(|active| whose.includes(&active.agent, active.client.as_deref()))
+    }
+
+    /// The ids of the runs.
+    pub(super) fn ids(&self) -> Vec<String> {
+        self.runs().keys().cloned().collect()
+    }
+
+    /// A view of a run.
+    pub(super) fn watch(&self, id: &str) -> Option<Watch> {
+        let active = self.runs().get(id).cloned()?;
+        let progress = Some(active.progress.subscribe());
+        Some(Watch { run: id.to_owned(), progress, end: active.end.clone(), guard: active.watched.upgrade() })
+    }
+
+    /// Ends a run; false when this process does not work on it.
+    pub(super) fn cancel(&self, id: &str) -> bool {
+        let active = self.runs().get(id).cloned();
+        active.inspect(|active| active.stops.cancel.cancel()).is_some()
+    }
+
+    /// Keeps a new run, and works on it. When it cannot be kept it is worked on all the same.
+    pub(super) async fn begin(self: &Arc<Self>, agent: &Arc<Agent>, new: NewRun, work: Work) -> Watch {
+        let (active, agent, mut work) = (Arc::clone(self), Arc::clone(agent), work);
+        self.to_its_end(async move {
+            if let Some(store) = work.store.take() {
+                match store.begin(new).await {
+                    Ok(()) => work.store = Some(store),
+                    Err(error) => active.telemetry(&agent, &work.id).not_durable(&work.run, &error),
+                }
+            }
+            active.work(&agent, work)
+        })
+        .await
+    }
+
+    /// Keeps a new run, and works on it.
+    ///
+    /// # Errors
+    /// When it cannot be kept: then it does not begin.
+    pub(super) async fn begin_durable(
+        self: &Arc<Self>,
+        agent: &Arc<Agent>,
+        new: NewRun,
+        work: Work,
+    ) -> Result<Watch, StoreError> {
+        let (active, agent) = (Arc::clone(self), Arc::clone(agent));
+        let no_store = || StoreError("there is no store of runs, so the run cannot be kept".to_owned());
+        let store = work.store.clone().ok_or_else(no_store)?;
+        let taken = || StoreError("another process works on this entry of the queue by now".to_owned());
+        self.to_its_end(async move {
+            match &work.options.lease {
+                None => store.begin(new).await?,
+                Some(lease) => store.begin_leased(new, lease).await?.then_some(()).ok_or_else(taken)?,
+            }
+            Ok(active.work(&agent, work))
+        })
+        .await
+    }
+
+    /// Makes this process the one that works on a stored run, and works on it; `None` when another one does, or it is over.
+    /// `is_returned`: its client is back. Then it may be one whose client went away; and a store that cannot be written does not
+    /// stop it: to begin another one would do its work again.
+    pub(super) async fn claim(
+        self: &Arc<Self>,
+        agent: &Arc<Agent>,
+        store: Arc<Store>,
+        is_returned: bool,
+        work: Work,
+    ) -> Result<Option<Watch>, StoreError> {
+        let (active, agent) = (Arc::clone(self), Arc::clone(agent));
+        let scope = if is_returned { ClaimScope::IdleOrCancelled } else { ClaimScope::Idle };
+        self.to_its_end(async move {
+            let claimed = match &work.options.lease {
+                None => store.claim(&work.id, scope).await,
+                Some(lease) => store.claim_leased(&work.id, lease).await,
+            };
+            let epoch = match claimed {
+                Err(error) if is_returned => {
+                    or_log::<()>(Err(error));
+                    Some(work.epoch)
+                }
+                claimed => claimed?,
+            };
+            let Some(epoch) = epoch else { return Ok(None) };
+            let work = Box::pin(current(&store, work)).await?;
+            Ok(Some(active.work(&agent, Work { store: Some(store), epoch, ..work })))
+        })
+        .await
+    }
+
+    /// The client may go away at any moment. What the store says is being worked on is worked on all the same, and then ends,
+    /// or goes on, as one whose client went away.
+    async fn to_its_end<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
+        match self.tasks.spawn(work).await.map_err(JoinError::try_into_panic) {
+            Ok(done) => done,
+            Err(Ok(panic)) => std::panic::resume_unwind(panic),
+            // The runtime ends, and this with it.
+            Err(Err(_)) => std::future::pending().await,
+        }
+    }
+
+    /// Works on a run in a task of its own.
+    pub(super) fn work(self: &Arc<Self>, agent: &Arc<Agent>, work: Work) -> Watch {
+        let (progress, subscribed) = broadcast::channel(PROGRESS_BUFFER);
+        let (ended, end) = watch::channel(None);
+        let stops = Stops { shutdown: self.shutdown.clone(), cut: self.cut.clone(), ..Stops::default() };
+        let guard = Arc::new(stops.gone.clone().drop_guard());
+        let run = ActiveRun {
+            agent: Arc::clone(&agent.name),
+            client: work.client.clone(),
+            progress: progress.clone(),
+            end: end.clone(),
+            stops: stops.clone(),
+            watched: Arc::downgrade(&guard),
+        };
+        let id = work.id.clone();
+        self.runs().insert(id.clone(), Arc::new(run));
+        let (active, agent) = (Arc::clone(self), Arc::clone(agent));
+        self.tasks.spawn(async move {
+            let report = Box::pin(active.work_through(&agent, work, progress, stops)).await;
+            ended.send_replace(Some(Arc::new(report)));
+        });
+        Watch { run: id, progress: Some(subscribed), end, guard: Some(guard) }
+    }
+
+    async fn work_through(
+        &self,
+        agent: &Agent,
+        work: Work,
+        progress: broadcast::Sender<String>,
+        stops: Stops,
+    ) -> WorkReport {
+        let Work { id, client, mut run, authorization, first, origin, .. } = work;
+        let mut telemetry = self.telemetry(agent, &id);
+        telemetry.content &= !run.setup().is_private;
+        telemetry.started(&run, origin);
+        let (began, before, cancel) = (Instant::now(), run.iterations().len(), stops.cancel.clone());
+        let mut journal = Journal::new(&id, work.epoch, work.store, work.seq);
+        journal.is_required = work.options.is_durable;
+        let observer = Arc::new(move |activity: super::activity::Activity<'_>| {
+            // Nobody may be looking.
+            let _ = progress::text(activity).map(|text| progress.send(text));
+        });
+        let mut driver = Driver::new(agent, journal, telemetry, stops, observer);
+        driver.model.authorization = authorization;
+        let accounts = self.accounts.get().zip(client.as_ref());
+        driver.model.account = accounts.and_then(|(accounts, client)| accounts.of_client(client));
+        if let Some(recording) = self.recording.get() {
+            driver.model.recording = recording.clone().without_content(run.setup().is_private);
+        }
+        driver.is_detached = work.options.is_detached || agent.config.on_disconnect == OnDisconnect::Detach;
+        if let Some(first) = first {
+            driver.record(&mut run, first).await;
+        }
+        let end = driver.drive(&mut run).await;
+        let why = if matches!(end, WorkEnd::Left) { "left" } else { "over" };
+        let overhead = began.elapsed().saturating_sub(driver.waited);
+        driver.telemetry.left(why, overhead, run.iterations().len() - before);
+        let spent = run.spent_since_answer();
+        let is_kept = driver.journal.is_complete();
+        if let Some((store, backlog)) = driver.journal.into_backlog() {
+            self.write_later(store, backlog);
+        }
+        self.runs().remove(&id);
+        let waits = matches!(end, WorkEnd::Suspended(_) | WorkEnd::AwaitingApproval(_));
+        if waits
+            && cancel.is_cancelled()
+            && let Some(store) = &self.store
+        {
+            // The request to cancel came after the last look at it.
+            or_log(store.request_cancel(&id, now()).await);
+        }
+        if matches!(end, WorkEnd::Suspended(_)) && !is_kept {
+            self.park(Parked { id, client, run });
+        }
+        WorkReport { end, spent, overhead }
+    }
+
+    /// Commits what could not be committed, once the store can be written again: it must not say less than was done.
+    fn write_later(&self, store: Arc<Store>, backlog: Vec<Append>) {
+        if self.tasks.len() >= MOST_PARKED {
+            return;
+        }
+        let shutdown = self.shutdown.clone();
+        self.tasks.spawn(async move {
+            let mut left = VecDeque::from(backlog);
+            while let Some(next) = left.front() {
+                if store.append(next.clone()).await.is_ok() {
+                    left.pop_front();
+                } else if shutdown.is_cancelled() {
+                    return;
+                } else {
+                    tokio::select! { () = shutdown.cancelled() => {}, () = tokio::time::sleep(WRITE_AGAIN) => {} }
+                }
+            }
+        });
+    }
+
+    fn telemetry(&self, agent: &Agent, id: &str) -> Telemetry {
+        Telemetry {
+            run: id.to_owned(),
+            agent: Arc::clone(&agent.name),
+            report: self.report.clone(),
+            content: self.log_content,
+            spans: self.recording.get().and_then(|recording| recording.spans.clone()),
+        }
+    }
+
+    fn park(&self, parked: Parked) {
+        let mut all = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= MOST_PARKED {
+            all.remove(0);
+        }
+        all.push(parked);
+    }
+
+    /// Takes out a parked run of this agent and client that waits for a call.
+    pub(super) fn unpark(
+        &self,
+        agent: &str,
+        client: &str,
+        waits_for: impl Fn(&RequestedCall) -> bool,
+    ) -> Option<Parked> {
+        let mut all = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_theirs = |parked: &Parked| {
+            parked.run.setup().agent == agent && parked.client.as_deref().is_none_or(|own| own == client)
+        };
+        let place =
+            all.iter().position(|parked| is_theirs(parked) && parked.run.awaited().iter().any(&waits_for))?;
+        Some(all.remove(place))
+    }
+
+    /// Runs something until the process ends.
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(work);
+    }
+
+    /// Waits until nothing is worked on any more, and cuts calls off that are still in flight after this time. Call it after the shutdown
+    /// token.
+    pub(super) async fn ended(&self, within: Duration) {
+        self.tasks.close();
+        if tokio::time::timeout(within, self.tasks.wait()).await.is_err() {
+            let runs = self.ids().join(",");
+            tracing::warn!(target: "respool::agent", runs, "calls of these runs have not ended in time and are cut off; their outcome is unknown");
+            self.cut.cancel();
+            self.tasks.wait().await;
+        }
+    }
+}
+
+/// The work with all that was written until its run was claimed: its earlier holder may have gone on after it was read.
+async fn current(store: &Store, work: Work) -> Result<Work, StoreError> {
+    // The next commit reports a store that cannot be read.
+    let Some(stored) = or_log(store.run(&work.id).await).flatten() else { return Ok(work) };
+    let seq = stored.events.len() as u64;
+    if seq == work.seq {
+        return Ok(work);
+    }
+    let (run, _) =
+        restore(&stored).ok_or_else(|| StoreError("the run cannot be read any more".to_owned()))?;
+    Ok(Work { run, seq, first: Some(EventKind::Resumed), ..work })
+}

@@ -1,0 +1,472 @@
+//! The configured agents: begins their runs, resumes those that wait or were interrupted, records decisions, and ends runs.
+//! Called by `server`, `cli` and `expert`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use http::HeaderValue;
+use sha2::{Digest as _, Sha256};
+use tokio_util::sync::CancellationToken;
+
+use super::active::{ActiveRuns, MOST_PARKED, RunOptions, Work};
+use super::approval::{ApprovalRequest, Decision, OnTimeout};
+use super::cleanup;
+use super::config::OnDisconnect;
+use super::definition::Agent;
+use super::facts::{FactsError, RunFacts};
+use super::new_setup::new_setup;
+use super::request::AgentRequest;
+use super::resume;
+use super::run::Run;
+use super::stored::{REPEATABLE_FOR, new_run_id, now, or_log};
+use super::watch::Watch;
+use store::{ApprovalRow, ApprovalState, LateDecision, NewRun, Status, Store, StoreError, Whose, WokenRun};
+use telemetry::{Accounts, ErrorReport, Recording};
+
+/// The environment variable from which people at a terminal give their operator's key.
+pub const OPERATOR_KEY: &str = "RESPOOL_OPERATOR_KEY";
+/// How often it is looked whether an approval has been decided by another process, or its time is over.
+const APPROVALS_EVERY: Duration = Duration::from_secs(1);
+
+type ByName = BTreeMap<String, Arc<Agent>>;
+
+/// The agents and the runs in progress.
+pub struct Agents {
+    by_name: RwLock<ByName>,
+    active: Arc<ActiveRuns>,
+}
+
+impl std::fmt::Debug for Agents {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Agents").field("names", &self.by_name().keys()).finish_non_exhaustive()
+    }
+}
+
+/// Why a decision is not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DecideError {
+    /// There is no such request.
+    Unknown,
+    /// It does not wait for a decision any more.
+    NotWaiting(ApprovalState),
+    /// The time for it is over, and that rejects the calls.
+    TooLate,
+    /// The decision names a call that is not in the request.
+    UnknownCall(String),
+    /// The store cannot be used.
+    Store(StoreError),
+}
+
+impl DecideError {
+    /// The error for a person who wanted to decide about this approval.
+    pub fn for_approval(self, id: &str) -> String {
+        match self {
+            Self::Unknown => format!("there is no approval {id} any more"),
+            Self::NotWaiting(state) => format!("the approval {id} is {} already", state.as_str()),
+            Self::TooLate => format!(
+                "the time for the approval {id} is over, and the package says that its calls are then rejected"
+            ),
+            Self::UnknownCall(call) => format!("the approval {id} has no call {call}"),
+            Self::Store(error) => error.0,
+        }
+    }
+}
+
+impl Agents {
+    /// `store`: `None` where runs cannot be kept.
+    pub fn new(
+        agents: Vec<Agent>,
+        store: Option<Arc<Store>>,
+        report: ErrorReport,
+        log_content: bool,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self {
+            by_name: RwLock::new(by_name(agents)),
+            active: Arc::new(ActiveRuns::new(store, report, log_content, shutdown)),
+        }
+    }
+
+    /// The agent of this name.
+    pub fn get(&self, name: &str) -> Option<Arc<Agent>> {
+        self.by_name().get(name).cloned()
+    }
+
+    /// All agents.
+    pub fn all(&self) -> Vec<Arc<Agent>> {
+        self.by_name().values().cloned().collect()
+    }
+
+    /// From now on these are the agents. Runs in progress go on with the one that they began with.
+    pub fn change(&self, agents: Vec<Agent>) {
+        *self.by_name.write().unwrap_or_else(PoisonError::into_inner) = by_name(agents);
+    }
+
+    fn by_name(&self) -> RwLockReadGuard<'_, ByName> {
+        self.by_name.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The store, where there is one.
+    pub fn store(&self) -> Option<&Arc<Store>> {
+        self.active.store.as_ref()
+    }
+
+    /// From now on the cost of a run's model calls is added to its client's account. The first call counts.
+    pub fn use_accounts(&self, accounts: Arc<dyn Accounts>) {
+        let _ = self.active.accounts.set(accounts);
+    }
+
+    /// From now on the rows of model calls go where this says. The first call counts.
+    pub fn record_in(&self, recording: Recording) {
+        let _ = self.active.recording.set(recording);
+    }
+
+    /// The ids of the runs that are being worked on.
+    pub fn active(&self) -> Vec<String> {
+        self.active.ids()
+    }
+
+    /// Serves a request: resumes the run that it belongs to, or begins one.
+    pub async fn serve(
+        &self,
+        agent: &Arc<Agent>,
+        request: AgentRequest,
+        authorization: Option<HeaderValue>,
+    ) -> Watch {
+        let has_results = !request.results.is_empty();
+        {
+            let _alone = self.active.resuming.lock().await;
+            if has_results
+                && let Some(watch) =
+                    resume::of_results(&self.active, agent, &request, authorization.clone()).await
+            {
+                return watch;
+            }
+            if let Some(watch) =
+                resume::unanswered(&self.active, agent, &request, authorization.clone()).await
+            {
+                return watch;
+            }
+        }
+        // Deleted, another client's or another agent's: its client's own history is what there is of it.
+        let origin = if has_results { "begins, no run waits for these results" } else { "begins" };
+        let (new, work) = self.new_run(agent, request, authorization, origin).await;
+        self.active.begin(agent, new, work).await
+    }
+
+    /// Begins a run that no client's request asked for.
+    ///
+    /// # Errors
+    /// When it must be durable and cannot be kept.
+    pub async fn start_run(
+        &self,
+        agent: &Arc<Agent>,
+        request: AgentRequest,
+        options: RunOptions,
+    ) -> Result<Watch, StoreError> {
+        let (new, work) = self.new_run(agent, request, None, "begins").await;
+        let is_durable = options.is_durable;
+        let work = Work { options, ..work };
+        if is_durable {
+            self.active.begin_durable(agent, new, work).await
+        } else {
+            Ok(self.active.begin(agent, new, work).await)
+        }
+    }
+
+    async fn new_run(
+        &self,
+        agent: &Arc<Agent>,
+        request: AgentRequest,
+        authorization: Option<HeaderValue>,
+        origin: &'static str,
+    ) -> (NewRun, Work) {
+        let id = new_run_id();
+        let spans = self.active.recording.get().and_then(|recording| recording.spans.as_ref());
+        if let Some((spans, part_of)) = spans.zip(request.part_of) {
+            spans.begin_run(&id, part_of);
+        }
+        let (fingerprint, client) = (request.fingerprint.clone(), request.client.clone());
+        let sizes = agent.sizes(authorization.as_ref()).await;
+        let setup = new_setup(agent, request, sizes, rand::random(), now());
+        let new = NewRun {
+            id: id.clone(),
+            agent: agent.name.to_string(),
+            at: setup.at,
+            fingerprint,
+            client: client.clone(),
+            setup: serde_json::to_string(&setup).unwrap_or_default(),
+        };
+        let work = Work {
+            id,
+            client: Some(client),
+            run: Run::new(setup),
+            store: self.active.store.clone(),
+            epoch: Store::FIRST_EPOCH,
+            seq: 0,
+            authorization,
+            first: None,
+            origin,
+            options: RunOptions::default(),
+        };
+        (new, work)
+    }
+
+    /// Resumes an interrupted run of a configured agent.
+    ///
+    /// # Errors
+    /// Why it cannot be resumed, for people.
+    pub async fn resume(&self, id: &str) -> Result<Watch, String> {
+        let stored = resume::load(self.store(), id).await?;
+        let agent = self.get(&stored.row.agent);
+        let agent = agent.ok_or_else(|| format!("its agent `{}` is not configured", stored.row.agent))?;
+        resume::stored_run(&self.active, &agent, &stored, None, RunOptions::default()).await
+    }
+
+    /// Resumes a run of an agent that is not among the configured ones.
+    ///
+    /// # Errors
+    /// Why it cannot be resumed, for people.
+    pub async fn resume_as(
+        &self,
+        agent: &Arc<Agent>,
+        id: &str,
+        options: RunOptions,
+    ) -> Result<Watch, String> {
+        let stored = resume::load(self.store(), id).await?;
+        resume::stored_run(&self.active, agent, &stored, None, options).await
+    }
+
+    /// The id of the run that this request began before, if its client has not got the answer and this process does not execute it.
+    pub async fn repeated(&self, request: &AgentRequest) -> Option<String> {
+        let since = now().saturating_sub(REPEATABLE_FOR);
+        let id = or_log(self.store()?.unanswered(&request.fingerprint, since).await)??;
+        (!self.active.is_active(&id)).then_some(id)
+    }
+
+    /// What the store has of a run; `None` where it is not there, or cannot be read.
+    pub async fn facts(&self, id: &str) -> Option<RunFacts> {
+        self.read_facts(id).await.ok().flatten()
+    }
+
+    /// What the store has of a run; `None` where it is not there.
+    ///
+    /// # Errors
+    /// When the store or the run cannot be read, so that it is not known which calls the run made.
+    pub async fn read_facts(&self, id: &str) -> Result<Option<RunFacts>, FactsError> {
+        let Some(store) = self.store() else { return Ok(None) };
+        let Some(stored) = store.run(id).await.map_err(FactsError::Store)? else { return Ok(None) };
+        RunFacts::of(&stored).map(Some).ok_or_else(|| FactsError::Unreadable(id.to_owned()))
+    }
+
+    /// The runs that a fingerprint stands for, the oldest first. The calls of child runs are among those of their parents.
+    ///
+    /// # Errors
+    /// When the store or one of the runs cannot be read. The caller must not repeat the work then.
+    pub async fn facts_of(&self, fingerprint: &str) -> Result<Vec<RunFacts>, FactsError> {
+        let Some(store) = self.store() else { return Ok(Vec::new()) };
+        let mut all = Vec::new();
+        for id in store.runs_of(fingerprint).await.map_err(FactsError::Store)? {
+            let Some(mut facts) = self.read_facts(&id).await? else { continue };
+            // The last first: what is put in moves what follows.
+            for (before, child) in std::mem::take(&mut facts.children).into_iter().rev() {
+                let of_child = self.read_facts(&child).await?;
+                facts.insert_calls(before, of_child.map(|facts| facts.calls).unwrap_or_default());
+            }
+            all.push(facts);
+        }
+        Ok(all)
+    }
+
+    /// What the runs were made of that may go on; `None` where that is not known.
+    pub async fn snapshots_in_use(&self) -> Option<BTreeSet<String>> {
+        let snapshots = or_log(self.store()?.snapshots_in_use().await)?;
+        let first_word = |snapshot: String| snapshot.split(' ').next().map(str::to_owned);
+        Some(snapshots.into_iter().filter_map(first_word).collect())
+    }
+
+    /// True when this process works on a run.
+    pub fn is_active(&self, id: &str) -> bool {
+        self.active.is_active(id)
+    }
+
+    /// The client of a run has got what there is of it.
+    pub async fn answered(&self, id: &str) {
+        if let Some(store) = self.store() {
+            let _ = or_log(store.answered(id).await);
+        }
+    }
+
+    /// True when there is such a run, and it is one of these.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn is_of(&self, id: &str, whose: &Whose) -> Result<bool, StoreError> {
+        match (self.active.is_of(id, whose), self.store()) {
+            (Some(is_of), _) => Ok(is_of),
+            (None, Some(store)) => store.is_of(id, whose.clone()).await,
+            (None, None) => Ok(false),
+        }
+    }
+
+    /// Ends a run. False when it is over or not known.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn cancel(&self, id: &str) -> Result<bool, StoreError> {
+        match self.store() {
+            _ if self.active.cancel(id) => Ok(true),
+            Some(store) => store.request_cancel(id, now()).await,
+            None => Ok(false),
+        }
+    }
+
+    /// The requests for consent that wait for a decision, the oldest first.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn approvals(&self, most: usize) -> Result<Vec<(ApprovalRow, ApprovalRequest)>, StoreError> {
+        let Some(store) = self.store() else { return Ok(Vec::new()) };
+        let rows = store.approvals(ApprovalState::Waiting, most).await?;
+        let read = |row: ApprovalRow| Some((serde_json::from_str(&row.body).ok()?, row));
+        Ok(rows.into_iter().filter_map(read).map(|(request, row)| (row, request)).collect())
+    }
+
+    /// Records a decision, which survives a power failure, and lets the run go on if its agent is a configured one.
+    ///
+    /// # Errors
+    /// Why it is not taken. The first decision about a request holds.
+    pub async fn decide(&self, decision: &Decision) -> Result<(), DecideError> {
+        let store = self.store().ok_or(DecideError::Unknown)?;
+        record_decision(store, decision).await?;
+        self.wake(store).await;
+        Ok(())
+    }
+
+    /// Resumes the runs whose approvals are decided or whose time is over.
+    async fn wake(&self, store: &Arc<Store>) {
+        let woken = or_log(store.woken_by_approvals(now()).await).unwrap_or_default();
+        let waits =
+            |run: &WokenRun| run.status == Status::AwaitingApproval && !self.active.is_active(&run.id);
+        for WokenRun { id, agent, .. } in woken.into_iter().filter(waits) {
+            // Others resume their own agents' runs.
+            let Some(agent) = self.get(&agent) else { continue };
+            let Ok(stored) = resume::load(Some(store), &id).await else { continue };
+            let options = RunOptions { is_detached: true, ..RunOptions::default() };
+            if let Err(why) = resume::stored_run(&self.active, &agent, &stored, None, options).await {
+                tracing::warn!(target: "respool::agent", run_id = id, why, "the run cannot be resumed");
+            }
+        }
+    }
+
+    /// Resumes what a process before this one left, and keeps the store small and approvals in time, until the process ends.
+    pub async fn start(self: &Arc<Self>) {
+        let Some(store) = self.store().cloned() else { return };
+        if let Some(orphans) = or_log(store.mark_orphans().await).filter(|count| *count > 0) {
+            tracing::warn!(target: "respool::agent", runs = orphans, "runs were interrupted; `respool runs list` shows them");
+        }
+        self.resume_detached(&store).await;
+        self.active.spawn(cleanup::keep_clear(Arc::clone(&store), self.active.shutdown.clone()));
+        let (agents, shutdown) = (Arc::clone(self), self.active.shutdown.clone());
+        self.active.spawn(async move {
+            let waking = async {
+                loop {
+                    Box::pin(agents.wake(&store)).await;
+                    agents.heed_cancel_requests(&store).await;
+                    tokio::time::sleep(APPROVALS_EVERY).await;
+                }
+            };
+            let _: Option<()> = Box::pin(shutdown.run_until_cancelled(waking)).await;
+        });
+    }
+
+    /// Cancels the runs that another process asked to cancel. Without this they would learn of it with their next event, and a model may
+    /// think for minutes.
+    async fn heed_cancel_requests(&self, store: &Store) {
+        let ids = self.active.ids();
+        if ids.is_empty() {
+            return;
+        }
+        for run in or_log(store.cancel_requested(ids).await).unwrap_or_default() {
+            self.active.cancel(&run);
+        }
+    }
+
+    /// A detached run goes on by itself; the others wait for their clients or for `respool runs resume`.
+    async fn resume_detached(&self, store: &Arc<Store>) {
+        let rows = or_log(store.newest(Whose::Clients, MOST_PARKED).await).unwrap_or_default();
+        for row in rows.into_iter().filter(|row| row.status == Status::Interrupted && row.parent.is_none()) {
+            let detached =
+                self.get(&row.agent).filter(|agent| agent.config.on_disconnect == OnDisconnect::Detach);
+            if detached.is_some()
+                && let Err(why) = self.resume(&row.id).await
+            {
+                tracing::warn!(target: "respool::agent", run_id = row.id, why, "the run cannot be resumed");
+            }
+        }
+    }
+
+    /// Waits until nothing is worked on any more. Call it after the shutdown token: no run begins anything new then, but calls that must not
+    /// be made twice may end `within` this time.
+    pub async fn ended(&self, within: Duration) {
+        self.active.ended(within).await;
+    }
+}
+
+fn by_name(agents: Vec<Agent>) -> ByName {
+    agents.into_iter().map(|agent| (agent.name.to_string(), Arc::new(agent))).collect()
+}
+
+/// The name under which a decision made at `place` is recorded, for the operator with this key.
+///
+/// # Errors
+/// Why the key does not count, for people.
+pub async fn operator_name(store: &Store, key: Option<&str>, place: &str) -> Result<String, String> {
+    let Some(key) = key else {
+        return Err(format!("deciding needs an operator's key: put one into the variable {OPERATOR_KEY}"));
+    };
+    let digest = Sha256::digest(key.as_bytes());
+    let digest = digest.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+    let failed = |error: store::StoreError| error.0;
+    if let Some(name) = store.operator(&digest).await.map_err(failed)? {
+        return Ok(format!("{name}, {place}"));
+    }
+    Err(if store.has_operators().await.map_err(failed)? {
+        format!(
+            "the key in {OPERATOR_KEY} is not one of the operators' keys that `respool serve` was started with"
+        )
+    } else {
+        "no operator is known: set `operator_keys_env` in respool.toml and start `respool serve`, which remembers its operators' keys".to_owned()
+    })
+}
+
+/// Records a decision about a request; a process that serves the run's agent lets it go on.
+///
+/// # Errors
+/// Why it is not taken.
+pub async fn record_decision(store: &Store, decision: &Decision) -> Result<(), DecideError> {
+    let row = store.approval(&decision.request).await.map_err(DecideError::Store)?;
+    let row = row.ok_or(DecideError::Unknown)?;
+    let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
+    let is_known = |id: &&String| request.calls.iter().any(|call| call.id == **id);
+    if let Some(unknown) = decision.approved.iter().find(|id| !is_known(id)) {
+        return Err(DecideError::UnknownCall(unknown.clone()));
+    }
+    let text = serde_json::to_string(decision).unwrap_or_default();
+    let late = match request.on_timeout {
+        OnTimeout::Escalate => LateDecision::Counts,
+        OnTimeout::Reject => LateDecision::Refused,
+    };
+    if store.decide(&decision.request, text, now(), late).await.map_err(DecideError::Store)? {
+        return Ok(());
+    }
+    // Somebody else may have been quicker.
+    let row = store.approval(&decision.request).await.map_err(DecideError::Store)?;
+    Err(match row.map(|row| row.state) {
+        None => DecideError::Unknown,
+        // Respool rejects the calls as soon as it works on the run.
+        Some(ApprovalState::Waiting) => DecideError::TooLate,
+        Some(state) => DecideError::NotWaiting(state),
+    })
+}

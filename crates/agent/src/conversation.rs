@@ -1,0 +1,290 @@
+//! A conversation with a person: one run of many turns, on the same loop and in the same store as the agents' runs.
+//!
+//! While it is open it counts as running, so that no other process takes it up; closed, it waits in the store for the next
+//! time. Knows nothing of terminals. Called by `chat`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::activity::{Activity, Observer};
+use super::budget::Tokens;
+use super::cleanup;
+use super::definition::Agent;
+use super::driver::{Driver, Stops, WorkEnd};
+use super::event::EventKind;
+use super::journal::{Committed, Journal};
+use super::new_setup::new_setup;
+use super::outcome::Outcome;
+use super::request::AgentRequest;
+use super::run::Run;
+use super::setup::ModelSizes;
+use super::stored::{new_run_id, now, restore};
+use super::telemetry::Telemetry;
+use super::transcript::{Entry, Iteration};
+use store::{ClaimScope, NewRun, Status, Store, StoreError};
+use telemetry::ErrorReport;
+use tools::Approver;
+
+/// Who talks, and where what is said is kept.
+pub struct Conversation {
+    agent: Agent,
+    store: Option<Arc<Store>>,
+    report: ErrorReport,
+    log_content: bool,
+    /// Stands for where it is held: the next one asks the store for it.
+    place: String,
+    held: Option<Held>,
+    /// The model of the last turn; `None`: another process knows.
+    asked: Option<String>,
+}
+
+/// What replies cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Tokens, as far as servers reported them.
+    pub tokens: Tokens,
+    /// Replies that came to their end.
+    pub calls: usize,
+    /// Of these, those whose server reported none.
+    pub uncounted: usize,
+}
+
+impl Spent {
+    /// What is left of these without others.
+    #[must_use]
+    pub fn less(&self, before: &Self) -> Self {
+        Self {
+            tokens: self.tokens.less(before.tokens),
+            calls: self.calls.saturating_sub(before.calls),
+            uncounted: self.uncounted.saturating_sub(before.uncounted),
+        }
+    }
+}
+
+/// A conversation that has begun.
+struct Held {
+    run: Run,
+    journal: Journal,
+}
+
+impl Conversation {
+    /// One that begins with the next turn. `store`: `None` where it cannot be kept.
+    pub fn new(
+        agent: Agent,
+        store: Option<Arc<Store>>,
+        report: ErrorReport,
+        log_content: bool,
+        place: String,
+    ) -> Self {
+        Self { agent, store, report, log_content, place, held: None, asked: None }
+    }
+
+    /// Resumes the last conversation of this place. False when there is none.
+    ///
+    /// # Errors
+    /// Why it cannot be resumed, for people.
+    pub async fn resume_last(&mut self) -> Result<bool, String> {
+        let store = self.store.clone().ok_or("conversations cannot be kept here, so there is none")?;
+        let text = |error: StoreError| error.0;
+        store.mark_orphans().await.map_err(text)?;
+        let Some(id) = store.unanswered(&self.place, 0).await.map_err(text)? else { return Ok(false) };
+        let Some(stored) = store.run(&id).await.map_err(text)? else { return Ok(false) };
+        let (run, _) = restore(&stored).ok_or("it was written by another version of respool")?;
+        let Some(epoch) = store.claim(&id, ClaimScope::IdleOrCancelled).await.map_err(text)? else {
+            return Err("it is open in another terminal; close it there, or begin a new one".into());
+        };
+        let journal = Journal::new(&id, epoch, Some(store), stored.events.len() as u64);
+        self.held = Some(Held { run, journal });
+        Ok(true)
+    }
+
+    /// Clears what is too old or too much from the store, while the conversation begins. An error shows again when something
+    /// is to be kept.
+    pub fn clear_old(&self) {
+        if let Some(store) = self.store.clone() {
+            tokio::spawn(async move { cleanup::clear(&store).await });
+        }
+    }
+
+    /// Who talks. A change holds from the next turn on, but for what the conversation began with: prompt, tools.
+    pub fn agent(&mut self) -> &mut Agent {
+        &mut self.agent
+    }
+
+    /// The transcript so far.
+    pub fn entries(&self) -> &[Entry] {
+        self.held.as_ref().map_or(&[], |held| held.run.entries())
+    }
+
+    /// How the last turn ended, as long as its answer is not in the transcript; `None` also before the first turn.
+    pub fn open_outcome(&self) -> Option<&Outcome> {
+        self.held.as_ref().and_then(|held| held.run.open_outcome())
+    }
+
+    /// True for one whose last turn did not come to its end.
+    pub fn is_interrupted(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.run.outcome().is_none())
+    }
+
+    /// Adds a note on something that happened since the last turn; the model gets it with the next one.
+    pub async fn add_note(&mut self, text: String) {
+        let Some(Held { mut run, journal }) = self.held.take() else { return };
+        let mut driver = self.driver(journal, Arc::new(|_: Activity<'_>| {}), None, CancellationToken::new());
+        driver.record(&mut run, EventKind::NoteAdded(text)).await;
+        self.hold(run, driver).await;
+    }
+
+    /// What it has cost so far.
+    pub fn spent(&self) -> Spent {
+        let Some(Held { run, .. }) = &self.held else { return Spent::default() };
+        let is_uncounted = |call: &&Iteration| call.tokens.total() == 0;
+        Spent {
+            tokens: run.spent(),
+            calls: run.iterations().len(),
+            uncounted: run.iterations().iter().filter(is_uncounted).count(),
+        }
+    }
+
+    /// One turn: what the person says, and what comes of it.
+    pub async fn turn(
+        &mut self,
+        text: &str,
+        observer: Arc<Observer>,
+        approver: Option<Arc<dyn Approver>>,
+        stop: CancellationToken,
+    ) -> Outcome {
+        let message = json!({"role": "user", "content": text});
+        let (Held { mut run, journal }, first) = match self.held.take() {
+            Some(held) => (held, Some(EventKind::TurnStarted(message))),
+            None => (self.begin(message).await, None),
+        };
+        if first.is_none() && self.store.is_some() && !journal.is_complete() {
+            observer(Activity::NotStored);
+        }
+        let mut driver = self.driver(journal, observer, approver, stop);
+        driver.telemetry.started(&run, if first.is_some() { "next turn" } else { "begins" });
+        if let Some(first) = first {
+            driver.journal.forget_cancel().await;
+            let sizes = self.agent.sizes(None).await;
+            if is_move(self.asked.as_deref(), &self.agent.config.model, run.configured_sizes(), sizes) {
+                driver.record(&mut run, EventKind::ModelChanged(sizes)).await;
+            }
+            driver.record(&mut run, first).await;
+        }
+        self.asked = Some(self.agent.config.model.clone());
+        let (began, before) = (Instant::now(), run.iterations().len());
+        let end = driver.drive(&mut run).await;
+        let overhead = began.elapsed().saturating_sub(driver.waited);
+        driver.telemetry.left("over", overhead, run.iterations().len() - before);
+        self.hold(run, driver).await;
+        match end {
+            WorkEnd::Finished(outcome) => outcome,
+            // Nothing of this set-up suspends a run or leaves it.
+            WorkEnd::Suspended(_) | WorkEnd::AwaitingApproval(_) | WorkEnd::Left => {
+                Outcome::cancelled(String::new())
+            }
+        }
+    }
+
+    /// Keeps the conversation between two turns. One that the store has gaps of is not kept any more.
+    async fn hold(&mut self, run: Run, driver: Driver) {
+        let mut journal = driver.journal;
+        if !journal.is_complete() {
+            journal.give_up();
+        }
+        self.held = Some(Held { run, journal });
+        self.mark(Status::Running).await;
+    }
+
+    async fn begin(&self, message: Value) -> Held {
+        let id = new_run_id();
+        let sizes = self.agent.sizes(None).await;
+        let request = AgentRequest::of_person(message);
+        let setup = new_setup(&self.agent, request, sizes, rand::random(), now());
+        let new = NewRun {
+            id: id.clone(),
+            agent: self.agent.name.to_string(),
+            at: setup.at,
+            fingerprint: self.place.clone(),
+            client: String::new(),
+            setup: serde_json::to_string(&setup).unwrap_or_default(),
+        };
+        let run = Run::new(setup);
+        let mut journal = Journal::new(&id, Store::FIRST_EPOCH, self.store.clone(), 0);
+        if let Some(store) = &self.store
+            && let Err(error) = store.begin(new).await
+        {
+            self.telemetry(&id).not_durable(&run, &error);
+            journal.give_up();
+        }
+        Held { run, journal }
+    }
+
+    fn driver(
+        &self,
+        journal: Journal,
+        observer: Arc<Observer>,
+        approver: Option<Arc<dyn Approver>>,
+        stop: CancellationToken,
+    ) -> Driver {
+        let telemetry = self.telemetry(journal.run());
+        let stops = Stops { cancel: stop, ..Stops::default() };
+        let mut driver = Driver::new(&self.agent, journal, telemetry, stops, observer);
+        driver.approver = approver;
+        driver.model.streams = true;
+        driver
+    }
+
+    fn telemetry(&self, id: &str) -> Telemetry {
+        Telemetry {
+            run: id.to_owned(),
+            agent: Arc::clone(&self.agent.name),
+            report: self.report.clone(),
+            content: self.log_content,
+            spans: None,
+        }
+    }
+
+    /// Puts the conversation away: the next turn begins another one, and this one can be resumed.
+    pub async fn close(&mut self) {
+        self.mark(Status::Suspended).await;
+        self.held = None;
+    }
+
+    async fn mark(&mut self, status: Status) {
+        let Some(mut held) = self.held.take() else { return };
+        if let Committed::Failed(error) = held.journal.commit_status(status).await {
+            self.telemetry(held.journal.run()).not_durable(&held.run, &error);
+            held.journal.give_up();
+        }
+        self.held = Some(held);
+    }
+}
+
+/// True when the next turn goes to a model of another size, or to another one of the same size: it counts tokens otherwise.
+/// `asked`: the model of the last turn, unless another process asked it.
+fn is_move(asked: Option<&str>, model: &str, known: ModelSizes, sizes: ModelSizes) -> bool {
+    sizes != known || asked.is_some_and(|asked| asked != model)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_model_of_the_same_window_is_a_move_too() {
+        let of = |window| ModelSizes { window, ..ModelSizes::default() };
+        for (asked, model, sizes, expected) in [
+            (Some("a"), "a", of(1), false),
+            (Some("a"), "b", of(1), true),
+            (Some("a"), "a", of(2), true),
+            (None, "a", of(1), false),
+            (None, "a", of(2), true),
+        ] {
+            assert_eq!(is_move(asked, model, of(1), sizes), expected, "{asked:?} {model}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! An agent as it is configured: its model, its prompt, its tools, and what has to be approved. Called where runs begin.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderValue, header};
+
+use super::approval::{ApprovalRequest, ApprovalRules, Tier};
+use super::call::RequestedCall;
+use super::config::{AgentConfig, Progress};
+use super::outcome::Outcome;
+use super::setup::{EndsRun, ModelSizes, OfferedTool, SettledCall, Setup};
+use relay::Relay;
+use store::NewMessage;
+use tool_call_parser::Prior;
+use tools::Tools;
+
+/// The context window that is assumed for a model whose window is unknown, in tokens.
+const DEFAULT_WINDOW: u64 = 128 * 1024;
+
+/// One agent.
+pub struct Agent {
+    /// Its name: the model id that clients use.
+    pub name: Arc<str>,
+    /// Its settings.
+    pub config: AgentConfig,
+    /// Its system prompt.
+    pub prompt: Option<String>,
+    /// The way to its model.
+    pub relay: Arc<Relay>,
+    /// Its own tools.
+    pub tools: Arc<dyn Tools>,
+    /// Its model as the upstreams know it.
+    pub target: String,
+    /// The model's window in tokens, where that is configured.
+    pub window: Option<u64>,
+    /// The name under which reasoning and progress leave; `None`: not at all.
+    pub reasoning: Option<&'static str>,
+    /// What of its work people decide, and what child runs do.
+    pub supervision: Supervision,
+}
+
+/// What people decide of an agent's work, what ends its runs, and what it gives to child runs.
+#[derive(Clone, Default)]
+pub struct Supervision {
+    /// The tiers of tools by name; tools that are not named have `default_tier`.
+    pub tiers: BTreeMap<String, Tier>,
+    /// The tier of all other tools.
+    pub default_tier: Tier,
+    /// How its runs deal with approvals.
+    pub rules: ApprovalRules,
+    /// Tools of which a call ends the run.
+    pub ends_run: BTreeMap<String, EndsRun>,
+    /// Calls that earlier runs of the same work have made.
+    pub settled: Vec<SettledCall>,
+    /// Within this work a call that changes something is made once.
+    pub calls_once: bool,
+    /// Stands for what the agent was made of.
+    pub snapshot: String,
+    /// It may read what nobody else may: its texts are in no log and in no answer about its runs.
+    pub is_private: bool,
+    /// Its runs end at their limits, without a last answer.
+    pub ends_at_limits: bool,
+    /// Its child runs.
+    pub children: Option<Arc<dyn ChildRuns>>,
+    /// The notices that people get of its runs.
+    pub notices: Option<Arc<dyn Notices>>,
+}
+
+/// A notice that people get of a run.
+#[derive(Clone, Copy, Debug)]
+pub enum Notice<'a> {
+    /// A call was handed over as a draft.
+    HandedOver(&'a RequestedCall),
+    /// Consent is requested.
+    Asked(&'a ApprovalRequest),
+    /// Nobody decided in time, and the calls still wait.
+    AskedAgain(&'a ApprovalRequest),
+    /// The run has ended after it waited for a person or was interrupted, so those who asked may not wait any more.
+    LateAnswer(&'a Outcome),
+}
+
+/// Writes the notices that people get of runs: a message is posted to the outbox in the commit of the event that it reports.
+pub trait Notices: Send + Sync {
+    /// The message, where there is one.
+    fn message(&self, run: &str, notice: Notice<'_>) -> Option<NewMessage>;
+}
+
+/// Where the child runs of an agent come from.
+pub trait ChildRuns: Send + Sync {
+    /// The tools whose calls are child runs.
+    fn tools(&self) -> Vec<OfferedTool>;
+
+    /// The agent and the setup of the child run for a call. `seed` and `at` belong into the setup. It is asked again for a
+    /// child that has begun, and then only the agent counts.
+    ///
+    /// # Errors
+    /// Why there can be none, for the model.
+    fn child(&self, call: &RequestedCall, seed: u64, at: u64) -> Result<(Arc<Agent>, Setup), String>;
+
+    /// What the parent gets of a child's outcome: everything, unless the calls of this kind promise less.
+    fn result(&self, _: &RequestedCall, outcome: Outcome) -> Outcome {
+        outcome
+    }
+}
+
+impl Supervision {
+    /// The tier of a tool.
+    pub fn tier(&self, tool: &str) -> Tier {
+        self.tiers.get(tool).copied().unwrap_or(self.default_tier)
+    }
+}
+
+impl Agent {
+    /// The sizes of the model: the smallest window that an upstream of it announces, unless one is configured.
+    pub(super) async fn sizes(&self, key: Option<&HeaderValue>) -> ModelSizes {
+        if self.window.is_none() {
+            let key = key.map(|key| (header::AUTHORIZATION, key.clone()));
+            let headers: HeaderMap = key.into_iter().collect();
+            let asked = self.relay.upstreams().map(|upstream| upstream.learn_models(&headers));
+            futures::future::join_all(asked).await;
+        }
+        self.known_sizes()
+    }
+
+    /// The same, as far as it is known without asking anybody.
+    pub(super) fn known_sizes(&self) -> ModelSizes {
+        let facts: Vec<_> =
+            self.relay.upstreams().map(|upstream| upstream.model_facts(&self.target)).collect();
+        let announced = facts.iter().filter_map(|facts| facts.window).min();
+        ModelSizes {
+            window: self.window.or(announced).unwrap_or(DEFAULT_WINDOW),
+            max_tokens: u64::from(self.config.max_tokens),
+            is_harmony: facts.iter().any(|facts| facts.is_harmony),
+            dialects: self.dialects(facts.iter().map(|facts| facts.prior)),
+        }
+    }
+
+    /// The dialects of the model: as the configuration says, else by its names; of one whose name says nothing, those of all
+    /// upstreams that may answer.
+    fn dialects(&self, announced: impl Iterator<Item = Prior>) -> Prior {
+        let configured = self.relay.configured_dialects(&self.config.model);
+        let named = Prior::of_model([self.config.model.as_str(), self.target.as_str()]);
+        configured.or(named).or(announced.fold(Prior::default(), Prior::and))
+    }
+
+    /// Whether the client sees what is being done.
+    pub fn shows_progress(&self) -> bool {
+        self.config.progress == Progress::Reasoning
+    }
+}

@@ -1,0 +1,425 @@
+//! Executes a run's steps: calls the model and the tools, waits, and commits what happened before it goes on.
+//!
+//! Decides nothing that `run` can decide. An event that does not fit the run's state ends the run as failed. A run that another
+//! process has claimed is left at once: before every effect there is a commit, and the store refuses it. Called by `active` and
+//! `conversation`.
+
+mod approval;
+mod child;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+use super::activity::{Activity, Observer};
+use super::approval::ApprovalRequest;
+use super::call::{CallOutcome, RequestedCall, ToolEnd};
+use super::definition::{Agent, ChildRuns, Notice, Notices};
+use super::event::{Event, EventKind};
+use super::failure::{FailureKind, ModelFailure};
+use super::journal::{Committed, Journal};
+use super::model_client::ModelClient;
+use super::outcome::Outcome;
+use super::run::Run;
+use super::step::{Action, CallPurpose, ModelStep, Step, Suspension, ToolStep, UnexpectedEvent};
+use super::stored::now;
+use super::telemetry::Telemetry;
+use approval::ApprovedCall;
+use store::{NewMessage, NewRun, Status};
+use telemetry::{Recording, RowFacts};
+use tools::{Approver, Caller, Invocation, ToolError, ToolOutput, Tools};
+use wire::ErrorCode;
+
+/// A tool set ends a call that takes too long. It gets so much more time to do so.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What a run works with.
+pub(super) struct Driver {
+    pub(super) model: ModelClient,
+    pub(super) journal: Journal,
+    pub(super) telemetry: Telemetry,
+    /// Who is asked when the policy says `ask`, and for consent.
+    pub(super) approver: Option<Arc<dyn Approver>>,
+    /// It goes on when nobody waits for it.
+    pub(super) is_detached: bool,
+    /// Time spent waiting for models, tools and pauses.
+    pub(super) waited: Duration,
+    tools: Arc<dyn Tools>,
+    children: Option<Arc<dyn ChildRuns>>,
+    notices: Option<Arc<dyn Notices>>,
+    observer: Arc<Observer>,
+    stops: Stops,
+    /// The run must not go on here: another process has it, or it cannot be kept and must be.
+    is_lost: bool,
+}
+
+/// What ends a run from outside.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stops {
+    /// Somebody wants it to end for good.
+    pub(super) cancel: CancellationToken,
+    /// Nobody waits for it any more.
+    pub(super) gone: CancellationToken,
+    /// The process ends: nothing new begins.
+    pub(super) shutdown: CancellationToken,
+    /// The process ends now: a call in flight is cut off too.
+    pub(super) cut: CancellationToken,
+}
+
+/// How work on a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WorkEnd {
+    /// The run is over.
+    Finished(Outcome),
+    /// It waits for the client.
+    Suspended(Suspension),
+    /// It, or a child of it, waits for a person's consent.
+    AwaitingApproval(ApprovalRequest),
+    /// It was left where it is: the client went away, the process ends, or another process works on it.
+    Left,
+}
+
+/// What came of an action.
+enum ActionEnd {
+    /// An event.
+    Event(EventKind),
+    /// Nothing: the run has changed meanwhile.
+    Nothing,
+    /// The work ends here.
+    Stop(WorkEnd),
+}
+
+impl Driver {
+    pub(super) fn new(
+        agent: &Agent,
+        journal: Journal,
+        telemetry: Telemetry,
+        stops: Stops,
+        observer: Arc<Observer>,
+    ) -> Self {
+        Self {
+            model: ModelClient {
+                relay: Arc::clone(&agent.relay),
+                model: agent.config.model.clone(),
+                temperature: agent.config.temperature,
+                authorization: None,
+                account: None,
+                streams: false,
+                recording: Recording::only_logged(telemetry.content),
+                row: RowFacts {
+                    agent: agent.name.to_string(),
+                    run: journal.run().to_owned(),
+                    ..RowFacts::default()
+                },
+            },
+            journal,
+            telemetry,
+            approver: None,
+            is_detached: false,
+            waited: Duration::ZERO,
+            tools: Arc::clone(&agent.tools),
+            children: agent.supervision.children.clone(),
+            notices: agent.supervision.notices.clone(),
+            observer,
+            stops,
+            is_lost: false,
+        }
+    }
+
+    /// Works on a run until it is over, waits for somebody, or is stopped.
+    pub(super) async fn drive(&mut self, run: &mut Run) -> WorkEnd {
+        loop {
+            if self.is_lost {
+                return WorkEnd::Left;
+            }
+            if self.stops.cancel.is_cancelled() && run.outcome().is_none() {
+                self.record(run, EventKind::Cancelled).await;
+                continue;
+            }
+            let action = match run.next() {
+                Step::Finish(outcome) => {
+                    self.telemetry.finished(run, &outcome);
+                    return WorkEnd::Finished(*outcome);
+                }
+                Step::AwaitClient(suspension) => return WorkEnd::Suspended(suspension),
+                Step::AwaitApproval(request) => match self.decision(run, &request).await {
+                    Some(kind) => {
+                        self.note_rejections(run, &request, &kind).await;
+                        self.record(run, kind).await;
+                        continue;
+                    }
+                    None => return WorkEnd::AwaitingApproval(request),
+                },
+                Step::Act(action) => action,
+            };
+            let done = action.without_prompt();
+            match self.until_stopped(run, action).await {
+                Some(ActionEnd::Event(kind)) => {
+                    self.record(run, kind.clone()).await;
+                    self.report(run, &done, &kind);
+                }
+                Some(ActionEnd::Nothing) => {}
+                Some(ActionEnd::Stop(WorkEnd::Left)) if self.stops.shutdown.is_cancelled() => {
+                    return self.leave(run).await;
+                }
+                Some(ActionEnd::Stop(end)) => return end,
+                None => return self.leave(run).await,
+            }
+        }
+    }
+
+    /// Executes an action; `None` when the run is to be left where it is. When the process ends, a call that must not be made twice is
+    /// awaited, because the next process could not find out whether it was made.
+    async fn until_stopped(&mut self, run: &mut Run, action: Action) -> Option<ActionEnd> {
+        let (stops, is_detached) = (self.stops.clone(), self.is_detached);
+        let may_finish = !stops.shutdown.is_cancelled() && is_effect(&action);
+        let ends = if may_finish { &stops.cut } else { &stops.shutdown };
+        tokio::select! {
+            biased;
+            () = stops.cancel.cancelled() => Some(ActionEnd::Event(EventKind::Cancelled)),
+            () = stops.gone.cancelled(), if !is_detached => None,
+            () = ends.cancelled() => None,
+            end = self.execute(run, action) => Some(end),
+        }
+    }
+
+    async fn execute(&mut self, run: &mut Run, action: Action) -> ActionEnd {
+        match action {
+            Action::CallModel(step) => ActionEnd::Event(self.call_model(run, step).await),
+            Action::CallTool(step) => self.call_tool(run, step).await,
+            Action::RequestApproval(request) => ActionEnd::Event(EventKind::ApprovalRequested(request)),
+            Action::HandOver(call) => ActionEnd::Event(EventKind::HandedOver(call)),
+            Action::RunChild(step) => self.run_child(run, step).await,
+            Action::Pause(millis) => {
+                tokio::time::sleep(Duration::from_millis(millis)).await;
+                self.waited += Duration::from_millis(millis);
+                ActionEnd::Event(EventKind::PauseEnded)
+            }
+        }
+    }
+
+    /// Nobody waits for the run: work on it ends here, and it can be resumed.
+    async fn leave(&mut self, run: &Run) -> WorkEnd {
+        let status = if self.stops.shutdown.is_cancelled() { Status::Interrupted } else { Status::Cancelled };
+        if let Committed::Failed(error) = self.journal.commit_status(status).await {
+            self.telemetry.not_durable(run, &error);
+        }
+        WorkEnd::Left
+    }
+
+    /// Takes in what happened, and keeps it.
+    pub(super) async fn record(&mut self, run: &mut Run, kind: EventKind) {
+        self.record_with(run, kind, None).await;
+    }
+
+    /// The same; `child` is a run that begins with it.
+    async fn record_with(&mut self, run: &mut Run, kind: EventKind, child: Option<NewRun>) {
+        let awaited = run.awaited_approval().map(|request| request.id.clone());
+        // A call that must not be made twice is known to have begun, even after a power failure. So is what people were asked.
+        let synchronous = match &kind {
+            EventKind::ToolStarted => run.next_tool().is_some_and(|step| !step.repeatable),
+            EventKind::ApprovalRequested(_) | EventKind::HandedOver(_) => true,
+            _ => false,
+        };
+        let (at, was_over) = (now(), run.outcome().is_some());
+        let kind = self.apply(run, kind, at);
+        let body = serde_json::to_string(&kind).unwrap_or_default();
+        let append = store::Append {
+            client_calls: run.awaited().iter().map(|call| call.id.clone()).collect(),
+            message: self.notice(run, &kind, was_over).map(Box::new),
+            approval: approval::change(&kind, awaited, run),
+            child,
+            synchronous,
+            ..self.journal.append(status_of(run), at)
+        };
+        let committed = self.journal.commit_event(kind.name(), body, append).await;
+        self.committed(run, committed);
+    }
+
+    /// The notice that people get of an event that the run has taken in.
+    fn notice(&self, run: &Run, kind: &EventKind, was_over: bool) -> Option<NewMessage> {
+        let notice = match kind {
+            EventKind::HandedOver(call) => Notice::HandedOver(call),
+            EventKind::ApprovalRequested(request) => Notice::Asked(request),
+            EventKind::ApprovalEscalated => Notice::AskedAgain(run.awaited_approval()?),
+            _ if was_over || !run.answers_late() => return None,
+            _ => Notice::LateAnswer(run.outcome()?),
+        };
+        self.notices.as_ref()?.message(self.journal.run(), notice)
+    }
+
+    /// An event that does not fit ends the run: the same step would bring the same event again.
+    fn apply(&self, run: &mut Run, kind: EventKind, at: u64) -> EventKind {
+        let Err(unexpected) = run.apply(Event { at, kind: kind.clone() }) else { return kind };
+        let id = self.journal.run();
+        tracing::error!(target: "respool::agent", run_id = id, error = unexpected.0, "the run is in a wrong state");
+        let aborted = EventKind::Aborted(wrong_state(&unexpected));
+        // This one fits every state.
+        let _ = run.apply(Event { at, kind: aborted.clone() });
+        aborted
+    }
+
+    fn committed(&mut self, run: &Run, committed: Committed) {
+        match committed {
+            Committed::Done => {}
+            Committed::CancelWanted => self.stops.cancel.cancel(),
+            Committed::Failed(error) => {
+                if self.journal.has_just_failed() {
+                    self.telemetry.not_durable(run, &error);
+                    (self.observer)(Activity::NotStored);
+                }
+                self.is_lost |= self.journal.is_required;
+            }
+            Committed::Lost => {
+                let (id, epoch) = (self.journal.run(), self.journal.epoch());
+                tracing::warn!(target: "respool::agent", run_id = id, epoch, "another process works on this run by now");
+                self.is_lost = true;
+            }
+        }
+    }
+
+    async fn call_model(&mut self, run: &Run, step: ModelStep) -> EventKind {
+        let began = Instant::now();
+        (self.observer)(Activity::ModelAsked(step.purpose));
+        let id = format!("{}-{}", self.journal.run(), run.iterations().len() + 1);
+        let kind = self.model.call(step, id, &*self.observer).await;
+        self.waited += began.elapsed();
+        kind
+    }
+
+    async fn call_tool(&mut self, run: &mut Run, step: ToolStep) -> ActionEnd {
+        self.record(run, EventKind::ToolStarted).await;
+        if self.is_lost || run.outcome().is_some() {
+            return ActionEnd::Nothing;
+        }
+        (self.observer)(Activity::ToolStarted { call: &step.call, is_retry: step.is_retry });
+        let invocation = self.invocation(run, &step.call, Duration::from_millis(step.within));
+        let began = Instant::now();
+        let called = self.call(&invocation, step.approved_by.as_deref()).await;
+        self.waited += began.elapsed();
+        let display = called.as_ref().ok().and_then(|output| output.display.clone());
+        let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let ended = tool_end(called, took);
+        let (call, display) = (&step.call, display.as_deref());
+        (self.observer)(Activity::ToolFinished { call, ended: &ended, display });
+        ActionEnd::Event(EventKind::ToolFinished(ended))
+    }
+
+    pub(super) fn invocation(&self, run: &Run, call: &RequestedCall, timeout: Duration) -> Invocation {
+        Invocation {
+            name: call.name.clone(),
+            arguments: serde_json::from_str(&call.arguments).unwrap_or_default(),
+            key: format!("{}:{}", self.journal.run(), call.id),
+            timeout,
+            caller: Caller {
+                run: self.journal.run().to_string(),
+                agent: self.telemetry.agent.to_string(),
+                key: run.setup().key.clone(),
+                is_private: run.setup().is_private,
+            },
+        }
+    }
+
+    /// The set ends what takes too long; the limit here is for one that does not. A person may take any time to answer.
+    async fn call(
+        &self,
+        invocation: &Invocation,
+        approved_by: Option<&str>,
+    ) -> Result<ToolOutput, ToolError> {
+        if let Some(approver) = self.approver.as_deref().filter(|_| approved_by.is_none()) {
+            return self.tools.call(invocation, Some(approver)).await;
+        }
+        let approved = approved_by.map(|by| ApprovedCall { invocation, by });
+        let approver = approved.as_ref().map(|approved| approved as &dyn Approver);
+        let called = self.tools.call(invocation, approver);
+        let called = tokio::time::timeout(invocation.timeout + GRACE, called).await;
+        called.unwrap_or_else(|_| Err(ToolError::TimedOut(too_long(invocation.timeout))))
+    }
+
+    /// Reports what came of an action, once the run knows it.
+    fn report(&self, run: &Run, action: &Action, kind: &EventKind) {
+        match (action, kind) {
+            (Action::CallModel(step), EventKind::ModelReplied(reply) | EventKind::Summarised(reply)) => {
+                self.telemetry.iteration(run, step.purpose, reply);
+                if step.purpose != CallPurpose::Summary {
+                    (self.observer)(Activity::ModelReplied(reply));
+                }
+            }
+            (Action::CallModel(_), EventKind::ModelFailed(failure)) => {
+                let is_retried = run.outcome().is_none();
+                self.telemetry.model_failed(run, failure, is_retried);
+                let is_first = run.iterations().is_empty();
+                (self.observer)(Activity::ModelFailed { failure, is_retried, is_first });
+            }
+            (Action::CallTool(step), EventKind::ToolFinished(ended)) => {
+                let is_retried = ended.outcome.may_pass() && !step.is_retry;
+                self.telemetry.tool(run, &step.call, ended, is_retried);
+            }
+            (Action::RequestApproval(request), EventKind::ApprovalRequested(_)) => {
+                self.telemetry.approval_requested(request);
+                (self.observer)(Activity::ApprovalRequested(request));
+            }
+            (Action::HandOver(call), EventKind::HandedOver(_)) => {
+                (self.observer)(Activity::HandedOver(call));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn too_long(limit: Duration) -> String {
+    format!(
+        "it took longer than {} s and was stopped; its effects may have happened in part",
+        limit.as_secs_f32()
+    )
+}
+
+/// Whether an action makes a call that must not be made twice, itself or in a child run.
+fn is_effect(action: &Action) -> bool {
+    match action {
+        Action::CallTool(step) => !step.repeatable,
+        Action::RunChild(_) => true,
+        _ => false,
+    }
+}
+
+/// What the store keeps of a run.
+fn status_of(run: &Run) -> Status {
+    match run.outcome() {
+        _ if !run.awaited().is_empty() => Status::Suspended,
+        _ if run.awaited_approval().is_some() => Status::AwaitingApproval,
+        None => Status::Running,
+        Some(outcome) => Status::named(outcome.as_str()).unwrap_or(Status::Failed),
+    }
+}
+
+fn tool_end(called: Result<ToolOutput, ToolError>, took: u64) -> ToolEnd {
+    match called {
+        Ok(output) => ToolEnd { outcome: CallOutcome::Ok, text: output.text, took },
+        Err(error) => {
+            let outcome = match error {
+                ToolError::Failed(_) => CallOutcome::Failed,
+                ToolError::Denied(_) => CallOutcome::Denied,
+                ToolError::Transient(_) => CallOutcome::Transient,
+                ToolError::Unreachable(_) => CallOutcome::Unreachable,
+                ToolError::Protocol(_) => CallOutcome::ProtocolError,
+                ToolError::TimedOut(_) => CallOutcome::TimedOut,
+            };
+            ToolEnd { outcome, text: error.text().to_owned(), took }
+        }
+    }
+}
+
+fn wrong_state(unexpected: &UnexpectedEvent) -> ModelFailure {
+    ModelFailure {
+        kind: FailureKind::Final,
+        status: 500,
+        code: ErrorCode::RunState.to_string(),
+        text: format!("respool ended the run, because it came into a wrong state: {}", unexpected.0),
+        wait: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! A run's approvals, as the driver sees them: whether a request is decided, and what the store keeps. Used by `driver`.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde_json::Map;
+
+use super::Driver;
+use crate::approval::{ApprovalRequest, Decision, OnTimeout};
+use crate::event::EventKind;
+use crate::run::Run;
+use crate::stored::{now, or_log};
+use store::{ApprovalChange, ApprovalState, LateDecision};
+use tools::{Approver, Invocation, Question, QuestionKind, Target};
+
+/// Says yes to exactly one call: the recorded one.
+pub(super) struct ApprovedCall<'a> {
+    pub(super) invocation: &'a Invocation,
+    /// Who decided.
+    pub(super) by: &'a str,
+}
+
+impl Approver for ApprovedCall<'_> {
+    fn consented(&self) -> Option<&str> {
+        Some(self.by)
+    }
+
+    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
+        let is_same = question.kind == QuestionKind::Call
+            && question.tool == self.invocation.name
+            && *question.arguments == self.invocation.arguments;
+        Box::pin(std::future::ready(is_same))
+    }
+}
+
+impl Driver {
+    /// The calls that a decision rejects go into the audit log; they never come to the tools.
+    pub(super) async fn note_rejections(&self, run: &Run, request: &ApprovalRequest, kind: &EventKind) {
+        let EventKind::ApprovalDecided(decision) = kind else { return };
+        for call in request.calls.iter().filter(|call| !decision.approved.contains(&call.id)) {
+            let invocation = self.invocation(run, call, Duration::ZERO);
+            self.tools.note_refusal(&invocation, &decision.by).await;
+        }
+    }
+
+    /// What is decided about the request that a run waits for; `None` as long as nothing is.
+    pub(super) async fn decision(&self, run: &Run, request: &ApprovalRequest) -> Option<EventKind> {
+        if let Some(decision) = self.recorded_decision(request).await {
+            return Some(EventKind::ApprovalDecided(decision));
+        }
+        let is_due = request.expires.is_some_and(|expires| expires <= now()) && !run.is_escalated();
+        if is_due && run.setup().approvals.on_timeout == OnTimeout::Escalate {
+            return Some(EventKind::ApprovalEscalated);
+        }
+        if is_due {
+            return self.keep_decision(Decision::timed_out(request)).await;
+        }
+        match &self.approver {
+            Some(approver) => {
+                let decision = asked_in_person(approver.as_ref(), request);
+                let decision = self.stops.cancel.run_until_cancelled(decision).await;
+                Some(decision.map_or(EventKind::Cancelled, EventKind::ApprovalDecided))
+            }
+            // Nobody could ever decide what is not recorded.
+            None if !self.journal.is_complete() => Some(EventKind::ApprovalDecided(unrecorded(request))),
+            None => None,
+        }
+    }
+
+    async fn recorded_decision(&self, request: &ApprovalRequest) -> Option<Decision> {
+        let row = or_log(self.journal.store()?.approval(&request.id).await)??;
+        if row.state != ApprovalState::Decided {
+            return None;
+        }
+        let decision = row.decision.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        // What cannot be read is no consent.
+        Some(decision.unwrap_or_else(|| unreadable(request)))
+    }
+
+    /// Records a decision of respool's own. Somebody may have decided at the same moment: then that holds.
+    async fn keep_decision(&self, decision: Decision) -> Option<EventKind> {
+        let text = serde_json::to_string(&decision).unwrap_or_default();
+        let Some(store) = self.journal.store() else { return Some(EventKind::ApprovalDecided(decision)) };
+        match store.decide(&decision.request, text, now(), LateDecision::Counts).await {
+            Ok(true) => Some(EventKind::ApprovalDecided(decision)),
+            Ok(false) => {
+                let request = ApprovalRequest { id: decision.request, ..ApprovalRequest::default() };
+                self.recorded_decision(&request).await.map(EventKind::ApprovalDecided)
+            }
+            Err(error) => {
+                or_log::<()>(Err(error));
+                None
+            }
+        }
+    }
+}
+
+async fn asked_in_person(approver: &dyn Approver, request: &ApprovalRequest) -> Decision {
+    let mut decision = Decision { request: request.id.clone(), by: "terminal".into(), ..Decision::default() };
+    for call in &request.calls {
+        let arguments: Map<String, serde_json::Value> =
+            serde_json::from_str(&call.arguments).unwrap_or_default();
+        let question = Question {
+            kind: QuestionKind::Call,
+            tool: &call.name,
+            arguments: &arguments,
+            target: &Target::Other,
+            preview: None,
+            is_by_default: false,
+        };
+        if approver.approve(question).await {
+            decision.approved.push(call.id.clone());
+        }
+    }
+    decision
+}
+
+fn unrecorded(request: &ApprovalRequest) -> Decision {
+    let comment = "nobody can be asked, because the store of runs cannot be used".to_owned();
+    Decision {
+        request: request.id.clone(),
+        by: "respool".into(),
+        comment: Some(comment),
+        ..Decision::default()
+    }
+}
+
+fn unreadable(request: &ApprovalRequest) -> Decision {
+    let comment = "the recorded decision cannot be read".to_owned();
+    Decision {
+        request: request.id.clone(),
+        by: "respool".into(),
+        comment: Some(comment),
+        ..Decision::default()
+    }
+}
+
+/// What becomes of an approval with an event. `awaited`: the request that the run waited for before it.
+pub(super) fn change(kind: &EventKind, awaited: Option<String>, run: &Run) -> Option<ApprovalChange> {
+    match kind {
+        EventKind::ApprovalRequested(request) => Some(ApprovalChange::Requested {
+            id: request.id.clone(),
+            expires: request.expires,
+            body: serde_json::to_string(request).unwrap_or_default(),
+        }),
+        EventKind::ApprovalEscalated => awaited.map(|id| ApprovalChange::Escalated { id }),
+        EventKind::ApprovalDecided(_) => awaited.map(|id| ApprovalChange::Applied { id }),
+        _ if run.awaited_approval().is_none() => awaited.map(|id| ApprovalChange::Withdrawn { id }),
+        _ => None,
+    }
+}

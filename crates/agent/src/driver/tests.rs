@@ -1,0 +1,135 @@
+//! The driver alone: what it does with an event that does not fit, and with a run that another process has.
+
+use serde_json::json;
+
+use super::*;
+use crate::config::AgentConfig;
+use crate::new_setup::new_setup;
+use crate::request::AgentRequest;
+use crate::setup::ModelSizes;
+use crate::stored::restore;
+use relay::{Relay, RelayConfig, RelayLimits};
+use store::{ClaimScope, Store, StoreConfig};
+use telemetry::ErrorReport;
+use tools::ToolSpec;
+use translate::GuardLimits;
+use upstream::Fleet;
+
+/// No tool may run in these tests.
+struct Untouched;
+
+impl Tools for Untouched {
+    fn specs(&self) -> Vec<ToolSpec> {
+        vec![ToolSpec {
+            name: "exec".into(),
+            description: "Runs a command.".into(),
+            parameters: json!({"type": "object"}),
+            is_repeatable: false,
+            timeout: None,
+            result_limit: None,
+        }]
+    }
+
+    fn call<'a>(
+        &'a self,
+        invocation: &'a Invocation,
+        _: Option<&'a dyn Approver>,
+    ) -> futures::future::BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        panic!("{invocation:?}")
+    }
+}
+
+fn agent() -> Agent {
+    let limits =
+        RelayLimits { max_body: 1, guard: GuardLimits { max_tool_results: 1_000, max_repeats: 1_000 } };
+    let relay = Relay::new(RelayConfig::default(), Arc::new(Fleet::new(vec![], Duration::ZERO)), limits);
+    Agent {
+        name: "helper".into(),
+        config: AgentConfig::default(),
+        prompt: None,
+        relay: Arc::new(relay),
+        tools: Arc::new(Untouched),
+        target: String::new(),
+        window: Some(32_768),
+        reasoning: None,
+        supervision: crate::definition::Supervision::default(),
+    }
+}
+
+async fn begun(dir: &std::path::Path) -> (Arc<Store>, Driver, Run) {
+    let config = StoreConfig { state_dir: dir.to_owned(), ..StoreConfig::default() };
+    let store = Arc::new(Store::open(&config).unwrap());
+    let agent = agent();
+    let request = AgentRequest::of_person(json!({"role": "user", "content": "Do it."}));
+    let sizes = ModelSizes { window: 32_768, max_tokens: 100, is_harmony: false, ..ModelSizes::default() };
+    let setup = new_setup(&agent, request, sizes, 7, now());
+    let setup_text = serde_json::to_string(&setup).unwrap();
+    let new = NewRun { id: "run-1".into(), setup: setup_text, agent: "helper".into(), ..NewRun::default() };
+    store.begin(new).await.unwrap();
+    let journal = Journal::new("run-1", Store::FIRST_EPOCH, Some(Arc::clone(&store)), 0);
+    let telemetry = Telemetry {
+        run: "run-1".into(),
+        agent: "helper".into(),
+        report: ErrorReport::new(dir.to_owned()),
+        content: false,
+        spans: None,
+    };
+    let driver = Driver::new(&agent, journal, telemetry, Stops::default(), Arc::new(|_: Activity<'_>| {}));
+    (store, driver, Run::new(setup))
+}
+
+fn reply() -> EventKind {
+    let calls = vec![crate::call::RequestedCall {
+        id: "call00001".into(),
+        name: "exec".into(),
+        arguments: "{}".into(),
+        problems: vec![],
+    }];
+    EventKind::ModelReplied(crate::event::ModelReply { calls, ..Default::default() })
+}
+
+/// Issue 10: the same step was executed again, without end.
+#[tokio::test]
+async fn an_event_that_does_not_fit_ends_the_run_as_failed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, mut driver, mut run) = begun(dir.path()).await;
+    driver.record(&mut run, reply()).await;
+    driver.record(&mut run, EventKind::PauseEnded).await;
+    let WorkEnd::Finished(outcome) = driver.drive(&mut run).await else { panic!("{run:?}") };
+    let failure = outcome.failure.unwrap();
+    assert_eq!((failure.status, failure.code.as_str()), (500, "run_state"));
+    assert!(
+        failure.text.ends_with("the event `paused` cannot happen to a run that runs tools"),
+        "{}",
+        failure.text
+    );
+    let stored = store.run("run-1").await.unwrap().unwrap();
+    assert_eq!((stored.row.status, stored.events.len()), (Status::Failed, 2));
+    assert_eq!(restore(&stored).unwrap().0, run, "what the store has is the same end");
+}
+
+/// A process that was only asleep does nothing more once another one has its run.
+#[tokio::test]
+async fn a_run_that_another_process_has_claimed_is_left_before_the_next_effect() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, mut driver, mut run) = begun(dir.path()).await;
+    driver.record(&mut run, reply()).await;
+    store.claim("run-1", ClaimScope::Any).await.unwrap().unwrap();
+    assert_eq!(driver.drive(&mut run).await, WorkEnd::Left);
+    let stored = store.run("run-1").await.unwrap().unwrap();
+    assert_eq!((stored.row.status, stored.events.len()), (Status::Running, 1), "nothing was written");
+}
+
+#[tokio::test]
+async fn a_run_that_must_be_durable_does_not_go_on_without_its_store() {
+    for (is_required, expected) in [(true, "left"), (false, "failed")] {
+        let dir = tempfile::tempdir().unwrap();
+        let (_store, mut driver, mut run) = begun(dir.path()).await;
+        testing::stores::refuse_events(dir.path());
+        driver.journal.is_required = is_required;
+        driver.record(&mut run, EventKind::Resumed).await;
+        let end = driver.drive(&mut run).await;
+        let found = if end == WorkEnd::Left { "left" } else { "failed" };
+        assert_eq!(found, expected, "{end:?}");
+    }
+}

@@ -1,0 +1,160 @@
+//! What the committed events say of a stored run: what it was made of, which calls it made and how these ended, and its outcome. Called by
+//! whoever repeats work that an earlier run has begun.
+
+use std::fmt;
+
+use super::approval::Decision;
+use super::call::{CallOutcome, RequestedCall, ToolEnd};
+use super::event::{Event, EventKind};
+use super::outcome::Outcome;
+use super::run::Run;
+use super::setup::{EndsRun, Setup};
+use super::step::{Action, Step};
+use store::{StoreError, StoredRun};
+
+/// A stored run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunFacts {
+    /// What the agent was made of.
+    pub snapshot: String,
+    /// The calls that were made, in order, but for those that were repeated at once.
+    pub calls: Vec<MadeCall>,
+    /// Its child runs, each with the number of calls that were made before it began.
+    pub children: Vec<(usize, String)>,
+    /// Its texts are for nobody else.
+    pub is_private: bool,
+    /// Whether a person has approved a call of it.
+    pub has_consent: bool,
+    /// How it ended, once it has.
+    pub outcome: Option<Outcome>,
+}
+
+/// A call that a run made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MadeCall {
+    /// The call.
+    pub call: RequestedCall,
+    /// How it ended.
+    pub outcome: CallOutcome,
+    /// What came of it.
+    pub text: String,
+    /// Whether it may simply be made again.
+    pub is_repeatable: bool,
+    /// Whether a call of this tool ends the run.
+    pub ends_run: EndsRun,
+}
+
+/// Why what a run did is not known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FactsError {
+    /// The store cannot be read.
+    Store(StoreError),
+    /// This run cannot be read.
+    Unreadable(String),
+}
+
+impl fmt::Display for FactsError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store(error) => error.fmt(out),
+            Self::Unreadable(run) => {
+                write!(
+                    out,
+                    "the run {run} is damaged or was written by another version of respool, so it is not known which calls it made; find \
+                     out, delete the run (respool runs delete {run}), and then start the work again"
+                )
+            }
+        }
+    }
+}
+
+impl RunFacts {
+    /// Reads a stored run; `None` for one of another version.
+    pub fn of(stored: &StoredRun) -> Option<Self> {
+        let setup: Setup = serde_json::from_str(&stored.setup).ok()?;
+        let mut reader = Reader {
+            run: Run::new(setup),
+            has_started: false,
+            has_consent: false,
+            calls: Vec::new(),
+            children: Vec::new(),
+        };
+        for event in &stored.events {
+            let kind: EventKind = serde_json::from_str(&event.body).ok()?;
+            reader.note(&kind);
+            reader.run.apply(Event { at: event.at, kind }).ok()?;
+        }
+        reader.note_open();
+        let Reader { run, calls, children, has_consent, .. } = reader;
+        let (snapshot, is_private) = (run.setup().snapshot.clone(), run.setup().is_private);
+        let outcome = run.outcome().cloned();
+        Some(Self { snapshot, calls, children, is_private, has_consent, outcome })
+    }
+
+    /// Puts the calls of a child run in where it began.
+    pub(super) fn insert_calls(&mut self, before: usize, calls: Vec<MadeCall>) {
+        let before = before.min(self.calls.len());
+        self.calls.splice(before..before, calls);
+    }
+}
+
+struct Reader {
+    run: Run,
+    /// A call is under way.
+    has_started: bool,
+    has_consent: bool,
+    calls: Vec<MadeCall>,
+    children: Vec<(usize, String)>,
+}
+
+impl Reader {
+    /// Notes what an event says of the current call, before the run takes it in.
+    fn note(&mut self, kind: &EventKind) {
+        match kind {
+            EventKind::ToolStarted => self.has_started = true,
+            EventKind::ToolFinished(ended) => self.finished(ended),
+            EventKind::HandedOver(call) => {
+                self.push(call.clone(), CallOutcome::HandedOver, String::new(), false);
+            }
+            EventKind::ApprovalDecided(decision) => {
+                self.has_consent |= !decision.approved.is_empty();
+                self.note_rejected(decision);
+            }
+            EventKind::ChildStarted { child } => self.children.push((self.calls.len(), child.clone())),
+            EventKind::Resumed | EventKind::Cancelled | EventKind::Aborted(_) => self.note_open(),
+            _ => {}
+        }
+    }
+
+    fn note_rejected(&mut self, decision: &Decision) {
+        let asked = self.run.awaited_approval().map(|request| request.calls.clone()).unwrap_or_default();
+        for call in asked.into_iter().filter(|call| !decision.approved.contains(&call.id)) {
+            self.push(call, CallOutcome::Denied, decision.rejection(), false);
+        }
+    }
+
+    fn finished(&mut self, ended: &ToolEnd) {
+        self.has_started = false;
+        if let Step::Act(Action::CallTool(step)) = self.run.next() {
+            let is_repeated = ended.outcome.may_pass() && step.repeatable && !step.is_retry;
+            if !is_repeated {
+                self.push(step.call, ended.outcome, ended.text.clone(), step.repeatable);
+            }
+        }
+    }
+
+    /// A call that was under way when work on the run ended. One that may be repeated is made again when it goes on.
+    fn note_open(&mut self) {
+        if !std::mem::take(&mut self.has_started) {
+            return;
+        }
+        if let Some(step) = self.run.next_tool().filter(|step| !step.repeatable) {
+            self.push(step.call, CallOutcome::Unknown, String::new(), false);
+        }
+    }
+
+    fn push(&mut self, call: RequestedCall, outcome: CallOutcome, text: String, is_repeatable: bool) {
+        let ends_run = self.run.offered(&call.name).map_or(EndsRun::Never, |tool| tool.ends_run);
+        self.calls.push(MadeCall { call, outcome, text, is_repeatable, ends_run });
+    }
+}

@@ -1,0 +1,127 @@
+//! The record of one run in the store: every event is committed before its effect is relied on.
+//!
+//! What cannot be committed now is tried again with every further event, in order; the run goes on meanwhile, except where it
+//! was begun as one that must be durable. A run that another process has claimed is lost: nothing more is written. Called by
+//! `driver`.
+
+use std::sync::Arc;
+
+use super::stored::now;
+use store::{Append, Status, Store, StoreError};
+
+/// The record of one run.
+pub(super) struct Journal {
+    run: String,
+    epoch: u64,
+    /// `None`: the run is not kept.
+    store: Option<Arc<Store>>,
+    /// Events in the store so far.
+    seq: u64,
+    /// What could not be committed yet.
+    backlog: Vec<Append>,
+    /// Without a commit the run does not go on.
+    pub(super) is_required: bool,
+}
+
+/// What a commit came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Committed {
+    /// It is kept, or nothing is kept of this run at all.
+    Done,
+    /// It is kept, and somebody wants the run to end.
+    CancelWanted,
+    /// It is not kept.
+    Failed(StoreError),
+    /// Another process works on the run by now.
+    Lost,
+}
+
+impl Journal {
+    pub(super) fn new(run: &str, epoch: u64, store: Option<Arc<Store>>, seq: u64) -> Self {
+        Self { run: run.to_owned(), epoch, store, seq, backlog: Vec::new(), is_required: false }
+    }
+
+    /// The run's id.
+    pub(super) fn run(&self) -> &str {
+        &self.run
+    }
+
+    /// The epoch in which this process works on the run.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The store, where the run is kept.
+    pub(super) fn store(&self) -> Option<&Arc<Store>> {
+        self.store.as_ref()
+    }
+
+    /// Whether everything so far is in the store.
+    pub(super) fn is_complete(&self) -> bool {
+        self.store.is_some() && self.backlog.is_empty()
+    }
+
+    /// Whether the failure of the last commit is the first in a row.
+    pub(super) fn has_just_failed(&self) -> bool {
+        self.backlog.len() == 1
+    }
+
+    /// The run is not kept any more.
+    pub(super) fn give_up(&mut self) {
+        self.store = None;
+        self.backlog.clear();
+    }
+
+    /// What could not be committed.
+    pub(super) fn into_backlog(self) -> Option<(Arc<Store>, Vec<Append>)> {
+        self.store.filter(|_| !self.backlog.is_empty()).map(|store| (store, self.backlog))
+    }
+
+    /// Commits an event. `append` holds what goes with it.
+    pub(super) async fn commit_event(
+        &mut self,
+        kind: &'static str,
+        body: String,
+        append: Append,
+    ) -> Committed {
+        let event = Some((self.seq, kind, body));
+        self.seq += 1;
+        self.commit(Append { event, ..append }).await
+    }
+
+    /// A request to end the run was for an earlier turn.
+    pub(super) async fn forget_cancel(&self) {
+        if let Some(store) = &self.store {
+            // An error shows again with the next commit.
+            let _ = store.forget_cancel(&self.run, self.epoch).await;
+        }
+    }
+
+    /// Commits a status alone.
+    pub(super) async fn commit_status(&mut self, status: Status) -> Committed {
+        self.commit(self.append(status, now())).await
+    }
+
+    /// A change of the status at this time, to which an event may be added.
+    pub(super) fn append(&self, status: Status, at: u64) -> Append {
+        Append::status(&self.run, self.epoch, at, status)
+    }
+
+    async fn commit(&mut self, append: Append) -> Committed {
+        let Some(store) = self.store.clone() else { return Committed::Done };
+        self.backlog.push(append);
+        let mut is_cancel_wanted = false;
+        while let Some(first) = self.backlog.first() {
+            match store.append(first.clone()).await {
+                Ok(ack) if ack.lost => {
+                    self.backlog.clear();
+                    return Committed::Lost;
+                }
+                Ok(ack) => is_cancel_wanted |= ack.cancel,
+                Err(error) => return Committed::Failed(error),
+            }
+            self.backlog.remove(0);
+        }
+        if is_cancel_wanted { Committed::CancelWanted } else { Committed::Done }
+    }
+}

@@ -1,0 +1,130 @@
+//! What people and programs see of a run: the row of a list, and the breakdown. Called by `server` and `cli`.
+
+use serde_json::{Value, json};
+
+use super::approval::{ApprovalRequest, Decision, Requester};
+use super::call::RequestedCall;
+use super::event::EventKind;
+use super::run::Run;
+use super::stored::restore;
+use super::transcript::Iteration;
+use store::{ApprovalRow, RunRow, StoredEvent, StoredRun};
+
+/// A run in a list. Times are seconds since 1970.
+pub fn summary(row: &RunRow) -> Value {
+    json!({
+        "id": row.id, "object": "run", "agent": row.agent, "status": row.status.as_str(),
+        "created": row.created / 1_000, "updated": row.updated / 1_000, "bytes": row.bytes, "parent": row.parent,
+    })
+}
+
+/// A run with its iterations, tokens, limit, and the answer once there is one.
+pub fn breakdown(stored: &StoredRun) -> Value {
+    let mut body = summary(&stored.row);
+    let Some((run, _)) = restore(stored) else {
+        body["error"] = "this run was written by another version of respool and cannot be read".into();
+        return body;
+    };
+    let spent = run.spent();
+    body["usage"] = json!({
+        "prompt_tokens": spent.prompt, "completion_tokens": spent.completion, "total_tokens": spent.total(),
+        "reasoning_tokens": spent.reasoning, "cached_tokens": spent.cached,
+    });
+    body["duration_ms"] = run.worked().into();
+    body["iterations"] = run.iterations().iter().map(iteration).collect();
+    body["waits_for"] = run.awaited().iter().map(|call| call.name.as_str()).collect();
+    if let Some(request) = run.awaited_approval() {
+        body["approval"] =
+            if run.setup().is_private { withheld_approval(request) } else { approval(request) };
+    }
+    body["children"] = children(stored).into();
+    outcome(&run, &mut body);
+    body
+}
+
+/// A request for consent as the store has it, with what became of it. Times are seconds since 1970.
+pub fn approval_row(row: &ApprovalRow) -> Value {
+    let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
+    let mut body = approval(&request);
+    body["id"] = row.id.as_str().into();
+    body["object"] = "approval".into();
+    body["run"] = row.run.as_str().into();
+    body["agent"] = row.agent.as_str().into();
+    body["state"] = row.state.as_str().into();
+    body["requested"] = (row.requested / 1_000).into();
+    let decision = row.decision.as_deref().and_then(|text| serde_json::from_str::<Decision>(text).ok());
+    if let Some(decision) = decision {
+        body["decision"] = json!({
+            "approved": decision.approved, "by": decision.by, "comment": decision.comment,
+            "at": row.decided.map(|millis| millis / 1_000),
+        });
+    }
+    body
+}
+
+/// A request for consent, with the inputs that will run.
+pub fn approval(request: &ApprovalRequest) -> Value {
+    let calls: Vec<Value> = request.calls.iter().map(requested_call).collect();
+    json!({
+        "id": request.id, "calls": calls, "reason": request.reason,
+        "requester": request.requester.as_ref().map(Requester::kind), "process": request.requester.as_ref().and_then(Requester::process),
+        "expires": request.expires.map(|millis| millis / 1_000),
+    })
+}
+
+/// The same without what may quote private knowledge. The person who decides about the request sees all of it.
+fn withheld_approval(request: &ApprovalRequest) -> Value {
+    let mut body = approval(request);
+    body["reason"] = WITHHELD.into();
+    for call in body["calls"].as_array_mut().into_iter().flatten() {
+        call["arguments"] = WITHHELD.into();
+    }
+    body
+}
+
+fn requested_call(call: &RequestedCall) -> Value {
+    let arguments: Value =
+        serde_json::from_str(&call.arguments).unwrap_or_else(|_| call.arguments.as_str().into());
+    json!({"id": call.id, "tool": call.name, "arguments": arguments})
+}
+
+/// The runs that it began as its children, the oldest first.
+fn children(stored: &StoredRun) -> Vec<String> {
+    let child = |event: &StoredEvent| match serde_json::from_str(&event.body).ok()? {
+        EventKind::ChildStarted { child } => Some(child),
+        _ => None,
+    };
+    stored.events.iter().filter_map(child).collect()
+}
+
+/// What stands for a text of a run that may quote private knowledge. The client has it as the run's reply.
+const WITHHELD: &str = "[withheld: this run may have read private knowledge]";
+
+fn outcome(run: &Run, body: &mut Value) {
+    let Some(outcome) = run.outcome() else { return };
+    if run.setup().is_private {
+        body["answer"] = WITHHELD.into();
+        body["limit"] = outcome.limit.as_ref().map(super::outcome::Limit::name).into();
+        if let Some(failure) = &outcome.failure {
+            body["failure"] = json!({"code": failure.code, "message": WITHHELD});
+        }
+        return;
+    }
+    body["answer"] = outcome.text().into();
+    body["limit"] = outcome.limit.as_ref().map(super::outcome::Limit::name).into();
+    if let Some(failure) = &outcome.failure {
+        body["failure"] = json!({"code": failure.code, "message": failure.text});
+    }
+}
+
+fn iteration(iteration: &Iteration) -> Value {
+    let tokens = iteration.tokens;
+    let tools: Vec<Value> =
+        iteration.tools.iter().filter_map(|tool| serde_json::to_value(tool).ok()).collect();
+    let injected: usize = iteration.tools.iter().map(|tool| tool.injected_bytes).sum();
+    json!({
+        "why": iteration.purpose, "parser": iteration.parser, "model_ms": iteration.model_ms,
+        "prompt_tokens": tokens.prompt, "completion_tokens": tokens.completion, "reasoning_tokens": tokens.reasoning,
+        "injected_bytes": injected, "tools": tools,
+    })
+}

@@ -1,0 +1,198 @@
+//! Runs that exist already: those that wait for their client or for consent, were interrupted, or have an answer that nobody
+//! got. Finds the one that a request belongs to, and goes on with it. Called by `agents`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderValue;
+
+use super::active::{ActiveRuns, Parked, RunOptions, Work};
+use super::config::OnDisconnect;
+use super::definition::Agent;
+use super::driver::WorkEnd;
+use super::event::{Event, EventKind};
+use super::request::{AgentRequest, normalised};
+use super::run::Run;
+use super::step::Step;
+use super::stored::{REPEATABLE_FOR, now, or_log, restore};
+use super::watch::{Watch, WorkReport};
+use store::{Status, Store, StoredRun};
+
+/// The run that waits for the results that the client brings; also one that was interrupted after it got them.
+pub(super) async fn of_results(
+    active: &Arc<ActiveRuns>,
+    agent: &Arc<Agent>,
+    request: &AgentRequest,
+    authorization: Option<HeaderValue>,
+) -> Option<Watch> {
+    let ids: Vec<String> = request.results.iter().map(|(id, _)| id.clone()).collect();
+    let parked = active.unpark(&agent.name, &request.client, |call| ids.contains(&normalised(&call.id)));
+    if let Some(parked) = parked {
+        return Some(active.work(agent, parked_work(parked, request, authorization)));
+    }
+    let store = active.store.clone()?;
+    let id = or_log(store.by_call(ids, &agent.name, &request.client).await)??;
+    if let Some(watch) = active.watch(&id) {
+        return Some(watch);
+    }
+    let stored = or_log(store.run(&id).await)??;
+    let (run, last) = restore(&stored)?;
+    let is_awaited =
+        run.awaited().iter().any(|call| request.results.iter().any(|(id, _)| *id == normalised(&call.id)));
+    let (first, origin) = if is_awaited {
+        (client_return(&run, request), "client returned")
+    } else if !is_repeated(last.as_ref(), request) {
+        return None;
+    } else if let Some(end) = work_end(&run) {
+        return may_be_told_again(&end, stored.row.updated).then(|| finished(id, &run, end));
+    } else {
+        (EventKind::Resumed, "resumed")
+    };
+    let work = stored_work(&stored, run, authorization, first, origin);
+    if let Some(watch) = or_log(active.claim(agent, Arc::clone(&store), true, work).await)? {
+        return Some(watch);
+    }
+    // One whose client went away can be claimed, so this one was cancelled: its work does not go on as another run.
+    let stored = or_log(store.run(&id).await)?.filter(|stored| stored.row.status == Status::Cancelled)?;
+    let (mut run, _) = restore(&stored)?;
+    run.apply(Event { at: now(), kind: EventKind::Cancelled }).ok()?;
+    Some(finished(id, &run, work_end(&run)?))
+}
+
+/// A run that the same request began and whose answer its client has not got: it asks again.
+pub(super) async fn unanswered(
+    active: &Arc<ActiveRuns>,
+    agent: &Arc<Agent>,
+    request: &AgentRequest,
+    authorization: Option<HeaderValue>,
+) -> Option<Watch> {
+    let store = active.store.as_ref()?;
+    let since = now().saturating_sub(REPEATABLE_FOR);
+    let id = or_log(store.unanswered(&request.fingerprint, since).await)??;
+    if active.is_active(&id) {
+        // Somebody else may have asked the same; only a run that was left behind and goes on is shared.
+        let is_detached = agent.config.on_disconnect == OnDisconnect::Detach;
+        return active.watch(&id).filter(|watch| is_detached && watch.guard.is_none());
+    }
+    let stored = or_log(store.run(&id).await)??;
+    match restore(&stored).and_then(|(run, _)| Some((work_end(&run)?, run))) {
+        Some((end, run)) => Some(finished(id, &run, end)),
+        None => stored_run(active, agent, &stored, authorization, RunOptions::default()).await.ok(),
+    }
+}
+
+/// Goes on with a stored run that nobody works on.
+///
+/// # Errors
+/// Why that cannot be, for people.
+pub(super) async fn stored_run(
+    active: &Arc<ActiveRuns>,
+    agent: &Arc<Agent>,
+    stored: &StoredRun,
+    authorization: Option<HeaderValue>,
+    options: RunOptions,
+) -> Result<Watch, String> {
+    let store = active.store.clone().ok_or(NO_STORE)?;
+    let (run, _) = restore(stored).ok_or(OTHER_VERSION)?;
+    if !run.awaited().is_empty() {
+        return Err("it waits for its client's tool results".into());
+    }
+    let work = stored_work(stored, run, authorization, EventKind::Resumed, "resumed");
+    let work = Work { options, ..work };
+    let claimed = active.claim(agent, store, false, work).await.map_err(|error| error.0)?;
+    claimed.ok_or_else(|| format!("it is {}", stored.row.status.as_str()))
+}
+
+/// A run from the store by its id.
+///
+/// # Errors
+/// Why there is none, for people.
+pub(super) async fn load(store: Option<&Arc<Store>>, id: &str) -> Result<StoredRun, String> {
+    let stored = store.ok_or(NO_STORE)?.run(id).await.map_err(|error| error.0)?;
+    stored.ok_or_else(|| format!("there is no run {id}"))
+}
+
+const NO_STORE: &str = "there is no store of runs";
+const OTHER_VERSION: &str = "it was written by another version of respool";
+
+/// Work on a run that waited in memory.
+fn parked_work(parked: Parked, request: &AgentRequest, authorization: Option<HeaderValue>) -> Work {
+    let Parked { id, client, run } = parked;
+    Work {
+        id,
+        client,
+        first: Some(client_return(&run, request)),
+        run,
+        store: None,
+        epoch: 0,
+        seq: 0,
+        authorization,
+        origin: "client returned",
+        options: RunOptions::default(),
+    }
+}
+
+/// Work on a run that is in the store, once it is claimed.
+fn stored_work(
+    stored: &StoredRun,
+    run: Run,
+    authorization: Option<HeaderValue>,
+    first: EventKind,
+    origin: &'static str,
+) -> Work {
+    Work {
+        id: stored.row.id.clone(),
+        client: stored.client.clone(),
+        run,
+        store: None,
+        epoch: stored.epoch,
+        seq: stored.events.len() as u64,
+        authorization,
+        first: Some(first),
+        origin,
+        options: RunOptions::default(),
+    }
+}
+
+/// The same results as the last time: the client did not get what came of them.
+fn is_repeated(last: Option<&EventKind>, request: &AgentRequest) -> bool {
+    let is_brought = |id: &String| request.results.iter().any(|(other, _)| *other == normalised(id));
+    matches!(last, Some(EventKind::ClientReturned { results, tail })
+        if *tail == request.tail && results.iter().all(|(id, _)| is_brought(id)))
+}
+
+/// A failure is not repeated: a client that asks again wants another attempt. Nor is an answer that is old.
+fn may_be_told_again(end: &WorkEnd, since: u64) -> bool {
+    match end {
+        WorkEnd::Finished(outcome) => {
+            let has_ended_well = outcome.failure.is_none() && !outcome.cancelled;
+            has_ended_well && since >= now().saturating_sub(REPEATABLE_FOR)
+        }
+        WorkEnd::Suspended(_) | WorkEnd::AwaitingApproval(_) | WorkEnd::Left => true,
+    }
+}
+
+/// The event of the client's return: ids as the run has them.
+fn client_return(run: &Run, request: &AgentRequest) -> EventKind {
+    let own_id = |id: &str| {
+        let call = run.awaited().iter().find(|call| normalised(&call.id) == id);
+        call.map_or_else(|| id.to_owned(), |call| call.id.clone())
+    };
+    let results = request.results.iter().map(|(id, text)| (own_id(id), text.clone())).collect();
+    EventKind::ClientReturned { results, tail: request.tail.clone() }
+}
+
+/// How work on a run would end at once.
+fn work_end(run: &Run) -> Option<WorkEnd> {
+    match run.next() {
+        Step::Finish(outcome) => Some(WorkEnd::Finished(*outcome)),
+        Step::AwaitClient(suspension) => Some(WorkEnd::Suspended(suspension)),
+        // A decision may have come meanwhile: the process that works on it looks.
+        Step::AwaitApproval(_) | Step::Act(_) => None,
+    }
+}
+
+fn finished(id: String, run: &Run, end: WorkEnd) -> Watch {
+    let spent = run.spent_since_answer();
+    Watch::finished(id, WorkReport { end, spent, overhead: Duration::ZERO })
+}

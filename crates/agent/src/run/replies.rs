@@ -1,0 +1,202 @@
+//! What a reply of the model, or its failure, does to a run. Pure.
+
+use super::window::SQUEEZES;
+use super::{Phase, Run};
+use crate::budget::Tokens;
+use crate::call::RequestedCall;
+use crate::correction;
+use crate::event::ModelReply;
+use crate::failure::{FailureKind, ModelFailure};
+use crate::outcome::{Limit, Outcome};
+use crate::reading::{self, Reading};
+use crate::setup::Executor;
+use crate::step::CallPurpose;
+use crate::transcript::{Entry, Exchange, Iteration};
+use translate::Ids;
+
+/// A model call is tried so often.
+const ATTEMPTS: u32 = 3;
+/// The pause before the second attempt, in milliseconds; twice as long before each further one.
+const BACKOFF: u64 = 500;
+/// A server cannot ask for a longer pause.
+pub(super) const LONGEST_BACKOFF: u64 = 30_000;
+
+impl Run {
+    pub(super) fn replied(&mut self, reply: ModelReply) {
+        self.weights.learn(reply.tokens.prompt);
+        (self.turn.attempts, self.turn.squeezes, self.turn.summaries) = (0, 0, 0);
+        if self.turn.limit.is_some() {
+            self.record(CallPurpose::Last, &reply, None);
+            return self.answer(reply.content, reply.reasoning, reply.cut);
+        }
+        self.turn.iterations += 1;
+        let mut ids = Ids::new(self.setup.seed ^ (u64::from(self.turn.iterations) << 32), self.taken());
+        let mut reading = reading::read(&reply, &self.setup, &mut ids);
+        self.without_echoes(&mut reading);
+        self.for_the_client(&mut reading, &mut ids);
+        self.record(CallPurpose::Iteration, &reply, reading.parser.clone());
+        if reading.calls.is_empty() {
+            return self.without_calls(reply, reading);
+        }
+        self.entries.push(Entry::Exchange(Exchange {
+            content: reply.content,
+            reasoning: reply.reasoning,
+            calls: reading.calls.clone(),
+            results: Vec::new(),
+        }));
+        self.note_refused(&reading);
+        self.begin_calls(reading.calls);
+    }
+
+    pub(super) fn taken(&self) -> std::collections::HashSet<String> {
+        let calls = self.entries.iter().filter_map(|entry| match entry {
+            Entry::Exchange(exchange) => Some(&exchange.calls),
+            _ => None,
+        });
+        calls.flatten().map(|call| call.id.clone()).collect()
+    }
+
+    /// A sentence of natural language that announces what has been done already announces nothing.
+    pub(super) fn without_echoes(&self, reading: &mut Reading) {
+        if reading.parser.as_deref() != Some("fuzzy") {
+            return;
+        }
+        let done = |call: &RequestedCall| {
+            self.entries.iter().any(|entry| match entry {
+                Entry::Exchange(exchange) => exchange
+                    .calls
+                    .iter()
+                    .any(|made| made.name == call.name && made.arguments == call.arguments),
+                _ => false,
+            })
+        };
+        reading.calls.retain(|call| !done(call));
+    }
+
+    /// Ids that leave must be unique among all runs, and a server's own need not be. Kimi's must stay as they are.
+    pub(super) fn for_the_client(&self, reading: &mut Reading, ids: &mut Ids) {
+        for call in &mut reading.calls {
+            let leaves = self.offered(&call.name).is_some_and(|tool| tool.executor == Executor::Client);
+            if leaves && !call.id.starts_with("kimi") {
+                call.id = ids.choose(None);
+            }
+        }
+    }
+
+    /// No call: the answer, unless a call was meant.
+    pub(super) fn without_calls(&mut self, reply: ModelReply, reading: Reading) {
+        let answer = reading.answer.unwrap_or(reply.content);
+        let only_refused = reading.refused.iter().any(|(name, _)| {
+            answer.trim().is_empty() || (!name.is_empty() && answer.trim_start().starts_with(name.as_str()))
+        });
+        let blank = answer.trim().is_empty();
+        let meant = !self.setup.tools.is_empty()
+            && (!reading.refused.is_empty() || reading::looks_like_a_call(&answer));
+        let is_corrected = only_refused || ((meant || blank) && !self.turn.corrected);
+        if !is_corrected && blank {
+            return self.stop_at(Limit::Corrections);
+        }
+        if !is_corrected {
+            return self.answer(answer, reply.reasoning, reply.cut);
+        }
+        self.turn.corrected |= !only_refused;
+        let text = correction::of(&reading.refused, reply.cut, blank, &self.setup);
+        let content = if blank { correction::NOTHING.to_owned() } else { answer };
+        self.entries.push(Entry::Exchange(Exchange {
+            content,
+            reasoning: reply.reasoning,
+            ..Exchange::default()
+        }));
+        self.entries.push(Entry::Note(text));
+        self.pause_and_ask();
+    }
+
+    pub(super) fn note_refused(&mut self, reading: &Reading) {
+        if !reading.refused.is_empty() {
+            // It is said after the results: a template wants them right behind their calls.
+            let text = correction::of(&reading.refused, false, false, &self.setup);
+            self.entries.push(Entry::Note(text));
+        }
+    }
+
+    pub(super) fn answer(&mut self, content: String, reasoning: String, cut: bool) {
+        let content = if content.trim().is_empty() { self.achieved() } else { content };
+        self.end(Outcome { content, reasoning, cut, limit: self.turn.limit.clone(), ..Outcome::default() });
+    }
+
+    pub(super) fn model_failed(&mut self, failure: ModelFailure) {
+        let late = self.turn.worked >= self.soft_deadline();
+        match failure.kind {
+            FailureKind::TimedOut | FailureKind::Transient if late && self.turn.limit.is_none() => {
+                self.stop_at(Limit::Time(self.setup.limits.time));
+            }
+            FailureKind::TimedOut | FailureKind::Transient => self.try_again(failure),
+            FailureKind::Overflow if self.turn.squeezes < SQUEEZES => self.squeeze(&failure.text),
+            FailureKind::Unreadable if !self.turn.corrected && self.turn.limit.is_none() => {
+                self.turn.corrected = true;
+                self.turn.iterations += 1;
+                let refused = correction::named(&failure.text, &self.setup);
+                let text =
+                    correction::of(&refused, failure.code.starts_with("truncated"), false, &self.setup);
+                let content = correction::NOTHING.to_owned();
+                self.entries.push(Entry::Exchange(Exchange { content, ..Exchange::default() }));
+                self.entries.push(Entry::Note(text));
+                self.pause_and_ask();
+            }
+            // There may be an answer in what it has got.
+            FailureKind::Unreadable if self.turn.limit.is_none() => self.stop_at(Limit::Corrections),
+            _ => self.abort(failure),
+        }
+    }
+
+    pub(super) fn try_again(&mut self, failure: ModelFailure) {
+        self.turn.attempts += 1;
+        let wait = failure.wait.unwrap_or(BACKOFF << (self.turn.attempts - 1)).min(LONGEST_BACKOFF);
+        let deadline = self.setup.limits.time;
+        if self.turn.attempts >= ATTEMPTS || self.turn.worked + wait >= deadline {
+            return self.abort(failure);
+        }
+        self.phase = Phase::Pause(wait);
+    }
+
+    pub(super) fn stop_at(&mut self, limit: Limit) {
+        self.turn.limit = Some(limit);
+        self.ask();
+    }
+
+    pub(super) fn abort(&mut self, failure: ModelFailure) {
+        let content = self.achieved();
+        let limit = self.turn.limit.clone();
+        self.end(Outcome { content, limit, failure: Some(failure), ..Outcome::default() });
+    }
+
+    pub(super) fn pause_and_ask(&mut self) {
+        self.ask();
+        let pause = self.setup.limits.pause;
+        if pause > 0 && self.phase == Phase::Model && self.turn.limit.is_none() {
+            self.phase = Phase::Pause(pause);
+        }
+    }
+
+    pub(super) fn record(&mut self, purpose: CallPurpose, reply: &ModelReply, parser: Option<String>) {
+        let prompt = reply.tokens.prompt.saturating_add(reply.earlier_prompts);
+        let tokens = Tokens { prompt, ..reply.tokens };
+        self.spent += tokens;
+        self.iterations.push(Iteration {
+            purpose: purpose.as_str().into(),
+            tokens,
+            model_ms: reply.took,
+            parser,
+            tools: Vec::new(),
+        });
+    }
+
+    /// What there is to show when the model gives no answer.
+    pub(super) fn achieved(&self) -> String {
+        correction::achieved(&self.entries)
+    }
+
+    pub(super) fn end(&mut self, outcome: Outcome) {
+        self.phase = Phase::Done(Box::new(outcome));
+    }
+}

@@ -1,0 +1,179 @@
+//! What a run waits for between two calls of a reply: a person's consent, and a child run. Pure.
+
+use std::fmt::Write as _;
+
+use super::calls::{CallQueue, LaterCalls, Verdict};
+use super::{Phase, Run};
+use crate::approval::{ApprovalRequest, Decision, OnRejection, request_id};
+use crate::call::{CallOutcome, RequestedCall, ToolEnd};
+use crate::event::ChildEnd;
+use crate::failure::{FailureKind, ModelFailure};
+use crate::outcome::Outcome;
+use crate::setup::EndsRun;
+use crate::step::{Action, ChildStep};
+use wire::ErrorCode;
+
+/// The most characters of a call's inputs, or of its result, that the failure of a run quotes.
+const LONGEST_NAMED: usize = 500;
+
+/// A request that waits for a decision.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ApprovalWait {
+    pub(super) request: ApprovalRequest,
+    /// The time is over, and the person was reminded.
+    pub(super) is_escalated: bool,
+    /// The calls that follow the decision, those of the request among them.
+    pub(super) calls: LaterCalls,
+}
+
+/// A decision that rejects calls, in a run that ends with it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Rejection {
+    request: ApprovalRequest,
+    decision: Decision,
+}
+
+/// A child run that is worked on.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ChildWait {
+    pub(super) child: String,
+    call: RequestedCall,
+    later: LaterCalls,
+}
+
+impl Run {
+    /// One request for all calls of the reply that need consent.
+    pub(super) fn approval_request(&self, queue: &CallQueue) -> ApprovalRequest {
+        let all = std::iter::once(&queue.current).chain(&queue.later.own);
+        ApprovalRequest {
+            id: request_id(self.setup.seed, self.approvals),
+            calls: self.asked_about(all, &queue.later),
+            reason: self.last_exchange().map(|it| it.content.clone()).unwrap_or_default(),
+            expires: self.setup.approvals.timeout.map(|timeout| self.now.saturating_add(timeout)),
+            on_timeout: self.setup.approvals.on_timeout,
+            requester: self.setup.approvals.requester.clone(),
+        }
+    }
+
+    /// The calls that need consent. One that is not made twice is asked about once.
+    fn asked_about<'a>(
+        &self,
+        calls: impl Iterator<Item = &'a RequestedCall>,
+        later: &LaterCalls,
+    ) -> Vec<RequestedCall> {
+        let mut asked: Vec<RequestedCall> = Vec::new();
+        for call in calls.filter(|call| self.needs_approval(call, later)) {
+            if !asked.iter().any(|other| self.is_made_once(call, other)) {
+                asked.push(call.clone());
+            }
+        }
+        asked
+    }
+
+    pub(super) fn approval_requested(&mut self, queue: CallQueue, request: ApprovalRequest) {
+        self.approvals += 1;
+        self.answers_late = true;
+        let CallQueue { current, mut later, .. } = queue;
+        later.own.push_front(current);
+        self.phase = Phase::Approval(ApprovalWait { request, is_escalated: false, calls: later });
+    }
+
+    /// Whether the person was reminded of the request, because its time was over.
+    pub fn is_escalated(&self) -> bool {
+        matches!(&self.phase, Phase::Approval(wait) if wait.is_escalated)
+    }
+
+    /// Exactly the recorded inputs run, whatever the reply would be read as today.
+    pub(super) fn decided(&mut self, wait: ApprovalWait, decision: &Decision) {
+        let ApprovalWait { request, mut calls, .. } = wait;
+        for call in &request.calls {
+            let is_approved = decision.approved.contains(&call.id);
+            let verdict = if is_approved {
+                Verdict::Approved(decision.by.clone())
+            } else {
+                Verdict::Rejected(decision.rejection())
+            };
+            calls.verdicts.insert(call.id.clone(), verdict);
+            if let Some(own) = calls.own.iter_mut().find(|own| own.id == call.id) {
+                own.clone_from(call);
+            }
+        }
+        let rules = &self.setup.approvals;
+        let is_rejected = request.calls.iter().any(|call| {
+            !decision.approved.contains(&call.id) && !rules.proposals.contains(call.name.as_str())
+        });
+        if is_rejected && rules.on_rejection == OnRejection::EndRun {
+            // Nothing but what the person approved is made before the run ends.
+            calls.own.retain(|call| decision.approved.contains(&call.id));
+            calls.rejection = Some(Box::new(Rejection { request, decision: decision.clone() }));
+        }
+        self.next_call(calls);
+    }
+
+    /// How a run fails that ends with a rejection: names the rejected calls, and what became of the approved ones.
+    pub(super) fn rejected(&self, rejection: &Rejection) -> ModelFailure {
+        let Rejection { request, decision } = rejection;
+        let (approved, rejected): (Vec<_>, Vec<_>) =
+            request.calls.iter().partition(|call| decision.approved.contains(&call.id));
+        let named: Vec<String> = rejected.into_iter().map(in_words).collect();
+        let mut text = format!("{}: {}", named.join(", "), decision.rejection());
+        let results = self.last_exchange().map(|exchange| exchange.results.as_slice()).unwrap_or_default();
+        for call in approved {
+            let result = results.iter().find(|result| result.id == call.id);
+            let end = match result {
+                Some(result) if result.ok => "made, because it was approved".to_owned(),
+                Some(result) => format!("approved, but it did not succeed: {}", shortened(&result.text)),
+                None => "approved, but not made".to_owned(),
+            };
+            let _ = write!(text, "; {}: {end}", in_words(call));
+        }
+        let is_timeout = decision.by == Decision::TIMEOUT;
+        let code = if is_timeout { ErrorCode::ApprovalTimeout } else { ErrorCode::ApprovalRejected };
+        ModelFailure { kind: FailureKind::Final, status: 403, code: code.to_string(), text, wait: None }
+    }
+
+    pub(super) fn child_started(&mut self, queue: CallQueue, child: String) {
+        self.phase = Phase::Child(ChildWait { child, call: queue.current, later: queue.later });
+    }
+
+    pub(super) fn child_action(&self, wait: &ChildWait) -> Action {
+        let (call, child) = (wait.call.clone(), Some(wait.child.clone()));
+        Action::RunChild(ChildStep { call, child, within: self.time_left().max(1) })
+    }
+
+    /// A child that ended by a tool which would end this run too has ended both; and so has one that failed, where a failing
+    /// server would.
+    pub(super) fn child_finished(&mut self, wait: ChildWait, end: &ChildEnd) {
+        self.spent += end.tokens;
+        self.made.extend(end.made.iter().cloned());
+        let outcome = if end.outcome.answered() { CallOutcome::Ok } else { CallOutcome::Failed };
+        let ended = ToolEnd { outcome, text: end.outcome.text(), took: end.worked };
+        let ends_run = |name: &str| self.offered(name).map(|tool| tool.ends_run);
+        let is_end = |by: &&RequestedCall| ends_run(&by.name) == Some(EndsRun::OnSuccess);
+        if let Some(by) = end.outcome.ended_by.as_ref().filter(is_end) {
+            self.keep(&wait.call, &ended);
+            let (content, ended_by) = (end.outcome.content.clone(), Some(by.clone()));
+            return self.end(Outcome { content, ended_by, ..Outcome::default() });
+        }
+        match &end.outcome.failure {
+            Some(failure) if ends_run(&wait.call.name) == Some(EndsRun::OnFault) => {
+                self.keep(&wait.call, &ended);
+                self.abort(failure.clone());
+            }
+            _ => self.finish_call(&wait.call, wait.later, &ended),
+        }
+    }
+}
+
+/// A call with its inputs.
+fn in_words(call: &RequestedCall) -> String {
+    format!("{} {}", call.name, shortened(&call.arguments))
+}
+
+fn shortened(text: &str) -> String {
+    let short: String = text.chars().take(LONGEST_NAMED).collect();
+    if short.len() < text.len() { short + "…" } else { short }
+}
+
+#[cfg(test)]
+mod tests;

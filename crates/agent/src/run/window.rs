@@ -1,0 +1,126 @@
+//! A run within its model's window: what the next prompt will cost, and what makes room for it. Pure.
+
+use super::Phase;
+use super::Run;
+use crate::budget::RESERVE;
+use crate::context::{self, Fit};
+use crate::event::ModelReply;
+use crate::failure::{FailureKind, ModelFailure};
+use crate::step::{CallPurpose, ModelStep};
+use crate::transcript::Entry;
+use crate::{correction, prompt};
+use translate::read_overflow;
+
+/// A prompt that was too large for the server is made smaller so often before a reply.
+pub(super) const SQUEEZES: u32 = 2;
+/// Compactions between two iterations.
+const SUMMARIES: u32 = 3;
+
+impl Run {
+    /// The tokens of the next prompt.
+    pub(super) fn weigh(&mut self) -> u64 {
+        let (has_tools, neutral) = (self.turn.limit.is_none(), self.neutral());
+        let messages = prompt::messages(&self.setup, &self.entries, has_tools, neutral);
+        let tools = if has_tools { prompt::tools(&self.setup, neutral) } else { Vec::new() };
+        self.weights.weigh(&messages, &tools, self.sizes.is_harmony)
+    }
+
+    /// What the window holds beside the reply and the reserve; of a tiny window they take no more than half.
+    pub(super) fn room(&self) -> u64 {
+        let sizes = &self.sizes;
+        sizes.window.saturating_sub(RESERVE.max(sizes.max_tokens).min(sizes.window / 2))
+    }
+
+    pub(super) fn make_fit(&mut self) {
+        loop {
+            let prompt = self.weigh();
+            match context::judge(prompt, self.sizes.window, self.room()) {
+                Fit::Shrink => {
+                    if !context::shrink_one(&mut self.entries) {
+                        return;
+                    }
+                }
+                Fit::Compact | Fit::TooLarge if context::shrink_one(&mut self.entries) => {}
+                // Only the margin says so: the server judges.
+                Fit::TooLarge if self.weights.at_least() <= self.room() => return,
+                Fit::Compact | Fit::TooLarge if self.may_compact() => return self.compact(),
+                Fit::Fits | Fit::Compact => return,
+                Fit::TooLarge if context::halve_last(&mut self.entries) => {}
+                Fit::TooLarge => return self.does_not_fit(),
+            }
+        }
+    }
+
+    pub(super) fn may_compact(&self) -> bool {
+        self.turn.summaries < SUMMARIES
+            && self.turn.limit.is_none()
+            && context::oldest(&self.entries).is_some()
+    }
+
+    pub(super) fn compact(&mut self) {
+        if let Some(range) = context::oldest(&self.entries) {
+            self.turn.summaries += 1;
+            self.phase = Phase::Summary(range);
+        }
+    }
+
+    pub(super) fn does_not_fit(&mut self) {
+        let (window, room, prompt) = (self.sizes.window, self.room(), self.weigh());
+        let text = format!(
+            "This model's maximum context length is {window} tokens, of which {} are kept for the reply. However, the \
+             messages have about {prompt} tokens; please reduce the length of the input messages.",
+            window - room
+        );
+        self.abort(ModelFailure {
+            kind: FailureKind::Overflow,
+            status: 400,
+            code: "context_length_exceeded".into(),
+            text,
+            wait: None,
+        });
+    }
+
+    pub(super) fn summary_step(&self, entries: &[Entry]) -> ModelStep {
+        ModelStep {
+            purpose: CallPurpose::Summary,
+            // Two bytes are a token at the least in most texts.
+            messages: prompt::summary(
+                &self.setup,
+                entries,
+                usize::try_from(self.room()).unwrap_or(usize::MAX / 2) * 2,
+                self.neutral(),
+            ),
+            tools: Vec::new(),
+            format: None,
+            max_tokens: self.sizes.max_tokens.min(RESERVE),
+            within: self.setup.limits.model_time.min(self.time_left()).max(1),
+        }
+    }
+
+    pub(super) fn summarised(&mut self, range: std::ops::Range<usize>, reply: Option<ModelReply>) {
+        let text = match reply {
+            Some(reply) => {
+                self.record(CallPurpose::Summary, &reply, None);
+                reply.content
+            }
+            None => String::new(),
+        };
+        let text =
+            if text.trim().is_empty() { correction::tally(&self.entries[range.clone()]) } else { text };
+        self.entries.splice(range, [Entry::Summary(text)]);
+        self.ask();
+    }
+
+    /// The server counts more than was estimated, or has a smaller window than was known: learn from what it says, and make
+    /// the prompt smaller.
+    pub(super) fn squeeze(&mut self, reply: &str) {
+        self.turn.squeezes += 1;
+        let overflow = read_overflow(reply, Some(self.sizes.max_tokens));
+        self.sizes.window =
+            overflow.and_then(|overflow| overflow.window).unwrap_or(self.sizes.window).min(self.sizes.window);
+        let counted = overflow.and_then(|overflow| overflow.prompt).unwrap_or(0).max(self.sizes.window + 1);
+        let weighed = self.weigh();
+        self.weights.learn(counted.max(weighed));
+        self.ask();
+    }
+}

@@ -1,0 +1,105 @@
+//! Runs as the store has them: restoring one, and what is logged when the store fails. Called by everything here that reads
+//! runs.
+
+use std::time::SystemTime;
+
+use super::event::{Event, EventKind};
+use super::run::Run;
+use super::setup::Setup;
+use store::{StoreError, StoredEvent, StoredRun};
+
+/// For so long a repeated request gets the run of the first one, in milliseconds.
+pub(super) const REPEATABLE_FOR: u64 = 15 * 60_000;
+
+/// Milliseconds since 1970.
+pub(super) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The id of a run that begins.
+pub(super) fn new_run_id() -> String {
+    format!("run-{:032x}", rand::random::<u128>())
+}
+
+/// A run from the store, and the last time that its client brought something; `None` for one of another version.
+pub(super) fn restore(stored: &StoredRun) -> Option<(Run, Option<EventKind>)> {
+    let setup: Setup = serde_json::from_str(&stored.setup).ok()?;
+    let event =
+        |event: &StoredEvent| Some(Event { at: event.at, kind: serde_json::from_str(&event.body).ok()? });
+    let events: Vec<Event> = stored.events.iter().map(event).collect::<Option<_>>()?;
+    let is_return = |event: &&Event| matches!(event.kind, EventKind::ClientReturned { .. });
+    let last = events.iter().rfind(is_return).map(|event| event.kind.clone());
+    Some((Run::restore(setup, events).ok()?, last))
+}
+
+/// A store's answer. Its error is logged, and the caller goes on without an answer.
+pub(super) fn or_log<T>(answer: Result<T, StoreError>) -> Option<T> {
+    answer
+        .inspect_err(|error| tracing::error!(target: "respool::store", %error, "the store of runs failed"))
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::report;
+    use crate::step::{Action, Step};
+    use store::{Store, StoreConfig, Whose};
+
+    /// The next step of a run, as the fixture has it.
+    fn next(run: &Run) -> Value {
+        match run.next() {
+            Step::Act(Action::CallModel(call)) => json!({
+                "step": "model", "why": call.purpose.as_str(), "messages": call.messages, "tools": call.tools.len(),
+                "format": call.format, "max_tokens": call.max_tokens, "within": call.within,
+            }),
+            Step::Act(Action::CallTool(step)) => json!({
+                "step": "tool", "name": step.call.name, "id": step.call.id, "arguments": step.call.arguments,
+                "within": step.within, "repeatable": step.repeatable, "again": step.is_retry,
+            }),
+            Step::Act(Action::Pause(millis)) => json!({"step": "pause", "millis": millis}),
+            Step::AwaitClient(it) => {
+                let calls: Vec<Value> =
+                    it.calls.iter().map(|call| json!([call.id, call.name, call.arguments])).collect();
+                json!({"step": "client", "calls": calls})
+            }
+            Step::Finish(_) => json!({"step": "over"}),
+            other => panic!("older versions did not know {other:?}"),
+        }
+    }
+
+    /// The file was written by the code before the events were renamed: every kind of event, every form, every failure.
+    #[tokio::test]
+    async fn a_store_of_an_older_version_is_read_as_it_was_meant() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/store");
+        let sql = std::fs::read_to_string(fixtures.join("schema-2.sql")).unwrap();
+        let expected: Value =
+            serde_json::from_str(&std::fs::read_to_string(fixtures.join("schema-2.json")).unwrap()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        testing::stores::write_runs(dir.path(), &sql);
+        let config = StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() };
+        let store = Store::open(&config).unwrap();
+        assert_eq!(
+            store.newest(Whose::Everybody, 100).await.unwrap().len(),
+            expected.as_object().unwrap().len()
+        );
+        for (id, expected) in expected.as_object().unwrap() {
+            let stored = store.run(id).await.unwrap().unwrap();
+            let (run, _) = restore(&stored).unwrap_or_else(|| panic!("{id} cannot be read"));
+            assert_eq!(next(&run), expected["next"], "{id}");
+            let breakdown = report::breakdown(&stored);
+            for (field, value) in expected["breakdown"].as_object().unwrap() {
+                assert_eq!(breakdown[field], *value, "{id}: {field}");
+            }
+        }
+        // Both runs have the same seed, so the later one holds the id of the call.
+        let id = expected["run-waits"]["next"]["calls"][0][0].as_str().unwrap().to_owned();
+        let found = store.by_call(vec![id], "helper", "me").await.unwrap();
+        assert_eq!(found.as_deref(), Some("run-returned"));
+    }
+}

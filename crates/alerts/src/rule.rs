@@ -1,0 +1,366 @@
+//! The rules: what is looked at, from when on it is an alert, what that means and what to do. Pure; the defaults need no tuning.
+
+use usage::{Counts, Minutes, Warning};
+
+/// A minute, in milliseconds.
+const MINUTE: u64 = 60_000;
+/// Shares are taken over this time,
+const WINDOW: u64 = 5 * MINUTE;
+/// and events counted over this one.
+const LONG_WINDOW: u64 = 15 * MINUTE;
+/// Fewer requests say nothing about a share.
+const FEW: u64 = 10;
+
+/// How urgent an alert is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Somebody should look when there is time.
+    Warning,
+    /// Somebody should look now.
+    Critical,
+}
+
+impl Severity {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        }
+    }
+}
+
+macro_rules! rules {
+    ($( $rule:ident = $name:literal, $severity:ident, $meaning:literal, $todo:literal; )*) => {
+        /// What is looked at.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Rule {
+            $(
+                #[doc = $meaning]
+                $rule,
+            )*
+        }
+
+        impl Rule {
+            /// All rules.
+            pub const ALL: &'static [Self] = &[$( Self::$rule, )*];
+
+            /// Its name, for the configuration and for people.
+            pub fn as_str(self) -> &'static str {
+                match self { $( Self::$rule => $name, )* }
+            }
+
+            /// How urgent it is.
+            pub fn severity(self) -> Severity {
+                match self { $( Self::$rule => Severity::$severity, )* }
+            }
+
+            /// What it means.
+            pub fn meaning(self) -> &'static str {
+                match self { $( Self::$rule => $meaning, )* }
+            }
+
+            /// What to do.
+            pub fn todo(self) -> &'static str {
+                match self { $( Self::$rule => $todo, )* }
+            }
+        }
+    };
+}
+
+rules! {
+    UpstreamDown = "upstream_down", Critical,
+        "The model server does not answer. Requests to it fail unless another server has the same model.",
+        "Check whether the server is running, read its log, and restart it. `respool check` tries it.";
+    CircuitOpen = "circuit_open", Critical,
+        "The model server answers, but its replies fail. It is tried again with growing pauses.",
+        "Look at the log of the model server: it may have run out of memory or lost its GPU.";
+    KeyRefused = "key_refused", Critical,
+        "The model server rejects the key that it was sent.",
+        "Correct `api_key` of this upstream, or the key that the clients send.";
+    CertificateRefused = "certificate_refused", Critical,
+        "No secure connection to the model server can be made: its certificate is not trusted or has expired.",
+        "Renew the certificate, or correct the host name in the `url` of this upstream.";
+    ErrorRate = "error_rate", Critical,
+        "A large share of the requests is failing.",
+        "The page lists the last problems, each with what to do.";
+    SecondAttempts = "second_attempts", Warning,
+        "Many turns need a second attempt: the model writes tool calls that cannot be used, which costs time and tokens.",
+        "Check the server's tool parser for this model (docs/dialects.md), its token limit and its context window.";
+    LoopsStopped = "loops_stopped", Warning,
+        "A model is repeating itself, and respool is ending its loops.",
+        "Look at the runs on the page: the task may be too hard for the model, or a tool may always give the same answer.";
+    Overflows = "overflows", Warning,
+        "Conversations are longer than the model's context window.",
+        "Raise --max-model-len of the server, tell the clients the true window, or set `context.on_overflow = \"trim\"`.";
+    QueueWaits = "queue_waits", Warning,
+        "Requests wait a long time for a free slot at a model server.",
+        "Raise `max_concurrency` of the upstream if the server can handle more, or add another server.";
+    FirstByteSlow = "first_byte_slow", Warning,
+        "Replies start much later than usual.",
+        "Look at the load of the GPU and at the length of the prompts; the server's prefix cache may be switched off.";
+    RunFailed = "run_failed", Warning,
+        "A run of an agent or expert has failed.",
+        "Look at its steps and the reason on the page.";
+    DeadLetter = "dead_letter", Warning,
+        "An expert's task failed for good: all its attempts are used up.",
+        "Look at it on the page under Approvals, then try it again or drop it.";
+    ApprovalWaiting = "approval_waiting", Warning,
+        "An agent is waiting for you to approve a call.",
+        "Approve or reject it on the page, or with `respool expert approvals`.";
+    BudgetReached = "budget_reached", Warning,
+        "A daily budget is nearly used up. When it is, requests are refused until the next UTC day.",
+        "Raise it in `[budgets]`, or see on the page who spent it.";
+    StateNotWritable = "state_not_writable", Critical,
+        "Usage records cannot be written to disk. Requests are still answered.",
+        "Make room on the disk of `state_dir`, or give respool the right to write there.";
+    ReloadFailed = "reload_failed", Warning,
+        "The changed configuration is wrong. The old one stays in use.",
+        "Correct the file; `respool check` says what is wrong and where.";
+}
+
+impl Rule {
+    /// The rule of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|rule| rule.as_str() == name)
+    }
+}
+
+/// What was seen of one upstream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct UpstreamSignal {
+    pub(super) name: String,
+    /// A probe did not reach it.
+    pub(super) is_down: bool,
+    /// Its circuit is open.
+    pub(super) is_open: bool,
+}
+
+/// What was seen.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Signals {
+    pub(super) upstreams: Vec<UpstreamSignal>,
+    /// The requests of the last hours.
+    pub(super) minutes: Minutes,
+    pub(super) budgets: Vec<Warning>,
+    pub(super) is_state_broken: bool,
+    /// Approvals that wait: the id and the agent.
+    pub(super) approvals: Vec<(String, String)>,
+    /// Runs that failed of late: the id and the agent.
+    pub(super) failed_runs: Vec<(String, String)>,
+    /// Tasks that failed permanently: the id and the expert.
+    pub(super) dead_letters: Vec<(String, String)>,
+    /// Why the changed configuration does not hold.
+    pub(super) reload_problem: Option<String>,
+}
+
+/// Something that holds now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) rule: Rule,
+    /// What it is about; the same rule and subject are the same alert.
+    pub(super) subject: String,
+    pub(super) what: String,
+}
+
+fn finding(rule: Rule, subject: impl Into<String>, what: impl Into<String>) -> Finding {
+    Finding { rule, subject: subject.into(), what: what.into() }
+}
+
+/// Everything that holds now.
+pub(super) fn findings(signals: &Signals, now: u64) -> Vec<Finding> {
+    let mut all = Vec::new();
+    for upstream in &signals.upstreams {
+        let name = &upstream.name;
+        if upstream.is_down {
+            all.push(finding(Rule::UpstreamDown, name, format!("The upstream `{name}` does not answer.")));
+        } else if upstream.is_open {
+            all.push(finding(
+                Rule::CircuitOpen,
+                name,
+                format!("Replies from the upstream `{name}` are failing."),
+            ));
+        }
+    }
+    all.extend(of_requests(&signals.minutes, now));
+    for warning in &signals.budgets {
+        let what = format!(
+            "{} used {} of {} today.",
+            capital(&warning.scope.describe()),
+            warning.spent,
+            warning.budget
+        );
+        all.push(finding(Rule::BudgetReached, warning.scope.describe(), what));
+    }
+    for (id, agent) in &signals.approvals {
+        all.push(finding(
+            Rule::ApprovalWaiting,
+            id,
+            format!("The agent `{agent}` is waiting for your approval (`{id}`)."),
+        ));
+    }
+    for (id, agent) in &signals.failed_runs {
+        all.push(finding(Rule::RunFailed, id, format!("The run `{id}` of `{agent}` has failed.")));
+    }
+    for (id, expert) in &signals.dead_letters {
+        let what = format!("A task of the expert `{expert}` failed for good (`{id}`).");
+        all.push(finding(Rule::DeadLetter, id, what));
+    }
+    if signals.is_state_broken {
+        all.push(finding(Rule::StateNotWritable, "", "Usage records cannot be written."));
+    }
+    if let Some(why) = &signals.reload_problem {
+        all.push(finding(Rule::ReloadFailed, "", format!("The changed configuration is wrong: {why}")));
+    }
+    all
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
+}
+
+fn of_requests(minutes: &Minutes, now: u64) -> Vec<Finding> {
+    let since = |span: u64| minutes.since(now.saturating_sub(span));
+    let (window, long) = (since(WINDOW), since(LONG_WINDOW));
+    let all = window.all;
+    let mut found = Vec::new();
+    let mut add = |rule, what: Option<String>| found.extend(what.map(|what| finding(rule, "", what)));
+    let share = |count: u64, least: u64, what: &str| {
+        (all >= FEW && count * 100 >= all * least).then(|| format!("{count} of {all} {what} in 5 minutes."))
+    };
+    add(Rule::ErrorRate, share(window.failed, 20, "requests failed"));
+    add(Rule::SecondAttempts, share(window.asked_again, 30, "turns needed a second attempt"));
+    add(Rule::QueueWaits, share(window.waited_long, 20, "requests waited longer than 10 s"));
+    let often = |count: u64, least: u64, what: &str| {
+        (count >= least).then(|| format!("{count} {what} in 15 minutes."))
+    };
+    add(Rule::LoopsStopped, often(long.loops_stopped, 3, "loops were stopped"));
+    add(Rule::Overflows, often(long.overflowed, 5, "requests were too long for the model"));
+    add(Rule::FirstByteSlow, slow(minutes, now));
+    found.extend(refused(&window));
+    found
+}
+
+/// The upstreams that refused respool.
+fn refused(window: &Counts) -> impl Iterator<Item = Finding> {
+    window.errors.iter().filter_map(|(upstream, code)| {
+        let (rule, what) = match code.as_str() {
+            "upstream_credentials_refused" => (Rule::KeyRefused, "rejects respool's key"),
+            "upstream_tls" => (Rule::CertificateRefused, "cannot be reached securely"),
+            _ => return None,
+        };
+        Some(finding(rule, upstream, format!("The upstream `{upstream}` {what}.")))
+    })
+}
+
+/// The median of the last minutes is over three times that of the hours before, and over 5 s.
+fn slow(minutes: &Minutes, now: u64) -> Option<String> {
+    let (early, late) = minutes.first_bytes(now.saturating_sub(LONG_WINDOW), 10);
+    let (early, late) = (early?, late?);
+    let seconds = |millis: u64| std::time::Duration::from_millis(millis).as_secs_f64();
+    (late > 5_000 && late > 3 * early).then(|| {
+        format!("Replies start after {:.1} s; before, it was {:.1} s.", seconds(late), seconds(early))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use usage::Ended;
+
+    const NOW: u64 = 1_795_000_000_000;
+
+    fn requests(count: usize, ago: u64, change: impl Fn(usize, &mut Ended)) -> Vec<(u64, Ended)> {
+        let one = |index| {
+            let mut ended = Ended { first_byte: Some(1_000), ..Ended::default() };
+            change(index, &mut ended);
+            (NOW - ago, ended)
+        };
+        (0..count).map(one).collect()
+    }
+
+    #[track_caller]
+    fn check(requests: Vec<(u64, Ended)>, expected: &[&str]) {
+        let mut signals = Signals::default();
+        requests.into_iter().for_each(|(at, ended)| signals.minutes.add(ended, at));
+        let found: Vec<_> = findings(&signals, NOW).iter().map(|finding| finding.rule.as_str()).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn shares_need_enough_requests_and_fresh_ones() {
+        check(requests(100, MINUTE, |index, it| it.failed = index < 19), &[]);
+        check(requests(100, MINUTE, |index, it| it.failed = index < 20), &["error_rate"]);
+        check(requests(9, MINUTE, |_, it| it.failed = true), &[]);
+        check(requests(100, 6 * MINUTE, |_, it| it.failed = true), &[]);
+        check(requests(10, MINUTE, |index, it| it.asked_again = index < 3), &["second_attempts"]);
+        check(
+            requests(10, MINUTE, |index, it| it.waited = if index < 2 { 10_001 } else { 0 }),
+            &["queue_waits"],
+        );
+    }
+
+    #[test]
+    fn events_are_counted_over_a_quarter_of_an_hour() {
+        check(requests(3, 14 * MINUTE, |_, it| it.loop_stopped = true), &["loops_stopped"]);
+        check(requests(2, 14 * MINUTE, |_, it| it.loop_stopped = true), &[]);
+        check(requests(5, 14 * MINUTE, |_, it| it.overflowed = true), &["overflows"]);
+        check(requests(5, 16 * MINUTE, |_, it| it.overflowed = true), &[]);
+        let refused = |_, it: &mut Ended| {
+            it.error = Some(("box".into(), "upstream_credentials_refused".into()));
+        };
+        check(requests(2, MINUTE, refused), &["key_refused"]);
+    }
+
+    #[test]
+    fn slow_is_slower_than_usual() {
+        let both = |early: u64, late: u64| {
+            let early = requests(20, 60 * MINUTE, |_, it| it.first_byte = Some(early));
+            [early, requests(20, MINUTE, |_, it| it.first_byte = Some(late))].concat()
+        };
+        check(both(1_000, 6_000), &["first_byte_slow"]);
+        check(both(3_000, 6_000), &[]);
+        check(both(100, 4_000), &[]);
+        check(requests(20, MINUTE, |_, it| it.first_byte = Some(60_000)), &[]);
+    }
+
+    #[test]
+    fn a_server_is_down_or_fails_and_not_both() {
+        let upstream = |is_down, is_open| UpstreamSignal { name: "box".into(), is_down, is_open };
+        for (upstream, expected) in [
+            (upstream(true, true), vec![Rule::UpstreamDown]),
+            (upstream(false, true), vec![Rule::CircuitOpen]),
+            (upstream(false, false), vec![]),
+        ] {
+            let signals = Signals { upstreams: vec![upstream], ..Signals::default() };
+            let rules: Vec<_> = findings(&signals, NOW).iter().map(|finding| finding.rule).collect();
+            assert_eq!(rules, expected);
+        }
+    }
+
+    #[test]
+    fn everything_else_that_is_looked_at() {
+        let signals = Signals {
+            approvals: vec![("a1".into(), "helper".into())],
+            failed_runs: vec![("run-1".into(), "helper".into())],
+            dead_letters: vec![("entry-1".into(), "sales".into())],
+            is_state_broken: true,
+            reload_problem: Some("line 3".into()),
+            ..Signals::default()
+        };
+        let found: Vec<_> = findings(&signals, NOW).iter().map(|finding| finding.rule.as_str()).collect();
+        assert_eq!(
+            found,
+            ["approval_waiting", "run_failed", "dead_letter", "state_not_writable", "reload_failed"]
+        );
+    }
+
+    #[test]
+    fn every_rule_says_what_it_means_and_what_to_do() {
+        for rule in Rule::ALL {
+            assert!(rule.meaning().ends_with('.') && rule.todo().ends_with('.'), "{}", rule.as_str());
+            assert_eq!(Rule::named(rule.as_str()), Some(*rule));
+        }
+    }
+}

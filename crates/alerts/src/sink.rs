@@ -1,0 +1,300 @@
+//! Delivers messages: each sink has a bounded queue and a task of its own, so that one that hangs holds no other up. What cannot be
+//! delivered is tried again with growing pauses, a bounded number of times, and then said in the log.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lettre::message::{Mailbox, header::ContentType};
+use lettre::transport::smtp::authentication::Credentials;
+use lettre::{AsyncSmtpTransport, AsyncTransport as _, Tokio1Executor};
+use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::config::{SinkConfig, SinkKind};
+use super::message::Message;
+use http_client::{chain, client_for};
+use telemetry::metrics;
+
+/// So many messages wait for one sink.
+const MOST_WAITING: usize = 32;
+/// One delivery may take so long.
+const WITHIN: Duration = Duration::from_secs(20);
+/// The pauses between attempts, in seconds.
+const PAUSES: [u64; 5] = [1, 5, 30, 120, 300];
+
+/// Where messages are handed in.
+#[derive(Clone, Debug)]
+pub(super) struct Sink {
+    sender: mpsc::Sender<Message>,
+    name: String,
+}
+
+/// What sends.
+struct Sender {
+    config: SinkConfig,
+    link: Option<String>,
+    client: reqwest::Client,
+}
+
+impl Sink {
+    /// Starts a sink; it ends with `stop`.
+    ///
+    /// # Errors
+    /// When it cannot work at all.
+    pub(super) fn start(
+        config: SinkConfig,
+        link: Option<String>,
+        stop: CancellationToken,
+    ) -> Result<Self, String> {
+        let name = name(&config);
+        let sender = Arc::new(Sender::new(config, link)?);
+        let (queue, mut waiting) = mpsc::channel(MOST_WAITING);
+        let sink = name.clone();
+        tokio::spawn(async move {
+            let work = async {
+                while let Some(message) = waiting.recv().await {
+                    deliver(&sender, &sink, &message).await;
+                }
+            };
+            if stop.run_until_cancelled(work).await.is_none() {
+                let lost = std::iter::from_fn(|| waiting.try_recv().ok()).count();
+                (0..lost).for_each(|_| metrics::alert_lost(&sink));
+            }
+        });
+        metrics::alert_sink(&name);
+        Ok(Self { sender: queue, name })
+    }
+
+    /// Hands a message in; one that finds no room is lost, and said.
+    pub(super) fn send(&self, message: &Message) {
+        if self.sender.try_send(message.clone()).is_err() {
+            metrics::alert_lost(&self.name);
+            tracing::error!(target: "respool::alerts", sink = self.name, "an alert was lost: too many are waiting for this sink");
+        }
+    }
+}
+
+async fn deliver(sender: &Sender, sink: &str, message: &Message) {
+    for (attempt, pause) in PAUSES.iter().map(Some).chain([None]).enumerate() {
+        let Err(why) = sender.once(message).await else { return };
+        if let Some(seconds) = pause {
+            tracing::warn!(target: "respool::alerts", sink, why, attempt, "an alert could not be delivered: it will be tried again");
+            tokio::time::sleep(Duration::from_secs(*seconds)).await;
+        } else {
+            metrics::alert_lost(sink);
+            tracing::error!(target: "respool::alerts", sink, why, "an alert could not be delivered: it is lost");
+        }
+    }
+}
+
+/// What a sink is called in the log: never its address, which may hold a secret.
+fn name(config: &SinkConfig) -> String {
+    let host = config.url.as_deref().and_then(|url| url::Url::parse(url).ok());
+    match host.as_ref().and_then(|url| url.host_str()) {
+        Some(host) => format!("{} {host}", config.kind),
+        None => config.kind.to_string(),
+    }
+}
+
+/// Sends one message to one sink, once.
+///
+/// # Errors
+/// Why it did not arrive.
+pub(super) async fn send_once(
+    config: SinkConfig,
+    link: Option<String>,
+    message: &Message,
+) -> (String, Result<(), String>) {
+    let name = name(&config);
+    match Sender::new(config, link) {
+        Ok(sender) => (name, sender.once(message).await),
+        Err(why) => (name, Err(why)),
+    }
+}
+
+impl Sender {
+    fn new(config: SinkConfig, link: Option<String>) -> Result<Self, String> {
+        let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(WITHIN);
+        let client = client_for(config.url.as_deref().unwrap_or_default(), builder)?;
+        Ok(Self { config, link, client })
+    }
+
+    async fn once(&self, message: &Message) -> Result<(), String> {
+        let work = async {
+            match self.config.kind {
+                SinkKind::Webhook => self.post(self.request()?.json_body(&message.json(self.link()))).await,
+                SinkKind::Slack => {
+                    self.post(self.request()?.json_body(&json!({"text": self.plain(message)}))).await
+                }
+                SinkKind::Ntfy => self.post(self.ntfy(message)?).await,
+                SinkKind::OpenClaw => self.openclaw(message).await,
+                SinkKind::Command => self.command(message).await,
+                SinkKind::Email => self.email(message).await,
+            }
+        };
+        tokio::time::timeout(WITHIN, work)
+            .await
+            .unwrap_or_else(|_| Err(format!("it took longer than {} s", WITHIN.as_secs())))
+    }
+
+    fn link(&self) -> Option<&str> {
+        self.link.as_deref()
+    }
+
+    fn plain(&self, message: &Message) -> String {
+        match message.entries.len() {
+            // The text begins with what the title says.
+            0 | 1 => format!("respool: {}", message.text(self.link())),
+            _ => format!("{}\n\n{}", message.title(), message.text(self.link())),
+        }
+    }
+
+    fn url(&self) -> Result<&str, String> {
+        self.config.url.as_deref().ok_or_else(|| "it has no `url`".to_owned())
+    }
+
+    fn request(&self) -> Result<reqwest::RequestBuilder, String> {
+        Ok(self.authorized(self.client.post(self.url()?)))
+    }
+
+    fn authorized(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+        match &self.config.token {
+            Some(token) => request.bearer_auth(token.expose()),
+            None => request,
+        }
+    }
+
+    async fn post(&self, request: reqwest::RequestBuilder) -> Result<(), String> {
+        self.answer(request).await.map(drop)
+    }
+
+    async fn answer(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, String> {
+        // The address may hold a secret.
+        let reply = request.send().await.map_err(|error| chain(&error.without_url()))?;
+        let status = reply.status();
+        if status.is_success() { Ok(reply) } else { Err(format!("it answered HTTP {}", status.as_u16())) }
+    }
+
+    fn ntfy(&self, message: &Message) -> Result<reqwest::RequestBuilder, String> {
+        // A header holds ASCII alone.
+        let title: String = message
+            .title()
+            .chars()
+            .map(|char| if char.is_ascii_graphic() || char == ' ' { char } else { '?' })
+            .collect();
+        let priority = if message.is_urgent() { "high" } else { "default" };
+        let request = self
+            .request()?
+            .header("title", title)
+            .header("priority", priority)
+            .body(message.text(self.link()));
+        Ok(match self.link() {
+            Some(link) => request.header("click", link),
+            None => request,
+        })
+    }
+
+    /// Its `message` tool needs no model, so it works when the model is down.
+    async fn openclaw(&self, message: &Message) -> Result<(), String> {
+        let endpoint = format!("{}/tools/invoke", self.url()?.trim_end_matches('/'));
+        let mut arguments = json!({"action": "send", "message": self.plain(message)});
+        for (name, value) in [("channel", &self.config.channel), ("target", &self.config.to)] {
+            if let Some(value) = value {
+                arguments[name] = value.as_str().into();
+            }
+        }
+        let body = json!({"tool": "message", "args": arguments});
+        let reply = self.answer(self.authorized(self.client.post(endpoint)).json_body(&body)).await?;
+        let text = reply.text().await.map_err(|error| chain(&error.without_url()))?;
+        // A tool that failed is answered with 200 too.
+        let answer: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        if answer["ok"] == false || answer["error"].is_object() {
+            let why = answer["error"]["message"].as_str().unwrap_or("it does not say why");
+            return Err(format!(
+                "OpenClaw's `message` tool failed: {}",
+                &why[..why.floor_char_boundary(300)]
+            ));
+        }
+        Ok(())
+    }
+
+    async fn command(&self, message: &Message) -> Result<(), String> {
+        let (program, arguments) = self.config.program.split_first().ok_or("it has no `program`")?;
+        let mut command = tokio::process::Command::new(program);
+        command.args(arguments).env_clear().kill_on_drop(true);
+        for name in ["PATH", "HOME", "LANG", "USER"] {
+            command.envs(std::env::var_os(name).map(|value| (name, value)));
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(|error| format!("{program} cannot be started: {error}"))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A program that reads nothing is none the worse.
+            let _ = stdin.write_all(message.json(self.link()).to_string().as_bytes()).await;
+        }
+        let status = child.wait().await.map_err(|error| format!("{program}: {error}"))?;
+        if status.success() { Ok(()) } else { Err(format!("{program} ended with {status}")) }
+    }
+
+    async fn email(&self, message: &Message) -> Result<(), String> {
+        let address = |text: &Option<String>, key: &str| -> Result<Mailbox, String> {
+            let text = text.as_deref().ok_or_else(|| format!("it has no `{key}`"))?;
+            text.parse::<Mailbox>().map_err(|error| format!("`{key}` is not an e-mail address: {error}"))
+        };
+        let mail = lettre::Message::builder()
+            .from(address(&self.config.from, "from")?)
+            .to(address(&self.config.to, "to")?)
+            .subject(message.title())
+            .header(ContentType::TEXT_PLAIN)
+            .body(message.text(self.link()))
+            .map_err(|error| error.to_string())?;
+        let transport = AsyncSmtpTransport::<Tokio1Executor>::from_url(self.url()?)
+            .map_err(|error| format!("`url`: {error}"))?;
+        let transport = match (&self.config.user, &self.config.token) {
+            (Some(user), Some(token)) => {
+                transport.credentials(Credentials::new(user.clone(), token.expose().to_owned()))
+            }
+            _ => transport,
+        };
+        transport.build().send(mail).await.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+/// JSON as a body, without the feature of the client for it.
+trait JsonBody {
+    fn json_body(self, body: &serde_json::Value) -> Self;
+}
+
+impl JsonBody for reqwest::RequestBuilder {
+    fn json_body(self, body: &serde_json::Value) -> Self {
+        self.header(reqwest::header::CONTENT_TYPE, "application/json").body(body.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A changed configuration drops its sinks, not what they have to say.
+    #[tokio::test]
+    async fn what_waits_is_delivered_when_nothing_more_comes() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("said");
+        let script = format!("sleep 0.1; cat > {}-$$", file.display());
+        let config: SinkConfig =
+            toml::from_str(&format!("type = \"command\"\nprogram = [\"/bin/sh\", \"-c\", {script:?}]"))
+                .unwrap();
+        let sink = Sink::start(config, None, CancellationToken::new()).unwrap();
+        (0..3).for_each(|_| sink.send(&Message::test(7)));
+        drop(sink);
+        let delivered = async {
+            while std::fs::read_dir(dir.path()).unwrap().count() < 3 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_mins(1), delivered).await.unwrap();
+    }
+}

@@ -1,0 +1,274 @@
+//! Looks every few seconds at all that the rules are about, and hands alerts to the sinks. Called by `cli`; `server` shows
+//! what holds.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::future::join_all;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::board::{Board, OpenAlert, Pace};
+use super::config::AlertsConfig;
+use super::message::{Message, State, headline};
+use super::rule::{Finding, Rule, Signals, UpstreamSignal, findings};
+use super::silence::{Silence, Silences, write_open};
+use super::sink::{Sink, send_once};
+use agent::Agents;
+use relay::Relay;
+use store::EntryState;
+use telemetry::metrics;
+use upstream::Health;
+use usage::Ledger;
+
+/// So often all is looked at. An upstream is down after two probes, and reported after `group`: together well below 30 s.
+const EVERY: Duration = Duration::from_secs(5);
+/// A probe that takes longer found nobody.
+const PROBE_WITHIN: Duration = Duration::from_secs(5);
+/// A run that failed is an alert for so long, in milliseconds.
+const FAILED_FOR: u64 = 10 * 60_000;
+/// So many approvals, and runs, are looked at.
+const MOST: usize = 50;
+
+/// What is looked at.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// The upstreams, as they are configured now.
+    pub relay: watch::Receiver<Arc<Relay>>,
+    /// Runs and approvals.
+    pub agents: Arc<Agents>,
+    /// Requests and budgets.
+    pub usage: Arc<Ledger>,
+}
+
+/// The alerts of one server.
+#[derive(Debug)]
+pub struct Alerts {
+    delivery: RwLock<Arc<AlertDelivery>>,
+    state_dir: PathBuf,
+    stop: CancellationToken,
+    board: Mutex<Board>,
+    /// The list as the command line finds it; `None`: not written by this process yet.
+    written: Mutex<Option<Vec<OpenAlert>>>,
+    /// The upstreams of the last probes, and whether they answered.
+    probed: Mutex<BTreeMap<String, bool>>,
+    reloaded: Mutex<Reloaded>,
+}
+
+/// What came of the changed configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// Why it does not hold: the old one does.
+    pub problem: Option<String>,
+    /// What of it waits for a restart.
+    pub waiting: Vec<String>,
+}
+
+/// How alerts are delivered, and where.
+#[derive(Debug)]
+struct AlertDelivery {
+    config: AlertsConfig,
+    sinks: Vec<Sink>,
+}
+
+impl AlertDelivery {
+    fn new(config: AlertsConfig, stop: &CancellationToken) -> Self {
+        let start = |sink: &super::SinkConfig| {
+            Sink::start(sink.clone(), config.link.clone(), stop.clone())
+                .inspect_err(|why| tracing::error!(target: "respool::alerts", kind = %sink.kind, why, "this sink cannot be used"))
+                .ok()
+        };
+        let sinks = config.sink.iter().filter_map(start).collect();
+        Self { config, sinks }
+    }
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Alerts {
+    /// Starts the sinks, which end with `stop`. One that cannot work at all is said and left out.
+    pub fn new(config: AlertsConfig, state_dir: PathBuf, stop: &CancellationToken) -> Self {
+        let delivery = RwLock::new(Arc::new(AlertDelivery::new(config, stop)));
+        Self {
+            delivery,
+            state_dir,
+            stop: stop.clone(),
+            board: Mutex::default(),
+            written: Mutex::default(),
+            probed: Mutex::default(),
+            reloaded: Mutex::default(),
+        }
+    }
+
+    fn delivery(&self) -> Arc<AlertDelivery> {
+        Arc::clone(&self.delivery.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From now on alerts are delivered like this. What waits for an earlier sink still goes there, and then the sink ends.
+    pub fn change(&self, config: AlertsConfig) {
+        let new = Arc::new(AlertDelivery::new(config, &self.stop));
+        *self.delivery.write().unwrap_or_else(PoisonError::into_inner) = new;
+    }
+
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks again and again, until `stop`.
+    pub async fn watch(self: Arc<Self>, watched: Watched, stop: CancellationToken) {
+        let work = async {
+            loop {
+                self.look(&watched).await;
+                tokio::time::sleep(EVERY).await;
+            }
+        };
+        let _: Option<()> = stop.run_until_cancelled(work).await;
+        // Nobody looks any more, so nothing is known to hold.
+        self.write(Vec::new());
+    }
+
+    /// Keeps the list for the command line, where it has changed; tried again the next time if it cannot be written.
+    fn write(&self, open: Vec<OpenAlert>) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if written.as_ref() == Some(&open) {
+            return;
+        }
+        match write_open(&self.state_dir, &open) {
+            Ok(()) => *written = Some(open),
+            Err(error) => {
+                tracing::debug!(target: "respool::alerts", %error, "the list of alerts cannot be written");
+            }
+        }
+    }
+
+    /// True when the last probe did not reach the upstream of this name.
+    pub fn is_unreachable(&self, upstream: &str) -> bool {
+        self.probed.lock().unwrap_or_else(PoisonError::into_inner).get(upstream) == Some(&false)
+    }
+
+    /// Keeps what the probes found, for the page and for Prometheus.
+    fn note_probes(&self, upstreams: &[UpstreamSignal]) {
+        let found: BTreeMap<_, _> = upstreams.iter().map(|it| (it.name.clone(), !it.is_down)).collect();
+        let before = {
+            let mut probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *probed, found.clone())
+        };
+        for name in before.keys().filter(|name| !found.contains_key(*name)) {
+            metrics::upstream_up(name, None);
+        }
+        found.iter().for_each(|(name, is_up)| metrics::upstream_up(name, Some(*is_up)));
+    }
+
+    async fn look(&self, watched: &Watched) {
+        let (signals, now, delivery) = (self.signals(watched).await, now(), self.delivery());
+        let config = &delivery.config;
+        let is_wanted = |finding: &Finding| !config.disabled.iter().any(|name| name == finding.rule.as_str());
+        let findings: Vec<_> = findings(&signals, now).into_iter().filter(is_wanted).collect();
+        let pace = Pace { repeat: millis(config.repeat), group: millis(config.group), quiet: config.quiet };
+        let silences = Silences::read(&self.state_dir);
+        let (message, open) = {
+            let mut board = self.board();
+            let message = board.step(now, findings, pace, &silences);
+            (message, board.open(now, &silences))
+        };
+        self.write(open);
+        if let Some(message) = message {
+            self.send(&message);
+        }
+    }
+
+    fn send(&self, message: &Message) {
+        for entry in &message.entries {
+            let (rule, state, since) = (entry.rule.as_str(), entry.state.as_str(), entry.since);
+            let text = headline(entry);
+            if entry.state == State::Resolved {
+                tracing::info!(target: "respool::alerts", rule, state, subject = entry.subject, since, "{text}");
+            } else {
+                tracing::warn!(target: "respool::alerts", rule, state, subject = entry.subject, since, todo = entry.rule.todo(), "{text}");
+            }
+        }
+        self.delivery().sinks.iter().for_each(|sink| sink.send(message));
+    }
+
+    async fn signals(&self, watched: &Watched) -> Signals {
+        let relay = Arc::clone(&watched.relay.borrow());
+        let probes = relay.upstreams().map(|upstream| async move {
+            let probe = tokio::time::timeout(PROBE_WITHIN, upstream.health_since(Instant::now())).await;
+            let (circuit, ..) = upstream.state.report();
+            UpstreamSignal {
+                name: upstream.name.clone(),
+                is_down: probe != Ok(Health::Up),
+                is_open: circuit != "closed",
+            }
+        });
+        let upstreams = join_all(probes).await;
+        self.note_probes(&upstreams);
+        let approvals = watched.agents.approvals(MOST).await.unwrap_or_default();
+        let (failed_runs, dead_letters) = of_store(&watched.agents).await;
+        Signals {
+            upstreams,
+            minutes: watched.usage.minutes(),
+            budgets: watched.usage.reached_budgets(),
+            is_state_broken: watched.usage.is_broken(),
+            approvals: approvals.into_iter().map(|(row, _)| (row.id, row.agent)).collect(),
+            failed_runs,
+            dead_letters,
+            reload_problem: self.reloaded().problem,
+        }
+    }
+
+    /// The configuration was read again, with this result.
+    pub fn note_reload(&self, reloaded: Reloaded) {
+        *self.reloaded.lock().unwrap_or_else(PoisonError::into_inner) = reloaded;
+    }
+
+    /// What came of the changed configuration.
+    pub fn reloaded(&self) -> Reloaded {
+        self.reloaded.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The alerts that hold.
+    pub fn open(&self) -> Vec<OpenAlert> {
+        self.board().open(now(), &Silences::read(&self.state_dir))
+    }
+
+    /// Does not send an alert for a while.
+    ///
+    /// # Errors
+    /// When that cannot be kept.
+    pub fn silence(&self, rule: Rule, subject: &str, span: Duration) -> std::io::Result<()> {
+        let now = now();
+        let silence = Silence {
+            rule: rule.as_str().to_owned(),
+            subject: subject.to_owned(),
+            until: now + millis(span),
+        };
+        Silences::add(&self.state_dir, silence, now)
+    }
+
+    /// Sends a message that says that it is a test to every sink of a configuration, once each. Returns how each went.
+    pub async fn test(config: &AlertsConfig) -> Vec<(String, Result<(), String>)> {
+        let message = Message::test(now());
+        let sent = config.sink.iter().map(|sink| send_once(sink.clone(), config.link.clone(), &message));
+        join_all(sent).await
+    }
+}
+
+/// Ids of runs that failed of late and their agents; ids of tasks that failed permanently and their experts.
+async fn of_store(agents: &Agents) -> (Vec<(String, String)>, Vec<(String, String)>) {
+    let Some(store) = agents.store() else { return (Vec::new(), Vec::new()) };
+    let rows = store.failed_since(now().saturating_sub(FAILED_FOR), MOST).await.unwrap_or_default();
+    let failed = rows.into_iter().map(|row| (row.id, row.agent)).collect();
+    let letters = store.newest_entries(EntryState::DeadLetter, MOST).await.unwrap_or_default();
+    (failed, letters.into_iter().map(|row| (row.id, row.queue)).collect())
+}

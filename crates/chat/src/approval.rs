@@ -1,0 +1,309 @@
+//! Asks the person before a call that the policy leaves to them, and remembers for what they said "always": a tool on files, a
+//! program with options that are known to be harmless, or one very command; the last two in the directory they were shown for.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::future::BoxFuture;
+use serde_json::{Map, Value};
+use tokio::sync::{mpsc, oneshot};
+
+use super::harmless::{Entry, stays};
+use super::screen::Shown;
+use tools::{Approver, Question, QuestionKind, Target, plain_words};
+
+/// What need not be asked again in this session.
+#[derive(Debug, Default)]
+pub(super) struct Allowed(BTreeSet<Always>);
+
+/// What "always" would mean for a call.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Always {
+    /// Every call of this tool, but on files whose path is hidden.
+    Tool(String),
+    /// This program in this directory, with options that are known to be harmless.
+    Like(&'static str, PathBuf),
+    /// This very command in this directory.
+    Command(String, PathBuf),
+    /// Nothing: a hidden file says what other programs do (`.git/hooks`, `.envrc`), or it is not known what is acted on.
+    Never,
+}
+
+impl Always {
+    /// `root`: the workspace, without symlinks.
+    pub(super) fn of(tool: &str, target: &Target, root: &Path) -> Self {
+        match target {
+            Target::Command { line, directory } => match known(line, directory, root) {
+                Some(entry) => Self::Like(entry.name(), directory.clone()),
+                None => Self::Command(line.trim().to_owned(), directory.clone()),
+            },
+            Target::File { real, .. } if !is_hidden(real) => Self::Tool(tool.to_owned()),
+            Target::File { .. } | Target::Other => Self::Never,
+        }
+    }
+
+    /// For the question; `None`: it is not offered.
+    pub(super) fn in_words(&self) -> Option<String> {
+        match self {
+            Self::Tool(tool) => Some(tool.clone()),
+            Self::Like(name, _) => Some(format!("`{name}` with harmless options")),
+            Self::Command(..) => Some("this very command".to_owned()),
+            Self::Never => None,
+        }
+    }
+
+    /// For the list of what is allowed.
+    fn description(&self) -> String {
+        let place = |directory: &Path| match directory {
+            directory if directory == Path::new(".") => String::new(),
+            directory => format!(" (in {})", directory.display()),
+        };
+        match self {
+            Self::Tool(tool) => format!("{tool}, but for hidden files"),
+            Self::Like(name, directory) => format!("{name} with harmless options{}", place(directory)),
+            Self::Command(line, directory) => format!("{line}{}", place(directory)),
+            Self::Never => String::new(),
+        }
+    }
+}
+
+/// The entry of a command that is known to be harmless, and stays in the workspace also through symlinks.
+fn known(line: &str, directory: &Path, root: &Path) -> Option<&'static Entry> {
+    let words = plain_words(line)?;
+    let entry = Entry::of(&words)?;
+    let is_inside =
+        |operand: &&str| stays(operand) && leads_inside(&root.join(directory).join(operand), root);
+    entry.operands(&words)?.iter().all(is_inside).then_some(entry)
+}
+
+/// What does not exist leads nowhere; most operands are no files.
+fn leads_inside(path: &Path, root: &Path) -> bool {
+    use std::io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
+    match path.canonicalize() {
+        Ok(real) => real.starts_with(root),
+        Err(error) => {
+            let is_no_file = matches!(error.kind(), NotFound | NotADirectory | InvalidFilename);
+            is_no_file && path.symlink_metadata().is_err()
+        }
+    }
+}
+
+/// A part of the path begins with a dot.
+fn is_hidden(path: &Path) -> bool {
+    path.components().any(|part| {
+        let name = part.as_os_str().as_encoded_bytes();
+        name.starts_with(b".") && name != b"."
+    })
+}
+
+impl Allowed {
+    pub(super) fn holds(&self, tool: &str, target: &Target, root: &Path) -> bool {
+        let very = match target {
+            Target::Command { line, directory } => {
+                self.0.contains(&Always::Command(line.trim().to_owned(), directory.clone()))
+            }
+            _ => false,
+        };
+        very || self.0.contains(&Always::of(tool, target, root))
+    }
+
+    pub(super) fn add(&mut self, always: Always) {
+        if always != Always::Never {
+            self.0.insert(always);
+        }
+    }
+
+    /// Everything, for people.
+    pub(super) fn list(&self) -> Vec<String> {
+        self.0.iter().map(Always::description).collect()
+    }
+}
+
+/// A question on its way to the screen.
+#[derive(Debug)]
+pub(super) struct Asking {
+    pub(super) tool: String,
+    pub(super) target: Target,
+    pub(super) arguments: Map<String, Value>,
+    pub(super) preview: Option<String>,
+    /// What "always" would mean.
+    pub(super) always: Always,
+    pub(super) answer: oneshot::Sender<bool>,
+}
+
+/// The person at the terminal, or the `--yes` in their place.
+pub(super) struct Person {
+    pub(super) yes: bool,
+    pub(super) allowed: Arc<Mutex<Allowed>>,
+    /// The workspace, without symlinks.
+    pub(super) root: PathBuf,
+    pub(super) screen: mpsc::UnboundedSender<Shown>,
+}
+
+impl Person {
+    fn is_allowed(&self, tool: &str, target: &Target) -> bool {
+        self.allowed.lock().unwrap_or_else(PoisonError::into_inner).holds(tool, target, &self.root)
+    }
+}
+
+impl Approver for Person {
+    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
+        Box::pin(async move {
+            let Question { kind, tool, arguments, target, preview, .. } = question;
+            let always = match kind {
+                QuestionKind::Call if self.yes || self.is_allowed(tool, target) => return true,
+                QuestionKind::Call => Always::of(tool, target, &self.root),
+                // Nobody has consented to that by what they said before.
+                QuestionKind::OutsideSandbox if self.yes => return false,
+                QuestionKind::OutsideSandbox => Always::Never,
+            };
+            let (answer, answered) = oneshot::channel();
+            let (target, arguments) = (target.clone(), arguments.clone());
+            let asking = Asking { tool: tool.to_owned(), target, arguments, preview, always, answer };
+            let sent = self.screen.send(Shown::Asking(asking));
+            sent.is_ok() && answered.await.unwrap_or(false)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(line: &str, directory: &str) -> Target {
+        Target::Command { line: line.into(), directory: directory.into() }
+    }
+
+    fn file(real: &str) -> Target {
+        Target::File { root: "/w".into(), real: real.into(), written: "README.md".into() }
+    }
+
+    fn workspace() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap().join("work");
+        std::fs::create_dir_all(root.join("sub")).unwrap();
+        std::fs::write(dir.path().join("secret"), "s").unwrap();
+        std::os::unix::fs::symlink("../secret", root.join("link")).unwrap();
+        std::os::unix::fs::symlink("../gone", root.join("dangling")).unwrap();
+        (dir, root)
+    }
+
+    /// Issue 11: "always" covered more than anybody had seen.
+    #[test]
+    fn always_means_what_it_says_and_no_more() {
+        let (_dir, root) = workspace();
+        let check = |line: &str, expected: Always, also: &[&str], not: &[&str]| {
+            let holds = |allowed: &Allowed, line: &str, directory: &str| {
+                allowed.holds("shell_command", &shell(line, directory), &root)
+            };
+            let always = Always::of("shell_command", &shell(line, "."), &root);
+            assert_eq!(always, expected, "{line}");
+            let mut allowed = Allowed::default();
+            assert!(!holds(&allowed, line, "."));
+            allowed.add(always);
+            for line in also.iter().chain([&line]) {
+                assert!(holds(&allowed, line, "."), "{line}");
+                assert!(!holds(&allowed, line, "sub"), "in another directory: {line}");
+            }
+            for line in not {
+                assert!(!holds(&allowed, line, "."), "{line}");
+            }
+        };
+        let like = |name: &'static str| Always::Like(name, ".".into());
+        let very = |line: &str| Always::Command(line.into(), ".".into());
+        check(
+            "cargo test --lib",
+            like("cargo test"),
+            &["cargo test", "cargo test -q x"],
+            &["cargo run", "cargo test; rm -rf x", "cargo test && x", "cargo test --config x"],
+        );
+        check("ls -la sub", like("ls"), &["ls"], &["ls $(rm x)", "rm x", "ls > x", "lsof", "ls .."]);
+        check(
+            "git grep x",
+            like("git grep"),
+            &["git grep y"],
+            &["git grep --open-files-in-pager=x y", "git log"],
+        );
+        check("git log", like("git log"), &["git log -5"], &["git log --output=x"]);
+        check("sort a", like("sort"), &["sort -u a"], &["sort --compress-program=x a", "sort -o a a"]);
+        check(
+            "cat a",
+            like("cat"),
+            &["cat b"],
+            &["cat link", "cat dangling", "cat /etc/passwd", "cat sub/../../secret"],
+        );
+        check("git -C x push", very("git -C x push"), &[], &["git -C x pull"]);
+        for line in
+            ["make", "\\bash -c 'ls'", "\"sh\" -c ls", "sudo ls", "cat a | wc -l", "FOO=1 ls", "cat link"]
+        {
+            check(line, very(line), &[&format!(" {line} ")], &["rm x", &format!("{line} x")]);
+        }
+    }
+
+    #[test]
+    fn a_tool_on_files_is_allowed_as_a_whole_but_for_hidden_ones() {
+        let root = Path::new("/w");
+        let mut allowed = Allowed::default();
+        allowed.add(Always::of("edit_file", &file("a"), root));
+        assert!(allowed.holds("edit_file", &file("src/b"), root));
+        assert!(!allowed.holds("write_file", &file("a"), root));
+        assert_eq!(allowed.list(), ["edit_file, but for hidden files"]);
+        for hidden in [".git/hooks/pre-commit", ".envrc", "a/.cargo/config.toml"] {
+            assert_eq!(Always::of("edit_file", &file(hidden), root), Always::Never);
+            allowed.add(Always::Never);
+            assert!(!allowed.holds("edit_file", &file(hidden), root), "{hidden}");
+        }
+    }
+
+    fn question<'a>(
+        kind: QuestionKind,
+        arguments: &'a Map<String, Value>,
+        target: &'a Target,
+    ) -> Question<'a> {
+        Question { kind, tool: "shell_command", arguments, target, preview: None, is_by_default: true }
+    }
+
+    /// Issue 11: `--yes` and "always" answered the question whether a command may run without its sandbox.
+    #[tokio::test]
+    async fn the_way_out_of_the_sandbox_is_asked_for_each_time() {
+        let (screen, mut inbox) = mpsc::unbounded_channel();
+        let allowed = Arc::<Mutex<Allowed>>::default();
+        let (arguments, target) = (Map::new(), shell("make", "."));
+        allowed.lock().unwrap().add(Always::of("shell_command", &target, Path::new("/w")));
+        let mut person = Person { yes: false, allowed, root: "/w".into(), screen };
+        assert!(person.approve(question(QuestionKind::Call, &arguments, &target)).await);
+        for said in [true, false, true] {
+            let answer = async {
+                let Some(Shown::Asking(asking)) = inbox.recv().await else { panic!("nothing was asked") };
+                assert_eq!(asking.always, Always::Never);
+                asking.answer.send(said).unwrap();
+            };
+            let asked = person.approve(question(QuestionKind::OutsideSandbox, &arguments, &target));
+            assert_eq!(tokio::join!(asked, answer).0, said);
+        }
+        person.yes = true;
+        assert!(person.approve(question(QuestionKind::Call, &arguments, &target)).await);
+        assert!(!person.approve(question(QuestionKind::OutsideSandbox, &arguments, &target)).await);
+        assert!(inbox.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn the_person_is_asked_once_and_a_screen_that_is_gone_is_a_no() {
+        let (screen, mut inbox) = mpsc::unbounded_channel();
+        let allowed = Arc::<Mutex<Allowed>>::default();
+        let person = Person { yes: false, allowed: Arc::clone(&allowed), root: "/w".into(), screen };
+        let (arguments, target) = (Map::new(), shell("ls", "."));
+        let question = || question(QuestionKind::Call, &arguments, &target);
+        let answer = async {
+            let Some(Shown::Asking(asking)) = inbox.recv().await else { panic!("nothing was asked") };
+            assert_eq!(asking.target, target);
+            asking.answer.send(true).unwrap();
+        };
+        assert!(tokio::join!(person.approve(question()), answer).0);
+        drop(inbox);
+        assert!(!person.approve(question()).await);
+        allowed.lock().unwrap().add(Always::of("shell_command", &target, Path::new("/w")));
+        assert!(person.approve(question()).await);
+    }
+}

@@ -1,0 +1,183 @@
+//! `/approvals`, `/approve` and `/reject`: calls of agents and experts that wait for a person's consent. Only a line that the person writes is a
+//! command, whatever the model says. To decide takes an operator's key, as it does on the command line: the assistant runs commands too.
+
+use std::sync::Arc;
+
+use agent::{ApprovalRequest, Decision, operator_name, record_decision, report};
+use store::{ApprovalRow, ApprovalState, Store};
+use wire::visible::{one_line, visible};
+
+/// So many requests are listed.
+const MOST: usize = 100;
+/// The longest line of a list.
+const LONGEST: usize = 200;
+
+/// What the person wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// Show one, or list all.
+    Show(Option<String>),
+    /// Let its calls run.
+    Approve(Option<String>),
+    /// Do not let them run: the id, and why.
+    Reject(Option<String>),
+}
+
+/// The requests for consent, and who may decide about them.
+pub(super) struct Approvals {
+    /// `None` where nothing is kept.
+    pub(super) store: Option<Arc<Store>>,
+    /// The operator's key of the person, if they gave one.
+    pub(super) operator_key: Option<String>,
+}
+
+impl Approvals {
+    /// Does what is wanted, and returns what came of it.
+    ///
+    /// # Errors
+    /// Why it cannot be done, for the person.
+    pub(super) async fn obey(&self, wanted: Wanted) -> Result<String, String> {
+        let store = self.store.as_ref().ok_or("there is no store, so no approval waits in it")?;
+        match wanted {
+            Wanted::Show(None) => list(store).await,
+            Wanted::Show(Some(id)) => {
+                Ok(visible(&format!("{:#}", report::approval_row(&find(store, &id).await?))))
+            }
+            Wanted::Approve(id) => {
+                let (id, _) = named(id.as_deref(), "/approve ID")?;
+                self.decide(store, id, Decision::approve_all).await?;
+                Ok(format!("{id} is approved; a running respool lets its run go on"))
+            }
+            Wanted::Reject(text) => {
+                let (id, why) = named(text.as_deref(), "/reject ID [WHY]")?;
+                let comment = Some(why.to_owned()).filter(|why| !why.is_empty());
+                let reject = |request: &ApprovalRequest, by: &str| Decision {
+                    request: request.id.clone(),
+                    approved: Vec::new(),
+                    by: by.to_owned(),
+                    comment,
+                };
+                self.decide(store, id, reject).await?;
+                Ok(format!("{id} is rejected"))
+            }
+        }
+    }
+
+    async fn decide(
+        &self,
+        store: &Store,
+        id: &str,
+        make: impl FnOnce(&ApprovalRequest, &str) -> Decision,
+    ) -> Result<(), String> {
+        let by = operator_name(store, self.operator_key.as_deref(), "terminal chat").await?;
+        let row = find(store, id).await?;
+        let request = serde_json::from_str(&row.body);
+        let request = request.map_err(|_| format!("the approval {id} was written by another version"))?;
+        record_decision(store, &make(&request, &by)).await.map_err(|error| error.for_approval(id))
+    }
+}
+
+/// The id at the beginning of what stands behind a command, and the rest.
+fn named<'a>(text: Option<&'a str>, usage: &str) -> Result<(&'a str, &'a str), String> {
+    let text = text.ok_or_else(|| format!("name the approval: {usage}; /approvals lists those that wait"))?;
+    let (id, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+    Ok((id, rest.trim()))
+}
+
+async fn list(store: &Store) -> Result<String, String> {
+    let rows = store.approvals(ApprovalState::Waiting, MOST).await.map_err(|error| error.0)?;
+    let line = |row: &ApprovalRow| {
+        let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
+        let calls = request.calls.iter().map(|call| format!("{} {}", call.name, call.arguments));
+        let requester =
+            request.requester.as_ref().map(|requester| format!("  {requester}")).unwrap_or_default();
+        let calls = calls.collect::<Vec<_>>().join("; ");
+        one_line(&format!("{}  {}{requester}  {calls}", row.id, row.agent), LONGEST)
+    };
+    if rows.is_empty() {
+        return Ok("nothing waits for consent".to_owned());
+    }
+    Ok(rows.iter().map(line).collect::<Vec<_>>().join("\n"))
+}
+
+async fn find(store: &Store, id: &str) -> Result<ApprovalRow, String> {
+    let row = store.approval(id).await.map_err(|error| error.0)?;
+    row.ok_or_else(|| format!("there is no approval {id}; /approvals lists those that wait"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent::{RequestedCall, Requester};
+    use store::{Append, ApprovalChange, NewRun, OperatorKey, Status, StoreConfig};
+
+    async fn waiting(dir: &std::path::Path) -> Arc<Store> {
+        let config = StoreConfig { state_dir: dir.to_owned(), ..StoreConfig::default() };
+        let store = Arc::new(Store::open(&config).unwrap());
+        let new = NewRun { id: "run".into(), agent: "expert/desk".into(), ..NewRun::default() };
+        store.begin(new).await.unwrap();
+        for (seq, id) in [(0, "one"), (1, "two")] {
+            let arguments = "{\"stage\":\"\u{1b}[2J4\"}".to_owned();
+            let call = RequestedCall {
+                id: "c1".into(),
+                name: "crm__move".into(),
+                arguments,
+                ..RequestedCall::default()
+            };
+            let request = ApprovalRequest {
+                requester: (id == "two").then_some(Requester::Conversation),
+                id: id.into(),
+                calls: vec![call],
+                reason: "why".into(),
+                expires: None,
+                ..ApprovalRequest::default()
+            };
+            let body = serde_json::to_string(&request).unwrap();
+            let approval = Some(ApprovalChange::Requested { id: id.into(), expires: None, body });
+            let status = Status::AwaitingApproval;
+            let event = Some((seq, "requested", String::new()));
+            let change = Append::status("run", Store::FIRST_EPOCH, seq, status);
+            store.append(Append { event, approval, ..change }).await.unwrap();
+        }
+        store
+    }
+
+    #[tokio::test]
+    async fn the_person_lists_sees_and_decides_with_an_operators_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = waiting(dir.path()).await;
+        let with = |key: Option<&str>| Approvals {
+            store: Some(Arc::clone(&store)),
+            operator_key: key.map(str::to_owned),
+        };
+        let (operator, nobody, guesser) = (with(Some("sk-anna")), with(None), with(Some("sk-mine")));
+        let listed = nobody.obey(Wanted::Show(None)).await.unwrap();
+        assert!(listed.contains("one  expert/desk  crm__move") && !listed.contains('\u{1b}'), "{listed}");
+        assert!(listed.contains("two  expert/desk  conversation  crm__move"), "{listed}");
+        let shown = nobody.obey(Wanted::Show(Some("one".into()))).await.unwrap();
+        assert!(shown.contains("\"reason\": \"why\"") && !shown.contains('\u{1b}'), "{shown}");
+        for wanted in [Wanted::Approve(Some("one".into())), Wanted::Reject(Some("one".into()))] {
+            assert!(nobody.obey(wanted.clone()).await.unwrap_err().contains("RESPOOL_OPERATOR_KEY"));
+            assert!(guesser.obey(wanted.clone()).await.unwrap_err().contains("no operator is known"));
+        }
+        let digest = "6cb9b97054a7581b061237873eaaf81333879847f2769ca5d6b9b59b9618a213".to_owned();
+        store.set_operators(vec![OperatorKey { digest, name: "anna".into() }]).await.unwrap();
+        let refused = guesser.obey(Wanted::Approve(Some("one".into()))).await.unwrap_err();
+        assert!(refused.contains("is not one of the operators' keys"), "{refused}");
+        assert!(operator.obey(Wanted::Approve(None)).await.unwrap_err().contains("/approve ID"));
+        operator.obey(Wanted::Approve(Some("one".into()))).await.unwrap();
+        operator.obey(Wanted::Reject(Some("two  not now".into()))).await.unwrap();
+        let again = operator.obey(Wanted::Reject(Some("one".into()))).await.unwrap_err();
+        assert!(again.contains("one is decided already"), "{again}");
+        let decision = async |id: &str| -> Decision {
+            serde_json::from_str(&store.approval(id).await.unwrap().unwrap().decision.unwrap()).unwrap()
+        };
+        let (one, two) = (decision("one").await, decision("two").await);
+        assert_eq!((one.approved, one.by.as_str()), (vec!["c1".to_owned()], "anna, terminal chat"));
+        assert_eq!((two.approved.len(), two.comment.as_deref()), (0, Some("not now")));
+        assert!(
+            operator.obey(Wanted::Approve(Some("other".into()))).await.unwrap_err().contains("there is no")
+        );
+        assert_eq!(operator.obey(Wanted::Show(None)).await.unwrap(), "nothing waits for consent");
+    }
+}

@@ -1,0 +1,118 @@
+//! What a person sees at the start: which endpoint, which files, and what the assistant may do without asking. Pure; every
+//! line says what holds, not what holds by default.
+
+use std::path::{Path, PathBuf};
+
+use tools::{PolicyConfig, Rule, Verdict};
+
+/// So many rules are listed one by one.
+const MOST_RULES: usize = 6;
+
+/// Where the settings come from and where requests go.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The endpoints, each with where its key comes from.
+    pub upstreams: Vec<String>,
+    /// The configuration file.
+    pub config: Option<PathBuf>,
+    /// The file of the system prompt; `None`: the one that is built in.
+    pub system: Option<PathBuf>,
+    /// What of the working directory is not used, in words.
+    pub unread: Option<String>,
+}
+
+/// The lines below the headline.
+pub(super) fn lines(sources: &Sources, policy: &PolicyConfig, yes: bool) -> Vec<String> {
+    let of = |path: &Option<PathBuf>, none: &str| path.as_deref().map_or(none.to_owned(), shown);
+    let upstream = format!("upstream: {}", sources.upstreams.join(", "));
+    let files = format!(
+        "settings: {} · prompt: {}",
+        of(&sources.config, "defaults, no file"),
+        of(&sources.system, "built in")
+    );
+    let permitted = format!("It {}. /help shows the commands, Ctrl-C stops a turn.", permitted(policy, yes));
+    sources.unread.iter().cloned().chain([upstream, files, permitted]).collect()
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// What the policy makes of the calls, and `--yes` of its questions.
+pub(super) fn permitted(policy: &PolicyConfig, yes: bool) -> String {
+    let default = match (policy.default, yes) {
+        (Verdict::Ask, true) => "runs everything without asking (--yes)",
+        (Verdict::Ask, false) => "asks before it changes or runs anything",
+        (Verdict::Allow, _) => {
+            "runs and changes everything without asking ([tools.policy] default = \"allow\")"
+        }
+        (Verdict::Deny, _) => "may do nothing ([tools.policy] default = \"deny\")",
+    };
+    if policy.rule.is_empty() {
+        return default.to_owned();
+    }
+    let mut rules: Vec<String> = policy.rule.iter().take(MOST_RULES).map(in_words).collect();
+    let more = policy.rule.len().saturating_sub(MOST_RULES);
+    if more > 0 {
+        rules.push(format!("{more} more (respool config show)"));
+    }
+    format!("{default}, unless a rule decides first: {}", rules.join(", "))
+}
+
+fn in_words(rule: &Rule) -> String {
+    let with = |name: &str, pattern: &Option<String>| {
+        pattern.as_ref().map(|pattern| format!(" {name} `{pattern}`")).unwrap_or_default()
+    };
+    format!(
+        "{} {}{}{}{}",
+        rule.then.as_str(),
+        rule.tool.as_deref().unwrap_or("any tool"),
+        with("command", &rule.command),
+        with("path", &rule.path),
+        with("host", &rule.host)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue 11: the banner said that it asks while the policy was `allow`.
+    #[test]
+    fn the_policy_that_holds_is_told() {
+        let check = |toml: &str, yes: bool, expected: &str| {
+            let policy: PolicyConfig = toml::from_str(toml).unwrap();
+            assert_eq!(permitted(&policy, yes), expected);
+        };
+        check("", false, "asks before it changes or runs anything");
+        check("", true, "runs everything without asking (--yes)");
+        check(
+            "default = 'allow'",
+            false,
+            "runs and changes everything without asking ([tools.policy] default = \"allow\")",
+        );
+        check("default = 'deny'", true, "may do nothing ([tools.policy] default = \"deny\")");
+        check(
+            "[[rule]]\ntool = 'exec'\ncommand = 'git *'\nthen = 'allow'\n[[rule]]\nthen = 'deny'",
+            false,
+            "asks before it changes or runs anything, unless a rule decides first: allow exec command `git *`, deny any tool",
+        );
+        let many = "[[rule]]\nthen = 'allow'\n".repeat(8);
+        let policy: PolicyConfig = toml::from_str(&many).unwrap();
+        assert!(permitted(&policy, false).ends_with("allow any tool, 2 more (respool config show)"));
+    }
+
+    #[test]
+    fn endpoint_and_files_are_told() {
+        let sources = Sources { upstreams: vec!["http://a (key: $A)".into()], ..Sources::default() };
+        let shown = |sources: &Sources| lines(sources, &PolicyConfig::default(), false)[..2].join(" | ");
+        assert_eq!(
+            shown(&sources),
+            "upstream: http://a (key: $A) | settings: defaults, no file · prompt: built in"
+        );
+        let sources = Sources { config: Some("/c".into()), system: Some("/s".into()), ..sources };
+        assert_eq!(shown(&sources), "upstream: http://a (key: $A) | settings: /c · prompt: /s");
+        let sources = Sources { unread: Some("x is not read".into()), ..sources };
+        assert!(shown(&sources).starts_with("x is not read | upstream"));
+    }
+}

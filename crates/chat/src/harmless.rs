@@ -1,0 +1,267 @@
+//! Commands that a person may allow once for a whole session: programs of which it is known which options only look, build or
+//! test. An option that is not listed is not known, however it is spelled. Pure.
+//!
+//! What is not here: programs that run other programs (shells, interpreters, `make`, `npm run`), options that name a
+//! program, a file to be written, or another directory (`--output`, `--open-files-in-pager`, `-C`, `--config`). Used by `approval`.
+
+/// A program, with the word behind it where that says what it does.
+#[derive(Debug)]
+pub(super) struct Entry {
+    words: &'static str,
+    /// Long options, and short ones that cannot be joined; `--x=` has its value behind it.
+    options: &'static str,
+    /// Options of one letter, which may be joined, with numbers behind them.
+    letters: &'static str,
+    takes_operands: bool,
+}
+
+const fn entry(words: &'static str, options: &'static str, letters: &'static str) -> Entry {
+    Entry { words, options, letters, takes_operands: true }
+}
+
+/// Without anything but options: an operand would make it do something else.
+const fn alone(words: &'static str, options: &'static str, letters: &'static str) -> Entry {
+    Entry { words, options, letters, takes_operands: false }
+}
+
+const OF_DIFF: &str = "--stat --shortstat --numstat --summary --name-only --name-status --cached --staged --check --color --color= \
+    --no-color --word-diff --ignore-all-space --ignore-space-change --unified= --minimal --patience --histogram --exit-code --quiet \
+    --no-ext-diff --no-textconv --patch --no-patch";
+const OF_LOG: &str = "--stat --shortstat --numstat --summary --name-only --name-status --color --color= --no-color --patch --no-patch \
+    --oneline --graph --all --decorate --no-decorate --merges --no-merges --follow --since= --until= --after= --before= --author= \
+    --grep= --format= --pretty= --reverse --max-count= --abbrev-commit --date= --first-parent --no-ext-diff --no-textconv --unified=";
+const OF_CARGO: &str = "--all --workspace --all-targets --all-features --no-default-features --features --features= --package \
+    --package= --exclude --exclude= --lib --bins --bin --bin= --tests --test --test= --examples --example --example= --benches \
+    --bench --bench= --doc --release --no-run --no-fail-fast --quiet --verbose --locked --offline --frozen --keep-going --jobs \
+    --jobs= --color= --message-format= --no-deps --nocapture --exact --ignored --include-ignored --test-threads= --skip --check";
+
+const KNOWN: &[Entry] = &[
+    entry(
+        "ls",
+        "--all --almost-all --human-readable --recursive --sort= --color= --full-time",
+        "aAdFhiklnoprRsStuUx1",
+    ),
+    entry("cat", "--number", "nbsAetvTE"),
+    entry("head", "--lines= --bytes=", "ncqv"),
+    entry("tail", "--lines= --bytes=", "ncqv"),
+    entry("wc", "--lines --words --bytes --chars", "lwcmL"),
+    entry("nl", "", "ba"),
+    entry("stat", "", ""),
+    entry("file", "--brief --mime", "bi"),
+    entry("du", "--all --human-readable --summarize --max-depth=", "ahscdk"),
+    entry("tree", "", "adLfsih"),
+    entry("cut", "", "dfcs"),
+    entry("sort", "--reverse --unique --numeric-sort --key=", "nruhfbkdVs"),
+    entry("diff", "--unified= --brief --color=", "uNqwBbiy"),
+    entry("cmp", "", "ls"),
+    entry("md5sum", "", ""),
+    entry("sha1sum", "", ""),
+    entry("sha256sum", "", ""),
+    entry("basename", "", "a"),
+    entry("dirname", "", ""),
+    entry("which", "", "a"),
+    alone("pwd", "", ""),
+    alone("whoami", "", ""),
+    alone("date", "", "u"),
+    alone("df", "", "h"),
+    alone("uname", "", "amrs"),
+    entry(
+        "grep",
+        "--include= --exclude= --exclude-dir= --color --color= --recursive --line-number --ignore-case --count --fixed-strings \
+         --word-regexp --files-with-matches --extended-regexp",
+        "abcEFGHhiLlmnoPqrsvwxABCe",
+    ),
+    entry(
+        "rg",
+        "--files --hidden --type --type= --glob --glob= --count --fixed-strings --ignore-case --line-number --multiline \
+         --files-with-matches --color=",
+        "inlwcFvosSgtTUABCeNHPu",
+    ),
+    entry("git status", "--short --branch --porcelain --long --ignored --untracked-files=", "sbuv"),
+    entry("git diff", OF_DIFF, "puwbUM"),
+    entry("git log", OF_LOG, "pnSGiEFM"),
+    entry("git show", OF_LOG, "pnM"),
+    entry("git blame", "--date= --porcelain --line-porcelain", "LwMCse"),
+    entry(
+        "git grep",
+        "--count --name-only --line-number --ignore-case --word-regexp --fixed-strings --cached --untracked",
+        "abcEFGHhiLlnoPqvwABCem",
+    ),
+    entry("git ls-files", "--others --cached --modified --deleted --exclude-standard", "cdomst"),
+    entry("git rev-parse", "--show-toplevel --abbrev-ref --short --verify", ""),
+    entry("git describe", "--tags --always --dirty --long", ""),
+    entry("git add", "--all --update --verbose --dry-run", "Auvn"),
+    alone("git branch", "--list --all --remotes --show-current --verbose", "arv"),
+    alone("git remote", "--verbose", "v"),
+    alone("git tag", "--list", "l"),
+    entry("cargo build", OF_CARGO, "pqvj"),
+    entry("cargo check", OF_CARGO, "pqvj"),
+    entry("cargo test", OF_CARGO, "pqvj"),
+    entry("cargo clippy", OF_CARGO, "pqvjDWA"),
+    entry("cargo fmt", "--all --check --quiet --verbose --package --package=", "pqv"),
+    entry(
+        "go test",
+        "-v -race -short -count -count= -run -run= -timeout -timeout= -cover -bench -bench=",
+        "",
+    ),
+    entry("pytest", "--lf --ff --tb= --maxfail= --collect-only --durations= --no-header", "xvqsrlkA"),
+];
+
+impl Entry {
+    /// The program and its word.
+    pub(super) fn name(&self) -> &'static str {
+        self.words
+    }
+
+    /// The known program that these words call.
+    pub(super) fn of(words: &[String]) -> Option<&'static Self> {
+        KNOWN.iter().find(|known| {
+            let mut called = words.iter();
+            known.words.split(' ').all(|word| called.next().is_some_and(|called| called == word))
+        })
+    }
+
+    /// What the command works on, when all its options are known: names of files and other texts, which may all be read as
+    /// names. `None`: it is not known what it would do.
+    pub(super) fn operands<'a>(&self, words: &'a [String]) -> Option<Vec<&'a str>> {
+        let behind = words.get(self.words.split(' ').count()..)?;
+        let mut operands = Vec::new();
+        for word in behind {
+            if word == "-" || !word.starts_with('-') {
+                operands.push(word.as_str());
+            } else if !self.knows(word) {
+                return None;
+            } else if let Some((_, value)) = word.split_once('=') {
+                operands.push(value);
+            }
+        }
+        (self.takes_operands || operands.is_empty()).then_some(operands)
+    }
+
+    fn knows(&self, option: &str) -> bool {
+        let name = option.split_once('=').map_or(option.to_owned(), |(name, _)| format!("{name}="));
+        let number = |c: char| c.is_ascii_digit() || c == ',';
+        let letters = option.strip_prefix('-').filter(|rest| !rest.starts_with('-') && !rest.is_empty());
+        option == "--"
+            || self.options.split_whitespace().any(|known| known == name)
+            || letters.is_some_and(|rest| {
+                !self.letters.is_empty() && rest.chars().all(|c| self.letters.contains(c) || number(c))
+            })
+    }
+}
+
+/// False for a name that leads out of the directory by its words alone.
+pub(super) fn stays(operand: &str) -> bool {
+    !operand.starts_with(['/', '~'])
+        && !operand.split('/').any(|part| part == "..")
+        && !operand.contains('\0')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tools::plain_words;
+
+    fn is_known(command: &str) -> bool {
+        let Some(words) = plain_words(command) else { return false };
+        let operands = Entry::of(&words).and_then(|entry| entry.operands(&words));
+        operands.is_some_and(|operands| operands.iter().all(|operand| stays(operand)))
+    }
+
+    #[test]
+    fn what_only_looks_builds_or_tests_is_known() {
+        for command in [
+            "ls -la src",
+            "cat a.txt 2>&1",
+            "head -5 a",
+            "head -n 5 a",
+            "grep -rn \"fn main\" src --include='*.rs'",
+            "rg -n 'a|b' src",
+            "sort -k2,3 -u a",
+            "git status --short",
+            "git log --oneline -5 -- src",
+            "git diff HEAD~2 -- a",
+            "git show HEAD:a",
+            "git branch -a",
+            "cargo test --lib a::b -- --nocapture",
+            "cargo clippy --all-targets -- -D warnings",
+            "go test ./... -run X -count=1",
+            "pytest -x -k name tests",
+        ] {
+            assert!(is_known(command), "{command}");
+        }
+    }
+
+    /// Issue 11: "always" for `git grep` covered a program in `--open-files-in-pager`, and more of that kind.
+    #[test]
+    fn options_that_run_write_or_lead_elsewhere_are_not_known() {
+        for command in [
+            "git grep --open-files-in-pager=/tmp/x needle",
+            "git grep --open=/tmp/x needle",
+            "git grep -O/tmp/x needle",
+            "git grep -nO needle",
+            "git log --output=.git/hooks/pre-commit",
+            "git log --outpu=x",
+            "git diff --output x",
+            "git diff --no-index /etc/passwd a",
+            "git -C elsewhere status",
+            "git -c core.pager=x log",
+            "git branch new",
+            "git branch -D main",
+            "sort --compress-program=x a",
+            "sort --compress-prog x a",
+            "sort -o a b",
+            "sort -uo a b",
+            "rg --pre x y",
+            "rg --hostname-bin=x y",
+            "tail -f a",
+            "tree -o a",
+            "cargo test --config x",
+            "cargo --config x test",
+            "cargo +nightly test",
+            "cargo test --manifest-path elsewhere/Cargo.toml",
+            "cargo test -Zunstable-options",
+            "cargo test -- --logfile=x",
+            "cargo clippy --fix",
+            "cargo run",
+            "go test -exec x",
+            "go test -toolexec=x",
+            "go test -o x",
+            "pytest -p x",
+            "pytest -c x",
+            "make",
+            "npm test",
+            "find . -delete",
+            "\\ls",
+            "\"sh\" -c x",
+            "./ls",
+            "/bin/ls",
+            "LS_COLORS=x ls",
+            "ls *",
+            "ls {a,b}",
+            "ls ~",
+            "ls; rm a",
+            "ls\nrm a",
+            "ls > a",
+            "ls $(x)",
+            "ls /etc",
+            "cat ../a",
+            "cat a/../../b",
+            "grep --include=/etc/passwd x",
+            "env ls",
+            "diff -r a b",
+        ] {
+            assert!(!is_known(command), "{command}");
+        }
+    }
+
+    #[test]
+    fn no_option_of_the_table_is_written_twice_or_wrongly() {
+        for entry in KNOWN {
+            for option in entry.options.split_whitespace() {
+                assert!(option.starts_with('-'), "{}: {option}", entry.words);
+            }
+            assert!(entry.letters.chars().all(|c| c.is_ascii_alphanumeric()), "{}", entry.words);
+        }
+    }
+}

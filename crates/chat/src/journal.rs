@@ -1,0 +1,437 @@
+//! Remembers what files were before `edit_file` and `write_file` changed them, turn by turn, so that a turn can be undone.
+//!
+//! Stands between the loop and the tools, and changes nothing of what they do or ask. A file is looked at when its change is
+//! permitted, by the path that the tool itself resolved: never outside the workspace, never through a symlink, never more than
+//! a bounded part. What commands change is not seen here; that they ran is counted, so that nobody believes all is undone.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::future::BoxFuture;
+
+use tools::{Approver, Invocation, Question, Target, ToolError, ToolOutput, ToolSpec, Tools};
+
+/// Larger files are not remembered.
+const LARGEST: u64 = 16 << 20;
+/// So many turns can be undone, the last one first.
+const MOST_TURNS: usize = 20;
+
+/// The tools of a chat, with their memory.
+pub(super) struct Journal {
+    inner: Arc<dyn Tools>,
+    /// The workspace, without symlinks.
+    root: PathBuf,
+    turns: Mutex<Vec<Turn>>,
+}
+
+/// What one turn did.
+#[derive(Debug, Default)]
+struct Turn {
+    files: BTreeMap<PathBuf, Change>,
+    /// Files whose old content was not kept.
+    lost: Vec<PathBuf>,
+    commands: usize,
+}
+
+/// A file before and after; `None`: there was none.
+#[derive(Debug)]
+struct Change {
+    before: Option<Vec<u8>>,
+    after: Option<Vec<u8>>,
+}
+
+/// What a file was when it was looked at.
+#[derive(Debug)]
+enum FileState {
+    Nothing,
+    File(Vec<u8>),
+    TooLarge,
+}
+
+/// What an undo did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Undone {
+    /// The files that are as they were, relative to the workspace.
+    pub(super) files: Vec<PathBuf>,
+    /// Commands of that turn, whose effects stay.
+    pub(super) commands: usize,
+    /// Files that were changed and could not be put back.
+    pub(super) lost: Vec<PathBuf>,
+}
+
+impl Journal {
+    /// `root`: the workspace of the tools.
+    pub(super) fn new(inner: Arc<dyn Tools>, root: PathBuf) -> Self {
+        Self { inner, root, turns: Mutex::default() }
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Vec<Turn>> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A turn begins.
+    pub(super) fn begin_turn(&self) {
+        let mut turns = self.turns();
+        if turns.last().is_some_and(|turn| turn.files.is_empty() && turn.lost.is_empty()) {
+            turns.pop();
+        }
+        if turns.len() >= MOST_TURNS {
+            turns.remove(0);
+        }
+        turns.push(Turn::default());
+    }
+
+    /// Puts back the files that the last turn with changes changed: all of them, or none.
+    ///
+    /// # Errors
+    /// Why nothing was undone, for the person.
+    pub(super) fn undo(&self) -> Result<Undone, String> {
+        let mut turns = self.turns();
+        turns.retain(|turn| !turn.files.is_empty() || !turn.lost.is_empty());
+        let Some(turn) = turns.last() else {
+            return Err("no file was changed that could be put back".into());
+        };
+        let same = |path: &Path, change: &Change| match (look(path), &change.after) {
+            (FileState::File(now), Some(after)) => now == *after,
+            (FileState::Nothing, None) => true,
+            _ => false,
+        };
+        let changed = turn.files.iter().filter(|(path, change)| !same(path, change));
+        let changed: Vec<String> = changed.map(|(path, _)| self.name(path).display().to_string()).collect();
+        if !changed.is_empty() {
+            return Err(format!("nothing was undone: {} changed since", changed.join(", ")));
+        }
+        let mut undone = Undone { commands: turn.commands, ..Undone::default() };
+        undone.lost = turn.lost.iter().map(|path| self.name(path)).collect();
+        for (path, change) in &turn.files {
+            put_back(path, change.before.as_deref()).map_err(|error| {
+                let done: Vec<String> = undone.files.iter().map(|path| path.display().to_string()).collect();
+                let done = if done.is_empty() { "nothing".to_owned() } else { done.join(", ") };
+                format!("{} cannot be put back: {error}; undone was: {done}", self.name(path).display())
+            })?;
+            undone.files.push(self.name(path));
+        }
+        turns.pop();
+        Ok(undone)
+    }
+
+    /// A path for people.
+    fn name(&self, path: &Path) -> PathBuf {
+        path.strip_prefix(&self.root).unwrap_or(path).to_owned()
+    }
+
+    async fn watched(
+        &self,
+        invocation: &Invocation,
+        approver: Option<&dyn Approver>,
+    ) -> Result<ToolOutput, ToolError> {
+        let changes = matches!(invocation.name.as_str(), "edit_file" | "write_file");
+        let watch = Watch { approver, changes, began: Mutex::default() };
+        let done = self.inner.call(invocation, Some(&watch)).await;
+        match watch.began.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            // A call that timed out may have written all the same.
+            Some(Began::Change(path, before)) => {
+                let after = look_aside(&path).await;
+                self.record(path, before, after);
+            }
+            Some(Began::Command) => {
+                if let Some(turn) = self.turns().last_mut() {
+                    turn.commands += 1;
+                }
+            }
+            None => {}
+        }
+        done
+    }
+
+    fn record(&self, path: PathBuf, before: FileState, after: FileState) {
+        let mut turns = self.turns();
+        let Some(turn) = turns.last_mut() else { return };
+        let (before, after) = match (before, after) {
+            (FileState::File(before), FileState::File(after)) if before == after => return,
+            (FileState::Nothing, FileState::Nothing) => return,
+            (FileState::TooLarge, _) | (_, FileState::TooLarge) => {
+                turn.files.remove(&path);
+                turn.lost.push(path);
+                return;
+            }
+            (before, after) => (before.content(), after.content()),
+        };
+        turn.files
+            .entry(path)
+            .and_modify(|change| change.after.clone_from(&after))
+            .or_insert(Change { before, after });
+    }
+}
+
+impl FileState {
+    fn content(self) -> Option<Vec<u8>> {
+        match self {
+            Self::File(bytes) => Some(bytes),
+            Self::Nothing | Self::TooLarge => None,
+        }
+    }
+}
+
+impl Tools for Journal {
+    fn specs(&self) -> Vec<ToolSpec> {
+        self.inner.specs()
+    }
+
+    fn call<'a>(
+        &'a self,
+        invocation: &'a Invocation,
+        approver: Option<&'a dyn Approver>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(self.watched(invocation, approver))
+    }
+}
+
+/// What was about to begin.
+#[derive(Debug)]
+enum Began {
+    /// A change of this file, which was so before.
+    Change(PathBuf, FileState),
+    Command,
+}
+
+/// Looks at a file when its change is permitted, which is after the person has answered: it may have changed while they thought.
+struct Watch<'a> {
+    approver: Option<&'a dyn Approver>,
+    /// The tool changes files.
+    changes: bool,
+    began: Mutex<Option<Began>>,
+}
+
+impl Approver for Watch<'_> {
+    fn is_present(&self) -> bool {
+        self.approver.is_some_and(Approver::is_present)
+    }
+
+    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
+        match self.approver {
+            Some(approver) => approver.approve(question),
+            None => Box::pin(std::future::ready(false)),
+        }
+    }
+
+    fn permitted<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let began = match (target, target.file().filter(|_| self.changes)) {
+                (Target::Command { .. }, _) => Some(Began::Command),
+                (_, Some(path)) => {
+                    let before = look_aside(&path).await;
+                    Some(Began::Change(path, before))
+                }
+                _ => None,
+            };
+            *self.began.lock().unwrap_or_else(PoisonError::into_inner) = began;
+        })
+    }
+}
+
+async fn look_aside(path: &Path) -> FileState {
+    let path = path.to_owned();
+    tokio::task::spawn_blocking(move || look(&path)).await.unwrap_or(FileState::TooLarge)
+}
+
+/// What there is; anything but a file of at most that size is not kept. The path has no symlinks, and if one is there now it is
+/// not followed.
+fn look(path: &Path) -> FileState {
+    if !is_in_place(path) {
+        return if path.symlink_metadata().is_err() { FileState::Nothing } else { FileState::TooLarge };
+    }
+    match bytes_of(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => FileState::Nothing,
+        Ok(Some(bytes)) => FileState::File(bytes),
+        Ok(None) | Err(_) => FileState::TooLarge,
+    }
+}
+
+/// The content of a regular file; `None` for anything else, and for more than is kept. A pipe is not waited for.
+fn bytes_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+    let file = std::fs::File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= LARGEST).then_some(bytes))
+}
+
+/// False when a directory of the path became a symlink.
+fn is_in_place(path: &Path) -> bool {
+    let Some(parent) = path.parent() else { return false };
+    parent.canonicalize().is_ok_and(|real| real == parent)
+}
+
+/// Writes the old content beside the file and moves it into place; a file that was new is deleted.
+fn put_back(path: &Path, before: Option<&[u8]>) -> io::Result<()> {
+    if !is_in_place(path) && (before.is_some() || path.symlink_metadata().is_ok()) {
+        return Err(io::Error::other("its directory is another one now"));
+    }
+    let Some(before) = before else {
+        return match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+    };
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let aside = dir.join(format!(".respool-{:016x}.tmp", rand::random::<u64>()));
+    let write = || {
+        let mut file = std::fs::File::create_new(&aside)?;
+        if let Ok(now) = std::fs::metadata(path) {
+            file.set_permissions(now.permissions())?;
+        }
+        file.write_all(before)?;
+        file.sync_all()?;
+        std::fs::rename(&aside, path)
+    };
+    write().inspect_err(|_| drop(std::fs::remove_file(&aside)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+    use tools::{Caller, PolicyConfig, ToolSet, ToolsConfig, Verdict};
+
+    struct Yes<'a>(&'a Path);
+
+    impl Approver for Yes<'_> {
+        fn approve<'a>(&'a self, _: Question<'a>) -> BoxFuture<'a, bool> {
+            std::fs::write(self.0, "changed by hand\n").unwrap();
+            Box::pin(std::future::ready(true))
+        }
+    }
+
+    fn journal(default: Verdict) -> (tempfile::TempDir, Journal) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        std::fs::write(root.join("a.txt"), "one\n").unwrap();
+        let policy = PolicyConfig { default, ..PolicyConfig::default() };
+        let set = ToolSet::for_chat(&ToolsConfig::default(), &policy, &root).unwrap();
+        (dir, Journal::new(Arc::new(set), root))
+    }
+
+    async fn call(journal: &Journal, name: &str, arguments: &Value) -> Result<ToolOutput, ToolError> {
+        journal.call(&invocation(name, arguments), None).await
+    }
+
+    fn invocation(name: &str, arguments: &Value) -> Invocation {
+        Invocation {
+            name: name.into(),
+            arguments: arguments.as_object().cloned().unwrap(),
+            key: "k".into(),
+            timeout: std::time::Duration::from_secs(10),
+            caller: Caller::default(),
+        }
+    }
+
+    fn read(journal: &Journal, name: &str) -> Option<String> {
+        std::fs::read_to_string(journal.root.join(name)).ok()
+    }
+
+    #[tokio::test]
+    async fn a_turn_is_undone_as_a_whole() {
+        let (_dir, journal) = journal(Verdict::Allow);
+        journal.begin_turn();
+        for new in ["two\n", "three\n"] {
+            call(&journal, "write_file", &json!({"file_path": "./x/../a.txt", "content": new}))
+                .await
+                .unwrap();
+        }
+        call(&journal, "write_file", &json!({"file_path": "new/b.txt", "content": "b"})).await.unwrap();
+        call(&journal, "shell_command", &json!({"command": "true"})).await.unwrap();
+        journal.begin_turn();
+        let undone = journal.undo().unwrap();
+        assert_eq!(undone.files, [PathBuf::from("a.txt"), PathBuf::from("new/b.txt")]);
+        assert_eq!((undone.commands, undone.lost), (1, vec![]));
+        assert_eq!((read(&journal, "a.txt").as_deref(), read(&journal, "new/b.txt")), (Some("one\n"), None));
+        assert!(journal.undo().unwrap_err().contains("no file was changed"));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_undone_when_one_of_the_files_changed_since() {
+        let (_dir, journal) = journal(Verdict::Allow);
+        journal.begin_turn();
+        call(&journal, "write_file", &json!({"file_path": "b.txt", "content": "b"})).await.unwrap();
+        call(&journal, "edit_file", &json!({"file_path": "a.txt", "old_string": "one", "new_string": "1"}))
+            .await
+            .unwrap();
+        std::fs::write(journal.root.join("a.txt"), "mine\n").unwrap();
+        let why = journal.undo().unwrap_err();
+        assert!(why.contains("a.txt changed since") && !why.contains("b.txt"), "{why}");
+        assert_eq!(
+            (read(&journal, "a.txt").unwrap(), read(&journal, "b.txt").unwrap()),
+            ("mine\n".into(), "b".into())
+        );
+    }
+
+    #[tokio::test]
+    async fn what_counts_is_the_file_when_the_person_has_answered() {
+        let (_dir, journal) = journal(Verdict::Ask);
+        journal.begin_turn();
+        let write = invocation("write_file", &json!({"file_path": "a.txt", "content": "two\n"}));
+        let path = journal.root.join("a.txt");
+        journal.call(&write, Some(&Yes(&path))).await.unwrap();
+        journal.undo().unwrap();
+        assert_eq!(read(&journal, "a.txt").unwrap(), "changed by hand\n");
+    }
+
+    /// Issue 11: before `write_file` was refused, the file was read, which was `/proc/self/pagemap` and 2 GiB.
+    #[tokio::test]
+    async fn refused_calls_are_neither_looked_at_nor_remembered() {
+        let (dir, journal) = journal(Verdict::Deny);
+        journal.begin_turn();
+        let outside = dir.path().parent().unwrap().join("nothing-here");
+        for path in ["a.txt", outside.to_str().unwrap(), "/proc/self/pagemap"] {
+            let write = invocation("write_file", &json!({"file_path": path, "content": "x"}));
+            let watch = Watch { approver: None, changes: true, began: Mutex::default() };
+            journal.inner.call(&write, Some(&watch)).await.unwrap_err();
+            assert!(watch.began.into_inner().unwrap().is_none(), "{path} was looked at");
+            call(&journal, "write_file", &json!({"file_path": path, "content": "x"})).await.unwrap_err();
+        }
+        assert!(journal.undo().is_err());
+    }
+
+    #[test]
+    fn only_regular_files_of_bearable_size_are_looked_at_and_no_symlink_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let make =
+            |name: &str, size: u64| std::fs::File::create(root.join(name)).unwrap().set_len(size).unwrap();
+        make("small", 10);
+        make("large", LARGEST + 1);
+        std::os::unix::fs::symlink("small", root.join("link")).unwrap();
+        std::os::unix::fs::symlink(".", root.join("folder")).unwrap();
+        assert!(matches!(look(&root.join("small")), FileState::File(bytes) if bytes.len() == 10));
+        assert!(matches!(look(&root.join("nothing")), FileState::Nothing));
+        assert!(matches!(look(&root.join("no/thing")), FileState::Nothing));
+        let devices = [Path::new("/dev/zero").to_owned(), Path::new("/proc/self/pagemap").to_owned()];
+        let odd = ["large", "link", "folder/small", "."].map(|name| root.join(name));
+        for path in odd.iter().chain(&devices) {
+            assert!(matches!(look(path), FileState::TooLarge), "{}", path.display());
+        }
+        assert!(put_back(&root.join("folder/small"), Some(b"x")).is_err());
+        assert_eq!(std::fs::metadata(root.join("small")).unwrap().len(), 10);
+    }
+
+    /// Issue 11: with two names for the path, the journal looked at another file than the tool wrote.
+    #[tokio::test]
+    async fn what_is_undone_is_what_was_written() {
+        let (_dir, journal) = journal(Verdict::Allow);
+        std::os::unix::fs::symlink("a.txt", journal.root.join("link.txt")).unwrap();
+        journal.begin_turn();
+        for name in ["path", "file", "filePath", "file_path"] {
+            call(&journal, "write_file", &json!({name: "link.txt", "content": name})).await.unwrap();
+        }
+        assert_eq!(read(&journal, "a.txt").as_deref(), Some("file_path"));
+        assert_eq!(journal.undo().unwrap().files, [PathBuf::from("a.txt")]);
+        assert_eq!(read(&journal, "a.txt").as_deref(), Some("one\n"));
+    }
+}

@@ -1,0 +1,218 @@
+//! A coding assistant in the terminal: the agents' loop on four tools, with a person to watch it and to ask.
+//!
+//! `session` is one conversation and its turns; `screen` shows them, `editor` reads what the person writes, `approval` asks.
+//! Everything that reaches the model or a tool goes through `agent` and `tools`. Called by `cli`.
+
+mod approval;
+mod approvals;
+mod command;
+mod editor;
+mod greeting;
+mod harmless;
+mod journal;
+mod markdown;
+mod models;
+mod paint;
+mod preview;
+mod screen;
+mod session;
+mod terminal;
+mod transcript;
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+
+use agent::{Agent, AgentConfig, Conversation, Supervision};
+use approvals::Approvals;
+pub use greeting::Sources;
+use journal::Journal;
+use models::Model;
+use paint::Paint;
+use relay::Relay;
+use screen::Screen;
+use session::Session;
+use store::Store;
+use telemetry::ErrorReport;
+use terminal::SavedTerminal;
+use tools::{PolicyConfig, Rule, ToolSet, ToolsConfig, Verdict};
+use wire::units::Size;
+
+/// The system prompt that is used when the user has none of their own.
+pub const SYSTEM_PROMPT: &str = include_str!("systematic_exploration_prompt.md");
+
+/// The name of the chat in the store; no agent may have it.
+pub const NAME: &str = "respool chat";
+/// What is assumed of a model's window where nothing says otherwise, in tokens.
+const WINDOW: u64 = 128 * 1024;
+/// The most tokens of one reply; never more than a quarter of the window.
+const REPLY: u64 = 16 * 1024;
+
+/// What the chat works with.
+pub struct Setting {
+    /// The way to the models.
+    pub relay: Arc<Relay>,
+    /// `[tools]`: policy, timeouts, limits.
+    pub tools: ToolsConfig,
+    /// Where conversations are kept; `None`: they are not.
+    pub store: Option<Arc<Store>>,
+    /// Where the daily error report goes.
+    pub report: ErrorReport,
+    /// Message text may be logged.
+    pub log_content: bool,
+    /// Where the history of inputs is kept.
+    pub state_dir: PathBuf,
+    /// The directory to work in.
+    pub workspace: PathBuf,
+    /// The system prompt.
+    pub system: String,
+    /// Where all this comes from, to be shown.
+    pub sources: Sources,
+    /// The model; `None`: the first that the endpoint names.
+    pub model: Option<String>,
+    /// Do not ask.
+    pub yes: bool,
+    /// Take up the last conversation of this directory.
+    pub resume: bool,
+    /// The operator's key with which the person decides about what agents and experts ask.
+    pub operator_key: Option<String>,
+    /// Answer this and end.
+    pub prompt: Option<String>,
+}
+
+/// Talks until the person leaves, or answers one prompt.
+///
+/// # Errors
+/// Why it could not begin, or why the prompt was not answered.
+pub fn run(setting: Setting, runtime: &Runtime) -> Result<(), String> {
+    let terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
+    let prompt = setting.prompt.clone();
+    let state_dir = setting.state_dir.clone();
+    let screen = screen(prompt.is_some());
+    let mut session = runtime.block_on(begin(setting, screen, terminal))?;
+    // As it is now: the line editor changes it.
+    let found = SavedTerminal::now();
+    let end = runtime.spawn(session::on_end(session.ending.clone(), found));
+    let done = match prompt {
+        Some(prompt) => runtime.block_on(once(&mut session, &prompt)),
+        None => session.talk(runtime, &state_dir),
+    };
+    runtime.block_on(session.close());
+    if session.ending.is_cancelled() {
+        // It ends the process.
+        let _ = runtime.block_on(end);
+    }
+    done
+}
+
+/// With a prompt the answer alone belongs on standard output.
+fn screen(has_prompt: bool) -> Screen {
+    let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    if has_prompt {
+        let moves = io::stderr().is_terminal() && !dumb;
+        return Screen::new(Box::new(io::stderr()), Paint(colours && moves), moves, false);
+    }
+    Screen::new(Box::new(io::stdout()), Paint(colours && !dumb), !dumb, true)
+}
+
+async fn begin(setting: Setting, screen: Screen, terminal: bool) -> Result<Session, String> {
+    let (model, _) = models::find(&setting.relay, setting.model.as_deref()).await?;
+    let root = setting.workspace.canonicalize();
+    let root = root.map_err(|error| format!("{} cannot be used: {error}", setting.workspace.display()))?;
+    let tools = ToolSet::for_chat(&setting.tools, &policy(&setting.tools.policy), &root)?;
+    let journal = Arc::new(Journal::new(Arc::new(tools), root.clone()));
+    let agent = agent(&setting, model, Arc::clone(&journal));
+    let place = format!("{NAME} {}", root.display());
+    let approvals = Approvals { store: setting.store.clone(), operator_key: setting.operator_key };
+    let conversation = Conversation::new(agent, setting.store, setting.report, setting.log_content, place);
+    let mut session = Session::new(conversation, approvals, journal, screen, root);
+    session.greeting = greeting::lines(&setting.sources, &setting.tools.policy, setting.yes);
+    session.yes = setting.yes;
+    session.is_attended = terminal;
+    if setting.resume {
+        session.take_up().await?;
+    }
+    // Not before: what is taken up may be old.
+    session.clear_old();
+    Ok(session)
+}
+
+fn agent(setting: &Setting, model: Model, tools: Arc<Journal>) -> Agent {
+    let config = AgentConfig {
+        max_iterations: 200,
+        run_timeout: Duration::from_hours(24),
+        model_timeout: Duration::from_mins(30),
+        tool_timeout: Duration::from_mins(10),
+        result_limit: Size::kib(32),
+        ..AgentConfig::default()
+    };
+    let mut agent = Agent {
+        name: NAME.into(),
+        config,
+        prompt: Some(setting.system.clone()),
+        relay: Arc::clone(&setting.relay),
+        tools,
+        target: String::new(),
+        window: None,
+        reasoning: None,
+        supervision: Supervision::default(),
+    };
+    talk_to(&mut agent, model);
+    agent
+}
+
+/// Makes this the model of the agent.
+fn talk_to(agent: &mut Agent, model: Model) {
+    let window = model.window.unwrap_or(WINDOW);
+    agent.config.max_tokens = u32::try_from(REPLY.min(window / 4)).unwrap_or(u32::MAX);
+    agent.relay.target(&model.id).clone_into(&mut agent.target);
+    agent.window = model.window;
+    agent.config.model = model.id;
+}
+
+/// The configured policy; where it says `ask` to everything, reading is no effect and needs no question.
+fn policy(configured: &PolicyConfig) -> PolicyConfig {
+    let mut policy = configured.clone();
+    if policy.default == Verdict::Ask {
+        policy.rule.push(Rule { tool: Some("read_file".into()), then: Verdict::Allow, ..Rule::default() });
+    }
+    policy
+}
+
+/// Answers one prompt: the answer on standard output, everything else on standard error.
+async fn once(session: &mut Session, prompt: &str) -> Result<(), String> {
+    let outcome = session.turn(prompt).await;
+    if outcome.answered() {
+        let answer = format!("{}\n", wire::visible::visible(outcome.content.trim_end()));
+        let mut out = io::stdout();
+        match out.write_all(answer.as_bytes()).and_then(|()| out.flush()) {
+            // The reader has enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            written => written.map_err(|error| format!("standard output cannot be written: {error}"))?,
+        }
+    }
+    match session::why_not(&outcome) {
+        None => Ok(()),
+        Some(why) => Err(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reading_is_asked_for_only_when_the_user_says_so() {
+        let check = |default: Verdict, rules: usize| {
+            let policy = policy(&PolicyConfig { default, ..PolicyConfig::default() });
+            assert_eq!(policy.rule.len(), rules, "{default:?}");
+        };
+        check(Verdict::Ask, 1);
+        check(Verdict::Allow, 0);
+        check(Verdict::Deny, 0);
+    }
+}

@@ -1,0 +1,240 @@
+//! Markdown for a terminal, as it comes: whole lines leave rendered, tables when they are whole. Where there are no colours
+//! the text stays as the model wrote it.
+
+use termimad::MadSkin;
+use termimad::crossterm::style::{Attribute, Color};
+use termimad::minimad::Alignment;
+
+use super::paint::Paint;
+use wire::visible::{columns, visible};
+
+/// One text that is being written.
+pub(super) struct Markdown {
+    skin: MadSkin,
+    paint: Paint,
+    width: usize,
+    /// The line that is not whole yet.
+    line: String,
+    /// The lines of a table that may go on.
+    table: String,
+    /// The marks that end the code block.
+    fence: Option<String>,
+}
+
+impl Markdown {
+    pub(super) fn new(paint: Paint, width: usize) -> Self {
+        Self { skin: skin(), paint, width, line: String::new(), table: String::new(), fence: None }
+    }
+
+    /// The terminal has another size now.
+    pub(super) fn resize(&mut self, width: usize) {
+        self.width = width;
+    }
+
+    /// Takes a piece; gives the lines that are whole now.
+    pub(super) fn push(&mut self, text: &str) -> String {
+        self.line.push_str(text);
+        let mut out = String::new();
+        while let Some(end) = self.line.find('\n') {
+            let line: String = self.line.drain(..=end).collect();
+            self.whole_line(line.trim_end_matches(['\n', '\r']), &mut out);
+        }
+        out
+    }
+
+    /// The line that is not whole yet.
+    pub(super) fn rest(&self) -> &str {
+        &self.line
+    }
+
+    /// The text is at its end; the next one begins anew.
+    pub(super) fn finish(&mut self) -> String {
+        let mut out = String::new();
+        let line = std::mem::take(&mut self.line);
+        if !line.is_empty() {
+            self.whole_line(&line, &mut out);
+        }
+        self.end_table(&mut out);
+        self.fence = None;
+        out
+    }
+
+    fn whole_line(&mut self, line: &str, out: &mut String) {
+        let line = visible(line.trim_end());
+        if !self.paint.0 {
+            out.push_str(&line);
+            out.push('\n');
+            return;
+        }
+        if self.fence.is_none() && line.trim_start().starts_with('|') {
+            self.table.push_str(&line);
+            self.table.push('\n');
+            return;
+        }
+        self.end_table(out);
+        match (&self.fence, fence(&line)) {
+            (None, Some((marks, language))) => {
+                out.push_str(&self.paint.dim(&format!("  ╭ {language}")));
+                out.push('\n');
+                self.fence = Some(marks);
+            }
+            (Some(open), Some((marks, ""))) if marks.starts_with(open.as_str()) => {
+                out.push_str(&self.paint.dim("  ╰"));
+                out.push('\n');
+                self.fence = None;
+            }
+            (Some(_), _) => {
+                out.extend(["  ", &self.paint.cyan(&line), "\n"]);
+            }
+            (None, None) => self.render(&line, out),
+        }
+    }
+
+    fn end_table(&mut self, out: &mut String) {
+        let table = std::mem::take(&mut self.table);
+        if table.is_empty() {
+            return;
+        }
+        match records(&table, self.width) {
+            Some(records) => records.iter().for_each(|line| self.render(line, out)),
+            None => self.render(table.trim_end(), out),
+        }
+    }
+
+    fn render(&self, text: &str, out: &mut String) {
+        let rendered = self.skin.text(text, Some(self.width)).to_string();
+        out.push_str(rendered.trim_end_matches('\n'));
+        out.push('\n');
+    }
+}
+
+/// A column of a table that does not fit needs so much room to be read.
+const READABLE: usize = 12;
+
+/// The lines of a table that is too wide to be read as one: each row as a list of its cells, under the names of the columns.
+fn records(table: &str, width: usize) -> Option<Vec<String>> {
+    let mut rows = table.lines().map(cells);
+    let (names, rule) = (rows.next()?, rows.next()?);
+    let is_rule = |cell: &&str| cell.contains('-') && cell.chars().all(|c| matches!(c, '-' | ':'));
+    let is_wide = table.lines().any(|line| line.chars().map(columns).sum::<usize>() > width);
+    if !is_wide || names.len() * READABLE <= width || !rule.iter().all(is_rule) {
+        return None;
+    }
+    // A cell may hold a bar that parts nothing.
+    let rows: Vec<Vec<&str>> = rows.collect();
+    if rows.iter().flat_map(|row| row.iter().skip(names.len())).any(|cell| !cell.is_empty()) {
+        return None;
+    }
+    let row = |row: Vec<&str>| {
+        let cells = names.iter().zip(row).filter(|(_, cell)| !cell.is_empty());
+        let lines: Vec<String> = cells.map(|(name, cell)| format!("* **{name}:** {cell}")).collect();
+        std::iter::once("---".to_owned()).chain(lines)
+    };
+    Some(rows.into_iter().flat_map(row).collect())
+}
+
+fn cells(line: &str) -> Vec<&str> {
+    let line = line.trim().trim_start_matches('|');
+    line.strip_suffix('|').unwrap_or(line).split('|').map(str::trim).collect()
+}
+
+/// The marks of a code fence and what stands behind them.
+fn fence(line: &str) -> Option<(String, &str)> {
+    let text = line.trim_start();
+    let mark = text.chars().next().filter(|c| matches!(c, '`' | '~'))?;
+    let count = text.chars().take_while(|c| *c == mark).count();
+    let rest = text[count..].trim();
+    (count >= 3 && !rest.contains(mark)).then(|| (mark.to_string().repeat(count), rest))
+}
+
+fn skin() -> MadSkin {
+    let mut skin = MadSkin::default();
+    for header in &mut skin.headers {
+        header.align = Alignment::Left;
+        header.compound_style.remove_attr(Attribute::Underlined);
+        header.compound_style.add_attr(Attribute::Bold);
+        header.compound_style.set_fg(Color::Magenta);
+    }
+    skin.inline_code = termimad::CompoundStyle::with_fg(Color::Cyan);
+    skin
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn whole(colour: bool, pieces: &[&str]) -> String {
+        let mut markdown = Markdown::new(Paint(colour), 60);
+        let mut out: String = pieces.iter().map(|piece| markdown.push(piece)).collect();
+        out.push_str(&markdown.finish());
+        out
+    }
+
+    /// What is left on the screen.
+    fn text(colour: bool, markdown: &str) -> String {
+        let painted = whole(colour, &[markdown]);
+        let mut parts = painted.split('\u{1b}');
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |text, part| text + part.split_once('m').map_or("", |(_, rest)| rest))
+    }
+
+    #[test]
+    fn marks_become_styles() {
+        let painted =
+            whole(true, &["# Title\n**bold** and `code`\n- item\n  - inner\n1. first\n10. tenth\n"]);
+        for part in ["Title", "\u{1b}[1mbold", "code", " item", "•", "inner", "first", "10"] {
+            assert!(painted.contains(part), "{part} in {painted:?}");
+        }
+        assert!(!painted.contains("**") && !painted.contains('#') && !painted.contains('`'), "{painted:?}");
+    }
+
+    #[test]
+    fn code_stays_as_it_is() {
+        let shown = text(true, "```rust\nlet a = \"**x**\"; # | no table\n| a\n```\nafter\n");
+        assert!(shown.contains("  let a = \"**x**\"; # | no table\n  | a\n"), "{shown:?}");
+        assert!(shown.contains("╭ rust") && shown.ends_with("after\n"), "{shown:?}");
+    }
+
+    #[test]
+    fn a_table_comes_whole() {
+        let mut markdown = Markdown::new(Paint(true), 60);
+        assert_eq!(markdown.push("| a | b |\n|---|---|\n| 1 | 2 |\n"), "");
+        assert!(markdown.push("\n").contains('1'));
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_to_be_read_becomes_lists() {
+        let row = format!("| a | {} |\n", "b | ".repeat(6));
+        let table = format!("| 1 |{}\n|{}\n{row}", " a long name |".repeat(6), "---|".repeat(7));
+        let shown = text(true, &table);
+        assert!(shown.contains("• 1: a\n• a long name: b\n"), "{shown:?}");
+        let more = text(true, &format!("{table}| a |{}", " b |".repeat(6) + " surplus |"));
+        assert!(more.contains("surpl"), "nothing is lost: {more:?}");
+        let narrow = "| a | b |\n|---|---|\n| 1 | 2 |\n";
+        assert!(text(true, narrow).contains('│'));
+    }
+
+    #[test]
+    fn long_lines_are_wrapped_to_the_width() {
+        let shown = text(true, &"word ".repeat(40));
+        assert!(
+            shown.lines().count() > 2 && shown.lines().all(|line| line.chars().count() <= 60),
+            "{shown:?}"
+        );
+    }
+
+    #[test]
+    fn without_colours_the_text_stays_and_nothing_in_it_acts() {
+        assert_eq!(whole(false, &["# a\n**b** \u{1b}[31m"]), "# a\n**b** \\u{1b}[31m\n");
+        assert!(!text(true, "x \u{1b}]0;title\u{7} y").contains('\u{7}'));
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_do_not_matter(text in "[a-z`*# |\n~-]{0,80}", cut in 0..80_usize) {
+            let cut = text.floor_char_boundary(cut.min(text.len()));
+            prop_assert_eq!(whole(true, &[&text]), whole(true, &[&text[..cut], &text[cut..]]));
+        }
+    }
+}

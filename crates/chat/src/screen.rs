@@ -1,0 +1,467 @@
+//! What the person sees of a turn: the text as it comes, one block for each tool call, a line at the bottom that moves.
+//! Questions are asked in `screen/ask.rs`. Writes to the writer that it gets; knows no model and runs no tool.
+
+mod ask;
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value};
+
+use super::approval::Asking;
+use super::markdown::Markdown;
+use super::paint::Paint;
+use super::preview::{self, Kind, Row};
+use agent::{Activity, CallOutcome, CallPurpose, ToolEnd};
+pub(super) use ask::Answer;
+use tools::named_subject;
+use wire::visible::{columns, cut, one_line, visible, wrapped};
+
+/// So many rows of a change are shown at once.
+const MOST_ROWS: usize = 40;
+/// So many lines of a command's output are shown.
+const OUTPUT_LINES: usize = 6;
+/// Fewer are rare in any language.
+const BYTES_PER_TOKEN: usize = 5;
+const SPINNER: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
+
+/// Something to show: what happens in the run, or a question.
+#[derive(Debug)]
+pub(super) enum Shown {
+    /// The model is asked for a summary, or for the next step.
+    Asks {
+        summary: bool,
+    },
+    Reasoning(String),
+    Content(String),
+    Replied {
+        content: String,
+        calls: usize,
+    },
+    ModelFailed {
+        text: String,
+        again: bool,
+    },
+    Begins {
+        tool: String,
+        arguments: Map<String, Value>,
+        again: bool,
+    },
+    Ended {
+        tool: String,
+        ended: ToolEnd,
+        display: Option<String>,
+    },
+    Note(String),
+    NotKept,
+    Asking(Asking),
+}
+
+impl Shown {
+    pub(super) fn of(activity: Activity<'_>) -> Self {
+        match activity {
+            Activity::ModelAsked(why) => Self::Asks { summary: why == CallPurpose::Summary },
+            Activity::Reasoning(text) => Self::Reasoning(text.to_owned()),
+            Activity::Content(text) => Self::Content(text.to_owned()),
+            Activity::ModelReplied(said) => {
+                Self::Replied { content: said.content.clone(), calls: said.calls.len() }
+            }
+            Activity::ModelFailed { failure, is_retried, .. } => {
+                Self::ModelFailed { text: failure.text.clone(), again: is_retried }
+            }
+            Activity::ToolStarted { call, is_retry } => {
+                let arguments = serde_json::from_str(&call.arguments).unwrap_or_default();
+                Self::Begins { tool: call.name.clone(), arguments, again: is_retry }
+            }
+            Activity::ToolFinished { call, ended, display } => Self::Ended {
+                tool: call.name.clone(),
+                ended: ended.clone(),
+                display: display.map(str::to_owned),
+            },
+            Activity::HandedOver(call) => Self::Note(format!("{}: handed over as a draft", call.name)),
+            Activity::ApprovalRequested(request) => {
+                let names: Vec<&str> = request.calls.iter().map(|call| call.name.as_str()).collect();
+                Self::Note(format!("{}: your approval is needed", names.join(", ")))
+            }
+            Activity::NotStored => Self::NotKept,
+        }
+    }
+}
+
+/// The line at the bottom.
+struct Status {
+    what: String,
+    since: Instant,
+    frame: usize,
+}
+
+/// One person's view.
+pub(super) struct Screen {
+    out: Box<dyn Write + Send>,
+    paint: Paint,
+    width: usize,
+    /// There is a line at the bottom that moves.
+    moves: bool,
+    /// The model's text is shown, not only its work.
+    speaks: bool,
+    markdown: Markdown,
+    status: Option<Status>,
+    is_status_drawn: bool,
+    /// Pieces of the reply so far, and their bytes.
+    pieces: usize,
+    bytes: usize,
+    /// The last words of the reasoning.
+    thought: String,
+    /// Some of the reply is on the screen.
+    is_begun: bool,
+    /// Line breaks at the end of what was written of it: they wait for more text.
+    breaks: String,
+    /// A call runs.
+    is_open: bool,
+    /// How long the person was thinking about the call that runs.
+    asked: Duration,
+    /// They stopped the turn instead of answering.
+    is_refused: bool,
+    /// The change was shown with the question.
+    previewed: bool,
+}
+
+impl Screen {
+    /// `moves`: `out` is a terminal. `speaks`: the model's text belongs here.
+    pub(super) fn new(out: Box<dyn Write + Send>, paint: Paint, moves: bool, speaks: bool) -> Self {
+        let width = if moves { width() } else { 100 };
+        Self {
+            out,
+            paint,
+            width,
+            moves,
+            speaks,
+            markdown: Markdown::new(paint, width),
+            status: None,
+            is_status_drawn: false,
+            pieces: 0,
+            bytes: 0,
+            thought: String::new(),
+            is_begun: false,
+            breaks: String::new(),
+            is_open: false,
+            asked: Duration::ZERO,
+            is_refused: false,
+            previewed: false,
+        }
+    }
+
+    pub(super) fn paint(&self) -> Paint {
+        self.paint
+    }
+
+    /// Writes text above the line at the bottom.
+    pub(super) fn write(&mut self, text: &str) {
+        self.wipe();
+        // A terminal that is gone ends the turn by its hang-up, not here.
+        let _ = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
+    }
+
+    pub(super) fn line(&mut self, text: &str) {
+        self.write(&format!("{text}\n"));
+    }
+
+    /// A line of respool's own, on a terminal broken between words.
+    pub(super) fn note(&mut self, text: &str, paint: impl Fn(&str) -> String) {
+        self.measure();
+        let text = visible(text);
+        let text = if self.moves { wrapped(&text, self.width) } else { text };
+        let lines: Vec<String> = text.lines().map(paint).collect();
+        self.line(&lines.join("\n"));
+    }
+
+    /// A turn begins.
+    pub(super) fn begin(&mut self) {
+        self.measure();
+        self.markdown = Markdown::new(self.paint, self.width);
+    }
+
+    /// The terminal may have another size by now.
+    fn measure(&mut self) {
+        if self.moves {
+            self.width = width();
+            self.markdown.resize(self.width);
+        }
+    }
+
+    /// Shows what is no question.
+    pub(super) fn show(&mut self, shown: Shown) {
+        match shown {
+            Shown::Asks { summary } => {
+                (self.pieces, self.bytes, self.is_begun) = (0, 0, false);
+                self.thought.clear();
+                self.breaks.clear();
+                self.status(if summary { "summarising what came before" } else { "thinking" });
+            }
+            Shown::Reasoning(text) => {
+                self.came(&text);
+                self.thought.push_str(&text);
+                let kept = self.thought.ceil_char_boundary(self.thought.len().saturating_sub(400));
+                self.thought.drain(..kept);
+            }
+            Shown::Content(text) => self.content(&text),
+            Shown::Replied { content, calls } => self.replied(&content, calls),
+            Shown::ModelFailed { text, again } => self.model_failed(&text, again),
+            Shown::Begins { tool, arguments, again } => self.begins(&tool, &arguments, again),
+            Shown::Ended { tool, ended, display } => self.ended(&tool, &ended, display.as_deref()),
+            Shown::Note(text) => self.line(&self.paint.dim(&one_line(&text, 160))),
+            Shown::NotKept => {
+                self.warn("the conversation cannot be kept on disk at present; it goes on");
+            }
+            // A question that reaches this has nobody to answer it.
+            Shown::Asking(asking) => drop(asking.answer.send(false)),
+        }
+    }
+
+    fn warn(&mut self, text: &str) {
+        let paint = self.paint;
+        self.note(&format!("! {text}"), |line| paint.yellow(line));
+    }
+
+    fn came(&mut self, text: &str) {
+        self.pieces += 1;
+        self.bytes += text.len();
+    }
+
+    fn content(&mut self, text: &str) {
+        self.came(text);
+        if !self.speaks {
+            return;
+        }
+        let lines = self.markdown.push(text);
+        if !lines.is_empty() {
+            self.text(&lines);
+        }
+        if let Some(status) = &mut self.status {
+            "writing".clone_into(&mut status.what);
+        }
+    }
+
+    /// Lines of the answer. They stand apart from what is above by one empty line, and leave none below.
+    fn text(&mut self, lines: &str) {
+        let lines = if self.is_begun { lines } else { lines.trim_start_matches('\n') };
+        let text = lines.trim_end_matches('\n');
+        if text.is_empty() {
+            self.breaks.push_str(lines);
+            return;
+        }
+        let before = if self.is_begun { std::mem::take(&mut self.breaks) } else { "\n".to_owned() };
+        self.is_begun = true;
+        self.write(&format!("{before}{text}\n"));
+        lines[text.len()..].get(1..).unwrap_or_default().clone_into(&mut self.breaks);
+    }
+
+    fn replied(&mut self, content: &str, calls: usize) {
+        let beside = content.trim();
+        if self.speaks {
+            let whole = if self.pieces == 0 { self.markdown.push(content) } else { String::new() };
+            let rest = format!("{whole}{}", self.markdown.finish());
+            self.text(&rest);
+        } else if calls > 0 && !beside.is_empty() {
+            self.line(&self.paint.dim(&visible(beside)));
+        }
+        self.status = None;
+        self.wipe();
+    }
+
+    fn model_failed(&mut self, text: &str, again: bool) {
+        let rest = self.markdown.finish();
+        if self.speaks {
+            self.text(&rest);
+        }
+        if again {
+            self.warn(&format!("{}; asking again", one_line(text, 300)));
+        }
+        self.status = None;
+        self.wipe();
+    }
+
+    fn begins(&mut self, tool: &str, arguments: &Map<String, Value>, again: bool) {
+        (self.asked, self.previewed, self.is_open, self.is_refused) = (Duration::ZERO, false, true, false);
+        // A name that the model wrote, whether there is such a tool or not.
+        let tool = &one_line(tool, 60);
+        let again = if again { " (again)" } else { "" };
+        let subject = named_subject(arguments).unwrap_or_default().trim().replace('\n', " ⏎ ");
+        let on = one_line(&subject, self.width.saturating_sub(tool.chars().count() + again.len() + 4));
+        let head = format!("{} {}{again} {on}", self.paint.cyan("●"), self.paint.bold(tool));
+        self.line(&format!("\n{head}"));
+        self.status(tool);
+    }
+
+    fn ended(&mut self, tool: &str, ended: &ToolEnd, display: Option<&str>) {
+        (self.status, self.is_open) = (None, false);
+        let took = Duration::from_millis(ended.took).saturating_sub(self.asked);
+        let how = match ended.outcome {
+            CallOutcome::Denied if self.asked > Duration::ZERO => "not done".to_owned(),
+            CallOutcome::Denied => refusal(&ended.text),
+            _ => format!("{} · {}", outcome(tool, ended, display), seconds(took)),
+        };
+        let painted = match ended.outcome {
+            CallOutcome::Ok => self.paint.dim(&how),
+            CallOutcome::Denied => self.paint.yellow(&how),
+            _ => self.paint.red(&how),
+        };
+        self.line(&format!("  {} {painted}", self.paint.dim("└")));
+        match display.filter(|_| !self.previewed) {
+            Some(diff) => self.changed(diff),
+            None if tool == "shell_command" && ended.outcome != CallOutcome::Denied => {
+                self.output(&ended.text);
+            }
+            None => {}
+        }
+    }
+
+    fn output(&mut self, text: &str) {
+        let text = visible(text);
+        let shown: Vec<&str> =
+            text.lines().filter(|line| !line.trim().is_empty() && !is_note(line)).collect();
+        let skipped = shown.len().saturating_sub(OUTPUT_LINES);
+        let mut out = String::new();
+        if skipped > 0 {
+            out.push_str(&self.paint.dim(&format!("    … {skipped} lines\n")));
+        }
+        for line in &shown[skipped..] {
+            out.push_str(&self.paint.dim(&format!("    {}\n", cut(line, self.width.saturating_sub(4)))));
+        }
+        self.write(&out);
+    }
+
+    fn rows(&mut self, rows: &[Row]) {
+        let mut out = String::new();
+        for Row { kind, text } in rows {
+            let painted = match kind {
+                Kind::Added => self.paint.green(text),
+                Kind::Removed => self.paint.red(text),
+                Kind::Context => self.paint.dim(text),
+                Kind::Command => text.clone(),
+            };
+            out.extend(["    ", &painted, "\n"]);
+        }
+        self.write(&out);
+    }
+
+    /// Shows what a call changed, or the beginning of it.
+    fn changed(&mut self, diff: &str) {
+        let rows = preview::of_diff(diff, self.width);
+        let shown = rows.len().min(MOST_ROWS);
+        self.rows(&rows[..shown]);
+        if rows.len() > shown {
+            self.line(&self.paint.dim(&format!("    … {} more lines", rows.len() - shown)));
+        }
+    }
+
+    fn status(&mut self, what: &str) {
+        self.status = Some(Status { what: what.to_owned(), since: Instant::now(), frame: 0 });
+        self.tick();
+    }
+
+    /// Moves the line at the bottom.
+    pub(super) fn tick(&mut self) {
+        self.measure();
+        let Some(status) = self.status.as_mut().filter(|_| self.moves) else { return };
+        status.frame += 1;
+        let spinner = SPINNER[status.frame % SPINNER.len()];
+        // A piece is a token of most servers; some send several at once.
+        let tokens = self.pieces.max(self.bytes / BYTES_PER_TOKEN);
+        let tokens = if tokens > 0 { format!(" · {tokens} tokens") } else { String::new() };
+        let line = format!("{spinner} {} · {}{tokens}", status.what, seconds(status.since.elapsed()));
+        let rest = self.markdown.rest();
+        let tail = if rest.trim().is_empty() { self.thought.as_str() } else { rest };
+        let room = self.width.saturating_sub(line.chars().count() + 6);
+        let tail = end_of(tail, room);
+        let tail = if tail.is_empty() || room < 10 { String::new() } else { format!(" · {tail}") };
+        let drawn = format!("\r\u{1b}[K{}", self.paint.dim(&format!("{line}{tail}")));
+        self.is_status_drawn = true;
+        let _ = self.out.write_all(drawn.as_bytes()).and_then(|()| self.out.flush());
+    }
+
+    fn wipe(&mut self) {
+        if std::mem::take(&mut self.is_status_drawn) {
+            let _ = self.out.write_all(b"\r\x1b[K").and_then(|()| self.out.flush());
+        }
+    }
+
+    /// The turn is over; nothing moves any more, and what was held back of the text is shown.
+    pub(super) fn end(&mut self) {
+        let rest = self.markdown.finish();
+        if self.speaks {
+            self.text(&rest);
+        }
+        self.status = None;
+        self.wipe();
+        if std::mem::take(&mut self.is_open) {
+            let mark = self.paint.dim("└");
+            let what = if self.is_refused { "not run" } else { "stopped; it may have taken effect in part" };
+            self.line(&format!("  {mark} {what}"));
+        }
+    }
+}
+
+/// The columns of the terminal.
+fn width() -> usize {
+    let (columns, _) = termimad::terminal_size();
+    usize::from(columns).clamp(20, 120)
+}
+
+/// Its rows.
+fn height() -> usize {
+    let (_, rows) = termimad::terminal_size();
+    usize::from(rows).clamp(10, 500)
+}
+
+/// How a call ended, in a few words.
+fn outcome(tool: &str, ended: &ToolEnd, display: Option<&str>) -> String {
+    let first = || one_line(ended.text.lines().next().unwrap_or_default(), 120);
+    match (ended.outcome, tool) {
+        (CallOutcome::Ok, "shell_command") => {
+            let note = ended.text.lines().next_back().filter(|line| is_note(line) && *line != "[no output]");
+            note.map_or("ok".to_owned(), |note| one_line(note.trim_matches(['[', ']']), 60))
+        }
+        (CallOutcome::Ok, "read_file") => format!("{} lines", ended.text.lines().count()),
+        (CallOutcome::Ok, _) => display.map_or_else(first, preview::counted),
+        (CallOutcome::TimedOut, _) => "took too long and was stopped".to_owned(),
+        _ => first(),
+    }
+}
+
+/// Why the policy refused a call, without what only the model needs.
+fn refusal(text: &str) -> String {
+    let why = text.split_once("did not run: ").map_or(text, |(_, why)| why);
+    format!("not done: {}", one_line(why.split(". ").next().unwrap_or_default(), 120))
+}
+
+/// A line that the shell tool adds itself.
+fn is_note(line: &str) -> bool {
+    line == "[no output]" || line.starts_with("[exit code ") || line.starts_with("[ended by signal ")
+}
+
+/// The end of a text, on one line of so many columns.
+fn end_of(text: &str, width: usize) -> String {
+    let flat = visible(&text.replace(['\n', '\r', '\t'], " "));
+    let mut room = width;
+    let fits = |c: &char| {
+        let fits = columns(*c) <= room;
+        room = room.saturating_sub(columns(*c));
+        fits
+    };
+    let kept: Vec<char> = flat.trim_end().chars().rev().take_while(fits).collect();
+    kept.into_iter().rev().collect::<String>().trim_start().to_owned()
+}
+
+/// A duration for people.
+pub(super) fn seconds(duration: Duration) -> String {
+    let seconds = duration.as_secs_f32();
+    match seconds {
+        ..10.0 => format!("{seconds:.1} s"),
+        ..60.0 => format!("{seconds:.0} s"),
+        _ => format!("{} min {} s", duration.as_secs() / 60, duration.as_secs() % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests;

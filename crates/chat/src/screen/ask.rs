@@ -1,0 +1,276 @@
+//! A question to the person: what will happen, whole or with the number of rows that are not shown, the question with what it is
+//! about, and the key that answers it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use super::super::approval::Asking;
+use super::super::preview::{self, Row};
+use super::super::terminal::{CTRL_C, CTRL_D, Quiet};
+use super::{MOST_ROWS, Screen, height};
+use tools::Target;
+use wire::visible::one_line;
+
+/// These rows of the terminal are left for the head and the question.
+const AROUND: usize = 6;
+/// With more of them the question says itself what the command is.
+const FEW_ROWS: usize = 5;
+
+/// What the person answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Yes,
+    No,
+    Always,
+    /// Stop the whole turn.
+    Stop,
+}
+
+/// A key that means something to a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Key {
+    Answer(Answer),
+    /// Show all of it, page by page, then ask again.
+    View,
+}
+
+impl Screen {
+    /// Shows a question and waits for the key. Without a terminal the answer is no.
+    pub(crate) async fn ask(&mut self, asking: &Asking, quiet: Option<&Arc<Quiet>>) -> Answer {
+        let Some(quiet) = quiet else { return Answer::No };
+        let what = self.status.take().map(|status| status.what);
+        self.measure();
+        let rows = self.rows_of(asking);
+        let most = MOST_ROWS.min(height().saturating_sub(AROUND));
+        let hidden = rows.len().saturating_sub(most);
+        self.previewed = asking.preview.is_some();
+        self.rows(&rows[..rows.len().min(most)]);
+        let began = Instant::now();
+        self.unseen(asking, hidden);
+        let question = self.question(asking, rows.len(), hidden);
+        let answer = loop {
+            self.write(&question);
+            match key(quiet, asking.always.in_words().is_some()).await {
+                Key::Answer(answer) => break answer,
+                Key::View => {
+                    self.line("view");
+                    self.pages(&rows, quiet).await;
+                }
+            }
+        };
+        self.asked += began.elapsed();
+        self.is_refused = matches!(answer, Answer::Stop);
+        let said = match answer {
+            Answer::Yes => "yes",
+            Answer::No => "no",
+            Answer::Always => "always",
+            Answer::Stop => "stop",
+        };
+        self.line(said);
+        if let Some(what) = what {
+            self.status(&what);
+        }
+        answer
+    }
+
+    /// What will happen. A command that the head of its call shows whole is not repeated.
+    fn rows_of(&self, asking: &Asking) -> Vec<Row> {
+        match (&asking.preview, &asking.target) {
+            // Words of the tool's own, and all that it was called with: it is not known what it acts on.
+            (text, Target::Other) => {
+                let arguments = serde_json::to_string_pretty(&asking.arguments).unwrap_or_default();
+                let text = text.iter().map(String::as_str).chain([arguments.as_str()]);
+                text.flat_map(|text| preview::of_command(text, self.width)).collect()
+            }
+            (Some(diff), _) => preview::of_diff(diff, self.width),
+            (None, Target::Command { line, .. }) => {
+                let beside_head = self.width.saturating_sub(asking.tool.len() + 4);
+                let is_shown = preview::fits_a_row(line, beside_head);
+                if is_shown { Vec::new() } else { preview::of_command(line, self.width) }
+            }
+            (None, Target::File { .. }) => Vec::new(),
+        }
+    }
+
+    /// Says what of it is not shown.
+    fn unseen(&mut self, asking: &Asking, hidden: usize) {
+        let is_change = matches!((&asking.preview, &asking.target), (None, Target::File { .. }));
+        if is_change && asking.tool != "read_file" {
+            self.line(&self.paint.yellow("    The change cannot be shown: the file is large, or not text."));
+        } else if hidden > 0 {
+            self.line(&self.paint.yellow(&format!("    … {hidden} more rows, not shown: [v]iew")));
+        }
+    }
+
+    /// The question with what it is about: the head may be off the screen.
+    fn question(&self, asking: &Asking, rows: usize, hidden: usize) -> String {
+        let verb = match asking.tool.as_str() {
+            "shell_command" => "Run it",
+            "edit_file" | "write_file" => "Change",
+            _ => "Allow",
+        };
+        let count = match (&asking.preview, &asking.target) {
+            (Some(diff), Target::File { .. }) => format!(" ({})", preview::counted(diff)),
+            (None, Target::Command { line, .. }) if rows > FEW_ROWS => {
+                format!(" ({rows} rows, from `{}`)", one_line(line, 40))
+            }
+            _ => String::new(),
+        };
+        let always = asking.always.in_words();
+        let always = always.map(|words| format!("  [a]lways {}", one_line(&words, 60))).unwrap_or_default();
+        let view = if hidden > 0 { "  [v]iew all" } else { "" };
+        let asked = format!("{verb}{}{count}?", preview::named(&asking.target));
+        let keys = format!("[y]es  [n]o{always}{view}");
+        format!("  {} {} ", self.paint.yellow(&asked), self.paint.dim(&keys))
+    }
+
+    /// Shows all rows, as many at a time as fit.
+    async fn pages(&mut self, rows: &[Row], quiet: &Arc<Quiet>) {
+        let page = height().saturating_sub(2).max(1);
+        let mut shown = 0;
+        loop {
+            let end = (shown + page).min(rows.len());
+            self.rows(&rows[shown..end]);
+            shown = end;
+            if shown == rows.len() {
+                return;
+            }
+            let more = format!(
+                "  rows to {shown} of {}: [space] goes on, [q] goes back to the question ",
+                rows.len()
+            );
+            self.write(&self.paint.dim(&more));
+            let goes_on = goes_on(quiet).await;
+            self.write("\r\u{1b}[K");
+            if !goes_on {
+                return;
+            }
+        }
+    }
+}
+
+/// Waits for an answer. Anything that is none is not listened to.
+async fn key(quiet: &Arc<Quiet>, has_always: bool) -> Key {
+    let answer = move |key: Option<u8>| match key {
+        Some(b'y' | b'Y') => Some(Key::Answer(Answer::Yes)),
+        Some(b'n' | b'N') => Some(Key::Answer(Answer::No)),
+        Some(b'a') if has_always => Some(Key::Answer(Answer::Always)),
+        Some(b'v') => Some(Key::View),
+        Some(CTRL_C | CTRL_D) | None => Some(Key::Answer(Answer::Stop)),
+        Some(_) => None,
+    };
+    read(quiet, answer).await.unwrap_or(Key::Answer(Answer::Stop))
+}
+
+/// Between two pages.
+async fn goes_on(quiet: &Arc<Quiet>) -> bool {
+    let answer = |key: Option<u8>| match key {
+        Some(b' ' | b'\n' | b'\r') => Some(true),
+        Some(b'q' | b'n' | CTRL_C | CTRL_D) | None => Some(false),
+        Some(_) => None,
+    };
+    read(quiet, answer).await.unwrap_or(false)
+}
+
+/// Reads keys until one means something. `None`: the thread that reads is gone.
+async fn read<T: Send + 'static>(
+    quiet: &Arc<Quiet>,
+    meaning: impl Fn(Option<u8>) -> Option<T> + Send + 'static,
+) -> Option<T> {
+    /// Lets the thread that reads go when nobody waits for it any more.
+    struct Gone(Arc<AtomicBool>);
+    impl Drop for Gone {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let gone = Gone(Arc::default());
+    let (quiet, flag) = (Arc::clone(quiet), Arc::clone(&gone.0));
+    let reader = tokio::task::spawn_blocking(move || {
+        loop {
+            if let Some(found) = meaning(quiet.key(&flag)) {
+                return found;
+            }
+        }
+    });
+    reader.await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::approval::Always;
+    use super::super::super::paint::Paint;
+    use super::*;
+    use std::path::Path;
+    use tokio::sync::oneshot;
+
+    fn asking(tool: &str, target: Target, preview: Option<&str>) -> Asking {
+        let always = Always::of(tool, &target, Path::new("/w"));
+        Asking {
+            arguments: serde_json::Map::new(),
+            tool: tool.into(),
+            target,
+            preview: preview.map(str::to_owned),
+            always,
+            answer: oneshot::channel().0,
+        }
+    }
+
+    fn question(asking: &Asking, rows: usize, hidden: usize) -> String {
+        Screen::new(Box::new(std::io::sink()), Paint(false), false, true).question(asking, rows, hidden)
+    }
+
+    fn file(real: &str, written: &str) -> Target {
+        Target::File { root: "/w".into(), real: real.into(), written: written.into() }
+    }
+
+    fn command(line: &str, directory: &str) -> Target {
+        Target::Command { line: line.into(), directory: directory.into() }
+    }
+
+    /// Issue 11: the question did not say what it was about, and hid a part of it.
+    #[test]
+    fn the_question_says_what_it_is_about_and_how_much_is_not_shown() {
+        let diff = "--- a\n+++ a\n@@ -1 +1 @@\n-x\n+y\n";
+        let check = |asking: &Asking, rows: usize, hidden: usize, expected: &str| {
+            assert_eq!(question(asking, rows, hidden), expected);
+        };
+        check(
+            &asking("edit_file", file("a", "a"), Some(diff)),
+            3,
+            0,
+            "  Change a (+1 −1)? [y]es  [n]o  [a]lways edit_file ",
+        );
+        check(
+            &asking("write_file", file(".git/hooks/pre-commit", "README.md"), Some(diff)),
+            60,
+            21,
+            "  Change .git/hooks/pre-commit (written as README.md) (+1 −1)? [y]es  [n]o  [v]iew all ",
+        );
+        check(
+            &asking("shell_command", command("make", "evil"), None),
+            0,
+            0,
+            "  Run it in evil? [y]es  [n]o  [a]lways this very command ",
+        );
+        check(
+            &asking("shell_command", command("echo 1\necho 2", "."), None),
+            301,
+            277,
+            "  Run it (301 rows, from `echo 1 echo 2`)? [y]es  [n]o  [a]lways this very command  [v]iew all ",
+        );
+    }
+
+    #[test]
+    fn a_command_is_shown_whole_where_its_head_does_not_show_it() {
+        let rows = |line: &str| {
+            let screen = Screen::new(Box::new(std::io::sink()), Paint(false), false, true);
+            screen.rows_of(&asking("shell_command", command(line, "."), None)).len()
+        };
+        assert_eq!(rows("ls -la"), 0);
+        assert_eq!(rows("ls\nrm -rf x"), 2);
+        assert_eq!(rows(&format!("ls {}", "x".repeat(100))), 2);
+        assert_eq!(rows(&format!("ls {}; rm x", " ".repeat(60))), 1);
+    }
+}

@@ -1,0 +1,196 @@
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::super::approval::Always;
+use super::*;
+use tools::Target;
+
+/// What was written, for looking at.
+#[derive(Clone, Default)]
+struct Paper(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Paper {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn shown(speaks: bool, all: Vec<Shown>) -> String {
+    let paper = Paper::default();
+    let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), false, speaks);
+    screen.begin();
+    all.into_iter().for_each(|shown| screen.show(shown));
+    screen.end();
+    String::from_utf8(paper.0.lock().unwrap().clone()).unwrap()
+}
+
+fn begins(tool: &str, arguments: &Value) -> Shown {
+    Shown::Begins { tool: tool.into(), arguments: arguments.as_object().cloned().unwrap(), again: false }
+}
+
+fn ended(tool: &str, how: CallOutcome, text: &str, display: Option<&str>) -> Shown {
+    let ended = ToolEnd { outcome: how, text: text.into(), took: 1_500 };
+    Shown::Ended { tool: tool.into(), ended, display: display.map(str::to_owned) }
+}
+
+fn content(text: &str) -> Shown {
+    Shown::Content(text.into())
+}
+
+fn replied(content: &str, calls: usize) -> Shown {
+    Shown::Replied { content: content.into(), calls }
+}
+
+#[test]
+fn a_turn_reads_from_top_to_bottom() {
+    let turn = vec![
+        Shown::Asks { summary: false },
+        Shown::Reasoning("I should look.".into()),
+        content("I look.\n\n"),
+        replied("I look.\n\n", 1),
+        begins("shell_command", &json!({"command": "ls"})),
+        ended("shell_command", CallOutcome::Ok, "a\n\nb\n", None),
+        Shown::Asks { summary: false },
+        content("Two "),
+        content("files.\n\n\nDone."),
+        replied("Two files.\n\n\nDone.", 0),
+    ];
+    assert_eq!(
+        shown(true, turn),
+        "\nI look.\n\n● shell_command ls\n  └ ok · 1.5 s\n    a\n    b\n\nTwo files.\n\n\nDone.\n"
+    );
+}
+
+#[test]
+fn with_a_prompt_only_the_work_is_shown() {
+    let turn = |calls| vec![Shown::Asks { summary: false }, content("Text."), replied("Text.", calls)];
+    assert_eq!(shown(false, turn(0)), "", "the answer belongs elsewhere");
+    assert_eq!(shown(false, turn(1)), "Text.\n");
+}
+
+#[test]
+fn a_reply_that_did_not_stream_is_shown_all_the_same() {
+    assert_eq!(
+        shown(true, vec![Shown::Asks { summary: false }, replied("All at once.", 0)]),
+        "\nAll at once.\n"
+    );
+}
+
+#[test]
+fn a_call_that_was_stopped_is_not_left_open() {
+    let out = shown(true, vec![begins("shell_command", &json!({"command": "sleep 9"}))]);
+    assert!(
+        out.ends_with("● shell_command sleep 9\n  └ stopped; it may have taken effect in part\n"),
+        "{out}"
+    );
+}
+
+#[test]
+fn outcomes_are_short() {
+    let check = |tool: &str, how: CallOutcome, text: &str, display: Option<&str>, expected: &str| {
+        let out = shown(true, vec![ended(tool, how, text, display)]);
+        assert!(out.contains(expected), "{expected:?} in {out:?}");
+    };
+    check("shell_command", CallOutcome::Ok, "x\n\n[exit code 1]", None, "└ exit code 1 · 1.5 s\n    x\n");
+    check("shell_command", CallOutcome::Ok, "[no output]", None, "└ ok · 1.5 s\n");
+    check("read_file", CallOutcome::Ok, "a\nb\n", None, "└ 2 lines");
+    check(
+        "edit_file",
+        CallOutcome::Ok,
+        "Made 1 edit",
+        Some("--- a\n+++ a\n-x\n+y\n+z\n"),
+        "└ +2 −1 · 1.5 s\n        1 -x\n        1 +y\n        2 +z\n",
+    );
+    check("edit_file", CallOutcome::Failed, "a.txt does not exist", None, "└ a.txt does not exist");
+    check("shell_command", CallOutcome::TimedOut, "", None, "└ took too long");
+    check(
+        "shell_command",
+        CallOutcome::Denied,
+        "`x` did not run: denied by rule 1. The same",
+        None,
+        "└ not done: denied by rule 1\n",
+    );
+}
+
+#[test]
+fn long_output_and_long_diffs_are_capped() {
+    let text: String =
+        (0..100).flat_map(|line| ["line ".to_owned(), line.to_string(), "\n".to_owned()]).collect();
+    let out = shown(true, vec![ended("shell_command", CallOutcome::Ok, &text, None)]);
+    assert!(out.contains("… 94 lines\n    line 94\n") && out.ends_with("line 99\n"), "{out}");
+    let diff = format!("+{}", text.trim_end().replace('\n', "\n+"));
+    let out = shown(true, vec![ended("write_file", CallOutcome::Ok, "", Some(&diff))]);
+    assert!(out.contains("   40 +line 39\n    … 60 more lines\n") && !out.contains("+line 40\n"), "{out}");
+}
+
+#[test]
+fn nothing_that_is_shown_acts_on_the_terminal() {
+    let evil = "\u{1b}[2J\u{1b}]0;owned\u{7}\r\u{202e}x\n\u{9b}31m";
+    let turn = vec![
+        Shown::Asks { summary: false },
+        Shown::Reasoning(evil.into()),
+        content(evil),
+        replied(evil, 1),
+        begins("shell_command", &json!({"command": evil})),
+        ended("shell_command", CallOutcome::Failed, evil, Some(evil)),
+        begins(evil, &json!({"path": evil})),
+        ended(evil, CallOutcome::Failed, evil, None),
+        Shown::ModelFailed { text: evil.into(), again: true },
+        Shown::Asks { summary: false },
+        replied(evil, 0),
+    ];
+    for speaks in [true, false] {
+        let out = shown(speaks, turn_again(&turn));
+        assert!(out.chars().all(|c| c == '\n' || !(c.is_control() || c == '\u{202e}')), "{out:?}");
+    }
+}
+
+/// The same once more; a question cannot be asked twice, and there is none here.
+fn turn_again(turn: &[Shown]) -> Vec<Shown> {
+    let again = |shown: &Shown| match shown {
+        Shown::Reasoning(text) => Shown::Reasoning(text.clone()),
+        Shown::Content(text) => Shown::Content(text.clone()),
+        Shown::Replied { content, calls } => Shown::Replied { content: content.clone(), calls: *calls },
+        Shown::ModelFailed { text, again } => Shown::ModelFailed { text: text.clone(), again: *again },
+        Shown::Begins { tool, arguments, again } => {
+            Shown::Begins { tool: tool.clone(), arguments: arguments.clone(), again: *again }
+        }
+        Shown::Ended { tool, ended, display } => {
+            Shown::Ended { tool: tool.clone(), ended: ended.clone(), display: display.clone() }
+        }
+        _ => Shown::Asks { summary: false },
+    };
+    turn.iter().map(again).collect()
+}
+
+#[tokio::test]
+async fn without_a_terminal_every_question_is_answered_no() {
+    let mut screen = Screen::new(Box::new(Paper::default()), Paint(false), false, true);
+    let asking = |answer| Asking {
+        tool: "write_file".into(),
+        target: Target::Other,
+        arguments: Map::new(),
+        preview: None,
+        always: Always::Never,
+        answer,
+    };
+    let (answer, _) = oneshot::channel();
+    assert_eq!(screen.ask(&asking(answer), None).await, Answer::No);
+    let (answer, answered) = oneshot::channel();
+    screen.show(Shown::Asking(asking(answer)));
+    assert!(!answered.await.unwrap());
+}
+
+#[test]
+fn the_end_of_a_long_thought_fits_its_place() {
+    assert_eq!(end_of("one two three", 9), "two three");
+    assert_eq!(end_of("漢字漢字", 5), "漢字");
+    assert_eq!(end_of("a\nb\u{1b}", 20), "a b\\u{1b}");
+}

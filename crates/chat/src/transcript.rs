@@ -1,0 +1,89 @@
+//! A conversation as a Markdown file, for `/save`. Pure.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use agent::{Entry, Exchange, Outcome};
+use wire::visible::one_line;
+
+/// So much of a tool's result is kept, in bytes.
+const RESULT: usize = 2_000;
+
+/// The whole conversation. `outcome`: of the last turn, whose answer is no entry yet.
+pub(super) fn markdown(entries: &[Entry], outcome: Option<&Outcome>) -> String {
+    let mut out = String::from("# A conversation with respool chat\n");
+    for entry in entries {
+        let _ = match entry {
+            Entry::ClientMessage(message) | Entry::UserTurn(message) => {
+                writeln!(out, "\n## You\n\n{}", said(message))
+            }
+            Entry::Exchange(exchange) => write!(out, "{}", exchanged(exchange)),
+            Entry::Note(text) => writeln!(out, "\n_{}_", text.trim()),
+            Entry::Summary(text) => writeln!(out, "\n## What was done before, in short\n\n{}", text.trim()),
+        };
+    }
+    if let Some(outcome) = outcome {
+        let _ = writeln!(out, "\n## Assistant\n\n{}", outcome.text().trim());
+    }
+    out
+}
+
+/// How often the person has spoken.
+pub(super) fn turns(entries: &[Entry]) -> usize {
+    entries.iter().filter(|entry| matches!(entry, Entry::ClientMessage(_) | Entry::UserTurn(_))).count()
+}
+
+fn said(message: &Value) -> &str {
+    message["content"].as_str().unwrap_or_default().trim()
+}
+
+fn exchanged(exchange: &Exchange) -> String {
+    let mut out = String::new();
+    if !exchange.content.trim().is_empty() {
+        let _ = writeln!(out, "\n## Assistant\n\n{}", exchange.content.trim());
+    }
+    for call in &exchange.calls {
+        let _ = writeln!(out, "\n**{}** `{}`", call.name, one_line(&call.arguments, 300).replace('`', "'"));
+        if let Some(result) = exchange.results.iter().find(|result| result.id == call.id) {
+            let text = &result.text[..result.text.floor_char_boundary(RESULT)];
+            let cut = if text.len() < result.text.len() { "\n…" } else { "" };
+            let fence = "`".repeat(longest_fence(text).max(2) + 1);
+            let _ = writeln!(out, "\n{fence}\n{}{cut}\n{fence}", text.trim_end());
+        }
+    }
+    out
+}
+
+/// The longest row of backticks.
+fn longest_fence(text: &str) -> usize {
+    text.split(|c| c != '`').map(str::len).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent::{RequestedCall, ToolResult};
+    use serde_json::json;
+
+    #[test]
+    fn a_conversation_is_readable_markdown() {
+        let call = RequestedCall {
+            id: "1".into(),
+            name: "shell_command".into(),
+            arguments: r#"{"command":"ls"}"#.into(),
+            ..RequestedCall::default()
+        };
+        let result = ToolResult { id: "1".into(), ok: true, text: "a\n```\nb".into() };
+        let entries = [
+            Entry::ClientMessage(json!({"role": "user", "content": "Look."})),
+            Entry::Exchange(Exchange { calls: vec![call], results: vec![result], ..Exchange::default() }),
+        ];
+        let outcome = Outcome { content: "Two files.".into(), ..Outcome::default() };
+        let text = markdown(&entries, Some(&outcome));
+        assert_eq!(
+            text,
+            "# A conversation with respool chat\n\n## You\n\nLook.\n\n**shell_command** `{\"command\":\"ls\"}`\n\n````\na\n```\nb\n````\n\n## Assistant\n\nTwo files.\n"
+        );
+    }
+}

@@ -1,0 +1,208 @@
+//! Builds the agent of one run of an expert: its prompt, its tools and files, and which of its calls need approval. Called by `experts`
+//! and `execution`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::experts::{Expert, Experts, MODEL_PREFIX};
+use super::isolated::IsolatedFunctions;
+use super::notices::ConversationNotices;
+use super::operations::Operations;
+use super::prompt::system_prompt_with;
+use super::tools::{self, ExpertTools, Role};
+use super::workspace::Workspace;
+use ::tools::Tools;
+use agent::{Agent, AgentConfig, MadeCall, Notices, OnDisconnect, RunFacts, SettledCall, Supervision};
+use relay::Relay;
+
+/// How long a model may think about one reply.
+const MODEL_TIMEOUT: Duration = Duration::from_mins(5);
+/// How long one call of an operation may take, unless `[tools.timeouts]` says otherwise.
+const TOOL_TIMEOUT: Duration = Duration::from_mins(1);
+/// How long a run may work if its process has no timeout.
+pub(super) const RUN_TIMEOUT: Duration = Duration::from_hours(24);
+/// How long a conversation may work on one answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_mins(30);
+
+/// Prefix of the session names of conversations.
+const TALK: &str = "talk-";
+
+/// How experts reach their models.
+#[derive(Clone)]
+pub struct ModelAccesses {
+    /// For experts without a setting of their own.
+    pub default: ModelAccess,
+    /// By the expert's name.
+    pub by_name: BTreeMap<String, ModelAccess>,
+}
+
+/// How an expert reaches its model.
+#[derive(Clone)]
+pub struct ModelAccess {
+    /// The relay.
+    pub relay: Arc<Relay>,
+    /// The model's name.
+    pub model: String,
+    /// The model as the upstreams know it.
+    pub target: String,
+    /// Its window in tokens, if configured.
+    pub window: Option<u64>,
+    /// The name under which reasoning and progress leave; `None`: they do not.
+    pub reasoning: Option<&'static str>,
+}
+
+/// What a run of an expert is built from.
+pub(super) struct RunPlan<'a> {
+    /// Identifies the session, and therefore its files.
+    pub(super) session: &'a str,
+    /// The purpose of the run.
+    pub(super) role: Role,
+    /// Files that are preloaded.
+    pub(super) context: Vec<String>,
+    /// How long it may work.
+    pub(super) timeout: Duration,
+    /// What earlier attempts have done.
+    pub(super) settled: Vec<SettledCall>,
+    /// What the run itself has done so far, when it is resumed: it may write what it has read.
+    pub(super) calls: Vec<MadeCall>,
+    /// Nothing is changed outside.
+    pub(super) is_dry: bool,
+    /// The root of its files, if not the expert's own.
+    pub(super) root: Option<PathBuf>,
+}
+
+/// What the run of an expert and the runs of its isolated functions share.
+#[derive(Clone)]
+pub(super) struct AgentBase {
+    name: String,
+    config: AgentConfig,
+    access: ModelAccess,
+}
+
+impl AgentBase {
+    /// The same for the run of a function.
+    pub(super) fn of_function(&self, function: &str) -> Self {
+        Self { name: format!("{}/{function}", self.name), ..self.clone() }
+    }
+
+    pub(super) fn agent(self, prompt: String, tools: Arc<dyn Tools>, supervision: Supervision) -> Agent {
+        Agent {
+            name: self.name.into(),
+            config: self.config,
+            prompt: Some(prompt),
+            relay: self.access.relay,
+            tools,
+            target: self.access.target,
+            window: self.access.window,
+            reasoning: self.access.reasoning,
+            supervision,
+        }
+    }
+}
+
+/// The digest of the package and the session of a run that is a conversation.
+fn conversation_of(facts: &RunFacts) -> Option<(&str, &str)> {
+    facts.snapshot.split_once(' ').filter(|(_, session)| session.starts_with(TALK))
+}
+
+impl Experts {
+    /// The agent for a conversation with an expert.
+    pub fn agent(&self, name: &str) -> Option<Arc<Agent>> {
+        let expert = self.get(name)?;
+        let session = format!("{TALK}{:016x}", rand::random::<u64>());
+        self.keep_package(&expert);
+        Some(self.conversation(&expert, &session, Vec::new()))
+    }
+
+    fn conversation(&self, expert: &Expert, session: &str, calls: Vec<MadeCall>) -> Arc<Agent> {
+        let plan = RunPlan {
+            session,
+            role: Role::Conversation,
+            context: Vec::new(),
+            timeout: ANSWER_TIMEOUT,
+            settled: Vec::new(),
+            calls,
+            is_dry: false,
+            root: None,
+        };
+        self.agent_of(expert, plan).0
+    }
+
+    /// The agent that continues a conversation's run, with the package and session that it began with; `None` for other runs, and while
+    /// the expert is not installed.
+    ///
+    /// # Errors
+    /// When that package is no longer kept.
+    pub(super) fn returning(&self, name: &str, facts: RunFacts) -> Result<Option<Arc<Agent>>, String> {
+        let Some(expert) = self.get(name) else { return Ok(None) };
+        let Some((digest, session)) = conversation_of(&facts) else { return Ok(None) };
+        let expert = self.as_of(&expert, digest)?;
+        let session = session.to_owned();
+        Ok(Some(self.conversation(&expert, &session, facts.calls)))
+    }
+
+    /// Whether a run is a conversation, not work on an entry of the queue.
+    pub(super) fn is_conversation(facts: &RunFacts) -> bool {
+        conversation_of(facts).is_some()
+    }
+
+    /// An agent for one run, and its files.
+    pub(super) fn agent_of(&self, expert: &Expert, plan: RunPlan<'_>) -> (Arc<Agent>, Arc<Workspace>) {
+        let package = Arc::clone(&expert.package);
+        let RunPlan { session, role, context, timeout, settled, calls, is_dry, root } = plan;
+        let root = root.unwrap_or_else(|| self.config.state_of(expert.name()));
+        let files = Arc::new(Workspace::new(&root, Arc::clone(&package), session, &context));
+        if let Err(error) = files.prepare() {
+            tracing::error!(target: "respool::expert", expert = expert.name(), %error, "the state of an expert cannot be prepared");
+        }
+        files.recall(&calls);
+        let operations = Operations::new(&package, Arc::clone(&expert.bound), is_dry);
+        let prompt = system_prompt_with(&package, &operations.tiers());
+        let base = self.base(expert.name(), timeout);
+        let snapshot = format!("{} {session}", expert.digest);
+        let is_private = files.may_quote_private();
+        let functions = IsolatedFunctions {
+            base: base.clone(),
+            package: Arc::clone(&package),
+            bound: Arc::clone(&expert.bound),
+            root,
+            requester: role.requester(),
+            is_process: matches!(role, Role::Process { .. }),
+            settled: settled.clone(),
+            is_dry,
+            snapshot: snapshot.clone(),
+            is_private,
+        };
+        let expert_name = expert.name().to_owned();
+        let notices = ConversationNotices { expert: expert_name, is_function: false };
+        let supervision = Supervision {
+            notices: (role == Role::Conversation).then(|| Arc::new(notices) as Arc<dyn Notices>),
+            settled,
+            snapshot,
+            is_private,
+            children: Some(Arc::new(functions)),
+            ..tools::supervision(&package, &operations, &role, is_dry)
+        };
+        let own = ExpertTools::new(&package, operations, Arc::clone(&files), role);
+        (Arc::new(base.agent(prompt, Arc::new(own), supervision)), files)
+    }
+
+    fn base(&self, name: &str, timeout: Duration) -> AgentBase {
+        let config = self.config.of(name);
+        let access = self.access(name).clone();
+        let config = AgentConfig {
+            model: access.model.clone(),
+            upstream: config.upstream,
+            max_tokens: config.max_tokens.unwrap_or(self.config.max_tokens),
+            max_iterations: config.max_iterations.unwrap_or(self.config.max_iterations),
+            run_timeout: timeout,
+            model_timeout: MODEL_TIMEOUT,
+            tool_timeout: TOOL_TIMEOUT,
+            on_disconnect: OnDisconnect::Detach,
+            ..AgentConfig::default()
+        };
+        AgentBase { name: format!("{MODEL_PREFIX}{name}"), config, access }
+    }
+}

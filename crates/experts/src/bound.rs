@@ -1,0 +1,403 @@
+//! An abstract tool of a package, bound to the user's tools: which operations are offered to the model, under which names and schemas,
+//! and how one is called. Called by `tools` and `experts`.
+//!
+//! Operations stay declared while their server is down. The tier has been applied before a call arrives here, so the default of
+//! `[tools.policy]` does not ask again; its rules that deny or ask still apply.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde_json::{Map, Value, json};
+
+use super::bindings::{Binding, BindingType, Bindings};
+use super::component::{Operation, Tool};
+use super::diagnostic::{Diagnostic, Severity};
+use super::package::Package;
+use tools::{
+    Approver, Invocation, Prospect, Question, QuestionKind, ServerProblem, Sources, ToolError, ToolOutput,
+    ToolSet, ToolSpec, Tools as _,
+};
+
+/// The longest function name that model servers accept.
+const LONGEST_NAME: usize = 64;
+
+/// How long a command that a person runs waits for the first start of MCP servers.
+pub(super) const FIRST_START: Duration = Duration::from_secs(30);
+
+/// Why an expert's triggers are held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BindingProblem {
+    /// The abstract tool; empty if the problem concerns the whole file.
+    pub tool: String,
+    /// What is wrong, for people.
+    pub text: String,
+    /// True if somebody has to change something; otherwise it may resolve itself.
+    pub is_final: bool,
+}
+
+impl fmt::Display for BindingProblem {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.tool.is_empty() {
+            write!(out, "{}: ", self.tool)?;
+        }
+        out.write_str(&self.text)
+    }
+}
+
+/// One abstract tool, bound.
+pub(super) struct BoundTool {
+    name: String,
+    /// The package's file; `None`: all of the server's operations are offered.
+    declared: Option<Tool>,
+    binding: Binding,
+    /// `None` if its source cannot be opened.
+    set: Option<ToolSet>,
+}
+
+/// An operation on offer.
+#[derive(Clone, Debug)]
+pub(super) struct OfferedOperation {
+    /// `tool.operation`, as policies and people call it.
+    pub(super) title: String,
+    /// As the model sees it, under the name `tool__operation`.
+    pub(super) spec: ToolSpec,
+    /// A rule of `[tools.policy]` asks before it runs.
+    pub(super) owner_asks: bool,
+    /// The tool's name in the configuration.
+    configured: String,
+}
+
+impl OfferedOperation {
+    /// Whether both stand for the same tool of the same server.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.title == other.title && self.configured == other.configured
+    }
+}
+
+/// The tools of a package, bound as the user says, and what keeps them from being ready. Servers are started without waiting for them.
+pub(super) fn bind(
+    package: &Package,
+    bindings: &Bindings,
+    sources: &Sources,
+) -> (Vec<BoundTool>, Vec<BindingProblem>) {
+    let (mut tools, mut problems) = (Vec::new(), Vec::new());
+    for name in package.manifest.tools.items.iter().map(|name| &name.value) {
+        let declared = package.offered_tools().find(|tool| tool.name.value == *name).cloned();
+        let problem = |text: String| BindingProblem { tool: name.clone(), text, is_final: true };
+        let Some(binding) = bindings.tools.get(name).cloned() else {
+            let expert = &package.manifest.name.value;
+            problems
+                .push(problem(format!("it is not bound: run `respool expert bind {expert} {name} SERVER`")));
+            tools.push(BoundTool { name: name.clone(), declared, binding: Binding::default(), set: None });
+            continue;
+        };
+        let operations = declared.iter().flat_map(|tool| &tool.operations.items);
+        let operations: Vec<String> = operations.map(|operation| operation.name.clone()).collect();
+        let set = match sources.select_now(&binding.wanted(&operations)) {
+            Ok(set) => Some(set),
+            Err(whys) => {
+                problems.push(problem(whys.join("; ")));
+                None
+            }
+        };
+        tools.push(BoundTool { name: name.clone(), declared, binding, set });
+    }
+    (tools, problems)
+}
+
+/// What phase 2 of validation finds.
+#[derive(Clone, Debug, Default)]
+pub struct BindingCheck {
+    /// What keeps the expert from being ready.
+    pub problems: Vec<BindingProblem>,
+    /// Where the tool files and the servers disagree; this does not keep the expert from being ready.
+    pub mismatches: Vec<String>,
+    /// Tools and what they are bound to.
+    pub bound: Vec<(String, String)>,
+}
+
+/// Checks a package's bindings against what the configuration offers.
+pub async fn check_binding(package: &Package, text: &str, sources: &Sources) -> BindingCheck {
+    let (bindings, mut problems, mut mismatches) = read(text, package);
+    let (tools, unbound) = bind(package, &bindings, sources);
+    problems.extend(unbound);
+    await_sources(&tools, sources, FIRST_START).await;
+    problems.extend(tools.iter().filter_map(|tool| tool.problem(sources)));
+    problems.extend(clashes(&tools));
+    let bound = tools.iter().filter_map(BoundTool::target);
+    mismatches.extend(tools.iter().flat_map(BoundTool::mismatches));
+    BindingCheck {
+        problems,
+        mismatches,
+        bound: bound.map(|(tool, target)| (tool.to_owned(), target.to_owned())).collect(),
+    }
+}
+
+/// Waits, at most this long, until the servers of the tools have started or failed, and checks that the gateway is reachable if one is
+/// needed.
+pub(super) async fn await_sources(tools: &[BoundTool], sources: &Sources, limit: Duration) {
+    let gateway = async {
+        if tools.iter().any(BoundTool::is_at_gateway) {
+            sources.look_at_gateway().await;
+        }
+    };
+    tokio::join!(sources.await_servers(tools.iter().filter_map(BoundTool::server), limit), gateway);
+}
+
+/// The model cannot distinguish operations with the same name: reports a problem for each such name.
+pub(super) fn clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
+    let mut seen: BTreeMap<String, OfferedOperation> = BTreeMap::new();
+    let mut problems = Vec::new();
+    for tool in tools {
+        for operation in tool.operations() {
+            let first = seen.entry(operation.spec.name.clone()).or_insert_with(|| operation.clone());
+            if !first.is_same(&operation) {
+                let is_one_title = first.title == operation.title;
+                let named = |one: &OfferedOperation| {
+                    if is_one_title {
+                        format!("{} ({})", one.title, one.configured)
+                    } else {
+                        one.title.clone()
+                    }
+                };
+                let text = format!(
+                    "{} and {} have the same name {} for the model: map one of them to another name in bindings.yaml, or leave it out of the tool's file",
+                    named(&operation),
+                    named(first),
+                    operation.spec.name
+                );
+                problems.push(BindingProblem { tool: tool.name.clone(), text, is_final: true });
+            }
+        }
+    }
+    problems
+}
+
+/// Reads the text of a file of bindings for a package. Its errors keep the expert from being ready, its warnings do not. Both go to the
+/// log, so neither quotes a line, which may hold a secret that does not belong there.
+pub(super) fn read(text: &str, package: &Package) -> (Bindings, Vec<BindingProblem>, Vec<String>) {
+    let (bindings, findings) = Bindings::read(text);
+    let (errors, warnings): (Vec<_>, Vec<_>) =
+        findings.iter().partition(|finding| finding.severity == Severity::Error);
+    let problem = |text: String| BindingProblem { tool: String::new(), text, is_final: true };
+    let problems = errors.into_iter().map(|finding| problem(finding.in_one_line())).collect();
+    let mut warnings: Vec<String> = warnings.into_iter().map(Diagnostic::in_one_line).collect();
+    warnings.extend(bindings.strays(package));
+    (bindings, problems, warnings)
+}
+
+/// A tool of a package that is not bound.
+#[cfg(test)]
+pub(super) fn unbound(declared: Tool) -> BoundTool {
+    let name = declared.name.value.clone();
+    BoundTool { name, declared: Some(declared), binding: Binding::default(), set: None }
+}
+
+impl BoundTool {
+    /// The MCP server that it is bound to, if configured.
+    pub(super) fn server(&self) -> Option<&str> {
+        let is_mcp = self.set.is_some() && self.binding.kind == BindingType::Mcp;
+        is_mcp.then_some(self.binding.server.as_str())
+    }
+
+    /// True if its operations are at OpenClaw's gateway, and that is configured.
+    pub(super) fn is_at_gateway(&self) -> bool {
+        self.set.is_some() && self.binding.kind == BindingType::Gateway
+    }
+
+    fn source_problem(&self, sources: &Sources) -> Option<ServerProblem> {
+        match self.server() {
+            Some(server) => sources.mcp_problem(server),
+            None if self.is_at_gateway() => sources.gateway_problem(),
+            None => None,
+        }
+    }
+
+    /// True while its server is starting for the first time.
+    pub(super) fn is_starting(&self, sources: &Sources) -> bool {
+        self.source_problem(sources).is_some_and(|problem| problem.prospect == Prospect::Starting)
+    }
+
+    /// Why it cannot be called at the moment, although it is bound.
+    pub(super) fn problem(&self, sources: &Sources) -> Option<BindingProblem> {
+        let ServerProblem { text, prospect } = self.source_problem(sources)?;
+        let what = self
+            .server()
+            .map_or("OpenClaw's gateway".to_owned(), |server| format!("its MCP server {server}"));
+        let text = format!("{what} cannot be reached: {text}");
+        Some(BindingProblem { tool: self.name.clone(), text, is_final: prospect == Prospect::Unusable })
+    }
+
+    /// What the tool file and the server disagree about, for people. Empty until the server has been up once.
+    pub(super) fn mismatches(&self) -> Vec<String> {
+        let (Some(set), Some(declared)) = (&self.set, &self.declared) else { return Vec::new() };
+        let known = set.all_configured();
+        if known.is_empty() {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        for operation in &declared.operations.items {
+            let title = format!("{}.{}", self.name, operation.name);
+            let own = self.binding.configured(&operation.name);
+            match known.get(&own) {
+                None => found.push(format!(
+                    "{title}: {} has no {own}; it has {}",
+                    self.binding.target(),
+                    known.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
+                )),
+                Some(spec) => found.extend(differing(&title, operation, &spec.parameters)),
+            }
+        }
+        found
+    }
+
+    /// The name of what it is bound to; empty if it is not bound.
+    pub(super) fn target(&self) -> Option<(&str, &str)> {
+        let is_bound = self.binding != Binding::default();
+        is_bound.then(|| (self.name.as_str(), self.binding.target()))
+    }
+
+    /// The operations that are offered.
+    pub(super) fn operations(&self) -> Vec<OfferedOperation> {
+        let known = self.set.as_ref().map(ToolSet::all_configured).unwrap_or_default();
+        match &self.declared {
+            Some(tool) => {
+                let operations = tool.operations.items.iter();
+                operations.map(|operation| self.declared_operation(operation, &known)).collect()
+            }
+            None => self.all_operations(known),
+        }
+    }
+
+    /// The server's schema with the package's description; until the server has been up once, the inputs from the tool file.
+    fn declared_operation(
+        &self,
+        operation: &Operation,
+        known: &BTreeMap<String, ToolSpec>,
+    ) -> OfferedOperation {
+        let configured = self.binding.configured(&operation.name);
+        let mut spec = known.get(&configured).cloned().unwrap_or_else(|| ToolSpec {
+            name: String::new(),
+            description: String::new(),
+            parameters: assumed_schema(operation),
+            is_repeatable: false,
+            timeout: None,
+            result_limit: None,
+        });
+        if let Some(description) = operation.description.as_ref().filter(|text| !text.trim().is_empty()) {
+            spec.description.clone_from(description);
+        }
+        self.offered(&operation.name, spec, configured)
+    }
+
+    /// Without a tool file, everything that the server has is offered.
+    fn all_operations(&self, known: BTreeMap<String, ToolSpec>) -> Vec<OfferedOperation> {
+        let prefix = format!("mcp:{}/", self.binding.server);
+        let offered = known.into_iter().filter_map(|(configured, spec)| {
+            let own = configured.strip_prefix(&prefix).unwrap_or(&configured).to_owned();
+            let mut renamed = self.binding.operations.iter().filter(|(_, server)| **server == own);
+            let operation = match renamed.next() {
+                Some((operation, _)) => operation.as_str(),
+                // The user gave its name to another tool of the server.
+                None if self.binding.operations.contains_key(&own) => return None,
+                None => own.as_str(),
+            };
+            Some(self.offered(operation, spec, configured.clone()))
+        });
+        offered.collect()
+    }
+
+    fn offered(&self, operation: &str, spec: ToolSpec, configured: String) -> OfferedOperation {
+        let called = Some(spec.name.as_str()).filter(|called| !called.is_empty());
+        let owner_asks = self.set.as_ref().is_some_and(|set| set.asks_before(&configured, called));
+        let spec = ToolSpec { name: function_name(&self.name, operation), ..spec };
+        OfferedOperation { title: format!("{}.{operation}", self.name), spec, owner_asks, configured }
+    }
+
+    /// The abstract tool's name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Calls an operation. `approver`: the person who consented to it, if consent was needed.
+    pub(super) async fn call(
+        &self,
+        operation: &OfferedOperation,
+        invocation: &Invocation,
+        approver: Option<&dyn Approver>,
+    ) -> Result<ToolOutput, ToolError> {
+        let Some(set) = &self.set else {
+            return Err(ToolError::Unreachable(format!(
+                "the tool {} of this expert is not bound",
+                self.name
+            )));
+        };
+        let Some(spec) = set.configured(&operation.configured) else {
+            let what = format!("{} offers no {} now", self.binding.target(), operation.configured);
+            return Err(ToolError::Unreachable(what));
+        };
+        let invocation = Invocation { name: spec.name, ..invocation.clone() };
+        let by = approver.and_then(Approver::consented);
+        set.call(&invocation, Some(&DecidedByTier { by })).await
+    }
+}
+
+/// The name under which the model calls an operation.
+pub(super) fn function_name(tool: &str, operation: &str) -> String {
+    let whole = format!("{tool}__{operation}");
+    whole
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' })
+        .take(LONGEST_NAME)
+        .collect()
+}
+
+/// A schema from the names of the inputs alone.
+fn assumed_schema(operation: &Operation) -> Value {
+    let properties: Map<String, Value> =
+        operation.inputs.iter().map(|name| (name.clone(), json!({}))).collect();
+    json!({"type": "object", "properties": properties})
+}
+
+/// Inputs in the tool file that the server does not know.
+fn differing(title: &str, operation: &Operation, schema: &Value) -> Option<String> {
+    let known = schema["properties"].as_object()?;
+    let missing: Vec<&str> =
+        operation.inputs.iter().map(String::as_str).filter(|name| !known.contains_key(*name)).collect();
+    (!missing.is_empty()).then(|| {
+        let known: Vec<&str> = known.keys().map(String::as_str).collect();
+        format!("{title}: the server takes no {}; it takes {}", missing.join(", "), known.join(", "))
+    })
+}
+
+/// By binding a tool and installing a package, the owner consents to what the tiers allow, unless a rule of the policy applies to the
+/// call. A call that a rule asks about runs only with a person's consent to it.
+struct DecidedByTier<'a> {
+    /// The person who consented to this call.
+    by: Option<&'a str>,
+}
+
+impl Approver for DecidedByTier<'_> {
+    fn consented(&self) -> Option<&str> {
+        self.by.or(Some("tier of the package"))
+    }
+
+    fn is_person(&self) -> bool {
+        self.by.is_some()
+    }
+
+    fn refusal(&self) -> &'static str {
+        "a rule of tools.policy asks about this call, and no person has agreed to it: the package's owner can give the operation the tier `confirm`"
+    }
+
+    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
+        let is_decided = question.kind == QuestionKind::Call && (self.by.is_some() || question.is_by_default);
+        Box::pin(std::future::ready(is_decided))
+    }
+}
+
+/// Shared by the runs of an expert.
+pub(super) type BoundTools = Arc<Vec<BoundTool>>;

@@ -1,0 +1,298 @@
+//! Executes one claimed entry of the queue: begins or resumes an attempt, waits for its end, and acts on the result.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::task::{self, ContextFile, History, Task};
+use super::verdict::{self, Verdict};
+use super::{Worker, now};
+use crate::assembly::{RUN_TIMEOUT, RunPlan};
+use crate::component::Process;
+use crate::delivery::MessageKind;
+use crate::experts::Expert;
+use crate::invocation::Invocation;
+use crate::package::Package;
+use crate::settings::{Delivery, Execution};
+use crate::tools::Role;
+use crate::workspace::Workspace;
+use agent::{AgentRequest, FactsError, MadeCall, Outcome, RunFacts, RunOptions, Watch, WatchEvent, WorkEnd};
+use store::{Claimed, EntryEnd, MessageFilter, Queue as _, StoreError};
+
+/// The session that the triggers of the main session share.
+pub(super) const MAIN_SESSION: &str = "main";
+/// The most results of the main session that an invocation gets.
+const SESSION_RESULTS: usize = 10;
+/// The most results that are searched for them.
+const MOST_RESULTS: usize = 100;
+
+/// The tag that marks the entry's runs.
+pub(super) fn fingerprint(invocation: &Invocation) -> String {
+    format!("invocation:{}", invocation.id)
+}
+
+/// What an attempt works with.
+pub(super) struct Attempt<'a> {
+    pub(super) claimed: &'a Claimed,
+    pub(super) invocation: &'a Invocation,
+    pub(super) expert: Arc<Expert>,
+    pub(super) package: Arc<Package>,
+    pub(super) process: Process,
+    pub(super) execution: Execution,
+    pub(super) delivery: Delivery,
+    pub(super) inputs: Value,
+    pub(super) scratchpad: Option<String>,
+}
+
+impl Worker {
+    /// Executes a claimed entry until it has ended, is returned to the queue, or waits for a person.
+    pub(super) async fn execute(&self, claimed: &Claimed) -> Result<(), StoreError> {
+        let invocation = match Invocation::read(&claimed.payload) {
+            Ok(invocation) => invocation,
+            Err(why) => return self.end(claimed, EntryEnd::DeadLetter, why).await,
+        };
+        let Some(expert) = self.experts.get(&invocation.expert) else {
+            // The expert was removed a moment ago; its entries wait in case it comes back.
+            return self
+                .store
+                .give_back_entry(&claimed.lease, now() + 60_000, "the expert is not installed")
+                .await
+                .map(drop);
+        };
+        // What has begun here goes on here, also when a gateway was configured meanwhile. A replayed dead letter has begun, too.
+        let is_replay = invocation.id != claimed.lease.entry;
+        let is_begun = is_replay || claimed.run.is_some() || claimed.attempt > 1;
+        if !is_begun && self.hand_to_main_session(claimed, &invocation).await? {
+            return Ok(());
+        }
+        // What has not begun has no history.
+        let history = async {
+            if is_begun { self.history(claimed, &invocation).await } else { Ok((Vec::new(), None)) }
+        };
+        let (earlier, facts) = match history.await {
+            Ok(history) => history,
+            Err(FactsError::Store(error)) => return Err(error),
+            Err(error @ FactsError::Unreadable(_)) => {
+                return self.abandon(claimed, &invocation, &error.to_string()).await;
+            }
+        };
+        // A resumed attempt uses the package that it began with.
+        let snapshot = facts.as_ref().and_then(|facts| facts.snapshot.split(' ').next());
+        let expert = match snapshot {
+            None => expert,
+            Some(digest) => match self.experts.as_of(&expert, digest) {
+                Ok(expert) => expert,
+                Err(why) => return self.abandon(claimed, &invocation, &why).await,
+            },
+        };
+        let package = Arc::clone(&expert.package);
+        let Some(process) = package.process(&invocation.process).cloned() else {
+            let why = format!("{} has no process {} any more", invocation.expert, invocation.process);
+            return self.abandon(claimed, &invocation, &why).await;
+        };
+        let mut attempt = Attempt::new(claimed, &invocation, expert, package, process);
+        attempt.scratchpad = self.claimed_scratchpad(&attempt).await?;
+        match self.outcome(&attempt, facts, &earlier).await? {
+            Some(outcome) => self.conclude(&attempt, &outcome).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Reads all earlier runs of the invocation, and the run that this attempt continues, if there is one.
+    async fn history(
+        &self,
+        claimed: &Claimed,
+        invocation: &Invocation,
+    ) -> Result<(Vec<RunFacts>, Option<RunFacts>), FactsError> {
+        let agents = &self.experts.agents;
+        let all = agents.facts_of(&fingerprint(invocation)).await?;
+        let continued = match claimed.run.as_ref().filter(|_| claimed.is_continued) {
+            Some(run) => agents.read_facts(run).await?,
+            None => None,
+        };
+        Ok((all, continued))
+    }
+
+    /// How the attempt ended; `None` if it waits for a person or was left to another process.
+    async fn outcome(
+        &self,
+        attempt: &Attempt<'_>,
+        facts: Option<RunFacts>,
+        earlier: &[RunFacts],
+    ) -> Result<Option<Outcome>, StoreError> {
+        if let Some(outcome) = facts.as_ref().and_then(|facts| facts.outcome.clone()) {
+            // The process ended after the run but before acting on its result.
+            return Ok(Some(outcome));
+        }
+        let options =
+            RunOptions { is_detached: true, is_durable: true, lease: Some(attempt.claimed.lease.clone()) };
+        let watch = match attempt.claimed.run.as_ref().zip(facts) {
+            Some((run, facts)) => {
+                let plan = RunPlan { calls: facts.calls, ..attempt.plan(Vec::new()) };
+                let (agent, _) = self.experts.agent_of(&attempt.expert, plan);
+                match self.experts.agents.resume_as(&agent, run, options).await {
+                    Ok(watch) => watch,
+                    Err(why) => {
+                        tracing::warn!(target: "respool::expert", run_id = run, why, "the attempt cannot go on here");
+                        return Ok(self.experts.agents.facts(run).await.and_then(|facts| facts.outcome));
+                    }
+                }
+            }
+            None => self.begun(attempt, earlier, options).await?,
+        };
+        self.ended(attempt, watch).await
+    }
+
+    /// Begins an attempt as a new run.
+    async fn begun(
+        &self,
+        attempt: &Attempt<'_>,
+        earlier: &[RunFacts],
+        options: RunOptions,
+    ) -> Result<Watch, StoreError> {
+        let stands_for = fingerprint(attempt.invocation);
+        let calls: Vec<MadeCall> = earlier.iter().flat_map(|facts| facts.calls.clone()).collect();
+        let settled = verdict::settled(&calls);
+        let (agent, files) = self.experts.agent_of(&attempt.expert, attempt.plan(settled));
+        let failure =
+            earlier.last().and_then(|facts| facts.outcome.as_ref()).map(|outcome| reason(outcome, attempt));
+        let log: &[MadeCall] = if attempt.execution.resume { &calls } else { &[] };
+        let history =
+            History { log, failure: failure.as_deref(), session: self.session_so_far(attempt).await? };
+        let text = attempt.task(&files, history);
+        self.experts.keep_package(&attempt.expert);
+        self.experts.agents.start_run(&agent, AgentRequest::of_work(&text, &stands_for), options).await
+    }
+
+    /// What the expert has delivered in the main session so far, newest first; nothing for other invocations.
+    async fn session_so_far(&self, attempt: &Attempt<'_>) -> Result<Vec<Value>, StoreError> {
+        if !attempt.invocation.origin.is_main_session() {
+            return Ok(Vec::new());
+        }
+        let filter = MessageFilter {
+            expert: Some(attempt.expert.name().to_owned()),
+            kind: Some(MessageKind::Result.as_str().to_owned()),
+            entry: None,
+        };
+        let mut results = Vec::new();
+        for row in self.store.messages(filter, MOST_RESULTS).await? {
+            let Some(entry) = row.message.entry.as_deref() else { continue };
+            let entry = self.store.entry(entry).await?;
+            let invocation = entry.and_then(|entry| Invocation::read(&entry.payload).ok());
+            if invocation.is_some_and(|invocation| invocation.origin.is_main_session()) {
+                let body: Value = serde_json::from_str(&row.message.body).unwrap_or_default();
+                results.push(json!({"process": body["process"], "result": body[row.message.kind.as_str()]}));
+            }
+            if results.len() == SESSION_RESULTS {
+                break;
+            }
+        }
+        Ok(results)
+    }
+
+    async fn ended(&self, attempt: &Attempt<'_>, mut watch: Watch) -> Result<Option<Outcome>, StoreError> {
+        let ended = loop {
+            if let WatchEvent::End(ended) = watch.next().await {
+                break ended;
+            }
+        };
+        match &ended.end {
+            WorkEnd::Finished(outcome) => Ok(Some(outcome.clone())),
+            WorkEnd::AwaitingApproval(request) => {
+                self.post_drafts(attempt).await?;
+                self.post(attempt.asked(request)).await?;
+                let note = format!("waits for the approval {}", request.id);
+                self.store.hold(&attempt.claimed.lease, note).await?;
+                Ok(None)
+            }
+            WorkEnd::Suspended(_) | WorkEnd::Left => Ok(None),
+        }
+    }
+}
+
+/// Why an attempt failed, for the next one.
+fn reason(outcome: &Outcome, attempt: &Attempt<'_>) -> String {
+    match verdict::verdict(outcome, &attempt.process.outputs.items) {
+        Verdict::Failed { reason, .. } => reason,
+        _ => String::new(),
+    }
+}
+
+impl<'a> Attempt<'a> {
+    pub(super) fn new(
+        claimed: &'a Claimed,
+        invocation: &'a Invocation,
+        expert: Arc<Expert>,
+        package: Arc<Package>,
+        process: Process,
+    ) -> Self {
+        let (inputs, absent) = invocation.inputs(&process.inputs.items);
+        for name in absent {
+            tracing::warn!(target: "respool::expert", entry = claimed.lease.entry, process = process.name.value, input = name,
+                "the payload has no value for an input of the process; it is null");
+        }
+        let scratchpad = process.scratchpad.as_ref().and_then(|pattern| {
+            let path = task::scratchpad(&pattern.value, &inputs);
+            path.inspect_err(|why| tracing::error!(target: "respool::expert", entry = claimed.lease.entry, why, "the process has no scratchpad")).ok()
+        });
+        Self {
+            execution: Execution::resolve(&package.manifest.execution, &process.execution),
+            delivery: Delivery::resolve(&package.manifest.delivery, &process.delivery),
+            claimed,
+            invocation,
+            expert,
+            package,
+            process,
+            inputs,
+            scratchpad,
+        }
+    }
+
+    fn context(&self) -> Vec<String> {
+        self.process.context.items.iter().map(|path| path.value.clone()).collect()
+    }
+
+    /// The session, which determines the files with `scope: session`: without a gateway, the triggers of the main session share one per
+    /// expert.
+    pub(super) fn session(&self) -> &str {
+        if self.invocation.origin.is_main_session() { MAIN_SESSION } else { &self.invocation.id }
+    }
+
+    pub(super) fn plan(&self, settled: Vec<agent::SettledCall>) -> RunPlan<'_> {
+        RunPlan {
+            session: self.session(),
+            role: Role::Process {
+                name: self.process.name.value.clone(),
+                outputs: self.process.outputs.items.clone(),
+            },
+            context: self.context(),
+            timeout: self.execution.timeout.as_ref().map_or(RUN_TIMEOUT, crate::Length::length),
+            settled,
+            calls: Vec::new(),
+            is_dry: false,
+            root: None,
+        }
+    }
+
+    /// Whether its runs may quote private knowledge.
+    pub(super) fn is_private(&self) -> bool {
+        Workspace::new(Path::new(""), Arc::clone(&self.package), "", &self.context()).may_quote_private()
+    }
+
+    pub(super) fn task(&self, files: &Workspace, history: History<'_>) -> String {
+        let read = |path: String| {
+            let text = files.read(&path).unwrap_or_else(|why| format!("[{why}]"));
+            ContextFile { text, is_of_package: files.is_of_package(&path), path }
+        };
+        let scratchpad = self.scratchpad.clone().map(|path| {
+            let is_there = files.exists(&path);
+            (path, is_there)
+        });
+        let context = self.context().into_iter().map(read).collect();
+        let attempt = self.claimed.attempt;
+        let tools = self.package.manifest.tools.items.iter().map(|name| name.value.clone()).collect();
+        let (name, body, inputs) = (&self.process.name.value, &self.process.body, &self.inputs);
+        Task { name, body, tools, inputs, context, scratchpad, attempt, history }.text()
+    }
+}

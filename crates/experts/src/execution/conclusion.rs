@@ -1,0 +1,251 @@
+//! Acts on the end of an attempt: posts results, drafts and questions, and retries or ends the entry. Doing it again has the same effect:
+//! messages have fixed ids, and an entry ends once.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::attempt::{Attempt, fingerprint};
+use super::lateness::late_id;
+use super::scratchpad::Scratchpads;
+use super::verdict::{self, Next, Verdict};
+use super::{Worker, now};
+use crate::delivery::{Message, MessageKind};
+use crate::experts::Experts;
+use crate::invocation::{Invocation, Origin};
+use crate::settings::SlaBreach;
+use crate::workspace::Workspace;
+use agent::{ApprovalRequest, CallOutcome, Outcome};
+use store::{Claimed, EntryEnd, Queue as _, StoreError};
+
+/// What lists say of an attempt that may quote private knowledge. The escalation has the whole reason; it is kept even if nobody gets it.
+fn withheld(outcome: &Outcome) -> String {
+    let what = match &outcome.failure {
+        Some(failure) => format!("the attempt failed ({})", failure.code),
+        None => "the attempt failed".to_owned(),
+    };
+    format!("{what}; the reason is withheld from lists, because it may quote private knowledge")
+}
+
+/// An attempt that failed.
+struct Failed {
+    /// Why, for the person it is escalated to.
+    reason: String,
+    /// The same, for lists.
+    noted: String,
+    may_retry: bool,
+}
+
+impl Worker {
+    /// Acts on the end of an attempt. Doing it again has the same effect.
+    pub(super) async fn conclude(&self, attempt: &Attempt<'_>, outcome: &Outcome) -> Result<(), StoreError> {
+        let drafts = self.post_drafts(attempt).await?;
+        match verdict::verdict(outcome, &attempt.process.outputs.items) {
+            Verdict::Done(results) => {
+                let mut body =
+                    verdict::delivered(&results, &attempt.process.outputs.items, &attempt.delivery);
+                if !drafts.is_empty() {
+                    body["drafts"] = drafts.into();
+                }
+                self.post_result(attempt, body).await?;
+                attempt.clear_scratch(&self.experts);
+                self.end(attempt.claimed, EntryEnd::Done, "done".to_owned()).await
+            }
+            Verdict::Escalated(mut what) => {
+                if let Some((late, what)) = self.report_if_late(attempt).await?.zip(what.as_object_mut()) {
+                    what.insert("late".to_owned(), late);
+                }
+                self.post(attempt.message(MessageKind::Escalation, "escalated", what)).await?;
+                self.end(attempt.claimed, EntryEnd::Done, "escalated to a person".to_owned()).await
+            }
+            Verdict::Cancelled => {
+                self.end(attempt.claimed, EntryEnd::Failed, "it was cancelled".to_owned()).await
+            }
+            Verdict::Failed { reason, may_retry } => {
+                let noted = if attempt.is_private() { withheld(outcome) } else { reason.clone() };
+                self.failed(attempt, Failed { reason, noted, may_retry }).await
+            }
+        }
+    }
+
+    async fn post_result(&self, attempt: &Attempt<'_>, mut body: Value) -> Result<(), StoreError> {
+        if let Some(late) = self.report_if_late(attempt).await? {
+            body["late"] = late;
+        }
+        self.post(attempt.message(MessageKind::Result, "result", body)).await
+    }
+
+    /// How late an invocation ends; if the package wants one, an escalation is posted once.
+    async fn report_if_late(&self, attempt: &Attempt<'_>) -> Result<Option<Value>, StoreError> {
+        let took = now().saturating_sub(attempt.invocation.asked);
+        let Some((late, breach)) = verdict::lateness(&attempt.delivery, took) else { return Ok(None) };
+        if breach == SlaBreach::Escalate {
+            let id = late_id(&attempt.claimed.lease.entry);
+            let message = attempt.message(MessageKind::Escalation, "late", late.clone());
+            self.post(Message { id, ..message }).await?;
+        }
+        Ok(Some(late))
+    }
+
+    async fn failed(&self, attempt: &Attempt<'_>, failed: Failed) -> Result<(), StoreError> {
+        let Failed { reason, mut noted, may_retry } = failed;
+        let number = attempt.claimed.attempt;
+        match verdict::after_failure(&attempt.execution, number, may_retry) {
+            Next::Retry(pause) => {
+                let note = format!("attempt {number} failed: {noted}");
+                tracing::warn!(target: "respool::expert", expert = attempt.expert.name(), entry = attempt.claimed.lease.entry,
+                    process = attempt.process.name.value, attempt = number, pause_ms = pause, "an attempt failed");
+                self.store.retry_at(&attempt.claimed.lease, now() + pause, note).await.map(drop)
+            }
+            Next::End { end, escalates } => {
+                tracing::error!(target: "respool::expert", expert = attempt.expert.name(), entry = attempt.claimed.lease.entry,
+                    process = attempt.process.name.value, attempts = number, on_failure = attempt.execution.on_failure.as_str(), "a process failed");
+                let late = self.report_if_late(attempt).await?;
+                let is_private = attempt.is_private();
+                if escalates || is_private {
+                    let mut what = json!({"reason": reason, "context": attempt.inputs, "attempts": number,
+                        "recommendation": "Look at what failed, and start the process again or do it by hand."});
+                    if let Some(late) = late {
+                        what["late"] = late;
+                    }
+                    let message = attempt.message(MessageKind::Escalation, "failed", what);
+                    if is_private {
+                        let _ = write!(noted, ": `respool expert outbox show {}` shows it", message.id);
+                    }
+                    if escalates {
+                        self.post(message).await?;
+                    } else {
+                        // It is not delivered, only kept for whoever looks.
+                        self.store.keep_message(message.into_row(), now()).await?;
+                    }
+                }
+                self.end(attempt.claimed, end, noted).await
+            }
+        }
+    }
+
+    /// Posts the drafts that were handed over so far, and returns them.
+    pub(super) async fn post_drafts(&self, attempt: &Attempt<'_>) -> Result<Vec<Value>, StoreError> {
+        let all = self.experts.agents.facts_of(&fingerprint(attempt.invocation)).await;
+        let all = all.map_err(|error| StoreError(error.to_string()))?;
+        let drafts =
+            all.iter().flat_map(|facts| &facts.calls).filter(|made| made.outcome == CallOutcome::HandedOver);
+        let mut posted = Vec::new();
+        for made in drafts {
+            let inputs: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
+            let body = json!({"operation": made.call.name.replacen("__", ".", 1), "inputs": inputs});
+            if posted.contains(&body) {
+                continue;
+            }
+            // A replay has another entry but is the same work, whose draft was handed over before.
+            let id = format!("{}:draft-{}", attempt.invocation.id, posted.len() + 1);
+            let message = Message { id, ..attempt.message(MessageKind::Draft, "draft", body.clone()) };
+            if attempt.package.manifest.policy.on_manual_ready {
+                self.post(message).await?;
+            } else {
+                self.store.keep_message(message.into_row(), now()).await?;
+            }
+            posted.push(body);
+        }
+        Ok(posted)
+    }
+
+    pub(super) async fn post(&self, message: Message) -> Result<(), StoreError> {
+        let is_new = self.store.post(message.into_row(), now()).await?;
+        if is_new {
+            self.experts.delivery_stirred.notify_one();
+        }
+        Ok(())
+    }
+
+    pub(super) async fn end(&self, claimed: &Claimed, end: EntryEnd, note: String) -> Result<(), StoreError> {
+        self.store.complete(&claimed.lease, end, note, now()).await.map(drop)
+    }
+
+    /// Ends an attempt that cannot continue because the package it began with is gone; a replay begins with the new one. Approved calls
+    /// are not made, and a person is notified.
+    pub(super) async fn abandon(
+        &self,
+        claimed: &Claimed,
+        invocation: &Invocation,
+        why: &str,
+    ) -> Result<(), StoreError> {
+        let (entry, process) = (&claimed.lease.entry, &invocation.process);
+        tracing::error!(target: "respool::expert", expert = invocation.expert, entry, process, why, "an attempt cannot go on; it is a dead letter now");
+        let message = Message {
+            id: format!("{entry}:lost"),
+            expert: invocation.expert.clone(),
+            entry: entry.clone(),
+            process: process.clone(),
+            kind: MessageKind::Escalation,
+            body: json!({"reason": format!("The attempt cannot go on: {why}."), "context": invocation.payload,
+                "recommendation": format!("Start it again with the installed version: respool expert dead-letters replay {entry}")}),
+        };
+        self.post(message).await?;
+        self.end(claimed, EntryEnd::DeadLetter, why.to_owned()).await?;
+        // Last, because it would end the entry as cancelled.
+        if let Some(run) = &claimed.run {
+            self.experts.agents.cancel(run).await?;
+        }
+        Ok(())
+    }
+
+    /// Hands a trigger with `session: main` to the main agent's session, if it can be reached; that agent delegates back to the expert.
+    pub(super) async fn hand_to_main_session(
+        &self,
+        claimed: &Claimed,
+        invocation: &Invocation,
+    ) -> Result<bool, StoreError> {
+        let Origin::Trigger { name, .. } = &invocation.origin else { return Ok(false) };
+        if !invocation.origin.is_main_session() || !self.experts.has_gateway() {
+            return Ok(false);
+        }
+        let message = Message {
+            id: format!("{}:task", invocation.id),
+            expert: invocation.expert.clone(),
+            entry: claimed.lease.entry.clone(),
+            process: invocation.process.clone(),
+            kind: MessageKind::Task,
+            body: json!({"trigger": name, "payload": invocation.payload, "inputs": invocation.mapped}),
+        };
+        self.post(message).await?;
+        self.end(claimed, EntryEnd::Done, "handed to the main session".to_owned()).await?;
+        Ok(true)
+    }
+}
+
+impl Attempt<'_> {
+    fn message(&self, kind: MessageKind, what: &str, body: Value) -> Message {
+        Message {
+            id: format!("{}:{what}", self.claimed.lease.entry),
+            expert: self.expert.name().to_owned(),
+            entry: self.claimed.lease.entry.clone(),
+            process: self.process.name.value.clone(),
+            kind,
+            body,
+        }
+    }
+
+    /// The message that asks for approval. After the timeout it is a different one, because the person is asked once more.
+    pub(super) fn asked(&self, request: &ApprovalRequest) -> Message {
+        let is_late = request.expires.is_some_and(|expires| expires <= now());
+        let mut body = agent::report::approval(request);
+        body["is_escalated"] = is_late.into();
+        let what = format!("approval-{}{}", request.id, if is_late { "-again" } else { "" });
+        self.message(MessageKind::Approval, &what, body)
+    }
+
+    /// The process's working data is no longer needed.
+    fn clear_scratch(&self, experts: &Experts) {
+        let root = experts.config.state_of(self.expert.name());
+        let files = Workspace::new(&root, Arc::clone(&self.package), self.session(), &[]);
+        if let Some(path) = &self.scratchpad {
+            files.delete_scratch(path);
+            Scratchpads::new(&root).release(path);
+        }
+        if !self.invocation.origin.is_main_session() {
+            files.end_session();
+        }
+    }
+}

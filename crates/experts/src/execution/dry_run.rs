@@ -1,0 +1,95 @@
+//! A dry run: executes a process without the queue and without changing anything outside, and reports what it would have done.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::attempt::{Attempt, fingerprint};
+use super::now;
+use super::task::History;
+use super::verdict::{self, Verdict};
+use crate::assembly::RunPlan;
+use crate::experts::Experts;
+use crate::isolated;
+use agent::{AgentRequest, MadeCall, RunOptions, WatchEvent, WorkEnd};
+use store::Claimed;
+
+/// The tool that reads the expert's files.
+const READ: &str = "read";
+/// Replaces a result that may contain private knowledge.
+const WITHHELD: &str = "[withheld: it may hold private knowledge]";
+
+/// A process to execute without the queue and without changing anything outside.
+#[derive(Clone, Debug)]
+pub struct DryRun {
+    /// The expert.
+    pub expert: String,
+    /// The process.
+    pub process: String,
+    /// The payload.
+    pub payload: Value,
+    /// A copy of the expert's state, which the run may change.
+    pub state: PathBuf,
+}
+
+impl DryRun {
+    /// Executes it and returns its report.
+    ///
+    /// # Errors
+    /// Why it cannot run, for people.
+    pub async fn run(self, experts: &Experts) -> Result<Value, String> {
+        let expert =
+            experts.get(&self.expert).ok_or_else(|| format!("no expert {:?} is installed", self.expert))?;
+        let invocation = experts.invocation(&self.expert, &self.process, self.payload)?;
+        let package = Arc::clone(&expert.package);
+        let process = package.process(&invocation.process).cloned();
+        let process = process
+            .ok_or_else(|| format!("{} has no process {:?}", invocation.expert, invocation.process))?;
+        let claimed = Claimed {
+            lease: store::EntryLease { entry: invocation.id.clone(), epoch: 0 },
+            queue: invocation.expert.clone(),
+            payload: String::new(),
+            attempt: 1,
+            is_continued: false,
+            run: None,
+            accepted: now(),
+        };
+        let attempt = Attempt::new(&claimed, &invocation, expert, package, process);
+        let plan = RunPlan { is_dry: true, root: Some(self.state), ..attempt.plan(Vec::new()) };
+        let (agent, files) = experts.agent_of(&attempt.expert, plan);
+        let request =
+            AgentRequest::of_work(&attempt.task(&files, History::default()), &fingerprint(&invocation));
+        let begun = experts
+            .agents
+            .start_run(&agent, request, RunOptions { is_detached: true, ..RunOptions::default() })
+            .await;
+        let mut watch = begun.map_err(|error| error.0)?;
+        let run = watch.run.clone();
+        let ended = loop {
+            if let WatchEvent::End(ended) = watch.next().await {
+                break ended;
+            }
+        };
+        let WorkEnd::Finished(outcome) = &ended.end else { return Err("the run did not end".to_owned()) };
+        let calls = experts.agents.facts(&run).await.map(|facts| facts.calls).unwrap_or_default();
+        let is_private = attempt.is_private();
+        let calls: Vec<Value> = calls.iter().map(|made| reported(made, is_private)).collect();
+        Ok(match verdict::verdict(outcome, &attempt.process.outputs.items) {
+            Verdict::Done(results) => {
+                json!({"end": "done", "results": verdict::delivered(&results, &attempt.process.outputs.items, &attempt.delivery), "calls": calls})
+            }
+            Verdict::Escalated(what) => json!({"end": "escalated", "escalation": what, "calls": calls}),
+            Verdict::Cancelled => json!({"end": "cancelled", "calls": calls}),
+            Verdict::Failed { reason, .. } => json!({"end": "failed", "reason": reason, "calls": calls}),
+        })
+    }
+}
+
+/// A call in the report. For a run that may quote private knowledge, what it read and what its functions returned is withheld.
+fn reported(made: &MadeCall, is_private: bool) -> Value {
+    let is_own = made.call.name == READ || isolated::is_call(&made.call.name);
+    let result = if is_private && is_own { WITHHELD } else { &made.text };
+    let inputs: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
+    json!({"call": made.call.name, "inputs": inputs, "outcome": made.outcome.as_str(), "result": result})
+}

@@ -1,0 +1,246 @@
+//! Execution: the worker that drains the queue. It claims due entries of experts that are ready, executes each invocation as an agent
+//! run, renews its claims, resumes runs whose approvals are decided, and ends invocations as `verdict` decides.
+//!
+//! Everything that must not be lost is in the store: an attempt is a run whose events are committed, and a process that takes over an
+//! entry derives again what follows from its end. Messages have fixed ids, so they are posted once.
+
+mod attempt;
+mod cleanup;
+mod conclusion;
+mod dry_run;
+mod lateness;
+mod scratchpad;
+mod task;
+mod verdict;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use dry_run::DryRun;
+use lateness::Deadlines;
+
+use super::experts::{Experts, MODEL_PREFIX};
+use super::resume::Interrupted;
+use store::{ClaimRequest, Claimed, EntryState, Queue as _, Status, Store, StoreError, WokenRun};
+
+/// How often the queue is checked for due entries and entries of other processes.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often approvals, changed experts and servers are checked.
+const TEND_EVERY: Duration = Duration::from_secs(1);
+/// How often conversations are looked for that were interrupted.
+const RESUME_EVERY: Duration = Duration::from_secs(2);
+
+/// Works on the queue of the installed experts.
+pub struct Worker {
+    experts: Arc<Experts>,
+    store: Arc<Store>,
+    shutdown: CancellationToken,
+    free: Arc<Semaphore>,
+    /// Signals that something may have become due.
+    stirred: Arc<Notify>,
+    tasks: TaskTracker,
+    /// If set, only this is worked on.
+    goal: Option<Goal>,
+    is_failure_logged: AtomicBool,
+    /// The entries that this process works on.
+    working: Mutex<BTreeSet<String>>,
+}
+
+/// Milliseconds since 1970.
+pub(super) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// One entry of an expert's queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Goal {
+    /// The expert's name.
+    pub expert: String,
+    /// The entry's id.
+    pub entry: String,
+}
+
+impl Worker {
+    /// A worker on the experts' store; `None` if there is no store. `goal`: for this entry, and those of its lane that must end before it.
+    pub fn new(experts: &Arc<Experts>, shutdown: CancellationToken, goal: Option<Goal>) -> Option<Arc<Self>> {
+        let store = Arc::clone(experts.agents.store()?);
+        let most = usize::try_from(experts.config.runs_at_once).unwrap_or(1);
+        Some(Arc::new(Self {
+            experts: Arc::clone(experts),
+            store,
+            shutdown,
+            free: Arc::new(Semaphore::new(most)),
+            stirred: Arc::default(),
+            tasks: TaskTracker::new(),
+            goal,
+            is_failure_logged: AtomicBool::new(false),
+            working: Mutex::default(),
+        }))
+    }
+
+    /// Runs until the process ends; unfinished work is left to the next process that claims it.
+    pub async fn work(self: Arc<Self>) {
+        let (draining, tending, cleaning) =
+            (self.drain(), self.tend(), cleanup::keep_clean(&self.experts, &self.store));
+        let all = Box::pin(async {
+            tokio::join!(draining, tending, cleaning, self.experts.watch_gateway(), self.resume_interrupted())
+        });
+        let _: Option<((), (), (), (), ())> = self.shutdown.run_until_cancelled(all).await;
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    async fn drain(self: &Arc<Self>) {
+        let mut has_new = false;
+        loop {
+            let claimed = self.claim(has_new).await;
+            let claimed = claimed.inspect_err(|error| self.log_failure(error)).unwrap_or_default();
+            has_new = false;
+            let has_more = !claimed.is_empty();
+            for one in claimed {
+                self.begin(one);
+            }
+            if !has_more {
+                tokio::select! {
+                    () = self.stirred.notified() => {}
+                    () = self.store.wait_for_entry() => has_new = true,
+                    // Other processes add entries too.
+                    () = tokio::time::sleep(LOOK_EVERY) => {}
+                }
+            }
+        }
+    }
+
+    /// A failing store is reported once, until it works again.
+    fn log_failure(&self, error: &StoreError) {
+        if !self.is_failure_logged.swap(true, Ordering::Relaxed) {
+            tracing::error!(target: "respool::expert", %error, "the queue cannot be used; it is tried again");
+        }
+    }
+
+    /// `has_new`: this process has just queued something.
+    async fn claim(&self, has_new: bool) -> Result<Vec<Claimed>, StoreError> {
+        let queues = self.experts.ready_queues(self.goal.as_ref().map(|goal| goal.expert.as_str()));
+        let most = self.free.available_permits();
+        if queues.is_empty() || most == 0 {
+            return Ok(Vec::new());
+        }
+        // Looking is cheap; claiming is a commit.
+        let is_due = has_new || self.store.next_due(queues.clone()).await?.is_some_and(|due| due <= now());
+        self.is_failure_logged.store(false, Ordering::Relaxed);
+        if !is_due {
+            return Ok(Vec::new());
+        }
+        let (now, lease) = (now(), self.lease());
+        let working = self.working.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
+        let towards = self.goal.as_ref().map(|goal| goal.entry.clone());
+        self.store
+            .claim_entries(ClaimRequest { queues, most, now, until: now + lease, working, towards })
+            .await
+    }
+
+    fn lease(&self) -> u64 {
+        u64::try_from(self.experts.config.lease.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn begin(self: &Arc<Self>, claimed: Claimed) {
+        let worker = Arc::clone(self);
+        let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() else { return };
+        self.working.lock().unwrap_or_else(PoisonError::into_inner).insert(claimed.lease.entry.clone());
+        self.tasks.spawn(async move {
+            let lease = claimed.lease.clone();
+            let done = tokio::select! {
+                done = worker.execute(&claimed) => done,
+                () = worker.renew(&claimed) => Ok(()),
+            };
+            if let Err(error) = done {
+                tracing::error!(target: "respool::expert", entry = lease.entry, %error, "an invocation is left until its claim is over");
+            }
+            if worker.shutdown.is_cancelled() {
+                // Releases the entry so that another process need not wait for the claim to expire.
+                let _ = worker.store.heartbeat(&lease, now()).await;
+            }
+            worker.working.lock().unwrap_or_else(PoisonError::into_inner).remove(&lease.entry);
+            drop(permit);
+            worker.stirred.notify_one();
+        });
+    }
+
+    /// Renews a claim while that is possible.
+    async fn renew(&self, claimed: &Claimed) {
+        loop {
+            tokio::time::sleep(self.experts.config.lease / 3).await;
+            match self.store.heartbeat(&claimed.lease, now() + self.lease()).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    let entry = &claimed.lease.entry;
+                    tracing::warn!(target: "respool::expert", entry, "another process works on this invocation by now");
+                    return;
+                }
+                Err(error) => self.log_failure(&error),
+            }
+        }
+    }
+
+    async fn tend(&self) {
+        let mut deadlines = Deadlines::default();
+        loop {
+            self.experts.follow_catalog();
+            self.experts.look_at_servers();
+            for done in [self.wake().await, self.report_late(&mut deadlines).await] {
+                let _ = done.inspect_err(|error| self.log_failure(error));
+            }
+            let is_starting = self.experts.names().iter().any(|name| self.experts.is_starting(name));
+            tokio::time::sleep(if is_starting { LOOK_EVERY } else { TEND_EVERY }).await;
+        }
+    }
+
+    /// Resumes conversations that ended processes have left, also those that end while this one lives. A worker that ends with its
+    /// expert's work would interrupt them again, so it leaves them alone.
+    async fn resume_interrupted(&self) {
+        if self.goal.is_some() {
+            return;
+        }
+        let mut interrupted = Interrupted::default();
+        loop {
+            let done = self.experts.resume_interrupted(&self.store, &mut interrupted).await;
+            let _ = done.inspect_err(|error| self.log_failure(error));
+            tokio::time::sleep(RESUME_EVERY).await;
+        }
+    }
+
+    /// Resumes the runs whose approvals are decided or have expired.
+    async fn wake(&self) -> Result<(), StoreError> {
+        for WokenRun { id, agent, status } in self.store.woken_by_approvals(now()).await? {
+            let Some(name) = agent.strip_prefix(MODEL_PREFIX) else { continue };
+            match self.store.entry_of_run(&id).await? {
+                Some(entry) if entry.state == EntryState::Held => {
+                    self.store.wake(&entry.id, now()).await?;
+                    self.stirred.notify_one();
+                }
+                None if status == Status::AwaitingApproval && self.goal.is_none() => {
+                    self.resume_conversation(name, &id).await;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn resume_conversation(&self, name: &str, run: &str) {
+        // An approved call of a server that is down would fail, and the consent would be used up. It is tried again.
+        if self.experts.agents.is_active(run) || self.experts.not_ready(name).is_some() {
+            return;
+        }
+        if let Err(why) = self.experts.resume_conversation(name, run).await {
+            tracing::warn!(target: "respool::expert", run_id = run, why, "the run cannot be resumed");
+        }
+    }
+}

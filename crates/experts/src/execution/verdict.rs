@@ -1,0 +1,308 @@
+//! Decides what the end of an attempt means (done, escalated or failed) and what follows from it. Pure.
+
+use serde_json::{Map, Value, json};
+
+use crate::component::Parameter;
+use crate::outputs;
+use crate::settings::{Delivery, Execution, Format, OnFailure, SlaBreach};
+use crate::tools::{ESCALATE, FAIL, FINISH, LEARN};
+use agent::{CallOutcome, EndsRun, MadeCall, Outcome, SettledCall};
+use store::EntryEnd;
+use wire::ErrorCode;
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// The process is done.
+    Done(Results),
+    /// The model handed the decision to a person.
+    Escalated(Value),
+    /// A person ended it.
+    Cancelled,
+    /// It failed.
+    Failed {
+        /// Why, for people and for the next attempt.
+        reason: String,
+        /// Whether another attempt makes sense: not after a person said no.
+        may_retry: bool,
+    },
+}
+
+/// The result of a process.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Results {
+    pub(super) summary: String,
+    pub(super) outputs: Map<String, Value>,
+    /// What is wrong with the outputs.
+    pub(super) problems: Vec<String>,
+}
+
+/// What follows from the end of an attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Next {
+    /// Another attempt after this many milliseconds.
+    Retry(u64),
+    /// The invocation has ended.
+    End {
+        end: EntryEnd,
+        /// Whether a person is notified of a failure.
+        escalates: bool,
+    },
+}
+
+/// Reads an outcome.
+pub(super) fn verdict(outcome: &Outcome, declared: &[Parameter]) -> Verdict {
+    let failed = |reason: String, may_retry| Verdict::Failed { reason, may_retry };
+    if outcome.cancelled {
+        return Verdict::Cancelled;
+    }
+    if let Some(failure) = &outcome.failure {
+        let code = ErrorCode::from_name(&failure.code);
+        let is_refused = matches!(code, Some(ErrorCode::ApprovalRejected | ErrorCode::ApprovalTimeout));
+        return failed(failure.text.clone(), !is_refused);
+    }
+    let ended_by = outcome.ended_by.as_ref();
+    let arguments =
+        ended_by.and_then(|call| serde_json::from_str(&call.arguments).ok()).unwrap_or(Value::Null);
+    let text = |name: &str| arguments[name].as_str().unwrap_or_default().to_owned();
+    match (ended_by.map(|call| call.name.as_str()), &outcome.limit) {
+        (Some(FINISH), _) => {
+            let checked = outputs::check(declared, arguments.get("outputs"));
+            Verdict::Done(Results {
+                summary: text("summary"),
+                outputs: checked.outputs,
+                problems: checked.problems,
+            })
+        }
+        (Some(ESCALATE), _) => Verdict::Escalated(arguments),
+        (Some(FAIL), _) => failed(text("reason"), true),
+        (_, Some(limit)) => failed(format!("it met its limit {}", limit.in_words()), true),
+        (_, None) => {
+            let problems = if declared.is_empty() {
+                Vec::new()
+            } else {
+                vec![format!(
+                    "the process ended with a text alone: its outputs are missing, because {FINISH} was not called"
+                )]
+            };
+            Verdict::Done(Results { summary: outcome.content.clone(), outputs: Map::new(), problems })
+        }
+    }
+}
+
+/// What follows from a failed attempt; attempts count from 1.
+pub(super) fn after_failure(execution: &Execution, attempt: u32, may_retry: bool) -> Next {
+    if may_retry && attempt < execution.max_attempts {
+        return Next::Retry(u64::try_from(execution.delay_after(attempt).as_millis()).unwrap_or(u64::MAX));
+    }
+    match execution.on_failure {
+        OnFailure::Escalate => Next::End { end: EntryEnd::Failed, escalates: true },
+        OnFailure::Abandon => Next::End { end: EntryEnd::Failed, escalates: false },
+        OnFailure::DeadLetter => Next::End { end: EntryEnd::DeadLetter, escalates: false },
+    }
+}
+
+/// What later attempts need not or must not do again: successful operations that are not repeatable, drafts that were handed over,
+/// operations whose outcome is unknown, and proposed learnings, whatever became of them.
+pub(super) fn settled(calls: &[MadeCall]) -> Vec<SettledCall> {
+    let is_once = |made: &&MadeCall| {
+        made.call.name == LEARN || (made.ends_run == EndsRun::OnFault && !made.is_repeatable)
+    };
+    calls.iter().filter(is_once).filter_map(settled_call).collect()
+}
+
+fn settled_call(made: &MadeCall) -> Option<SettledCall> {
+    let (outcome, text) = match made.outcome {
+        CallOutcome::Ok => (CallOutcome::Ok, format!("[recorded in an earlier attempt, not made again]\n{}", made.text)),
+        CallOutcome::HandedOver => (
+            CallOutcome::HandedOver,
+            "handed over to a person as a draft in an earlier attempt, and not again; the step is done, not executed".to_owned(),
+        ),
+        CallOutcome::Unknown | CallOutcome::TimedOut | CallOutcome::Transient | CallOutcome::ProtocolError => (
+            CallOutcome::Failed,
+            "an earlier attempt made this call, and it is not known whether it succeeded. It is not made again: look whether it did, or escalate"
+                .to_owned(),
+        ),
+        CallOutcome::Denied if made.call.name == LEARN => (CallOutcome::Denied, made.text.clone()),
+        _ => return None,
+    };
+    let arguments = serde_json::from_str(&made.call.arguments).ok()?;
+    Some(SettledCall { name: made.call.name.clone(), arguments, outcome, text })
+}
+
+/// What is delivered of a process's results.
+pub(super) fn delivered(results: &Results, declared: &[Parameter], delivery: &Delivery) -> Value {
+    let mut body = json!({});
+    if delivery.format != Format::Structured || declared.is_empty() {
+        body["summary"] = results.summary.as_str().into();
+    }
+    if delivery.format != Format::Narrative && !declared.is_empty() {
+        body["outputs"] = Value::Object(results.outputs.clone());
+    }
+    if !results.problems.is_empty() && delivery.format != Format::Narrative {
+        body["problems"] = results.problems.clone().into();
+    }
+    body
+}
+
+/// How late a result is, including queue and approvals.
+pub(super) fn lateness(delivery: &Delivery, took: u64) -> Option<(Value, SlaBreach)> {
+    let sla = delivery.sla.as_ref()?;
+    let allowed = u64::try_from(sla.length().as_millis()).unwrap_or(u64::MAX);
+    (took > allowed).then(|| (json!({"sla": sla.to_string(), "took_ms": took}), delivery.sla_breach))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Backoff, DeliveryFields, ExecutionFields};
+    use agent::{FailureKind, Limit, ModelFailure, RequestedCall};
+
+    fn ended_by(name: &str, arguments: &Value) -> Outcome {
+        let call =
+            RequestedCall { name: name.into(), arguments: arguments.to_string(), ..RequestedCall::default() };
+        Outcome { content: "c".into(), ended_by: Some(call), ..Outcome::default() }
+    }
+
+    fn failed(code: ErrorCode) -> Outcome {
+        let failure = ModelFailure {
+            kind: FailureKind::Final,
+            status: 500,
+            code: code.to_string(),
+            text: "why".into(),
+            wait: None,
+        };
+        Outcome { failure: Some(failure), ..Outcome::default() }
+    }
+
+    fn declared() -> Vec<Parameter> {
+        vec![Parameter {
+            name: "urgency".into(),
+            kind: "string".into(),
+            options: vec!["high".into()],
+            ..Parameter::default()
+        }]
+    }
+
+    #[test]
+    fn an_outcome_is_read() {
+        let done =
+            verdict(&ended_by(FINISH, &json!({"summary": "s", "outputs": {"urgency": "high"}})), &declared());
+        assert_eq!(
+            done,
+            Verdict::Done(Results {
+                summary: "s".into(),
+                outputs: json!({"urgency": "high"}).as_object().unwrap().clone(),
+                problems: vec![],
+            })
+        );
+        let Verdict::Done(wrong) =
+            verdict(&ended_by(FINISH, &json!({"summary": "s", "outputs": {"urgency": "no"}})), &declared())
+        else {
+            panic!("done")
+        };
+        assert_eq!((wrong.outputs.len(), wrong.problems.len()), (0, 1));
+        let Verdict::Done(text) =
+            verdict(&Outcome { content: "text".into(), ..Outcome::default() }, &declared())
+        else {
+            panic!("done")
+        };
+        assert_eq!(
+            (text.summary.as_str(), text.problems.len()),
+            ("text", 1),
+            "a text alone is a narrative with a note"
+        );
+        let check = |outcome: &Outcome, expected: bool| {
+            let Verdict::Failed { may_retry, .. } = verdict(outcome, &declared()) else {
+                panic!("{outcome:?}")
+            };
+            assert_eq!(may_retry, expected, "{outcome:?}");
+        };
+        check(&ended_by(FAIL, &json!({"reason": "r"})), true);
+        check(&failed(ErrorCode::ToolUnavailable), true);
+        check(&failed(ErrorCode::ApprovalRejected), false);
+        check(&failed(ErrorCode::ApprovalTimeout), false);
+        check(
+            &Outcome { limit: Some(Limit::Time(1_000)), content: "half".into(), ..Outcome::default() },
+            true,
+        );
+        assert_eq!(verdict(&Outcome { cancelled: true, ..Outcome::default() }, &[]), Verdict::Cancelled);
+        assert!(matches!(verdict(&ended_by(ESCALATE, &json!({"reason": "r"})), &[]), Verdict::Escalated(_)));
+    }
+
+    #[test]
+    fn attempts_pauses_and_ends_follow_the_package() {
+        let mut execution = Execution::resolve(&ExecutionFields::default(), &ExecutionFields::default());
+        let escalated = Next::End { end: EntryEnd::Failed, escalates: true };
+        assert_eq!(after_failure(&execution, 1, true), escalated, "one attempt is no retry");
+        execution.max_attempts = 3;
+        assert_eq!(after_failure(&execution, 1, true), Next::Retry(30_000));
+        assert_eq!(after_failure(&execution, 2, true), Next::Retry(60_000));
+        assert_eq!(after_failure(&execution, 3, true), escalated);
+        assert_eq!(after_failure(&execution, 1, false), escalated, "a rejection is not asked again");
+        execution.backoff = Backoff::Fixed;
+        assert_eq!(after_failure(&execution, 2, true), Next::Retry(30_000));
+        execution.on_failure = OnFailure::Abandon;
+        assert_eq!(after_failure(&execution, 3, true), Next::End { end: EntryEnd::Failed, escalates: false });
+        execution.on_failure = OnFailure::DeadLetter;
+        assert_eq!(
+            after_failure(&execution, 3, true),
+            Next::End { end: EntryEnd::DeadLetter, escalates: false }
+        );
+    }
+
+    #[test]
+    fn what_is_not_repeatable_is_settled() {
+        let made = |outcome, is_repeatable, ends_run| MadeCall {
+            call: RequestedCall {
+                name: "crm__create_note".into(),
+                arguments: "{\"a\":1}".into(),
+                ..RequestedCall::default()
+            },
+            outcome,
+            text: "result".into(),
+            is_repeatable,
+            ends_run,
+        };
+        let check = |made: MadeCall, expected: Option<CallOutcome>| {
+            assert_eq!(settled(&[made]).first().map(|call| call.outcome), expected);
+        };
+        check(made(CallOutcome::Ok, false, EndsRun::OnFault), Some(CallOutcome::Ok));
+        check(made(CallOutcome::Ok, true, EndsRun::OnFault), None);
+        check(made(CallOutcome::Ok, false, EndsRun::Never), None);
+        check(made(CallOutcome::HandedOver, false, EndsRun::OnFault), Some(CallOutcome::HandedOver));
+        check(made(CallOutcome::Unknown, false, EndsRun::OnFault), Some(CallOutcome::Failed));
+        check(made(CallOutcome::TimedOut, false, EndsRun::OnFault), Some(CallOutcome::Failed));
+        check(made(CallOutcome::ProtocolError, false, EndsRun::OnFault), Some(CallOutcome::Failed));
+        check(made(CallOutcome::Unreachable, false, EndsRun::OnFault), None);
+        check(made(CallOutcome::Failed, false, EndsRun::OnFault), None);
+        let proposal = |outcome| {
+            let proposal = made(outcome, false, EndsRun::Never);
+            MadeCall { call: RequestedCall { name: LEARN.into(), ..proposal.call.clone() }, ..proposal }
+        };
+        check(proposal(CallOutcome::Ok), Some(CallOutcome::Ok));
+        check(proposal(CallOutcome::Failed), None);
+    }
+
+    #[test]
+    fn forms_of_delivery() {
+        let results = Results {
+            summary: "s".into(),
+            outputs: json!({"urgency": "high"}).as_object().unwrap().clone(),
+            problems: vec![],
+        };
+        let mut delivery = Delivery::resolve(&DeliveryFields::default(), &DeliveryFields::default());
+        let check = |delivery: &Delivery, expected: Value| {
+            assert_eq!(delivered(&results, &declared(), delivery), expected);
+        };
+        check(&delivery, json!({"summary": "s", "outputs": {"urgency": "high"}}));
+        delivery.format = Format::Narrative;
+        check(&delivery, json!({"summary": "s"}));
+        delivery.format = Format::Structured;
+        check(&delivery, json!({"outputs": {"urgency": "high"}}));
+        assert_eq!(delivered(&results, &[], &delivery), json!({"summary": "s"}), "nothing is declared");
+        delivery.sla = Some(crate::Length::seconds(60));
+        assert_eq!(lateness(&delivery, 60_000), None);
+        assert_eq!(lateness(&delivery, 60_001).unwrap().0["sla"], "60s");
+    }
+}

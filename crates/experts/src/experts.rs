@@ -1,0 +1,426 @@
+//! The installed experts in service: each with its package, its bound tools, and what keeps it from being ready. The catalog supplies
+//! packages and bindings and notices changes; this module binds them. Called by `server`, `cli` and `execution`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::assembly::{ModelAccess, ModelAccesses};
+use super::bindings::Bindings;
+use super::bound::{self, BindingProblem, BoundTools};
+use super::catalog::{Catalog, Snapshot};
+use super::config::ExpertsConfig;
+use super::delivery;
+use super::execution::Worker;
+use super::invocation::{Invocation, Origin};
+use super::package::Package;
+use agent::Agents;
+use tools::{Sources, ToolSet};
+
+/// Prefix of an expert's model name.
+pub const MODEL_PREFIX: &str = "expert/";
+
+/// True for the agent of an expert, and for those of its isolated functions (`expert/NAME/FUNCTION`).
+pub fn is_agent_of(agent: &str, expert: &str) -> bool {
+    let rest = agent.strip_prefix(MODEL_PREFIX).and_then(|agent| agent.strip_prefix(expert));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// How often the gateway is checked for reachability.
+const GATEWAY_EVERY: Duration = Duration::from_secs(5);
+/// How often unneeded packages are looked for, and their minimum age: a run may be about to begin with one.
+const PRUNE_EVERY: Duration = Duration::from_hours(1);
+
+/// One expert.
+pub struct Expert {
+    /// The package.
+    pub package: Arc<Package>,
+    /// The digest of its files.
+    pub digest: String,
+    /// Whose messages start its channel triggers, and which tools implement its abstract tools.
+    pub bindings: Bindings,
+    /// What keeps it from being ready until somebody changes something.
+    problems: Vec<BindingProblem>,
+    pub(super) bound: BoundTools,
+    folder: String,
+}
+
+impl Expert {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.package.manifest.name.value
+    }
+
+    /// The tools and what they are bound to.
+    pub fn bound_tools(&self) -> Vec<(&str, &str)> {
+        self.bound.iter().filter_map(bound::BoundTool::target).collect()
+    }
+}
+
+/// The experts that are served.
+pub struct Experts {
+    pub(super) config: ExpertsConfig,
+    pub(super) agents: Arc<Agents>,
+    pub(super) sources: Arc<Sources>,
+    models: RwLock<ModelAccesses>,
+    catalog: Arc<Catalog>,
+    by_name: Mutex<BTreeMap<String, Arc<Expert>>>,
+    /// The catalog generation that was taken in last.
+    generation: Mutex<Option<u64>>,
+    /// The names of those that were ready at the last check.
+    ready: Mutex<BTreeSet<String>>,
+    /// Why the others were not ready.
+    not_ready: Mutex<BTreeMap<String, String>>,
+    /// Signals that readiness has changed.
+    readiness: Notify,
+    /// How the main session is reached; `None` if there is no gateway.
+    pub(super) gateway: Option<ToolSet>,
+    /// Signals that there is something to deliver.
+    pub(super) delivery_stirred: Notify,
+    tasks: TaskTracker,
+}
+
+impl fmt::Debug for Experts {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Experts").field("names", &self.names()).finish_non_exhaustive()
+    }
+}
+
+impl Experts {
+    /// Binds what is installed. Servers are started without waiting for them.
+    pub fn open(
+        config: ExpertsConfig,
+        agents: Arc<Agents>,
+        sources: Arc<Sources>,
+        models: ModelAccesses,
+        catalog: Arc<Catalog>,
+    ) -> Arc<Self> {
+        let gateway = sources.select_now(&["sessions_send".to_owned()]).ok();
+        let experts = Arc::new(Self {
+            config,
+            agents,
+            sources,
+            models: RwLock::new(models),
+            catalog,
+            by_name: Mutex::default(),
+            generation: Mutex::default(),
+            ready: Mutex::default(),
+            not_ready: Mutex::default(),
+            readiness: Notify::new(),
+            gateway,
+            delivery_stirred: Notify::new(),
+            tasks: TaskTracker::new(),
+        });
+        experts.follow_catalog();
+        experts.look_at_servers();
+        experts
+    }
+
+    /// Drains the queue and delivers messages, until the process ends.
+    pub fn start(self: &Arc<Self>, shutdown: &CancellationToken) {
+        let Some(worker) = Worker::new(self, shutdown.clone(), None) else {
+            tracing::error!(target: "respool::expert", "there is no store, so no process is executed");
+            return;
+        };
+        self.tasks.spawn(worker.work());
+        self.tasks.spawn(Arc::clone(self).prune_packages(shutdown.clone()));
+        if let Some(store) = self.agents.store() {
+            self.tasks.spawn(delivery::deliver(Arc::clone(self), Arc::clone(store), shutdown.clone()));
+        }
+    }
+
+    /// Waits until all work has ended. Call it after the shutdown token.
+    pub async fn ended(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// Whether messages reach the main session.
+    pub(super) fn has_gateway(&self) -> bool {
+        self.gateway.is_some()
+    }
+
+    /// The queues of the experts that were ready at the last check; `only`: of this expert alone.
+    pub(super) fn ready_queues(&self, only: Option<&str>) -> Vec<String> {
+        let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        ready.iter().filter(|name| only.is_none_or(|only| only == name.as_str())).cloned().collect()
+    }
+
+    /// Checks which experts are ready, and reports changes.
+    pub(super) fn look_at_servers(&self) {
+        let (mut now, mut not_ready) = (BTreeSet::new(), BTreeMap::new());
+        for expert in self.iter() {
+            let problems = self.problems(&expert);
+            if problems.is_empty() {
+                now.insert(expert.name().to_owned());
+            } else if !self.is_starting(expert.name()) {
+                not_ready.insert(expert.name().to_owned(), in_words(&problems));
+            }
+        }
+        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        let mut known = self.not_ready.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != not_ready {
+            for (expert, why) in not_ready.iter().filter(|(expert, why)| known.get(*expert) != Some(why)) {
+                tracing::warn!(target: "respool::expert", expert, why, "an expert is not ready; its events wait");
+            }
+            *known = not_ready;
+            self.readiness.notify_one();
+        }
+    }
+
+    /// Binds what the catalog has put into service since the last check.
+    pub fn follow_catalog(&self) {
+        let current = self.catalog.current();
+        if *self.generation.lock().unwrap_or_else(PoisonError::into_inner) == Some(current.generation) {
+            return;
+        }
+        let mut now = BTreeMap::new();
+        for snapshot in current.experts.values() {
+            let expert = self.bound(snapshot);
+            now.insert(expert.name().to_owned(), expert);
+        }
+        *self.by_name.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        *self.generation.lock().unwrap_or_else(PoisonError::into_inner) = Some(current.generation);
+    }
+
+    /// The expert of a package, reused if nothing has changed and it had no problems.
+    fn bound(&self, snapshot: &Snapshot) -> Arc<Expert> {
+        let (bindings, mut problems, warnings) = bound::read(&snapshot.bindings, &snapshot.package);
+        let before = self.get(snapshot.name()).filter(|before| {
+            before.digest == snapshot.digest && before.bindings == bindings && before.problems.is_empty()
+        });
+        if let Some(before) = before.filter(|_| snapshot.bindings_problem.is_none()) {
+            return before;
+        }
+        problems.extend(snapshot.bindings_problem.as_deref().map(unreadable));
+        let package = Arc::clone(&snapshot.package);
+        let (bound, unbound) = bound::bind(&package, &bindings, &self.sources);
+        problems.extend(unbound);
+        for warning in warnings {
+            tracing::warn!(target: "respool::expert", expert = snapshot.name(), "{warning}");
+        }
+        let (digest, folder) = (snapshot.digest.clone(), snapshot.folder());
+        Arc::new(Expert { package, digest, bindings, problems, bound: Arc::new(bound), folder })
+    }
+
+    /// Whether an expert's triggers are held until somebody changes something: a tool is not bound, or not configured.
+    pub fn is_held(&self, name: &str) -> bool {
+        self.get(name).is_none_or(|expert| self.problems(&expert).iter().any(|problem| problem.is_final))
+    }
+
+    /// True while a server of an expert is starting for the first time, so that what it offers is not known yet.
+    pub fn is_starting(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|expert| expert.bound.iter().any(|tool| tool.is_starting(&self.sources)))
+    }
+
+    /// Waits, at most this long, until the servers of an expert have started or failed, and takes in the result.
+    pub async fn await_servers(&self, name: &str, limit: Duration) {
+        let Some(expert) = self.get(name).filter(|_| self.is_starting(name)) else { return };
+        bound::await_sources(&expert.bound, &self.sources, limit).await;
+        self.look_at_servers();
+    }
+
+    /// Keeps checking whether OpenClaw's gateway can be reached, if a tool is bound to it.
+    pub(super) async fn watch_gateway(&self) {
+        loop {
+            if self.iter().any(|expert| expert.bound.iter().any(bound::BoundTool::is_at_gateway)) {
+                self.sources.look_at_gateway().await;
+            }
+            tokio::time::sleep(GATEWAY_EVERY).await;
+        }
+    }
+
+    /// Why an expert is not ready, for the main agent; also `None` while one of its servers is starting.
+    pub fn why_not_ready(&self, name: &str) -> Option<String> {
+        self.not_ready.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// Waits until the readiness of an expert changes; it may also return without a change.
+    pub async fn readiness_changed(&self) {
+        self.readiness.notified().await;
+    }
+
+    fn all(&self) -> Vec<Arc<Expert>> {
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// The experts, by name.
+    pub fn iter(&self) -> impl Iterator<Item = Arc<Expert>> {
+        self.all().into_iter()
+    }
+
+    /// Their names.
+    pub fn names(&self) -> Vec<String> {
+        self.iter().map(|expert| expert.name().to_owned()).collect()
+    }
+
+    /// The expert of this name.
+    pub fn get(&self, name: &str) -> Option<Arc<Expert>> {
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// Their names as models, each with the model that it uses.
+    pub fn models(&self) -> Vec<(String, String)> {
+        let model = |name: &String| (format!("{MODEL_PREFIX}{name}"), self.access(name).model);
+        self.names().iter().map(model).collect()
+    }
+
+    /// Sets how runs that begin from now on reach their models.
+    pub fn change_models(&self, models: ModelAccesses) {
+        *self.models.write().unwrap_or_else(PoisonError::into_inner) = models;
+    }
+
+    pub(super) fn access(&self, name: &str) -> ModelAccess {
+        let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
+        models.by_name.get(name).unwrap_or(&models.default).clone()
+    }
+
+    /// True for the model name of an expert.
+    pub fn is_model(&self, name: &str) -> bool {
+        name.strip_prefix(MODEL_PREFIX).is_some_and(|name| self.get(name).is_some())
+    }
+
+    /// What keeps an expert from being ready; while there is anything, its triggers are held.
+    pub fn problems(&self, expert: &Expert) -> Vec<BindingProblem> {
+        let unavailable = expert.bound.iter().filter_map(|tool| tool.problem(&self.sources));
+        let clashes = bound::clashes(&expert.bound);
+        expert.problems.iter().cloned().chain(unavailable).chain(clashes).collect()
+    }
+
+    /// Why nothing can be done for an expert at the moment, for people; `None` if it is ready.
+    pub(super) fn not_ready(&self, name: &str) -> Option<String> {
+        let Some(expert) = self.get(name) else { return Some("it is not installed".to_owned()) };
+        let problems = self.problems(&expert);
+        (!problems.is_empty()).then(|| in_words(&problems))
+    }
+
+    /// The invocation of a process that a person asks for.
+    ///
+    /// # Errors
+    /// When there is no such expert or process, for people.
+    pub fn invocation(&self, name: &str, process: &str, payload: Value) -> Result<Invocation, String> {
+        let expert = self.get(name).ok_or_else(|| {
+            format!("no expert {name:?} is installed; `respool expert list` shows the installed experts")
+        })?;
+        if expert.package.process(process).is_none() {
+            let known = expert.package.processes.items.iter().map(|one| one.name.value.as_str());
+            let known = known.collect::<Vec<_>>().join(", ");
+            return Err(format!("{name} has no process {process:?}; it has: {known}"));
+        }
+        Ok(Invocation {
+            id: format!("inv-{:032x}", rand::random::<u128>()),
+            expert: name.to_owned(),
+            digest: expert.digest.clone(),
+            process: process.to_owned(),
+            payload,
+            mapped: serde_json::Map::new(),
+            origin: Origin::Person,
+            lane: None,
+            dedupe: None,
+            asked: self.now(),
+            warnings: Vec::new(),
+        })
+    }
+
+    /// Milliseconds since 1970.
+    pub fn now(&self) -> u64 {
+        super::execution::now()
+    }
+
+    /// Copies an expert's own data, without what belongs to single sessions.
+    ///
+    /// # Errors
+    /// When it cannot be read or written.
+    pub fn copy_state(&self, name: &str, target: &Path) -> std::io::Result<()> {
+        let root = self.config.state_of(name);
+        for folder in ["state", "learnings"] {
+            copy_files(&root.join(folder), &target.join(folder))?;
+        }
+        Ok(())
+    }
+
+    /// The expert as it was when a run began: the package with this digest, bound as the user binds it now.
+    ///
+    /// # Errors
+    /// When that package is no longer kept. Work that began with it must not continue with another one.
+    pub(super) fn as_of(&self, expert: &Arc<Expert>, digest: &str) -> Result<Arc<Expert>, String> {
+        if digest == expert.digest {
+            return Ok(Arc::clone(expert));
+        }
+        let Some(package) = self.catalog.package_of(&expert.folder, digest).map(Arc::new) else {
+            return Err(format!(
+                "the version of {} with which it began is not kept any more (digest {digest})",
+                expert.name()
+            ));
+        };
+        let bindings = expert.bindings.clone();
+        let (bound, problems) = bound::bind(&package, &bindings, &self.sources);
+        let (digest, folder) = (digest.to_owned(), expert.folder.clone());
+        Ok(Arc::new(Expert { package, digest, bindings, problems, bound: Arc::new(bound), folder }))
+    }
+
+    /// Stores an expert's package for the run that begins with it. The run does not wait for that.
+    pub(super) fn keep_package(&self, expert: &Arc<Expert>) {
+        let (catalog, expert) = (Arc::clone(&self.catalog), Arc::clone(expert));
+        drop(self.tasks.spawn_blocking(move || {
+            if let Err(error) = catalog.keep(&expert.folder, &expert.package, &expert.digest) {
+                tracing::warn!(target: "respool::expert", expert = expert.name(), %error,
+                    "the package cannot be kept, so work that waits for a person cannot go on once the package changes");
+            }
+        }));
+    }
+
+    /// Periodically deletes packages that neither an unfinished run nor a rollback needs.
+    async fn prune_packages(self: Arc<Self>, shutdown: CancellationToken) {
+        let pruning = async {
+            loop {
+                if let Some(mut in_use) = self.agents.snapshots_in_use().await {
+                    let all = self.all();
+                    in_use.extend(all.iter().map(|expert| expert.digest.clone()));
+                    for expert in all {
+                        if let Err(error) = self.catalog.prune(&expert.folder, &in_use, PRUNE_EVERY) {
+                            tracing::warn!(target: "respool::expert", expert = expert.name(), %error, "old snapshots cannot be deleted");
+                        }
+                    }
+                }
+                tokio::time::sleep(PRUNE_EVERY).await;
+            }
+        };
+        let _: Option<()> = shutdown.run_until_cancelled(pruning).await;
+    }
+}
+
+fn in_words(problems: &[BindingProblem]) -> String {
+    problems.iter().map(BindingProblem::to_string).collect::<Vec<_>>().join("; ")
+}
+
+fn unreadable(error: &str) -> BindingProblem {
+    let text = format!("bindings.yaml cannot be read: {error}");
+    BindingProblem { tool: String::new(), text, is_final: true }
+}
+
+/// Copies the regular files of a folder and its subfolders.
+fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
+    let entries = match std::fs::read_dir(from) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    std::fs::create_dir_all(to)?;
+    for entry in entries {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy_files(&entry.path(), &to.join(entry.file_name()))?;
+        } else if kind.is_file() {
+            std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}

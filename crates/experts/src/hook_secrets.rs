@@ -1,0 +1,165 @@
+//! The secrets of hooks: from the environment if the configuration names a variable, otherwise generated once and kept in the state
+//! directory, one file each, readable only by its owner. Deleting a file creates a new secret. Called by `hooks` and the command line.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use sha2::{Digest as _, Sha256};
+
+use super::config::{ExpertConfig, ExpertsConfig};
+use wire::units::Secret;
+
+/// Prefix of a secret whose rest is base64, as in Standard Webhooks.
+const PREFIX: &str = "whsec_";
+
+/// Where the secrets of hooks are.
+#[derive(Clone, Debug)]
+pub struct HookSecrets {
+    dir: PathBuf,
+    config: ExpertsConfig,
+}
+
+/// Where the secret of one hook is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecretPlace {
+    /// In an environment variable.
+    Variable(String),
+    /// In a file.
+    File(PathBuf),
+}
+
+impl HookSecrets {
+    /// Generated secrets are kept below the state directory.
+    pub fn new(state_dir: &Path, config: &ExpertsConfig) -> Self {
+        Self { dir: state_dir.join("hooks"), config: config.clone() }
+    }
+
+    /// Where the secret of a hook is; a generated one may not exist yet.
+    pub fn place(&self, expert: &str, trigger: &str) -> SecretPlace {
+        let own = self.config.by_name.get(expert);
+        match own.and_then(|expert| expert.hook_secret_env.get(trigger)) {
+            Some(variable) => SecretPlace::Variable(variable.clone()),
+            // A trigger's name may contain dots and spaces; the file's name must not lead elsewhere.
+            None => SecretPlace::File(self.folder_of(expert).join(encoded(trigger)).with_extension("secret")),
+        }
+    }
+
+    /// The folder of the secrets that were generated for an expert.
+    pub fn folder_of(&self, expert: &str) -> PathBuf {
+        self.dir.join(encoded(expert))
+    }
+
+    /// The secret of a hook; it is generated if there is none.
+    ///
+    /// # Errors
+    /// When its file cannot be read or created, or contains no secret.
+    pub fn of(&self, expert: &str, trigger: &str) -> io::Result<Secret> {
+        let configured = self.config.by_name.get(expert).and_then(|own| own.hook_secrets.get(trigger));
+        if let Some(secret) = configured {
+            return Ok(secret.clone());
+        }
+        let SecretPlace::File(path) = self.place(expert, trigger) else {
+            return Err(io::Error::other("the variable with the secret of this hook was not read"));
+        };
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make(&path)?;
+                fs::read_to_string(&path)?
+            }
+            found => found?,
+        };
+        let text = text.trim();
+        if text.len() < ExpertConfig::SHORTEST_SECRET {
+            let what =
+                format!("{} does not hold the secret of a hook; delete it to get a new one", path.display());
+            return Err(io::Error::other(what));
+        }
+        Ok(Secret::new(text))
+    }
+}
+
+/// Characters that are kept in a file's name. A dot is not.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
+/// The longest file name is 255 bytes.
+const LONGEST: usize = 200;
+
+fn encoded(name: &str) -> String {
+    let encoded = utf8_percent_encode(name, PLAIN).to_string();
+    if encoded.len() <= LONGEST {
+        return encoded;
+    }
+    Sha256::digest(name.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
+}
+
+/// Writes a new secret, unless another process has written one in the meantime.
+fn make(path: &Path) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    // Only the owner has permissions from the start.
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    let secret: [u8; 32] = rand::random();
+    writeln!(file, "{PREFIX}{}", STANDARD.encode(secret))?;
+    file.as_file().sync_all()?;
+    match file.persist_noclobber(path) {
+        Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_secret_is_generated_once_for_its_owner_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let secrets = HookSecrets::new(dir.path(), &ExpertsConfig::default());
+        let first = secrets.of("sales", "new mail").unwrap();
+        assert!(first.expose().starts_with(PREFIX) && first.expose().len() == PREFIX.len() + 44);
+        assert_eq!(secrets.of("sales", "new mail").unwrap(), first);
+        assert_ne!(secrets.of("sales", "call").unwrap(), first);
+        let SecretPlace::File(path) = secrets.place("sales", "new mail") else { panic!() };
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(path, dir.path().join("hooks/sales/new%20mail.secret"));
+        fs::write(&path, "short").unwrap();
+        assert!(secrets.of("sales", "new mail").is_err());
+        fs::remove_file(&path).unwrap();
+        assert_ne!(secrets.of("sales", "new mail").unwrap(), first, "a new one");
+    }
+
+    /// Trigger names come from the package: one such as `../../x` must not lead outside.
+    #[test]
+    fn a_name_cannot_lead_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let secrets = HookSecrets::new(dir.path(), &ExpertsConfig::default());
+        let hooks = dir.path().join("hooks");
+        for name in ["..", "../x", "a/b", "/etc", "a\0b", ".", &"ä".repeat(64)] {
+            let SecretPlace::File(path) = secrets.place("e", name) else { panic!() };
+            assert_eq!(path.parent().unwrap(), hooks.join("e"), "{name}");
+            assert!(secrets.of("e", name).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn one_from_the_environment_is_not_written_anywhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = ExpertConfig {
+            hook_secret_env: BTreeMap::from([("mail".to_owned(), "V".to_owned())]),
+            hook_secrets: BTreeMap::from([("mail".to_owned(), Secret::new("a secret of the environment"))]),
+            ..ExpertConfig::default()
+        };
+        let by_name = BTreeMap::from([("sales".to_owned(), own)]);
+        let secrets = HookSecrets::new(dir.path(), &ExpertsConfig { by_name, ..ExpertsConfig::default() });
+        assert_eq!(secrets.of("sales", "mail").unwrap().expose(), "a secret of the environment");
+        assert_eq!(secrets.place("sales", "mail"), SecretPlace::Variable("V".into()));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,260 @@
+//! Webhooks: who may fire a trigger, and what is queued when it fires. The sender is answered only when everything that the request
+//! brought is committed. Called by the server's route.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use super::bindings::{Bindings, ChannelBinding};
+use super::catalog::{Catalog, Snapshot};
+use super::config::{DEDUPE_WINDOW, ExpertsConfig};
+use super::hook_secrets::HookSecrets;
+use super::invocation::Invocation;
+use super::manifest::{Trigger, TriggerKind};
+use super::trigger::{Event, Proof, Refusal, Schedule, events_of, invocation, is_proven, why_off};
+use store::{Enqueued, NewEntry, Queue, StoreError};
+use wire::units::Secret;
+
+/// How long a signed request may be repeated; its id is remembered at least as long.
+const REMEMBERED_AT_LEAST: Duration = Duration::from_mins(15);
+
+/// The hooks of all experts.
+pub struct Hooks {
+    catalog: Arc<Catalog>,
+    queue: Arc<dyn Queue>,
+    secrets: HookSecrets,
+    config: ExpertsConfig,
+    /// The secret to compare with if there is no such hook, so that the answer takes equally long.
+    decoy: Secret,
+}
+
+impl std::fmt::Debug for Hooks {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Hooks").finish_non_exhaustive()
+    }
+}
+
+/// One hook, as a request addressed it. Only a sender that knows its secret learns whether it exists.
+pub struct Hook {
+    /// The package and its trigger, if both exist.
+    found: Option<(Arc<Snapshot>, String)>,
+    secret: Secret,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HookError {
+    /// The sender does not know the secret, or there is no such hook.
+    Refused,
+    /// Its signature is right, but its time is not.
+    Stale,
+    /// The trigger is off.
+    Off(String),
+    /// Its payload is not what the trigger accepts.
+    BadPayload(String),
+    /// The hook's secret is not available.
+    NoSecret(String),
+    /// It could not be committed.
+    Store(StoreError),
+}
+
+/// What became of an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// The entry that was queued for it.
+    pub id: String,
+    /// It was accepted before, as this entry.
+    pub is_duplicate: bool,
+}
+
+impl Hooks {
+    /// The hooks of these experts; events go to the queue.
+    pub fn new(
+        catalog: Arc<Catalog>,
+        queue: Arc<dyn Queue>,
+        secrets: HookSecrets,
+        config: ExpertsConfig,
+    ) -> Self {
+        let decoy = Secret::new(format!("{:032x}", rand::random::<u128>()));
+        Self { catalog, queue, secrets, config, decoy }
+    }
+
+    /// The hook of a webhook trigger. If there is none, a hook whose secret nobody knows.
+    ///
+    /// # Errors
+    /// When the secret cannot be read.
+    pub fn find(&self, expert: &str, trigger: &str) -> Result<Hook, HookError> {
+        let is_hook = |snapshot: &Arc<Snapshot>| {
+            let kind = snapshot.trigger(trigger).and_then(|trigger| trigger.kind);
+            matches!(kind, Some(TriggerKind::Webhook | TriggerKind::Channel))
+        };
+        let Some(snapshot) = self.catalog.get(expert).filter(is_hook) else {
+            return Ok(Hook { found: None, secret: self.decoy.clone() });
+        };
+        let secret = self.secrets.of(expert, trigger);
+        let secret = secret.map_err(|error| HookError::NoSecret(error.to_string()))?;
+        Ok(Hook { found: Some((snapshot, trigger.to_owned())), secret })
+    }
+
+    /// Queues what a request brings. `now`: milliseconds since 1970.
+    ///
+    /// # Errors
+    /// Why it is refused; nothing is lost, because the sender learns of it.
+    pub async fn receive(
+        &self,
+        hook: &Hook,
+        proof: &Proof<'_>,
+        body: &[u8],
+        now: u64,
+    ) -> Result<Vec<Accepted>, HookError> {
+        hook.check(proof, body, now)?;
+        let (snapshot, trigger) = hook.trigger().ok_or(HookError::Refused)?;
+        if let Some(why) = why_off(trigger) {
+            return Err(HookError::Off(why));
+        }
+        let payload: Value = serde_json::from_slice(body)
+            .map_err(|error| HookError::BadPayload(format!("the body is not JSON: {error}")))?;
+        let mut events = events_of(trigger, payload).map_err(HookError::BadPayload)?;
+        if trigger.kind == Some(TriggerKind::Channel) {
+            let binding = self.channel(snapshot, &trigger.name.value)?;
+            events.retain(|message| binding.admits(message));
+        }
+        let signed = match proof {
+            Proof::Signed(signature) => Some(signature.id),
+            _ => None,
+        };
+        let until = now + self.remembered(snapshot.name());
+        let invocations = events.into_iter().enumerate().map(|(index, payload)| {
+            let delivery = signed.map(|id| format!("{id}#{index}"));
+            let event = Event { id: new_id(), payload, delivery, at: now };
+            let invocation = invocation(&snapshot.package.manifest, &snapshot.digest, trigger, event);
+            for warning in &invocation.warnings {
+                tracing::warn!(
+                    target: "respool::expert", expert = snapshot.name(), trigger = trigger.name.value, entry = invocation.id, "{warning}"
+                );
+            }
+            invocation
+        });
+        queue_all(&*self.queue, invocations, until, now).await.map_err(HookError::Store)
+    }
+
+    /// Whose messages start a channel trigger. It is off until the user names channels.
+    fn channel(&self, snapshot: &Snapshot, trigger: &str) -> Result<ChannelBinding, HookError> {
+        let (bindings, _) = Bindings::read(&snapshot.bindings);
+        let named = bindings.triggers.get(trigger).filter(|binding| !binding.channels.is_empty());
+        named.cloned().ok_or_else(|| {
+            HookError::Off(format!(
+                "no channels are named for it under `triggers.{trigger}.channels` of bindings.yaml"
+            ))
+        })
+    }
+
+    /// How long the keys of an expert's events are remembered, in milliseconds.
+    fn remembered(&self, expert: &str) -> u64 {
+        let window = self.config.of(expert).dedupe_window.unwrap_or(DEDUPE_WINDOW).max(REMEMBERED_AT_LEAST);
+        u64::try_from(window.as_millis()).unwrap_or(u64::MAX / 2)
+    }
+}
+
+impl Hook {
+    fn trigger(&self) -> Option<(&Snapshot, &Trigger)> {
+        let (snapshot, name) = self.found.as_ref()?;
+        Some((snapshot, snapshot.trigger(name)?))
+    }
+
+    /// Checks what can be checked before the body has arrived; a signature needs the body.
+    ///
+    /// # Errors
+    /// When the request has no proof, or the wrong secret.
+    pub fn check_head(&self, proof: &Proof<'_>) -> Result<(), HookError> {
+        match proof {
+            Proof::Signed(_) => Ok(()),
+            _ => self.check(proof, &[], 0),
+        }
+    }
+
+    fn check(&self, proof: &Proof<'_>, body: &[u8], now: u64) -> Result<(), HookError> {
+        match is_proven(&self.secret, proof, body, now) {
+            Ok(()) => Ok(()),
+            Err(Refusal::Wrong) => Err(HookError::Refused),
+            Err(Refusal::Stale) => Err(HookError::Stale),
+        }
+    }
+}
+
+/// Queues invocations in order, in one commit: when it fails nothing is queued, and the sender may send all of it again.
+async fn queue_all(
+    queue: &dyn Queue,
+    invocations: impl IntoIterator<Item = Invocation>,
+    until: u64,
+    now: u64,
+) -> Result<Vec<Accepted>, StoreError> {
+    let entries: Vec<NewEntry> =
+        invocations.into_iter().map(|invocation| invocation.into_entry(until)).collect();
+    if entries.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: Vec<String> = entries.iter().map(|entry| entry.id.clone()).collect();
+    let queued = queue.enqueue_all(entries, now).await?;
+    let accepted = ids.into_iter().zip(queued).map(|(id, what)| match what {
+        Enqueued::Accepted => Accepted { id, is_duplicate: false },
+        Enqueued::Duplicate(id) => Accepted { id, is_duplicate: true },
+    });
+    Ok(accepted.collect())
+}
+
+/// Fires a trigger by hand and returns what was queued. An event that was handled before counts again, because a person asked for it.
+/// Without a payload, it gets the payload of a clock that fires now.
+///
+/// # Errors
+/// What keeps it from firing, for people.
+pub async fn fire(
+    queue: &dyn Queue,
+    snapshot: &Snapshot,
+    trigger: &str,
+    payload: Option<Value>,
+) -> Result<Vec<Invocation>, String> {
+    let Some(found) = snapshot.trigger(trigger) else {
+        let names =
+            snapshot.package.manifest.triggers.items.iter().map(|trigger| trigger.name.value.as_str());
+        let names = names.collect::<Vec<_>>().join(", ");
+        return Err(format!("{} has no trigger {trigger:?}; its triggers are: {names}", snapshot.name()));
+    };
+    if let Some(why) = why_off(found) {
+        return Err(format!("the trigger {trigger} is off, because {why}"));
+    }
+    let now = now();
+    let payloads = match payload {
+        Some(payload) => events_of(found, payload)?,
+        None if found.kind == Some(TriggerKind::Cron) => vec![clock_payload(found, now, now)?],
+        None => return Err(format!("the trigger {trigger} needs a payload: give one with --payload")),
+    };
+    let manifest = &snapshot.package.manifest;
+    let invocations: Vec<Invocation> = payloads
+        .into_iter()
+        .map(|payload| {
+            let event = Event { id: new_id(), payload, delivery: None, at: now };
+            Invocation { dedupe: None, ..invocation(manifest, &snapshot.digest, found, event) }
+        })
+        .collect();
+    queue_all(queue, invocations.clone(), now, now).await.map_err(|error| error.0)?;
+    Ok(invocations)
+}
+
+/// The payload of a cron trigger that fires `now` for a scheduled time. Both are milliseconds since 1970.
+fn clock_payload(trigger: &Trigger, time: u64, now: u64) -> Result<Value, String> {
+    let expr = trigger.expr.as_ref().map(|expr| expr.value.as_str()).unwrap_or_default();
+    let schedule = Schedule::new(expr, trigger.zone.as_ref().map(|zone| zone.value.as_str()))?;
+    Ok(json!({"scheduled_at": schedule.written(time), "fired_at": schedule.written(now)}))
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The id of an entry.
+pub(super) fn new_id() -> String {
+    format!("inv-{:032x}", rand::random::<u128>())
+}

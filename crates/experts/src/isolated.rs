@@ -1,0 +1,356 @@
+//! Isolated functions: a call of one is a child run that gets the function's text, its declared inputs, tools and knowledge, and nothing
+//! else from the calling run. Only the declared outputs come back. Created by `assembly`, executed by `agent`.
+//!
+//! The child run ends with `finish_function`. It may also `escalate`, which ends the calling process too, as does an output `confidence`
+//! of `low` if the package leaves such decisions to a person.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures::future::BoxFuture;
+use serde_json::{Map, Value, json};
+
+use super::assembly::AgentBase;
+use super::bound::{BoundTools, function_name};
+use super::component::{Function, FunctionSession, KnowledgeKind};
+use super::learning::LearningFiles;
+use super::notices::ConversationNotices;
+use super::operations::Operations;
+use super::outputs;
+use super::package::Package;
+use super::prompt::{FunctionPrompt, one_line};
+use super::tools::{ESCALATE, approval_rules, escalate_tool, spec, tier_of};
+use super::trigger::fenced_json;
+use super::{path, policy};
+use agent::{
+    Agent, AgentRequest, ChildRuns, EndsRun, Executor, Notices, OfferedTool, Outcome, RequestedCall,
+    Requester, SettledCall, Setup, Supervision, Tier,
+};
+use tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
+
+/// Prefix of a function's name in the tool that calls it.
+const CALL: &str = "run_function";
+/// Ends a function with its outputs.
+const FINISH_FUNCTION: &str = "finish_function";
+/// The output in which a function says how sure it is.
+const CONFIDENCE: &str = "confidence";
+/// The longest text of outputs that the caller receives, in bytes.
+const LONGEST_RESULT: usize = 64 * 1024;
+
+/// The name of the tool that calls an isolated function.
+pub(super) fn call_name(function: &str) -> String {
+    function_name(CALL, function)
+}
+
+/// True for the name of a tool that calls an isolated function.
+pub(super) fn is_call(name: &str) -> bool {
+    name.strip_prefix(CALL).is_some_and(|rest| rest.starts_with("__"))
+}
+
+/// The isolated functions of one run.
+pub(super) struct IsolatedFunctions {
+    pub(super) base: AgentBase,
+    pub(super) package: Arc<Package>,
+    pub(super) bound: BoundTools,
+    /// The expert's files: what was learnt for a function is shown ahead of it.
+    pub(super) root: PathBuf,
+    /// Who asks a person for consent.
+    pub(super) requester: Requester,
+    /// The calling run executes a process: it fails when a server does, and a person may be asked to decide.
+    pub(super) is_process: bool,
+    /// What earlier attempts of the same work have done.
+    pub(super) settled: Vec<SettledCall>,
+    pub(super) is_dry: bool,
+    pub(super) snapshot: String,
+    /// The calling run may quote private knowledge, also in the inputs.
+    pub(super) is_private: bool,
+}
+
+impl IsolatedFunctions {
+    fn all(&self) -> impl Iterator<Item = &Function> {
+        self.package.functions.items.iter().filter(|function| function.session == FunctionSession::Isolated)
+    }
+
+    fn called(&self, call: &RequestedCall) -> Option<&Function> {
+        self.all().find(|function| call_name(&function.name.value) == call.name)
+    }
+
+    /// Whether an unsure function leaves the decision to a person.
+    fn hands_over_doubt(&self) -> bool {
+        self.package.manifest.policy.on_low_confidence
+    }
+
+    fn agent(&self, function: &Function) -> Arc<Agent> {
+        let tools = function.tools.items.iter().map(|name| name.value.clone());
+        let operations = Operations::new(&self.package, Arc::clone(&self.bound), self.is_dry).only_of(tools);
+        let learnt = LearningFiles::new(&self.root).before(&function.name.value).unwrap_or_default();
+        let tiers = operations.tiers();
+        let prompt = FunctionPrompt {
+            package: &self.package,
+            function,
+            learnt: &learnt,
+            tiers: &tiers,
+            knowledge: readable(&self.package, function),
+            finish: FINISH_FUNCTION,
+        };
+        let supervision = self.supervision(&operations);
+        let base = self.base.of_function(&function.name.value);
+        let tools = FunctionTools {
+            operations,
+            package: Arc::clone(&self.package),
+            function: function.clone(),
+            is_process: self.is_process,
+            has_corrected: AtomicBool::new(false),
+        };
+        Arc::new(base.agent(prompt.text(), Arc::new(tools), supervision))
+    }
+
+    fn supervision(&self, operations: &Operations) -> Supervision {
+        let (mut tiers, mut ends_run) = (BTreeMap::new(), BTreeMap::new());
+        for (name, tier) in operations.tiers_by_name() {
+            tiers.insert(name.clone(), tier_of(if self.is_dry { policy::Tier::Auto } else { tier }));
+            if self.is_process {
+                ends_run.insert(name, EndsRun::OnFault);
+            }
+        }
+        ends_run.extend([FINISH_FUNCTION, ESCALATE].map(|name| (name.to_owned(), EndsRun::OnSuccess)));
+        Supervision {
+            tiers,
+            rules: approval_rules(&self.package, self.requester.clone()),
+            ends_run,
+            settled: self.settled.clone(),
+            calls_once: self.is_process,
+            snapshot: self.snapshot.clone(),
+            is_private: self.is_private,
+            ends_at_limits: self.is_process,
+            notices: self.notices(),
+            ..Supervision::default()
+        }
+    }
+
+    /// A process itself reports to people what its functions handed over.
+    fn notices(&self) -> Option<Arc<dyn Notices>> {
+        let expert = self.package.manifest.name.value.clone();
+        let notices = ConversationNotices { expert, is_function: true };
+        (!self.is_process).then(|| Arc::new(notices) as Arc<dyn Notices>)
+    }
+
+    /// The end of a function, as the calling run receives it.
+    fn ended(&self, function: &Function, arguments: &Value, outcome: Outcome) -> Outcome {
+        let declared = &function.outputs.items;
+        let content = if declared.is_empty() {
+            text_of(arguments, "result").to_owned()
+        } else {
+            let checked = outputs::check(declared, Some(arguments));
+            let is_in_doubt =
+                checked.outputs.get(CONFIDENCE) == Some(&json!("low")) && self.hands_over_doubt();
+            if is_in_doubt && self.is_process {
+                return in_doubt(function, &checked.outputs, outcome);
+            }
+            result_text(&checked, is_in_doubt)
+        };
+        Outcome { content, ended_by: None, ..outcome }
+    }
+}
+
+impl ChildRuns for IsolatedFunctions {
+    fn tools(&self) -> Vec<OfferedTool> {
+        let offered = |function: &Function| OfferedTool {
+            name: call_name(&function.name.value),
+            description: format!(
+                "{} Runs by itself: it gets these inputs and nothing of this conversation, and gives its outputs.",
+                one_line(&function.description)
+            ),
+            parameters: outputs::schema(&function.inputs.items),
+            executor: Executor::Child,
+            result_limit: LONGEST_RESULT,
+            tier: Tier::Auto,
+            ends_run: if self.is_process { EndsRun::OnFault } else { EndsRun::Never },
+            judges_arguments: false,
+        };
+        self.all().map(offered).collect()
+    }
+
+    fn child(&self, call: &RequestedCall, seed: u64, at: u64) -> Result<(Arc<Agent>, Setup), String> {
+        let function =
+            self.called(call).ok_or_else(|| format!("there is no isolated function {}", call.name))?;
+        let agent = self.agent(function);
+        let arguments: Map<String, Value> = serde_json::from_str(&call.arguments).unwrap_or_default();
+        let declared = function.inputs.items.iter().map(|input| &input.name);
+        let inputs: Map<String, Value> = declared
+            .map(|name| (name.clone(), arguments.get(name).cloned().unwrap_or(Value::Null)))
+            .collect();
+        let task = format!(
+            "Perform the function `{}` now.\n\n## Inputs\n\n{}\n\nWhen it is done, call `{FINISH_FUNCTION}`.",
+            one_line(&function.name.value),
+            fenced_json("the function's inputs", &Value::Object(inputs))
+        );
+        let setup = agent.child_setup(AgentRequest::of_task(&task), seed, at);
+        Ok((agent, setup))
+    }
+
+    fn result(&self, call: &RequestedCall, outcome: Outcome) -> Outcome {
+        let Some(function) = self.called(call) else { return outcome };
+        if outcome.failure.is_some() || outcome.cancelled {
+            // What it had written by then is not one of its outputs.
+            return Outcome { content: String::new(), reasoning: String::new(), ..outcome };
+        }
+        let outcome = Outcome { reasoning: String::new(), ..outcome };
+        match outcome.ended_by.as_ref().map(|by| (by.name.as_str(), by.arguments.as_str())) {
+            Some((FINISH_FUNCTION, arguments)) => {
+                let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
+                self.ended(function, &arguments, outcome)
+            }
+            Some(_) => outcome,
+            None if function.outputs.items.is_empty() => outcome,
+            None => {
+                let content = format!(
+                    "[the function ended without its outputs, because it did not call {FINISH_FUNCTION}; nothing of it came back]"
+                );
+                Outcome { content, ..outcome }
+            }
+        }
+    }
+}
+
+/// The correct outputs, and a note about the rest.
+fn result_text(checked: &outputs::Checked, is_in_doubt: bool) -> String {
+    let mut text = Value::Object(checked.outputs.clone()).to_string();
+    if !checked.problems.is_empty() {
+        text = format!("{text}\n[not as declared: {}]", checked.problems.join("; "));
+    }
+    if is_in_doubt {
+        text.push_str("\n[the function is not sure: do not act on this, but let the person decide]");
+    }
+    text
+}
+
+/// An unsure function ends the calling process as one for a person to decide.
+fn in_doubt(function: &Function, outputs: &Map<String, Value>, outcome: Outcome) -> Outcome {
+    let name = one_line(&function.name.value);
+    let arguments = json!({
+        "reason": format!("The function {name} is not sure of its result (confidence: low)."),
+        "context": Value::Object(outputs.clone()).to_string(),
+        "recommendation": format!("Check what {name} found, then decide."),
+    });
+    let by = RequestedCall {
+        name: ESCALATE.to_owned(),
+        arguments: arguments.to_string(),
+        ..RequestedCall::default()
+    };
+    Outcome { content: text_of(&arguments, "reason").to_owned(), ended_by: Some(by), ..outcome }
+}
+
+fn text_of<'a>(arguments: &'a Value, name: &str) -> &'a str {
+    arguments[name].as_str().unwrap_or_default()
+}
+
+/// The knowledge that a function names, by the paths under which it can be read: its own path and its name.
+fn readable(package: &Package, function: &Function) -> BTreeMap<String, String> {
+    let named =
+        |wanted: &str| function.knowledge.items.iter().any(|one| path::normalized(&one.value) == wanted);
+    let known = package.knowledge.items.iter().filter(|one| named(&one.path));
+    known.map(|one| (one.path.clone(), format!("knowledge/{}.md", one.name))).collect()
+}
+
+/// Whether an isolated function may read private knowledge, which its outputs may then quote.
+pub(super) fn any_reads_private(package: &Package) -> bool {
+    let functions = package.functions.items.iter();
+    functions.filter(|function| function.session == FunctionSession::Isolated).any(|function| {
+        let readable = readable(package, function);
+        let mut private = package.knowledge.items.iter().filter(|one| one.kind == KnowledgeKind::Private);
+        private.any(|one| readable.contains_key(&one.path))
+    })
+}
+
+/// The tools of a function's own run.
+struct FunctionTools {
+    operations: Operations,
+    package: Arc<Package>,
+    function: Function,
+    is_process: bool,
+    /// The outputs have been sent back once.
+    has_corrected: AtomicBool,
+}
+
+impl FunctionTools {
+    async fn run(
+        &self,
+        invocation: &Invocation,
+        approver: Option<&dyn Approver>,
+    ) -> Result<ToolOutput, ToolError> {
+        if let Some(called) = self.operations.call(invocation, approver).await {
+            return called;
+        }
+        let arguments = Value::Object(invocation.arguments.clone());
+        let done = match invocation.name.as_str() {
+            "read" => self.read(text_of(&arguments, "path")),
+            FINISH_FUNCTION => self.finish(&arguments),
+            ESCALATE if self.is_process => Ok(text_of(&arguments, "reason").to_owned()),
+            other => Err(format!("there is no tool {other}")),
+        };
+        done.map(|text| ToolOutput { text, display: None }).map_err(ToolError::Failed)
+    }
+
+    fn read(&self, written: &str) -> Result<String, String> {
+        let (wanted, readable) = (path::normalized(written), readable(&self.package, &self.function));
+        let found = readable.iter().find(|(path, name)| **path == wanted || **name == wanted);
+        let text = found.and_then(|(path, _)| self.package.files.get(path));
+        text.cloned().ok_or_else(|| {
+            let names: Vec<&str> = readable.values().map(String::as_str).collect();
+            format!("there is no file {written}; this function may read: {}", names.join(", "))
+        })
+    }
+
+    /// Wrong outputs are sent back once; after that, the function ends with the correct ones.
+    fn finish(&self, arguments: &Value) -> Result<String, String> {
+        let checked = outputs::check(&self.function.outputs.items, Some(arguments));
+        let is_wrong = !self.function.outputs.items.is_empty() && !checked.problems.is_empty();
+        if is_wrong && !self.has_corrected.swap(true, Ordering::Relaxed) {
+            return Err(format!(
+                "the function has not ended, because its outputs are not as declared: {}. Call {FINISH_FUNCTION} again with all of them",
+                checked.problems.join("; ")
+            ));
+        }
+        Ok(Value::Object(checked.outputs).to_string())
+    }
+
+    fn finish_tool(&self) -> ToolSpec {
+        let declared = &self.function.outputs.items;
+        let description = "Ends the function with its outputs. Call it once, when all is done.";
+        let mut tool = spec(FINISH_FUNCTION, description, &json!({}), &[], true);
+        tool.parameters = if declared.is_empty() {
+            json!({"type": "object", "properties": {"result": {"type": "string", "description": "What came of it"}},
+                "required": ["result"]})
+        } else {
+            outputs::strict_schema(declared)
+        };
+        tool
+    }
+}
+
+impl Tools for FunctionTools {
+    fn specs(&self) -> Vec<ToolSpec> {
+        let mut specs: Vec<ToolSpec> =
+            self.operations.all().iter().map(|operation| operation.spec.clone()).collect();
+        let readable = readable(&self.package, &self.function);
+        if !readable.is_empty() {
+            let names: Vec<&str> = readable.values().map(String::as_str).collect();
+            let path = json!({"path": {"type": "string", "enum": names}});
+            specs.push(spec("read", "Reads a file that this function may look up.", &path, &["path"], true));
+        }
+        specs.push(self.finish_tool());
+        specs.extend(self.is_process.then(escalate_tool));
+        specs
+    }
+
+    fn call<'a>(
+        &'a self,
+        invocation: &'a Invocation,
+        approver: Option<&'a dyn Approver>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(self.run(invocation, approver))
+    }
+}

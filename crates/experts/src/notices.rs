@@ -1,0 +1,80 @@
+//! Messages to people about a conversation with an expert: drafts, approval requests, and the answer if it came too late for the caller.
+//! Each is posted to the outbox in the same commit as the event it reports. `execution` posts the messages of processes.
+
+use serde_json::{Value, json};
+
+use super::delivery::MessageKind;
+use agent::{ApprovalRequest, Notice, Notices, Outcome, report};
+use store::NewMessage;
+
+/// The messages of one conversation, or of an isolated function that it called.
+pub(super) struct ConversationNotices {
+    /// The expert's name.
+    pub(super) expert: String,
+    /// It is an isolated function, whose result goes to the calling run.
+    pub(super) is_function: bool,
+}
+
+impl ConversationNotices {
+    fn message(&self, run: &str, what: &str, kind: MessageKind, body: Value) -> NewMessage {
+        let mut all = json!({"expert": self.expert, "process": null, "run": run});
+        all[kind.as_str()] = body;
+        NewMessage {
+            id: format!("{run}:{what}"),
+            expert: self.expert.clone(),
+            entry: None,
+            kind: kind.as_str().to_owned(),
+            body: all.to_string(),
+        }
+    }
+
+    fn asked(&self, run: &str, request: &ApprovalRequest, is_again: bool) -> NewMessage {
+        let mut body = report::approval(request);
+        body["is_escalated"] = is_again.into();
+        let what = format!("approval-{}{}", request.id, if is_again { "-again" } else { "" });
+        self.message(run, &what, MessageKind::Approval, body)
+    }
+
+    /// A conversation that cannot continue: calls that a person may have approved are not made.
+    pub(super) fn lost(&self, run: &str, why: &str) -> NewMessage {
+        let body = json!({"reason": format!("The conversation cannot go on: {why}."), "recommendation": "Ask again."});
+        self.message(run, "lost", MessageKind::Escalation, body)
+    }
+
+    /// A conversation that was interrupted too long ago to go on unasked.
+    pub(super) fn interrupted(&self, run: &str) -> NewMessage {
+        let body = json!({
+            "reason": "The conversation was interrupted more than an hour ago, and does not go on by itself.",
+            "recommendation": format!("Continue it with `respool runs resume {run}`, or end it with `respool runs cancel {run}`."),
+        });
+        self.message(run, "interrupted", MessageKind::Escalation, body)
+    }
+
+    fn answer(&self, run: &str, outcome: &Outcome) -> Option<NewMessage> {
+        if self.is_function || outcome.cancelled {
+            return None;
+        }
+        Some(if outcome.failure.is_some() {
+            let body =
+                json!({"reason": outcome.text(), "recommendation": "Look at what failed, and ask again."});
+            self.message(run, "failed", MessageKind::Escalation, body)
+        } else {
+            self.message(run, "answer", MessageKind::Result, json!({"summary": outcome.text()}))
+        })
+    }
+}
+
+impl Notices for ConversationNotices {
+    fn message(&self, run: &str, notice: Notice<'_>) -> Option<NewMessage> {
+        match notice {
+            Notice::HandedOver(call) => {
+                let inputs: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+                let body = json!({"operation": call.name.replacen("__", ".", 1), "inputs": inputs});
+                Some(self.message(run, &format!("draft-{}", call.id), MessageKind::Draft, body))
+            }
+            Notice::Asked(request) => Some(self.asked(run, request, false)),
+            Notice::AskedAgain(request) => Some(self.asked(run, request, true)),
+            Notice::LateAnswer(outcome) => self.answer(run, outcome),
+        }
+    }
+}

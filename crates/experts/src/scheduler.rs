@@ -1,0 +1,237 @@
+//! The clocks of cron triggers: queues what is due, once even if several processes share a store, and makes up for times that were missed
+//! while none ran. The store has the time for which each clock last fired.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::catalog::{Catalog, Current, Snapshot};
+use super::hooks::new_id;
+use super::manifest::{Trigger, TriggerKind};
+use super::trigger::{Event, Schedule, Watch, invocation};
+use store::{Clock, ClockTime, Enqueued, GoneClocks, NewEntry, Queue, StoreError};
+
+/// How often the clocks are checked, besides when one is due.
+const EVERY: Duration = Duration::from_secs(1);
+/// If two checks are further apart than this, in milliseconds, the machine was asleep: what came due in between was missed.
+const LONGEST_PAUSE: u64 = 60_000;
+
+/// The clocks of all experts.
+pub struct Scheduler {
+    catalog: Arc<Catalog>,
+    queue: Arc<dyn Queue>,
+    clocks: HashMap<(String, String), Armed>,
+    /// The catalog generation that the clocks belong to.
+    generation: Option<u64>,
+    watch: Option<Looks>,
+    /// Whether an expert's triggers are held.
+    is_held: Held,
+}
+
+/// Says whether an expert's triggers are held, so that its clocks do not fire.
+pub type Held = Box<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// When the clocks were checked, in milliseconds since 1970.
+#[derive(Clone, Copy, Debug)]
+struct Looks {
+    since: u64,
+    last: u64,
+    /// When the time was last reported to the store.
+    reported_at: u64,
+}
+
+/// One clock.
+#[derive(Clone, Debug)]
+struct Armed {
+    clock: Clock,
+    schedule: Schedule,
+    mark: u64,
+    next: Option<u64>,
+    /// When it was last held. What came due until then was missed.
+    held: Option<u64>,
+}
+
+impl Scheduler {
+    /// The clocks of these experts; due events go to the queue.
+    pub fn new(catalog: Arc<Catalog>, queue: Arc<dyn Queue>) -> Self {
+        let is_held = Box::new(|_: &str| false);
+        Self { catalog, queue, clocks: HashMap::new(), generation: None, watch: None, is_held }
+    }
+
+    /// Does not fire the clocks of experts whose triggers are held because their tools are not bound yet. Times missed meanwhile are
+    /// treated as if respool had not been running.
+    #[must_use]
+    pub fn held_by(self, is_held: Held) -> Self {
+        Self { is_held, ..self }
+    }
+
+    /// Runs until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut is_failing = false;
+        loop {
+            let now = now();
+            match self.look(now).await {
+                Ok(_) => is_failing = false,
+                Err(error) if !is_failing => {
+                    is_failing = true;
+                    tracing::error!(target: "respool::expert", %error, "cron triggers cannot fire; they are tried again every second");
+                }
+                Err(_) => {}
+            }
+            let pause = self.next().map_or(EVERY, |next| Duration::from_millis(next.saturating_sub(now)));
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(pause.clamp(Duration::from_millis(10), EVERY)) => {}
+            }
+        }
+    }
+
+    /// When the next clock is due.
+    fn next(&self) -> Option<u64> {
+        let is_held =
+            |armed: &&Armed| armed.held.is_some() && armed.held == self.watch.map(|looks| looks.last);
+        self.clocks.values().filter(|armed| !is_held(armed)).filter_map(|armed| armed.next).min()
+    }
+
+    /// Fires what is due now, in milliseconds since 1970. Returns how many entries were queued.
+    ///
+    /// # Errors
+    /// When the store cannot be used; what could not be queued is due at the next check.
+    pub async fn look(&mut self, now: u64) -> Result<usize, StoreError> {
+        let reported_at = self.report_time(now).await?;
+        let since = match self.watch {
+            Some(looks) if now.saturating_sub(looks.last) <= LONGEST_PAUSE => looks.since,
+            _ => now,
+        };
+        let current = self.catalog.current();
+        if self.generation != Some(current.generation) {
+            self.arm(&current, now).await?;
+        }
+        let mut fired = 0;
+        let mut due: Vec<(u64, (String, String))> = Vec::new();
+        for (key, armed) in &mut self.clocks {
+            if (self.is_held)(&key.0) {
+                armed.held = Some(now);
+            } else if armed.next.is_some_and(|next| next <= now) {
+                let since = since.max(armed.held.unwrap_or_default());
+                let times = armed.schedule.due(Watch { mark: armed.mark, since, now });
+                due.extend(times.into_iter().map(|time| (time, key.clone())));
+            }
+        }
+        due.sort();
+        for (time, key) in due {
+            fired += usize::from(self.fire(&current, &key, time, now).await?);
+        }
+        let is_past =
+            |armed: &&mut Armed| armed.held != Some(now) && armed.next.is_some_and(|next| next <= now);
+        for armed in self.clocks.values_mut().filter(is_past) {
+            armed.next = armed.schedule.next_after(now);
+        }
+        self.watch = Some(Looks { since, last: now, reported_at });
+        Ok(fired)
+    }
+
+    /// Reports the time to the store once in a while, and at once when the system clock was set back. Returns when it last did.
+    async fn report_time(&mut self, now: u64) -> Result<u64, StoreError> {
+        if let Some(looks) = self.watch
+            && now >= looks.last
+            && now - looks.reported_at < LONGEST_PAUSE
+        {
+            return Ok(looks.reported_at);
+        }
+        let set_back = self.queue.correct_clock(now).await?;
+        if let Some(by) = set_back {
+            let minutes = by / 60_000;
+            tracing::warn!(
+                target: "respool::expert", minutes,
+                "the system clock was set back: the times of waiting work and deliveries are moved back by as much"
+            );
+        }
+        if set_back.is_some() || self.watch.is_some_and(|looks| now < looks.last) {
+            // The marks may be other ones now, and no gap was watched.
+            (self.clocks, self.generation, self.watch) = (HashMap::new(), None, None);
+        }
+        Ok(now)
+    }
+
+    /// Takes over the clocks of a changed catalog. A clock that did not change keeps its mark.
+    async fn arm(&mut self, current: &Current, now: u64) -> Result<(), StoreError> {
+        let mut clocks = HashMap::new();
+        for (name, trigger) in current.experts.values().flat_map(|snapshot| cron_triggers(snapshot)) {
+            let Some((clock, schedule)) = clock_of(&name, trigger) else { continue };
+            let key = (name, trigger.name.value.clone());
+            let before = self.clocks.remove(&key).filter(|armed| armed.clock == clock);
+            let (mark, held) = match before {
+                Some(armed) => (armed.mark, armed.held),
+                None => (self.queue.clock_mark(&clock, now).await?, None),
+            };
+            let next = schedule.next_after(mark);
+            clocks.insert(key, Armed { clock, schedule, mark, next, held });
+        }
+        // The clocks of a package that does not load now keep their marks.
+        if !current.has_unloaded {
+            let kept = clocks.keys().cloned().collect();
+            self.queue.forget_clocks(GoneClocks::AllBut(kept)).await?;
+        }
+        self.clocks = clocks;
+        self.generation = Some(current.generation);
+        Ok(())
+    }
+
+    /// Queues one time of a clock. False if another process did it first.
+    async fn fire(
+        &mut self,
+        current: &Current,
+        key: &(String, String),
+        time: u64,
+        now: u64,
+    ) -> Result<bool, StoreError> {
+        let Some(armed) = self.clocks.get_mut(key) else { return Ok(false) };
+        let found = current.experts.get(&key.0).and_then(|found| Some((found, found.trigger(&key.1)?)));
+        let Some((snapshot, trigger)) = found else { return Ok(false) };
+        let payload =
+            json!({"scheduled_at": armed.schedule.written(time), "fired_at": armed.schedule.written(now)});
+        let event = Event { id: new_id(), payload, delivery: None, at: now };
+        let invocation = invocation(&snapshot.package.manifest, &snapshot.digest, trigger, event);
+        let clock = Some(ClockTime { clock: armed.clock.clone(), time });
+        let entry = NewEntry { clock, ..invocation.into_entry(now) };
+        let queued = self.queue.enqueue(entry, now).await?;
+        armed.mark = time;
+        let is_first = queued == Enqueued::Accepted;
+        if is_first {
+            tracing::info!(
+                target: "respool::expert", expert = key.0, trigger = key.1, scheduled_at = armed.schedule.written(time), "a cron trigger fires"
+            );
+        }
+        Ok(is_first)
+    }
+}
+
+fn cron_triggers(snapshot: &Snapshot) -> impl Iterator<Item = (String, &Trigger)> {
+    let triggers = snapshot.package.manifest.triggers.items.iter();
+    let cron = triggers.filter(|trigger| trigger.kind == Some(TriggerKind::Cron));
+    cron.map(|trigger| (snapshot.name().to_owned(), trigger))
+}
+
+fn clock_of(expert: &str, trigger: &Trigger) -> Option<(Clock, Schedule)> {
+    let expr = trigger.expr.as_ref()?.value.trim();
+    let zone = trigger.zone.as_ref().map(|zone| zone.value.as_str());
+    let schedule = Schedule::new(expr, zone).ok()?;
+    let clock = Clock {
+        queue: expert.to_owned(),
+        name: trigger.name.value.clone(),
+        schedule: format!("{expr} {}", zone.unwrap_or("UTC")),
+    };
+    Some((clock, schedule))
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,286 @@
+//! Turns an event of a trigger into the invocation that is queued for it: the event is enriched first, then its dedupe key, mapped inputs
+//! and lane are determined. Pure.
+//!
+//! Keys are looked up in the enriched payload, then among the mapped inputs. An event with a missing key is never lost: it runs, with a
+//! warning.
+
+use serde_json::{Map, Value};
+
+use super::gmail;
+use super::lookup::{find, key_text};
+use crate::invocation::{Invocation, InvocationLane, Origin};
+use crate::manifest::{Concurrency, Manifest, Trigger, TriggerSession};
+use crate::resolve::Lane;
+
+/// The name of the only preset.
+const GMAIL: &str = "gmail";
+
+/// An event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// The id of the entry created for it.
+    pub id: String,
+    /// Its data, enriched.
+    pub payload: Value,
+    /// What identifies its delivery if the trigger has no key for that: the id of a signed message, or the time of a clock.
+    pub delivery: Option<String>,
+    /// When it arrived, in milliseconds since 1970.
+    pub at: u64,
+}
+
+/// Why a trigger never fires, whatever arrives.
+pub fn why_off(trigger: &Trigger) -> Option<String> {
+    let preset = trigger.preset.as_ref().filter(|preset| preset.value != GMAIL)?;
+    Some(format!("there is no preset \"{}\"", preset.value))
+}
+
+/// The payloads of the events in a request, enriched by the trigger's preset.
+///
+/// # Errors
+/// What is wrong with the payload's form, for people.
+pub fn events_of(trigger: &Trigger, payload: Value) -> Result<Vec<Value>, String> {
+    if trigger.preset.is_some() {
+        return gmail::events(payload);
+    }
+    match payload {
+        Value::Object(_) | Value::Array(_) => Ok(vec![payload]),
+        _ => Err("the payload is neither a JSON object nor a list: send one".to_owned()),
+    }
+}
+
+/// The invocation that an event requests. `digest`: that of the manifest's package.
+pub fn invocation(manifest: &Manifest, digest: &str, trigger: &Trigger, event: Event) -> Invocation {
+    let mut warnings = Vec::new();
+    let mapped = mapped(trigger, &event.payload, &mut warnings);
+    let keys = Keys { payload: &event.payload, mapped: &mapped };
+    let lane = lane(manifest, trigger, &keys, &mut warnings);
+    let dedupe = dedupe(trigger, &keys, event.delivery, &mut warnings);
+    Invocation {
+        id: event.id,
+        expert: manifest.name.value.clone(),
+        digest: digest.to_owned(),
+        process: trigger.process.value.clone(),
+        mapped,
+        origin: Origin::trigger(&trigger.name.value, trigger.session),
+        lane,
+        dedupe,
+        asked: event.at,
+        payload: event.payload,
+        warnings,
+    }
+}
+
+/// Where keys are looked up.
+struct Keys<'a> {
+    payload: &'a Value,
+    mapped: &'a Map<String, Value>,
+}
+
+impl Keys<'_> {
+    fn text(&self, path: &str) -> Option<String> {
+        let in_payload = find(self.payload, path).and_then(key_text);
+        in_payload.or_else(|| self.mapped.get(path).and_then(key_text))
+    }
+}
+
+fn mapped(trigger: &Trigger, payload: &Value, warnings: &mut Vec<String>) -> Map<String, Value> {
+    let mut inputs = Map::new();
+    for (input, path) in &trigger.mapping {
+        match find(payload, path) {
+            Some(value) => drop(inputs.insert(input.value.clone(), value.clone())),
+            None => {
+                warnings.push(format!("the payload has nothing at `{path}` for the input `{}`", input.value));
+            }
+        }
+    }
+    inputs
+}
+
+fn lane(
+    manifest: &Manifest,
+    trigger: &Trigger,
+    keys: &Keys<'_>,
+    warnings: &mut Vec<String>,
+) -> Option<InvocationLane> {
+    let serial = InvocationLane::Serial { trigger: trigger.name.value.clone() };
+    // A mode that cannot be read is an error of the package; if one gets here, serial execution is the safe choice.
+    let Some(Lane { mode, key }) = Lane::of(trigger, manifest) else { return Some(serial) };
+    match mode {
+        // Invocations that share a session run one after another. No trigger has a name with a space.
+        Concurrency::Parallel if trigger.session == TriggerSession::Main => {
+            Some(InvocationLane::Serial { trigger: "main session".to_owned() })
+        }
+        Concurrency::Parallel => None,
+        Concurrency::Serial => Some(serial),
+        Concurrency::SerialPerKey => {
+            let path = key.unwrap_or_default();
+            if let Some(value) = keys.text(&path) {
+                return Some(InvocationLane::Key { path, value });
+            }
+            warnings.push(format!(
+                "the payload has no `{path}`, the key of its lane: it runs one after the other with all events of `{}`",
+                trigger.name.value
+            ));
+            Some(serial)
+        }
+    }
+}
+
+fn dedupe(
+    trigger: &Trigger,
+    keys: &Keys<'_>,
+    delivery: Option<String>,
+    warnings: &mut Vec<String>,
+) -> Option<String> {
+    let found = trigger.dedupe_key.path.as_ref().and_then(|path| {
+        let value = keys.text(&path.value);
+        if value.is_none() {
+            let path = &path.value;
+            warnings.push(format!("the payload has no `{path}`, so it is not known whether it came before"));
+        }
+        value
+    });
+    // A value of the payload cannot imitate a delivery id, or vice versa.
+    found.map(|value| format!("key:{value}")).or_else(|| delivery.map(|id| format!("delivery:{id}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::trigger::tests::manifest;
+
+    const MAIL: &str = "
+  - name: new_email
+    type: webhook
+    preset: gmail
+    process: triage
+    dedupe_key: message_id
+    concurrency: serial_per_key
+    concurrency_key: contact_id
+    payload_mapping: {message_id: 'messages[0].id', subject: 'messages[0].subject'}
+  - name: call
+    type: webhook
+    process: triage
+    concurrency: serial_per_key
+    concurrency_key: contact_id
+    dedupe_key: call_id
+    payload_mapping: {contact_id: caller.mail}
+  - name: scan
+    type: cron
+    expr: '0 8 * * *'
+    process: scan
+    concurrency: serial
+  - name: note
+    type: webhook
+    process: scan";
+
+    fn of(trigger: &str, payload: Value) -> Invocation {
+        let manifest = manifest(MAIL);
+        let trigger = manifest.triggers.items.iter().find(|one| one.name.value == trigger).unwrap();
+        let event = Event { id: "e1".into(), payload, delivery: None, at: 7 };
+        invocation(&manifest, "d1", trigger, event)
+    }
+
+    fn enriched(letter: &Value) -> Value {
+        gmail::events(json!({"messages": [letter]})).unwrap().remove(0)
+    }
+
+    /// The example in the loader design: the payload as received has neither key.
+    #[test]
+    fn a_mail_has_its_key_its_inputs_and_its_lane() {
+        let found = of("new_email", enriched(&json!({"id": "m1", "from": "Jo <Jo@x.org>", "subject": "Hi"})));
+        assert_eq!(found.dedupe.as_deref(), Some("key:m1"));
+        assert_eq!(
+            found.lane,
+            Some(InvocationLane::Key { path: "contact_id".into(), value: "jo@x.org".into() })
+        );
+        assert_eq!(Value::Object(found.mapped), json!({"message_id": "m1", "subject": "Hi"}));
+        assert_eq!(
+            (found.expert.as_str(), found.process.as_str(), found.digest.as_str()),
+            ("sales", "triage", "d1")
+        );
+        assert_eq!(
+            (found.origin.trigger_name(), found.asked, found.id.as_str()),
+            (Some("new_email"), 7, "e1")
+        );
+        assert!(found.warnings.is_empty(), "{:?}", found.warnings);
+    }
+
+    #[test]
+    fn a_lane_spans_the_triggers_that_name_its_key() {
+        let mail = of("new_email", enriched(&json!({"id": "m1", "from": "jo@x.org", "subject": ""})));
+        let call = of("call", json!({"call_id": 5, "caller": {"mail": "jo@x.org"}}));
+        assert_eq!(mail.lane, call.lane, "the key of the second one is among its mapped inputs");
+        assert_eq!(call.dedupe.as_deref(), Some("key:5"));
+    }
+
+    #[test]
+    fn a_key_that_is_not_there_falls_back_with_a_warning() {
+        let found = of("new_email", enriched(&json!({"from": "no address"})));
+        assert_eq!(found.lane, Some(InvocationLane::Serial { trigger: "new_email".into() }));
+        assert_eq!(found.dedupe, None, "an event without its key is not lost");
+        assert_eq!(found.warnings.len(), 4, "{:?}", found.warnings);
+    }
+
+    #[test]
+    fn the_other_modes() {
+        assert_eq!(of("note", json!({})).lane, None);
+        assert_eq!(of("scan", json!({})).lane, Some(InvocationLane::Serial { trigger: "scan".into() }));
+    }
+
+    #[test]
+    fn a_delivery_tells_events_apart_that_have_no_key() {
+        let manifest = manifest(MAIL);
+        let with = |trigger: usize, payload: Value| {
+            let event = Event { id: "e".into(), payload, delivery: Some("msg_1".into()), at: 0 };
+            invocation(&manifest, "d", &manifest.triggers.items[trigger], event).dedupe
+        };
+        assert_eq!(with(3, json!({})).as_deref(), Some("delivery:msg_1"));
+        assert_eq!(with(1, json!({"call_id": "c"})).as_deref(), Some("key:c"));
+        assert_eq!(with(1, json!({"call_id": "delivery:msg_1"})).as_deref(), Some("key:delivery:msg_1"));
+    }
+
+    #[test]
+    fn the_form_of_payloads() {
+        let manifest = manifest(MAIL);
+        let triggers = &manifest.triggers.items;
+        assert_eq!(events_of(&triggers[3], json!({"a": 1})), Ok(vec![json!({"a": 1})]));
+        assert_eq!(events_of(&triggers[3], json!([1])).unwrap().len(), 1);
+        assert!(events_of(&triggers[3], json!("text")).is_err());
+        assert!(events_of(&triggers[0], json!({"a": 1})).is_err());
+        assert_eq!(events_of(&triggers[0], json!({"messages": [{}, {}]})).unwrap().len(), 2);
+        assert!(triggers.iter().all(|trigger| why_off(trigger).is_none()));
+    }
+
+    fn scalar() -> impl Strategy<Value = Value> {
+        prop_oneof![
+            Just(json!(null)),
+            any::<bool>().prop_map(Value::from),
+            any::<i32>().prop_map(Value::from),
+            "[ a-c:0-9]{0,4}".prop_map(Value::from),
+        ]
+    }
+
+    proptest! {
+        /// Two events share a lane exactly if they have the same key, whichever trigger received them, or, without a key, the same
+        /// trigger.
+        #[test]
+        fn lanes_are_the_same_for_the_same_key(first in scalar(), second in scalar(), same_trigger in any::<bool>()) {
+            let by_call = |key: &Value| of("call", json!({"caller": {"mail": key}}));
+            let by_mail = |key: &Value| of("new_email", json!({"contact_id": key}));
+            let other = if same_trigger { by_call(&second) } else { by_mail(&second) };
+            let one = by_call(&first);
+            let expected = match (key_text(&first), key_text(&second)) {
+                (None, None) => same_trigger,
+                (first, second) => first == second,
+            };
+            prop_assert_eq!(one.lane == other.lane, expected);
+            prop_assert!(one.lane.is_some() && other.lane.is_some(), "order was promised");
+            let keys = (one.lane.unwrap().key(), other.lane.unwrap().key());
+            prop_assert_eq!(keys.0 == keys.1, expected, "as the queue has them");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Checks whether the sender of a request to a hook knows the hook's secret, sent as it is or used to sign the request as in Standard
+//! Webhooks (<https://www.standardwebhooks.com>, `webhook-id`, `webhook-timestamp`, `webhook-signature`). Comparisons take constant time.
+//! Pure.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::hmac;
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use wire::units::Secret;
+
+/// How far the time of a signed request may be off, in seconds.
+const SIGNED_WINDOW: u64 = 300;
+/// Prefix of a secret whose rest is base64.
+const PREFIX: &str = "whsec_";
+/// The most signatures of one request that are checked: one per secret while secrets are being rotated.
+const MOST_SIGNATURES: usize = 8;
+
+/// The proof that a request brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof<'a> {
+    /// Nothing.
+    None,
+    /// The secret itself.
+    Bearer(&'a [u8]),
+    /// A signature.
+    Signed(Signature<'a>),
+}
+
+/// The headers of a signed request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signature<'a> {
+    /// `webhook-id`: the same for each repeat of a message.
+    pub id: &'a str,
+    /// `webhook-timestamp`: seconds since 1970.
+    pub timestamp: &'a str,
+    /// `webhook-signature`: `v1,BASE64`, several separated by spaces.
+    pub signatures: &'a str,
+}
+
+/// What is wrong with a proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It was not made with this secret.
+    Wrong,
+    /// It is right, but too old or from the future: it may be a replay.
+    Stale,
+}
+
+/// Checks a proof. `now`: milliseconds since 1970.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn is_proven(secret: &Secret, proof: &Proof<'_>, body: &[u8], now: u64) -> Result<(), Refusal> {
+    match proof {
+        Proof::Bearer(sent) if is_bearer(secret, sent) => Ok(()),
+        Proof::None | Proof::Bearer(_) => Err(Refusal::Wrong),
+        Proof::Signed(signature) => check_signature(secret, signature, body, now),
+    }
+}
+
+/// True if the secret was sent as it is.
+fn is_bearer(secret: &Secret, sent: &[u8]) -> bool {
+    let digest = |bytes: &[u8]| -> [u8; 32] { Sha256::digest(bytes).into() };
+    let (own, sent) = (digest(secret.expose().as_bytes()), digest(sent));
+    own[..].ct_eq(&sent[..]).into()
+}
+
+/// Checks a signature. `now`: milliseconds since 1970.
+fn check_signature(secret: &Secret, sent: &Signature<'_>, body: &[u8], now: u64) -> Result<(), Refusal> {
+    let mut tag = hmac::Context::with_key(&key_of(secret));
+    for part in [sent.id.as_bytes(), b".", sent.timestamp.as_bytes(), b".", body] {
+        tag.update(part);
+    }
+    let tag = tag.sign();
+    let is_right = |signature: &str| {
+        let received = signature.strip_prefix("v1,").and_then(|text| STANDARD.decode(text).ok());
+        received.is_some_and(|received| tag.as_ref().ct_eq(&received).into())
+    };
+    // With an empty id, all messages would be the same one.
+    let is_signed = sent.signatures.split(' ').take(MOST_SIGNATURES).any(is_right);
+    if !is_signed || sent.id.is_empty() {
+        return Err(Refusal::Wrong);
+    }
+    let time: u64 = sent.timestamp.parse().map_err(|_| Refusal::Wrong)?;
+    if time.abs_diff(now / 1_000) > SIGNED_WINDOW { Err(Refusal::Stale) } else { Ok(()) }
+}
+
+fn key_of(secret: &Secret) -> hmac::Key {
+    let text = secret.expose();
+    let decoded = text.strip_prefix(PREFIX).and_then(|rest| STANDARD.decode(rest).ok());
+    hmac::Key::new(hmac::HMAC_SHA256, decoded.as_deref().unwrap_or(text.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of the specification's libraries.
+    const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    const BODY: &[u8] = br#"{"test": 2432232314}"#;
+    const SIGNED: Signature<'_> = Signature {
+        id: "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        timestamp: "1614265330",
+        signatures: "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    };
+    const NOW: u64 = 1_614_265_330_000;
+
+    fn check(sent: Signature<'_>, body: &[u8], now: u64, expected: Result<(), Refusal>) {
+        assert_eq!(check_signature(&Secret::new(SECRET), &sent, body, now), expected, "{sent:?}");
+    }
+
+    #[test]
+    fn the_example_of_the_specification_is_accepted_and_nothing_else() {
+        check(SIGNED, BODY, NOW, Ok(()));
+        let two = format!("v1,AAAA v1a,x {}", SIGNED.signatures);
+        check(Signature { signatures: &two, ..SIGNED }, BODY, NOW, Ok(()));
+        let wrong = Err(Refusal::Wrong);
+        check(SIGNED, b"{}", NOW, wrong);
+        check(Signature { id: "msg_other", ..SIGNED }, BODY, NOW, wrong);
+        check(Signature { timestamp: "1614265331", ..SIGNED }, BODY, NOW, wrong);
+        for signatures in
+            ["", "v1,", "v1", "v1,g0hM9SsE", "v0,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=", "v1,!!"]
+        {
+            check(Signature { signatures, ..SIGNED }, BODY, NOW, wrong);
+        }
+        let many = format!("{}{}", "v1,AAAA ".repeat(MOST_SIGNATURES), SIGNED.signatures);
+        check(Signature { signatures: &many, ..SIGNED }, BODY, NOW, wrong);
+    }
+
+    #[test]
+    fn a_repeat_after_five_minutes_is_refused() {
+        let window = SIGNED_WINDOW * 1_000;
+        check(SIGNED, BODY, NOW + window, Ok(()));
+        check(SIGNED, BODY, NOW - window, Ok(()));
+        check(SIGNED, BODY, NOW + window + 1_000, Err(Refusal::Stale));
+        check(SIGNED, BODY, NOW - window - 1_000, Err(Refusal::Stale));
+    }
+
+    #[test]
+    fn a_secret_that_is_plain_text_signs_too() {
+        let secret = Secret::new("a plain secret of some length");
+        let tag =
+            hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.expose().as_bytes()), b"m1.1614265330.{}");
+        let signatures = format!("v1,{}", STANDARD.encode(tag));
+        let sent = Signature { id: "m1", timestamp: "1614265330", signatures: &signatures };
+        assert_eq!(check_signature(&secret, &sent, b"{}", NOW), Ok(()));
+    }
+
+    /// The parts are joined by dots, so an id with a dot must not stand for another message.
+    #[test]
+    fn an_empty_id_or_a_time_that_is_no_number_is_wrong() {
+        let secret = Secret::new("a plain secret of some length");
+        let key = hmac::Key::new(hmac::HMAC_SHA256, secret.expose().as_bytes());
+        for (id, timestamp) in [("", "1614265330"), ("m1", "x"), ("m1", "-5"), ("m1", "")] {
+            let signed = format!("{id}.{timestamp}.{{}}");
+            let signatures = format!("v1,{}", STANDARD.encode(hmac::sign(&key, signed.as_bytes())));
+            let sent = Signature { id, timestamp, signatures: &signatures };
+            assert_eq!(check_signature(&secret, &sent, b"{}", NOW), Err(Refusal::Wrong), "{id} {timestamp}");
+        }
+    }
+
+    #[test]
+    fn a_bearer_secret_is_the_whole_of_it() {
+        let secret = Secret::new(SECRET);
+        assert!(is_bearer(&secret, SECRET.as_bytes()));
+        for sent in ["", "whsec_", &SECRET[..20], &format!("{SECRET} "), &SECRET.to_lowercase()] {
+            assert!(!is_bearer(&secret, sent.as_bytes()), "{sent}");
+        }
+    }
+}

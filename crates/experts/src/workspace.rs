@@ -1,0 +1,546 @@
+//! The files that an expert sees in a run: those of its package's snapshot, which are read-only, and its own on disk.
+//!
+//! `functions/NAME.md`, `processes/NAME.md`, `knowledge/NAME.md` and the package's own paths refer to the snapshot; `state/` and
+//! `scratch/` are on disk and writable; `learnings/` is on disk and read-only. State with `scope: session` has a separate folder for each
+//! session. A file is written atomically, and only by a run that has read what it replaces. Called by `tools`.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cap_std::ambient_authority;
+use cap_std::fs::{Dir, OpenOptions};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::component::{FunctionSession, KnowledgeKind, Scope};
+use super::isolated;
+use super::learning::{LearningEntry, LearningFiles};
+use super::package::Package;
+use super::{path, state};
+use agent::{CallOutcome, MadeCall};
+
+/// The largest file that is read or written.
+const LARGEST: u64 = 1 << 20;
+
+/// The files of one run.
+pub(super) struct Workspace {
+    root: PathBuf,
+    package: Arc<Package>,
+    /// Identifies the session, in characters that a folder name may have.
+    session: String,
+    /// Private knowledge that a function or the process names.
+    permitted: BTreeSet<String>,
+    /// The digests of what was last read or written here, by path.
+    seen: Mutex<HashMap<String, [u8; 32]>>,
+}
+
+/// What a path refers to.
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    /// A text of the snapshot.
+    Package(String),
+    /// A file below the root.
+    Disk { path: String, is_writable: bool },
+}
+
+impl Workspace {
+    /// The files for a session; `context` is what the process preloads.
+    pub(super) fn new(root: &Path, package: Arc<Package>, session: &str, context: &[String]) -> Self {
+        // Only the function's own run reads what only an isolated function names.
+        let inline = package.functions.items.iter().filter(|one| one.session == FunctionSession::Inline);
+        let by_functions = inline.flat_map(|function| &function.knowledge.items);
+        let named = by_functions.map(|path| path.value.clone()).chain(context.iter().cloned());
+        let permitted = named.map(|named| path::normalized(&named)).collect();
+        let session = file_name(session);
+        Self { root: root.to_owned(), package, session, permitted, seen: Mutex::default() }
+    }
+
+    /// Whether a run with these files may quote private knowledge. All runs of a package share state, learnings and the results of the main
+    /// session, so it is enough that any function or process of the package names private knowledge.
+    pub(super) fn may_quote_private(&self) -> bool {
+        let contexts = self.package.processes.items.iter().flat_map(|process| &process.context.items);
+        let preloaded: BTreeSet<String> = contexts.map(|path| path::normalized(&path.value)).collect();
+        let is_read = |path: &String| self.permitted.contains(path) || preloaded.contains(path);
+        let mut private =
+            self.package.knowledge.items.iter().filter(|one| one.kind == KnowledgeKind::Private);
+        private.any(|one| is_read(&one.path)) || isolated::any_reads_private(&self.package)
+    }
+
+    /// Whether a path refers to a text of the package, not to a file on disk that runs write.
+    pub(super) fn is_of_package(&self, written: &str) -> bool {
+        matches!(self.place(written), Ok(Place::Package(_)))
+    }
+
+    /// Creates what must exist when a run begins.
+    ///
+    /// # Errors
+    /// When the disk cannot be written.
+    pub(super) fn prepare(&self) -> io::Result<()> {
+        std::fs::create_dir_all(&self.root)?;
+        state::prepare(&self.root, None, &self.package)?;
+        state::prepare_session(&self.root.join(self.session_folder()), &self.package)
+    }
+
+    /// Restores what a run has read and written before its process ended, so that it continues as if uninterrupted. A file whose content
+    /// cannot be derived from that must be read again.
+    pub(super) fn recall(&self, calls: &[MadeCall]) {
+        let mut texts: HashMap<String, String> = HashMap::new();
+        for made in calls.iter().filter(|made| made.outcome == CallOutcome::Ok) {
+            let arguments: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
+            let text = |name: &str| arguments[name].as_str().unwrap_or_default();
+            let Ok(Place::Disk { path, .. }) = self.place(text("path")) else { continue };
+            match made.call.name.as_str() {
+                "read" => drop(texts.insert(path, made.text.clone())),
+                "write" => drop(texts.insert(path, text("content").to_owned())),
+                "edit" => {
+                    if let Some(known) = texts.get_mut(&path) {
+                        *known = known.replacen(text("old"), text("new"), 1);
+                    }
+                }
+                _ => {}
+            }
+        }
+        texts.iter().for_each(|(path, text)| self.note(path, text.as_bytes()));
+    }
+
+    /// Deletes the files of the session.
+    pub(super) fn end_session(&self) {
+        let _ = std::fs::remove_dir_all(self.root.join(self.session_folder()));
+    }
+
+    fn session_folder(&self) -> String {
+        format!("sessions/{}", self.session)
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// Why it cannot be read, for the model.
+    pub(super) fn read(&self, written: &str) -> Result<String, String> {
+        match self.place(written)? {
+            Place::Package(text) => match self.function_at(&path::normalized(written)) {
+                Some(function) => {
+                    let learnt = self.learnings().before(function);
+                    Ok(learnt.map_err(|error| format!("{written} cannot be read: {error}"))? + &text)
+                }
+                None => Ok(text),
+            },
+            Place::Disk { path, .. } => {
+                let bytes = self.on_disk(&path)?.ok_or_else(|| format!("there is no file {written}"))?;
+                self.note(&path, &bytes);
+                String::from_utf8(bytes).map_err(|_| format!("{written} is not text"))
+            }
+        }
+    }
+
+    /// The function whose file this is.
+    fn function_at(&self, wanted: &str) -> Option<&str> {
+        let is_meant = |one: &&super::component::Function| {
+            one.path == wanted || wanted == format!("functions/{}.md", one.name.value)
+        };
+        self.package.functions.items.iter().find(is_meant).map(|one| one.name.value.as_str())
+    }
+
+    fn learnings(&self) -> LearningFiles {
+        LearningFiles::new(&self.root)
+    }
+
+    /// Stores a learning for later runs.
+    ///
+    /// # Errors
+    /// Why it is not stored, for the model.
+    pub(super) fn learn(&self, scope: &str, entry: &LearningEntry) -> Result<String, String> {
+        let added = self.learnings().add(&self.package, scope, entry);
+        added.map(|_| "it is kept for later runs".to_owned()).map_err(|error| error.to_string())
+    }
+
+    /// Writes a whole file.
+    ///
+    /// # Errors
+    /// Why it is not written, for the model.
+    pub(super) fn write(&self, written: &str, text: &str) -> Result<(), String> {
+        if let Ok(Place::Disk { path, is_writable: true }) = self.place(written)
+            && self.on_disk(&path)?.as_deref() == Some(text.as_bytes())
+        {
+            // A repeated call whose outcome was unknown.
+            self.note(&path, text.as_bytes());
+            return Ok(());
+        }
+        self.change(written, |_| Ok(text.to_owned()))
+    }
+
+    /// Replaces a text that occurs once in a file.
+    ///
+    /// # Errors
+    /// Why it is not changed, for the model.
+    pub(super) fn edit(&self, written: &str, old: &str, new: &str) -> Result<(), String> {
+        self.change(written, |text| {
+            let text = text.ok_or_else(|| format!("there is no file {written}"))?;
+            match text.matches(old).count() {
+                1 if !old.is_empty() => Ok(text.replacen(old, new, 1)),
+                0 => Err(format!("the old text is not in {written}; read the file again")),
+                _ => Err(format!("the old text is in {written} more than once; give more of it")),
+            }
+        })
+    }
+
+    fn change(
+        &self,
+        written: &str,
+        make: impl FnOnce(Option<&str>) -> Result<String, String>,
+    ) -> Result<(), String> {
+        let Place::Disk { path, is_writable: true } = self.place(written)? else {
+            return Err(format!("{written} can only be read; write to state/ or scratch/"));
+        };
+        let cannot = |error: io::Error| format!("{written} cannot be written: {error}");
+        // Other runs wait here, including those of other processes.
+        let lock = File::create(self.root.join(".lock")).map_err(cannot)?;
+        lock.lock().map_err(cannot)?;
+        let before = self.on_disk(&path)?;
+        if before.as_deref().is_some_and(|bytes| self.seen(&path) != Some(digest(bytes))) {
+            return Err(format!(
+                "{written} has changed since you read it, or you have not read it: read it, then write"
+            ));
+        }
+        let old = before.map(String::from_utf8).transpose().map_err(|_| format!("{written} is not text"))?;
+        let text = make(old.as_deref())?;
+        if text.len() as u64 > LARGEST {
+            return Err(format!("{written} would be larger than 1 MiB"));
+        }
+        self.replace(&path, text.as_bytes()).map_err(cannot)?;
+        self.note(&path, text.as_bytes());
+        Ok(())
+    }
+
+    /// Whether there is such a file on disk.
+    pub(super) fn exists(&self, written: &str) -> bool {
+        match self.place(written) {
+            Ok(Place::Disk { path, .. }) => matches!(self.on_disk(&path), Ok(Some(_))),
+            Ok(Place::Package(_)) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// Deletes a file of `scratch/`.
+    pub(super) fn delete_scratch(&self, written: &str) {
+        if let Ok(Place::Disk { path, .. }) = self.place(written)
+            && path.starts_with("scratch/")
+            && let Ok(dir) = self.dir()
+        {
+            let _ = dir.remove_file(path);
+        }
+    }
+
+    /// Moves a leftover file of another invocation aside.
+    ///
+    /// # Errors
+    /// When it cannot be moved.
+    pub(super) fn set_aside(&self, written: &str, mark: u64) -> io::Result<()> {
+        let Ok(Place::Disk { path, .. }) = self.place(written) else { return Ok(()) };
+        let dir = self.dir()?;
+        if dir.exists(&path) { dir.rename(&path, &dir, format!("{path}.{mark}.old")) } else { Ok(()) }
+    }
+
+    fn place(&self, written: &str) -> Result<Place, String> {
+        if let Some(why) = path::escape(written) {
+            return Err(format!("{written:?} is not a path of this workspace: {why}"));
+        }
+        let wanted = path::normalized(written);
+        let wanted = wanted.as_str();
+        if let Some(found) = self.of_package(wanted)? {
+            return Ok(found);
+        }
+        let disk = |path: String, is_writable| Ok(Place::Disk { path, is_writable });
+        let is_session =
+            |one: &&super::component::State| one.scope == Scope::Session && state::place(&one.path) == wanted;
+        match wanted.split('/').next() {
+            _ if wanted.ends_with('/') || matches!(wanted, "state" | "scratch" | "learnings") => {
+                Err(format!("{wanted} is a folder; name a file"))
+            }
+            Some("state") if self.package.state.items.iter().any(|one| is_session(&one)) => {
+                disk(format!("{}/{wanted}", self.session_folder()), true)
+            }
+            Some("state" | "scratch") => disk(wanted.to_owned(), true),
+            Some("learnings") => disk(wanted.to_owned(), false),
+            _ => Err(format!(
+                "there is no file {wanted}; there are functions/, processes/, knowledge/, state/, scratch/ and learnings/"
+            )),
+        }
+    }
+
+    /// A file of the package, by its path or its component's name. State is on disk.
+    fn of_package(&self, wanted: &str) -> Result<Option<Place>, String> {
+        let package = &self.package;
+        let named = |folder: &str, name: &str| wanted == format!("{folder}/{name}.md");
+        let function = package
+            .functions
+            .items
+            .iter()
+            .find(|one| one.path == wanted || named("functions", &one.name.value));
+        let process = package
+            .processes
+            .items
+            .iter()
+            .find(|one| one.path == wanted || named("processes", &one.name.value));
+        let knowledge =
+            package.knowledge.items.iter().find(|one| one.path == wanted || named("knowledge", &one.name));
+        if let Some(isolated) = function.filter(|one| one.session == FunctionSession::Isolated) {
+            let (name, call) = (&isolated.name.value, isolated::call_name(&isolated.name.value));
+            return Err(format!(
+                "the function {name} runs by itself and is not read: call `{call}` with its inputs"
+            ));
+        }
+        let is_hidden = |path: &str| !self.permitted.contains(path);
+        if knowledge.is_some_and(|one| one.kind == KnowledgeKind::Private && is_hidden(&one.path)) {
+            // The answer does not reveal whether it exists.
+            return Err(format!("there is no file {wanted}"));
+        }
+        let found =
+            function.map(|one| &one.path).or(process.map(|one| &one.path)).or(knowledge.map(|one| &one.path));
+        let is_state =
+            package.state.items.iter().any(|one| one.path == wanted || state::place(&one.path) == wanted);
+        let found = found.map(String::as_str).or((!is_state).then_some(wanted));
+        Ok(found.and_then(|path| package.files.get(path)).map(|text| Place::Package(text.clone())))
+    }
+
+    fn dir(&self) -> io::Result<Dir> {
+        Dir::open_ambient_dir(&self.root, ambient_authority())
+    }
+
+    fn on_disk(&self, path: &str) -> Result<Option<Vec<u8>>, String> {
+        let cannot = |error: &io::Error| format!("{path} cannot be read: {error}");
+        let dir = self.dir().map_err(|error| cannot(&error))?;
+        match dir.metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(cannot(&error)),
+            Ok(metadata) if !metadata.is_file() => return Err(format!("{path} is not a regular file")),
+            Ok(metadata) if metadata.len() > LARGEST => return Err(format!("{path} is larger than 1 MiB")),
+            Ok(_) => {}
+        }
+        let mut bytes = Vec::new();
+        let file = dir.open(path).map_err(|error| cannot(&error))?;
+        file.take(LARGEST).read_to_end(&mut bytes).map_err(|error| cannot(&error))?;
+        Ok(Some(bytes))
+    }
+
+    /// Atomic: readers see the old file or the new one.
+    fn replace(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+        let dir = self.dir()?;
+        if let Some((folder, _)) = path.rsplit_once('/') {
+            dir.create_dir_all(folder)?;
+        }
+        let new = format!("{path}.new");
+        let mut options = OpenOptions::new();
+        let mut file = dir.open_with(&new, options.write(true).create(true).truncate(true))?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        dir.rename(&new, &dir, path)
+    }
+
+    fn seen(&self, path: &str) -> Option<[u8; 32]> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(path).copied()
+    }
+
+    fn note(&self, path: &str, bytes: &[u8]) {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), digest(bytes));
+    }
+}
+
+fn digest(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
+/// A text as part of a file name: letters, digits and `._-`, at most 64; a text that was changed gets a distinguishing suffix.
+pub(super) fn file_name(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let is_safe =
+        !text.is_empty() && !text.starts_with('.') && text.len() <= 64 && text.chars().all(is_plain);
+    if is_safe {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().filter(|c| is_plain(*c)).take(40).collect();
+    let mark: String =
+        digest(text.as_bytes()).iter().take(6).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+    format!("{}-{mark}", kept.trim_start_matches('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use agent::{EndsRun, RequestedCall};
+
+    const MANIFEST: &str = "spec: \"1.0\"\nname: desk\nversion: \"1.0.0\"\ndescription: d\ncomponents:\n  orchestrator: o.md\n  persona: [persona/identity.md]\n  functions: [functions/f1.md]\n  knowledge: [knowledge/open.md, knowledge/hidden.md, knowledge/secret.md]\n  state: [state/pipeline.md, state/notes.md]\n";
+
+    fn package(dir: &Path) -> Arc<Package> {
+        let files = [
+            ("expert.yaml", MANIFEST),
+            ("README.md", "r"),
+            ("o.md", "o"),
+            ("persona/identity.md", "i"),
+            (
+                "functions/f1.md",
+                "---\nname: classify\ndescription: d\nknowledge: [knowledge/hidden.md]\n---\nBody.\n",
+            ),
+            ("knowledge/open.md", "---\nname: prices\n---\nOpen.\n"),
+            ("knowledge/hidden.md", "---\ntype: private\n---\nHidden.\n"),
+            ("knowledge/secret.md", "---\ntype: private\n---\nSecret.\n"),
+            ("state/pipeline.md", "---\nscope: persistent\n---\nempty\n"),
+            ("state/notes.md", "---\nscope: session\n---\nnothing\n"),
+        ];
+        for (path, text) in files {
+            let path = dir.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let loaded = crate::load(dir).unwrap();
+        Arc::new(loaded.package.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics)))
+    }
+
+    fn both(dir: &Path) -> (Workspace, Workspace) {
+        let package = package(&dir.join("package"));
+        let open = |session: &str| {
+            let workspace = Workspace::new(&dir.join("root"), Arc::clone(&package), session, &[]);
+            workspace.prepare().unwrap();
+            workspace
+        };
+        (open("one"), open("two"))
+    }
+
+    #[test]
+    fn bodies_are_read_by_name_and_by_path_and_private_ones_only_where_something_names_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let (files, _) = both(dir.path());
+        for path in ["functions/classify.md", "functions/f1.md", "./functions/f1.md"] {
+            assert!(files.read(path).unwrap().ends_with("Body.\n"), "{path}");
+        }
+        assert!(files.read("knowledge/prices.md").unwrap().contains("Open."));
+        assert!(files.read("knowledge/hidden.md").unwrap().contains("Hidden."));
+        assert_eq!(files.read("knowledge/secret.md").unwrap_err(), "there is no file knowledge/secret.md");
+        assert!(files.write("functions/f1.md", "x").unwrap_err().contains("only be read"));
+        assert!(files.write("learnings/_package.md", "x").unwrap_err().contains("only be read"));
+    }
+
+    #[test]
+    fn state_of_a_session_is_its_own_and_the_other_is_shared() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = both(dir.path());
+        assert!(one.read("state/notes.md").unwrap().contains("nothing"));
+        one.edit("state/notes.md", "nothing", "mine").unwrap();
+        assert!(two.read("state/notes.md").unwrap().contains("nothing"), "another session has its own");
+        one.read("state/pipeline.md").unwrap();
+        one.write("state/pipeline.md", "deal").unwrap();
+        assert_eq!(two.read("state/pipeline.md").unwrap(), "deal");
+        one.end_session();
+        assert!(!dir.path().join("root/sessions/one").exists());
+    }
+
+    #[test]
+    fn a_path_has_one_spelling_and_a_folder_is_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = both(dir.path());
+        for written in ["state/./notes.md", "state//notes.md"] {
+            one.read(written).unwrap();
+            one.write(written, written).unwrap();
+            assert_eq!(one.read("state/notes.md").unwrap(), written);
+            assert!(two.read(written).unwrap().contains("nothing"), "another session has its own");
+        }
+        for written in ["scratch", "state", "learnings", "./scratch", "scratch/", "scratch/."] {
+            assert!(one.write(written, "x").unwrap_err().contains("is a folder; name a file"), "{written}");
+        }
+    }
+
+    #[test]
+    fn a_session_file_that_a_power_failure_left_empty_is_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, _) = both(dir.path());
+        let file = dir.path().join("root/sessions/one/state/notes.md");
+        std::fs::write(&file, "mine").unwrap();
+        one.prepare().unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+        std::fs::write(&file, "").unwrap();
+        one.prepare().unwrap();
+        assert!(one.read("state/notes.md").unwrap().contains("nothing"));
+    }
+
+    #[test]
+    fn what_changed_since_it_was_read_is_not_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = both(dir.path());
+        assert!(
+            one.write("state/pipeline.md", "blind").unwrap_err().contains("read it"),
+            "it was never read"
+        );
+        one.read("state/pipeline.md").unwrap();
+        two.read("state/pipeline.md").unwrap();
+        one.write("state/pipeline.md", "first").unwrap();
+        one.write("state/pipeline.md", "second").unwrap();
+        assert!(two.write("state/pipeline.md", "third").unwrap_err().contains("has changed"));
+        assert_eq!(two.read("state/pipeline.md").unwrap(), "second");
+        two.write("state/pipeline.md", "third").unwrap();
+        one.write("scratch/new.md", "made at the first write").unwrap();
+    }
+
+    /// A process that takes over a run counts as having read what the run has read.
+    #[test]
+    fn what_a_run_has_read_it_may_write_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let (before, after) = both(dir.path());
+        let made = |name: &str, arguments: Value, text: &str| MadeCall {
+            call: RequestedCall {
+                name: name.into(),
+                arguments: arguments.to_string(),
+                ..RequestedCall::default()
+            },
+            outcome: CallOutcome::Ok,
+            text: text.to_owned(),
+            is_repeatable: true,
+            ends_run: EndsRun::Never,
+        };
+        let path = "state/pipeline.md";
+        let read = made("read", json!({"path": path}), &before.read(path).unwrap());
+        before.edit(path, "empty", "one deal").unwrap();
+        let edit = made("edit", json!({"path": path, "old": "empty", "new": "one deal"}), "it is changed");
+        after.recall(std::slice::from_ref(&read));
+        assert!(after.write(path, "x").unwrap_err().contains("has changed"), "somebody else wrote it");
+        after.recall(&[read, edit]);
+        after.write(path, "two deals").unwrap();
+        assert_eq!(before.read(path).unwrap(), "two deals");
+    }
+
+    #[test]
+    fn no_path_leads_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let (files, _) = both(dir.path());
+        std::fs::write(dir.path().join("secret"), "outside").unwrap();
+        std::os::unix::fs::symlink(dir.path(), dir.path().join("root/scratch")).unwrap();
+        for path in [
+            "../secret",
+            "/etc/passwd",
+            "state/../../secret",
+            "scratch/secret",
+            "state\\..\\x",
+            "other/x",
+            "state/",
+        ] {
+            assert!(files.read(path).is_err(), "{path}");
+            assert!(files.write(path, "x").is_err(), "{path}");
+        }
+        assert_eq!(std::fs::read_to_string(dir.path().join("secret")).unwrap(), "outside");
+    }
+
+    #[test]
+    fn what_a_payload_says_becomes_a_harmless_name() {
+        assert_eq!(file_name("18c2f-a_b.c"), "18c2f-a_b.c");
+        for text in ["../../state/pipeline", "a/b", ".hidden", "", "ä", &"x".repeat(65)] {
+            let name = file_name(text);
+            assert!(!name.contains('/') && !name.starts_with('.') && name.len() <= 64, "{name}");
+            assert_ne!(name, text);
+        }
+        assert_ne!(file_name("a/b"), file_name("a:b"));
+    }
+}

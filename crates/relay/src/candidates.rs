@@ -1,0 +1,195 @@
+//! The upstreams that may answer one request: chooses the next one, and waits for a place there. Called by `exchange` and
+//! `forward`, which send.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use upstream::{Load, OutcomeReport, Place, Upstream, UpstreamError, Who, choose};
+use wire::{ApiError, ErrorCode};
+
+/// The upstreams of one request, and which of them were asked.
+#[derive(Debug)]
+pub(super) struct Candidates {
+    /// The conversation's own upstream first.
+    order: Arc<[Arc<Upstream>]>,
+    /// `None`: the request takes no place.
+    who: Option<Who>,
+    /// Asked in this round.
+    asked: Vec<bool>,
+    /// Sent a request in any round.
+    tried: Vec<bool>,
+    /// Is asked after all others, because it broke off in the middle of its reply.
+    passed_over: Option<usize>,
+}
+
+/// An upstream that is to be asked now, and a place there.
+#[derive(Debug)]
+pub(super) struct AdmittedUpstream {
+    pub(super) upstream: Arc<Upstream>,
+    pub(super) place: Option<Place>,
+    pub(super) report: OutcomeReport,
+    /// How long it waited for the place.
+    pub(super) queued: Duration,
+}
+
+impl Candidates {
+    /// `order`: the upstreams that may be asked, the conversation's own one first. `who`: on whose behalf a place is taken.
+    pub(super) fn new(order: Arc<[Arc<Upstream>]>, who: Option<Who>) -> Self {
+        let none = vec![false; order.len()];
+        Self { order, who, asked: none.clone(), tried: none, passed_over: None }
+    }
+
+    /// The others are asked before this one, which broke off in the middle of its reply.
+    pub(super) fn pass_over(&mut self, broken: &Arc<Upstream>) {
+        self.passed_over = self.order.iter().position(|upstream| Arc::ptr_eq(upstream, broken));
+        if let Some(at) = self.passed_over {
+            self.asked[at] = true;
+        }
+    }
+
+    /// On whose behalf places are taken.
+    pub(super) fn who(&self) -> Option<Who> {
+        self.who
+    }
+
+    /// True when an upstream is left that was not asked in this round.
+    pub(super) fn has_another(&self) -> bool {
+        self.passed_over.is_some() || choose(&self.loads()).is_some()
+    }
+
+    /// The next upstream; `None` when all were asked.
+    ///
+    /// # Errors
+    /// When the upstream is full, and so is its queue; also its name.
+    pub(super) async fn next(&mut self) -> Option<Result<AdmittedUpstream, (Arc<Upstream>, UpstreamError)>> {
+        while let Some(at) = choose(&self.loads()).or_else(|| self.come_back()) {
+            self.asked[at] = true;
+            let upstream = Arc::clone(&self.order[at]);
+            let (place, queued) = match self.who {
+                None => (None, Duration::ZERO),
+                Some(who) => match upstream.enter(who).await {
+                    Ok((place, queued)) => (Some(place), queued),
+                    Err(full) => return Some(Err((upstream, full))),
+                },
+            };
+            // It failed while this request was in its queue, and another one works.
+            if !upstream.state.admits() && self.loads().iter().any(|load| load.admits && !load.asked) {
+                continue;
+            }
+            self.tried[at] = true;
+            let report = upstream.begin();
+            return Some(Ok(AdmittedUpstream { upstream, place, report, queued }));
+        }
+        None
+    }
+
+    /// How many different upstreams were sent a request.
+    pub(super) fn tried(&self) -> u32 {
+        u32::try_from(self.tried.iter().filter(|tried| **tried).count()).unwrap_or(u32::MAX)
+    }
+
+    /// All may be asked again.
+    pub(super) fn begin_round(&mut self) {
+        self.asked.fill(false);
+        self.passed_over = None;
+    }
+
+    fn come_back(&mut self) -> Option<usize> {
+        let at = self.passed_over.take()?;
+        self.asked[at] = false;
+        choose(&self.loads())
+    }
+
+    fn loads(&self) -> Vec<Load> {
+        let load = |(upstream, asked): (&Arc<Upstream>, &bool)| {
+            let load = upstream.state.load(*asked);
+            if self.who.is_some() { load } else { Load { wait: Duration::ZERO, ..load } }
+        };
+        self.order.iter().zip(&self.asked).map(load).collect()
+    }
+}
+
+/// The error of a request that no upstream could be asked for.
+pub(super) fn no_upstream() -> UpstreamError {
+    UpstreamError::broken("", 503, ErrorCode::NoUpstream, "is not there", "")
+}
+
+/// The more informative of two failures: a full queue, for it says when to come back (the one that clears
+/// first); anything but an unknown model, for the other upstream knew it; else the later one.
+pub(super) fn more_informative(earlier: UpstreamError, later: UpstreamError) -> UpstreamError {
+    let (before, after) = (&earlier.error, &later.error);
+    let soon = |error: &ApiError| error.retry_after.unwrap_or(u64::MAX);
+    let keep = match (before.status, after.status) {
+        (429, 429) => soon(before) <= soon(after),
+        (status, other) => status == 429 || (other == 404 && status != 404),
+    };
+    if keep { earlier } else { later }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt as _;
+    use upstream::UpstreamConfig;
+
+    fn check(earlier: (u16, Option<u64>), later: (u16, Option<u64>), expected: (u16, Option<u64>)) {
+        let error = |(status, retry_after)| {
+            let mut error = UpstreamError::from_answer("box", status, "");
+            error.error.retry_after = retry_after;
+            error
+        };
+        let error = more_informative(error(earlier), error(later)).error;
+        assert_eq!((error.status, error.retry_after), expected);
+    }
+
+    #[test]
+    fn the_more_informative_failure() {
+        check((429, Some(7)), (429, Some(3)), (429, Some(3)));
+        check((429, Some(3)), (429, Some(7)), (429, Some(3)));
+        check((429, None), (429, Some(7)), (429, Some(7)));
+        check((429, Some(3)), (503, None), (429, Some(3)));
+        check((503, None), (429, Some(3)), (429, Some(3)));
+        check((503, None), (404, None), (503, None));
+        check((404, None), (503, None), (503, None));
+        check((503, None), (500, None), (500, None));
+    }
+
+    /// An upstream with a single place; nothing is sent to it.
+    fn upstream(name: &str) -> Arc<Upstream> {
+        let config =
+            UpstreamConfig { name: name.into(), max_concurrency: Some(1), ..UpstreamConfig::default() };
+        Arc::new(Upstream::new(&config).unwrap())
+    }
+
+    #[tokio::test]
+    async fn the_upstream_that_broke_off_is_asked_after_the_others() {
+        let order: Arc<[_]> = [upstream("a"), upstream("b")].into();
+        let mut candidates = Candidates::new(Arc::clone(&order), Some(Who::default()));
+        candidates.pass_over(&order[0]);
+        for expected in ["b", "a"] {
+            assert!(candidates.has_another());
+            let admitted = candidates.next().await.unwrap().unwrap();
+            assert_eq!(admitted.upstream.name, expected);
+        }
+        assert!(!candidates.has_another());
+        assert!(candidates.next().await.is_none(), "each is asked once");
+    }
+
+    #[tokio::test]
+    async fn a_request_leaves_the_queue_of_an_upstream_that_fails() {
+        let order: Arc<[_]> = [upstream("a"), upstream("b")].into();
+        let who = Who { client: 1, conversation: 1 };
+        let [at_a, at_b] = [order[0].enter(who).await.unwrap(), order[1].enter(who).await.unwrap()];
+        let mut longer_at_b = Box::pin(order[1].enter(who));
+        assert!(longer_at_b.as_mut().now_or_never().is_none());
+        let mut candidates = Candidates::new(Arc::clone(&order), Some(who));
+        let mut next = Box::pin(candidates.next());
+        assert!(next.as_mut().now_or_never().is_none());
+        assert_eq!(order[0].state.report().2, 1, "it waits at its own upstream");
+        (0..3).for_each(|_| order[0].begin().failed("refused"));
+        drop((at_b, longer_at_b, at_a));
+        let admitted = next.await.unwrap().unwrap();
+        assert_eq!((admitted.upstream.name.as_str(), order[0].state.report().1), ("b", 0));
+        assert!(candidates.next().await.is_none(), "the one that fails is not asked");
+    }
+}

@@ -1,0 +1,126 @@
+//! Where a request came from: its protocol, headers and clock. Which program asked is `translate`'s `ClientProgram`, which
+//! gets its texts from here.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::{HeaderMap, header};
+use tokio::time::Instant;
+
+use telemetry::RequestRecord;
+use translate::{ClientProgram, FreeTextPatterns};
+
+/// The protocol in which a client speaks to respool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wire {
+    /// `POST /v1/chat/completions`.
+    #[default]
+    Chat,
+    /// `POST /v1/responses`.
+    Responses,
+    /// `POST /v1/messages`.
+    Messages,
+}
+
+/// The program that these headers name.
+pub fn program_of(headers: &HeaderMap) -> ClientProgram {
+    let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+    ClientProgram::of_user_agent(agent.unwrap_or_default())
+}
+
+/// Where a request came from.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// The client's protocol.
+    pub wire: Wire,
+    /// The client's headers.
+    pub headers: HeaderMap,
+    /// Path and query as the upstream has them, for example `/v1/chat/completions`.
+    pub path_and_query: String,
+    /// The id that goes upstream.
+    pub request_id: String,
+    /// The client's network address, for fairness among clients that share a key.
+    pub peer: Option<IpAddr>,
+    /// When the request came.
+    pub received: Instant,
+    /// A run of respool's own asks.
+    pub is_agent: bool,
+    /// The client lets what is oldest in its conversation be shortened where that does not fit.
+    pub may_trim: bool,
+    /// What the free text of its custom tools must match.
+    pub free_text: Arc<FreeTextPatterns>,
+    /// Where everything that happens to the request is recorded.
+    pub record: RequestRecord,
+    /// What is known of the request while it is under way.
+    pub progress: Arc<RequestProgress>,
+}
+
+/// What the caller may know of a request while it is under way.
+#[derive(Debug, Default)]
+pub struct RequestProgress(Mutex<ProgressState>);
+
+#[derive(Debug, Default)]
+struct ProgressState {
+    waited_before: Duration,
+    waits_since: Option<Instant>,
+    trimmed: Option<String>,
+}
+
+/// Counts the time until its drop as waiting for an upstream.
+#[derive(Debug)]
+pub struct WaitGuard<'a>(&'a RequestProgress);
+
+impl RequestProgress {
+    /// The time for which the request has waited for an upstream to come back. An agent does not count it as the model's.
+    pub fn waited(&self) -> Duration {
+        let known = self.known();
+        known.waited_before + known.waits_since.map(|since| since.elapsed()).unwrap_or_default()
+    }
+
+    /// What was taken out of the conversation of the last attempt, so that it fits.
+    pub fn taken_out(&self) -> Option<String> {
+        self.known().trimmed.clone()
+    }
+
+    /// Begins to wait for an upstream. The wait ends when the guard is dropped.
+    pub fn begin_waiting(&self) -> WaitGuard<'_> {
+        self.known().waits_since.get_or_insert_with(Instant::now);
+        WaitGuard(self)
+    }
+
+    pub(super) fn trimmed(&self, what: Option<&str>) {
+        self.known().trimmed = what.map(str::to_owned);
+    }
+
+    fn known(&self) -> MutexGuard<'_, ProgressState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for WaitGuard<'_> {
+    fn drop(&mut self) {
+        let mut known = self.0.known();
+        let since = known.waits_since.take();
+        known.waited_before += since.map(|since| since.elapsed()).unwrap_or_default();
+    }
+}
+
+impl Origin {
+    /// A chat completion of respool's own, received now.
+    pub fn internal(headers: HeaderMap, record: RequestRecord) -> Self {
+        Self {
+            wire: Wire::Chat,
+            headers,
+            path_and_query: "/v1/chat/completions".to_owned(),
+            request_id: record.start().id.clone(),
+            peer: None,
+            received: Instant::now(),
+            is_agent: false,
+            may_trim: false,
+            free_text: Arc::default(),
+            record,
+            progress: Arc::default(),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Whole replies: reads them as turns where the engine is wanted, and else prunes them on their way through. Called by
+//! `exchange`.
+
+use bytes::{Buf as _, Bytes};
+
+use super::Relay;
+use super::request::{ClientRequest, Facts};
+use translate::{Ids, Reply, ReplyRules, correctable_calls, interpret, prune_completion};
+use upstream::{UpstreamError, UpstreamResponse, in_few_words};
+use wire::turn::{FinishReason, Usage};
+use wire::{Completion, ErrorCode, Object, is_empty_array};
+
+/// Some servers begin a JSON text with it, which RFC 8259 forbids them and lets a reader forgive.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+impl Relay {
+    /// The body of an answer that may be a JSON object; it may still be an error in disguise.
+    pub(super) async fn json_body(
+        &self,
+        answer: UpstreamResponse,
+        name: &str,
+    ) -> Result<Bytes, UpstreamError> {
+        let media_type = answer.media_type();
+        let is_json = media_type.is_empty() || media_type.ends_with("json");
+        let mut body = answer.whole_json(self.max_body).await?;
+        if body.starts_with(BYTE_ORDER_MARK) {
+            body.advance(BYTE_ORDER_MARK.len());
+        }
+        if !is_json && !body.trim_ascii_start().starts_with(b"{") {
+            let text = text_of(&body, name)?;
+            let what = format!(
+                "answered with {media_type} instead of JSON ({}); is its `url` right?",
+                in_few_words(text)
+            );
+            return Err(UpstreamError::broken(name, 502, ErrorCode::UpstreamNotJson, &what, ""));
+        }
+        Ok(body)
+    }
+
+    /// The error of an answer that should have been a stream of events.
+    pub(super) async fn not_a_stream(answer: UpstreamResponse, media_type: &str) -> UpstreamError {
+        let name = answer.upstream().to_owned();
+        let status = answer.status();
+        let excerpt = answer.excerpt().await;
+        let what = format!(
+            "answered HTTP {} with {} instead of an event stream ({}); is its `url` right?",
+            status.as_u16(),
+            if media_type.is_empty() { "no content type" } else { media_type },
+            in_few_words(&excerpt),
+        );
+        UpstreamError::broken(&name, 502, ErrorCode::UpstreamNotAStream, &what, "")
+    }
+}
+
+/// A body as a completion.
+///
+/// # Errors
+/// When it is something else; an error that came with status 200 leaves as that error.
+pub(super) fn parse(body: &[u8], name: &str, keep: &[String]) -> Result<Completion, UpstreamError> {
+    let text = text_of(body, name)?;
+    // An error key is rare, and looked at only when it is there: replies may be long.
+    if let Some(error) = text.contains("\"error\"").then(|| UpstreamError::from_success(name, text)).flatten()
+    {
+        return Err(error);
+    }
+    Completion::parse(text, keep).map_err(|fault| {
+        let disguised = UpstreamError::from_success(name, text);
+        disguised.unwrap_or_else(|| without_choices(text, name, &fault.to_string()))
+    })
+}
+
+/// A completion read as turns.
+pub(super) fn read(completion: Completion, request: &ClientRequest, token_limit: Option<u64>) -> Reply {
+    let mut ids = Ids::new(rand::random(), request.taken_ids.clone());
+    let rules = ReplyRules { token_limit, ..request.rules.clone() };
+    let mut reply = interpret(completion, &rules, &mut ids);
+    request.facts.free_text.hold(&mut reply);
+    if reply.head.created == 0 {
+        reply.head.created = request.facts.created;
+    }
+    if reply.head.model.is_empty() {
+        reply.head.model.clone_from(&request.facts.model);
+    }
+    reply
+}
+
+/// Adds the calls that the client can turn into a correction, in the place of the text that shows them.
+pub(super) fn add_correctable_calls(reply: &mut Reply, request: &ClientRequest) {
+    let mut ids = Ids::new(rand::random(), request.taken_ids.clone());
+    for choice in &mut reply.choices {
+        let mut calls = correctable_calls(&choice.turn, &request.rules.tools);
+        calls.iter_mut().for_each(|call| call.id = Some(ids.choose(None)));
+        let Some(first) = calls.first() else { continue };
+        if choice.turn.content.trim().starts_with(&first.name) {
+            choice.turn.content.clear();
+        }
+        choice.turn.calls = calls;
+        choice.turn.finish = Some(FinishReason::ToolCalls);
+    }
+}
+
+/// A completion as it leaves, and its token counts.
+pub(super) fn forwarded(
+    body: Bytes,
+    name: &str,
+    facts: &Facts,
+) -> Result<(Bytes, Option<Usage>), UpstreamError> {
+    let text = text_of(&body, name)?;
+    let pruned = prune_completion(text, facts.reasoning, &facts.keep)
+        .map_err(|fault| not_json(name, &fault.to_string()))?;
+    // What has a choice is no error in disguise, and need not be read again.
+    let suspicious = !pruned.has_choices || text.contains("\"error\"");
+    match suspicious.then(|| UpstreamError::from_success(name, text)).flatten() {
+        Some(error) => Err(error),
+        None if !pruned.has_choices => Err(without_choices(text, name, "it holds no choices")),
+        None => Ok((pruned.text.map_or(body, Bytes::from), pruned.usage)),
+    }
+}
+
+fn text_of<'a>(body: &'a [u8], name: &str) -> Result<&'a str, UpstreamError> {
+    std::str::from_utf8(body).map_err(|_| not_json(name, "it is not UTF-8"))
+}
+
+fn not_json(name: &str, fault: &str) -> UpstreamError {
+    let what = format!("sent a reply that is not a chat completion: {fault}");
+    UpstreamError::broken(name, 502, ErrorCode::UpstreamInvalidJson, &what, "")
+}
+
+/// The error of a success without a choice: an empty reply, if it says so, and else something that is no completion.
+fn without_choices(text: &str, name: &str, fault: &str) -> UpstreamError {
+    let object = Object::parse(text).ok();
+    if object.is_some_and(|object| object.get("choices").is_some_and(is_empty_array)) {
+        return UpstreamError::broken(name, 502, ErrorCode::NoAnswer, "sent a reply without a choice", "");
+    }
+    not_json(name, fault)
+}

@@ -1,0 +1,233 @@
+//! How replies are asked for and spooled out: the top-level modes, `[models."ID"]`, `[recovery]` and `[context]`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use tool_call_parser::Prior;
+use upstream::OwnWire;
+use wire::units::duration;
+
+wire::string_enum! {
+    /// How a reply with tools is asked for.
+    ToolsMode {
+        /// Whole (`stream: false`), then spooled out.
+        #[default]
+        Buffered = "buffered",
+        /// As it comes (`stream: true`).
+        Live = "live",
+    }
+}
+
+wire::string_enum! {
+    /// Who reads the tool calls out of the model's text.
+    ToolParsing {
+        /// The server's parser first, respool's engine for what it left.
+        #[default]
+        Server = "server",
+        /// respool's engine alone, on unparsed text.
+        Raw = "raw",
+    }
+}
+
+wire::string_enum! {
+    /// The name under which reasoning leaves.
+    ReasoningField {
+        /// `reasoning_content`, as OpenClaw reads it.
+        #[default]
+        ReasoningContent = "reasoning_content",
+        /// `reasoning`, as newer vLLM writes it.
+        Reasoning = "reasoning",
+        /// Not at all.
+        Drop = "drop",
+    }
+}
+
+wire::string_enum! {
+    /// What happens to a request that is larger than the model's window.
+    OnOverflow {
+        /// The server's error goes to the client, which then compacts.
+        #[default]
+        Pass = "pass",
+        /// The oldest tool results are shortened.
+        Trim = "trim",
+    }
+}
+
+wire::string_enum! {
+    /// The form of an error after the last attempt.
+    FinalErrors {
+        /// For OpenClaw, Codex and Claude Code the form that they do not repeat, the true status for all others.
+        #[default]
+        Auto = "auto",
+        /// The true status for all.
+        Plain = "plain",
+    }
+}
+
+/// The relay's settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RelayConfig {
+    /// The default of all models.
+    pub tools_mode: ToolsMode,
+    /// The default of all models.
+    pub tool_parsing: ToolParsing,
+    /// The default of all models.
+    pub reasoning: ReasoningField,
+    /// Reply fields to keep although OpenAI's API has no such field.
+    pub keep_fields: Vec<String>,
+    /// `[models."ID"]`, by id.
+    pub models: BTreeMap<String, ModelConfig>,
+    /// `[recovery]`.
+    pub recovery: RecoveryConfig,
+    /// `[context]`.
+    pub context: ContextConfig,
+}
+
+/// What holds for one model: its own settings, else its target's, else the relay's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Modes {
+    /// How a reply with tools is asked for.
+    pub tools_mode: ToolsMode,
+    /// Who reads the calls.
+    pub tool_parsing: ToolParsing,
+    /// The name under which reasoning leaves.
+    pub reasoning: ReasoningField,
+    /// The window, when the server is not to be believed.
+    pub context_window: Option<u64>,
+    /// The dialects that the owner says it writes; empty when that is left to its name.
+    pub dialects: Prior,
+}
+
+impl RelayConfig {
+    /// The model that an id stands for: the end of the chain of targets, the id itself when it is no alias.
+    pub fn target<'a>(&'a self, id: &'a str) -> &'a str {
+        self.chain(id).last().unwrap_or(id)
+    }
+
+    /// The modes that hold for the model of this id.
+    pub fn modes(&self, id: &str) -> Modes {
+        let own: Vec<&ModelConfig> = self.chain(id).filter_map(|id| self.models.get(id)).collect();
+        Modes {
+            tools_mode: own.iter().find_map(|model| model.tools_mode).unwrap_or(self.tools_mode),
+            tool_parsing: own.iter().find_map(|model| model.tool_parsing).unwrap_or(self.tool_parsing),
+            reasoning: own.iter().find_map(|model| model.reasoning).unwrap_or(self.reasoning),
+            context_window: own.iter().find_map(|model| model.context_window),
+            dialects: own.iter().find_map(|model| model.dialects.as_deref()).map(prior).unwrap_or_default(),
+        }
+    }
+
+    /// The APIs that the server of this model answers itself, where the model's own settings say so.
+    pub fn own_wires(&self, id: &str) -> Option<&[OwnWire]> {
+        self.chain(id).find_map(|id| self.models.get(id)?.wires.as_deref())
+    }
+
+    /// The ids that have a target: the names to list beside those that the upstreams serve.
+    pub fn aliases(&self) -> impl Iterator<Item = &str> {
+        self.models.iter().filter(|(_, model)| model.target.is_some()).map(|(id, _)| id.as_str())
+    }
+
+    /// The id, its target, the target's target and so on; it ends also where a configuration that was never checked
+    /// goes in a circle.
+    fn chain<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a str> {
+        let next = |id: &&str| self.models.get(*id)?.target.as_deref();
+        std::iter::successors(Some(id), next).take(self.models.len() + 1)
+    }
+}
+
+fn prior(dialects: &[String]) -> Prior {
+    Prior::of_dialects(dialects.iter().map(String::as_str))
+}
+
+/// One `[models."ID"]`; what is `None` is as for all models.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelConfig {
+    /// The model that this id is another name for.
+    pub target: Option<String>,
+    /// How a reply with tools is asked for.
+    pub tools_mode: Option<ToolsMode>,
+    /// Who reads the calls.
+    pub tool_parsing: Option<ToolParsing>,
+    /// The name under which reasoning leaves.
+    pub reasoning: Option<ReasoningField>,
+    /// Its window in tokens.
+    pub context_window: Option<u64>,
+    /// The dialects that it writes: they are tried first.
+    pub dialects: Option<Vec<String>>,
+    /// The APIs that its server answers itself.
+    pub wires: Option<Vec<OwnWire>>,
+}
+
+/// `[recovery]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RecoveryConfig {
+    /// How often a reply that is no use is asked for again.
+    pub attempts: u32,
+    /// No further attempt begins, and none is waited for, this long after the request came.
+    #[serde(deserialize_with = "duration")]
+    pub within: Duration,
+    /// How long a request waits for an upstream that is starting, or that asks to be left alone for a while.
+    #[serde(deserialize_with = "duration")]
+    pub wait_for_upstream: Duration,
+    /// The form of an error after the last attempt.
+    pub final_errors: FinalErrors,
+    /// True to put a tool turn's reasoning back when the client dropped it.
+    pub reasoning_memory: bool,
+}
+
+impl Default for RecoveryConfig {
+    fn default() -> Self {
+        Self {
+            attempts: 2,
+            within: Duration::from_mins(10),
+            wait_for_upstream: Duration::from_mins(1),
+            final_errors: FinalErrors::Auto,
+            reasoning_memory: true,
+        }
+    }
+}
+
+/// `[context]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ContextConfig {
+    /// What happens to a request that is too large.
+    pub on_overflow: OnOverflow,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(target: Option<&str>, tools_mode: Option<ToolsMode>) -> ModelConfig {
+        ModelConfig { target: target.map(Into::into), tools_mode, ..ModelConfig::default() }
+    }
+
+    #[test]
+    fn an_alias_inherits_from_its_target() {
+        let models = [
+            ("fast".to_owned(), model(Some("alias"), None)),
+            ("alias".to_owned(), model(Some("gpt-oss-120b"), None)),
+            ("gpt-oss-120b".to_owned(), model(None, Some(ToolsMode::Live))),
+        ];
+        let relay = RelayConfig { models: models.into(), ..RelayConfig::default() };
+        assert_eq!(relay.target("fast"), "gpt-oss-120b");
+        assert_eq!(relay.target("other"), "other");
+        assert_eq!(relay.modes("fast").tools_mode, ToolsMode::Live);
+        assert_eq!(relay.modes("other").tools_mode, ToolsMode::Buffered);
+        assert_eq!(relay.aliases().collect::<Vec<_>>(), ["alias", "fast"]);
+    }
+
+    #[test]
+    fn the_dialects_of_a_model_are_those_of_its_target() {
+        let named = ModelConfig { dialects: Some(vec!["mistral".into()]), ..ModelConfig::default() };
+        let models =
+            [("fast".to_owned(), model(Some("house-model"), None)), ("house-model".to_owned(), named)];
+        let relay = RelayConfig { models: models.into(), ..RelayConfig::default() };
+        assert_eq!(relay.modes("fast").dialects, Prior::of_dialects(["mistral"]));
+        assert!(relay.modes("other").dialects.is_empty());
+    }
+}

@@ -1,0 +1,104 @@
+//! What leaves an exchange: the reply of one of its attempts, or the most informative error.
+
+use bytes::Bytes;
+
+use super::{Exchange, ExchangeReply};
+use crate::candidates::{more_informative, no_upstream};
+use crate::completion;
+use crate::outcome::{Finding, Whole};
+use telemetry::metrics;
+use translate::{Shows, with_usage};
+use upstream::UpstreamError;
+use wire::ApiError;
+use wire::turn::{FinishReason, Usage};
+
+impl Exchange {
+    pub(super) fn deliver(&mut self, place: usize) -> ExchangeReply {
+        let is_useful = self.history.attempts.get(place).is_some_and(|past| past.finding == Finding::Useful);
+        self.count_rescue(is_useful);
+        let shows = match self.history.attempts.get(place).map(|past| &past.finding) {
+            Some(Finding::Mistake(_, shows)) => *shows,
+            _ => Shows::Answer,
+        };
+        let usage = self.total_usage(self.history.last().and_then(|last| last.usage));
+        match self.history.attempts.get_mut(place).and_then(|past| past.reply.take()) {
+            None => ExchangeReply::Current(shows),
+            Some(Whole::Reply(mut reply)) => {
+                if shows == Shows::CorrectableCall {
+                    completion::add_correctable_calls(&mut reply, &self.request);
+                }
+                self.request.record.usage(reply.usage);
+                let fills_window = self.fills_window(reply.usage);
+                reply.usage = usage.or(reply.usage);
+                reply.earlier_prompts = self.history.spent_before_last().prompt;
+                for choice in &mut reply.choices {
+                    choice.fills_window = fills_window && choice.turn.finish == Some(FinishReason::Length);
+                    self.request.record.turn(&choice.turn);
+                    self.request.remember(&choice.turn);
+                }
+                ExchangeReply::Whole(Whole::Reply(reply))
+            }
+            Some(Whole::Body(body)) => {
+                let last = self.history.attempts.get(place).and_then(|past| past.usage);
+                self.request.record.usage(last);
+                let changed = usage.and_then(|usage| with_usage(&body, &usage));
+                ExchangeReply::Whole(Whole::Body(changed.map_or(body, Bytes::from)))
+            }
+        }
+    }
+
+    /// Counts how the second attempts ended, if there were any.
+    pub(crate) fn count_rescue(&self, is_rescued: bool) {
+        if let Some(fault) = self.history.last_fault() {
+            metrics::rescue(fault.name(), is_rescued);
+        }
+    }
+
+    /// The token counts that the client gets when there was more than one attempt: those of all, except that clients
+    /// which read `prompt_tokens` as the size of the conversation get the last prompt's.
+    pub(super) fn total_usage(&self, last: Option<Usage>) -> Option<Usage> {
+        let spent = self.history.spent_before_last();
+        if spent == Usage::default() {
+            return None;
+        }
+        let sum = spent.plus(last.unwrap_or_default());
+        let reads_context = self.request.facts.program.reads_prompt_as_context();
+        Some(if reads_context { Usage { prompt: self.history.last_prompt(), ..sum } } else { sum })
+    }
+
+    /// The error that leaves.
+    pub(super) fn fail(&self) -> ApiError {
+        self.count_rescue(false);
+        let last = self.history.last();
+        let of_mistake = last.is_none_or(|last| match last.finding {
+            Finding::Mistake(..) | Finding::OutOfTime => true,
+            Finding::Refused(_) => last.is_changed && last.error.is_some(),
+            _ => false,
+        });
+        let Some(fault) = self.history.last_fault().filter(|_| of_mistake) else {
+            return self.fail_with(&self.most_informative_error());
+        };
+        let glitch = last.and_then(|last| last.error.clone()).filter(|_| self.history.mistakes() < 2);
+        let error = glitch.map_or_else(
+            || fault.error(self.history.asked()),
+            |glitch| ApiError { cause: glitch.cause(String::new()), ..glitch.error },
+        );
+        self.request.record.attempts_failed(None, error.message.clone());
+        ApiError { is_final: error.status >= 500, ..error }
+    }
+
+    /// The error of which an upstream is the cause.
+    pub(super) fn fail_with(&self, cause: &UpstreamError) -> ApiError {
+        let error = cause.with_efforts(self.history.asked(), self.history.waited);
+        self.request.record.attempts_failed(cause.status, cause.for_log());
+        error
+    }
+
+    /// The most informative of the last round's errors.
+    fn most_informative_error(&self) -> UpstreamError {
+        let round = self.history.round;
+        let last_round = self.history.attempts.iter().filter(|past| past.round == round);
+        let errors = last_round.filter_map(|past| past.error.clone());
+        errors.reduce(more_informative).unwrap_or_else(no_upstream)
+    }
+}

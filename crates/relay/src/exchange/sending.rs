@@ -1,0 +1,261 @@
+//! One attempt of an exchange: chooses its upstream, sends it, and says what came back of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, header};
+use tokio::time::timeout_at;
+
+use super::{Current, Exchange};
+use crate::attempt::Attempt;
+use crate::candidates::{AdmittedUpstream, no_upstream};
+use crate::decide::Place;
+use crate::fit::Fit;
+use crate::outcome::{Finding, Refusal, Whole};
+use crate::request::{ClientRequest, Route};
+use crate::{Relay, completion};
+use telemetry::TRACEPARENT;
+use translate::{Fault, Reply, Shows, read_overflow};
+use upstream::{Call, OutcomeReport, Tier, Upstream, UpstreamError, UpstreamResponse};
+use wire::turn::{Turn, Usage};
+use wire::{Completion, ErrorCode};
+
+/// A reply from this size on, in bytes, is read on a thread of its own: other requests wait on this one.
+const LARGE_REPLY: usize = 256 << 10;
+
+/// An answer of one attempt, before it is known whether it is of any use.
+enum Read {
+    Stream(Box<UpstreamResponse>),
+    Whole(Whole, Option<Usage>, Option<(Fault, Shows)>),
+}
+
+impl Exchange {
+    /// Makes one attempt and notes what it came to; gives the stream, when it is one.
+    pub(super) async fn attempt(&mut self, place: Place) -> Option<Box<UpstreamResponse>> {
+        let (upstream, report) = match self.choose(place).await {
+            Ok(chosen) => chosen,
+            Err((upstream, error)) => {
+                self.conclude(upstream, Finding::Refused(Refusal::NotHere)).error = Some(error);
+                return None;
+            }
+        };
+        let read = self.read_in_time().await;
+        // An attempt that `recovery.within` ended says nothing about its upstream.
+        if let Some(read) = &read {
+            self.relay.note(read.as_ref().err(), report);
+        }
+        match read {
+            None => {
+                self.conclude(upstream, Finding::OutOfTime);
+            }
+            Some(Ok(Read::Stream(answer))) => {
+                self.conclude(upstream, Finding::Useful);
+                return Some(answer);
+            }
+            Some(Ok(Read::Whole(whole, usage, fault))) => {
+                let (finding, error) = match fault {
+                    None => (Finding::Useful, None),
+                    Some((fault, shows)) => self.finding_of_fault(fault, shows, usage),
+                };
+                let outcome = self.conclude(upstream, finding);
+                (outcome.reply, outcome.usage, outcome.error) = (Some(whole), usage, error);
+            }
+            Some(Err(error)) => {
+                let finding = finding_of(&error, self.token_limit());
+                self.conclude(upstream, finding).error = Some(error);
+            }
+        }
+        None
+    }
+
+    /// The upstream of the next attempt; the attempt for it is the current one then.
+    async fn choose(
+        &mut self,
+        place: Place,
+    ) -> Result<(Arc<Upstream>, OutcomeReport), (Arc<Upstream>, UpstreamError)> {
+        if let (Place::Same, Some(current)) = (place, &mut self.current) {
+            let upstream = Arc::clone(&current.attempt.upstream);
+            if self.learnt.iter().any(|learnt| Arc::ptr_eq(learnt, &upstream)) {
+                current.attempt = Attempt::new(&self.request, self.changed.as_ref(), &upstream);
+                current.size = current.attempt.body.len();
+            }
+            if current.queue_place.is_none()
+                && let Some(who) = self.candidates.who()
+            {
+                // The place went with the useless reply.
+                match upstream.enter(who).await {
+                    Ok((queue_place, _)) => current.queue_place = Some(queue_place),
+                    Err(full) => return Err((upstream, full)),
+                }
+            }
+            let report = upstream.begin();
+            return Ok((upstream, report));
+        }
+        let AdmittedUpstream { upstream, place: queue_place, report, queued } =
+            match self.candidates.next().await {
+                Some(admitted) => admitted?,
+                None => return Err((Arc::clone(&self.request.first.upstream), no_upstream())),
+            };
+        self.request.record.asks(&upstream.name, self.candidates.tried(), queued);
+        if self.history.attempts.is_empty() {
+            upstream.state.count_request();
+        }
+        let is_first = Arc::ptr_eq(&upstream, &self.request.first.upstream) && self.changed.is_none();
+        let attempt = if is_first && self.learnt.is_empty() {
+            self.request.first.clone()
+        } else {
+            // Boxed as it is rare: every request pays for the size of its future.
+            Box::pin(upstream.probe_version()).await;
+            Attempt::new(&self.request, self.changed.as_ref(), &upstream)
+        };
+        let size = attempt.body.len();
+        self.current = Some(Current { attempt, fit: Fit::default(), size, queue_place });
+        Ok((upstream, report))
+    }
+
+    /// Sends the attempt; one that follows a mistake ends when `recovery.within` is over (`None`).
+    async fn read_in_time(&mut self) -> Option<Result<Read, UpstreamError>> {
+        let deadline =
+            self.request.received + self.request.settings.recovery.within.min(Duration::from_hours(24));
+        let has_deadline = self.history.mistakes() > 0;
+        let work = Box::pin(self.send_and_read());
+        if has_deadline { timeout_at(deadline, work).await.ok() } else { Some(work.await) }
+    }
+
+    async fn send_and_read(&mut self) -> Result<Read, UpstreamError> {
+        let Some(current) = &mut self.current else { return Err(no_upstream()) };
+        let sent = current.send(&self.request).await;
+        let attempt = &mut current.attempt;
+        let model = &self.request.facts.model;
+        if sent.is_ok() && !self.request.facts.model_is_known && attempt.upstream.knows_model(model) {
+            self.request.record.known_model(model);
+        }
+        attempt.token_limit = current.fit.lowered_limit(attempt.token_limit);
+        let answer = sent.map_err(|error| Relay::as_overflow(attempt, error))?;
+        let answer = answer.holding(current.queue_place.take());
+        let upstream = Arc::clone(&attempt.upstream);
+        self.read(answer, &upstream.name).await
+    }
+
+    async fn read(&self, answer: UpstreamResponse, name: &str) -> Result<Read, UpstreamError> {
+        let request = &self.request;
+        let whole = match request.facts.route {
+            Route::Plain => {
+                let body = self.relay.json_body(answer, name).await?;
+                let (body, usage) = completion::forwarded(body, name, &request.facts)?;
+                self.learn_usage(usage);
+                let fault = Fault::of_unread(&body, &request.rules);
+                // Its bytes are what the client asked for, blank or not.
+                let fault = fault.map(|fault| (fault, Shows::Answer));
+                return Ok(Read::Whole(Whole::Body(body), usage, fault));
+            }
+            Route::Tools => answer,
+            Route::Live | Route::Stream => match answer.media_type().as_str() {
+                "text/event-stream" => return Ok(Read::Stream(Box::new(answer))),
+                "application/json" if !self.expects_stream => answer,
+                other => return Err(Relay::not_a_stream(answer, other).await),
+            },
+        };
+        let body = self.relay.json_body(whole, name).await?;
+        self.request.record.content("upstream reply", &body);
+        let completion = completion::parse(&body, name, &request.facts.keep)?;
+        self.learn_usage(completion.usage);
+        if let (Some((_, fingerprint)), Some(current)) =
+            (completion.tags.iter().find(|(key, _)| *key == "system_fingerprint"), &self.current)
+        {
+            current.attempt.upstream.learn_fingerprint(fingerprint);
+        }
+        let (request, limit) = (Arc::clone(&self.request), self.token_limit());
+        let interpret = move || interpret(completion, &request, limit);
+        if body.len() < LARGE_REPLY {
+            return Ok(interpret());
+        }
+        let interpreted = tokio::task::spawn_blocking(interpret).await;
+        interpreted.map_err(|error| {
+            let what = "sent a reply that respool failed to read";
+            UpstreamError::broken(name, 502, ErrorCode::UpstreamError, what, error.to_string())
+        })
+    }
+}
+
+/// Reads a whole reply as turns, with what is wrong with it.
+fn interpret(completion: Completion, request: &ClientRequest, token_limit: Option<u64>) -> Read {
+    let reply = completion::read(completion, request, token_limit);
+    let usage = reply.usage;
+    let fault = Fault::of_reply(&reply).map(|fault| {
+        let shows = fault.shows(&turns(&reply), &request.rules.tools);
+        (fault, shows)
+    });
+    Read::Whole(Whole::Reply(Box::new(reply)), usage, fault)
+}
+
+impl Current {
+    /// Sends the attempt; its answer's head is a success and its body has begun when this returns.
+    async fn send(&mut self, request: &ClientRequest) -> Result<UpstreamResponse, UpstreamError> {
+        let record = &request.record;
+        let attempt = &self.attempt;
+        let counted = if self.fit == Fit::default() {
+            let (fit, counted) = Relay::fit_ahead(request, attempt).await;
+            self.fit = fit;
+            counted
+        } else {
+            None
+        };
+        let fitted = self.fit.apply(&attempt.body);
+        request.progress.trimmed(fitted.trimmed.as_deref());
+        record.sends(attempt.edits.iter().chain(&fitted.edits), counted, fitted.trimmed.as_deref());
+        record.content_of("upstream request", || fitted.body.joined());
+        let mut headers = request.headers.clone();
+        if let Some(part_of) = record.traceparent() {
+            headers.insert(TRACEPARENT, part_of);
+        }
+        let call = Call {
+            method: Method::POST,
+            path_and_query: request.path_and_query.clone(),
+            headers,
+            body: fitted.body.into(),
+            verbatim: false,
+        };
+        Relay::learn_models(request, attempt);
+        let mut answer = attempt.upstream.send(call).await?;
+        let status = answer.status();
+        record.upstream_status(status.as_u16());
+        if status.is_success() {
+            // Nothing has left yet: an upstream that breaks off before the first byte can be replaced.
+            answer.begun().await?;
+            return Ok(answer);
+        }
+        let retry_after = retry_after(&answer);
+        let text = Box::pin(answer.excerpt()).await;
+        record.content("upstream error", text.as_bytes());
+        let mut error = UpstreamError::from_answer(&attempt.upstream.name, status.as_u16(), &text);
+        error.error.retry_after = retry_after;
+        Err(error)
+    }
+}
+
+/// What an upstream's error means for the attempt. `limit`: the one on the reply that was sent, in tokens.
+pub(crate) fn finding_of(error: &UpstreamError, limit: Option<u64>) -> Finding {
+    if error.tier == Tier::Glitch {
+        return Finding::Mistake(Fault::Glitch, Shows::Nothing);
+    }
+    if let Some(failure) = error.failure() {
+        return Finding::Failed(failure, error.error.retry_after.map(Duration::from_secs));
+    }
+    Finding::Refused(match (error.tier, error.error.status) {
+        (Tier::ContextOverflow, _) => Refusal::TooLarge,
+        (_, 404 | 429) => Refusal::NotHere,
+        (_, 400) if read_overflow(&error.said, limit).is_some() => Refusal::TooLarge,
+        (_, 400) => Refusal::Form,
+        _ => Refusal::Final,
+    })
+}
+
+fn turns(reply: &Reply) -> Vec<&Turn> {
+    reply.choices.iter().map(|choice| &choice.turn).collect()
+}
+
+/// The seconds of a `Retry-After` header; a date is not read.
+fn retry_after(answer: &UpstreamResponse) -> Option<u64> {
+    answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()
+}

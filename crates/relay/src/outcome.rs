@@ -1,0 +1,114 @@
+//! What one attempt came to, as a value. `decide` reads outcomes; `record` fills the log line, metrics and usage from them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use translate::{Fault, Reply, Shows};
+use upstream::{Failure, Upstream, UpstreamError};
+use wire::turn::Usage;
+
+/// What an attempt came to.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Finding {
+    /// The reply is what was asked for; or it is a stream, which is judged as it flows.
+    Useful,
+    /// The model's mistake: its reply is of no use.
+    Mistake(Fault, Shows),
+    /// The upstream's own failure, and how long it asks to be left alone.
+    Failed(Failure, Option<Duration>),
+    /// The upstream refuses the request.
+    Refused(Refusal),
+    /// `recovery.within` was over before the attempt was.
+    OutOfTime,
+}
+
+/// Why an upstream refuses a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It does not fit the model's window.
+    TooLarge,
+    /// Its form: a parameter perhaps that can be left out.
+    Form,
+    /// The upstream lacks the model, or has no room: another one may have it.
+    NotHere,
+    /// For good.
+    Final,
+}
+
+/// One attempt, once it is over.
+#[derive(Clone, Debug)]
+pub(super) struct AttemptOutcome {
+    pub(super) upstream: Arc<Upstream>,
+    pub(super) finding: Finding,
+    /// How often all upstreams had been gone through before.
+    pub(super) round: u32,
+    /// It asked for something else than the client did.
+    pub(super) is_changed: bool,
+    /// The error, when there is one.
+    pub(super) error: Option<UpstreamError>,
+    pub(super) usage: Option<Usage>,
+    /// The reply, where it was whole; `deliver` takes it.
+    pub(super) reply: Option<Whole>,
+}
+
+/// A whole reply.
+#[derive(Clone, Debug)]
+pub(super) enum Whole {
+    /// It was read.
+    Reply(Box<Reply>),
+    /// It was not; these bytes are to leave.
+    Body(Bytes),
+}
+
+/// The attempts of one request so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct History {
+    pub(super) attempts: Vec<AttemptOutcome>,
+    /// How often all upstreams have been gone through.
+    pub(super) round: u32,
+    /// Time spent waiting for an upstream to come back, or to have room.
+    pub(super) waited: Duration,
+}
+
+impl History {
+    pub(super) fn last(&self) -> Option<&AttemptOutcome> {
+        self.attempts.last()
+    }
+
+    /// How often a reply of the model was of no use.
+    pub(super) fn mistakes(&self) -> u32 {
+        let mistakes = self.attempts.iter().filter(|past| matches!(past.finding, Finding::Mistake(..)));
+        u32::try_from(mistakes.count()).unwrap_or(u32::MAX)
+    }
+
+    /// The last mistake.
+    pub(super) fn last_fault(&self) -> Option<&Fault> {
+        self.attempts.iter().rev().find_map(|past| match &past.finding {
+            Finding::Mistake(fault, _) => Some(fault),
+            _ => None,
+        })
+    }
+
+    /// How often the model has been asked, refusals of a form apart.
+    pub(super) fn asked(&self) -> u32 {
+        let asked = self
+            .attempts
+            .iter()
+            .filter(|past| !matches!(past.finding, Finding::Refused(Refusal::TooLarge | Refusal::Form)));
+        u32::try_from(asked.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Tokens of all attempts but the last.
+    pub(super) fn spent_before_last(&self) -> Usage {
+        let earlier = self.attempts.len().saturating_sub(1);
+        self.attempts[..earlier].iter().filter_map(|past| past.usage).fold(Usage::default(), Usage::plus)
+    }
+
+    /// The prompt of the last reply that said how long it was, in tokens.
+    pub(super) fn last_prompt(&self) -> u64 {
+        let prompts = self.attempts.iter().rev().filter_map(|past| past.usage).map(|usage| usage.prompt);
+        prompts.into_iter().find(|prompt| *prompt > 0).unwrap_or_default()
+    }
+}

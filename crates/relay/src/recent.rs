@@ -1,0 +1,228 @@
+//! Remembers what was found in the last requests, because a client sends its conversation and its tools whole with each turn:
+//! what stands in the next request again is compared, and not read again. What is remembered is only ever used where the same
+//! bytes stand again, so it does not matter whose request it was. Bounded in requests, bytes and age; nothing is kept on disk.
+//! Called by `request`.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tool_call_parser::Tools;
+use wire::{ChatRequest, Known, KnownMessage, KnownTools};
+
+/// To read a shorter request costs less than to remember it, in bytes.
+const SHORT: usize = 8 << 10;
+/// Two requests of one conversation agree in so many bytes at their beginning, and before the end of the first words of the user.
+const SAMPLE: usize = 256;
+
+/// How much is remembered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecentLimits {
+    pub(super) requests: usize,
+    /// Bytes of their messages and tools.
+    pub(super) bytes: usize,
+    /// How long without being used.
+    pub(super) age: Duration,
+}
+
+impl Default for RecentLimits {
+    fn default() -> Self {
+        Self { requests: 64, bytes: 32 << 20, age: Duration::from_hours(1) }
+    }
+}
+
+/// The last requests.
+#[derive(Debug)]
+pub(super) struct Recent {
+    limits: RecentLimits,
+    /// The one that was used last is the first.
+    kept: Mutex<VecDeque<(Instant, Arc<RecentRequest>)>>,
+}
+
+/// What was found in one request.
+#[derive(Debug, Default)]
+pub(super) struct RecentRequest {
+    messages: Vec<Arc<KnownMessage>>,
+    tools: Option<Arc<RecentTools>>,
+    /// Its first bytes.
+    beginning: Box<[u8]>,
+    /// Where the first words of the user end, and the bytes before.
+    first_words: (usize, Box<[u8]>),
+}
+
+/// Tools of a request, as they were read.
+#[derive(Debug)]
+pub(super) struct RecentTools {
+    known: KnownTools,
+    /// Read from them.
+    tools: Arc<Tools>,
+}
+
+impl Recent {
+    pub(super) fn new(limits: RecentLimits) -> Self {
+        Self { limits, kept: Mutex::default() }
+    }
+
+    /// The last request of the same conversation; else one that began like this one.
+    pub(super) fn like(&self, body: &[u8], now: Instant) -> Option<Arc<RecentRequest>> {
+        if body.len() < SHORT {
+            return None;
+        }
+        let mut kept = self.kept(now);
+        let same = kept.iter().position(|(_, request)| request.is_of_same_conversation(body));
+        let place =
+            same.or_else(|| kept.iter().position(|(_, request)| body.starts_with(&request.beginning)))?;
+        let (_, request) = kept.remove(place)?;
+        kept.push_front((now, Arc::clone(&request)));
+        Some(request)
+    }
+
+    /// Remembers a request that was read with what `known` knew of it. `tools`: as they were declared.
+    pub(super) fn keep(
+        &self,
+        body: &[u8],
+        request: &ChatRequest<'_>,
+        known: Option<&Arc<RecentRequest>>,
+        tools: &Arc<Tools>,
+        now: Instant,
+    ) {
+        if body.len() < SHORT {
+            return;
+        }
+        let before = known.map(|known| known.messages.as_slice()).unwrap_or_default();
+        let messages = request.known_messages(before);
+        let of_same = known.filter(|known| known.is_of_same_conversation(body));
+        let is_unchanged = messages.len() == before.len()
+            && messages.iter().zip(before).all(|(new, old)| Arc::ptr_eq(new, old))
+            && (request.has_known_tools() || request.tools().is_none());
+        if of_same.is_some() && is_unchanged {
+            return;
+        }
+        let tools = match known.and_then(|known| known.tools.as_ref()).filter(|_| request.has_known_tools()) {
+            Some(tools) => Some(Arc::clone(tools)),
+            None => {
+                request.known_tools().map(|known| Arc::new(RecentTools { known, tools: Arc::clone(tools) }))
+            }
+        };
+        let beginning = body[..SAMPLE.min(body.len())].into();
+        let new =
+            Arc::new(RecentRequest { messages, tools, beginning, first_words: first_words(body, request) });
+        // One request does not push all others out.
+        if new.size() > self.limits.bytes / 2 {
+            return;
+        }
+        let mut kept = self.kept(now);
+        if let Some(old) = of_same {
+            kept.retain(|(_, request)| !Arc::ptr_eq(request, old));
+        }
+        kept.push_front((now, new));
+        let mut bytes = 0;
+        let fits = |request: &RecentRequest| {
+            bytes += request.size();
+            bytes <= self.limits.bytes
+        };
+        let many = kept.iter().map(|(_, request)| &**request).map(fits).take_while(|fits| *fits).count();
+        kept.truncate(many.min(self.limits.requests));
+    }
+
+    /// What is not too old.
+    fn kept(&self, now: Instant) -> MutexGuard<'_, VecDeque<(Instant, Arc<RecentRequest>)>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        while kept.back().is_some_and(|(used, _)| now.saturating_duration_since(*used) > self.limits.age) {
+            kept.pop_back();
+        }
+        kept
+    }
+}
+
+impl RecentRequest {
+    /// What a request like it is read with.
+    pub(super) fn known(&self) -> Known<'_> {
+        Known { messages: &self.messages, tools: self.tools.as_ref().map(|tools| &tools.known) }
+    }
+
+    /// Its tools.
+    pub(super) fn tools(&self) -> Option<&Arc<Tools>> {
+        self.tools.as_ref().map(|tools| &tools.tools)
+    }
+
+    fn is_of_same_conversation(&self, body: &[u8]) -> bool {
+        let (end, words) = &self.first_words;
+        body.get(end.saturating_sub(words.len())..*end).is_some_and(|there| *there == **words)
+            && body.starts_with(&self.beginning)
+    }
+
+    fn size(&self) -> usize {
+        let tools = self.tools.as_ref().map_or(0, |tools| 2 * tools.known.size());
+        self.messages.iter().map(|message| message.size()).sum::<usize>() + tools
+    }
+}
+
+/// Where the first words of the user end, and the bytes before.
+fn first_words(body: &[u8], request: &ChatRequest<'_>) -> (usize, Box<[u8]>) {
+    let first = request.messages.iter().find(|message| message.is_from("user")).or(request.messages.first());
+    let end = first.and_then(|message| message.end_in(body)).unwrap_or_default();
+    (end, body[end.saturating_sub(SAMPLE)..end].into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(messages: &[&str]) -> String {
+        let system = format!(r#"{{"role":"system","content":"{}"}}"#, "s".repeat(9_000));
+        let messages: Vec<String> = std::iter::once(system)
+            .chain(messages.iter().map(|text| format!(r#"{{"role":"user","content":"{text}"}}"#)))
+            .collect();
+        format!(
+            r#"{{"model":"m","messages":[{}],"tools":[{{"function":{{"name":"f"}}}}]}}"#,
+            messages.join(",")
+        )
+    }
+
+    /// Reads a body as `request` does. Returns how many of its messages were known, and whether its tools were.
+    fn read(recent: &Recent, body: &str, now: Instant) -> (usize, bool) {
+        let known = recent.like(body.as_bytes(), now);
+        let parts = known.as_ref().map(|known| known.known()).unwrap_or_default();
+        let request = ChatRequest::parse_known(body.as_bytes(), parts).unwrap();
+        let before = parts.messages;
+        let same = request.known_messages(before);
+        let same = same.iter().zip(before).filter(|(new, old)| Arc::ptr_eq(new, old)).count();
+        recent.keep(body.as_bytes(), &request, known.as_ref(), &Arc::default(), now);
+        (same, request.has_known_tools())
+    }
+
+    #[test]
+    fn each_conversation_finds_what_it_sent_before() {
+        let (recent, now) = (Recent::new(RecentLimits::default()), Instant::now());
+        assert_eq!(read(&recent, &body(&["a"]), now), (0, false));
+        assert_eq!(
+            read(&recent, &body(&["b"]), now),
+            (1, true),
+            "another conversation with the same prompt and tools"
+        );
+        assert_eq!(read(&recent, &body(&["a", "c"]), now), (2, true));
+        assert_eq!(read(&recent, &body(&["b", "c"]), now), (2, true));
+        assert_eq!(read(&recent, &body(&["a", "c", "d"]), now), (3, true));
+        assert_eq!(recent.kept(now).len(), 2, "one for each conversation");
+        assert_eq!(recent.kept(now + Duration::from_hours(2)).len(), 0);
+    }
+
+    #[test]
+    fn it_is_bounded() {
+        let now = Instant::now();
+        let many = |requests, bytes| {
+            let recent = Recent::new(RecentLimits { requests, bytes, ..RecentLimits::default() });
+            for at in 0..8 {
+                read(&recent, &body(&[&format!("{at}")]), now);
+            }
+            recent.kept(now).len()
+        };
+        assert_eq!((many(3, 1 << 20), many(64, 20_000), many(64, 1 << 20)), (3, 2, 8));
+        assert_eq!(many(64, 10_000), 0, "each of them is too large");
+        let recent = Recent::new(RecentLimits::default());
+        let short = r#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#;
+        read(&recent, short, now);
+        assert_eq!(recent.kept(now).len(), 0, "short requests are read faster than remembered");
+    }
+}

@@ -1,0 +1,456 @@
+//! A streaming upstream: takes what it has sent, and gives out what may leave: frames on the passthrough, else the steps of its turns,
+//! which the client's sink writes.
+//!
+//! What is read and how is `translate`'s `ReplyReader`. No frame waits for a later one, except for text that may still become a call;
+//! what has arrived together leaves in one piece. The stream always has an end that says whether it was whole. One that fails
+//! before it has said anything goes back to its exchange, which may ask again.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::{Instant, timeout_at};
+
+use super::client::Wire;
+use super::exchange::{Exchange, ExchangeReply, finding_of};
+use super::outcome::Finding;
+use super::request::Route;
+use telemetry::RequestRecord;
+use translate::{
+    ChunkRules, Head, Ids, LiveRules, LiveTurn, PlainRules, PlainTurn, ReplyPart, ReplyReader, Shows,
+    StreamState,
+};
+use upstream::{UpstreamError, UpstreamResponse};
+use wire::sse::{DONE, Frame, Frames};
+use wire::turn::{ChoiceEvent, Turn, Usage};
+use wire::{ApiError, ErrorCode, escape_controls};
+
+/// At most so many bytes are taken in, or leave, in one piece: a fast upstream cannot fill the memory, nor keep others waiting.
+const LARGEST_BATCH: usize = 64 << 10;
+
+/// So long may a server take from the last finish reason to the end of its stream: usage comes at once, and one that neither
+/// says `[DONE]` nor closes would keep OpenClaw waiting for ever.
+const END_WITHIN: Duration = Duration::from_secs(2);
+
+/// One open stream.
+#[derive(Debug)]
+pub struct ReplyStream {
+    answer: Option<UpstreamResponse>,
+    frames: Frames,
+    reader: ReplyReader,
+    upstream: String,
+    record: RequestRecord,
+    /// `None` while it is making another attempt.
+    exchange: Option<Box<Exchange>>,
+    reconsidering: Option<Reconsidering>,
+    /// Bytes of the reply's chunks so far.
+    received: usize,
+    largest: usize,
+    out: ReplyPart,
+    sent: bool,
+    /// What another attempt would need has been let go.
+    is_released: bool,
+    /// The reply is whole, and of no use: nothing of it leaves beside an error.
+    is_useless: bool,
+    /// The head that respool itself has sent.
+    head: Option<Head>,
+    /// When to end it, once the reply is complete.
+    end_at: Option<Instant>,
+    end: Option<Result<(), ApiError>>,
+}
+
+/// The exchange at work on another attempt.
+struct Reconsidering(Pin<Box<dyn Future<Output = Reconsidered> + Send>>);
+
+/// What came of it.
+type Reconsidered = (Box<Exchange>, Result<ExchangeReply, ApiError>);
+
+impl fmt::Debug for Reconsidering {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Reconsidering")
+    }
+}
+
+/// What there is to send.
+#[derive(Debug)]
+pub enum StreamPart {
+    /// Whole frames of a chat stream that goes through, the last of which is `[DONE]`.
+    Frames(Bytes),
+    /// Steps of its turns.
+    Steps(Vec<ChoiceEvent>),
+    /// The stream failed; nothing follows.
+    Failed(ApiError),
+    /// The stream is complete.
+    End,
+}
+
+impl ReplyStream {
+    pub(super) fn new(mut answer: UpstreamResponse, exchange: Box<Exchange>) -> Self {
+        let largest = exchange.relay.max_body;
+        answer.release_headers();
+        Self {
+            upstream: answer.upstream().to_owned(),
+            answer: Some(answer),
+            frames: Frames::new(largest),
+            reader: reader(&exchange),
+            record: exchange.request.record.clone(),
+            exchange: Some(exchange),
+            reconsidering: None,
+            received: 0,
+            largest,
+            out: ReplyPart::default(),
+            sent: false,
+            is_released: false,
+            is_useless: false,
+            head: None,
+            end_at: None,
+            end: None,
+        }
+    }
+
+    /// respool itself has sent this head; the upstream's chunks are made to fit.
+    pub fn head_was_sent(&mut self, head: &Head) {
+        self.head = Some(head.clone());
+        self.reader.head_was_sent(head);
+    }
+
+    /// True when frames go through as they came; else the turns come as steps.
+    pub fn passes_frames(&self) -> bool {
+        matches!(self.reader, ReplyReader::Passed(_))
+    }
+
+    /// The head of a reply that comes as steps; `None` before the upstream has begun.
+    pub fn upstream_head(&self) -> Option<&Head> {
+        self.reader.head()
+    }
+
+    /// A chunk that carries nothing, for a stream that goes through; `None` before it has an id.
+    pub fn heartbeat(&self) -> Option<String> {
+        self.reader.heartbeat()
+    }
+
+    /// Token counts, once they are known.
+    pub fn usage(&self) -> Option<Usage> {
+        self.reader.usage()
+    }
+
+    /// Prompt tokens of earlier attempts, which `usage` leaves out where its client reads it as the size of the conversation.
+    pub fn earlier_prompts(&self) -> u64 {
+        self.exchange.as_ref().map_or(0, |exchange| exchange.history.spent_before_last().prompt)
+    }
+
+    /// The first choice's turn as far as it came; `None` where no engine reads it.
+    pub fn turn(&self) -> Option<Turn> {
+        self.reader.turns().into_iter().next()
+    }
+
+    /// Waits for what may leave next. Safe to cancel: what has been read is kept, and so is another attempt under way.
+    pub async fn next(&mut self) -> StreamPart {
+        let mut fruitless = false;
+        loop {
+            if let Some(reconsidering) = &mut self.reconsidering {
+                let (exchange, got) = reconsidering.0.as_mut().await;
+                self.reconsidering = None;
+                self.reconsidered(exchange, got);
+            }
+            self.drain();
+            self.take_ready();
+            if !self.out.is_empty() && self.reconsidering.is_none() {
+                self.sent = true;
+                self.release_request();
+                return self.part();
+            }
+            if let Some(end) = self.end.clone() {
+                self.answer = None;
+                return match end {
+                    Ok(()) => StreamPart::End,
+                    Err(error) => StreamPart::Failed(error),
+                };
+            }
+            if self.reconsidering.is_some() {
+                continue;
+            }
+            if fruitless {
+                // What comes is not to leave (comments, say). However much of it: others, and the clocks, have their turn.
+                tokio::task::yield_now().await;
+            }
+            fruitless = true;
+            if self.reader.is_finished() {
+                self.end_at.get_or_insert_with(|| Instant::now() + END_WITHIN);
+            }
+            let Some(answer) = &mut self.answer else { return StreamPart::End };
+            let piece = match self.end_at {
+                None => answer.piece().await,
+                Some(at) => timeout_at(at, answer.piece()).await.unwrap_or(Ok(None)),
+            };
+            self.arrived(piece);
+        }
+    }
+
+    /// What waits to leave: the frames of a reply or its steps, never both.
+    fn part(&mut self) -> StreamPart {
+        if self.out.steps.is_empty() {
+            StreamPart::Frames(self.out.frames.split().freeze())
+        } else {
+            StreamPart::Steps(std::mem::take(&mut self.out.steps))
+        }
+    }
+
+    /// Once something has been said, nothing is asked again.
+    fn release_request(&mut self) {
+        if !self.is_released
+            && self.reader.has_spoken()
+            && let Some(exchange) = &mut self.exchange
+        {
+            self.is_released = true;
+            exchange.release_bytes();
+        }
+    }
+
+    /// Lets the exchange decide what follows from this finding. What has left already is never asked again.
+    fn reconsider(&mut self, finding: Finding, error: Option<UpstreamError>) {
+        let Some(mut exchange) = self.exchange.take() else { return };
+        self.answer = None;
+        exchange.has_spoken = self.sent && self.reader.has_spoken();
+        let usage = self.usage();
+        self.reconsidering = Some(Reconsidering(Box::pin(async move {
+            let got = exchange.reconsider(finding, usage, error).await;
+            (exchange, got)
+        })));
+    }
+
+    fn reconsidered(&mut self, exchange: Box<Exchange>, got: Result<ExchangeReply, ApiError>) {
+        match got {
+            Ok(ExchangeReply::Stream(answer)) => self.begin_anew(*answer, exchange),
+            Ok(ExchangeReply::Current(shows)) => {
+                self.exchange = Some(exchange);
+                self.leave_as_it_is(shows);
+            }
+            // A stream is only ever followed by a stream.
+            Ok(ExchangeReply::Whole(_)) => self.exchange = Some(exchange),
+            Err(error) => {
+                self.exchange = Some(exchange);
+                self.fail(error);
+            }
+        }
+    }
+
+    /// Reads another attempt, so that its chunks fit what has been sent; what is held of the useless reply is dropped.
+    fn begin_anew(&mut self, mut answer: UpstreamResponse, exchange: Box<Exchange>) {
+        answer.release_headers();
+        self.out.clear();
+        self.end_at = None;
+        self.is_useless = false;
+        self.received = 0;
+        self.frames = self.frames.anew();
+        answer.upstream().clone_into(&mut self.upstream);
+        let continued = Some(&self.reader).filter(|_| self.sent).and_then(|it| it.anew(exchange.spent()));
+        self.reader = continued.unwrap_or_else(|| {
+            let mut reader = reader(&exchange);
+            self.head.iter().for_each(|head| reader.head_was_sent(head));
+            reader
+        });
+        self.answer = Some(answer);
+        self.exchange = Some(exchange);
+    }
+
+    /// Takes in what has arrived already, without waiting.
+    fn take_ready(&mut self) {
+        let mut taken = 0;
+        while self.is_reading() && self.out.frames.len().max(taken) < LARGEST_BATCH {
+            let Some(piece) = self.answer.as_mut().and_then(UpstreamResponse::ready_piece) else { return };
+            taken += piece.as_ref().ok().and_then(Option::as_ref).map_or(0, Bytes::len);
+            self.arrived(piece);
+            self.drain();
+        }
+    }
+
+    fn is_reading(&self) -> bool {
+        self.end.is_none() && self.reconsidering.is_none()
+    }
+
+    fn arrived(&mut self, piece: Result<Option<Bytes>, UpstreamError>) {
+        match piece {
+            Ok(Some(bytes)) => self.frames.push(bytes),
+            Ok(None) => self.upstream_closed(),
+            Err(error) if self.reader.is_finished() => {
+                // The reply was complete; only its connection did not close cleanly.
+                self.record.unclean_end(&error.internal);
+                self.done();
+            }
+            Err(error) => self.broke(error),
+        }
+    }
+
+    fn drain(&mut self) {
+        while self.is_reading() {
+            match self.frames.next_frame() {
+                Ok(Some(frame)) => self.frame(&frame),
+                Ok(None) => return,
+                Err(_) => self.broke_off(ErrorCode::UpstreamFrameTooLong, "sent an event without end"),
+            }
+        }
+    }
+
+    fn frame(&mut self, frame: &Frame) {
+        match frame.data() {
+            Err(_) => self.broke_off(ErrorCode::UpstreamInvalidEvent, "sent an event that is not UTF-8"),
+            // Comments feed no watchdog; respool sends heartbeats of its own.
+            Ok(None) => {}
+            Ok(Some(data)) if data.trim() == DONE => self.upstream_ended(true),
+            // Some proxies keep a connection awake with events that say nothing.
+            Ok(Some(data)) if data.trim().is_empty() => {}
+            Ok(Some(data)) => self.chunk(frame, &data),
+        }
+    }
+
+    fn chunk(&mut self, frame: &Frame, data: &str) {
+        if let Some(error) = self.error_event(data) {
+            return self.broke(error);
+        }
+        // A live reply is kept until its end, and is bounded like a whole one.
+        self.received = self.received.saturating_add(data.len());
+        if self.received > self.largest && self.reader.keeps_all() {
+            let what = format!("sent a reply of more than {} bytes (`limits.max_body`)", self.largest);
+            return self.broke_off(ErrorCode::UpstreamReplyTooLong, &what);
+        }
+        let valid = escape_controls(data);
+        let original = Some(frame).filter(|frame| frame.is_plain() && matches!(valid, Cow::Borrowed(_)));
+        let fault = self.reader.push(original, &valid, &mut self.out).err();
+        if let Some(fault) = fault {
+            let what = format!("sent an event that is not valid JSON ({fault})");
+            self.broke_off(ErrorCode::UpstreamInvalidEvent, &what);
+        }
+    }
+
+    fn error_event(&self, data: &str) -> Option<UpstreamError> {
+        // Looked for only where it can be: this is done for each chunk.
+        let suspicious = !data.contains("\"choices\"") || data.contains("\"error\"");
+        let error = suspicious.then(|| UpstreamError::from_success(&self.upstream, data)).flatten();
+        let gives_up =
+            || data.contains(r#""finish_reason":"error""#) || data.contains(r#""finish_reason": "error""#);
+        error.or_else(|| {
+            (suspicious && gives_up())
+                .then(|| self.broken(ErrorCode::UpstreamError, "ended the reply with an error"))
+        })
+    }
+
+    fn upstream_closed(&mut self) {
+        if let Some(rest) = self.frames.finish() {
+            self.frame(&rest);
+        }
+        if self.is_reading() {
+            self.upstream_ended(self.reader.is_finished());
+        }
+    }
+
+    fn upstream_ended(&mut self, is_complete: bool) {
+        match (self.reader.has_begun(), is_complete) {
+            (true, true) => self.done(),
+            (true, false) => {
+                self.broke_off(ErrorCode::UpstreamBrokeOff, "ended the stream in the middle of the reply");
+            }
+            (false, _) => {
+                self.broke_off(ErrorCode::UpstreamEmptyStream, "ended the stream without a single chunk");
+            }
+        }
+    }
+
+    /// The upstream's reply is there whole.
+    fn done(&mut self) {
+        if let Some(exchange) = &self.exchange {
+            exchange.learn_usage(self.usage());
+        }
+        let (usage, exchange) = (self.usage(), self.exchange.as_ref());
+        let is_full =
+            |fault: &_| exchange.is_some_and(|exchange| exchange.filled_window(fault, usage).is_some());
+        let fault = self.reader.settle(is_full, &mut self.out);
+        if let Some((fault, shows)) = fault {
+            self.is_useless = true;
+            let (finding, error) = match &self.exchange {
+                Some(exchange) => exchange.finding_of_fault(fault, shows, usage),
+                None => (Finding::Mistake(fault, shows), None),
+            };
+            self.reconsider(finding, error);
+            return;
+        }
+        if let Some(exchange) = &self.exchange {
+            exchange.count_rescue(true);
+        }
+        self.leave_as_it_is(Shows::Answer);
+    }
+
+    /// The end of the current reply leaves.
+    fn leave_as_it_is(&mut self, shows: Shows) {
+        let usage = self.usage();
+        let fills_window = self.exchange.as_ref().is_some_and(|exchange| exchange.fills_window(usage));
+        self.reader.close(shows, fills_window, &mut self.out);
+        self.reader.turns().iter().for_each(|turn| self.complete(turn));
+        self.end = Some(Ok(()));
+    }
+
+    /// A turn has left whole.
+    fn complete(&self, turn: &Turn) {
+        self.record.turn(turn);
+        if let Some(exchange) = &self.exchange {
+            exchange.request.remember(turn);
+        }
+    }
+
+    /// The stream broke.
+    fn broke(&mut self, error: UpstreamError) {
+        let limit = self.exchange.as_ref().and_then(|exchange| exchange.token_limit());
+        self.reconsider(finding_of(&error, limit), Some(error));
+    }
+
+    /// The stream is of no use from here on.
+    fn broke_off(&mut self, code: ErrorCode, what: &str) {
+        self.broke(self.broken(code, what));
+    }
+
+    /// Nothing better is to be had.
+    fn fail(&mut self, error: ApiError) {
+        if self.sent {
+            self.reader.give_up(&mut self.out);
+        } else if self.is_useless {
+            // Nothing has left, so the failure can still be a true status.
+            self.out.clear();
+        }
+        self.reader.turns().iter().for_each(|turn| self.record.turn(turn));
+        self.end = Some(Err(error));
+    }
+
+    fn broken(&self, code: ErrorCode, what: &str) -> UpstreamError {
+        UpstreamError::broken(&self.upstream, 502, code, what, "")
+    }
+}
+
+/// What reads the chunks of this exchange's stream. The chunks of chat completions go through to a client of those.
+fn reader(exchange: &Exchange) -> ReplyReader {
+    let facts = &exchange.request.facts;
+    let (keep, spent) = (facts.keep.clone(), exchange.spent());
+    match (facts.route, facts.wire) {
+        (Route::Live, _) => {
+            let rules = LiveRules {
+                reply: exchange.reply_rules(),
+                shows_reasoning: facts.reasoning.is_some(),
+                keep,
+                spent,
+                free_text: Arc::clone(&facts.free_text),
+            };
+            let ids = Ids::new(rand::random(), exchange.request.taken_ids.clone());
+            ReplyReader::Live(Box::new(LiveTurn::new(rules, ids, facts.created, facts.model.clone())))
+        }
+        (_, Wire::Chat) => {
+            let rules = ChunkRules { reasoning: facts.reasoning, usage: facts.usage, keep, spent };
+            ReplyReader::passing(StreamState::new(rules))
+        }
+        (_, Wire::Responses | Wire::Messages) => {
+            let rules = PlainRules { shows_reasoning: facts.reasoning.is_some(), spent };
+            ReplyReader::Plain(Box::new(PlainTurn::new(rules)))
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `background: true`: the reply comes at once, and the response is made while its client asks for it, or is away.
+//!
+//! The request lies in the store until its response has ended. What a process leaves unfinished the next one asks for again: a
+//! model call can be repeated. Called by `agent_apis`, and by `run` at the start.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use axum::response::Response;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use tokio::time::Instant;
+
+use super::errors::Client;
+use super::reply::{ReplyWriter, Source};
+use super::writer::Writer;
+use super::{Api, origin_of, read_response_of, source, streaming};
+use crate::{App, respond};
+use store::{KeptResponse, UnfinishedResponse};
+use telemetry::{Accounts as _, RequestRecord, RequestStart};
+use translate::Ids;
+use translate::responses::{ResponseEvents, with_failure};
+use wire::{ApiError, ErrorCode, Object};
+
+/// Why a response that a restart cut cannot be made where the model server wants the client's own key.
+const KEY_IS_GONE: &str = "respool was started again before this response was made, the model server wants a key, and respool stores none of its \
+     clients' keys: send the request again, or set api_key for this upstream in respool.toml";
+
+/// Keeps the request, answers, and begins to work.
+pub(super) async fn begin(
+    mut reply_writer: ReplyWriter,
+    source: Source,
+    request: &Bytes,
+    previous: Option<String>,
+) -> Response {
+    let client = reply_writer.client.clone();
+    let Writer::Responses(events) = &mut reply_writer.writer else {
+        return client.refused(refused("only responses can be made in the background"));
+    };
+    let (id, reply) = (events.id().to_owned(), events.pending(true));
+    let kept = KeptResponse {
+        id: id.clone(),
+        client: client.owner.clone(),
+        previous,
+        status: "in_progress".to_owned(),
+        input: events.input_to_keep(),
+        body: events.pending(false),
+        request: Some(String::from_utf8_lossy(request).into_owned()),
+    };
+    if let Err(error) = reply_writer.app.responses.begin(kept).await {
+        return client.refused(error);
+    }
+    tokio::spawn(work(reply_writer, source, id, false));
+    respond::recorded_in_body(respond::json(StatusCode::OK, reply))
+}
+
+/// Refuses what cannot be made in the background.
+pub(super) fn check(background: bool, stream: bool, store: bool) -> Result<(), ApiError> {
+    if !background {
+        return Ok(());
+    }
+    if stream {
+        let what = "a response in the background is not streamed: leave `stream` out, and ask for GET /v1/responses/{id}";
+        return Err(refused(what).with_param("stream"));
+    }
+    if !store {
+        let what = "a response in the background must be kept: leave `store` out, and set `responses.store = true` in respool.toml";
+        return Err(refused(what).with_param("background"));
+    }
+    Ok(())
+}
+
+fn refused(what: &str) -> ApiError {
+    ApiError::bad_request(ErrorCode::UnsupportedValue, what)
+}
+
+/// Makes the response. What is cut by respool's own end stays as it is in the store. `is_resumed`: another process began it.
+async fn work(mut reply_writer: ReplyWriter, source: Source, id: String, is_resumed: bool) {
+    let responses = Arc::clone(&reply_writer.app.responses);
+    let cancelled = responses.work_begins(&id);
+    let Some(made) = cancelled.run_until_cancelled(reply_writer.collect(source)).await else { return };
+    match made {
+        Err(error) if error.code == Some(ErrorCode::ShuttingDown) => {}
+        made => {
+            if let Err(mut error) = made {
+                if is_resumed && error.code == Some(ErrorCode::UpstreamCredentialsRefused) {
+                    KEY_IS_GONE.clone_into(&mut error.message);
+                }
+                let error = reply_writer.client.end(error, &mut reply_writer.writer, &mut Vec::new());
+                respond::failed(&error, &reply_writer.record);
+            }
+            if let Writer::Responses(events) = &mut reply_writer.writer
+                && let Some(finished) = events.to_keep()
+            {
+                responses.finish(finished).await;
+            }
+        }
+    }
+    responses.work_ends(&id);
+}
+
+/// Continues what an earlier process left unfinished.
+pub(crate) async fn resume(app: App) {
+    for unfinished in app.responses.unfinished().await {
+        let id = unfinished.id.clone();
+        tracing::info!(target: "respool::server", response = id, "a response in the background is asked for again");
+        Box::pin(resume_one(app.clone(), unfinished)).await;
+    }
+}
+
+async fn resume_one(app: App, unfinished: UnfinishedResponse) {
+    let UnfinishedResponse { id, client: owner, request, body } = unfinished;
+    let id_of_request = respond::request_id(&HeaderMap::new());
+    let start = RequestStart::new(id_of_request, "POST /v1/responses".to_owned(), "responses");
+    let record = RequestRecord::begin(start.of_account(app.access.of_client(&owner)), &app.recording);
+    let client = Client::absent(&app, owner, &record.start().id);
+    let read = read_response_of(&app, &Bytes::from(request), &client).await;
+    let ids = Ids::new(rand::random(), HashSet::new());
+    let created = Object::parse(&body).ok().and_then(|body| body.number("created_at")).unwrap_or_default();
+    let read = match read {
+        // A run of an agent is durable itself, and its tools may have done something: it is not begun again.
+        Ok(read) if !app.is_agent(&read.asked.model) => read,
+        Ok(_) => {
+            let why = "respool was started again while an agent worked on this response, and does not begin a run twice";
+            return app.responses.fail(id, with_failure(&body, why)).await;
+        }
+        // It was understood once: another version of respool, or what it continues is gone.
+        Err(error) => {
+            respond::failed(&error, &record);
+            return app.responses.fail(id, with_failure(&body, &error.message)).await;
+        }
+    };
+    let (chat, model) = (read.chat, read.asked.model.clone());
+    let mut events = ResponseEvents::new(Arc::new(read.asked), Arc::clone(&app.sealer), ids, created);
+    events.continue_as(id.clone());
+    let writer = Writer::Responses(events);
+    let origin = writer.asking(origin_of(Api::Responses, HeaderMap::new(), &record, None, Instant::now()));
+    let source = source(&app, Bytes::from(streaming(chat)), origin, &model).await;
+    let source = source.map_or_else(Source::failed, |(source, _)| source);
+    tokio::spawn(work(ReplyWriter::new(app, writer, client, record), source, id, true));
+}

@@ -1,0 +1,183 @@
+//! Who asks on these routes, as far as errors and kept responses need it. The form of an error is `ErrorForm`'s.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::{HeaderMap, Method, header, request};
+
+use super::failed_streams::{self, FailedStreams};
+use super::writer::Writer;
+use super::{Api, Call, now};
+use crate::final_error::ErrorForm;
+use crate::{App, respond};
+use agent::client_digest;
+use relay::{Wire, program_of};
+use translate::responses::ResponseEvents;
+use translate::{ClientProgram, Ids, is_final};
+use wire::{ApiError, Object};
+
+/// Anthropic's clients send it.
+const VERSION: &str = "anthropic-version";
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    pub(super) errors: ErrorForm,
+    pub(super) request_id: String,
+    /// Stands for the key.
+    pub(super) owner: String,
+    /// Of a client that sends its request again when its stream fails.
+    repeated: Option<(Repeated, Arc<FailedStreams>)>,
+}
+
+/// A chat request that may come again.
+#[derive(Clone, Debug)]
+enum Repeated {
+    /// All of it, which is there anyway while the relay may ask again.
+    Chat(Bytes),
+    /// What stands for it.
+    Key(u64),
+}
+
+impl Repeated {
+    fn is_whole(&self) -> bool {
+        matches!(self, Self::Chat(_))
+    }
+
+    fn key(&self, owner: &str) -> Option<u64> {
+        match self {
+            Self::Chat(chat) => failed_streams::key(owner, chat),
+            Self::Key(key) => Some(*key),
+        }
+    }
+}
+
+impl Client {
+    pub(super) fn new(app: &App, api: Api, headers: &HeaderMap, request_id: &str) -> Self {
+        let key = headers.get(header::AUTHORIZATION).map_or(&[][..], |key| key.as_bytes());
+        Self {
+            errors: app.error_form(api.wire(), program_of(headers)),
+            request_id: request_id.to_owned(),
+            owner: client_digest(key),
+            repeated: None,
+        }
+    }
+
+    /// The client of a response that another process has begun.
+    pub(super) fn absent(app: &App, owner: String, request_id: &str) -> Self {
+        let errors = app.error_form(Wire::Responses, ClientProgram::Other);
+        Self { errors, request_id: request_id.to_owned(), owner, repeated: None }
+    }
+
+    /// The same client with its chat request, where it may come again.
+    pub(super) fn asking(mut self, app: &App, chat: Bytes, stream: bool) -> Self {
+        self.repeated =
+            (stream && self.repeats()).then(|| (Repeated::Chat(chat), Arc::clone(&app.failed_streams)));
+        self
+    }
+
+    /// The stream has begun and may last for an hour: of its request only a digest is kept.
+    pub(super) fn release_request(&mut self) {
+        if let Some((Repeated::Chat(chat), failed_streams)) = self.repeated.take_if(|(it, _)| it.is_whole()) {
+            self.repeated =
+                failed_streams::key(&self.owner, &chat).map(|key| (Repeated::Key(key), failed_streams));
+        }
+    }
+
+    /// Claude Code sends a request again without `stream` when its stream has failed.
+    fn repeats(&self) -> bool {
+        self.errors.wire == Wire::Messages && self.errors.program == ClientProgram::ClaudeCode
+    }
+
+    /// The error of the stream that this request repeats.
+    pub(super) fn error_of_failed_stream(&self, app: &App, chat: &[u8], stream: bool) -> Option<ApiError> {
+        if stream || !self.repeats() {
+            return None;
+        }
+        app.failed_streams.take(&self.owner, chat)
+    }
+
+    /// The same client, where its request says more of its program than its headers.
+    pub(super) fn of_program(mut self, program: ClientProgram) -> Self {
+        self.errors.program = self.errors.program.or(program);
+        self
+    }
+
+    /// The error as a status of its own.
+    pub(super) fn refused(&self, error: ApiError) -> Response {
+        respond::error_as(self.errors, error, &self.request_id)
+    }
+
+    /// The error of a request that could not be read. `body`: as far as it came.
+    pub(super) fn refused_unread(&self, app: &App, error: ApiError, body: Option<&[u8]>) -> Response {
+        if !self.errors.fails_as_stream(&error) || body.is_some_and(wants_no_stream) {
+            return self.refused(error);
+        }
+        let ids = Ids::new(rand::random(), HashSet::new());
+        let events = ResponseEvents::new(Arc::default(), Arc::clone(&app.sealer), ids, now());
+        self.failed(error, &mut Writer::Responses(events))
+    }
+
+    /// The error of a request for a stream, before any event has left: a status, or a stream that fails where the client understands
+    /// only that.
+    pub(super) fn failed(&self, error: ApiError, writer: &mut Writer) -> Response {
+        if !self.errors.fails_as_stream(&error) {
+            return self.refused(error);
+        }
+        let mut out = Vec::new();
+        writer.begin(&mut out);
+        let error = self.end(error, writer, &mut out);
+        respond::failed_stream(Body::from(out), &error)
+    }
+
+    /// The error as the end of a stream; gives the error that leaves.
+    pub(super) fn end(&self, error: ApiError, writer: &mut Writer, out: &mut Vec<u8>) -> ApiError {
+        if let Some((repeated, failed_streams)) = self.repeated.as_ref().filter(|_| is_final(&error))
+            && let Some(key) = repeated.key(&self.owner)
+        {
+            failed_streams.note(key, &error);
+        }
+        let (error, code) = self.errors.at_end(error);
+        writer.fail(&error, &code, out);
+        error
+    }
+}
+
+/// True for a body that says so, or that is one and does not ask for a stream.
+fn wants_no_stream(body: &[u8]) -> bool {
+    let body = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok());
+    body.is_some_and(|body| !body.means_true("stream"))
+}
+
+/// Answers a request that is refused before any of its body is read, in the form that its client needs.
+pub(crate) fn refused_at_the_door(
+    app: &App,
+    parts: &request::Parts,
+    error: ApiError,
+    request_id: &str,
+) -> Response {
+    if parts.method == Method::POST
+        && let Some(Call::Turn(api)) = Call::of(parts.uri.path())
+    {
+        return Client::new(app, api, &parts.headers, request_id).refused_unread(app, error, None);
+    }
+    respond::error_as(error_form(app, parts.uri.path(), &parts.headers), error, request_id)
+}
+
+/// The form of errors of a path for the sender of these headers.
+pub(crate) fn error_form(app: &App, path: &str, headers: &HeaderMap) -> ErrorForm {
+    match Call::of(path) {
+        Some(Call::Turn(api)) => app.error_form(api.wire(), program_of(headers)),
+        Some(Call::CountTokens) => app.error_form(Wire::Messages, program_of(headers)),
+        None if speaks_anthropics(path, headers) => app.error_form(Wire::Messages, program_of(headers)),
+        None => app.error_form(Wire::Chat, ClientProgram::Other),
+    }
+}
+
+/// Anthropic's clients say which version of its API they speak; what is below `/messages` is Anthropic's alone.
+fn speaks_anthropics(path: &str, headers: &HeaderMap) -> bool {
+    headers.contains_key(VERSION) || path.strip_prefix("/v1").unwrap_or(path).starts_with("/messages/")
+}

@@ -1,0 +1,76 @@
+//! What Claude Code does with a stream that fails is to send the same request again without `stream`. respool has tried, and waited,
+//! already: such a request gets the same error at once, and the model server is not asked.
+//!
+//! Called by `agent_apis`.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use wire::{ApiError, Object};
+
+/// The client sends its request again at once; a later one may succeed.
+const KEEP: Duration = Duration::from_secs(15);
+/// So many errors are kept at most.
+const MOST: usize = 256;
+
+/// The errors that ended streams a moment ago, by owner and conversation.
+#[derive(Debug, Default)]
+pub struct FailedStreams(Mutex<HashMap<u64, (Instant, ApiError)>>);
+
+impl FailedStreams {
+    /// The stream of the chat request that `key` stands for has ended with this error.
+    pub(super) fn note(&self, key: u64, error: &ApiError) {
+        let mut errors = self.errors();
+        errors.retain(|_, (at, _)| at.elapsed() < KEEP);
+        if errors.len() < MOST {
+            errors.insert(key, (Instant::now(), error.clone()));
+        }
+    }
+
+    /// The error of the stream that this request repeats. It is returned once.
+    pub(super) fn take(&self, owner: &str, chat: &[u8]) -> Option<ApiError> {
+        if self.errors().is_empty() {
+            return None;
+        }
+        let (at, error) = self.errors().remove(&key(owner, chat)?)?;
+        (at.elapsed() < KEEP).then_some(error)
+    }
+
+    fn errors(&self) -> MutexGuard<'_, HashMap<u64, (Instant, ApiError)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Stands for whose conversation it is, and what was said in it so far.
+pub(super) fn key(owner: &str, chat: &[u8]) -> Option<u64> {
+    let chat = Object::parse(std::str::from_utf8(chat).ok()?).ok()?;
+    let mut hasher = DefaultHasher::new();
+    (owner, chat.get("messages")?).hash(&mut hasher);
+    Some(hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::ErrorCode;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_is_given_once_to_the_same_conversation_of_the_same_owner() {
+        let (failed_streams, error) =
+            (FailedStreams::default(), ApiError::new(500, ErrorCode::UpstreamError, "no"));
+        let chat =
+            |text: &str, stream: bool| format!(r#"{{"messages":["{text}"],"stream":{stream}}}"#).into_bytes();
+        failed_streams.note(key("a", &chat("x", true)).unwrap(), &error);
+        assert_eq!(failed_streams.take("b", &chat("x", false)), None);
+        assert_eq!(failed_streams.take("a", &chat("y", false)), None);
+        assert_eq!(failed_streams.take("a", &chat("x", false)), Some(error.clone()));
+        assert_eq!(failed_streams.take("a", &chat("x", false)), None);
+        failed_streams.note(key("a", &chat("x", true)).unwrap(), &error);
+        tokio::time::advance(KEEP).await;
+        assert_eq!(failed_streams.take("a", &chat("x", false)), None);
+    }
+}

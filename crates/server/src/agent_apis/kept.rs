@@ -1,0 +1,255 @@
+//! The responses that clients keep: what `previous_response_id` and `item_reference` lend to a request, and which responses are being
+//! made in the background.
+//!
+//! They lie in the store of runs, each bound to the key of its client. Where no agent needs the store it is opened by the first
+//! response that is to be kept. Called by `agent_apis`.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::OnceCell;
+use tokio_util::sync::CancellationToken;
+
+use super::stored::ended;
+use store::{KeptResponse, Store, StoreConfig, StoreError, UnfinishedResponse};
+use translate::responses::{FinishedResponse, Recalled, Wanted, conversation_items, output_items_named};
+use wire::units::Size;
+use wire::{ApiError, ErrorCode};
+
+/// When a client that found no room for a response in the background is to come back, in seconds.
+const RETRY_AFTER: u64 = 30;
+/// The pause between clearings of a store that no agent uses.
+const EVERY: Duration = Duration::from_hours(1);
+
+/// What is kept, and where.
+#[derive(Debug)]
+pub struct KeptResponses {
+    config: StoreConfig,
+    /// `None`: it cannot be opened.
+    store: OnceCell<Option<Arc<Store>>>,
+    /// The bytes that were kept since all were last counted.
+    uncounted: AtomicU64,
+    in_background: Mutex<HashMap<String, CancellationToken>>,
+}
+
+impl KeptResponses {
+    /// In the store that agents use, where there is one.
+    pub fn new(config: &StoreConfig, store: Option<Arc<Store>>) -> Self {
+        let store = OnceCell::new_with(store.map(Some));
+        let uncounted = AtomicU64::new(config.responses.max_size.0);
+        Self { config: config.clone(), store, uncounted, in_background: Mutex::default() }
+    }
+
+    /// The store for a response that is to be kept; `None` where the owner wants none kept, or none can be.
+    pub(super) async fn store(&self) -> Option<&Arc<Store>> {
+        if !self.config.responses.store {
+            return None;
+        }
+        let store = self.store.get_or_init(|| async {
+            let config = self.config.clone();
+            tokio::task::spawn_blocking(move || opened(&config)).await.ok().flatten()
+        });
+        store.await.as_ref()
+    }
+
+    /// The store, where something may be in it.
+    pub(super) async fn present(&self) -> Option<&Arc<Store>> {
+        let is_present = self.store.initialized() || Store::is_present(&self.config);
+        if is_present { self.store().await } else { None }
+    }
+
+    /// What the client of a request keeps of what it names. `bytes`: of the request itself, which with all of that must not be
+    /// larger than `most`.
+    pub(super) async fn recall(
+        &self,
+        client: &str,
+        wanted: Wanted,
+        (bytes, most): (usize, Size),
+    ) -> Result<Recalled, ApiError> {
+        let (mut recalled, mut left) = (Recalled::default(), most.bytes().saturating_sub(bytes));
+        if wanted == Wanted::default() {
+            return Ok(recalled);
+        }
+        let Some(store) = self.present().await else { return Ok(recalled) };
+        if let Some(id) = wanted.previous {
+            let found = store.continued_responses(&id, client, now(), (left, conversation_items)).await;
+            let found = found.map_err(|error| broken(&error))?;
+            let items = found.ok_or_else(|| too_large("previous_response_id", most))?;
+            left = left.saturating_sub(items.iter().map(String::len).sum());
+            if items.is_empty() {
+                self.refuse_unfinished(store, &id, client).await?;
+            }
+            recalled.previous = Some(items).filter(|items| !items.is_empty());
+        }
+        if !wanted.items.is_empty() {
+            let found = store.response_items(wanted.items.clone(), client, (left, output_items_named)).await;
+            let found = found.map_err(|error| broken(&error))?;
+            recalled.items = found.ok_or_else(|| too_large("input", most))?.into_iter().collect();
+            // An item that is named a hundred times is sent a hundred times.
+            let recalled_sizes = wanted.items.iter().filter_map(|id| recalled.items.get(id)).map(String::len);
+            if recalled_sizes.sum::<usize>() > left {
+                return Err(too_large("input", most));
+            }
+        }
+        Ok(recalled)
+    }
+
+    /// A response that is still being made cannot be continued yet.
+    async fn refuse_unfinished(&self, store: &Store, id: &str, client: &str) -> Result<(), ApiError> {
+        let found = store.response(id, client).await.map_err(|error| broken(&error))?;
+        if found.is_none_or(|response| response.request.is_none()) {
+            return Ok(());
+        }
+        let what = format!(
+            "Previous response with id '{id}' is still in progress: wait until `GET /v1/responses/{id}` says that it has ended, and send \
+             this request again"
+        );
+        Err(ApiError::bad_request(ErrorCode::PreviousResponseNotFound, what)
+            .with_param("previous_response_id"))
+    }
+
+    /// Keeps a response. When that fails its client has its answer all the same.
+    pub(super) async fn keep(&self, client: &str, response: FinishedResponse) {
+        let FinishedResponse { id, previous, status, input, items, body } = response;
+        let kept =
+            KeptResponse { id, client: client.to_owned(), previous, status, input, body, request: None };
+        if let Err(error) = self.put(kept, items).await.map(drop) {
+            tracing::error!(target: "respool::store", error = error.message, "a response could not be kept");
+        }
+    }
+
+    /// Keeps a response that is still to be made.
+    pub(super) async fn begin(&self, response: KeptResponse) -> Result<(), ApiError> {
+        let is_kept = self.put(response, Vec::new()).await?;
+        if is_kept { Ok(()) } else { Err(self.full()) }
+    }
+
+    fn full(&self) -> ApiError {
+        let what = format!(
+            "the responses that are still to be made fill half of the room for responses ({}, `responses.max_size` in respool.toml): send \
+             this one again in {RETRY_AFTER} s, or without `background`",
+            self.config.responses.max_size
+        );
+        let mut error = ApiError::new(503, ErrorCode::ResponsesFull, what);
+        error.retry_after = Some(RETRY_AFTER);
+        error
+    }
+
+    /// False when there is no room for one that is still to be made.
+    async fn put(&self, response: KeptResponse, items: Vec<String>) -> Result<bool, ApiError> {
+        let Some(store) = self.store().await else { return Err(no_store()) };
+        let bytes = response.input.len() + response.body.len();
+        let is_kept = store.keep_response(response, items, now()).await.map_err(|error| broken(&error))?;
+        // More than a sixteenth beyond the limit never lies there.
+        let most = self.config.responses.max_size.0;
+        if self.uncounted.fetch_add(bytes as u64, Ordering::Relaxed) >= most / 16 {
+            self.uncounted.store(0, Ordering::Relaxed);
+            let store = Arc::clone(store);
+            tokio::spawn(async move { clear(&store).await });
+        }
+        Ok(is_kept)
+    }
+
+    /// Ends a response that was made in the background.
+    pub(super) async fn finish(&self, response: FinishedResponse) {
+        let Some(store) = self.store().await else { return };
+        let FinishedResponse { id, status, items, body, .. } = response;
+        if let Err(error) = store.finish_response(&id, &status, body, items, now()).await {
+            tracing::error!(target: "respool::store", %error, "the end of a response in the background could not be kept");
+        }
+    }
+
+    /// Ends one that cannot be made.
+    pub(super) async fn fail(&self, id: String, body: String) {
+        self.finish(ended(&id, "failed", body)).await;
+    }
+
+    /// The responses that a process which has ended did not finish; this one works on them from now on.
+    pub(super) async fn unfinished(&self) -> Vec<UnfinishedResponse> {
+        let Some(store) = self.present().await else { return Vec::new() };
+        store.claim_responses().await.unwrap_or_else(|error| {
+            tracing::error!(target: "respool::store", %error, "responses in the background cannot be continued");
+            Vec::new()
+        })
+    }
+
+    /// Work on a response begins; it ends early when this is cancelled.
+    pub(super) fn work_begins(&self, id: &str) -> CancellationToken {
+        let token = CancellationToken::new();
+        self.in_background().insert(id.to_owned(), token.clone());
+        token
+    }
+
+    /// Work on a response has ended, or is to end.
+    pub(super) fn work_ends(&self, id: &str) {
+        if let Some(token) = self.in_background().remove(id) {
+            token.cancel();
+        }
+    }
+
+    fn in_background(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
+        self.in_background.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The ids of the responses that this process makes in the background.
+    pub fn active(&self) -> HashSet<String> {
+        self.in_background().keys().cloned().collect()
+    }
+}
+
+/// Opens the store for responses alone, and keeps it small.
+fn opened(config: &StoreConfig) -> Option<Arc<Store>> {
+    match Store::open(config) {
+        Ok(store) => {
+            let store = Arc::new(store);
+            tokio::spawn(keep_clear(Arc::downgrade(&store)));
+            Some(store)
+        }
+        Err(error) => {
+            tracing::error!(target: "respool::store", %error, "responses are not kept: `previous_response_id` will not find them");
+            None
+        }
+    }
+}
+
+async fn keep_clear(store: Weak<Store>) {
+    loop {
+        let Some(store) = store.upgrade() else { return };
+        clear(&store).await;
+        drop(store);
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+async fn clear(store: &Store) {
+    match store.clear_responses(now()).await {
+        Ok(0) => {}
+        Ok(deleted) => tracing::info!(target: "respool::store", deleted, "responses were deleted"),
+        Err(error) => tracing::error!(target: "respool::store", %error, "responses cannot be deleted"),
+    }
+}
+
+/// Milliseconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(super) fn broken(error: &StoreError) -> ApiError {
+    ApiError::new(500, ErrorCode::StoreFailed, error.0.clone())
+}
+
+fn too_large(field: &str, most: Size) -> ApiError {
+    let what = format!(
+        "with the kept items that `{field}` names the request is larger than {most} (`limits.max_body` in respool.toml): send a \
+         shorter conversation"
+    );
+    ApiError::bad_request(ErrorCode::RequestTooLarge, what).with_param(field)
+}
+
+fn no_store() -> ApiError {
+    let what = "no responses are kept: `responses.store` is off in respool.toml, or the state directory cannot be used (see the log)";
+    ApiError::new(400, ErrorCode::NoStore, what)
+}

@@ -1,0 +1,303 @@
+//! When the head of a reply leaves, and how a silent stream stays alive: as on the chat route, with the client's own events.
+//!
+//! The relay is always asked for a stream, so that a reply without tools leaves as it comes; without `stream` it is collected.
+
+use std::pin::pin;
+
+use axum::response::Response;
+use bytes::Bytes;
+use http::StatusCode;
+use tokio::time::{Instant, sleep_until};
+
+use super::errors::Client;
+use super::writer::Writer;
+use crate::agent::{RUN_ID, RunOutput, RunReply};
+use crate::body::Taken;
+use crate::chat::{self, Pending};
+use crate::{App, heartbeat, respond};
+use relay::{Opened, ReplyStream, StreamPart};
+use telemetry::RequestRecord;
+use translate::Reply;
+use wire::turn::{ChoiceEvent, FinishReason, TurnEnd, TurnEvent, Usage};
+use wire::{ApiError, ErrorCode};
+
+/// A reply in the making.
+pub(super) struct ReplyWriter {
+    pub(super) app: App,
+    pub(super) writer: Writer,
+    pub(super) client: Client,
+    pub(super) record: RequestRecord,
+    /// Bytes of text that were written.
+    written: usize,
+    /// How the turn ended: that is written once its stream has ended, and the reply is kept.
+    end: Option<TurnEnd>,
+    /// The room of what is kept of the request.
+    _held: Option<Taken>,
+}
+
+/// Where the turn comes from.
+pub(super) enum Source {
+    /// The relay, once it has an answer.
+    Opening(Pending<Opened>),
+    /// An agent's run.
+    Agent(Box<RunReply>),
+    /// The relay's stream.
+    Open(Box<ReplyStream>),
+    /// Something that is known already.
+    Known(Option<Piece>),
+}
+
+/// The next thing that a source gives.
+pub(super) enum Piece {
+    /// The source is open now.
+    Opened,
+    Steps(Vec<ChoiceEvent>),
+    Event(TurnEvent),
+    Whole(Box<Reply>),
+    End(Option<Usage>),
+    Failed(ApiError),
+}
+
+impl ReplyWriter {
+    pub(super) fn new(app: App, writer: Writer, client: Client, record: RequestRecord) -> Self {
+        Self { app, writer, client, record, written: 0, end: None, _held: None }
+    }
+
+    /// The same, holding this room until the reply has ended.
+    pub(super) fn holding(self, room: Taken) -> Self {
+        Self { _held: Some(room), ..self }
+    }
+
+    /// The whole object.
+    async fn collected(mut self, source: Source) -> Response {
+        if let Err(error) = self.collect(source).await {
+            return self.client.refused(error);
+        }
+        self.keep().await;
+        match self.writer.whole() {
+            Some(whole) => respond::json(StatusCode::OK, whole.to_owned()),
+            None => self.client.refused(chat::not_a_stream()),
+        }
+    }
+
+    /// Takes in the whole turn.
+    ///
+    /// # Errors
+    /// The turn's failure.
+    pub(super) async fn collect(&mut self, mut source: Source) -> Result<(), ApiError> {
+        let mut out = Vec::new();
+        loop {
+            out.clear();
+            match self.piece(&mut source).await {
+                Piece::Failed(error) => return Err(error),
+                piece => {
+                    if self.write(piece, &mut out) {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Keeps the reply where it is to be kept: before its last event leaves, since the client may go on with it at once.
+    async fn keep(&mut self) {
+        if let Some(response) = self.writer.take_kept() {
+            self.app.responses.keep(&self.client.owner, response).await;
+        }
+    }
+
+    /// A stream: up to `commit_after` a failure is a true status.
+    async fn streamed(mut self, mut source: Source) -> Response {
+        let left = self.app.limits.commit_after.saturating_sub(self.record.start().elapsed());
+        let mut deadline = pin!(sleep_until(Instant::now() + left));
+        loop {
+            let piece = tokio::select! {
+                biased;
+                piece = self.piece(&mut source) => piece,
+                () = &mut deadline => return self.committed(source, None).await,
+            };
+            match piece {
+                Piece::Opened => {}
+                Piece::Failed(error) => return self.client.failed(error, &mut self.writer),
+                piece => return self.committed(source, Some(piece)).await,
+            }
+        }
+    }
+
+    /// The head and the first events leave now; the rest follows as it comes.
+    async fn committed(mut self, source: Source, first: Option<Piece>) -> Response {
+        let (record, every) = (self.record.clone(), self.app.limits.heartbeat);
+        let mut out = Vec::new();
+        self.writer.begin(&mut out);
+        let ended = first.is_some_and(|piece| self.write(piece, &mut out));
+        if ended {
+            self.keep().await;
+        }
+        heartbeat::streamed(
+            ReplyEvents { reply: self, source, ended, last: None },
+            out.into(),
+            every,
+            &record,
+        )
+    }
+
+    /// The next piece, or respool's end. Safe to cancel. The reply is kept until its end, and is bounded like a whole one.
+    async fn piece(&self, source: &mut Source) -> Piece {
+        if self.written > self.app.limits.max_body.bytes() {
+            return Piece::Failed(too_long(&self.app));
+        }
+        tokio::select! {
+            biased;
+            piece = source.next() => piece,
+            () = self.app.abort.cancelled() => Piece::Failed(chat::stopped()),
+        }
+    }
+
+    /// Writes what a piece says; true at the end.
+    fn write(&mut self, piece: Piece, out: &mut Vec<u8>) -> bool {
+        match piece {
+            Piece::Opened => return false,
+            Piece::Steps(steps) => {
+                self.client.release_request();
+                self.steps(steps, out);
+                return false;
+            }
+            Piece::Event(event) => {
+                self.writer.write(&event, out);
+                return false;
+            }
+            Piece::Whole(reply) => {
+                self.record.is_whole();
+                let usage = reply.usage;
+                self.steps(reply.of_first_choice().into_events(), out);
+                self.end(usage, out);
+            }
+            Piece::End(usage) => {
+                self.record.usage(usage);
+                self.record.is_whole();
+                self.end(usage, out);
+            }
+            Piece::Failed(error) => {
+                let error = self.client.end(error, &mut self.writer, out);
+                respond::failed(&error, &self.record);
+            }
+        }
+        true
+    }
+}
+
+impl ReplyWriter {
+    /// Writes what the first choice says; these APIs know no other. Its end waits.
+    fn steps(&mut self, steps: Vec<ChoiceEvent>, out: &mut Vec<u8>) {
+        let mut events = Vec::with_capacity(steps.len());
+        for step in steps.into_iter().filter(|step| step.choice == 0) {
+            self.written += step.event.text_len();
+            step.logprobs.iter().for_each(|logprobs| self.writer.add_logprobs(logprobs));
+            match step.event {
+                TurnEvent::Finish(end) => self.end = Some(end),
+                event => events.push(event),
+            }
+        }
+        self.writer.write_all(events, out);
+    }
+
+    fn end(&mut self, usage: Option<Usage>, out: &mut Vec<u8>) {
+        let end = self.end.take().unwrap_or_else(|| TurnEnd::new(FinishReason::Stop, usage));
+        self.writer.write(&TurnEvent::Finish(end), out);
+    }
+}
+
+fn too_long(app: &App) -> ApiError {
+    let what = format!(
+        "the model's reply has more than {} (`limits.max_body` in respool.toml)",
+        app.limits.max_body
+    );
+    let error = ApiError::new(502, ErrorCode::UpstreamReplyTooLong, what);
+    ApiError { is_final: true, ..error }
+}
+
+/// The source of the stream that a reply leaves in.
+struct ReplyEvents {
+    reply: ReplyWriter,
+    source: Source,
+    ended: bool,
+    /// The last events: they leave once the reply is kept.
+    last: Option<Bytes>,
+}
+
+impl heartbeat::Source for ReplyEvents {
+    async fn next(&mut self) -> Option<Bytes> {
+        if self.ended {
+            self.last.as_ref()?;
+            self.reply.keep().await;
+            return self.last.take();
+        }
+        let piece = self.reply.piece(&mut self.source).await;
+        let mut out = Vec::new();
+        self.ended = self.reply.write(piece, &mut out);
+        if !self.ended {
+            return Some(out.into());
+        }
+        self.last = Some(out.into());
+        self.reply.keep().await;
+        self.last.take()
+    }
+
+    fn heartbeat(&mut self) -> Option<Bytes> {
+        if self.ended {
+            return None;
+        }
+        let mut out = Vec::new();
+        self.reply.writer.heartbeat(&mut out);
+        Some(out.into())
+    }
+}
+
+impl Source {
+    /// Streamed or whole, as the client asked; with the run's id where an agent answers.
+    pub(super) async fn answer(self, reply: ReplyWriter, stream: bool) -> Response {
+        let run = if let Self::Agent(answer) = &self { answer.run_id() } else { None };
+        let mut response = if stream { reply.streamed(self).await } else { reply.collected(self).await };
+        response.headers_mut().extend(run.map(|id| (RUN_ID, id)));
+        response
+    }
+
+    async fn next(&mut self) -> Piece {
+        match self {
+            Self::Opening(work) => {
+                *self = work.await.map_or_else(|error| Self::Known(Some(Piece::Failed(error))), Self::from);
+                Piece::Opened
+            }
+            Self::Open(stream) => match stream.next().await {
+                StreamPart::Steps(steps) => Piece::Steps(steps),
+                // These go to clients of chat completions only.
+                StreamPart::Frames(_) => Piece::Failed(chat::not_a_stream()),
+                StreamPart::Failed(error) => Piece::Failed(error),
+                StreamPart::End => Piece::End(stream.usage()),
+            },
+            Self::Agent(answer) => match answer.next().await {
+                RunOutput::Progress(text) => Piece::Event(TurnEvent::Reasoning(text)),
+                RunOutput::Answer(reply) => Piece::Whole(reply),
+                RunOutput::Failed(error) => Piece::Failed(error),
+            },
+            Self::Known(piece) => piece.take().unwrap_or_else(|| Piece::Failed(chat::not_a_stream())),
+        }
+    }
+}
+
+impl Source {
+    /// One that has failed already.
+    pub(super) fn failed(error: ApiError) -> Self {
+        Self::Known(Some(Piece::Failed(error)))
+    }
+}
+
+impl From<Opened> for Source {
+    fn from(opened: Opened) -> Self {
+        match opened {
+            Opened::Stream(stream) => Self::Open(stream),
+            Opened::Reply(reply) => Self::Known(Some(Piece::Whole(reply))),
+            Opened::Body(_) => Self::Known(None),
+        }
+    }
+}

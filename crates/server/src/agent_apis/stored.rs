@@ -1,0 +1,228 @@
+//! `GET` and `DELETE /v1/responses/{id}`, `/cancel` and `/input_items`: what a client keeps, for the key that made it.
+
+use axum::extract::{FromRequest, FromRequestParts as _, Path, Request, State};
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header};
+use serde_json::{Value, json};
+use url::form_urlencoded;
+
+use super::kept::broken;
+use super::upstream_headers;
+use crate::{App, permission, respond, transparent};
+use agent::client_digest;
+use store::KeptResponse;
+use telemetry::{RequestRecord, RequestStart};
+use translate::responses::{FinishedResponse, id_of, with_status};
+use wire::{ApiError, ErrorCode, array};
+
+/// So many items a page has unless the client says otherwise, and at most.
+const PAGE: usize = 20;
+const MOST: usize = 100;
+
+/// A request for a kept response: who asks for which.
+pub(crate) struct Asking {
+    app: App,
+    id: String,
+    client: String,
+    query: Option<String>,
+    record: RequestRecord,
+}
+
+/// `GET /v1/responses/{id}`.
+pub(crate) async fn one(asking: Asking) -> Response {
+    let is_streamed = queried(asking.query.as_deref(), "stream").is_some_and(|stream| stream == "true");
+    if is_streamed {
+        let what = "a kept response is not streamed: leave `stream` out";
+        let error = ApiError::bad_request(ErrorCode::UnsupportedValue, what).with_param("stream");
+        return asking.answer(Err(error));
+    }
+    let found = asking.response().await.map(|response| response.body);
+    asking.answer(found)
+}
+
+/// `DELETE /v1/responses/{id}`.
+pub(crate) async fn delete(asking: Asking) -> Response {
+    let deleted = asking.deleted().await;
+    asking.answer(deleted)
+}
+
+/// `POST /v1/responses/{id}/cancel`: ends a response in the background. One that has ended stays as it is.
+pub(crate) async fn cancel(asking: Asking) -> Response {
+    let cancelled = asking.cancelled().await;
+    asking.answer(cancelled)
+}
+
+/// `GET /v1/responses/{id}/input_items`: the request's own items, a page of them.
+pub(crate) async fn input_items(asking: Asking) -> Response {
+    let page = Page::of_query(asking.query.as_deref());
+    let listed = asking.response().await.and_then(|response| page.of(&response.input));
+    asking.answer(listed)
+}
+
+impl FromRequest<App> for Asking {
+    type Rejection = Response;
+
+    /// Where nobody keeps such a response and servers answer this API themselves, it may be one of theirs.
+    async fn from_request(request: Request, app: &App) -> Result<Self, Response> {
+        let (mut parts, body) = request.into_parts();
+        let path = Path::<String>::from_request_parts(&mut parts, app).await;
+        let Path(id) = path.map_err(IntoResponse::into_response)?;
+        let headers = upstream_headers(parts.headers.clone());
+        let key = headers.get(header::AUTHORIZATION).map_or(&[][..], |key| key.as_bytes());
+        let client = client_digest(key);
+        if app.relay.leaves_wires() && !is_kept(app, &id, &client).await {
+            let request = Request::from_parts(parts, body);
+            return Err(transparent::transparent(State(app.clone()), request).await);
+        }
+        let name = format!("{} {}", parts.method, parts.uri.path());
+        let start = RequestStart::new(respond::request_id(&parts.headers), name, "responses");
+        let record =
+            RequestRecord::begin(start.of_account(permission::account(&parts.extensions)), &app.recording);
+        if let Some(error) = app.access.foreign_page(&parts.headers) {
+            return Err(respond::leaves(respond::error(&error), &record));
+        }
+        let query = parts.uri.query().map(str::to_owned);
+        Ok(Self { app: app.clone(), id, client, query, record })
+    }
+}
+
+async fn is_kept(app: &App, id: &str, client: &str) -> bool {
+    let Some(store) = app.responses.present().await else { return false };
+    matches!(store.response(id, client).await, Ok(Some(_)))
+}
+
+impl Asking {
+    async fn response(&self) -> Result<KeptResponse, ApiError> {
+        let store = self.app.responses.present().await.ok_or_else(|| unknown(&self.id))?;
+        let found = store.response(&self.id, &self.client).await.map_err(|error| broken(&error))?;
+        found.ok_or_else(|| unknown(&self.id))
+    }
+
+    async fn deleted(&self) -> Result<String, ApiError> {
+        let store = self.app.responses.present().await.ok_or_else(|| unknown(&self.id))?;
+        let deleted = store.remove_response(&self.id, &self.client).await.map_err(|error| broken(&error))?;
+        if !deleted {
+            return Err(unknown(&self.id));
+        }
+        self.app.responses.work_ends(&self.id);
+        Ok(json!({"id": self.id, "object": "response", "deleted": true}).to_string())
+    }
+
+    async fn cancelled(&self) -> Result<String, ApiError> {
+        let response = self.response().await?;
+        if response.request.is_some() {
+            let body = with_status(&response.body, "cancelled");
+            self.app.responses.finish(ended(&self.id, "cancelled", body)).await;
+            self.app.responses.work_ends(&self.id);
+        } else if !is_of_background(&response.body) {
+            let what = "only a response that was made with `background: true` can be cancelled";
+            return Err(ApiError::bad_request(ErrorCode::UnsupportedValue, what));
+        }
+        self.response().await.map(|response| response.body)
+    }
+
+    fn answer(&self, body: Result<String, ApiError>) -> Response {
+        let response = match body {
+            Ok(body) => respond::json(StatusCode::OK, body),
+            Err(error) => respond::error(&error),
+        };
+        respond::leaves(response, &self.record)
+    }
+}
+
+fn unknown(id: &str) -> ApiError {
+    let what = format!(
+        "Response with id '{}' not found: it was not stored, belongs to another key, or is no longer kept",
+        id.escape_default()
+    );
+    ApiError::new(404, ErrorCode::ResponseNotFound, what)
+}
+
+fn is_of_background(body: &str) -> bool {
+    wire::Object::parse(body).is_ok_and(|body| body.is_true("background"))
+}
+
+/// A response as it ends without having been made.
+pub(super) fn ended(id: &str, status: &str, body: String) -> FinishedResponse {
+    FinishedResponse {
+        id: id.to_owned(),
+        previous: None,
+        status: status.to_owned(),
+        input: String::new(),
+        items: Vec::new(),
+        body,
+    }
+}
+
+/// A value of a query.
+fn queried(query: Option<&str>, name: &str) -> Option<String> {
+    let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
+}
+
+/// Which items of a list are wanted.
+#[derive(Debug, PartialEq, Eq)]
+struct Page {
+    limit: usize,
+    /// The first one first. As OpenAI has it the last one comes first unless the client says so.
+    is_ascending: bool,
+    after: Option<String>,
+}
+
+impl Page {
+    fn of_query(query: Option<&str>) -> Self {
+        let limit = queried(query, "limit").and_then(|limit| limit.parse().ok()).unwrap_or(PAGE);
+        let is_ascending = queried(query, "order").is_some_and(|order| order == "asc");
+        Self { limit: limit.clamp(1, MOST), is_ascending, after: queried(query, "after") }
+    }
+
+    fn of(&self, input: &str) -> Result<String, ApiError> {
+        let mut items = array(input).unwrap_or_default();
+        if !self.is_ascending {
+            items.reverse();
+        }
+        let place = |after: &str| {
+            let found = items.iter().position(|item| id_of(item).as_deref() == Some(after));
+            found.map(|at| at + 1).ok_or_else(|| {
+                let what =
+                    format!("`after` is `{}`, which is not an item of this response", after.escape_default());
+                ApiError::bad_request(ErrorCode::InvalidValue, what).with_param("after")
+            })
+        };
+        let rest = &items[self.after.as_deref().map_or(Ok(0), place)?..];
+        let page = &rest[..rest.len().min(self.limit)];
+        let id = |item: Option<&&str>| item.and_then(|item| id_of(item)).map_or(Value::Null, Value::from);
+        Ok(format!(
+            r#"{{"object":"list","data":[{}],"first_id":{},"last_id":{},"has_more":{}}}"#,
+            page.join(","),
+            id(page.first()),
+            id(page.last()),
+            page.len() < rest.len()
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(query: &str, expected: &[&str], has_more: bool) {
+        let input = r#"[{"id":"a"},{"id":"b"},{"id":"c"}]"#;
+        let list: Value = serde_json::from_str(&Page::of_query(Some(query)).of(input).unwrap()).unwrap();
+        let ids: Vec<&str> =
+            list["data"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap()).collect();
+        assert_eq!((ids.as_slice(), &list["has_more"]), (expected, &json!(has_more)), "{query}");
+        assert_eq!(list["last_id"].as_str(), expected.last().copied());
+    }
+
+    #[test]
+    fn a_page_of_items() {
+        check("", &["c", "b", "a"], false);
+        check("order=asc&limit=2", &["a", "b"], true);
+        check("order=asc&after=b", &["c"], false);
+        check("limit=0", &["c"], true);
+        check("after=a", &[], false);
+        let unknown = Page::of_query(Some("after=x")).of(r#"[{"id":"a"}]"#).unwrap_err();
+        assert_eq!((unknown.status, unknown.param.as_deref()), (400, Some("after")));
+    }
+}

@@ -1,0 +1,113 @@
+//! One reply in a client's own form, whichever of the two APIs it is.
+//!
+//! Takes the steps of its turn. Called by `reply`.
+
+use super::now;
+use relay::Origin;
+use translate::messages::MessageEvents;
+use translate::responses::{FinishedResponse, ResponseEvents};
+use wire::ApiError;
+use wire::turn::TurnEvent;
+
+/// Writes the events of one reply.
+pub(super) enum Writer {
+    /// To a client of the Responses API.
+    Responses(ResponseEvents),
+    /// To a client of the Messages API; the request's id.
+    Messages(MessageEvents, String),
+}
+
+impl Writer {
+    /// The origin of a request, with what its client says of the way to answer it.
+    pub(super) fn asking(&self, origin: Origin) -> Origin {
+        match self {
+            Self::Responses(events) => {
+                Origin { may_trim: events.may_trim(), free_text: events.patterns(), ..origin }
+            }
+            Self::Messages(..) => origin,
+        }
+    }
+
+    /// The bytes of the request that are held until the reply has ended.
+    pub(super) fn bytes_to_keep(&self) -> usize {
+        match self {
+            Self::Responses(events) => events.input_bytes(),
+            Self::Messages(..) => 0,
+        }
+    }
+
+    pub(super) fn begin(&mut self, out: &mut Vec<u8>) {
+        match self {
+            Self::Responses(events) => events.begin(out),
+            Self::Messages(events, _) => events.begin(out),
+        }
+    }
+
+    pub(super) fn heartbeat(&mut self, out: &mut Vec<u8>) {
+        match self {
+            Self::Responses(events) => events.heartbeat(out),
+            Self::Messages(events, _) => events.heartbeat(out),
+        }
+    }
+
+    /// Writes one step of the turn.
+    pub(super) fn write(&mut self, event: &TurnEvent, out: &mut Vec<u8>) {
+        match self {
+            Self::Responses(events) => {
+                if matches!(event, TurnEvent::Finish(_)) {
+                    events.ends_at(now());
+                }
+                events.write(event, out);
+            }
+            Self::Messages(events, _) => events.write(event, out),
+        }
+    }
+
+    /// The log probabilities of the text that comes next. The Messages API has none.
+    pub(super) fn add_logprobs(&mut self, logprobs: &str) {
+        if let Self::Responses(events) = self {
+            events.add_logprobs(logprobs);
+        }
+    }
+
+    /// Writes steps that came together. Pieces of a text leave together then: an event of these APIs costs more than a chunk. These
+    /// APIs know the first choice only.
+    pub(super) fn write_all(&mut self, steps: impl IntoIterator<Item = TurnEvent>, out: &mut Vec<u8>) {
+        let mut joined: Option<TurnEvent> = None;
+        for event in steps {
+            let Some(begun) = &mut joined else {
+                joined = Some(event);
+                continue;
+            };
+            if let Some(next) = begun.join(event) {
+                self.write(begun, out);
+                joined = Some(next);
+            }
+        }
+        joined.iter().for_each(|event| self.write(event, out));
+    }
+
+    /// `code`: of the event that ends a Responses stream.
+    pub(super) fn fail(&mut self, error: &ApiError, code: &str, out: &mut Vec<u8>) {
+        match self {
+            Self::Responses(events) => events.fail(code, error, out),
+            Self::Messages(events, request_id) => events.fail(error, request_id, out),
+        }
+    }
+
+    /// The reply as it is kept. Nothing of one that failed, or that its client does not want kept.
+    pub(super) fn take_kept(&mut self) -> Option<FinishedResponse> {
+        match self {
+            Self::Responses(events) if !events.has_failed() => events.to_keep(),
+            _ => None,
+        }
+    }
+
+    /// The whole object, once the turn has ended.
+    pub(super) fn whole(&self) -> Option<&str> {
+        match self {
+            Self::Responses(events) => events.response(),
+            Self::Messages(events, _) => events.message(),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! `/v1/approvals`: calls of runs that wait for a person's consent; deciding about them. For operators alone: what is listed are other
+//! clients' inputs, and a client that may decide could let an agent approve its own calls.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::App;
+use super::own_route::{leave, record, store_failed};
+use super::visit::Visit;
+use agent::{ApprovalRequest, DecideError, Decision, report};
+use store::ApprovalState;
+use wire::{ApiError, ErrorCode};
+
+/// So many requests are listed.
+const MOST: usize = 1_000;
+/// A decision is a list of ids and a comment.
+const LARGEST_BODY: usize = 64 * 1024;
+
+/// The body of a decision.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DecisionBody {
+    approve: Approve,
+    #[serde(default)]
+    comment: Option<String>,
+}
+
+/// Which calls are approved.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Approve {
+    All(bool),
+    Calls(Vec<String>),
+}
+
+pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
+    let (record, requester) = (record(&app, &request, "GET /v1/approvals", "approvals"), operator(&request));
+    let listed = async {
+        requester?;
+        let rows = app.agents.approvals(MOST).await.map_err(store_failed)?;
+        let rows: Vec<Value> = rows.iter().map(|(row, _)| report::approval_row(row)).collect();
+        Ok(json!({"object": "list", "data": rows}))
+    };
+    leave(listed.await, &record)
+}
+
+pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+    let (record, requester) =
+        (record(&app, &request, "GET /v1/approvals/{id}", "approvals"), operator(&request));
+    let found = async {
+        requester?;
+        let store = app.agents.store().ok_or_else(|| unknown(&id))?;
+        let row = store.approval(&id).await.map_err(store_failed)?.ok_or_else(|| unknown(&id))?;
+        Ok(report::approval_row(&row))
+    };
+    leave(found.await, &record)
+}
+
+pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+    let (record, requester) =
+        (record(&app, &request, "POST /v1/approvals/{id}", "approvals"), operator(&request));
+    let decided = async {
+        let by = requester?;
+        let store = app.agents.store().ok_or_else(|| unknown(&id))?;
+        let row = store.approval(&id).await.map_err(store_failed)?.ok_or_else(|| unknown(&id))?;
+        let asked: ApprovalRequest = serde_json::from_str(&row.body).map_err(|_| unknown(&id))?;
+        let decision = read(request, &asked, by).await?;
+        app.agents.decide(&decision).await.map_err(|error| refused(&id, error))?;
+        Ok(json!({"id": id, "approved": decision.approved, "by": decision.by}))
+    };
+    leave(decided.await, &record)
+}
+
+/// The name of the operator's key that a request carries.
+pub(super) fn operator(request: &Request) -> Result<String, ApiError> {
+    match request.extensions().get::<Arc<Visit>>() {
+        Some(visit) if visit.key.is_operator => Ok(visit.key.name.clone()),
+        _ => {
+            let what = "approvals and deliveries of experts need an operator key: send one of `operator_keys_env` as `authorization: Bearer KEY`, or set \
+                        `operator_keys_env` in respool.toml first";
+            Err(ApiError::new(403, ErrorCode::OperatorsOnly, what))
+        }
+    }
+}
+
+async fn read(request: Request, asked: &ApprovalRequest, by: String) -> Result<Decision, ApiError> {
+    let bad = |what: String| ApiError::bad_request(ErrorCode::InvalidJson, what);
+    let body = axum::body::to_bytes(request.into_body(), LARGEST_BODY).await;
+    let body = body.map_err(|error| bad(format!("the request body cannot be read: {error}")))?;
+    let body: DecisionBody = serde_json::from_slice(&body).map_err(|error| {
+        bad(format!(
+            "the request body is not a decision ({error}): send {{\"approve\": true}}, {{\"approve\": false, \"comment\": \"…\"}} or \
+             {{\"approve\": [\"ID OF A CALL\"]}}"
+        ))
+    })?;
+    let approved = match body.approve {
+        Approve::All(true) => asked.calls.iter().map(|call| call.id.clone()).collect(),
+        Approve::All(false) => Vec::new(),
+        Approve::Calls(calls) => calls,
+    };
+    Ok(Decision { request: asked.id.clone(), approved, by, comment: body.comment })
+}
+
+fn refused(id: &str, error: DecideError) -> ApiError {
+    match error {
+        DecideError::Unknown => unknown(id),
+        DecideError::NotWaiting(state) => {
+            let what = match state {
+                ApprovalState::Withdrawn => "its run has ended or continues without it",
+                _ => "somebody has already decided, and the first decision counts",
+            };
+            ApiError::new(
+                409,
+                ErrorCode::ApprovalNotWaiting,
+                format!("the approval `{id}` is no longer waiting: {what}"),
+            )
+        }
+        DecideError::TooLate => {
+            let what = format!(
+                "the approval `{id}` came too late: its time has run out, and the package rejects its calls in that case"
+            );
+            ApiError::new(409, ErrorCode::ApprovalNotWaiting, what)
+        }
+        DecideError::UnknownCall(call) => {
+            let what =
+                format!("the approval `{id}` has no call `{call}`; GET /v1/approvals/{id} lists its calls");
+            ApiError::bad_request(ErrorCode::UnsupportedValue, what).with_param("approve")
+        }
+        DecideError::Store(error) => store_failed(error),
+    }
+}
+
+fn unknown(id: &str) -> ApiError {
+    let what = format!("there is no approval `{id}`; GET /v1/approvals lists those that wait");
+    ApiError::new(404, ErrorCode::ApprovalNotFound, what)
+}

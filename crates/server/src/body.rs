@@ -1,0 +1,361 @@
+//! Reads a request's body within the configured bounds: of one body, and of all bodies together. A body counts until nothing
+//! holds its bytes any more, so the bodies of requests that wait or stream count too.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt as _;
+use http_body_util::{BodyDataStream, BodyExt as _};
+use hyper::body::Body;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+
+use super::LimitsConfig;
+use wire::units::Size;
+use wire::{ApiError, ErrorCode};
+
+/// How much of a body that is not wanted is taken in and thrown away, and for how long.
+const DISCARDED: usize = 64 << 20;
+const DISCARD_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long a body waits for room.
+const ROOM_WITHIN: Duration = Duration::from_secs(5);
+/// How long a body keeps room for its whole declared length, which is less than others wait. After that it keeps room for what has
+/// arrived, and for as much again.
+const AHEAD_FOR: Duration = Duration::from_secs(2);
+/// A body may take the client's timeout, and a second for each this many bytes: one that trickles in does not keep its room for ever.
+const SLOWEST: u64 = 8 << 10;
+/// When a client that found no room is to come back: bodies come and go within seconds.
+const RETRY_AFTER: u64 = 5;
+/// Room is counted in pieces of so many bytes.
+const PIECE: usize = 1 << 10;
+
+/// The share of the room that bodies of unproven senders take together, and the largest one of them.
+const UNPROVEN_SHARE: u64 = 16;
+const LARGEST_UNPROVEN: Size = Size::mib(4);
+
+/// The room for all request bodies together.
+#[derive(Clone, Debug)]
+pub struct BodyRoom {
+    free: Arc<Semaphore>,
+    /// The part of it for bodies that prove only as a whole who sent them.
+    unproven: Arc<Semaphore>,
+    size: Size,
+}
+
+/// Room that is taken for one request, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Taken {
+    room: BodyRoom,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+/// A body, and the room that it takes until it is dropped.
+struct Counted {
+    bytes: Bytes,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl BodyRoom {
+    /// Room for so many bytes.
+    pub fn new(size: Size) -> Self {
+        let semaphore =
+            |size: Size| Arc::new(Semaphore::new((size.bytes() / PIECE).clamp(1, u32::MAX as usize)));
+        Self { free: semaphore(size), unproven: semaphore(unproven_share(size)), size }
+    }
+
+    /// The part of the room for bodies that prove only as a whole who sent them.
+    pub(super) fn for_unproven(&self) -> Self {
+        let size = unproven_share(self.size);
+        Self { free: Arc::clone(&self.unproven), unproven: Arc::clone(&self.unproven), size }
+    }
+
+    /// Starts a body without any room, as nothing of it has arrived.
+    pub(super) fn empty(&self) -> Taken {
+        Taken { room: self.clone(), permit: None }
+    }
+
+    fn full(&self) -> ApiError {
+        let message = format!(
+            "the requests at work fill the room for request bodies ({}, `limits.max_bodies` in respool.toml): send this one \
+             again in {RETRY_AFTER} s",
+            self.size
+        );
+        let mut error = ApiError::new(503, ErrorCode::BodiesFull, message);
+        error.retry_after = Some(RETRY_AFTER);
+        error
+    }
+}
+
+/// Room for at least one of the largest unproven bodies.
+fn unproven_share(all: Size) -> Size {
+    Size(all.0 / UNPROVEN_SHARE).max(LARGEST_UNPROVEN).min(all)
+}
+
+/// The bounds of a body that proves only as a whole who sent it.
+pub(super) fn limits_of_unproven(limits: &LimitsConfig) -> LimitsConfig {
+    LimitsConfig { max_body: limits.max_body.min(LARGEST_UNPROVEN), ..limits.clone() }
+}
+
+impl Taken {
+    /// For what became of a body: takes more room, or gives back what is too much.
+    ///
+    /// # Errors
+    /// 503 when there is no room for it.
+    pub(super) fn resize(&mut self, length: usize) -> Result<(), ApiError> {
+        if !self.grows_to(length) {
+            return Err(self.room.full());
+        }
+        self.shrink(length);
+        Ok(())
+    }
+
+    /// Gives back what is more than so many bytes.
+    fn shrink(&mut self, length: usize) {
+        let held = self.held();
+        drop(self.part(held.saturating_sub(pieces(length) as usize)));
+    }
+
+    /// So much of the room for something else that outlives, or is outlived by, the rest.
+    pub(super) fn split(&mut self, length: usize) -> Self {
+        let permit = self.part((pieces(length) as usize).min(self.held()));
+        Self { room: self.room.clone(), permit }
+    }
+
+    fn part(&mut self, count: usize) -> Option<OwnedSemaphorePermit> {
+        self.permit.as_mut().and_then(|permit| permit.split(count))
+    }
+
+    /// Takes room for so many bytes that have come, and ahead for as many again of those that are `declared`. Waits a while where there
+    /// is no room.
+    ///
+    /// # Errors
+    /// 503 when there is no room for it.
+    async fn grow(&mut self, length: usize, declared: Option<u64>) -> Result<(), ApiError> {
+        if pieces(length) as usize <= self.held() {
+            return Ok(());
+        }
+        let declared = declared.map_or(length, |declared| usize::try_from(declared).unwrap_or(usize::MAX));
+        if self.grows_to(declared.min(length.saturating_mul(2))) || self.grows_to(length) {
+            return Ok(());
+        }
+        let more = pieces(length).saturating_sub(u32::try_from(self.held()).unwrap_or(u32::MAX));
+        let waited =
+            tokio::time::timeout(ROOM_WITHIN, Arc::clone(&self.room.free).acquire_many_owned(more)).await;
+        let permit = waited.ok().and_then(Result::ok).ok_or_else(|| self.room.full())?;
+        self.add(permit);
+        Ok(())
+    }
+
+    /// The pieces that it holds.
+    fn held(&self) -> usize {
+        self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
+    }
+
+    fn add(&mut self, permit: OwnedSemaphorePermit) {
+        match &mut self.permit {
+            Some(held) => held.merge(permit),
+            None => self.permit = Some(permit),
+        }
+    }
+
+    /// A piece of a body that grows, with room of its own.
+    ///
+    /// # Errors
+    /// 503 when there is no room for it.
+    pub(super) fn keep_piece(&mut self, piece: Bytes) -> Result<Bytes, ApiError> {
+        if !self.grows_to(piece.len()) {
+            return Err(self.room.full());
+        }
+        Ok(self.split(piece.len()).keep(piece))
+    }
+
+    /// Takes room for a body of so many bytes, if there is any.
+    fn grows_to(&mut self, length: usize) -> bool {
+        let more = (pieces(length) as usize).saturating_sub(self.held());
+        if more == 0 {
+            return true;
+        }
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        let Ok(permit) = Arc::clone(&self.room.free).try_acquire_many_owned(more) else { return false };
+        self.add(permit);
+        true
+    }
+
+    /// The bytes, which keep this room until nothing holds them any more.
+    pub(super) fn keep(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(Counted { bytes, _permit: self.permit })
+    }
+}
+
+fn pieces(length: usize) -> u32 {
+    u32::try_from(length.div_ceil(PIECE)).unwrap_or(u32::MAX)
+}
+
+/// How long the pieces of a body may take to come.
+#[derive(Debug)]
+pub(super) struct Pace {
+    began: Instant,
+    patience: Duration,
+    received: u64,
+}
+
+impl Pace {
+    /// `patience`: how long nothing may come, and all of a small body may take.
+    pub(super) fn new(patience: Duration) -> Self {
+        Self { began: Instant::now(), patience, received: 0 }
+    }
+
+    /// The next piece of the body.
+    ///
+    /// # Errors
+    /// 408 when nothing comes for too long, or all too slowly; 400 when it breaks off.
+    pub(super) async fn next<B>(&mut self, pieces: &mut BodyDataStream<B>) -> Result<Option<Bytes>, ApiError>
+    where
+        B: Body<Data = Bytes> + Unpin,
+        B::Error: Display,
+    {
+        let whole = self.began + self.patience + Duration::from_secs(self.received / SLOWEST);
+        let pause = Instant::now() + self.patience;
+        let Ok(piece) = timeout_at(pause.min(whole), pieces.next()).await else {
+            return Err(self.too_slow(whole < pause));
+        };
+        let piece = piece.transpose().map_err(|error| {
+            ApiError::bad_request(ErrorCode::IncompleteBody, format!("the request body broke off: {error}"))
+        })?;
+        self.received += piece.as_ref().map_or(0, |piece| piece.len() as u64);
+        Ok(piece)
+    }
+
+    fn too_slow(&self, is_trickle: bool) -> ApiError {
+        let Self { patience, received, .. } = self;
+        let what = if is_trickle {
+            let took = self.began.elapsed().as_secs();
+            format!(
+                "only {received} bytes of the request body came in {took} s; it must come at {} KiB/s or within {patience:?}",
+                SLOWEST >> 10
+            )
+        } else {
+            format!("nothing of the request body came for {patience:?}")
+        };
+        ApiError::new(
+            408,
+            ErrorCode::RequestTimeout,
+            format!("{what} (`limits.client_timeout` in respool.toml)"),
+        )
+    }
+}
+
+/// The whole body.
+///
+/// # Errors
+/// 413 when it is larger than `max_body`, 408 when nothing of it comes for longer than `client_timeout` or all of it too slowly,
+/// 400 when it breaks off, 503 when there is no room for it.
+pub(super) async fn read<B>(body: B, limits: &LimitsConfig, room: &BodyRoom) -> Result<Bytes, ApiError>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Display,
+{
+    let (bytes, taken) = read_counted(body, limits, room).await?;
+    Ok(taken.keep(bytes))
+}
+
+/// The whole body, and its room apart from it: for what becomes of the body.
+///
+/// # Errors
+/// As of [`read`].
+pub(super) async fn read_counted<B>(
+    body: B,
+    limits: &LimitsConfig,
+    room: &BodyRoom,
+) -> Result<(Bytes, Taken), ApiError>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Display,
+{
+    let max = limits.max_body;
+    let declared = body.size_hint().exact();
+    let mut pieces = body.into_data_stream();
+    if declared.is_some_and(|size| size > max.0) {
+        return Err(too_large(max, pieces).await);
+    }
+    let mut taken = room.empty();
+    // Whole bodies come one after the other rather than all of them in part.
+    if let Err(full) =
+        taken.grow(declared.map_or(0, |size| usize::try_from(size).unwrap_or(usize::MAX)), None).await
+    {
+        return Err(refused(full, pieces).await);
+    }
+    let (mut pace, mut whole) = (Pace::new(limits.client_timeout), BytesMut::new());
+    let mut ahead_until = declared.map(|_| Instant::now() + AHEAD_FOR);
+    loop {
+        let piece = match ahead_until {
+            None => pace.next(&mut pieces).await?,
+            Some(until) => {
+                let Ok(piece) = timeout_at(until, pace.next(&mut pieces)).await else {
+                    taken.shrink(whole.len().saturating_mul(2));
+                    ahead_until = None;
+                    continue;
+                };
+                piece?
+            }
+        };
+        let Some(bytes) = piece else { break };
+        let length = whole.len() + bytes.len();
+        if length > max.bytes() {
+            return Err(too_large(max, pieces).await);
+        }
+        if let Err(full) = taken.grow(length, declared).await {
+            drop((whole, taken));
+            return Err(refused(full, pieces).await);
+        }
+        if declared == Some(bytes.len() as u64) {
+            return Ok((bytes, taken));
+        }
+        if whole.is_empty() {
+            whole.reserve(declared.and_then(|size| usize::try_from(size).ok()).unwrap_or(length));
+        }
+        whole.extend_from_slice(&bytes);
+    }
+    Ok((whole.freeze(), taken))
+}
+
+async fn too_large<B: Body<Data = Bytes> + Unpin>(max: Size, rest: BodyDataStream<B>) -> ApiError {
+    let message = format!("the request body is larger than {max} (`limits.max_body` in respool.toml)");
+    refused(ApiError::new(413, ErrorCode::RequestTooLarge, message), rest).await
+}
+
+/// The error of a body that is not wanted, once some of what is still being sent was taken in.
+pub(super) async fn refused<B: Body<Data = Bytes> + Unpin>(
+    error: ApiError,
+    rest: BodyDataStream<B>,
+) -> ApiError {
+    discard(rest).await;
+    error
+}
+
+/// Takes in some of what is still being sent: a client that is answered and cut off while it writes often sees a reset
+/// connection instead of the answer.
+pub(super) async fn discard<B: Body<Data = Bytes> + Unpin>(mut rest: BodyDataStream<B>) {
+    let discard = async {
+        let mut left = DISCARDED;
+        while let Some(Ok(piece)) = rest.next().await {
+            left = left.saturating_sub(piece.len());
+            if left == 0 {
+                break;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(DISCARD_WITHIN, discard).await;
+}
+
+#[cfg(test)]
+mod tests;

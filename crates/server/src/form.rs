@@ -1,0 +1,179 @@
+//! A form on its way up, as the routes for audio take it: the model in it decides where it goes, and an alias becomes its target. It is
+//! read ahead up to that field and no further, and its file streams: nearly all clients write the small fields first.
+//!
+//! Where the model decides nothing, nothing is read ahead. Called by `transparent`.
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _};
+use http_body_util::{BodyDataStream, BodyExt};
+
+use super::App;
+use super::body::{Pace, refused};
+use super::permission::form_names_two_models;
+use super::transparent::{TakenIn, pieces, record_model};
+use relay::Passing;
+use telemetry::RequestRecord;
+use upstream::Outgoing;
+use wire::{ApiError, FormField, FormReader, Pieces};
+
+/// A form as far as it was read.
+#[derive(Default)]
+struct Ahead {
+    pieces: Vec<Bytes>,
+    size: usize,
+    model: Option<FormField>,
+    /// Nothing follows.
+    is_whole: bool,
+}
+
+/// The form as it goes up, and the model that it names there.
+///
+/// # Errors
+/// 408 when nothing of it comes for too long, 400 when it breaks off or names two models, 503 when there is no room for what must be read ahead.
+pub(super) async fn passing(
+    app: &App,
+    mut reader: FormReader,
+    body: Body,
+    record: &RequestRecord,
+) -> Result<TakenIn, ApiError> {
+    let fields = RecordedFields { app: app.clone(), record: record.clone() };
+    let declared = http_body::Body::size_hint(&body).exact();
+    let mut rest = BodyExt::into_data_stream(body);
+    let mut ahead = Ahead::default();
+    // The row of a request that a budget refuses names its model.
+    if app.relay.depends_on_model() || app.usage.has_budgets() {
+        ahead = match ahead.read(&fields, &mut reader, &mut rest).await {
+            Ok(ahead) => ahead,
+            Err(error) if error.status == 503 => return Err(refused(error, rest).await),
+            Err(error) => return Err(error),
+        };
+    }
+    let Ahead { mut pieces, size, model, is_whole } = ahead;
+    let target = model.as_ref().map(|field| app.relay.target(&field.value).to_owned()).unwrap_or_default();
+    let (mut length, has_model) = (declared, model.is_some());
+    if let Some(field) = model.filter(|field| field.value != target) {
+        pieces = replaced(&pieces, &field.place, &target);
+        length = declared.map(|length| length - field.place.len() as u64 + target.len() as u64);
+    }
+    let refusal = Arc::default();
+    if is_whole && size > 0 {
+        return Ok(TakenIn { body: Passing::Whole(Pieces::from(pieces)), model: target, refusal });
+    }
+    let beginning = pieces.first().cloned().unwrap_or_default();
+    let another_model = has_model.then(|| Arc::clone(&refusal));
+    let rest = watched(fields, reader, rest, another_model);
+    let body = futures::stream::iter(pieces.into_iter().map(Ok)).chain(rest);
+    let body = Passing::Streamed { body: Some(Outgoing::streamed(body, length)), beginning };
+    Ok(TakenIn { body, model: target, refusal })
+}
+
+impl Ahead {
+    /// Reads until the model is known. A form that is larger than a chat request may be, and names it late, is left to the server.
+    async fn read(
+        mut self,
+        recorded: &RecordedFields,
+        reader: &mut FormReader,
+        rest: &mut BodyDataStream<Body>,
+    ) -> Result<Self, ApiError> {
+        let app = &recorded.app;
+        let (mut pace, mut room) = (Pace::new(app.limits.client_timeout), app.bodies.empty());
+        while self.model.is_none() && self.size <= app.limits.max_body.bytes() {
+            let Some(piece) = pace.next(rest).await? else {
+                self.is_whole = true;
+                break;
+            };
+            let fields = reader.push(&piece);
+            recorded.note(&fields);
+            self.size += piece.len();
+            self.pieces.push(room.keep_piece(piece)?);
+            let mut models = fields.into_iter().filter(|field| field.name == "model");
+            self.model = models.next();
+            if models.next().is_some() {
+                return Err(form_names_two_models());
+            }
+        }
+        Ok(self)
+    }
+}
+
+/// The pieces of a form with another value in the place of one.
+fn replaced(pieces: &[Bytes], place: &Range<usize>, value: &str) -> Vec<Bytes> {
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    let mut begin = 0;
+    for piece in pieces {
+        let cut = |at: usize| at.saturating_sub(begin).min(piece.len());
+        before.push(piece.slice(..cut(place.start)));
+        after.push(piece.slice(cut(place.end)..));
+        begin += piece.len();
+    }
+    before.push(Bytes::copy_from_slice(value.as_bytes()));
+    before.extend(after);
+    before.retain(|piece| !piece.is_empty());
+    before
+}
+
+/// The rest of a form, read for the log as it passes. `another_model`: a model in it is one too many, and why the form breaks off there.
+fn watched(
+    recorded: RecordedFields,
+    mut reader: FormReader,
+    rest: BodyDataStream<Body>,
+    another_model: Option<Arc<OnceLock<ApiError>>>,
+) -> impl Stream<Item = Result<Bytes, axum::BoxError>> {
+    let patience = recorded.app.limits.client_timeout;
+    pieces(rest, patience).map(move |piece| {
+        let piece = piece?;
+        let fields = reader.push(&piece);
+        if let Some(refusal) =
+            another_model.as_ref().filter(|_| fields.iter().any(|field| field.name == "model"))
+        {
+            let error = refusal.get_or_init(form_names_two_models);
+            return Err(error.message.clone().into());
+        }
+        recorded.note(&fields);
+        Ok(piece)
+    })
+}
+
+/// Records what the fields of a form say of its request.
+struct RecordedFields {
+    app: App,
+    record: RequestRecord,
+}
+
+impl RecordedFields {
+    fn note(&self, fields: &[FormField]) {
+        for field in fields {
+            match field.name.as_str() {
+                "model" => record_model(&self.app, &field.value, &self.record),
+                "stream" => self.record.stream(field.value.eq_ignore_ascii_case("true")),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_replaced_however_the_form_is_cut() {
+        let form = "before the value behind";
+        for size in 1..=form.len() {
+            let pieces: Vec<Bytes> = form.as_bytes().chunks(size).map(Bytes::copy_from_slice).collect();
+            for (place, value, expected) in [
+                (11..16, "name", "before the name behind"),
+                (11..11, "new ", "before the new value behind"),
+                (0..6, "", " the value behind"),
+                (17..23, "x", "before the value x"),
+            ] {
+                let replaced = Pieces::from(replaced(&pieces, &place, value));
+                assert_eq!(replaced.joined(), expected.as_bytes(), "{size} {place:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! `POST /hooks/EXPERT/TRIGGER`: the webhooks of experts. A request is let in by the trigger's own secret and by nothing else: client keys do
+//! not count here, nor do the checks of hosts and pages. The answer is 202, once all that the request brought is committed.
+
+use std::time::{Duration, SystemTime};
+
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use http::{HeaderMap, Method, StatusCode};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+
+use super::{App, LimitsConfig, body, keys, respond};
+use experts::{Accepted, HookError, Proof, Signature};
+use telemetry::{RequestRecord, RequestStart};
+use wire::{ApiError, ErrorCode};
+
+/// How long a sender is to wait when the store fails.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// True for a request to a hook, which is let in by the hook's secret alone. Anything else below `/hooks` is let in like any other request.
+pub(super) fn is_hook(method: &Method, path: &str) -> bool {
+    let mut parts = path.split('/');
+    method == Method::POST
+        && (parts.next(), parts.next()) == (Some(""), Some("hooks"))
+        && parts.next().is_some_and(|expert| !expert.is_empty())
+        && parts.next().is_some_and(|trigger| !trigger.is_empty())
+        && parts.next().is_none()
+}
+
+pub(super) async fn receive(
+    State(app): State<App>,
+    Path((expert, trigger)): Path<(String, String)>,
+    request: Request,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    let id = respond::request_id(&parts.headers);
+    let start = RequestStart::new(id, "POST /hooks/{expert}/{trigger}".into(), "hooks");
+    let record = RequestRecord::begin(start, &app.recording);
+    let received = async {
+        let hooks = app.hooks.as_ref().ok_or_else(|| error_of(HookError::Refused))?;
+        let proof = proof_of(&parts.headers);
+        let hook = hooks.find(&expert, &trigger).map_err(error_of)?;
+        if let Err(error) = hook.check_head(&proof) {
+            body::discard(BodyExt::into_data_stream(body)).await;
+            return Err(error_of(error));
+        }
+        // A signature covers the whole body: until that is here, anybody may be sending it.
+        let body = match proof {
+            Proof::Signed(_) => {
+                let limits = body::limits_of_unproven(&app.limits);
+                let read = body::read(body, &limits, &app.bodies.for_unproven()).await;
+                read.map_err(|error| too_large_to_sign(error, &limits))?
+            }
+            _ => body::read(body, &app.limits, &app.bodies).await?,
+        };
+        hooks.receive(&hook, &proof, &body, now()).await.map_err(error_of)
+    };
+    let response = match received.await {
+        Ok(accepted) => respond::json(StatusCode::ACCEPTED, listed(&accepted).to_string()),
+        Err(error) => respond::error(&error),
+    };
+    respond::leaves(response, &record)
+}
+
+/// Whatever else is below `/hooks`. It never goes to an upstream.
+pub(super) async fn nothing(State(app): State<App>, request: Request) -> Response {
+    let name = format!("{} {}", request.method(), request.uri().path());
+    let start = RequestStart::new(respond::request_id(request.headers()), name, "hooks");
+    let what = "a hook is `POST /hooks/EXPERT/TRIGGER`; `respool expert show NAME` lists those of an expert";
+    let error = ApiError::new(404, ErrorCode::NotFound, what);
+    respond::leaves(respond::error(&error), &RequestRecord::begin(start, &app.recording))
+}
+
+fn listed(accepted: &[Accepted]) -> Value {
+    let one = |one: &Accepted| json!({"id": one.id, "status": if one.is_duplicate { "duplicate" } else { "accepted" }});
+    json!({"object": "list", "data": accepted.iter().map(one).collect::<Vec<_>>()})
+}
+
+/// The error of a signed body, for which `limits.max_body` is not the bound.
+fn too_large_to_sign(error: ApiError, limits: &LimitsConfig) -> ApiError {
+    if error.code != Some(ErrorCode::RequestTooLarge) {
+        return error;
+    }
+    let what = format!(
+        "a signed request may be at most {} large: send less, or send the secret itself as `authorization: Bearer SECRET`",
+        limits.max_body
+    );
+    ApiError { message: what, ..error }
+}
+
+/// A signature counts where there is one: a request that brings both is not let in by half of it.
+fn proof_of(headers: &HeaderMap) -> Proof<'_> {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    if let Some(signatures) = text("webhook-signature") {
+        let (id, timestamp) =
+            (text("webhook-id").unwrap_or_default(), text("webhook-timestamp").unwrap_or_default());
+        return Proof::Signed(Signature { id, timestamp, signatures });
+    }
+    keys::carried(headers).map_or(Proof::None, Proof::Bearer)
+}
+
+fn error_of(error: HookError) -> ApiError {
+    match error {
+        HookError::Refused => {
+            let what = "this hook is not known, or the request does not bring its secret: send it as `authorization: Bearer SECRET`, or \
+                        sign the request with it (docs/experts.md). `respool expert show NAME` says where the secret is";
+            ApiError::new(401, ErrorCode::InvalidHookSecret, what)
+        }
+        HookError::Stale => {
+            let what = "the signature is right, but its `webhook-timestamp` is more than 5 minutes from now: set the sender's clock, and sign \
+                        each attempt anew";
+            ApiError::new(401, ErrorCode::StaleSignature, what)
+        }
+        HookError::Off(why) => {
+            ApiError::new(404, ErrorCode::TriggerOff, format!("the trigger is off, because {why}"))
+        }
+        HookError::BadPayload(why) => ApiError::bad_request(ErrorCode::InvalidJson, why),
+        HookError::NoSecret(why) => {
+            let what = format!("the secret of this hook cannot be read: {why}");
+            ApiError::new(503, ErrorCode::StoreFailed, what)
+        }
+        HookError::Store(error) => {
+            let mut error = ApiError::new(503, ErrorCode::StoreFailed, error.0);
+            error.retry_after = Some(RETRY_AFTER.as_secs());
+            error
+        }
+    }
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn which_requests_the_secret_alone_lets_in() {
+        for path in ["/hooks/a/b", "/hooks/a/b%2Fc", "/hooks/a/.."] {
+            assert!(is_hook(&Method::POST, path), "{path}");
+        }
+        for path in [
+            "/hooks",
+            "/hooks/",
+            "/hooks/a",
+            "/hooks/a/",
+            "/hooks//b",
+            "/hooks/a/b/",
+            "/hooks/a/b/c",
+            "//hooks/a/b",
+            "/Hooks/a/b",
+            "/v1/hooks/a/b",
+            "hooks/a/b",
+        ] {
+            assert!(!is_hook(&Method::POST, path), "{path}");
+        }
+        assert!(!is_hook(&Method::GET, "/hooks/a/b"));
+    }
+
+    #[test]
+    fn a_signature_counts_where_there_is_one() {
+        let check = |pairs: &[(&'static str, &'static str)], expected: Proof<'_>| {
+            let pairs =
+                pairs.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
+            assert_eq!(proof_of(&pairs.collect()), expected);
+        };
+        check(&[], Proof::None);
+        check(&[("authorization", "Bearer s")], Proof::Bearer(b"s"));
+        let signature = Signature { id: "m", timestamp: "1", signatures: "v1,x" };
+        let signed = [("webhook-id", "m"), ("webhook-timestamp", "1"), ("webhook-signature", "v1,x")];
+        check(&signed, Proof::Signed(signature));
+        check(&[("authorization", "Bearer s"), signed[0], signed[1], signed[2]], Proof::Signed(signature));
+        let bare = Signature { id: "", timestamp: "", signatures: "" };
+        check(&[("authorization", "Bearer s"), ("webhook-signature", "")], Proof::Signed(bare));
+    }
+}

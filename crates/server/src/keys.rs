@@ -1,0 +1,222 @@
+//! The keys of clients: which key a request carries, and what is known of it. Keys are known by their digest. Called by `access`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderValue, header};
+use sha2::{Digest as _, Sha256};
+
+use super::ServerConfig;
+use super::key_file::{KeyList, NamedKey};
+use super::key_limits::KeyLimits;
+use super::meter::{Meter, Meters};
+use agent::client_digest;
+use store::OperatorKey;
+
+/// The header of Anthropic's clients.
+const X_API_KEY: &str = "x-api-key";
+
+/// What stands for a key: SHA-256 of it.
+pub(super) type KeyDigest = [u8; 32];
+
+/// What is known of a key beside the key itself.
+#[derive(Debug)]
+pub(super) struct ClientKey {
+    /// Stands for the key in logs. The place in the configuration, where it has no name.
+    pub(super) name: String,
+    /// It may see and end the runs of all clients, and use administrative routes where these are passed on.
+    pub(super) is_operator: bool,
+    /// It may be guessed.
+    pub(super) is_short: bool,
+    /// What it permits.
+    pub(super) limits: KeyLimits,
+    /// How much of that is used.
+    pub(super) meter: Arc<Meter>,
+    /// The header that stands for its owner within respool, in place of the one that the key came in. It goes no further.
+    pub(super) identity: HeaderValue,
+}
+
+/// All keys that are accepted.
+///
+/// They are looked up by digest in a table whose hash function is seeded anew in each process: how long that takes says
+/// nothing of how much of a key is right.
+#[derive(Debug, Default)]
+pub(super) struct KeyRing {
+    by_digest: HashMap<KeyDigest, Arc<ClientKey>>,
+    by_client: HashMap<String, Arc<ClientKey>>,
+    has_operators: bool,
+}
+
+impl KeyRing {
+    /// The keys of the configuration and its environment, and those of a file.
+    pub(super) fn new(config: &ServerConfig, list: KeyList, meters: &Meters) -> Self {
+        let mut ring = Self::default();
+        let lists = [
+            ("client_keys", &config.client_keys, config.client_keys_env.as_ref(), false),
+            // A key that is in both is an operator's.
+            ("operator_keys", &config.operator_keys, config.operator_keys_env.as_ref(), true),
+        ];
+        for (key_list, keys, variable, is_operator) in lists {
+            let place = if variable.is_some() { format!("{key_list}_env") } else { key_list.to_owned() };
+            for key in keys {
+                let name = unnamed(&place, key.expose());
+                let meter = meters.of(&name);
+                let identity = identity(&format!("Bearer {}", key.expose()));
+                let limits = if is_operator { KeyLimits::default() } else { list.every.clone() };
+                let (key_digest, is_short) = (digest(key.expose().as_bytes()), is_short(key.expose()));
+                ring.add(key_digest, ClientKey { name, is_operator, is_short, limits, meter, identity });
+            }
+        }
+        for named in list.keys {
+            let meter = meters.of(&named.name);
+            let identity = identity(&format!("Client {}", named.name));
+            let before = ring.by_digest.get(&named.digest).is_some_and(|key| key.is_operator);
+            let NamedKey { name, digest, is_operator, limits, is_short } = named;
+            let is_operator = is_operator || before;
+            ring.add(digest, ClientKey { name, is_operator, is_short, limits, meter, identity });
+        }
+        ring
+    }
+
+    fn add(&mut self, key_digest: KeyDigest, key: ClientKey) {
+        let key = Arc::new(key);
+        self.has_operators |= key.is_operator;
+        self.by_client.insert(client_digest(key.identity.as_bytes()), Arc::clone(&key));
+        self.by_digest.insert(key_digest, key);
+    }
+
+    /// What is known of a key.
+    pub(super) fn find(&self, key: &[u8]) -> Option<&Arc<ClientKey>> {
+        self.by_digest.get(&digest(key))
+    }
+
+    /// The key of a client that runs know by this digest.
+    pub(super) fn of_client(&self, client: &str) -> Option<&Arc<ClientKey>> {
+        self.by_client.get(client)
+    }
+
+    /// True when some keys are operators'.
+    pub(super) fn has_operators(&self) -> bool {
+        self.has_operators
+    }
+
+    /// The keys of operators, with what stands for each.
+    pub(super) fn operators(&self) -> impl Iterator<Item = (&[u8], &Arc<ClientKey>)> {
+        let operators = self.by_digest.iter().filter(|(_, key)| key.is_operator);
+        operators.map(|(digest, key)| (&digest[..], key))
+    }
+
+    /// The same as they are stored, in order.
+    pub(super) fn operator_keys(&self) -> Vec<OperatorKey> {
+        let hexadecimal =
+            |digest: &[u8]| digest.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+        let operators = self.operators();
+        let mut keys: Vec<_> = operators
+            .map(|(digest, key)| OperatorKey { digest: hexadecimal(digest), name: key.name.clone() })
+            .collect();
+        keys.sort_unstable_by(|one, other| one.digest.cmp(&other.digest));
+        keys
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.by_digest.len()
+    }
+}
+
+/// True for a key that can be guessed over the network: one of 16 random signs cannot.
+pub(super) fn is_short(key: &str) -> bool {
+    key.len() < 16
+}
+
+/// What stands for a key.
+/// The name of a key that has none: it stays when other keys of the list come and go.
+pub(super) fn unnamed(list: &str, key: &str) -> String {
+    let [first, second, third, ..] = digest(key.as_bytes());
+    format!("{list}[{first:02x}{second:02x}{third:02x}]")
+}
+
+pub(super) fn digest(key: &[u8]) -> KeyDigest {
+    Sha256::digest(key).into()
+}
+
+/// The key that a request carries: `authorization: Bearer KEY` or `x-api-key: KEY`.
+pub(super) fn carried(headers: &HeaderMap) -> Option<&[u8]> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.as_bytes().split_at_checked(7)?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then_some(key)
+    });
+    bearer.or_else(|| headers.get(X_API_KEY).map(HeaderValue::as_bytes)).filter(|key| !key.is_empty())
+}
+
+/// Configured keys and names fit into a header; should one ever not, its owner has the empty one.
+fn identity(text: &str) -> HeaderValue {
+    let mut value = HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""));
+    value.set_sensitive(true);
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::units::Secret;
+
+    fn secrets(keys: &[&str]) -> Vec<Secret> {
+        keys.iter().copied().map(Secret::new).collect()
+    }
+
+    #[test]
+    fn a_key_is_found_whole_or_not_at_all() {
+        let config = ServerConfig {
+            client_keys: secrets(&["sk-a", "sk-b"]),
+            operator_keys: secrets(&["sk-b", "sk-root"]),
+            operator_keys_env: Some("V".into()),
+            ..ServerConfig::default()
+        };
+        let list =
+            KeyList::parse("alice = 'sk-alice'\nroot = 'sk-root'\n['*']\nmax_concurrency = 3").unwrap();
+        let ring = KeyRing::new(&config, list, &Meters::default());
+        let check = |key: &str, expected: Option<(&str, bool, Option<u32>)>| {
+            let found = ring
+                .find(key.as_bytes())
+                .map(|key| (key.name.as_str(), key.is_operator, key.limits.max_concurrency));
+            assert_eq!(found, expected, "{key}");
+        };
+        check("sk-a", Some(("client_keys[a4a6d3]", false, Some(3))));
+        check("sk-b", Some(("operator_keys_env[18519d]", true, None)));
+        check("sk-root", Some(("root", true, Some(3))));
+        check("sk-alice", Some(("alice", false, Some(3))));
+        ["sk-", "sk-ab", "", "SK-A", "sk-a "].iter().for_each(|key| check(key, None));
+        assert!(ring.has_operators() && ring.len() == 4);
+    }
+
+    #[test]
+    fn a_name_is_the_same_client_with_another_key() {
+        let ring = |text: &str| {
+            KeyRing::new(&ServerConfig::default(), KeyList::parse(text).unwrap(), &Meters::default())
+        };
+        let (before, after) = (ring("alice = 'sk-1'"), ring("alice = 'sk-2'"));
+        assert_eq!(before.find(b"sk-1").unwrap().identity, after.find(b"sk-2").unwrap().identity);
+        assert!(after.find(b"sk-1").is_none());
+        let client = client_digest(b"Client alice");
+        assert_eq!(after.of_client(&client).unwrap().name, "alice");
+    }
+
+    #[test]
+    fn where_a_key_is_looked_for() {
+        let check = |headers: &[(&'static str, &'static str)], expected: Option<&str>| {
+            let pairs =
+                headers.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
+            let headers: HeaderMap = pairs.collect();
+            assert_eq!(carried(&headers), expected.map(str::as_bytes), "{headers:?}");
+        };
+        check(&[("authorization", "Bearer sk-a")], Some("sk-a"));
+        check(&[("authorization", "bearer sk-a")], Some("sk-a"));
+        check(&[("authorization", "Bearer  sk-a")], Some(" sk-a"));
+        check(&[("x-api-key", "sk-a")], Some("sk-a"));
+        check(&[("authorization", "Bearer sk-a"), ("x-api-key", "sk-b")], Some("sk-a"));
+        for value in ["sk-a", "Basic sk-a", "Bearer", "Bearer ", ""] {
+            check(&[("authorization", value)], None);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! `/v1/models`, `/v1/models/{id}` (which vLLM lacks) and `/ready`.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use futures::future::join_all;
+use http::{HeaderMap, StatusCode, header};
+use serde_json::{Value, json};
+
+use super::agent_apis::{error_form, with_request_id};
+use super::final_error::ErrorForm;
+use super::own_route::record;
+use super::{App, READY_WITHIN, permission, respond};
+use telemetry::RequestRecord;
+use translate::messages as anthropic;
+use upstream::{Upstream, UpstreamError, question_headers};
+use wire::{ApiError, ErrorCode};
+
+/// A list of models takes no longer.
+const LIST_WITHIN: Duration = Duration::from_secs(10);
+/// Of several upstreams a silent one must not hold up those that answer.
+const ONE_OF_SEVERAL_WITHIN: Duration = Duration::from_secs(3);
+
+pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
+    let record = record(&app, &request, "GET /v1/models", "models");
+    let of_anthropic = speaks_anthropics(&request);
+    let response = match models(&app, &question_headers(request.headers()))
+        .await
+        .permitted(&app, request.extensions())
+    {
+        // What is served elsewhere, and what is an agent, is not hidden by a server that is down.
+        Models { found, failed: Some(error) } if found.is_empty() => {
+            record.attempts_failed(error.status, error.for_log());
+            respond::error_as(form_of(&app, &request), error.error, &record.start().id)
+        }
+        Models { found, .. } if of_anthropic => {
+            let models: Vec<(String, u64)> = found.iter().map(name_and_time).collect();
+            respond::json(StatusCode::OK, anthropic::models_json(&models))
+        }
+        Models { found, .. } => ok(&json!({"object": "list", "data": found})),
+    };
+    leave(response, of_anthropic, &record)
+}
+
+/// Anthropic's clients say which version of its API they speak.
+fn speaks_anthropics(request: &Request) -> bool {
+    request.headers().contains_key("anthropic-version")
+}
+
+fn name_and_time(model: &Value) -> (String, u64) {
+    (model["id"].as_str().unwrap_or_default().to_owned(), model["created"].as_u64().unwrap_or_default())
+}
+
+pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+    let record = record(&app, &request, "GET /v1/models/{id}", "models");
+    let of_anthropic = speaks_anthropics(&request);
+    let listed = models(&app, &question_headers(request.headers())).await;
+    let Models { found, failed } = listed.permitted(&app, request.extensions());
+    if let Some(model) = found.iter().find(|model| model["id"] == id.as_str()) {
+        let (id, created) = name_and_time(model);
+        let response = if of_anthropic {
+            respond::json(StatusCode::OK, anthropic::model_json(&id, created))
+        } else {
+            ok(model)
+        };
+        return leave(response, of_anthropic, &record);
+    }
+    // It may be a model of the server that did not answer.
+    if let Some(error) = &failed {
+        record.attempts_failed(error.status, error.for_log());
+    }
+    let error = failed.map_or_else(|| unknown(&id, &found), |failed| failed.error);
+    let response = respond::error_as(form_of(&app, &request), error, &record.start().id);
+    respond::leaves(response, &record)
+}
+
+fn form_of(app: &App, request: &Request) -> ErrorForm {
+    error_form(app, request.uri().path(), request.headers())
+}
+
+fn unknown(id: &str, models: &[Value]) -> ApiError {
+    let known: Vec<&str> = models.iter().filter_map(|model| model["id"].as_str()).collect();
+    let message = format!("The model `{id}` does not exist. There are: {}", known.join(", "));
+    ApiError::new(404, ErrorCode::ModelNotFound, message).with_param("model")
+}
+
+/// `/ready`: this process is up, and so is at least one upstream.
+pub(super) async fn ready(State(app): State<App>, headers: HeaderMap) -> Response {
+    let mut headers = question_headers(&headers);
+    headers.remove(header::AUTHORIZATION);
+    let headers = &headers;
+    let checks = app.relay.upstreams().map(|upstream| async move {
+        let asked =
+            tokio::time::timeout(READY_WITHIN, upstream.get_json("/v1/models", headers.clone())).await;
+        // A refused key is an answer: the client brings its own.
+        let answers = |status: &StatusCode| status.is_success() || matches!(status.as_u16(), 401 | 403);
+        let up = matches!(&asked, Ok(Ok((status, _))) if answers(status));
+        let problem = match asked {
+            Ok(Ok((status, _))) => {
+                (!status.is_success()).then(|| format!("it answers HTTP {}", status.as_u16()))
+            }
+            Ok(Err(error)) => Some(error.error.message),
+            Err(_) => Some(format!("it does not answer within {} s", READY_WITHIN.as_secs())),
+        };
+        let (circuit, in_flight, queued) = upstream.state.report();
+        json!({"name": upstream.name, "ready": up, "problem": problem, "circuit": circuit, "in_flight": in_flight,
+            "queued": queued, "models": upstream.state.models()})
+    });
+    let upstreams: Vec<Value> = join_all(checks).await;
+    let any = upstreams.iter().any(|upstream| upstream["ready"] == true);
+    let mut response = Response::new(Body::from(json!({"ready": any, "upstreams": upstreams}).to_string()));
+    *response.status_mut() = if any { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let kind = http::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+    response
+}
+
+fn ok(body: &Value) -> Response {
+    respond::json(StatusCode::OK, body.to_string())
+}
+
+fn leave(response: Response, of_anthropic: bool, record: &RequestRecord) -> Response {
+    let response = respond::leaves(response, record);
+    if of_anthropic { with_request_id(response) } else { response }
+}
+
+/// What can be asked for, as far as it is known.
+struct Models {
+    /// The models of all upstreams that answer, the names that stand for them, and the agents.
+    found: Vec<Value>,
+    /// Why one of the upstreams did not answer.
+    failed: Option<UpstreamError>,
+}
+
+impl Models {
+    /// Those that the client may ask for.
+    fn permitted(mut self, app: &App, extensions: &http::Extensions) -> Self {
+        let permitted = |model: &Value| {
+            let id = model["id"].as_str().unwrap_or_default();
+            permission::permits(extensions, id, app.is_agent(id))
+        };
+        self.found.retain(permitted);
+        self
+    }
+}
+
+async fn models(app: &App, headers: &HeaderMap) -> Models {
+    let several = app.relay.upstreams().nth(1).is_some();
+    let asked = join_all(app.relay.upstreams().map(|upstream| of(upstream, headers, several))).await;
+    let mut found: Vec<Value> = Vec::new();
+    let mut failed = None;
+    for answer in asked {
+        match answer {
+            Ok(models) => models.into_iter().for_each(|model| add(&mut found, model)),
+            Err(error) => failed = Some(error),
+        }
+    }
+    let aliases: Vec<Value> =
+        app.relay.aliases().filter_map(|(alias, target)| alias_of(&found, alias, target)).collect();
+    // An alias is what a client gets who asks for a model of that name.
+    found.retain(|model| aliases.iter().all(|alias| alias["id"] != model["id"]));
+    found.extend(aliases);
+    found.extend(app.agents.all().iter().map(|agent| of_agent(&agent.name, &agent.config.model)));
+    if let Some(experts) = &app.experts {
+        found.extend(experts.models().iter().map(|(name, model)| of_agent(name, model)));
+    }
+    Models { found, failed }
+}
+
+fn add(found: &mut Vec<Value>, model: Value) {
+    if found.iter().all(|known| known["id"] != model["id"]) {
+        found.push(model);
+    }
+}
+
+/// The models of one upstream; of one of several only those for which it is asked.
+async fn of(upstream: &Upstream, headers: &HeaderMap, several: bool) -> Result<Vec<Value>, UpstreamError> {
+    let within = if several { ONE_OF_SEVERAL_WITHIN } else { LIST_WITHIN };
+    let asked = tokio::time::timeout(within, upstream.get_json("/v1/models", headers.clone())).await;
+    let what = "does not answer /v1/models";
+    let silent = || UpstreamError::broken(&upstream.name, 504, ErrorCode::UpstreamTimeout, what, "");
+    let (status, body) = asked.unwrap_or_else(|_| Err(silent()))?;
+    let mut models = listed(&upstream.name, status, &body)?;
+    let id = |model: &Value| model["id"].as_str().map(str::to_owned);
+    if several && upstream.state.names_its_models() {
+        models.retain(|model| id(model).is_some_and(|id| upstream.state.serves(&id) == Some(true)));
+    }
+    Ok(models)
+}
+
+fn listed(name: &str, status: StatusCode, body: &[u8]) -> Result<Vec<Value>, UpstreamError> {
+    if !status.is_success() {
+        return Err(UpstreamError::from_answer(name, status.as_u16(), &String::from_utf8_lossy(body)));
+    }
+    let list = serde_json::from_slice::<Value>(body).ok().and_then(|mut list| match list["data"].take() {
+        Value::Array(models) => Some(models),
+        _ => None,
+    });
+    let what = "answered /v1/models with something that is not a list of models: check its `url`";
+    list.ok_or_else(|| UpstreamError::broken(name, 502, ErrorCode::UpstreamInvalidJson, what, ""))
+}
+
+fn of_agent(name: &str, model: &str) -> Value {
+    json!({"id": name, "object": "model", "created": 0, "owned_by": "respool", "root": model})
+}
+
+fn alias_of(models: &[Value], alias: &str, target: &str) -> Option<Value> {
+    let mut model = models.iter().find(|model| model["id"] == target)?.clone();
+    model["id"] = alias.into();
+    model["root"] = target.into();
+    Some(model)
+}

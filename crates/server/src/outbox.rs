@@ -1,0 +1,96 @@
+//! `/v1/outbox`: what experts have to say to their owner: results, drafts, questions, escalations. For operators alone: it is what mails and
+//! customers wrote.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use serde_json::{Value, json};
+use url::form_urlencoded;
+
+use super::App;
+use super::approvals::operator;
+use super::own_route::{leave, record, store_failed};
+use experts::{MessageKind, message_json};
+use store::{MessageFilter, Store};
+use wire::{ApiError, ErrorCode};
+
+/// So many messages are listed.
+const MOST: usize = 1_000;
+
+/// The messages, the newest first; `?expert=NAME`, `?kind=KIND` and `?invocation=ID` choose some of them.
+pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
+    let (record, requester) = (record(&app, &request, "GET /v1/outbox", "outbox"), operator(&request));
+    let query = request.uri().query().unwrap_or_default().to_owned();
+    let listed = async {
+        requester?;
+        let filter = filter(&query)?;
+        let rows = store(&app)?.messages(filter, MOST).await.map_err(store_failed)?;
+        let rows: Vec<Value> = rows.iter().map(message_json).collect();
+        Ok(json!({"object": "list", "data": rows}))
+    };
+    leave(listed.await, &record)
+}
+
+pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+    let (record, requester) = (record(&app, &request, "GET /v1/outbox/{id}", "outbox"), operator(&request));
+    let found = async {
+        requester?;
+        let row = store(&app)?.message(&id).await.map_err(store_failed)?;
+        row.as_ref().map(message_json).ok_or_else(|| unknown(&id))
+    };
+    leave(found.await, &record)
+}
+
+/// Says that a message needs no delivery any more.
+pub(super) async fn done(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+    let (record, requester) =
+        (record(&app, &request, "POST /v1/outbox/{id}/done", "outbox"), operator(&request));
+    let done = async {
+        requester?;
+        let store = store(&app)?;
+        store.message_delivered(&id, now()).await.map_err(store_failed)?;
+        let row = store.message(&id).await.map_err(store_failed)?;
+        row.as_ref().map(message_json).ok_or_else(|| unknown(&id))
+    };
+    leave(done.await, &record)
+}
+
+fn filter(query: &str) -> Result<MessageFilter, ApiError> {
+    let wrong = |name: &str, what: String| {
+        Err(ApiError::bad_request(ErrorCode::UnsupportedValue, what).with_param(name))
+    };
+    let mut filter = MessageFilter::default();
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        let value = value.into_owned();
+        match &*name {
+            "expert" => filter.expert = Some(value),
+            "invocation" => filter.entry = Some(value),
+            "kind" if MessageKind::NAMES.contains(&value.as_str()) => filter.kind = Some(value),
+            "kind" => {
+                let kinds = MessageKind::NAMES.join(", ");
+                return wrong("kind", format!("`kind` is {value:?}; it can be: {kinds}"));
+            }
+            _ => {
+                let what = format!("`{name}` chooses no messages; `expert`, `kind` and `invocation` do");
+                return wrong(&name, what);
+            }
+        }
+    }
+    Ok(filter)
+}
+
+fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn store(app: &App) -> Result<&Arc<Store>, ApiError> {
+    let text = "there is no outbox, because the state directory cannot be used: the log says why";
+    app.agents.store().ok_or_else(|| ApiError::new(404, ErrorCode::NoStore, text))
+}
+
+fn unknown(id: &str) -> ApiError {
+    let what = format!("there is no message `{id}`; GET /v1/outbox lists all of them");
+    ApiError::new(404, ErrorCode::NotFound, what)
+}

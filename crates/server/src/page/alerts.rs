@@ -1,0 +1,55 @@
+//! The alerts that hold, and the button that silences one.
+
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use maud::{Markup, html};
+
+use super::session::Viewer;
+use super::{App, format, layout, presser, redirect};
+use alerts::{OpenAlert, Rule};
+
+/// How long the button silences an alert.
+const SILENCE: Duration = Duration::from_hours(8);
+
+/// The alerts that hold; nothing where there are none.
+pub(super) fn list(viewer: &Viewer, open: &[OpenAlert], now: u64) -> Markup {
+    html! {
+        @if !open.is_empty() {
+            section aria-labelledby="alerts" {
+                h2 id="alerts" { "Alerts" }
+                ul class="problems" { @for alert in open { (one(viewer, alert, now)) } }
+            }
+        }
+    }
+}
+
+fn one(viewer: &Viewer, alert: &OpenAlert, now: u64) -> Markup {
+    let rule = Rule::named(&alert.rule);
+    let fields = [("rule", alert.rule.as_str()), ("subject", alert.subject.as_str())];
+    html! {
+        li {
+            p { (layout::badge("bad", &alert.rule.replace('_', " "))) " " strong { (alert.what) } " since " (format::time(alert.since)) ", " (format::ago(alert.since, now)) }
+            @if let Some(rule) = rule { p class="cause" { (rule.meaning()) } p class="todo" { (rule.todo()) } }
+            @if alert.is_silenced { p class="dim" { "Silenced." } }
+            @else { (layout::button(viewer, "/ui/alerts", "Silence for 8 h", &alert.what, &fields)) }
+        }
+    }
+}
+
+pub(super) async fn silence(State(app): State<App>, request: Request) -> Response {
+    let (viewer, form) = match presser(&app, request).await {
+        Ok(pressed) => pressed,
+        Err(response) => return *response,
+    };
+    if let Some(rule) = Rule::named(form.get("rule")) {
+        if let Err(error) = app.alerts.silence(rule, form.get("subject"), SILENCE) {
+            tracing::error!(target: "respool::server", %error, "a silence cannot be saved");
+        } else {
+            let rule = rule.as_str();
+            tracing::info!(target: "respool::server", rule, by = viewer.name, "an alert was silenced on the page");
+        }
+    }
+    redirect("/")
+}

@@ -1,0 +1,143 @@
+//! Calls that wait for consent, with the exact inputs that will run, and dead letters of experts.
+
+use std::time::Duration;
+
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use http::{HeaderMap, StatusCode};
+use maud::{Markup, html};
+
+use super::session::Viewer;
+use super::{App, format, layout, now, page, presser, redirect, viewer};
+use agent::{ApprovalRequest, Decision};
+use store::{ApprovalRow, EntryRow, EntryState};
+use wire::visible::visible;
+
+/// So many of each are listed.
+const MOST: usize = 200;
+
+pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response {
+    let viewer = match viewer(&app, &headers) {
+        Ok(viewer) => viewer,
+        Err(response) => return *response,
+    };
+    if !may_decide(&viewer) {
+        let main = html! { h1 { "Approvals" } (how_to_decide()) };
+        return page(StatusCode::OK, layout::layout(&viewer, "/ui/approvals", "Approvals", &main));
+    }
+    let approvals = app.agents.approvals(MOST).await.unwrap_or_default();
+    let letters = match app.agents.store() {
+        Some(store) => store.entries(None, EntryState::DeadLetter, MOST).await.unwrap_or_default(),
+        None => Vec::new(),
+    };
+    let main = html! {
+        h1 { "Approvals" }
+        @if approvals.is_empty() { (layout::empty("No call is waiting for approval.")) }
+        @for (row, asked) in &approvals { (approval(&viewer, row, asked)) }
+        section { h2 { "Dead letters" }
+            @if letters.is_empty() { (layout::empty("No task of an expert has failed for good.")) }
+            @for letter in &letters { (dead(&viewer, letter)) } }
+    };
+    page(StatusCode::OK, layout::layout(&viewer, "/ui/approvals", "Approvals", &main))
+}
+
+/// What is listed and decided elsewhere only with an operator's key needs one here too. Where clients have no keys, nobody has one.
+fn may_decide(viewer: &Viewer) -> bool {
+    !viewer.name.is_empty()
+}
+
+fn how_to_decide() -> Markup {
+    html! {
+        p class="notice" {
+            "To see the calls that wait for approval and the dead letters, and to decide about them, you need an operator key. Name an environment variable that holds one in " code { "operator_keys_env" }
+            " of " code { "respool.toml" } ", restart respool, and log in here with that key."
+        }
+    }
+}
+
+/// The person who decides has to see what will run: these inputs are shown whatever `[log] content` says.
+fn approval(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest) -> Markup {
+    let (action, about) = (format!("/ui/approvals/{}", row.id), format!("the calls of {}", row.agent));
+    html! {
+        section class="card" {
+            h2 { (row.agent) @if let Some(requester) = &asked.requester { " (" (visible(&requester.to_string())) ")" } " asks " (format::ago(row.requested, now())) }
+            @for call in &asked.calls { p { code { (visible(&call.name)) } } pre { (visible(&call.arguments)) } }
+            @if !asked.reason.is_empty() { p { "The model's reason: " (visible(&asked.reason)) } }
+            @if let Some(expires) = row.expires { p { "It times out in " (format::duration(Duration::from_millis(expires.saturating_sub(now())))) "." } }
+            p { a href={ "/ui/runs/" (row.run) } { "Show the run" } }
+            (layout::button(viewer, &action, "Approve", &about, &[("approve", "yes")]))
+            (layout::button(viewer, &action, "Reject", &about, &[("approve", "no")]))
+        }
+    }
+}
+
+fn dead(viewer: &Viewer, letter: &EntryRow) -> Markup {
+    let (action, about) = (format!("/ui/letters/{}", letter.id), format!("the letter {}", letter.id));
+    html! {
+        section class="card" {
+            h3 { (letter.queue) }
+            p { code { (letter.id) } " " (letter.note.as_deref().unwrap_or("")) }
+            (layout::button(viewer, &action, "Try again", &about, &[("what", "again")]))
+            (layout::button(viewer, &action, "Drop", &about, &[("what", "drop")]))
+        }
+    }
+}
+
+fn refused() -> Response {
+    let main = html! { section class="narrow" { h1 { "Operator key needed" } (how_to_decide()) } };
+    page(StatusCode::FORBIDDEN, layout::document("Operator key needed", &html! {}, &main))
+}
+
+pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+    let (viewer, form) = match presser(&app, request).await {
+        Ok(pressed) => pressed,
+        Err(response) => return *response,
+    };
+    if !may_decide(&viewer) {
+        return refused();
+    }
+    let all = app.agents.approvals(MOST).await.unwrap_or_default();
+    let asked = all.into_iter().find(|(row, _)| row.id == id).map(|(_, asked)| asked);
+    let decided = match asked {
+        Some(asked) => {
+            let calls = asked.calls.into_iter().filter(|_| form.get("approve") == "yes");
+            let approved = calls.map(|call| call.id).collect();
+            app.agents
+                .decide(&Decision { request: asked.id, approved, by: viewer.name, comment: None })
+                .await
+                .is_ok()
+        }
+        None => false,
+    };
+    if decided {
+        return redirect("/ui/approvals");
+    }
+    page(
+        StatusCode::CONFLICT,
+        layout::message(
+            "Already decided",
+            "This request is no longer waiting: somebody else decided first, or its time ran out.",
+        ),
+    )
+}
+
+pub(super) async fn letter(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+    let (viewer, form) = match presser(&app, request).await {
+        Ok(pressed) => pressed,
+        Err(response) => return *response,
+    };
+    if !may_decide(&viewer) {
+        return refused();
+    }
+    let Some(store) = app.agents.store() else { return redirect("/ui/approvals") };
+    let done = match form.get("what") {
+        "again" => store.replay(&id, &format!("{:032x}", rand::random::<u128>()), now()).await,
+        "drop" => store.drop_dead_letter(&id).await,
+        _ => Ok(false),
+    };
+    if done.unwrap_or(false) {
+        let what = form.get("what");
+        tracing::info!(target: "respool::server", entry = id, what, by = viewer.name, "somebody tried a dead letter again or dropped it on the page");
+    }
+    redirect("/ui/approvals")
+}

@@ -1,0 +1,78 @@
+//! The way in, where clients have keys: an operator's key, once.
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use maud::{Markup, html};
+
+use super::session::{Denied, set_cookie};
+use super::{App, layout, page, presser, read_form, redirect, refused};
+use crate::Peer;
+
+pub(super) async fn form(State(app): State<App>, headers: HeaderMap) -> Response {
+    match app.access.viewer(&headers) {
+        Ok(_) => redirect("/"),
+        Err(Denied::NoSession) => page(StatusCode::OK, markup(&app, "")),
+        Err(denied) => refused(&denied),
+    }
+}
+
+pub(super) async fn login(State(app): State<App>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    if !app.access.is_own_origin(&parts.headers) {
+        return refused(&Denied::Forged);
+    }
+    let form = match read_form(body).await {
+        Ok(form) => form,
+        Err(response) => return *response,
+    };
+    let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
+    match app.access.open_session(form.get("key").trim(), peer) {
+        Ok(cookie) => {
+            tracing::info!(target: "respool::server", "an operator logged in on the page");
+            with_cookie(redirect("/"), &cookie, &parts.headers)
+        }
+        Err(why) => page(StatusCode::FORBIDDEN, markup(&app, &why)),
+    }
+}
+
+pub(super) async fn logout(State(app): State<App>, request: Request) -> Response {
+    let headers = request.headers().clone();
+    match presser(&app, request).await {
+        Ok(_) => {
+            app.access.end_session(&headers);
+            with_cookie(redirect("/ui/login"), "", &headers)
+        }
+        Err(response) => *response,
+    }
+}
+
+/// A browser that sends an origin of TLS reached respool, or the proxy before it, over TLS.
+fn with_cookie(mut response: Response, cookie: &str, headers: &HeaderMap) -> Response {
+    let is_secure =
+        headers.get(header::ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));
+    if let Ok(value) = HeaderValue::from_str(&set_cookie(cookie, is_secure)) {
+        response.headers_mut().insert(header::SET_COOKIE, value);
+    }
+    response
+}
+
+fn markup(app: &App, why: &str) -> Markup {
+    let main = html! {
+        section class="narrow" {
+            h1 { "Log in" }
+            @if app.access.has_operators() {
+                p { "Clients need keys here. Log in with an operator key: one of " code { "operator_keys_env" } ", or one that is marked as an operator's in " code { "client_keys_file" } "." }
+                @if !why.is_empty() { p class="problem" role="alert" { (why) } }
+                form method="post" action="/ui/login" {
+                    label for="key" { "Operator key" }
+                    input id="key" name="key" type="password" autocomplete="current-password" required autofocus;
+                    button type="submit" { "Log in" }
+                }
+            } @else {
+                p class="problem" { "Clients need keys here, but no operator key is configured. Name an environment variable that holds one in " code { "operator_keys_env" } " of respool.toml, then restart respool." }
+            }
+        }
+    };
+    layout::document("Log in", &html! {}, &main)
+}

@@ -1,0 +1,137 @@
+//! The first page: what runs now, the upstreams, the day in numbers, and the last problems with what to do about each.
+
+use axum::extract::State;
+use axum::response::Response;
+use http::{HeaderMap, StatusCode};
+use maud::{Markup, html};
+
+use super::session::Viewer;
+use super::{App, alerts, format, layout, live, now, page, remedy, viewer};
+use store::UsageQuery;
+use usage::{Problem, Report};
+
+/// So many problems are shown.
+const PROBLEMS: usize = 8;
+
+pub(super) async fn overview(State(app): State<App>, headers: HeaderMap) -> Response {
+    let viewer = match viewer(&app, &headers) {
+        Ok(viewer) => viewer,
+        Err(response) => return *response,
+    };
+    let now = now();
+    let query = UsageQuery { since: now - now % 86_400_000, until: u64::MAX, by: Vec::new(), key: None };
+    let today = app.usage.report(query).await.unwrap_or_default();
+    let waiting = app.agents.approvals(1_000).await.map(|all| all.len()).unwrap_or_default();
+    let main = html! {
+        h1 class="unseen" { "Now" }
+        (alerts::list(&viewer, &app.alerts.open(), now))
+        (notices(&app, waiting))
+        (tiles(&app, &today))
+        section aria-labelledby="now" {
+            h2 id="now" { "Running now" }
+            div id="live" data-live="/ui/live" { (live::table(&app)) }
+        }
+        section aria-labelledby="upstreams" { h2 id="upstreams" { "Upstreams" } (upstreams(&app)) }
+        section aria-labelledby="problems" { h2 id="problems" { "Last problems" } (problems(&app, now)) }
+    };
+    page(StatusCode::OK, markup(&viewer, &main))
+}
+
+fn markup(viewer: &Viewer, main: &Markup) -> Markup {
+    layout::layout(viewer, "/", "Now", main)
+}
+
+/// What needs the owner now.
+fn notices(app: &App, waiting: usize) -> Markup {
+    let budgets = app.usage.reached_budgets();
+    let reloaded = app.alerts.reloaded();
+    html! {
+        @if let Some(problem) = &reloaded.problem {
+            p class="notice bad" role="status" { "The changed configuration is wrong, so the old one stays in use: " (problem) }
+        }
+        @if !reloaded.waiting.is_empty() {
+            p class="notice" role="status" { "The configuration was changed. These changes take effect after a restart: " (reloaded.waiting.join(", ")) "." }
+        }
+        @for reached in &budgets {
+            p class="notice" role="status" {
+                "Budget: " (reached.scope.describe()) " used " (reached.spent) " of " (reached.budget) " today. "
+                @if reached.spent >= reached.budget { "It is used up: requests are refused until the next UTC day." }
+                @else { "When it is used up, requests are refused until the next UTC day." }
+            }
+        }
+        @if app.usage.is_broken() {
+            p class="notice bad" role="status" { "Usage records cannot be written; requests are still answered. Look for `respool::usage` in the log: the disk may be full." }
+        }
+        @if waiting > 0 {
+            p class="notice" role="status" { a href="/ui/approvals" { (waiting) @if waiting == 1 { " request from an agent waits for your approval" } @else { " requests from agents wait for your approval" } } }
+        }
+    }
+}
+
+fn tiles(app: &App, today: &Report) -> Markup {
+    let total = &today.total;
+    let (repeats, costs) = (total.repeats, total.cost.total());
+    let tile = |value: String, name: &str| html! { div class="tile" { dd { (value) } dt { (name) } } };
+    html! {
+        dl class="tiles" aria-label="Today" {
+            (tile(format::count(app.usage.in_flight.now().len() as u64), "running now"))
+            (tile(format::count(total.requests), "requests today"))
+            (tile(format::count(total.failed), "failed today"))
+            (tile(format::count(repeats), "repeated attempts today"))
+            (tile(format::short(total.usage.total()), "tokens today"))
+            (tile(costs.to_string(), "cost today"))
+        }
+    }
+}
+
+fn upstreams(app: &App) -> Markup {
+    let rows = html! {
+        @for upstream in app.relay.upstreams() {
+            @let (circuit, at_work, waiting) = upstream.state.report();
+            tr {
+                th scope="row" { (upstream.name) }
+                td {
+                    @match circuit {
+                        _ if app.alerts.is_unreachable(&upstream.name) => (layout::badge("bad", "does not answer")),
+                        "closed" => (layout::badge("good", "works")),
+                        "half_open" => (layout::badge("middling", "being tried again")),
+                        _ => (layout::badge("bad", "failing")),
+                    }
+                }
+                td class="number" { (at_work) }
+                td class="number" { (waiting) }
+                td class="number" { @if let Some(mean) = upstream.state.mean_time() { (format::duration(mean)) } @else { "–" } }
+                td { @if let Some(models) = upstream.state.models() { (models.join(", ")) } @else { "not known yet" } }
+            }
+        }
+    };
+    let heads = [
+        ("Upstream", false),
+        ("State", false),
+        ("In progress", true),
+        ("Waiting", true),
+        ("Mean time", true),
+        ("Models", false),
+    ];
+    layout::table("Upstreams", &heads, &rows)
+}
+
+fn problems(app: &App, now: u64) -> Markup {
+    let problems = app.usage.problems();
+    if problems.is_empty() {
+        return layout::empty("No request has failed since respool started.");
+    }
+    html! { ul class="problems" { @for problem in problems.iter().take(PROBLEMS) { (one(problem, now)) } } }
+}
+
+fn one(problem: &Problem, now: u64) -> Markup {
+    let code = if problem.code.is_empty() { "error" } else { &problem.code };
+    html! {
+        li {
+            p { (layout::badge("bad", code)) " " strong { (problem.model) } @if !problem.upstream.is_empty() { " at " (problem.upstream) }
+                ", " time datetime=(format::time(problem.at)) { (format::ago(problem.at, now)) } }
+            p class="cause" { (problem.cause) }
+            p class="todo" { (remedy::remedy(&problem.code)) " " span class="dim" { "Request " code { (problem.request) } } }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What an error means for the owner, and what to do about it, by its code. Pure.
+
+use wire::ErrorCode;
+
+/// The code's meaning and remedy, in a sentence or two.
+pub(super) fn remedy(code: &str) -> &'static str {
+    use ErrorCode as Code;
+    match ErrorCode::from_name(code) {
+        Some(Code::ContextLengthExceeded) => {
+            "The conversation is longer than the model's window. Raise --max-model-len of the server, set `context.on_overflow = \"trim\"`, or \
+             tell the client the true window."
+        }
+        Some(Code::InvalidApiKey) => {
+            "The client did not send one of respool's keys. Give it one of `client_keys`, or correct its `apiKey`."
+        }
+        Some(Code::KeyLimitReached) => {
+            "A key has used up what its limits allow. Raise them in `client_keys_file`, or wait."
+        }
+        Some(Code::BudgetSpent) => {
+            "Today's budget is spent. Raise it in `[budgets]`, or wait for the next UTC day."
+        }
+        Some(Code::QueueFull) => {
+            "The queue is full. Raise `max_concurrency` or `max_queue` of the upstream, or add another one."
+        }
+        Some(Code::TruncatedToolCall | Code::UnusableToolCall | Code::UnknownTool | Code::NoAnswer) => {
+            "The model did not write a usable reply, even when asked again. Check its tool parser (docs/dialects.md) and its token limit, \
+             and whether the model is large enough for these tools."
+        }
+        Some(Code::UpstreamTimeout | Code::ModelTimeout) => {
+            "The model server was too slow. Check its load and its GPU; if such times are normal, raise `timeout` of the upstream."
+        }
+        Some(Code::NotFound) => {
+            "The client asked for a path that does not exist here. Correct its base URL, which ends in `/v1`."
+        }
+        Some(Code::NoUpstream | Code::ModelNotFound) => {
+            "No upstream serves this model; it may have been renamed. `/v1/models` and `respool check` list the available names: correct the \
+             client's model, or set an alias in `[models]`."
+        }
+        Some(Code::UpstreamCredentialsRefused) => {
+            "The model server rejects the key that it was sent. Correct `api_key` of this upstream, or the key that the client sends."
+        }
+        Some(
+            Code::UpstreamUnreachable | Code::UpstreamDns | Code::UpstreamUnavailable | Code::UpstreamClosed,
+        ) => {
+            "The model server does not answer. Check whether it is running and whether the `url` of this upstream is right; its log says why it \
+             stopped."
+        }
+        Some(Code::UpstreamTls) => {
+            "No secure connection to the model server can be made. Renew its certificate, or correct the host name in the `url` of this upstream."
+        }
+        Some(Code::BrokenReply | Code::UpstreamNotJson | Code::UpstreamInvalidJson) => {
+            "The model server broke off its reply or sent something else. Look at its log: it may have run out of memory or been restarted."
+        }
+        Some(Code::ForeignOrigin | Code::UntrustedHost) => {
+            "A web page of another site asked. If the name is yours, add it to `trusted_hosts`."
+        }
+        _ if code.is_empty() => "Look for the request's id in the logs of respool and the model server.",
+        _ => "Run `respool check`: it tests the upstreams and says how to fix each problem.",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_something_to_do() {
+        for code in ErrorCode::ALL {
+            assert!(remedy(code.as_str()).ends_with('.'), "{code}");
+        }
+        assert_ne!(remedy("context_length_exceeded"), remedy("queue_full"));
+    }
+}

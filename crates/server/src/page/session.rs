@@ -1,0 +1,178 @@
+//! Who looks at the page: an operator's key, once entered, becomes a signed cookie; every button carries a mark that belongs to it.
+//!
+//! The cookie holds no key: it names one by a keyed digest, so a key that is taken away ends its sessions. The signing key is made anew by
+//! each process, so a restart ends all sessions.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use http::{HeaderMap, header};
+use ring::hmac;
+
+/// The cookie's name.
+pub(crate) const COOKIE: &str = "respool_session";
+/// How long a session lasts, in milliseconds.
+const LASTS: u64 = 12 * 3_600 * 1_000;
+
+/// Makes and reads sessions.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    key: hmac::Key,
+    /// The signatures of sessions that were ended before their time, with the time.
+    ended: Mutex<HashMap<String, u64>>,
+}
+
+/// Who looks at the page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Viewer {
+    /// The name of the operator's key; empty where clients have none.
+    pub(super) name: String,
+    /// The mark that each button carries.
+    pub(super) csrf: String,
+}
+
+/// Why somebody may not look, or press a button.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Denied {
+    /// There is no session, or it is over.
+    NoSession,
+    /// The request came from another site's page, or under a stranger's host name.
+    Foreign(String),
+    /// The button does not carry the session's mark.
+    Forged,
+}
+
+impl Viewer {
+    /// True when a button carries this viewer's mark.
+    pub(super) fn knows(&self, csrf: &str) -> bool {
+        bool::from(subtle::ConstantTimeEq::ct_eq(self.csrf.as_bytes(), csrf.as_bytes()))
+    }
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self { key: hmac::Key::new(hmac::HMAC_SHA256, &rand::random::<[u8; 32]>()), ended: Mutex::default() }
+    }
+}
+
+impl Sessions {
+    fn mark(&self, purpose: &str, of: &[u8]) -> String {
+        let mut context = hmac::Context::with_key(&self.key);
+        context.update(purpose.as_bytes());
+        context.update(&[0]);
+        context.update(of);
+        context.sign().as_ref().iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
+    }
+
+    /// The cookie's value for the operator whose key has this digest.
+    pub(crate) fn begin(&self, digest: &[u8], now: u64) -> String {
+        let named = format!("{}.{}", now + LASTS, self.mark("operator", digest));
+        let signature = self.mark("session", named.as_bytes());
+        format!("{named}.{signature}")
+    }
+
+    /// The digest, among these, of the operator's key that a cookie names, if it holds.
+    pub(crate) fn read<'a, T>(
+        &self,
+        cookie: &str,
+        now: u64,
+        mut operators: impl Iterator<Item = (&'a [u8], T)>,
+    ) -> Option<T> {
+        let (named, signature) = cookie.rsplit_once('.')?;
+        let expected = self.mark("session", named.as_bytes());
+        let is_ended = self.ended().contains_key(signature);
+        let is_signed =
+            !is_ended & bool::from(subtle::ConstantTimeEq::ct_eq(expected.as_bytes(), signature.as_bytes()));
+        let (until, operator) = named.split_once('.')?;
+        if !is_signed || until.parse::<u64>().ok()? <= now {
+            return None;
+        }
+        operators.find(|(digest, _)| self.mark("operator", digest) == operator).map(|(_, found)| found)
+    }
+
+    /// Ends a session that holds: its cookie opens nothing any more.
+    pub(crate) fn end(&self, cookie: &str, now: u64) {
+        let parts = cookie.rsplit_once('.').and_then(|(named, signature)| {
+            let (until, _) = named.split_once('.')?;
+            Some((until.parse::<u64>().ok()?, signature))
+        });
+        let mut ended = self.ended();
+        ended.retain(|_, until| *until > now);
+        if let Some((until, signature)) = parts {
+            ended.insert(signature.to_owned(), until);
+        }
+    }
+
+    fn ended(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The viewer of a session; without a cookie, the one of a page that asks for no key.
+    pub(crate) fn viewer(&self, name: &str, cookie: &str) -> Viewer {
+        Viewer { name: name.to_owned(), csrf: self.mark("button", cookie.as_bytes()) }
+    }
+}
+
+/// The cookie of a request.
+pub(crate) fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let all = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = all.flat_map(|text| text.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| *name == COOKIE).map(|(_, value)| value)
+}
+
+/// The header that gives a browser its cookie. `is_secure`: it came over TLS.
+pub(super) fn set_cookie(value: &str, is_secure: bool) -> String {
+    let secure = if is_secure { "; Secure" } else { "" };
+    let age = if value.is_empty() { 0 } else { LASTS / 1_000 };
+    format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age}{secure}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cookie_holds_for_its_key_and_its_time_alone() {
+        let (sessions, now) = (Sessions::default(), 1_000_000);
+        let cookie = sessions.begin(b"digest of alice", now);
+        let read = |cookie: &str, now: u64, digest: &[u8]| {
+            sessions.read(cookie, now, [(digest, "alice")].into_iter())
+        };
+        assert_eq!(read(&cookie, now + LASTS - 1, b"digest of alice"), Some("alice"));
+        assert_eq!(read(&cookie, now + LASTS, b"digest of alice"), None, "its time is over");
+        assert_eq!(read(&cookie, now, b"digest of bob"), None, "the key was taken away");
+        assert_eq!(read(&cookie.replacen('1', "9", 1), now, b"digest of alice"), None, "somebody changed it");
+        let others = Sessions::default().begin(b"digest of alice", now);
+        assert_eq!(read(&others, now, b"digest of alice"), None, "another process signed it");
+        let other = sessions.begin(b"digest of alice", now + 1);
+        sessions.end(&cookie, now);
+        assert_eq!(read(&cookie, now, b"digest of alice"), None, "its operator logged out");
+        assert_eq!(read(&other, now, b"digest of alice"), Some("alice"), "the session of another browser");
+        sessions.end(&other, now + 2 * LASTS);
+        assert_eq!(sessions.ended().len(), 1, "sessions whose time is over are forgotten");
+        ["", ".", "a.b.c", "9999999999999999999999.x.y"]
+            .iter()
+            .for_each(|text| assert_eq!(read(text, now, b"x"), None));
+    }
+
+    #[test]
+    fn a_button_belongs_to_its_session() {
+        let sessions = Sessions::default();
+        let (one, other) = (sessions.viewer("a", "cookie 1"), sessions.viewer("a", "cookie 2"));
+        assert!(one.knows(&one.csrf) && !one.knows(&other.csrf) && !one.knows(""));
+    }
+
+    #[test]
+    fn cookies_are_found_among_others_and_closed_to_scripts() {
+        let headers =
+            HeaderMap::from_iter([(header::COOKIE, "a=b; respool_session=x.y.z;c=d".parse().unwrap())]);
+        assert_eq!(cookie(&headers), Some("x.y.z"));
+        assert_eq!(cookie(&HeaderMap::new()), None);
+        let text = set_cookie("x", true);
+        assert!(
+            ["HttpOnly", "SameSite=Strict", "Secure", "Path=/"].iter().all(|word| text.contains(word)),
+            "{text}"
+        );
+        assert!(!set_cookie("x", false).contains("Secure") && set_cookie("", false).contains("Max-Age=0"));
+    }
+}

@@ -1,0 +1,83 @@
+//! `/v1/runs`: the runs of agents, newest first; one run with its breakdown; ending one.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use http::{HeaderValue, header};
+use serde_json::{Value, json};
+
+use super::App;
+use super::own_route::{leave, record, store_failed};
+use super::visit::Visit;
+use agent::{client_digest, report};
+use store::{Store, Whose};
+use usage::Money;
+use wire::{ApiError, ErrorCode};
+
+/// So many runs are listed.
+const MOST: usize = 100;
+
+pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
+    let record = record(&app, &request, "GET /v1/runs", "runs");
+    let (page, whose) = (app.access.foreign_page(request.headers()), whose(&request));
+    let listed = async {
+        page.map_or(Ok(()), Err)?;
+        let rows = store(&app)?.newest(whose, MOST).await.map_err(store_failed)?;
+        let rows: Vec<Value> = rows.iter().map(report::summary).collect();
+        Ok(json!({"object": "list", "data": rows}))
+    };
+    leave(listed.await, &record)
+}
+
+pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+    let record = record(&app, &request, "GET /v1/runs/{id}", "runs");
+    let (page, whose) = (app.access.foreign_page(request.headers()), whose(&request));
+    let found = async {
+        page.map_or(Ok(()), Err)?;
+        let run = store(&app)?.run(&id).await.map_err(store_failed)?;
+        let run = run.filter(|run| whose.includes(&run.row.agent, run.client.as_deref()));
+        let mut body = report::breakdown(&run.ok_or_else(|| unknown(&id))?);
+        body["cost"] = app.usage.run_cost(&id).await.map(Money::units).into();
+        Ok(body)
+    };
+    leave(found.await, &record)
+}
+
+pub(super) async fn cancel(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+    let record = record(&app, &request, "POST /v1/runs/{id}/cancel", "runs");
+    if let Some(error) = app.access.foreign_page(request.headers()) {
+        return leave(Err(error), &record);
+    }
+    let whose = whose(&request);
+    let cancelled = async {
+        if app.agents.is_of(&id, &whose).await? && app.agents.cancel(&id).await? {
+            return Ok(Ok(json!({"id": id, "cancelled": true})));
+        }
+        let what = format!("there is no run `{id}` that could be ended");
+        Ok(Err(ApiError::new(404, ErrorCode::RunNotFound, what)))
+    };
+    leave(cancelled.await.unwrap_or_else(|error| Err(store_failed(error))), &record)
+}
+
+/// The runs that a request may see and end: its client's own; an operator's: all but chats of the terminal. Where clients have no keys and
+/// so are not distinguished: those of all clients.
+fn whose(request: &Request) -> Whose {
+    match request.extensions().get::<Arc<Visit>>() {
+        Some(visit) if visit.key.is_operator => Whose::Served,
+        Some(_) => {
+            let key = request.headers().get(header::AUTHORIZATION).map_or(&[][..], HeaderValue::as_bytes);
+            Whose::Client(client_digest(key))
+        }
+        None => Whose::Clients,
+    }
+}
+
+fn store(app: &App) -> Result<&Arc<Store>, ApiError> {
+    let text = "there is no store of runs: no agent is configured, or the state directory cannot be used (see the log)";
+    app.agents.store().ok_or_else(|| ApiError::new(404, ErrorCode::NoStore, text))
+}
+
+fn unknown(id: &str) -> ApiError {
+    ApiError::new(404, ErrorCode::RunNotFound, format!("there is no run `{id}`; GET /v1/runs lists them"))
+}

@@ -1,0 +1,336 @@
+//! Every route that is not respool's own: method, path, query, headers and bodies pass both ways as they come. Of a JSON body and of
+//! a form the model is read, and an alias in it becomes its target; of a reply the token counts are read for the log.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use http_body_util::{BodyDataStream, BodyExt};
+use tokio::runtime::Handle;
+
+use super::page::session;
+use super::visit::usage_at_end;
+use super::{App, Peer, agent_apis, body, form, permission, respond};
+use relay::{Forward, Passing, is_safe};
+use telemetry::{Outcome, RequestRecord, RequestStart, TRACEPARENT};
+use upstream::{Incoming, Outgoing, Place};
+use wire::{ApiError, ErrorCode, Pieces};
+
+/// So much of a reply's end is kept to read its token counts.
+const TAIL: usize = 16 << 10;
+
+pub(super) async fn transparent(State(app): State<App>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let id = respond::request_id(&parts.headers);
+    let start = RequestStart::new(id, format!("{} {}", parts.method, parts.uri.path()), "other");
+    let start = start.of_account(permission::account(&parts.extensions)).continuing_trace(&parts.headers);
+    let record = RequestRecord::begin(start, &app.recording);
+    if permission::is_own(parts.uri.path()) {
+        return respond::leaves(respond::error(&no_route(parts.uri.path())), &record);
+    }
+    respond::leaves(pass_on(app, parts, body, &record).await, &record)
+}
+
+/// Passes a request on. The caller makes the reply leave.
+pub(super) async fn pass_on(app: App, parts: Parts, body: Body, record: &RequestRecord) -> Response {
+    let form = agent_apis::error_form(&app, parts.uri.path(), &parts.headers);
+    let refused = |error| respond::error_as(form, error, &record.start().id);
+    let mut headers = parts.headers;
+    record.route("transparent");
+    if let Some(part_of) = record.traceparent() {
+        headers.insert(TRACEPARENT, part_of);
+    }
+    if let Ok(id) = http::HeaderValue::from_str(&record.start().id) {
+        headers.insert(respond::REQUEST_ID, id);
+    }
+    let costs = !is_safe(&parts.method) && permission::costs(parts.uri.path());
+    let passing = passing(&app, &parts.method, &headers, body, record).await.and_then(|passing| {
+        if costs {
+            permission::within_budget(&app, record.start().key(), "")?;
+        }
+        Ok(passing)
+    });
+    let TakenIn { body, model, refusal } = match passing {
+        Ok(taken) => taken,
+        Err(error) => return refused(error),
+    };
+    let path_and_query = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
+    let is_head = parts.method == Method::HEAD;
+    let request =
+        Forward { method: parts.method, path_and_query, headers, body, model, peer, record: record.clone() };
+    let sent = tokio::select! {
+        sent = app.relay.forward(request) => sent,
+        () = app.abort.cancelled() => {
+            let stopped = ApiError::new(503, ErrorCode::ShuttingDown, "respool was stopped before the upstream answered");
+            return refused(stopped);
+        }
+    };
+    match sent {
+        Ok(answer) => passed_on(&app, answer.into_parts(), is_head, record.clone()),
+        Err(error) => refused(refusal.get().cloned().unwrap_or(error)),
+    }
+}
+
+/// A body that was taken in as far as it had to be.
+#[derive(Debug)]
+pub(super) struct TakenIn {
+    /// The body as it goes up.
+    pub(super) body: Passing,
+    /// The model that it names there.
+    pub(super) model: String,
+    /// Why the rest of it did not go up, which shows only while it does.
+    pub(super) refusal: Arc<OnceLock<ApiError>>,
+}
+
+impl TakenIn {
+    fn new(body: Passing, model: String) -> Self {
+        Self { body, model, refusal: Arc::default() }
+    }
+}
+
+/// What is not checked as a model server's route does not go to one.
+fn no_route(path: &str) -> ApiError {
+    let what = format!("respool has no route `{}`, and does not pass it on", path.escape_default());
+    ApiError::new(404, ErrorCode::NotFound, what)
+}
+
+/// The body as it goes up, and the model that it names, which decides where it goes and may be another name for the model that is
+/// meant. JSON is read whole, and a form as far as it must be.
+async fn passing(
+    app: &App,
+    method: &Method,
+    headers: &HeaderMap,
+    body: Body,
+    record: &RequestRecord,
+) -> Result<TakenIn, ApiError> {
+    if http_body::Body::is_end_stream(&body) {
+        return Ok(TakenIn::new(Passing::Whole(Pieces::default()), String::new()));
+    }
+    let content_type =
+        headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let is_plain = headers.get(header::CONTENT_ENCODING).is_none_or(|encoding| encoding == "identity");
+    let is_read = !is_safe(method) && is_plain;
+    if let Some(reader) = permission::form_reader(headers).filter(|_| is_read) {
+        return form::passing(app, reader, body, record).await;
+    }
+    let length = http_body::Body::size_hint(&body).exact();
+    let max = app.limits.max_body;
+    // What is larger than a chat request may be is left to the server.
+    let is_json = content_type.starts_with("application/json") && length.is_none_or(|length| length <= max.0);
+    if !(is_read && is_json) {
+        let pieces = pieces(BodyExt::into_data_stream(body), app.limits.client_timeout);
+        let body = Some(Outgoing::streamed(pieces, length));
+        return Ok(TakenIn::new(Passing::Streamed { body, beginning: Bytes::new() }, String::new()));
+    }
+    let whole = body::read(body, &app.limits, &app.bodies).await?;
+    let named = app.relay.named_model(&whole);
+    record.stream(named.stream);
+    record_model(app, &named.model, record);
+    Ok(TakenIn::new(Passing::Whole(named.body.into()), named.target))
+}
+
+/// Records the model that a request is for.
+pub(super) fn record_model(app: &App, model: &str, record: &RequestRecord) {
+    record.model(model);
+    if app.relay.knows_model(model) {
+        record.known_model(model);
+    }
+}
+
+/// The client's body, until nothing of it comes for too long. What is not sent up is taken in for a while, so that the client, which
+/// still writes, reads its answer instead of a broken pipe.
+pub(super) fn pieces(
+    body: BodyDataStream<Body>,
+    patience: Duration,
+) -> impl Stream<Item = Result<Bytes, axum::BoxError>> {
+    let mut upload = Upload(Some(body));
+    async_stream::stream! {
+        while let Some(body) = &mut upload.0 {
+            match tokio::time::timeout(patience, body.next()).await {
+                Ok(Some(piece)) => yield piece.map_err(Into::into),
+                Ok(None) => upload.0 = None,
+                Err(_) => {
+                    upload.0 = None;
+                    yield Err(format!("nothing of it came for {patience:?} (`limits.client_timeout`)").into());
+                }
+            }
+        }
+    }
+}
+
+/// A body that is sent up; `None` at its end.
+struct Upload(Option<BodyDataStream<Body>>);
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if let Some((rest, runtime)) = self.0.take().zip(Handle::try_current().ok()) {
+            runtime.spawn(body::discard(rest));
+        }
+    }
+}
+
+fn passed_on(
+    app: &App,
+    parts: (http::StatusCode, HeaderMap, Incoming, Option<Place>),
+    is_head: bool,
+    record: RequestRecord,
+) -> Response {
+    let (status, headers, mut pieces, place) = parts;
+    let outcome =
+        if status.is_client_error() || status.is_server_error() { Outcome::Error } else { Outcome::Ok };
+    let mut seen = Delivered::of(&headers, is_head);
+    if seen.is_whole() {
+        record.passed(outcome, None, None);
+    }
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    guard_origin(response.headers_mut());
+    // A cut connection is the only honest way to say that a body of unknown form broke off.
+    let abort = app.abort.clone();
+    let watched = async_stream::stream! {
+        // Until this has ended, or is dropped.
+        let _place = place;
+        loop {
+            let piece = tokio::select! {
+                biased;
+                piece = pieces.piece() => piece.map_err(|fault| format!("the upstream's reply broke off: {fault:?}")),
+                () = abort.cancelled() => Err("respool was stopped before the reply was complete".to_owned()),
+            };
+            match piece {
+                Ok(Some(piece)) => {
+                    seen.add(&piece);
+                    // Nobody asks for more once all that was announced is there.
+                    if seen.is_whole() {
+                        record.passed(outcome, usage_at_end(&seen.tail), None);
+                    }
+                    yield Ok(piece);
+                }
+                Ok(None) => break record.passed(outcome, usage_at_end(&seen.tail), None),
+                Err(text) => {
+                    let outcome = if abort.is_cancelled() { Outcome::Shutdown } else { Outcome::Error };
+                    record.passed(outcome, None, Some(text.clone()));
+                    // What has arrived leaves before the connection is cut.
+                    tokio::task::yield_now().await;
+                    break yield Err(text);
+                }
+            }
+        }
+    };
+    *response.body_mut() = Body::from_stream(watched);
+    respond::recorded_in_body(response)
+}
+
+/// Keeps what an upstream sends from acting on respool's origin in a browser: its HTML runs no scripts there, and it sets neither
+/// respool's session nor rules for the whole origin.
+fn guard_origin(headers: &mut HeaderMap) {
+    for name in
+        [HeaderName::from_static("clear-site-data"), header::REFRESH, header::STRICT_TRANSPORT_SECURITY]
+    {
+        headers.remove(name);
+    }
+    if let header::Entry::Occupied(cookies) = headers.entry(header::SET_COOKIE) {
+        let (name, cookies) = cookies.remove_entry_mult();
+        let others: Vec<HeaderValue> = cookies.filter(|cookie| !is_session(cookie)).collect();
+        headers.extend(others.into_iter().map(|cookie| (name.clone(), cookie)));
+    }
+    headers.append(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+}
+
+/// True for a cookie under the name of the page's session.
+fn is_session(cookie: &HeaderValue) -> bool {
+    let text = String::from_utf8_lossy(cookie.as_bytes());
+    text.split(['=', ';']).next().is_some_and(|name| name.trim() == session::COOKIE)
+}
+
+/// What of a reply has left, as far as its record needs it.
+#[derive(Debug, Default)]
+struct Delivered {
+    bytes: u64,
+    /// How many bytes were announced.
+    announced: Option<u64>,
+    /// The last of it.
+    tail: Vec<u8>,
+}
+
+impl Delivered {
+    fn of(headers: &HeaderMap, is_head: bool) -> Self {
+        let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        let announced = if is_head { Some(0) } else { length.and_then(|length| length.parse().ok()) };
+        Self { announced, ..Self::default() }
+    }
+
+    fn add(&mut self, piece: &[u8]) {
+        self.bytes += piece.len() as u64;
+        let piece = &piece[piece.len().saturating_sub(TAIL)..];
+        let over = (self.tail.len() + piece.len()).saturating_sub(2 * TAIL);
+        if over > 0 {
+            self.tail.drain(..self.tail.len().min(over + TAIL));
+        }
+        self.tail.extend_from_slice(piece);
+    }
+
+    fn is_whole(&self) -> bool {
+        self.announced.is_some_and(|announced| self.bytes >= announced)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upstream_cannot_act_on_respools_origin() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("set-cookie", "respool_session=stolen; Path=/"),
+            ("set-cookie", "sticky=1"),
+            ("set-cookie", " respool_session =x"),
+            ("clear-site-data", "\"*\""),
+            ("refresh", "0; url=https://evil.example"),
+            ("strict-transport-security", "max-age=31536000"),
+            ("content-security-policy", "default-src 'self'"),
+            ("content-type", "text/html"),
+        ] {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        guard_origin(&mut headers);
+        let mut left: Vec<String> =
+            headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+        left.sort();
+        let expected = [
+            "content-security-policy: default-src 'self'",
+            "content-security-policy: sandbox",
+            "content-type: text/html",
+            "set-cookie: sticky=1",
+            "x-content-type-options: nosniff",
+        ];
+        assert_eq!(left, expected);
+    }
+
+    fn delivered(announced: Option<u64>, pieces: &[&str]) -> (bool, Option<u64>) {
+        let mut seen = Delivered { announced, ..Delivered::default() };
+        pieces.iter().for_each(|piece| seen.add(piece.as_bytes()));
+        (seen.is_whole(), usage_at_end(&seen.tail).map(|usage| usage.prompt))
+    }
+
+    #[test]
+    fn a_reply_is_whole_when_all_that_was_announced_has_left() {
+        let usage = r#"{"usage":{"prompt_tokens":7,"completion_tokens":2}}"#;
+        let (first, second) = usage.split_at(20);
+        assert_eq!(delivered(Some(usage.len() as u64), &[first, second]), (true, Some(7)));
+        assert_eq!(delivered(Some(usage.len() as u64 + 1), &[usage]), (false, Some(7)));
+        assert_eq!(delivered(None, &[usage]), (false, Some(7)));
+        assert_eq!(delivered(Some(0), &[]), (true, None));
+        let long = "x".repeat(5 * TAIL);
+        assert_eq!(delivered(None, &[&long, &long, usage]), (false, Some(7)));
+    }
+}

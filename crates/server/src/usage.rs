@@ -1,0 +1,90 @@
+//! `GET /v1/usage`: what was used, by model, key, agent and day. A client sees its own requests, an operator all; where clients have
+//! no keys, and so are not distinguished, all are seen.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use serde_json::Value;
+use url::form_urlencoded;
+
+use super::App;
+use super::own_route::{leave, record, store_failed};
+use super::visit::Visit;
+use ::usage::dimensions;
+use store::UsageQuery;
+use wire::units::parse_duration;
+use wire::{ApiError, ErrorCode};
+
+/// How far back a question goes that does not say.
+const SINCE: Duration = Duration::from_hours(7 * 24);
+
+pub(super) async fn usage(State(app): State<App>, request: Request) -> Response {
+    let record = record(&app, &request, "GET /v1/usage", "usage");
+    let page = app.access.foreign_page(request.headers());
+    let key = own_key(&request);
+    let query = request.uri().query().unwrap_or_default().to_owned();
+    let found = async {
+        page.map_or(Ok(()), Err)?;
+        answer(&app, &query, key).await
+    };
+    leave(found.await, &record)
+}
+
+/// The key whose requests alone are shown.
+fn own_key(request: &Request) -> Option<String> {
+    let visit = request.extensions().get::<Arc<Visit>>()?;
+    (!visit.key.is_operator).then(|| visit.key.name.clone())
+}
+
+async fn answer(app: &App, query: &str, key: Option<String>) -> Result<Value, ApiError> {
+    let (query, costs) = read(query, key)?;
+    Ok(app.usage.report(query).await.map_err(store_failed)?.json(costs))
+}
+
+/// `since=7d&by=model,day&costs=true`.
+fn read(query: &str, key: Option<String>) -> Result<(UsageQuery, bool), ApiError> {
+    let wrong =
+        |name: &str, why: String| ApiError::bad_request(ErrorCode::InvalidValue, why).with_param(name);
+    let (mut since, mut by, mut costs) = (SINCE, "model".to_owned(), false);
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        match &*name {
+            "since" => since = parse_duration(&value).map_err(|why| wrong("since", why))?,
+            "by" => value.as_ref().clone_into(&mut by),
+            "costs" => costs = matches!(&*value, "true" | "1" | ""),
+            other => {
+                let why = format!(
+                    "`{}` is not a parameter of this route. Available parameters: since, by, costs",
+                    other.escape_default()
+                );
+                return Err(wrong("query", why));
+            }
+        }
+    }
+    let by = dimensions(&by).map_err(|why| wrong("by", why))?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = u64::try_from(now.saturating_sub(since).as_millis()).unwrap_or_default();
+    Ok((UsageQuery { since, until: u64::MAX, by, key }, costs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::Dimension;
+
+    #[test]
+    fn what_a_question_says() {
+        let check =
+            |query: &str| read(query, Some("alice".into())).map_err(|error| (error.status, error.param));
+        let (found, costs) = check("since=1h&by=key%2Cday&costs=true").unwrap();
+        assert_eq!(
+            (found.by, found.key, costs),
+            (vec![Dimension::Key, Dimension::Day], Some("alice".into()), true)
+        );
+        assert!(!check("").unwrap().1);
+        assert_eq!(check("by=colour").unwrap_err(), (400, Some("by".into())));
+        assert_eq!(check("since=soon").unwrap_err(), (400, Some("since".into())));
+        assert_eq!(check("x=1").unwrap_err(), (400, Some("query".into())));
+    }
+}

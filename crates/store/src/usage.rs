@@ -1,0 +1,552 @@
+//! The rows of what was used, in a file of their own (`usage.db`): a full disk or a large history there does not touch the runs, and
+//! neither is in the other's limits. Called by `usage`.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rusqlite::{Connection, Row, params};
+
+use super::numbers::signed;
+use super::open::{self, failed};
+use super::{StoreError, clearing};
+use wire::UsageRow;
+use wire::turn::Usage;
+
+const FILE: &str = "usage.db";
+/// The schema, as the steps from each version to the next.
+const STEPS: [&str; 1] = [include_str!("usage_schema.sql")];
+/// So many rows are deleted in one bite.
+const BITE: u32 = 5_000;
+/// Longer texts of errors are cut, in bytes.
+const LONGEST_ERROR: usize = 400;
+
+/// What rows are grouped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dimension {
+    /// The model that was asked for.
+    Model,
+    /// The name of the client's key.
+    Key,
+    /// The agent.
+    Agent,
+    /// The upstream.
+    Upstream,
+    /// The route.
+    Route,
+    /// The UTC day.
+    Day,
+}
+
+impl Dimension {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Model, Self::Key, Self::Agent, Self::Upstream, Self::Route, Self::Day];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Key => "key",
+            Self::Agent => "agent",
+            Self::Upstream => "upstream",
+            Self::Route => "route",
+            Self::Day => "day",
+        }
+    }
+
+    /// The dimension of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|dimension| dimension.as_str() == name)
+    }
+
+    fn column(self) -> &'static str {
+        match self {
+            Self::Day => "date(at / 1000, 'unixepoch')",
+            other => other.as_str(),
+        }
+    }
+}
+
+/// Which rows are meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageQuery {
+    /// From this time on, in milliseconds since 1970.
+    pub since: u64,
+    /// Before this time.
+    pub until: u64,
+    /// What they are grouped by.
+    pub by: Vec<Dimension>,
+    /// Those of this key alone.
+    pub key: Option<String>,
+}
+
+/// The sum of some rows of one model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UsageSum {
+    /// What they have in common, in the order of [`UsageQuery::by`].
+    pub names: Vec<String>,
+    /// The model.
+    pub model: String,
+    /// Requests of clients.
+    pub requests: u64,
+    /// Those of them that failed.
+    pub failed: u64,
+    /// Calls of models.
+    pub model_calls: u64,
+    /// Attempts beyond the first.
+    pub repeats: u64,
+    /// The tokens.
+    pub usage: Usage,
+    /// The time that the calls took, in milliseconds.
+    pub busy: u64,
+    /// When the first one arrived, in milliseconds since 1970.
+    pub first: u64,
+}
+
+/// A row as it was kept, with its place.
+pub type StoredUsage = UsageRow;
+
+/// The rows of one state directory.
+#[derive(Debug)]
+pub struct UsageStore {
+    writer: Arc<Mutex<Connection>>,
+    reader: Arc<Mutex<Connection>>,
+    path: PathBuf,
+}
+
+impl UsageStore {
+    /// Opens or makes the file in a directory.
+    ///
+    /// # Errors
+    /// When it cannot be used. A damaged one is set aside.
+    pub fn open(state_dir: &Path) -> Result<Self, StoreError> {
+        open::make_directory(state_dir)?;
+        let path = state_dir.join(FILE);
+        let (writer, reader) = open::open_other(&path, &STEPS)?;
+        Ok(Self { writer: Arc::new(Mutex::new(writer)), reader: Arc::new(Mutex::new(reader)), path })
+    }
+
+    /// Writes rows in one transaction.
+    ///
+    /// # Errors
+    /// When they cannot be written; none of them then is, and they are returned.
+    pub async fn append(&self, rows: Vec<UsageRow>) -> Result<(), (Vec<UsageRow>, StoreError)> {
+        let (writer, path) = (Arc::clone(&self.writer), self.path.clone());
+        let work = move || {
+            let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+            match insert(&mut writer, &rows) {
+                Ok(()) => Ok(()),
+                Err(error) => Err((rows, failed("write", &path, &error))),
+            }
+        };
+        let ended = |error: tokio::task::JoinError| {
+            Err((Vec::new(), StoreError(format!("rows cannot be written: {error}"))))
+        };
+        tokio::task::spawn_blocking(work).await.unwrap_or_else(ended)
+    }
+
+    /// Deletes rows of before a time, then the oldest until the file is no larger than `most` bytes.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub async fn clear(&self, before: u64, most: u64) -> Result<usize, StoreError> {
+        let (mut all, writer) = (0, &self.writer);
+        loop {
+            let deleted =
+                self.work(writer, "write", move |connection| clear_some(connection, before, most)).await?;
+            if deleted == 0 {
+                return Ok(all);
+            }
+            all += deleted;
+        }
+    }
+
+    /// Sums of rows, by what they have in common and by model.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub async fn sums(&self, query: UsageQuery) -> Result<Vec<UsageSum>, StoreError> {
+        self.work(&self.reader, "read", move |connection| sums(connection, &query)).await
+    }
+
+    /// For how long at least one model call was under way between two times, calls of these models left out.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub async fn busy(&self, span: (u64, u64), without: Vec<String>) -> Result<Duration, StoreError> {
+        self.work(&self.reader, "read", move |connection| busy(connection, span, without)).await
+    }
+
+    /// The newest rows, the newest first.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub async fn newest(&self, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
+        self.work(&self.reader, "read", move |connection| newest(connection, most)).await
+    }
+
+    /// The sums of the model calls of one run, by model.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub async fn of_run(&self, run: &str) -> Result<Vec<UsageSum>, StoreError> {
+        let run = run.to_owned();
+        self.work(&self.reader, "read", move |connection| of_run(connection, &run)).await
+    }
+
+    async fn work<T: Send + 'static>(
+        &self,
+        connection: &Arc<Mutex<Connection>>,
+        what: &'static str,
+        work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (connection, path) = (Arc::clone(connection), self.path.clone());
+        let work = move || {
+            let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+            work(&mut connection).map_err(|error| failed(what, &path, &error))
+        };
+        let done = tokio::task::spawn_blocking(work).await;
+        done.unwrap_or_else(|error| {
+            Err(StoreError(format!("the rows of what was used cannot be used: {error}")))
+        })
+    }
+}
+
+/// As rows are read: see [`stored`].
+const COLUMNS: &str = "at, request, route, key, model, upstream, agent, run, stream, status, prompt, cached, reasoning, completion,
+    first_byte, duration, waited, attempts, dialects, repairs, recovery, loop_stopped, outcome, error_code, error";
+
+/// The columns of texts, and of numbers, in the order of [`texts`] and [`numbers`].
+const TEXTS: [&str; 14] = [
+    "request",
+    "route",
+    "key",
+    "model",
+    "upstream",
+    "agent",
+    "run",
+    "dialects",
+    "repairs",
+    "recovery",
+    "loop_stopped",
+    "outcome",
+    "error_code",
+    "error",
+];
+const NUMBERS: [&str; 11] = [
+    "at",
+    "stream",
+    "status",
+    "prompt",
+    "cached",
+    "reasoning",
+    "completion",
+    "first_byte",
+    "duration",
+    "waited",
+    "attempts",
+];
+
+fn texts(row: &UsageRow) -> [&str; 14] {
+    [
+        &row.id,
+        &row.route,
+        &row.key,
+        &row.model,
+        &row.upstream,
+        &row.agent,
+        &row.run,
+        &row.dialects,
+        &row.repairs,
+        &row.recovery,
+        &row.loop_stopped,
+        &row.outcome,
+        &row.error_code,
+        &row.error[..row.error.floor_char_boundary(LONGEST_ERROR)],
+    ]
+}
+
+fn numbers(row: &UsageRow) -> [Option<i64>; 11] {
+    let usage = row.usage;
+    [
+        Some(signed(row.at)),
+        Some(i64::from(row.stream)),
+        Some(i64::from(row.status)),
+        usage.map(|usage| signed(usage.prompt)),
+        usage.and_then(|usage| usage.cached).map(signed),
+        usage.and_then(|usage| usage.reasoning).map(signed),
+        usage.map(|usage| signed(usage.completion)),
+        row.first_byte.map(millis),
+        Some(millis(row.duration)),
+        Some(millis(row.waited)),
+        Some(i64::from(row.attempts)),
+    ]
+}
+
+fn insert(connection: &mut Connection, rows: &[UsageRow]) -> rusqlite::Result<()> {
+    let columns = [TEXTS.join(", "), NUMBERS.join(", ")].join(", ");
+    let places = vec!["?"; TEXTS.len() + NUMBERS.len()].join(", ");
+    let change = connection.transaction()?;
+    {
+        let mut statement =
+            change.prepare_cached(&format!("INSERT INTO requests ({columns}) VALUES ({places})"))?;
+        // A parameter keeps its value until it gets another one, and most of a row is as in the row before.
+        let (mut last_texts, mut last_numbers) = ([None; TEXTS.len()], [None; NUMBERS.len()]);
+        for row in rows {
+            for (index, (text, last)) in texts(row).into_iter().zip(&mut last_texts).enumerate() {
+                if last.replace(text) != Some(text) {
+                    statement.raw_bind_parameter(1 + index, text)?;
+                }
+            }
+            for (index, (number, last)) in numbers(row).into_iter().zip(&mut last_numbers).enumerate() {
+                if last.replace(number) != Some(number) {
+                    statement.raw_bind_parameter(1 + TEXTS.len() + index, number)?;
+                }
+            }
+            statement.raw_execute()?;
+        }
+    }
+    change.commit()
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn clear_some(connection: &mut Connection, before: u64, most: u64) -> rusqlite::Result<usize> {
+    let change = connection.transaction()?;
+    let mut deleted = change
+        .prepare_cached(
+            "DELETE FROM requests WHERE id IN (SELECT id FROM requests WHERE at < ?1 ORDER BY at LIMIT ?2)",
+        )?
+        .execute(params![signed(before), BITE])?;
+    if deleted == 0 && clearing::bytes(&change)? > most {
+        deleted = change
+            .prepare_cached(
+                "DELETE FROM requests WHERE id IN (SELECT id FROM requests ORDER BY at LIMIT ?1)",
+            )?
+            .execute(params![BITE])?;
+    }
+    while deleted > 0 && clearing::give_back(&change)? > 0 {}
+    change.commit()?;
+    Ok(deleted)
+}
+
+/// What a row of sums has, behind the columns that it is grouped by.
+const SUMS: &str = "model, sum(route <> 'agent_model'), sum(route <> 'agent_model' AND outcome = 'error'),
+    sum(route <> 'agent' AND upstream <> ''), sum(max(attempts - 1, 0)), total(prompt), total(cached), total(reasoning), total(completion),
+    sum(CASE WHEN route = 'agent' THEN 0 ELSE duration END), min(at)";
+
+fn sums(connection: &Connection, query: &UsageQuery) -> rusqlite::Result<Vec<UsageSum>> {
+    let by: Vec<&str> = query.by.iter().map(|dimension| dimension.column()).collect();
+    let columns: String = by.iter().flat_map(|column| [*column, ", "]).collect();
+    let statement = format!(
+        "SELECT {columns}{SUMS} FROM requests WHERE at >= ?1 AND at < ?2 AND (?3 IS NULL OR key = ?3) GROUP BY {columns}model"
+    );
+    let mut statement = connection.prepare_cached(&statement)?;
+    let width = by.len();
+    statement
+        .query_map(params![signed(query.since), signed(query.until), query.key], |row| sum(row, width))?
+        .collect()
+}
+
+fn of_run(connection: &Connection, run: &str) -> rusqlite::Result<Vec<UsageSum>> {
+    let statement = format!("SELECT {SUMS} FROM requests WHERE run = ?1 GROUP BY model");
+    connection.prepare_cached(&statement)?.query_map(params![run], |row| sum(row, 0))?.collect()
+}
+
+fn sum(row: &Row<'_>, width: usize) -> rusqlite::Result<UsageSum> {
+    let whole = |index: usize| row.get::<_, i64>(width + index).map(i64::unsigned_abs);
+    // Totals of columns that may be empty are floats.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "sums of counts, far below 2^53"
+    )]
+    let total = |index: usize| row.get::<_, f64>(width + index).map(|total| total as u64);
+    let some = |count: u64| (count > 0).then_some(count);
+    Ok(UsageSum {
+        names: (0..width).map(|index| row.get(index)).collect::<rusqlite::Result<_>>()?,
+        model: row.get(width)?,
+        requests: whole(1)?,
+        failed: whole(2)?,
+        model_calls: whole(3)?,
+        repeats: whole(4)?,
+        usage: Usage {
+            prompt: total(5)?,
+            cached: some(total(6)?),
+            reasoning: some(total(7)?),
+            completion: total(8)?,
+            ..Usage::default()
+        },
+        busy: whole(9)?,
+        first: whole(10)?,
+    })
+}
+
+/// The length of the union of the times in which calls were under way.
+fn busy(
+    connection: &Connection,
+    (since, until): (u64, u64),
+    without: Vec<String>,
+) -> rusqlite::Result<Duration> {
+    let mut statement = connection.prepare_cached(
+        "SELECT at, at + duration FROM requests WHERE at >= ?1 AND at < ?2 AND upstream <> '' AND route <> 'agent'
+             AND model NOT IN (SELECT value FROM json_each(?3)) ORDER BY at",
+    )?;
+    let without = serde_json::Value::from(without).to_string();
+    let mut rows = statement.query(params![signed(since), signed(until), without])?;
+    let (mut sum, mut end) = (0, i64::MIN);
+    while let Some(row) = rows.next()? {
+        let (begin, until): (i64, i64) = (row.get(0)?, row.get(1)?);
+        sum += (until - begin.max(end)).max(0);
+        end = end.max(until);
+    }
+    Ok(Duration::from_millis(sum.unsigned_abs()))
+}
+
+fn newest(connection: &Connection, most: usize) -> rusqlite::Result<Vec<StoredUsage>> {
+    let statement = format!("SELECT {COLUMNS} FROM requests ORDER BY at DESC, id DESC LIMIT ?1");
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    connection.prepare_cached(&statement)?.query_map(params![most], stored)?.collect()
+}
+
+fn stored(row: &Row<'_>) -> rusqlite::Result<StoredUsage> {
+    let number = |index: usize| row.get::<_, i64>(index).map(i64::unsigned_abs);
+    let some = |index: usize| row.get::<_, Option<i64>>(index).map(|number| number.map(i64::unsigned_abs));
+    let usage = match (some(10)?, some(13)?) {
+        (Some(prompt), Some(completion)) => {
+            Some(Usage { prompt, completion, cached: some(11)?, reasoning: some(12)?, ..Usage::default() })
+        }
+        _ => None,
+    };
+    Ok(UsageRow {
+        at: number(0)?,
+        id: row.get(1)?,
+        route: row.get::<_, String>(2)?.into(),
+        key: row.get(3)?,
+        model: row.get(4)?,
+        upstream: row.get(5)?,
+        agent: row.get(6)?,
+        run: row.get(7)?,
+        stream: row.get(8)?,
+        status: row.get(9)?,
+        usage,
+        first_byte: some(14)?.map(Duration::from_millis),
+        duration: Duration::from_millis(number(15)?),
+        waited: Duration::from_millis(number(16)?),
+        attempts: row.get(17)?,
+        dialects: row.get(18)?,
+        repairs: row.get(19)?,
+        recovery: row.get(20)?,
+        loop_stopped: row.get(21)?,
+        outcome: row.get::<_, String>(22)?.into(),
+        error_code: row.get(23)?,
+        error: row.get(24)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(at: u64, key: &str, model: &str, tokens: u64) -> UsageRow {
+        UsageRow {
+            at,
+            id: format!("r{at}"),
+            route: "chat".into(),
+            key: key.into(),
+            model: model.into(),
+            upstream: "box".into(),
+            usage: Some(Usage { prompt: tokens, completion: 1, cached: Some(2), ..Usage::default() }),
+            duration: Duration::from_secs(1),
+            attempts: 2,
+            outcome: "ok".into(),
+            ..UsageRow::default()
+        }
+    }
+
+    fn query(by: &[Dimension]) -> UsageQuery {
+        UsageQuery { since: 0, until: u64::MAX, by: by.to_vec(), key: None }
+    }
+
+    #[tokio::test]
+    async fn rows_come_back_as_they_were_and_add_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = UsageStore::open(dir.path()).unwrap();
+        let day = 86_400_000;
+        let error = UsageRow {
+            outcome: "error".into(),
+            error: "ü".repeat(500),
+            usage: None,
+            ..row(day + 5, "bob", "m", 0)
+        };
+        let rows = vec![row(1, "alice", "m", 10), row(500, "alice", "n", 20), error, row(day, "bob", "m", 5)];
+        store.append(rows.clone()).await.unwrap();
+        let newest = store.newest(10).await.unwrap();
+        assert_eq!(newest[3], rows[0]);
+        assert!(newest[0].error.len() <= LONGEST_ERROR && newest[0].usage.is_none());
+        let sums = store.sums(query(&[Dimension::Key, Dimension::Day])).await.unwrap();
+        let found: Vec<_> = sums
+            .iter()
+            .map(|sum| (sum.names.join(" "), &*sum.model, sum.requests, sum.failed, sum.usage.prompt))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("alice 1970-01-01".to_owned(), "m", 1, 0, 10),
+                ("alice 1970-01-01".to_owned(), "n", 1, 0, 20),
+                ("bob 1970-01-02".to_owned(), "m", 2, 1, 5),
+            ]
+        );
+        let of_alice = UsageQuery { key: Some("alice".into()), ..query(&[]) };
+        assert_eq!(store.sums(of_alice).await.unwrap().iter().map(|sum| sum.requests).sum::<u64>(), 2);
+        // 1 to 1,500 together, then the two of the second day, which overlap but for 5 ms.
+        assert_eq!(
+            store.busy((0, u64::MAX), Vec::new()).await.unwrap(),
+            Duration::from_millis(1_499 + 1_005)
+        );
+        assert_eq!(
+            store.busy((0, u64::MAX), vec!["m".into()]).await.unwrap(),
+            Duration::from_secs(1),
+            "the calls of `m` are left out"
+        );
+    }
+
+    #[tokio::test]
+    async fn an_agents_request_is_one_and_its_calls_have_the_tokens() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = UsageStore::open(dir.path()).unwrap();
+        let of_run = |route: &'static str, tokens| UsageRow {
+            route: route.into(),
+            run: "run-1".into(),
+            ..row(1, "", "m", tokens)
+        };
+        let asked = UsageRow { usage: Some(Usage::default()), upstream: String::new(), ..of_run("agent", 0) };
+        store.append(vec![of_run("agent_model", 10), of_run("agent_model", 20), asked]).await.unwrap();
+        let sums = store.of_run("run-1").await.unwrap();
+        assert_eq!((sums.len(), sums[0].requests, sums[0].model_calls, sums[0].usage.prompt), (1, 1, 2, 30));
+    }
+
+    #[tokio::test]
+    async fn what_is_old_and_what_is_too_much_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = UsageStore::open(dir.path()).unwrap();
+        store.append((0..30_000).map(|at| row(at, "alice", "m", 1)).collect()).await.unwrap();
+        store.clear(100, u64::MAX).await.unwrap();
+        let count = |sums: Vec<UsageSum>| sums.iter().map(|sum| sum.requests).sum::<u64>();
+        assert_eq!(count(store.sums(query(&[])).await.unwrap()), 29_900);
+        store.clear(0, 1 << 20).await.unwrap();
+        let left = store.newest(usize::MAX).await.unwrap();
+        assert!(left.len() < 20_000 && left[0].at == 29_999, "{}", left.len());
+        assert!(std::fs::metadata(store.path).unwrap().len() <= 3 << 20);
+    }
+
+    #[test]
+    fn a_damaged_file_is_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(FILE), "no database".repeat(1_000)).unwrap();
+        UsageStore::open(dir.path()).unwrap();
+        assert!(dir.path().join("usage.damaged-1").exists());
+    }
+}

@@ -1,0 +1,26 @@
+//! What the operator sees of respool: logs, metrics, one canonical line per request, and the daily error report.
+
+mod account;
+pub mod agent_metrics;
+pub mod config;
+mod error_report;
+mod init;
+mod json;
+pub mod metrics;
+mod on_terminal;
+pub mod otlp;
+mod record;
+mod request_line;
+mod trace;
+mod usage;
+mod writer;
+
+pub use account::{Account, Accounts};
+pub use config::{Level, LogConfig, LogFormat};
+pub use error_report::{ErrorReport, Failure};
+pub use init::{Flush, init, init_file};
+pub use record::{RequestFacts, RequestRecord, RequestStart, TRACEPARENT};
+pub use request_line::Outcome;
+pub use trace::{Attributes, Span, SpanKind, SpanSink, SpanValue, TraceContext};
+pub use usage::{InFlight, LiveRequest, Recording, RowFacts, UsageSink};
+pub use wire::UsageRow;

@@ -1,0 +1,336 @@
+//! Prometheus metrics: names, help texts and the page at `/metrics`.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+use wire::turn::Usage;
+
+/// Requests, by route, model and outcome.
+pub const REQUESTS: &str = "respool_requests_total";
+/// Requests being served.
+pub const IN_FLIGHT: &str = "respool_requests_in_flight";
+/// Seconds from request to the last byte.
+pub const DURATION: &str = "respool_request_duration_seconds";
+/// Seconds from request to the first byte of the reply.
+pub const FIRST_BYTE: &str = "respool_first_byte_seconds";
+/// Tokens, by kind (prompt, completion), model and upstream.
+pub const TOKENS: &str = "respool_tokens_total";
+/// Repairs made to tool calls, by kind.
+pub const REPAIRS: &str = "respool_tool_call_repairs_total";
+/// Tool calls read, by dialect (`native` for the server's own).
+pub const CALLS: &str = "respool_tool_calls_total";
+/// Tool calls that did not leave, by reason.
+pub const DROPPED: &str = "respool_tool_calls_dropped_total";
+/// Upstream attempts beyond the first, by reason.
+pub const RETRIES: &str = "respool_upstream_retries_total";
+/// Replies that were asked for again, by what was wrong and what was changed.
+pub const SECOND_ATTEMPTS: &str = "respool_second_attempts_total";
+/// Requests whose first reply was no use, by what was wrong last and whether they got a good one.
+pub const RESCUES: &str = "respool_rescues_total";
+/// Heartbeats sent while an upstream was silent.
+pub const HEARTBEATS: &str = "respool_heartbeats_total";
+/// Requests at work at an upstream.
+pub const UPSTREAM_IN_FLIGHT: &str = "respool_upstream_in_flight";
+/// Requests that wait for a place at an upstream.
+pub const UPSTREAM_QUEUED: &str = "respool_upstream_queued";
+/// Seconds for which requests waited for a place at an upstream.
+pub const UPSTREAM_QUEUE: &str = "respool_upstream_queue_seconds";
+/// 1 while an upstream's circuit is open.
+pub const UPSTREAM_OPEN: &str = "respool_upstream_circuit_open";
+/// 1 while an upstream answers probes, 0 while it does not. A probe is sent every few seconds, also while nobody asks.
+pub const UPSTREAM_UP: &str = "respool_upstream_up";
+/// How often an upstream's circuit opened.
+pub const UPSTREAM_EJECTIONS: &str = "respool_upstream_ejections_total";
+/// Requests that went on to another upstream after this one had failed.
+pub const UPSTREAM_FAILOVERS: &str = "respool_upstream_failovers_total";
+
+/// Calls whose turn's reasoning is remembered.
+pub const MEMORY_ENTRIES: &str = "respool_reasoning_memory_entries";
+/// Bytes of that memory.
+pub const MEMORY_BYTES: &str = "respool_reasoning_memory_bytes";
+/// Turns that came back without reasoning, by result (hit: put back, miss: not known).
+pub const MEMORY_LOOKUPS: &str = "respool_reasoning_memory_lookups_total";
+/// Loops of which a model was warned, by kind.
+pub const LOOPS_WARNED: &str = "respool_loops_warned_total";
+/// Loops that were ended, by kind.
+pub const LOOPS_STOPPED: &str = "respool_loops_stopped_total";
+
+/// Rows of what was used that could not be kept.
+pub const USAGE_LOST: &str = "respool_usage_rows_lost_total";
+
+/// Alerts that could not be delivered, by sink.
+pub const ALERTS_LOST: &str = "respool_alerts_lost_total";
+
+static HANDLE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
+static COMMON: OnceLock<Common> = OnceLock::new();
+
+const SECONDS: [f64; 14] =
+    [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
+
+/// Starts recording; once in a process, later calls do nothing.
+pub fn install() {
+    HANDLE.get_or_init(|| {
+        let builder = PrometheusBuilder::new();
+        let builder = builder.set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS).ok()?;
+        let handle = builder.install_recorder().ok()?;
+        describe();
+        begin_at_zero();
+        super::agent_metrics::describe();
+        COMMON.get_or_init(Common::registered);
+        Some(handle)
+    });
+}
+
+/// The page in Prometheus's text format; empty before [`install`].
+pub fn page() -> String {
+    let Some(Some(handle)) = HANDLE.get() else { return String::new() };
+    handle.run_upkeep();
+    handle.render()
+}
+
+/// The series that every request adds to. Looking one up by name and labels costs more than all that is recorded in it.
+struct Common {
+    in_flight: Gauge,
+    of_requests: RwLock<Vec<Arc<OfRequests>>>,
+    of_tokens: RwLock<Vec<Arc<OfTokens>>>,
+}
+
+/// The tokens of one model at one upstream.
+struct OfTokens {
+    model: String,
+    upstream: String,
+    prompt: Counter,
+    completion: Counter,
+}
+
+/// The series of all requests that share these labels.
+struct OfRequests {
+    route: &'static str,
+    outcome: &'static str,
+    model: String,
+    requests: Counter,
+    duration: Histogram,
+    first_byte: Histogram,
+}
+
+impl Common {
+    fn registered() -> Self {
+        Self { in_flight: gauge!(IN_FLIGHT), of_requests: RwLock::default(), of_tokens: RwLock::default() }
+    }
+
+    fn tokens_of(&self, model: &str, upstream: &str) -> Arc<OfTokens> {
+        let is_it = |series: &&Arc<OfTokens>| series.model == model && series.upstream == upstream;
+        let known = self.of_tokens.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(series) = known.iter().find(is_it) {
+            return Arc::clone(series);
+        }
+        drop(known);
+        let counter = |kind: &'static str| counter!(TOKENS, "kind" => kind, "model" => model.to_owned(), "upstream" => upstream.to_owned());
+        let series = Arc::new(OfTokens {
+            model: model.to_owned(),
+            upstream: upstream.to_owned(),
+            prompt: counter("prompt"),
+            completion: counter("completion"),
+        });
+        self.of_tokens.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&series));
+        series
+    }
+
+    fn of(&self, route: &'static str, outcome: &'static str, model: &str) -> Arc<OfRequests> {
+        let is_it = |series: &&Arc<OfRequests>| {
+            series.route == route && series.outcome == outcome && series.model == model
+        };
+        let known = self.of_requests.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(series) = known.iter().find(is_it) {
+            return Arc::clone(series);
+        }
+        drop(known);
+        let model = model.to_owned();
+        let series = Arc::new(OfRequests {
+            requests: counter!(REQUESTS, "route" => route, "model" => model.clone(), "outcome" => outcome),
+            duration: histogram!(DURATION, "route" => route),
+            first_byte: histogram!(FIRST_BYTE, "route" => route),
+            route,
+            outcome,
+            model,
+        });
+        self.of_requests.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&series));
+        series
+    }
+}
+
+/// The series of one upstream, by its name in the configuration.
+#[derive(Debug)]
+pub struct OfUpstream {
+    /// [`UPSTREAM_IN_FLIGHT`].
+    pub in_flight: Gauge,
+    /// [`UPSTREAM_QUEUED`].
+    pub queued: Gauge,
+    /// [`UPSTREAM_QUEUE`].
+    pub queue: Histogram,
+    /// [`UPSTREAM_OPEN`].
+    pub open: Gauge,
+    /// [`UPSTREAM_EJECTIONS`].
+    pub ejections: Counter,
+    /// [`UPSTREAM_FAILOVERS`].
+    pub failovers: Counter,
+}
+
+impl OfUpstream {
+    /// Registers them.
+    pub fn new(name: &str) -> Self {
+        let name = name.to_owned();
+        Self {
+            in_flight: gauge!(UPSTREAM_IN_FLIGHT, "upstream" => name.clone()),
+            queued: gauge!(UPSTREAM_QUEUED, "upstream" => name.clone()),
+            queue: histogram!(UPSTREAM_QUEUE, "upstream" => name.clone()),
+            open: gauge!(UPSTREAM_OPEN, "upstream" => name.clone()),
+            ejections: counter!(UPSTREAM_EJECTIONS, "upstream" => name.clone()),
+            failovers: counter!(UPSTREAM_FAILOVERS, "upstream" => name),
+        }
+    }
+}
+
+/// A request has come.
+pub(super) fn arrived() {
+    if let Some(common) = COMMON.get() {
+        common.in_flight.increment(1.0);
+    }
+}
+
+/// Records how one request went.
+pub(super) fn request(
+    route: &'static str,
+    model: &str,
+    outcome: &'static str,
+    total: Duration,
+    first: Option<Duration>,
+) {
+    let Some(common) = COMMON.get() else { return };
+    common.in_flight.decrement(1.0);
+    let series = common.of(route, outcome, model);
+    series.requests.increment(1);
+    series.duration.record(total.as_secs_f64());
+    if let Some(first) = first {
+        series.first_byte.record(first.as_secs_f64());
+    }
+    tidy();
+}
+
+/// Tokens of one reply.
+pub(super) fn tokens(usage: Usage, model: &str, upstream: &str) {
+    let Some(common) = COMMON.get() else { return };
+    let series = common.tokens_of(model, upstream);
+    for (counter, count) in [(&series.prompt, usage.prompt), (&series.completion, usage.completion)] {
+        if count > 0 {
+            counter.increment(count);
+        }
+    }
+}
+
+/// How second attempts ended.
+pub fn rescue(fault: &'static str, rescued: bool) {
+    let rescued = if rescued { "yes" } else { "no" };
+    counter!(RESCUES, "fault" => fault, "rescued" => rescued).increment(1);
+}
+
+/// Rows of what was used could not be kept.
+pub fn usage_rows_lost(count: u64) {
+    counter!(USAGE_LOST).increment(count);
+}
+
+/// An alert could not be delivered.
+pub fn alert_lost(sink: &str) {
+    counter!(ALERTS_LOST, "sink" => sink.to_owned()).increment(1);
+}
+
+/// How much reasoning is remembered.
+pub fn reasoning_memory(entries: usize, bytes: usize) {
+    #[expect(clippy::cast_precision_loss, reason = "gauges are floats, and these numbers are small")]
+    let (entries, bytes) = (entries as f64, bytes as f64);
+    gauge!(MEMORY_ENTRIES).set(entries);
+    gauge!(MEMORY_BYTES).set(bytes);
+}
+
+/// How many turns of a request got their reasoning back, and how many could not.
+pub fn reasoning_recalled(hits: usize, misses: usize) {
+    for (result, count) in [("hit", hits), ("miss", misses)] {
+        if count > 0 {
+            counter!(MEMORY_LOOKUPS, "result" => result).increment(count as u64);
+        }
+    }
+}
+
+/// What was recorded is kept one by one until somebody asks for the page, which may be never: sums it up now and then.
+fn tidy() {
+    static RECORDED: AtomicU32 = AtomicU32::new(0);
+    if RECORDED.fetch_add(1, Ordering::Relaxed) % 4096 == 4095
+        && let Some(Some(handle)) = HANDLE.get()
+    {
+        handle.run_upkeep();
+    }
+}
+
+/// The kinds of loops, as the metrics name them.
+pub const LOOP_KINDS: [&str; 5] = ["too_many_results", "repeated", "alternating", "drifting", "unknown_tool"];
+
+/// Counters that alerts are made of are there from the start: a rule sees no increase in one that begins with 1.
+fn begin_at_zero() {
+    counter!(USAGE_LOST).increment(0);
+    for kind in LOOP_KINDS {
+        counter!(LOOPS_STOPPED, "kind" => kind).increment(0);
+    }
+}
+
+/// What the last probe of an upstream found. `None`: it is no longer configured, and its value equals nothing a rule asks for.
+pub fn upstream_up(name: &str, is_up: Option<bool>) {
+    let value = is_up.map_or(f64::NAN, |is_up| f64::from(u8::from(is_up)));
+    gauge!(UPSTREAM_UP, "upstream" => name.to_owned()).set(value);
+}
+
+/// A sink of alerts that has lost none yet.
+pub fn alert_sink(name: &str) {
+    counter!(ALERTS_LOST, "sink" => name.to_owned()).increment(0);
+}
+
+fn describe() {
+    metrics::describe_counter!(ALERTS_LOST, "Alerts that could not be delivered, by sink");
+    metrics::describe_counter!(USAGE_LOST, "Rows of what was used that could not be kept");
+    metrics::describe_counter!(REQUESTS, "Requests, by route, model and outcome");
+    metrics::describe_gauge!(IN_FLIGHT, "Requests being served");
+    metrics::describe_histogram!(DURATION, "Seconds from request to the last byte");
+    metrics::describe_histogram!(FIRST_BYTE, "Seconds from request to the first byte of the reply");
+    metrics::describe_counter!(TOKENS, "Tokens, by kind, model and upstream");
+    metrics::describe_counter!(REPAIRS, "Repairs made to tool calls, by kind");
+    metrics::describe_counter!(CALLS, "Tool calls read, by dialect");
+    metrics::describe_counter!(DROPPED, "Tool calls that did not leave, by reason");
+    metrics::describe_counter!(RETRIES, "Upstream attempts beyond the first, by reason");
+    metrics::describe_counter!(SECOND_ATTEMPTS, "Replies asked for again, by fault and remedy");
+    metrics::describe_counter!(
+        RESCUES,
+        "Requests with second attempts, by the last fault and whether they got an answer"
+    );
+    metrics::describe_counter!(HEARTBEATS, "Heartbeats sent while an upstream was silent");
+    metrics::describe_gauge!(UPSTREAM_IN_FLIGHT, "Requests at work at an upstream");
+    metrics::describe_gauge!(UPSTREAM_QUEUED, "Requests that wait for a place at an upstream");
+    metrics::describe_histogram!(
+        UPSTREAM_QUEUE,
+        "Seconds for which requests waited for a place at an upstream"
+    );
+    metrics::describe_gauge!(UPSTREAM_OPEN, "1 while an upstream's circuit is open");
+    metrics::describe_gauge!(UPSTREAM_UP, "1 while an upstream answers probes, 0 while it does not");
+    metrics::describe_counter!(UPSTREAM_EJECTIONS, "How often an upstream's circuit opened");
+    metrics::describe_counter!(
+        UPSTREAM_FAILOVERS,
+        "Requests that went on to another upstream after this one failed"
+    );
+    metrics::describe_gauge!(MEMORY_ENTRIES, "Calls whose turn's reasoning is remembered");
+    metrics::describe_gauge!(MEMORY_BYTES, "Bytes of the remembered reasoning");
+    metrics::describe_counter!(MEMORY_LOOKUPS, "Turns that came back without reasoning, by result");
+    metrics::describe_counter!(LOOPS_WARNED, "Loops of which a model was warned, by kind");
+    metrics::describe_counter!(LOOPS_STOPPED, "Loops that were ended, by kind");
+}

@@ -1,0 +1,56 @@
+//! A log on a terminal: what a line holds of requests, servers and tools does not act on it. The formatter's own colours stay;
+//! it escapes its input, so no other escape sequences are left.
+
+use std::io::{self, Write};
+
+use wire::visible::visible;
+
+/// Takes whole lines and writes them as they may stand on a terminal.
+#[derive(Debug)]
+pub(super) struct OnTerminal<W>(pub(super) W);
+
+impl<W: Write> Write for OnTerminal<W> {
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        self.0.write_all(shown(&String::from_utf8_lossy(lines)).as_bytes())?;
+        Ok(lines.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+fn shown(lines: &str) -> String {
+    let mut parts = lines.split("\u{1b}[");
+    let mut out = visible(parts.next().unwrap_or_default());
+    for part in parts {
+        let end = part.find(|c: char| !c.is_ascii_digit() && c != ';').unwrap_or(part.len());
+        match part[end..].strip_prefix('m') {
+            Some(rest) => out.extend(["\u{1b}[", &part[..end], "m", &visible(rest)]),
+            None => out.extend([r"\u{1b}[", &visible(part)]),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue 11: everything that is printed on a terminal is text.
+    #[test]
+    fn colours_stay_and_all_else_is_written_out() {
+        for (line, expected) in [
+            (
+                "\u{1b}[2mtime\u{1b}[0m \u{1b}[1;32mINFO\u{1b}[0m ready\n",
+                "\u{1b}[2mtime\u{1b}[0m \u{1b}[1;32mINFO\u{1b}[0m ready\n",
+            ),
+            ("a\u{1b}[2Jb\u{1b}]0;x\u{7}c", "a\\u{1b}[2Jb\\u{1b}]0;x\\u{7}c"),
+            ("a\u{202e}b\u{9b}c\u{1b}[", "a\\u{202e}b\\u{9b}c\\u{1b}["),
+        ] {
+            let mut out = Vec::new();
+            OnTerminal(&mut out).write_all(line.as_bytes()).unwrap();
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Sends spans to a collector (OTLP over HTTP, protobuf). Off unless `[otlp] endpoint` names one. A request never waits for it: spans wait in
+//! memory, a collector that does not answer costs spans, and those that are lost are counted and said once. Foreign types of OpenTelemetry
+//! stay in here. Called by `cli`; `observe` makes the spans.
+
+mod config;
+mod convert;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use opentelemetry_otlp::{
+    ExporterBuildError, Protocol, SpanExporter, WithExportConfig as _, WithHttpConfig as _,
+};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+pub use config::OtlpConfig;
+
+use crate::{Span, SpanSink, TraceContext};
+use http_client::client_for;
+
+/// So many spans wait at most; more are lost, and counted.
+const MOST_WAITING: usize = 8_192;
+/// So many leave together at most,
+const MOST_AT_ONCE: usize = 512;
+/// after so long at the latest.
+const EVERY: Duration = Duration::from_secs(1);
+/// A collector that takes longer does not get them.
+const WITHIN: Duration = Duration::from_secs(10);
+/// The traces of so many runs are remembered.
+const MOST_RUNS: usize = 10_000;
+/// Where collectors take traces.
+const PATH: &str = "/v1/traces";
+
+/// Takes spans and sends them.
+#[derive(Debug)]
+pub struct Traces {
+    state: Mutex<State>,
+    /// Enough wait.
+    full: Notify,
+    exporter: SpanExporter,
+    endpoint: String,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<Span>,
+    lost: u64,
+    /// The collector failed the last time: that was said.
+    is_broken: bool,
+    runs: HashMap<String, (TraceContext, Option<u64>)>,
+}
+
+impl Traces {
+    /// To the collector of this configuration; `None` where there is none.
+    ///
+    /// # Errors
+    /// When there can be no client for it.
+    pub fn open(config: &OtlpConfig) -> Result<Option<Arc<Self>>, String> {
+        let Some(endpoint) = &config.endpoint else { return Ok(None) };
+        let endpoint = traces_endpoint(endpoint);
+        let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(WITHIN);
+        let client = client_for(&endpoint, builder)?;
+        let exporter = exporter(&endpoint, config, client).map_err(|error| format!("{endpoint}: {error}"))?;
+        let (state, full) = (Mutex::default(), Notify::new());
+        Ok(Some(Arc::new(Self { state, full, exporter, endpoint })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what comes, until `stop`.
+    pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
+        while !stop.is_cancelled() {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.full.notified() => {}
+                () = tokio::time::sleep(EVERY) => {}
+            }
+            self.flush().await;
+        }
+    }
+
+    /// Sends what waits.
+    pub async fn flush(&self) {
+        loop {
+            let (batch, lost) = {
+                let mut state = self.state();
+                let count = state.waiting.len().min(MOST_AT_ONCE);
+                (state.waiting.drain(..count).collect::<Vec<_>>(), std::mem::take(&mut state.lost))
+            };
+            self.count_lost(lost);
+            if batch.is_empty() {
+                return;
+            }
+            let count = batch.len() as u64;
+            let data: Vec<SpanData> = batch.into_iter().map(convert::span).collect();
+            let sent = tokio::time::timeout(WITHIN, self.exporter.export(data)).await;
+            let why = match sent {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(_) => Some(format!("it did not answer within {} s", WITHIN.as_secs())),
+            };
+            self.note(why.as_deref());
+            if why.is_some() {
+                self.count_lost(count);
+                return;
+            }
+        }
+    }
+
+    fn note(&self, why: Option<&str>) {
+        let was_broken = std::mem::replace(&mut self.state().is_broken, why.is_some());
+        let endpoint = &self.endpoint;
+        match why {
+            Some(why) if !was_broken => {
+                tracing::warn!(target: "respool::otlp", endpoint, why, "the collector does not take spans: they are lost until it does");
+            }
+            None if was_broken => {
+                tracing::info!(target: "respool::otlp", endpoint, "the collector takes spans again");
+            }
+            _ => {}
+        }
+    }
+
+    fn count_lost(&self, lost: u64) {
+        if lost > 0 {
+            metrics::counter!("respool_spans_lost_total").increment(lost);
+        }
+    }
+}
+
+impl SpanSink for Traces {
+    fn record(&self, span: Span) {
+        let mut state = self.state();
+        if state.waiting.len() >= MOST_WAITING {
+            state.lost += 1;
+            return;
+        }
+        state.waiting.push(span);
+        if state.waiting.len() == MOST_AT_ONCE {
+            self.full.notify_one();
+        }
+    }
+
+    fn begin_run(&self, run: &str, parent: TraceContext) {
+        self.state().remember(run, (parent.child(), Some(parent.span)));
+    }
+
+    fn run(&self, run: &str) -> (TraceContext, Option<u64>) {
+        let mut state = self.state();
+        if let Some(known) = state.runs.get(run) {
+            return *known;
+        }
+        // It goes on after a restart, or nobody's request began it.
+        let new = (TraceContext::begin(), None);
+        state.remember(run, new);
+        new
+    }
+}
+
+impl State {
+    fn remember(&mut self, run: &str, context: (TraceContext, Option<u64>)) {
+        if self.runs.len() >= MOST_RUNS {
+            self.runs.clear();
+        }
+        self.runs.insert(run.to_owned(), context);
+    }
+}
+
+/// Collectors are named by their base, or by the whole address.
+fn traces_endpoint(endpoint: &str) -> String {
+    let base = endpoint.trim_end_matches('/');
+    if base.ends_with(PATH) { base.to_owned() } else { format!("{base}{PATH}") }
+}
+
+fn exporter(
+    endpoint: &str,
+    config: &OtlpConfig,
+    client: reqwest::Client,
+) -> Result<SpanExporter, ExporterBuildError> {
+    let mut exporter = SpanExporter::builder()
+        .with_http()
+        .with_protocol(Protocol::HttpBinary)
+        .with_http_client(client)
+        .with_endpoint(endpoint)
+        .with_headers(config.headers())
+        .with_timeout(WITHIN)
+        .build()?;
+    let version = opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
+    let resource = Resource::builder_empty().with_service_name("respool").with_attribute(version).build();
+    exporter.set_resource(&resource);
+    Ok(exporter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn collectors_are_named_by_base_or_whole_address() {
+        let check = |text: &str, expected: &str| assert_eq!(traces_endpoint(text), expected);
+        check("http://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces");
+        check("http://127.0.0.1:4318/", "http://127.0.0.1:4318/v1/traces");
+        check("https://otel.example.org/x/v1/traces", "https://otel.example.org/x/v1/traces");
+    }
+
+    #[test]
+    fn a_run_has_one_place_in_its_trace() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let config = OtlpConfig { endpoint: Some("http://127.0.0.1:9".into()), ..OtlpConfig::default() };
+        let traces = Traces::open(&config).unwrap().unwrap();
+        let request = TraceContext::begin();
+        traces.begin_run("one", request);
+        let (context, parent) = traces.run("one");
+        assert_eq!((context.trace, parent), (request.trace, Some(request.span)));
+        assert_eq!(traces.run("one"), (context, parent));
+        assert_ne!(traces.run("two").0.trace, request.trace);
+        assert!(Traces::open(&OtlpConfig::default()).unwrap().is_none(), "off unless it is configured");
+    }
+}

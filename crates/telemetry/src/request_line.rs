@@ -1,0 +1,477 @@
+//! The canonical line: one per request, written when the last `RequestRecord` of the request is dropped, so also when the client hangs up.
+//! Only `record` changes it.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::metrics;
+use super::record::RequestStart;
+use super::trace::{AttemptEnd, Attributes, RequestTrace};
+use super::usage::{LiveRequest, RowFacts, UsageSink};
+use wire::UsageRow;
+use wire::turn::{Note, Turn, Usage};
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Outcome {
+    /// No end was recorded: the client went away before the end.
+    #[default]
+    ClientGone,
+    /// The reply left whole.
+    Ok,
+    /// An error left, before or after the head.
+    Error,
+    /// The loop guard answered in the model's place.
+    LoopGuard,
+    /// respool was stopped before the reply was whole.
+    Shutdown,
+}
+
+impl Outcome {
+    /// A stable name for logs and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ClientGone => "client_gone",
+            Self::Ok => "ok",
+            Self::Error => "error",
+            Self::LoopGuard => "loop_guard",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// What is known of one request; dropping it writes the line and records the metrics.
+#[derive(Debug)]
+pub(super) struct RequestLine {
+    /// What was known when it arrived.
+    pub(super) start: Arc<RequestStart>,
+    /// The route's name, one of a few.
+    pub(super) route: &'static str,
+    /// The model the client asked for.
+    pub(super) model: String,
+    /// The model as it may stand in a metric label: empty unless an upstream is known to serve it, so that a client
+    /// cannot make labels up.
+    pub(super) known_model: String,
+    /// Whether the client asked for a stream.
+    pub(super) stream: bool,
+    /// The upstream's name; of several that were asked, the last one's.
+    pub(super) upstream: String,
+    /// How many upstreams were asked.
+    pub(super) upstreams_tried: u32,
+    /// How long it waited for a place at an upstream.
+    pub(super) queued: Duration,
+    /// How long it waited for an upstream to come back.
+    pub(super) waited: Duration,
+    /// The upstream's status, when it answered.
+    pub(super) upstream_status: Option<u16>,
+    /// The status that left.
+    pub(super) status: u16,
+    /// Names of the edits made to the request.
+    pub(super) edits: Vec<&'static str>,
+    /// The kind of loop that the model was warned of.
+    pub(super) loop_warned: Option<&'static str>,
+    /// The kind of loop that was ended.
+    pub(super) loop_stopped: Option<&'static str>,
+    /// How the prompt's tokens were counted, when that had to be known beforehand.
+    pub(super) counted: Option<&'static str>,
+    /// What was taken out of the conversation so that it fits.
+    pub(super) trimmed: Option<String>,
+    /// Attempts beyond the first.
+    pub(super) retries: u32,
+    /// Heartbeats sent.
+    pub(super) heartbeats: u32,
+    /// The dialects that calls were read in.
+    pub(super) dialects: Vec<&'static str>,
+    /// How many calls were read in each.
+    calls_by_dialect: Vec<(&'static str, usize)>,
+    /// Repairs made to calls.
+    pub(super) repairs: Vec<&'static str>,
+    /// Calls that did not leave, by reason.
+    pub(super) dropped: Vec<&'static str>,
+    /// Calls that left.
+    pub(super) calls: usize,
+    /// What was wrong with replies that were asked for again, and what was changed.
+    pub(super) recovery: Vec<&'static str>,
+    /// Token counts of the reply that left.
+    pub(super) usage: Option<Usage>,
+    /// Token counts of replies that were asked for again.
+    pub(super) discarded: Usage,
+    /// How it ended.
+    pub(super) outcome: Outcome,
+    /// The error's code and text for people.
+    pub(super) error: Option<String>,
+    /// The error's code.
+    pub(super) error_code: Option<&'static str>,
+    /// What its row says otherwise than the line.
+    pub(super) row: RowFacts,
+    pub(super) sink: Option<Arc<dyn UsageSink>>,
+    /// Its spans; `None` where there is no collector.
+    pub(super) trace: Option<Box<RequestTrace>>,
+    first_byte: Option<Duration>,
+}
+
+impl RequestLine {
+    /// A request that has just arrived.
+    pub(super) fn of(start: Arc<RequestStart>) -> Self {
+        metrics::arrived();
+        Self {
+            route: start.route,
+            start,
+            model: String::new(),
+            known_model: String::new(),
+            stream: false,
+            upstream: String::new(),
+            upstreams_tried: 0,
+            queued: Duration::ZERO,
+            waited: Duration::ZERO,
+            upstream_status: None,
+            status: 0,
+            edits: vec![],
+            loop_warned: None,
+            loop_stopped: None,
+            counted: None,
+            trimmed: None,
+            retries: 0,
+            heartbeats: 0,
+            dialects: vec![],
+            calls_by_dialect: vec![],
+            repairs: vec![],
+            dropped: vec![],
+            calls: 0,
+            recovery: vec![],
+            usage: None,
+            discarded: Usage::default(),
+            outcome: Outcome::default(),
+            error: None,
+            error_code: None,
+            row: RowFacts::default(),
+            sink: None,
+            trace: None,
+            first_byte: None,
+        }
+    }
+
+    /// It waited for a place at an upstream, which it has now.
+    pub(super) fn got_place(&mut self, queued: Duration) {
+        self.queued += queued;
+        if let Some(trace) = self.trace.as_ref().filter(|_| !queued.is_zero()) {
+            trace.queued(&self.upstream, queued);
+        }
+    }
+
+    /// A model is asked now.
+    pub(super) fn begin_attempt(&mut self) {
+        self.end_attempt(None, None);
+        if let Some(trace) = &mut self.trace {
+            trace.begin_attempt();
+        }
+    }
+
+    fn end_attempt(&mut self, usage: Option<Usage>, error: Option<&str>) {
+        let Some(trace) = &mut self.trace else { return };
+        let (model, upstream, status) = (&*self.model, &*self.upstream, self.upstream_status);
+        trace.end_attempt(&AttemptEnd { model, upstream, status, usage, error });
+    }
+
+    /// The spans of the request end.
+    fn end_trace(&mut self, usage: Option<Usage>) {
+        if self.trace.is_none() {
+            return;
+        }
+        let failed = (self.outcome == Outcome::Error).then(|| self.error_code.unwrap_or("error"));
+        self.end_attempt(self.usage, failed);
+        let attributes = self.span_attributes(usage);
+        if let Some(trace) = self.trace.take() {
+            trace.end(self.start.request.clone(), attributes, failed);
+        }
+    }
+
+    fn span_attributes(&self, usage: Option<Usage>) -> Attributes {
+        let (method, path) =
+            self.start.request.split_once(' ').filter(|(_, path)| path.starts_with('/')).unwrap_or_default();
+        let mut all: Attributes = vec![
+            ("http.request.method", method.into()),
+            ("url.path", path.into()),
+            ("http.response.status_code", u64::from(self.status).into()),
+            ("respool.request_id", (&*self.start.id).into()),
+            ("respool.route", self.route.into()),
+            ("respool.outcome", self.outcome.as_str().into()),
+            ("respool.attempts", u64::from(self.attempts()).into()),
+            ("gen_ai.request.model", (&*self.model).into()),
+            ("gen_ai.agent.name", (&*self.row.agent).into()),
+            ("respool.run", (&*self.row.run).into()),
+            ("respool.dialects", (&*each_once(&self.dialects)).into()),
+            ("respool.repairs", (&*each_once(&self.repairs)).into()),
+            ("respool.recovery", (&*self.recovery.join(",")).into()),
+        ];
+        if let Some(usage) = usage {
+            all.push(("gen_ai.usage.input_tokens", usage.prompt.into()));
+            all.push(("gen_ai.usage.output_tokens", usage.completion.into()));
+        }
+        all.retain(|(_, value)| !matches!(value, super::trace::SpanValue::Text(text) if text.is_empty()));
+        all
+    }
+
+    /// Since the request arrived.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// The first byte of the reply leaves now.
+    pub(super) fn first_byte(&mut self) {
+        self.first_byte.get_or_insert_with(|| self.start.elapsed());
+    }
+
+    /// What the engine made of a turn.
+    pub(super) fn turn(&mut self, turn: &Turn) {
+        self.calls += turn.calls.len();
+        self.calls_by_dialect.extend(calls_by_dialect(turn));
+        for note in &turn.notes {
+            match note {
+                Note::Dialect(name) => self.dialects.push(name),
+                Note::Repaired(name) => self.repairs.push(name),
+                Note::Dropped { why, .. } => self.dropped.push(why.as_str()),
+            }
+        }
+    }
+
+    /// One more change to the request.
+    pub(super) fn edit(&mut self, name: &'static str) {
+        if !self.edits.contains(&name) {
+            self.edits.push(name);
+        }
+    }
+
+    /// One more attempt.
+    pub(super) fn retry(&mut self, reason: &'static str) {
+        self.retries += 1;
+        self.end_attempt(None, Some(reason));
+        ::metrics::counter!(metrics::RETRIES, "reason" => reason).increment(1);
+    }
+
+    /// The model is asked again: what was wrong, what was changed, and what the useless reply cost.
+    pub(super) fn second_attempt(&mut self, fault: &'static str, remedy: &'static str, cost: Usage) {
+        self.end_attempt(Some(cost), Some(fault));
+        self.recovery.extend([fault, remedy]);
+        self.discarded = self.discarded.plus(cost);
+        // It was that of the discarded reply.
+        self.usage = None;
+        ::metrics::counter!(metrics::SECOND_ATTEMPTS, "fault" => fault, "remedy" => remedy).increment(1);
+    }
+
+    /// Token counts of all attempts.
+    pub(super) fn all_usage(&self) -> Option<Usage> {
+        let discarded = (self.discarded != Usage::default()).then_some(self.discarded);
+        match (self.usage, discarded) {
+            (Some(usage), Some(discarded)) => Some(usage.plus(discarded)),
+            (usage, discarded) => usage.or(discarded),
+        }
+    }
+
+    /// How often an upstream was asked.
+    fn attempts(&self) -> u32 {
+        let again = u32::try_from(self.recovery.len() / 2).unwrap_or(u32::MAX);
+        u32::from(!self.upstream.is_empty()) + self.retries + again
+    }
+
+    /// What is to be seen of it while it is under way.
+    pub(super) fn live(&self) -> LiveRequest {
+        let phase = match (self.first_byte, self.upstream_status) {
+            (Some(_), Some(_)) => "replying",
+            (Some(_), None) => "waiting, kept alive",
+            (None, Some(_)) => "reading the reply",
+            (None, None) if self.upstream.is_empty() => "arrived",
+            (None, None) => "waiting for the model",
+        };
+        let RowFacts { agent, run, .. } = self.row.clone();
+        LiveRequest {
+            id: self.start.id.clone(),
+            route: self.route,
+            key: self.start.key().unwrap_or_default().to_owned(),
+            model: self.model.clone(),
+            upstream: self.upstream.clone(),
+            agent,
+            run,
+            phase,
+            elapsed: self.elapsed(),
+            attempts: self.attempts(),
+            tokens: self.all_usage().map(|usage| usage.total()),
+        }
+    }
+
+    /// The row of this request. It takes what it needs: the line is written already.
+    fn take_row(&mut self, duration: Duration, usage: Option<Usage>) -> UsageRow {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let RowFacts { agent, run, key, usage: own } = std::mem::take(&mut self.row);
+        let of_account = || self.start.key().map(str::to_owned);
+        UsageRow {
+            at: u64::try_from(now.saturating_sub(duration).as_millis()).unwrap_or(u64::MAX),
+            id: self.start.id.clone(),
+            route: self.route.into(),
+            key: key.or_else(of_account).unwrap_or_default(),
+            model: std::mem::take(&mut self.model),
+            attempts: self.attempts(),
+            upstream: std::mem::take(&mut self.upstream),
+            agent,
+            run,
+            stream: self.stream,
+            status: self.status,
+            usage: own.or(usage),
+            first_byte: self.first_byte,
+            duration,
+            waited: self.queued + self.waited,
+            dialects: each_once(&self.dialects),
+            repairs: each_once(&self.repairs),
+            recovery: self.recovery.join(","),
+            loop_stopped: self.loop_stopped.unwrap_or_default().to_owned(),
+            outcome: self.outcome.as_str().into(),
+            error_code: self.error_code.unwrap_or_default().to_owned(),
+            error: self.error.take().unwrap_or_default(),
+        }
+    }
+
+    /// One more heartbeat.
+    pub(super) fn heartbeat(&mut self) {
+        self.heartbeats += 1;
+        ::metrics::counter!(metrics::HEARTBEATS).increment(1);
+    }
+
+    fn record(&self, total: Duration) {
+        metrics::request(self.route, &self.known_model, self.outcome.as_str(), total, self.first_byte);
+        if let Some(usage) = self.all_usage() {
+            metrics::tokens(usage, &self.known_model, &self.upstream);
+        }
+        let loops = [(metrics::LOOPS_WARNED, self.loop_warned), (metrics::LOOPS_STOPPED, self.loop_stopped)];
+        for (metric, kind) in loops {
+            kind.iter().for_each(|kind| ::metrics::counter!(metric, "kind" => *kind).increment(1));
+        }
+        for (dialect, count) in &self.calls_by_dialect {
+            ::metrics::counter!(metrics::CALLS, "dialect" => *dialect).increment(*count as u64);
+        }
+        let counts = [(metrics::REPAIRS, "kind", &self.repairs), (metrics::DROPPED, "reason", &self.dropped)];
+        for (metric, label, names) in counts {
+            names.iter().for_each(|name| ::metrics::counter!(metric, label => *name).increment(1));
+        }
+    }
+}
+
+/// The calls of a turn by the dialect that they were read in. A turn with a dialect's note has its calls from text: a server that
+/// reads calls itself leaves none there. Of several dialects each read one call, and the last one the rest.
+fn calls_by_dialect(turn: &Turn) -> Vec<(&'static str, usize)> {
+    let dialects = turn.notes.iter().filter_map(|note| match note {
+        Note::Dialect(name) => Some(*name),
+        _ => None,
+    });
+    let mut counts: Vec<_> = dialects.take(turn.calls.len()).map(|dialect| (dialect, 1)).collect();
+    let rest = turn.calls.len() - counts.len();
+    match counts.last_mut() {
+        Some((_, count)) => *count += rest,
+        None if rest > 0 => counts.push(("native", rest)),
+        None => {}
+    }
+    counts
+}
+
+fn list(names: &[&'static str]) -> Option<String> {
+    (!names.is_empty()).then(|| names.join(","))
+}
+
+/// Each name once: a reply may hold thousands of calls with the same note. The metrics count them.
+fn each_once(names: &[&'static str]) -> String {
+    let mut seen: Vec<&str> = Vec::new();
+    for name in names {
+        if !seen.contains(name) {
+            seen.push(name);
+        }
+    }
+    seen.join(",")
+}
+
+/// What did not happen is not in the line.
+fn some<T: Default + PartialEq>(count: T) -> Option<T> {
+    (count != T::default()).then_some(count)
+}
+
+fn millis(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 10_000.0).round() / 10.0
+}
+
+impl Drop for RequestLine {
+    fn drop(&mut self) {
+        let total = self.elapsed();
+        self.record(total);
+        let usage = self.all_usage();
+        if let (Some(account), Some(usage)) = (&self.start.account, usage) {
+            account.spent(&self.known_model, usage);
+        }
+        tracing::info!(
+            target: "respool::request",
+            request_id = self.start.id,
+            request = self.start.request,
+            route = self.route,
+            key = self.start.key(),
+            model = self.model,
+            stream = self.stream,
+            upstream = self.upstream,
+            upstreams_tried = (self.upstreams_tried > 1).then_some(self.upstreams_tried),
+            queued_ms = some(self.queued).map(millis),
+            waited_ms = some(self.waited).map(millis),
+            upstream_status = self.upstream_status,
+            status = self.status,
+            outcome = self.outcome.as_str(),
+            error = self.error,
+            edits = list(&self.edits),
+            loop_warned = self.loop_warned,
+            loop_stopped = self.loop_stopped,
+            counted = self.counted,
+            trimmed = self.trimmed,
+            retries = some(self.retries),
+            heartbeats = some(self.heartbeats),
+            calls = some(self.calls),
+            dialect = some(each_once(&self.dialects)),
+            repairs = some(each_once(&self.repairs)),
+            dropped = some(each_once(&self.dropped)),
+            recovery = list(&self.recovery),
+            prompt_tokens = usage.map(|usage| usage.prompt),
+            completion_tokens = usage.map(|usage| usage.completion),
+            first_byte_ms = self.first_byte.map(millis),
+            total_ms = millis(total),
+            "request"
+        );
+        self.end_trace(usage);
+        if let Some(sink) = self.sink.take() {
+            sink.record(self.take_row(total, usage));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::turn::ToolCall;
+
+    fn check(dialects: &[&'static str], calls: usize, expected: &[(&'static str, usize)]) {
+        let notes = dialects.iter().map(|name| Note::Dialect(name)).collect();
+        let turn = Turn { calls: vec![ToolCall::default(); calls], notes, ..Turn::default() };
+        assert_eq!(calls_by_dialect(&turn), expected);
+    }
+
+    #[test]
+    fn a_note_of_many_calls_is_listed_once() {
+        let names = ["duplicate", "unreadable"].repeat(10_000);
+        assert_eq!(each_once(&names), "duplicate,unreadable");
+        let mut line = RequestLine::of(Arc::new(RequestStart::new("r".into(), "POST /".into(), "other")));
+        line.repairs = names;
+        assert_eq!(line.take_row(Duration::ZERO, None).repairs, "duplicate,unreadable");
+    }
+
+    /// Issue 10: three Hermes calls of one reply were counted as one of Hermes and two native ones.
+    #[test]
+    fn calls_are_counted_by_their_dialect() {
+        check(&["hermes"], 3, &[("hermes", 3)]);
+        check(&["hermes", "mistral"], 3, &[("hermes", 1), ("mistral", 2)]);
+        check(&[], 2, &[("native", 2)]);
+        check(&["hermes"], 0, &[]);
+        check(&[], 0, &[]);
+    }
+}

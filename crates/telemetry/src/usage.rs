@@ -1,0 +1,115 @@
+//! What one request used, as a row without content, and where rows go. Rows are made by the request's line when it is dropped;
+//! what becomes of them is the business of `usage`.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use super::request_line::RequestLine;
+use super::trace::SpanSink;
+use wire::UsageRow;
+use wire::turn::Usage;
+
+/// What a row says that its request's line does not, or says otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RowFacts {
+    /// The agent that the request is for.
+    pub agent: String,
+    /// The run of that agent.
+    pub run: String,
+    /// The name of the client's key.
+    pub key: Option<String>,
+    /// The tokens.
+    pub usage: Option<Usage>,
+}
+
+/// Takes rows. It is called at the end of each request, so it must not wait for anything.
+pub trait UsageSink: Debug + Send + Sync {
+    /// A request has ended.
+    fn record(&self, row: UsageRow);
+}
+
+/// What becomes of the requests of one server: whether message text may be logged, where their rows go, and which of them are
+/// under way.
+#[derive(Clone, Debug, Default)]
+pub struct Recording {
+    /// Message text may be logged.
+    pub content: bool,
+    /// Where rows go.
+    pub sink: Option<Arc<dyn UsageSink>>,
+    /// The requests under way.
+    pub in_flight: Option<Arc<InFlight>>,
+    /// Where spans go.
+    pub spans: Option<Arc<dyn SpanSink>>,
+}
+
+impl Recording {
+    /// The same, with message text in no log where it `is_private`.
+    #[must_use]
+    pub fn without_content(self, is_private: bool) -> Self {
+        Self { content: self.content && !is_private, ..self }
+    }
+
+    /// Nothing is kept; message text is logged where `content` says so.
+    pub fn only_logged(content: bool) -> Self {
+        Self { content, ..Self::default() }
+    }
+}
+
+/// The requests under way, for those who want to see them.
+#[derive(Debug, Default)]
+pub struct InFlight {
+    lines: Mutex<Vec<Weak<Mutex<RequestLine>>>>,
+}
+
+/// A request under way.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LiveRequest {
+    /// Its id, as the log has it.
+    pub id: String,
+    /// The route's name.
+    pub route: &'static str,
+    /// The name of the client's key.
+    pub key: String,
+    /// The model that was asked for.
+    pub model: String,
+    /// The upstream that is asked.
+    pub upstream: String,
+    /// The agent that it is for.
+    pub agent: String,
+    /// The run of that agent.
+    pub run: String,
+    /// What it does, in one word.
+    pub phase: &'static str,
+    /// Since it arrived.
+    pub elapsed: Duration,
+    /// How often an upstream was asked.
+    pub attempts: u32,
+    /// Tokens that are known so far.
+    pub tokens: Option<u64>,
+}
+
+impl InFlight {
+    /// Takes note of a request. What has ended is forgotten when there is no room left, so this costs the same on the average.
+    pub(super) fn add(&self, line: &Arc<Mutex<RequestLine>>) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == lines.capacity() {
+            lines.retain(|line| line.strong_count() > 0);
+            lines.reserve(64);
+        }
+        lines.push(Arc::downgrade(line));
+    }
+
+    /// The requests under way, the oldest first.
+    pub fn now(&self) -> Vec<LiveRequest> {
+        let lines: Vec<_> = {
+            let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            lines.retain(|line| line.strong_count() > 0);
+            lines.clone()
+        };
+        let live = |line: Arc<Mutex<RequestLine>>| line.lock().unwrap_or_else(PoisonError::into_inner).live();
+        let mut found: Vec<_> = lines.iter().filter_map(Weak::upgrade).map(live).collect();
+        found.sort_by_key(|request| std::cmp::Reverse(request.elapsed));
+        found
+    }
+}

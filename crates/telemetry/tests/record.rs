@@ -1,0 +1,39 @@
+//! The rows that requests leave in the usage ledger.
+
+use telemetry::{Outcome, RequestRecord};
+use testing::rows::row_of;
+use wire::turn::Usage;
+
+fn check(happens: impl FnOnce(&RequestRecord), expected: [&str; 3]) {
+    let row = row_of(happens);
+    assert_eq!([&*row.outcome, &row.error, &row.error_code], expected);
+}
+
+#[test]
+fn how_a_request_ended() {
+    check(|_| {}, ["client_gone", "", ""]);
+    check(RequestRecord::is_whole, ["ok", "", ""]);
+    check(|it| it.fails(Outcome::Error, "It is down.", Some("code")), ["error", "It is down.", "code"]);
+    // The log has the cause in its own words, where there is one.
+    let by_upstream = |it: &RequestRecord| {
+        it.attempts_failed(Some(500), "box: refused".into());
+        it.fails(Outcome::Error, "It is down.", Some("code"));
+    };
+    check(by_upstream, ["error", "box: refused", "code"]);
+    let by_loop_guard = |it: &RequestRecord| {
+        it.loop_stopped("repeated");
+        it.is_whole();
+    };
+    check(by_loop_guard, ["loop_guard", "", ""]);
+}
+
+#[test]
+fn the_usage_of_a_model_call_includes_discarded_replies() {
+    let (first, second) = (Usage { prompt: 7, ..Usage::default() }, Usage { prompt: 9, ..Usage::default() });
+    let row = row_of(|it| {
+        it.asks_again("empty", "repeat", first);
+        it.usage(Some(second));
+        it.model_call_ended(true, None, None);
+    });
+    assert_eq!((row.usage.map(|usage| usage.prompt), &*row.recovery), (Some(16), "empty,repeat"));
+}

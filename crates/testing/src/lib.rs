@@ -1,0 +1,7 @@
+//! Aids for the tests of several crates. Nothing of the product depends on it.
+
+#![allow(clippy::unwrap_used, reason = "a failed expectation ends the test that relies on it")]
+
+pub mod idle_time;
+pub mod rows;
+pub mod stores;

@@ -1,0 +1,26 @@
+//! The rows that requests leave in the usage ledger.
+
+use std::sync::{Arc, Mutex};
+
+use telemetry::{Recording, RequestRecord, RequestStart, UsageRow, UsageSink};
+
+#[derive(Debug, Default)]
+struct Rows(Mutex<Vec<UsageRow>>);
+
+impl UsageSink for Rows {
+    fn record(&self, row: UsageRow) {
+        self.0.lock().unwrap().push(row);
+    }
+}
+
+/// Returns the row of a request to which this happens.
+///
+/// # Panics
+/// When the request leaves no row.
+pub fn row_of(happens: impl FnOnce(&RequestRecord)) -> UsageRow {
+    let rows = Arc::new(Rows::default());
+    let start = RequestStart::new("r".into(), "POST /".into(), "other");
+    let recording = Recording { sink: Some(Arc::clone(&rows) as _), ..Recording::default() };
+    happens(&RequestRecord::begin(start, &recording));
+    rows.0.lock().unwrap().remove(0)
+}

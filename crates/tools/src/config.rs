@@ -1,0 +1,149 @@
+//! `[tools.*]`: where tools come from, what bounds them and what they may do.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+
+use super::audit::AuditConfig;
+use wire::units::{Secret, Size, parse_duration};
+
+wire::string_enum! {
+    /// What the policy says to a call.
+    Verdict {
+        /// It runs.
+        Allow = "allow",
+        /// Somebody is asked; without anybody to ask it is denied.
+        #[default]
+        Ask = "ask",
+        /// It does not run, and the model gets an error.
+        Deny = "deny",
+    }
+}
+
+wire::string_enum! {
+    /// Whether commands run in a sandbox.
+    SandboxMode {
+        /// As much of one as the kernel permits.
+        #[default]
+        Auto = "auto",
+        /// Without one that holds files, nothing starts.
+        Require = "require",
+        /// None: only their processes are kept together.
+        Off = "off",
+    }
+}
+
+/// `[tools]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ToolsConfig {
+    /// `[tools.local]`.
+    pub local: LocalConfig,
+    /// `[tools.gateway]`.
+    pub gateway: GatewayConfig,
+    /// `[tools.mcp.NAME]`, by name.
+    pub mcp: BTreeMap<String, McpConfig>,
+    /// `[tools.policy]`.
+    pub policy: PolicyConfig,
+    /// The log of what tools did; `None`: there is none.
+    #[serde(skip)]
+    pub audit: Option<AuditConfig>,
+    /// How long a tool may take, by its name.
+    #[serde(deserialize_with = "durations")]
+    pub timeouts: BTreeMap<String, Duration>,
+    /// How much of a tool's result the model gets, by its name.
+    pub result_limits: BTreeMap<String, Size>,
+}
+
+fn durations<'de, D: Deserializer<'de>>(source: D) -> Result<BTreeMap<String, Duration>, D::Error> {
+    let written = BTreeMap::<String, String>::deserialize(source)?;
+    let read = |(name, text): (String, String)| parse_duration(&text).map(|duration| (name, duration));
+    written.into_iter().map(read).collect::<Result<_, _>>().map_err(serde::de::Error::custom)
+}
+
+/// `[tools.local]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LocalConfig {
+    /// The directory that local tools cannot leave; `None`: no local tools.
+    pub workspace: Option<PathBuf>,
+    /// Variables that commands get beside those that they get anyway: names, or patterns with `*`.
+    pub pass_env: Vec<String>,
+    /// Whether commands run in a sandbox.
+    pub sandbox: SandboxMode,
+    /// Whether commands have a network; `None`: in the chat alone.
+    pub network: Option<bool>,
+    /// Places that commands may read beside the usual ones.
+    pub readable: Vec<PathBuf>,
+    /// Places that commands may write beside the usual ones.
+    pub writable: Vec<PathBuf>,
+    /// The program that takes `sandbox-exec`: respool. `None` where this process is another one.
+    #[serde(skip)]
+    pub launcher: Option<PathBuf>,
+    /// respool's own files, which no tool writes.
+    #[serde(skip)]
+    pub own_files: Vec<PathBuf>,
+    /// The variables that hold respool's own keys. Once the configuration is loaded, all that it names.
+    #[serde(skip)]
+    pub key_variables: Vec<String>,
+}
+
+/// `[tools.gateway]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GatewayConfig {
+    /// The gateway's base URL; `None`: no gateway tools.
+    pub url: Option<String>,
+    /// The gateway's token. Once the configuration is loaded, this holds the value of `token_env` too.
+    pub token: Option<Secret>,
+    /// The environment variable that holds the token.
+    pub token_env: Option<String>,
+    /// The session on whose behalf tools run (the gateway's `sessionKey`).
+    pub session_key: Option<String>,
+}
+
+/// One `[tools.mcp.NAME]`: a command (stdio) or a URL (streamable HTTP).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct McpConfig {
+    /// The program to start.
+    pub command: Option<String>,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Its environment, beside what it needs to run.
+    pub env: BTreeMap<String, Secret>,
+    /// The server's URL.
+    pub url: Option<String>,
+    /// Headers sent to the URL.
+    pub headers: BTreeMap<String, Secret>,
+}
+
+/// `[tools.policy]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PolicyConfig {
+    /// What holds when no rule matches.
+    pub default: Verdict,
+    /// `[[tools.policy.rule]]`, in order: the first that matches decides.
+    pub rule: Vec<Rule>,
+}
+
+/// One `[[tools.policy.rule]]`. It matches when all the patterns it has match; `*` stands for any text.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rule {
+    /// The tool's name.
+    pub tool: Option<String>,
+    /// The command line.
+    pub command: Option<String>,
+    /// The path.
+    pub path: Option<String>,
+    /// The host.
+    pub host: Option<String>,
+    /// Arguments of foreign tools that hold text and nothing else, whatever it looks like to respool.
+    pub free_text: Vec<String>,
+    /// What the rule says.
+    pub then: Verdict,
+}

@@ -1,0 +1,160 @@
+//! OpenClaw's tools, by `POST /tools/invoke` of its gateway (measured on 2026.9.6 and 2026.2.26).
+//!
+//! Its file and shell tools are not on that surface: respool's own serve those names, and `deploy/openclaw-plugin` puts
+//! some there under other names. What a status means is in `gateway/answer.rs`, the known tools in `gateway/known.rs`.
+
+mod answer;
+pub(super) mod known;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
+use serde_json::{Map, Value, json};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::config::GatewayConfig;
+use super::contract::{Approver, Invocation, ToolError, ToolOutput};
+use super::policy::{Subject, foreign};
+use super::set::Permit;
+use super::source::{Offer, Source, within};
+use super::wanted::Wanted;
+use http_client::client_for;
+
+/// The gateway takes no larger request.
+const LARGEST_REQUEST: usize = 2_000_000;
+/// How long the gateway may take to accept a connection.
+const PROBE: Duration = Duration::from_secs(5);
+/// A larger answer is not read to its end.
+const LARGEST_ANSWER: usize = 8 << 20;
+
+/// A connection to the gateway, shared by all agents.
+#[derive(Clone, Debug)]
+pub(super) struct Connection {
+    client: reqwest::Client,
+    endpoint: String,
+    config: GatewayConfig,
+}
+
+/// The tools of the gateway that one agent has.
+pub(super) struct Gateway {
+    connection: Connection,
+    /// The names that were asked for; [`known::offer`] knows what they stand for.
+    names: Vec<String>,
+    workspace: Option<PathBuf>,
+}
+
+impl Connection {
+    /// `None` when no gateway is configured.
+    ///
+    /// # Errors
+    /// When TLS cannot be set up.
+    pub(super) fn new(config: &GatewayConfig) -> Result<Option<Self>, String> {
+        let Some(url) = &config.url else { return Ok(None) };
+        // Neither a proxy nor another host is to see the token.
+        let builder = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+        let client = client_for(url, builder).map_err(|error| format!("tools.gateway: {error}"))?;
+        let endpoint = format!("{}/tools/invoke", url.trim_end_matches('/'));
+        Ok(Some(Self { client, endpoint, config: config.clone() }))
+    }
+
+    /// Why nothing can be sent to the gateway; `None` while something takes connections at its address.
+    pub(super) async fn problem(&self) -> Option<String> {
+        let url = reqwest::Url::parse(&self.endpoint).ok()?;
+        let host = url.host_str()?.trim_matches(['[', ']']).to_owned();
+        let connected = timeout(PROBE, TcpStream::connect((host, url.port_or_known_default()?))).await;
+        match connected {
+            Ok(Ok(_)) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("it does not answer".to_owned()),
+        }
+    }
+
+    async fn post(&self, body: String) -> Result<(u16, Option<String>, String), ToolError> {
+        let mut request =
+            self.client.post(&self.endpoint).header(CONTENT_TYPE, "application/json").body(body);
+        if let Some(token) = &self.config.token {
+            request = request.bearer_auth(token.expose());
+        }
+        let reply = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let status = reply.status().as_u16();
+        let retry_after =
+            reply.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let mut body = Vec::new();
+        let mut pieces = reply.bytes_stream();
+        while let Some(piece) = pieces.next().await {
+            body.extend_from_slice(&piece.map_err(|error| self.unreachable(&error))?);
+            if body.len() > LARGEST_ANSWER {
+                return Err(ToolError::Failed("OpenClaw's answer is larger than 8 MiB: ask for less".into()));
+            }
+        }
+        Ok((status, retry_after, String::from_utf8_lossy(&body).into_owned()))
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> ToolError {
+        let mut reason: &dyn std::error::Error = error;
+        while let Some(source) = reason.source() {
+            reason = source;
+        }
+        let text = format!("OpenClaw's gateway at {} did not answer: {reason}", self.endpoint);
+        // Without a connection nothing was sent, so nothing was done.
+        if error.is_connect() { ToolError::Unreachable(text) } else { ToolError::Transient(text) }
+    }
+}
+
+impl Gateway {
+    pub(super) fn new(connection: &Connection, wanted: &Wanted, workspace: Option<PathBuf>) -> Arc<Self> {
+        Arc::new(Self { connection: connection.clone(), names: wanted.0.clone(), workspace })
+    }
+
+    fn request(&self, invocation: &Invocation) -> Value {
+        let arguments = known::with_proper_names(&invocation.name, invocation.arguments.clone());
+        let mut request =
+            json!({"tool": invocation.name, "args": arguments, "idempotencyKey": invocation.key});
+        if let Some(session) = &self.connection.config.session_key {
+            request["sessionKey"] = json!(session);
+        }
+        request
+    }
+}
+
+impl Source for Gateway {
+    fn offers(&self) -> Vec<Offer> {
+        self.names.iter().map(|name| known::offer(name)).collect()
+    }
+
+    fn subject<'a>(
+        &'a self,
+        offer: &'a Offer,
+        arguments: &'a Map<String, Value>,
+    ) -> BoxFuture<'a, Result<Subject, ToolError>> {
+        let arguments = known::with_proper_names(&offer.spec.name, arguments.clone());
+        let names = vec![offer.spec.name.clone(), offer.name.clone()];
+        let is_known = known::is_operation(&offer.spec.name, &arguments);
+        let subject = foreign::subject(names, &arguments, &offer.spec.parameters, self.workspace.as_deref());
+        Box::pin(async move { Ok(Subject { is_known, ..subject }) })
+    }
+
+    fn run<'a>(
+        &'a self,
+        invocation: &'a Invocation,
+        _: Permit,
+        _: Option<&'a dyn Approver>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(async move {
+            let body = self.request(invocation).to_string();
+            if body.len() > LARGEST_REQUEST {
+                let size = body.len();
+                return Err(ToolError::Failed(format!(
+                    "the arguments are too large for OpenClaw: {size} bytes of at most 2 MB"
+                )));
+            }
+            let (status, retry_after, body) = within(invocation.timeout, self.connection.post(body)).await?;
+            answer::read(&invocation.name, status, retry_after.as_deref(), &body)
+        })
+    }
+}

@@ -1,0 +1,138 @@
+//! The gateway's tools that respool knows: their schemas (as OpenClaw 2026.9.6 sends them to models), which may be repeated,
+//! and the argument names that models take for others. Any other tool is asked for as `gateway:NAME`. Pure.
+
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value, json};
+
+use super::super::contract::ToolSpec;
+use super::super::source::Offer;
+
+/// Asks for a tool of the gateway by its name there, known or not.
+pub(crate) const PREFIX: &str = "gateway:";
+
+/// They only look.
+const REPEATABLE: [&str; 8] = [
+    "web_search",
+    "web_fetch",
+    "memory_search",
+    "memory_get",
+    "sessions_list",
+    "sessions_history",
+    "sessions_search",
+    "agents_list",
+];
+
+/// Tool, what models write, what it is called.
+const MISNAMED: [(&str, &[&str], &str); 6] = [
+    ("web_search", &["q", "search", "search_query", "text"], "query"),
+    ("web_fetch", &["uri", "link", "href"], "url"),
+    ("memory_search", &["q", "text"], "query"),
+    ("memory_get", &["file", "file_path"], "path"),
+    ("sessions_history", &["session", "session_key", "key"], "sessionKey"),
+    ("sessions_send", &["text", "content"], "message"),
+];
+
+static TOOLS: LazyLock<Vec<Map<String, Value>>> =
+    LazyLock::new(|| serde_json::from_str(include_str!("tools.json")).unwrap_or_default());
+
+/// The names of the known tools.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    TOOLS.iter().filter_map(|tool| tool.get("name")?.as_str())
+}
+
+/// True for what can be the name of a tool, and of a function for the model.
+pub(crate) fn is_name(name: &str) -> bool {
+    let fits = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
+    (1..=64).contains(&name.len()) && name.bytes().all(fits)
+}
+
+fn find(name: &str) -> Option<&'static Map<String, Value>> {
+    TOOLS.iter().find(|tool| tool.get("name").and_then(Value::as_str) == Some(name))
+}
+
+/// The tool that a name of the configuration stands for; one that is not known takes any arguments.
+pub(super) fn offer(wanted: &str) -> Offer {
+    let name = wanted.strip_prefix(PREFIX).unwrap_or(wanted);
+    let of_tool = |key: &str| find(name).and_then(|tool| tool.get(key)).cloned();
+    let description = of_tool("description").and_then(|text| text.as_str().map(str::to_owned));
+    let spec = ToolSpec {
+        name: name.to_owned(),
+        description: description.unwrap_or_else(|| format!("The tool {name} of the OpenClaw gateway.")),
+        parameters: of_tool("parameters")
+            .unwrap_or_else(|| json!({"type": "object", "properties": {}, "additionalProperties": true})),
+        is_repeatable: REPEATABLE.contains(&name),
+        timeout: None,
+        result_limit: None,
+    };
+    Offer { spec, name: wanted.to_owned() }
+}
+
+/// True for a known tool that is asked for a known action, if it has actions.
+pub(super) fn is_operation(name: &str, arguments: &Map<String, Value>) -> bool {
+    let Some(tool) = find(name) else { return false };
+    let actions = tool.get("parameters").and_then(|schema| schema["properties"]["action"]["enum"].as_array());
+    actions.is_none_or(|actions| arguments.get("action").is_none_or(|action| actions.contains(action)))
+}
+
+/// The arguments with names that the tool knows, where models are wont to write others.
+pub(super) fn with_proper_names(name: &str, mut arguments: Map<String, Value>) -> Map<String, Value> {
+    let misnamed = MISNAMED.iter().find(|(tool, ..)| *tool == name);
+    if let Some((_, others, proper)) = misnamed.filter(|(.., proper)| !arguments.contains_key(*proper))
+        && let Some(value) = others.iter().find_map(|other| arguments.remove(*other))
+    {
+        arguments.insert((*proper).to_owned(), value);
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_known_tools_have_schemas() {
+        assert_eq!(names().count(), 13);
+        for name in names() {
+            let Offer { spec, .. } = offer(name);
+            assert_eq!(spec.parameters["type"], "object", "{name}");
+            assert!(!spec.description.is_empty(), "{name}");
+        }
+        for name in REPEATABLE.iter().chain(MISNAMED.iter().map(|(name, ..)| name)) {
+            assert!(find(name).is_some(), "{name}");
+        }
+        for (name, others, proper) in MISNAMED {
+            let properties = &offer(name).spec.parameters["properties"];
+            assert!(properties.get(proper).is_some(), "{name} {proper}");
+            assert!(others.iter().all(|other| properties.get(other).is_none()), "{name} {others:?}");
+        }
+    }
+
+    #[test]
+    fn other_tools_take_any_arguments() {
+        let Offer { spec, name } = offer("gateway:host_exec");
+        assert_eq!((spec.name.as_str(), name.as_str()), ("host_exec", "gateway:host_exec"));
+        assert_eq!(spec.parameters["additionalProperties"], true);
+        assert_eq!(offer("gateway:web_search").spec, offer("web_search").spec);
+    }
+
+    #[test]
+    fn arguments_get_their_proper_names() {
+        let check = |tool: &str, written: Value, expected: Value| {
+            let Value::Object(written) = written else { panic!("an object") };
+            assert_eq!(Value::Object(with_proper_names(tool, written)), expected);
+        };
+        check("web_search", json!({"q": "x", "count": 3}), json!({"query": "x", "count": 3}));
+        check("web_search", json!({"q": "x", "query": "y"}), json!({"q": "x", "query": "y"}));
+        check("agents_list", json!({"q": "x"}), json!({"q": "x"}));
+    }
+
+    #[test]
+    fn operations_are_known_by_their_action() {
+        let arguments = |action: &str| Map::from_iter([("action".to_owned(), json!(action))]);
+        assert!(is_operation("browser", &arguments("open")));
+        assert!(!is_operation("browser", &arguments("self_destruct")));
+        assert!(is_operation("web_search", &Map::new()));
+        assert!(!is_operation("host_exec", &Map::new()));
+    }
+}

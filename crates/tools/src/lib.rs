@@ -1,0 +1,37 @@
+//! The tools that respool runs itself, and the policy in front of them.
+//!
+//! [`Sources`] are opened once from `[tools]`; [`Sources::select`] gives an agent its [`ToolSet`]. What is behind a set:
+//! `local` (files and commands of a workspace), `gateway` (OpenClaw's) and `mcp` (those of MCP servers).
+
+pub mod audit;
+pub mod config;
+pub mod contract;
+pub mod diff;
+mod environment;
+mod gateway;
+mod local;
+mod mcp;
+mod plain;
+mod policy;
+mod process;
+mod record;
+mod sandbox;
+mod set;
+mod source;
+mod sources;
+mod wanted;
+
+pub use audit::{AuditConfig, Caller};
+pub use config::{
+    GatewayConfig, LocalConfig, McpConfig, PolicyConfig, Rule, SandboxMode, ToolsConfig, Verdict,
+};
+pub use contract::{
+    Approver, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput, ToolSpec, Tools,
+};
+pub use local::named_subject;
+pub use mcp::{Prospect, ServerProblem};
+pub use policy::reach::{never_allowed, rule_for};
+pub use policy::{CommandPattern, idle_rules, plain_words};
+pub use sandbox::{Level, launch, level as sandbox_level};
+pub use set::ToolSet;
+pub use sources::{Sources, StricterPolicy};

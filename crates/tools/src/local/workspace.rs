@@ -1,0 +1,267 @@
+//! The directory that file tools cannot leave: neither by `..`, nor by a symlink, nor by one that is put there meanwhile
+//! (`cap-std` opens every file relative to the directory's own handle).
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use cap_std::fs::Dir;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::super::contract::ToolError;
+
+/// The workspace.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    /// Its path without symlinks.
+    pub(crate) root: PathBuf,
+    /// Its path as it was configured, absolute.
+    written: PathBuf,
+    pub(super) dir: Dir,
+    /// Files with several names are not opened: rules judge a file by its path, and it has others.
+    pub(crate) refuses_links: AtomicBool,
+}
+
+/// A path in the workspace, relative to it; `.` is the workspace itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// As it was written, without `..`.
+    pub(super) written: PathBuf,
+    /// Without symlinks, as far as it exists. All work is done on this.
+    pub(super) real: PathBuf,
+}
+
+impl Workspace {
+    /// Opens a directory.
+    ///
+    /// # Errors
+    /// When it is none, or cannot be opened.
+    pub(crate) fn open(path: &Path) -> Result<Self, String> {
+        let open = || {
+            let root = path.canonicalize()?;
+            let dir = Dir::open_ambient_dir(&root, cap_std::ambient_authority())?;
+            Ok(Self { written: std::path::absolute(path)?, root, dir, refuses_links: AtomicBool::default() })
+        };
+        open()
+            .map_err(|error: io::Error| format!("the workspace {} cannot be opened: {error}", path.display()))
+    }
+
+    /// Finds a path that was written relative to the workspace, or absolute and inside.
+    pub(super) fn place(&self, text: &str) -> Result<Place, ToolError> {
+        let outside = || {
+            let root = self.root.display();
+            ToolError::Failed(format!("{text} is outside the workspace {root}: use paths inside it"))
+        };
+        let path = Path::new(text);
+        let below = [&self.root, &self.written].into_iter().find_map(|root| path.strip_prefix(root).ok());
+        let written = without_dots(below.unwrap_or(path)).ok_or_else(outside)?;
+        if text.is_empty() || text.contains('\0') {
+            return Err(ToolError::Failed(format!("{text:?} is not a path")));
+        }
+        let real = self.real(&written).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => outside(),
+            _ => failure(text, &error),
+        })?;
+        Ok(Place { written, real })
+    }
+
+    /// Opens what is at a place, without following any symlink: there was none when it was judged.
+    pub(super) fn open_at(&self, place: &Place, flags: OFlags) -> Result<OwnedFd, ToolError> {
+        beneath(&self.dir, &place.real, flags).map_err(|error| not_opened(place, error))
+    }
+
+    /// The directory that a place is in, made if it is not there, and the place's name in it.
+    pub(super) fn parent<'a>(&self, place: &'a Place) -> Result<(Dir, &'a Path), ToolError> {
+        let failed = |error: Errno| not_opened(place, error);
+        let mut directory = beneath(&self.dir, Path::new("."), OFlags::DIRECTORY).map_err(failed)?;
+        let name = place.real.file_name().map(Path::new);
+        let name =
+            name.ok_or_else(|| ToolError::Failed(format!("{} is a directory", place.written.display())))?;
+        for part in place.real.parent().into_iter().flat_map(Path::components) {
+            match rustix::fs::mkdirat(&directory, part.as_os_str(), Mode::from_bits_retain(0o777)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(failed(error)),
+            }
+            directory = step(&directory, part.as_os_str(), OFlags::DIRECTORY).map_err(failed)?;
+        }
+        Ok((Dir::from_std_file(directory.into()), name))
+    }
+
+    /// The path without symlinks: of what exists, and the rest of the names as they are.
+    fn real(&self, path: &Path) -> io::Result<PathBuf> {
+        for ancestor in path.ancestors() {
+            let here = if ancestor.as_os_str().is_empty() { Path::new(".") } else { ancestor };
+            match self.dir.canonicalize(here) {
+                Ok(real) => {
+                    let rest = path.strip_prefix(ancestor).unwrap_or(Path::new(""));
+                    return Ok(dot_if_empty(real.components().chain(rest.components())));
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::NotFound, "the workspace is gone"))
+    }
+}
+
+/// Opens a path below a directory, and no symlink on the way.
+#[cfg(target_os = "linux")]
+fn beneath(directory: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    use rustix::fs::{ResolveFlags, openat2};
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let open = || openat2(&directory, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve);
+    // A rename somewhere else can make it give up.
+    let opened = (0..8).map(|_| open()).find(|opened| !matches!(opened, Err(Errno::AGAIN)));
+    match opened.unwrap_or(Err(Errno::AGAIN)) {
+        Err(Errno::NOSYS | Errno::PERM) => walk(directory, path, flags),
+        opened => opened,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn beneath(directory: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    walk(directory, path, flags)
+}
+
+/// The same, one part after the other, each beneath the handle of the one before.
+fn walk(directory: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let mut parts: Vec<Component<'_>> = path.components().collect();
+    let last = parts.pop().ok_or(Errno::NOENT)?;
+    let mut here = rustix::io::fcntl_dupfd_cloexec(&directory, 0)?;
+    for part in parts {
+        here = step(&here, part.as_os_str(), OFlags::DIRECTORY)?;
+    }
+    step(&here, last.as_os_str(), flags)
+}
+
+fn step(directory: &OwnedFd, part: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(directory, part, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn not_opened(place: &Place, error: Errno) -> ToolError {
+    match error {
+        Errno::LOOP | Errno::AGAIN | Errno::XDEV => changed(place),
+        error => failure(place.written.display(), &error.into()),
+    }
+}
+
+/// What was judged is not what is there.
+pub(super) fn changed(place: &Place) -> ToolError {
+    let path = place.written.display();
+    ToolError::Failed(format!("{path} became another file meanwhile; nothing was done"))
+}
+
+impl Place {
+    /// Both forms, for the policy.
+    pub(super) fn forms(&self) -> Vec<String> {
+        let mut forms = vec![self.written.display().to_string(), self.real.display().to_string()];
+        forms.dedup();
+        forms
+    }
+}
+
+/// Without `.` and `..`; `None` when that leads out, or for an absolute path.
+fn without_dots(path: &Path) -> Option<PathBuf> {
+    let mut parts = Vec::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::Normal(_) => parts.push(part),
+            Component::ParentDir => drop(parts.pop()?),
+            Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(dot_if_empty(parts))
+}
+
+fn dot_if_empty<'a>(parts: impl IntoIterator<Item = Component<'a>>) -> PathBuf {
+    let path: PathBuf = parts.into_iter().filter(|part| *part != Component::CurDir).collect();
+    if path.as_os_str().is_empty() { PathBuf::from(".") } else { path }
+}
+
+/// An I/O error, for the model.
+pub(super) fn failure(path: impl std::fmt::Display, error: &io::Error) -> ToolError {
+    ToolError::Failed(match error.kind() {
+        io::ErrorKind::NotFound => format!("{path} does not exist"),
+        io::ErrorKind::IsADirectory => format!("{path} is a directory"),
+        io::ErrorKind::NotADirectory => format!("{path}: a part of this path is a file, not a directory"),
+        io::ErrorKind::PermissionDenied => format!("{path}: permission denied"),
+        _ => format!("{path}: {error}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn workspace() -> (tempfile::TempDir, Workspace) {
+        let outer = tempfile::tempdir().unwrap();
+        let root = outer.path().join("work");
+        std::fs::create_dir_all(root.join("src/deep")).unwrap();
+        std::fs::write(root.join("src/a"), "a").unwrap();
+        std::fs::write(outer.path().join("secret"), "s").unwrap();
+        symlink("src", root.join("link")).unwrap();
+        symlink("..", root.join("up")).unwrap();
+        symlink("../secret", root.join("out")).unwrap();
+        symlink("/etc/passwd", root.join("absolute")).unwrap();
+        symlink("nothing", root.join("dangling")).unwrap();
+        symlink("loop", root.join("loop")).unwrap();
+        let opened = Workspace::open(&root).unwrap();
+        (outer, opened)
+    }
+
+    #[test]
+    fn paths_are_found_inside_and_refused_outside() {
+        let (_outer, workspace) = workspace();
+        let check = |text: &str, expected: Option<(&str, &str)>| {
+            let found = workspace.place(text).ok();
+            let expected =
+                expected.map(|(written, real)| Place { written: written.into(), real: real.into() });
+            assert_eq!(found, expected, "{text}");
+        };
+        check("src/a", Some(("src/a", "src/a")));
+        check("./src//deep/../a", Some(("src/a", "src/a")));
+        check(".", Some((".", ".")));
+        check("src/..", Some((".", ".")));
+        check(&workspace.root.join("src/a").display().to_string(), Some(("src/a", "src/a")));
+        check(&workspace.root.display().to_string(), Some((".", ".")));
+        check("link/a", Some(("link/a", "src/a")));
+        check("link/new/file", Some(("link/new/file", "src/new/file")));
+        check("dangling", Some(("dangling", "dangling")));
+        check("link/../src/a", Some(("src/a", "src/a")));
+        for text in [
+            "..",
+            "../secret",
+            "src/../../secret",
+            "/etc/passwd",
+            "up/secret",
+            "up",
+            "out",
+            "absolute",
+            "~/x/../..",
+            "",
+            "a\0b",
+            "src/a/b",
+            "loop",
+        ] {
+            check(text, if text == "~/x/../.." { Some((".", ".")) } else { None });
+        }
+        check(&format!("{}/../secret", workspace.root.display()), None);
+    }
+
+    #[test]
+    fn a_workspace_by_a_symlink_knows_both_its_names() {
+        let outer = tempfile::tempdir().unwrap();
+        std::fs::create_dir(outer.path().join("real")).unwrap();
+        symlink("real", outer.path().join("alias")).unwrap();
+        let workspace = Workspace::open(&outer.path().join("alias")).unwrap();
+        for name in ["alias", "real"] {
+            let text = outer.path().canonicalize().unwrap().join(name).join("x").display().to_string();
+            assert_eq!(workspace.place(&text).unwrap().real, Path::new("x"), "{text}");
+        }
+    }
+}

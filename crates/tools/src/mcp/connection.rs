@@ -1,0 +1,238 @@
+//! Keeping one MCP server up: start, list its tools, list them again when they change, start again when it dies.
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+use reqwest::redirect::Policy;
+use rmcp::ServiceExt as _;
+use rmcp::model::{ClientCapabilities, ClientConfig, Implementation, Tool};
+use rmcp::service::{NotificationContext, Peer, RoleClient, RunningService};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use tokio::io::AsyncReadExt as _;
+use tokio::process::{Child, ChildStderr};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::super::config::McpConfig;
+use super::super::environment::Passing;
+use super::super::process::{AbortOnDrop, Group, command};
+use http_client::client_for;
+
+/// A program that comes from a registry may have to be fetched first.
+const START: Duration = Duration::from_mins(1);
+const LIST: Duration = Duration::from_secs(30);
+/// The pause before the next start doubles from the first to the second.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
+/// A server that ran this long is started again at once.
+const STABLE: Duration = Duration::from_secs(30);
+/// How much is kept of what a server writes to standard error.
+const COMPLAINT: usize = 2_000;
+const REDIRECTS: usize = 10;
+
+/// How a server is.
+#[derive(Clone)]
+pub(super) enum State {
+    Starting,
+    Up(Up),
+    /// With the tools that it listed last.
+    Down(Problem, Arc<Vec<Tool>>),
+}
+
+impl State {
+    /// The tools that the server listed last.
+    pub(super) fn tools(&self) -> Arc<Vec<Tool>> {
+        match self {
+            Self::Starting => Arc::default(),
+            Self::Up(Up { tools, .. }) | Self::Down(_, tools) => Arc::clone(tools),
+        }
+    }
+}
+
+/// A connection and the tools at its other end.
+#[derive(Clone)]
+pub(super) struct Up {
+    pub(super) peer: Peer<RoleClient>,
+    pub(super) tools: Arc<Vec<Tool>>,
+}
+
+/// Why a server is not up.
+#[derive(Clone, Debug)]
+pub(super) struct Problem {
+    pub(super) text: String,
+    /// Starting it again will not help.
+    pub(super) is_final: bool,
+}
+
+impl Problem {
+    fn of(text: impl Into<String>) -> Self {
+        Self { text: text.into(), is_final: false }
+    }
+}
+
+struct Connection {
+    service: RunningService<RoleClient, Listener>,
+    changed: Arc<Notify>,
+    process: Option<Process>,
+}
+
+struct Process {
+    child: Child,
+    complaint: Arc<Mutex<Vec<u8>>>,
+    _group: Group,
+    _reader: AbortOnDrop,
+}
+
+/// Receives what a server sends on its own account.
+struct Listener(Arc<Notify>);
+
+impl rmcp::ClientHandler for Listener {
+    fn get_info(&self) -> ClientConfig {
+        ClientConfig::new(
+            ClientCapabilities::default(),
+            Implementation::new("respool", env!("CARGO_PKG_VERSION")),
+        )
+    }
+
+    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.0.notify_one();
+    }
+}
+
+/// Keeps a server up for as long as this runs.
+pub(super) async fn supervise(name: String, config: McpConfig, state: watch::Sender<State>) {
+    let mut pause = PAUSE.0;
+    loop {
+        let begun = Instant::now();
+        let connected = timeout(START, connect(&config)).await;
+        let problem = match connected.unwrap_or_else(|_| Err(Problem::of("it did not start within a minute")))
+        {
+            Ok(connection) => serve(connection, &state).await,
+            Err(problem) => problem,
+        };
+        tracing::warn!(server = name, problem = problem.text, "an MCP server is down");
+        state.send_modify(|state| *state = State::Down(problem, state.tools()));
+        if begun.elapsed() > STABLE {
+            pause = PAUSE.0;
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(PAUSE.1);
+    }
+}
+
+/// Serves until the connection ends, and says why it did.
+async fn serve(connection: Connection, state: &watch::Sender<State>) -> Problem {
+    let Connection { service, changed, mut process } = connection;
+    let peer = service.peer().clone();
+    let ended = service.waiting();
+    tokio::pin!(ended);
+    loop {
+        match timeout(LIST, peer.list_all_tools()).await {
+            Ok(Ok(tools)) => state.send_replace(State::Up(Up { peer: peer.clone(), tools: Arc::new(tools) })),
+            Ok(Err(error)) => return Problem::of(format!("it does not list its tools: {error}")),
+            Err(_) => return Problem::of("it does not list its tools within 30 s"),
+        };
+        tokio::select! {
+            _ = &mut ended => return Problem::of("it closed the connection"),
+            status = ended_process(&mut process) => return Problem::of(format!("it ended ({status})")),
+            // Many changes in a row are one.
+            () = changed.notified() => sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+async fn ended_process(process: &mut Option<Process>) -> String {
+    let Some(process) = process else { return std::future::pending().await };
+    process.child.wait().await.map_or_else(|error| error.to_string(), |status| status.to_string())
+}
+
+async fn connect(config: &McpConfig) -> Result<Connection, Problem> {
+    match (&config.command, &config.url) {
+        (Some(program), _) => connect_program(program, config).await,
+        (None, Some(url)) => connect_url(url, config).await,
+        (None, None) => Err(Problem { text: "it has neither a command nor a url".into(), is_final: true }),
+    }
+}
+
+async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection, Problem> {
+    let cannot = |error: std::io::Error| Problem {
+        text: format!("{program} cannot be started: {error}"),
+        is_final: matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied),
+    };
+    let mut command = command(program, &Passing::default()).map_err(cannot)?;
+    let own = config.env.iter().map(|(name, value)| (name, value.expose()));
+    command.args(&config.args).envs(own);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(cannot)?;
+    let group = Group::of(&child);
+    let (Some(input), Some(output), Some(errors)) =
+        (child.stdin.take(), child.stdout.take(), child.stderr.take())
+    else {
+        return Err(Problem::of("it has no standard input and output"));
+    };
+    let complaint = Arc::default();
+    let reader = AbortOnDrop(tokio::spawn(keep_tail(errors, Arc::clone(&complaint))));
+    let mut process = Process { child, complaint, _group: group, _reader: reader };
+    let changed = Arc::new(Notify::new());
+    match Listener(Arc::clone(&changed)).serve((output, input)).await {
+        Ok(service) => Ok(Connection { service, changed, process: Some(process) }),
+        Err(error) => Err(process.explain(&error.to_string()).await),
+    }
+}
+
+async fn connect_url(url: &str, config: &McpConfig) -> Result<Connection, Problem> {
+    let mut headers = HashMap::new();
+    for (name, value) in &config.headers {
+        let wrong = |()| Problem { text: format!("the header {name} cannot be sent"), is_final: true };
+        let value = HeaderValue::from_str(value.expose()).map_err(|_| ()).map_err(wrong)?;
+        headers.insert(HeaderName::try_from(name).map_err(|_| ()).map_err(wrong)?, value);
+    }
+    let settings = StreamableHttpClientTransportConfig::with_uri(url).custom_headers(headers);
+    // The crate's own client panics where there are no certificates.
+    let builder = reqwest::Client::builder().pool_max_idle_per_host(0).redirect(same_origin());
+    let client = client_for(url, builder).map_err(|text| Problem { text, is_final: true })?;
+    let transport = StreamableHttpClientTransport::with_client(client, settings);
+    let changed = Arc::new(Notify::new());
+    let service = Listener(Arc::clone(&changed)).serve(transport).await;
+    let service = service.map_err(|error| Problem::of(format!("{url} cannot be used: {error}")))?;
+    Ok(Connection { service, changed, process: None })
+}
+
+/// Follows a server to another path of its own, with the same method. The headers are for no other host.
+fn same_origin() -> Policy {
+    Policy::custom(|attempt| {
+        let is_same =
+            attempt.previous().first().is_some_and(|first| first.origin() == attempt.url().origin());
+        match attempt.status().as_u16() {
+            307 | 308 if is_same && attempt.previous().len() <= REDIRECTS => attempt.follow(),
+            _ => attempt.stop(),
+        }
+    })
+}
+
+impl Process {
+    /// Why it did not start, with its own last words.
+    async fn explain(&mut self, error: &str) -> Problem {
+        let status = timeout(Duration::from_millis(500), self.child.wait()).await;
+        let ended = status.ok().and_then(Result::ok).map(|status| format!(" ({status})")).unwrap_or_default();
+        let complaint = self.complaint.lock().map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned());
+        let complaint =
+            complaint.ok().filter(|text| !text.is_empty()).map(|text| format!("; it said: {text}"));
+        Problem::of(format!("it did not start: {error}{ended}{}", complaint.unwrap_or_default()))
+    }
+}
+
+async fn keep_tail(mut errors: ChildStderr, tail: Arc<Mutex<Vec<u8>>>) {
+    let mut buffer = [0; 1024];
+    while let Ok(count @ 1..) = errors.read(&mut buffer).await {
+        if let Ok(mut tail) = tail.lock() {
+            tail.extend_from_slice(&buffer[..count]);
+            let surplus = tail.len().saturating_sub(COMPLAINT);
+            tail.drain(..surplus);
+        }
+    }
+}

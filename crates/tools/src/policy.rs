@@ -1,0 +1,246 @@
+//! What the policy says to a call: the first rule that matches decides, then the default. Pure.
+//!
+//! The two kinds of rules are read in opposite ways, each towards safety. An `allow` needs *everything* the call touches
+//! to match and whatever cannot be read never does; a `deny` or `ask` needs only *something* to match. What a call touches
+//! is its [`Subject`]; making one is up to the source of the tool, and [`foreign`] does it for tools of other servers.
+//! Used by the gate in `set.rs`; this is no sandbox: it reads a command, it does not run it.
+
+mod command;
+pub(super) mod foreign;
+pub(super) mod held;
+mod pattern;
+pub(super) mod reach;
+mod shell;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::config::{PolicyConfig, Rule, Verdict};
+use super::contract::Target;
+pub(super) use command::Plan;
+pub use command::{CommandPattern, plain_words};
+use pattern::{HostPattern, PathPattern, wildcard};
+use regex::Regex;
+use wire::units::Unusable;
+
+/// What a call touches, as far as rules can speak of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Subject {
+    /// The tool's names: the one the model calls, and those in the configuration.
+    pub(super) names: Vec<String>,
+    /// Command lines.
+    pub(super) commands: Vec<String>,
+    /// Paths: relative to the workspace and without `..` when inside, else absolute. A path behind a symlink is here as
+    /// it was written and as it is.
+    pub(super) paths: Vec<String>,
+    /// Hosts of URLs; `None` for a URL that different readers might read differently.
+    pub(super) hosts: Vec<Option<String>>,
+    /// Text of a foreign tool's arguments of which it is not clear what it names, by the argument's name. An `allow` with a
+    /// pattern does not speak of it.
+    pub(super) unclear: Vec<(String, String)>,
+    /// False when respool does not know the tool or what it is asked to do: then the default `allow` is an `ask`.
+    pub(super) is_known: bool,
+    /// The tool is new, or another one than before: an `allow` becomes an `ask`. Says why, for people.
+    pub(super) changed: Option<String>,
+    /// The same for people.
+    pub(super) target: Target,
+}
+
+/// `[tools.policy]`, ready to judge.
+#[derive(Debug)]
+pub(super) struct Policy {
+    default: Verdict,
+    rules: Vec<Compiled>,
+}
+
+#[derive(Debug)]
+struct Compiled {
+    tool: Option<Regex>,
+    /// It has no pattern but the tool's: an `allow` lets everything pass.
+    speaks_of_everything: bool,
+    command: Option<CommandPattern>,
+    path: Option<PathPattern>,
+    host: Option<HostPattern>,
+    free_text: Vec<String>,
+    then: Verdict,
+}
+
+/// A verdict and where it comes from, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Judgement {
+    pub(super) verdict: Verdict,
+    pub(super) source: String,
+    /// How the command is to be run that a pattern allows.
+    pub(super) plan: Option<Plan>,
+    /// No rule matches: it is the default.
+    pub(super) is_by_default: bool,
+}
+
+impl Policy {
+    /// Compiles the rules. Path patterns below `workspace` mean the same as relative ones.
+    ///
+    /// # Errors
+    /// Names the rules whose pattern is too large.
+    pub(super) fn new(config: &PolicyConfig, workspace: Option<&Path>) -> Result<Self, Vec<Unusable>> {
+        let (mut rules, mut problems) = (Vec::new(), Vec::new());
+        for (index, rule) in config.rule.iter().enumerate() {
+            match Compiled::new(rule, workspace) {
+                Ok(rule) => rules.push(rule),
+                Err(why) => problems.push(Unusable::new(
+                    &["tools", "policy", "rule", &index.to_string()],
+                    format!("a pattern cannot be used: {why}"),
+                )),
+            }
+        }
+        if problems.is_empty() { Ok(Self { default: config.default, rules }) } else { Err(problems) }
+    }
+
+    pub(super) fn judge(&self, subject: &Subject) -> Judgement {
+        let judged = self.judge_by_rules(subject);
+        match (&subject.changed, judged.verdict) {
+            (Some(why), Verdict::Allow) => {
+                let source = format!("{} allows this tool, but {why}, so respool", judged.source);
+                Judgement { verdict: Verdict::Ask, source, plan: None, ..judged }
+            }
+            _ => judged,
+        }
+    }
+
+    fn judge_by_rules(&self, subject: &Subject) -> Judgement {
+        let judgement = |verdict, source: &str| Judgement {
+            verdict,
+            source: source.to_owned(),
+            plan: None,
+            is_by_default: true,
+        };
+        if let Some((index, rule)) = self.rules.iter().enumerate().find(|(_, rule)| rule.matches(subject)) {
+            let source = format!("rule {} of tools.policy", index + 1);
+            let plan = rule.plan(subject);
+            return Judgement { plan, is_by_default: false, ..judgement(rule.then, &source) };
+        }
+        if self.default == Verdict::Allow && !subject.is_known {
+            return judgement(Verdict::Ask, "no rule names this operation, and respool does not know it");
+        }
+        let judged = judgement(self.default, "tools.policy.default");
+        match self.unspoken(subject) {
+            Some(why) => Judgement { source: format!("{} ({why})", judged.source), ..judged },
+            None => judged,
+        }
+    }
+
+    /// True when a rule that names this tool asks, whatever else it looks at. A rule before it that decides every call of the tool holds.
+    pub(super) fn asks_before(&self, names: &[String]) -> bool {
+        let speaks_of = |rule: &&Compiled| match &rule.tool {
+            Some(tool) => names.iter().any(|name| tool.is_match(name)),
+            None => rule.speaks_of_everything,
+        };
+        let mut rules = self.rules.iter().filter(speaks_of);
+        rules
+            .find(|rule| rule.then == Verdict::Ask || rule.speaks_of_everything)
+            .is_some_and(|rule| rule.then == Verdict::Ask)
+    }
+
+    /// True when some rule has a pattern for paths, so that a file's other names matter.
+    pub(super) fn judges_paths(&self) -> bool {
+        self.rules.iter().any(|rule| rule.path.is_some())
+    }
+
+    /// Which rule would have allowed it, had it spoken of every argument.
+    fn unspoken(&self, subject: &Subject) -> Option<String> {
+        let clear = Subject { unclear: Vec::new(), ..subject.clone() };
+        let allows = |rule: &Compiled| rule.then == Verdict::Allow && rule.matches(&clear);
+        let index = self.rules.iter().position(allows)?;
+        let names: BTreeSet<String> = subject.unclear.iter().map(|(name, _)| format!("`{name}`")).collect();
+        let names: Vec<String> = names.into_iter().collect();
+        Some(format!(
+            "rule {} has patterns, and none of them speaks of {}: if that is harmless text, list it in the rule's \
+             `free_text`",
+            index + 1,
+            names.join(", ")
+        ))
+    }
+}
+
+impl Compiled {
+    fn new(rule: &Rule, workspace: Option<&Path>) -> Result<Self, regex::Error> {
+        Ok(Self {
+            tool: rule.tool.as_deref().map(wildcard).transpose()?,
+            speaks_of_everything: speaks_of_everything(rule),
+            command: rule.command.as_deref().map(CommandPattern::new).transpose()?,
+            path: rule.path.as_deref().map(|path| PathPattern::new(path, workspace)).transpose()?,
+            host: rule.host.as_deref().map(HostPattern::new).transpose()?,
+            free_text: rule.free_text.clone(),
+            then: rule.then,
+        })
+    }
+
+    fn matches(&self, subject: &Subject) -> bool {
+        let named =
+            self.tool.as_ref().is_none_or(|tool| subject.names.iter().any(|name| tool.is_match(name)));
+        named && if self.then == Verdict::Allow { self.covers(subject) } else { self.touches(subject) }
+    }
+
+    /// For `allow`: every pattern has something to match and matches all of it, and nothing is left over.
+    fn covers(&self, subject: &Subject) -> bool {
+        let open = self.speaks_of_everything;
+        let is_free = |(name, _): &(String, String)| self.free_text.contains(name);
+        every(self.command.as_ref(), &subject.commands, open, |pattern, command| pattern.allows(command))
+            && every(self.path.as_ref(), &subject.paths, open, |pattern, path| pattern.allows(path))
+            && every(self.host.as_ref(), &subject.hosts, open, |pattern, host| {
+                host.as_deref().is_some_and(|host| pattern.matches(host))
+            })
+            && (open || subject.unclear.iter().all(is_free))
+    }
+
+    /// For `deny` and `ask`: every pattern matches something, also what only might be a command, a path or a host.
+    fn touches(&self, subject: &Subject) -> bool {
+        let texts: Vec<String> = subject.unclear.iter().map(|(_, text)| text.clone()).collect();
+        let commands = [&subject.commands[..], &texts].concat();
+        let paths = [&subject.paths[..], &texts].concat();
+        let hosts = texts.iter().filter_map(|text| pattern::host_of(&format!("http://{text}"))).map(Some);
+        let hosts: Vec<Option<String>> = subject.hosts.iter().cloned().chain(hosts).collect();
+        let unclear_or_matching = |pattern: &HostPattern, host: &Option<String>| {
+            host.as_deref().is_none_or(|host| pattern.matches(host))
+        };
+        some(self.command.as_ref(), &commands, |pattern, command| pattern.touches(command))
+            && some(self.path.as_ref(), &paths, |pattern, path| pattern.touches(path))
+            && some(self.host.as_ref(), &hosts, unclear_or_matching)
+    }
+
+    /// How the command runs that this rule's pattern allows.
+    fn plan(&self, subject: &Subject) -> Option<Plan> {
+        let pattern = self.command.as_ref().filter(|_| self.then == Verdict::Allow)?;
+        pattern.plan(subject.commands.first()?)
+    }
+}
+
+/// True for a rule without a pattern. An `allow` with one must have one for everything the call touches, so that
+/// `path = "src/**"` does not let a shell run, nor a `uri` beside the path pass.
+fn speaks_of_everything(rule: &Rule) -> bool {
+    rule.command.is_none() && rule.path.is_none() && rule.host.is_none()
+}
+
+/// The rules (counted from 1) that are meant to allow commands and cannot: their pattern is not one that respool can read.
+pub fn idle_rules(policy: &PolicyConfig) -> Vec<usize> {
+    let is_idle = |rule: &Rule| {
+        let pattern =
+            rule.command.as_deref().filter(|_| rule.then == Verdict::Allow).map(CommandPattern::new);
+        pattern.is_some_and(|pattern| pattern.is_ok_and(|pattern| !pattern.can_allow()))
+    };
+    let rules = policy.rule.iter().enumerate().filter(|(_, rule)| is_idle(rule));
+    rules.map(|(index, _)| index + 1).collect()
+}
+
+fn every<P, S>(pattern: Option<&P>, subjects: &[S], open: bool, matches: impl Fn(&P, &S) -> bool) -> bool {
+    match pattern {
+        Some(pattern) => !subjects.is_empty() && subjects.iter().all(|subject| matches(pattern, subject)),
+        None => open || subjects.is_empty(),
+    }
+}
+
+fn some<P, S>(pattern: Option<&P>, subjects: &[S], matches: impl Fn(&P, &S) -> bool) -> bool {
+    pattern.is_none_or(|pattern| subjects.iter().any(|subject| matches(pattern, subject)))
+}
+
+#[cfg(test)]
+mod tests;

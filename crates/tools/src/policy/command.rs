@@ -1,0 +1,199 @@
+//! Patterns for shell commands. A pattern without operators allows only a *simple* command: `git *` is not `git status; rm`.
+//!
+//! What a pattern allows is run as it was read ([`Plan`]): a simple command without any shell, one with the pattern's own
+//! operators by a shell that gets nothing but quoted words, and programs instead of its builtins. The shell's own `printf`,
+//! `test` and `[` evaluate their arguments.
+
+use regex::Regex;
+
+use super::pattern::starred;
+use super::shell::{Line, OPERATORS, Part, Word, joined, read};
+
+/// A pattern for command lines; `*` is any text, but never an operator.
+#[derive(Debug)]
+pub struct CommandPattern {
+    text: String,
+    /// The pattern between its operators, and those operators; `None` when it cannot be read.
+    parts: Option<(Vec<Regex>, Vec<char>)>,
+    /// Finds it at the start of any word, to the end.
+    anywhere: Regex,
+}
+
+/// Runs a program and never a builtin, with the variables that are set before it.
+const ENV: &str = "/usr/bin/env";
+
+/// How a command is to be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// A program with its arguments, without a shell.
+    Program(Vec<String>),
+    /// A text for a shell.
+    Shell(String),
+}
+
+impl CommandPattern {
+    /// Reads a pattern.
+    ///
+    /// # Errors
+    /// When it is too large.
+    pub fn new(pattern: &str) -> Result<Self, regex::Error> {
+        let text = plain_ending(pattern).to_owned();
+        let parts = match read(&text).filter(is_runnable) {
+            Some(line) => {
+                let parts: Result<_, _> = line.parts.iter().map(expression).collect();
+                Some((parts?, line.operators))
+            }
+            None => None,
+        };
+        let words = starred(&text).replace(' ', r"\s+");
+        let anywhere = Regex::new(&format!(r#"(?s)(?:^|[\s"'`/(=]){words}[\s"')`]*$"#))?;
+        Ok(Self { text, parts, anywhere })
+    }
+
+    /// True for a pattern that could allow something: one that can be read, or that spells a whole command.
+    pub(super) fn can_allow(&self) -> bool {
+        self.parts.is_some() || !self.text.contains('*')
+    }
+
+    /// For `allow`: the same operators in the same order, with matching words between them; or the very text of the pattern.
+    pub fn allows(&self, command: &str) -> bool {
+        self.plan(command).is_some()
+    }
+
+    /// How a command that this pattern allows is run; `None` when it does not allow it.
+    pub(crate) fn plan(&self, command: &str) -> Option<Plan> {
+        let command = plain_ending(command);
+        if !self.text.contains('*') && self.text == command {
+            return Some(Plan::Shell(command.to_owned()));
+        }
+        let (patterns, operators) = self.parts.as_ref()?;
+        let line = read(command).filter(is_runnable).filter(|line| line.operators == *operators)?;
+        let fits = patterns.iter().zip(&line.parts).all(|(pattern, part)| pattern.is_match(&part.text()));
+        fits.then(|| plan(&line))
+    }
+
+    /// For `deny` and `ask`: it begins at any word of any part, also inside quotes and with quotes taken away.
+    pub(super) fn touches(&self, command: &str) -> bool {
+        let unquoted: String = command.chars().filter(|c| !matches!(c, '"' | '\'' | '\\')).collect();
+        [command, &unquoted].iter().any(|text| {
+            let parts = text.split(|c| OPERATORS.contains(&c) || matches!(c, '`' | '$' | '{' | '}'));
+            self.anywhere.is_match(text.trim())
+                || parts.into_iter().any(|part| self.anywhere.is_match(part.trim()))
+        })
+    }
+}
+
+/// The words of a command that is one program with its arguments: no operators but `2>&1` at the end, nothing that a shell
+/// would expand or evaluate, no variables set before it. `None` for any other.
+pub fn plain_words(command: &str) -> Option<Vec<String>> {
+    match read(plain_ending(command)).filter(is_runnable).map(|line| plan(&line))? {
+        Plan::Program(words) if words.first().is_some_and(|first| first != ENV) => Some(words),
+        _ => None,
+    }
+}
+
+/// Without `2>&1` at the end, which changes nothing: both outputs are read as one anyway.
+fn plain_ending(command: &str) -> &str {
+    let command = command.trim();
+    command.strip_suffix(" 2>&1").unwrap_or(command).trim_end()
+}
+
+/// The expression for the words of one part: a bare `*` is any text, a quoted one stays within its word.
+fn expression(part: &Part) -> Result<Regex, regex::Error> {
+    let words: Vec<String> = part.words.iter().map(word_expression).collect();
+    Regex::new(&format!("(?s)^{}$", words.join(" ")))
+}
+
+fn word_expression(word: &Word) -> String {
+    let (mut out, mut from) = (String::new(), 0);
+    for (at, is_quoted) in &word.stars {
+        out.push_str(&regex::escape(&joined(&word.text[from..*at])));
+        out.push_str(if *is_quoted { "[^ ]*" } else { ".*" });
+        from = at + 1;
+    }
+    out + &regex::escape(&joined(&word.text[from..]))
+}
+
+/// What stands before a part.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Position {
+    /// A program begins here.
+    Program,
+    /// A file, or the number of an open one.
+    Target,
+}
+
+fn position(line: &Line, index: usize) -> Position {
+    let is_redirection = |c: char| matches!(c, '<' | '>');
+    let Some(last) = index.checked_sub(1) else { return Position::Program };
+    let before = |at: usize| at.checked_sub(1).map(|before| line.operators[before]);
+    match line.operators[last] {
+        c if is_redirection(c) => Position::Target,
+        // `>&` and `>|` are one operator each.
+        '&' | '|' if before(last).is_some_and(is_redirection) && line.parts[last] == Part::default() => {
+            Position::Target
+        }
+        _ => Position::Program,
+    }
+}
+
+/// True when each program is a plain word and nothing begins that only a shell could run: subshells, here documents.
+fn is_runnable(line: &Line) -> bool {
+    let adjacent =
+        |at: usize| line.operators.get(at) == Some(&'<') && line.operators.get(at + 1) == Some(&'<');
+    let is_plain = |(index, part): (usize, &Part)| match (position(line, index), part.words.first()) {
+        (_, None) => true,
+        (Position::Target, Some(_)) => part.words.len() == 1,
+        (Position::Program, Some(_)) => program(part).is_some_and(is_program),
+    };
+    !line.operators.iter().any(|c| matches!(c, '(' | ')'))
+        && !(0..line.operators.len()).any(adjacent)
+        && line.parts.iter().enumerate().all(is_plain)
+}
+
+/// The word that names the program: the first that sets no variable.
+fn program(part: &Part) -> Option<&Word> {
+    part.words.iter().find(|word| !is_assignment(word))
+}
+
+fn is_assignment(word: &Word) -> bool {
+    word.source.split_once('=').is_some_and(|(name, _)| {
+        !name.is_empty() && name.chars().all(|c| c == '_' || c.is_ascii_alphanumeric())
+    })
+}
+
+/// A pattern's program may hold a `*`.
+fn is_program(word: &Word) -> bool {
+    let other_than_star = |c: char| "?[]{}~=!".contains(c);
+    !word.is_quoted && !word.text.contains(other_than_star)
+}
+
+fn plan(line: &Line) -> Plan {
+    let words = || line.parts.iter().flat_map(|part| &part.words);
+    if line.operators.is_empty() && !words().any(|word| word.expands) {
+        let sets_variables = words().next().is_some_and(is_assignment);
+        let env = if sets_variables { &[ENV, "--"][..] } else { &[] };
+        let words = words().map(|word| word.text.clone());
+        return Plan::Program(env.iter().map(|word| (*word).to_owned()).chain(words).collect());
+    }
+    let mut script = String::new();
+    for (index, part) in line.parts.iter().enumerate() {
+        if index > 0 {
+            script.push(line.operators[index - 1]);
+        }
+        script.push_str(&source(part, position(line, index)));
+    }
+    Plan::Shell(script)
+}
+
+fn source(part: &Part, position: Position) -> String {
+    let words: Vec<&str> = part.words.iter().map(|word| word.source.as_str()).collect();
+    let space = |is_there: bool| if is_there { " " } else { "" };
+    if words.is_empty() {
+        return space(part.space_before || part.space_after).to_owned();
+    }
+    // No program can change the shell's directory; all others are programs, also where the shell has a builtin.
+    let is_bare = position == Position::Target || words[0] == "cd";
+    let env = if is_bare { String::new() } else { format!("{ENV} -- ") };
+    format!("{}{env}{}{}", space(part.space_before), words.join(" "), space(part.space_after))
+}

@@ -1,0 +1,260 @@
+//! The tools of one agent, of all origins, with the policy in front. This is the only way to run a tool: a source runs a
+//! call only with a [`Permit`], and permits are made here alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+
+use super::config::{ToolsConfig, Verdict};
+use super::contract::{Approver, Invocation, Question, QuestionKind, ToolError, ToolOutput, ToolSpec, Tools};
+use super::plain::plain;
+use super::policy::held::{HeldPolicy, Policies};
+use super::policy::{Judgement, Plan, Subject};
+use super::record::Record;
+use super::source::{Offer, Source};
+use super::wanted::{Wanted, for_name};
+use wire::visible::visible;
+
+/// The policy's consent to one call.
+#[derive(Clone)]
+pub(super) struct Permit {
+    policy: Arc<Policies>,
+    subject: Subject,
+    consent: Consent,
+}
+
+/// What was said to a call.
+#[derive(Clone)]
+struct Consent {
+    verdict: Verdict,
+    /// How its command is to be run, when a pattern allows it.
+    plan: Option<Plan>,
+}
+
+impl Permit {
+    /// How the command is to be run; `None`: as it was written.
+    pub(super) fn plan(&self) -> Option<&Plan> {
+        self.consent.plan.as_ref()
+    }
+
+    /// True when these are the paths that were judged.
+    pub(super) fn judged(&self, paths: &[String]) -> bool {
+        self.subject.paths == paths
+    }
+
+    /// True when the consent holds for this path too, as for a file below a directory that is searched.
+    pub(super) fn covers(&self, path: &str) -> bool {
+        let subject = Subject { paths: vec![path.to_owned()], ..self.subject.clone() };
+        match self.policy.judge(&subject).verdict {
+            Verdict::Allow => true,
+            Verdict::Ask => self.consent.verdict == Verdict::Ask,
+            Verdict::Deny => false,
+        }
+    }
+}
+
+/// The tools of one agent.
+pub struct ToolSet {
+    pub(super) policy: Arc<HeldPolicy>,
+    pub(super) config: Arc<ToolsConfig>,
+    /// Each with the names that are wanted of it.
+    pub(super) sources: Vec<(Arc<dyn Source>, Wanted)>,
+}
+
+impl ToolSet {
+    /// Everything on offer, each under a name of its own.
+    fn offers(&self) -> Vec<(&Arc<dyn Source>, Offer)> {
+        let mut names = BTreeSet::new();
+        let wanted = self.sources.iter().flat_map(|(source, wanted)| {
+            let offers = source.offers().into_iter().filter(|offer| wanted.holds(&offer.name));
+            offers.map(move |offer| (source, offer))
+        });
+        wanted.filter(|(_, offer)| names.insert(offer.spec.name.clone())).collect()
+    }
+
+    /// The set itself, unless two of its tools have the same name.
+    ///
+    /// # Errors
+    /// The names that two tools have.
+    pub(super) fn without_doubles(self) -> Result<Self, Vec<String>> {
+        let mut seen = BTreeMap::new();
+        let mut problems = Vec::new();
+        let offers = self.sources.iter().flat_map(|(source, wanted)| {
+            source.offers().into_iter().filter(|offer| wanted.holds(&offer.name))
+        });
+        for Offer { spec, name } in offers {
+            if let Some(other) = seen.insert(spec.name.clone(), name.clone()).filter(|other| *other != name) {
+                problems
+                    .push(format!("{other:?} and {name:?} are both called {:?}; leave one out", spec.name));
+            }
+        }
+        if problems.is_empty() { Ok(self) } else { Err(problems) }
+    }
+
+    /// The tool that has this name in the configuration (`mcp:files/read_file`), as a model sees it.
+    pub fn configured(&self, name: &str) -> Option<ToolSpec> {
+        let found = self.offers().into_iter().find(|(_, offer)| offer.name == name);
+        found.map(|(_, offer)| self.with_settings(offer))
+    }
+
+    /// All tools by the names that they have in the configuration, as a model sees them.
+    pub fn all_configured(&self) -> BTreeMap<String, ToolSpec> {
+        let mut all = BTreeMap::new();
+        for (_, offer) in self.offers() {
+            all.entry(offer.name.clone()).or_insert_with(|| self.with_settings(offer));
+        }
+        all
+    }
+
+    /// True when a rule of the policy wants somebody to be asked before calls of this tool, by its name in the configuration, or by the one
+    /// that the model calls.
+    pub fn asks_before(&self, name: &str, called: Option<&str>) -> bool {
+        let names: Vec<String> = [Some(name), called].into_iter().flatten().map(str::to_owned).collect();
+        self.policy.now().asks_before(&names)
+    }
+
+    fn with_settings(&self, offer: Offer) -> ToolSpec {
+        let Offer { mut spec, name } = offer;
+        spec.timeout = for_name(&self.config.timeouts, &name).copied().or(spec.timeout);
+        spec.result_limit =
+            for_name(&self.config.result_limits, &name).map(|size| size.bytes()).or(spec.result_limit);
+        spec
+    }
+
+    async fn guarded(
+        &self,
+        invocation: &Invocation,
+        approver: Option<&dyn Approver>,
+    ) -> Result<ToolOutput, ToolError> {
+        let (source, offer) = self.offered(&invocation.name).await?;
+        let subject = source.subject(&offer, &invocation.arguments).await?;
+        let mut record = Record::new(&self.config, invocation, &offer);
+        if let Some(approver) = approver.filter(|approver| approver.consented().is_some()) {
+            record.approved_by(approver);
+        }
+        let policy = self.policy.now();
+        let judgement = policy.judge(&subject);
+        let consent =
+            self.consent(source.as_ref(), &subject, judgement, (invocation, approver), &mut record).await;
+        let consent = match consent {
+            Ok(consent) => consent,
+            Err(no) => {
+                record.refused().await;
+                return Err(no);
+            }
+        };
+        if let Some(approver) = approver {
+            approver.permitted(&subject.target).await;
+        }
+        let permit = Permit { policy, subject, consent };
+        record.begun().await;
+        let result = source.run(invocation, permit, approver).await;
+        record.ended(&result).await;
+        result
+    }
+
+    /// The tool of this name and where it comes from. A server that has not listed its tools yet is waited for a moment.
+    async fn offered(&self, name: &str) -> Result<(Arc<dyn Source>, Offer), ToolError> {
+        let find = || self.offers().into_iter().find(|(_, offer)| offer.spec.name == name);
+        if let Some((source, offer)) = find() {
+            return Ok((Arc::clone(source), offer));
+        }
+        for (source, _) in &self.sources {
+            source.await_tool(name).await?;
+        }
+        let found = find().map(|(source, offer)| (Arc::clone(source), offer));
+        found.ok_or_else(|| {
+            let offers = self.offers();
+            unknown(name, offers.iter().map(|(_, offer)| offer.spec.name.as_str()))
+        })
+    }
+
+    /// What the policy says, and where it says `ask`, the person.
+    async fn consent(
+        &self,
+        source: &dyn Source,
+        subject: &Subject,
+        judgement: Judgement,
+        (invocation, approver): (&Invocation, Option<&dyn Approver>),
+        record: &mut Record<'_>,
+    ) -> Result<Consent, ToolError> {
+        let Judgement { verdict, source: because, plan, is_by_default } = judgement;
+        record.rule(&because);
+        let no = |reason: String| Err(denied(&invocation.name, &reason));
+        match (verdict, approver.filter(|approver| approver.is_present())) {
+            (Verdict::Allow, _) => Ok(Consent { verdict, plan }),
+            (Verdict::Deny, _) => no(format!("denied by {because}")),
+            (Verdict::Ask, None) => no(format!("{because} says ask, and there is nobody to ask")),
+            (Verdict::Ask, Some(approver)) => {
+                let preview = source.preview(invocation).await?.map(|preview| visible(&preview));
+                let Invocation { name: tool, arguments, .. } = invocation;
+                let (kind, target) = (QuestionKind::Call, &subject.target);
+                let question = Question { kind, tool, arguments, target, preview, is_by_default };
+                let is_approved = approver.approve(question).await;
+                if is_approved {
+                    record.approved_by(approver);
+                    source.accept(&invocation.name);
+                    Ok(Consent { verdict, plan })
+                } else {
+                    record.refused_by("the person");
+                    no(approver.refusal().to_owned())
+                }
+            }
+        }
+    }
+}
+
+impl Tools for ToolSet {
+    fn specs(&self) -> Vec<ToolSpec> {
+        self.offers().into_iter().map(|(_, offer)| self.with_settings(offer)).collect()
+    }
+
+    fn call<'a>(
+        &'a self,
+        invocation: &'a Invocation,
+        approver: Option<&'a dyn Approver>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(async move {
+            let result = self.guarded(invocation, approver).await;
+            result.map(|output| plain_output(&output)).map_err(plain_error)
+        })
+    }
+
+    fn note_refusal<'a>(&'a self, invocation: &'a Invocation, by: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let Ok((_, offer)) = self.offered(&invocation.name).await else { return };
+            let mut record = Record::new(&self.config, invocation, &offer);
+            record.rule("the tier `confirm`");
+            record.refused_by(by);
+            record.refused().await;
+        })
+    }
+}
+
+/// For people nothing is left out, as it is for the model: what is there is written out.
+fn plain_output(output: &ToolOutput) -> ToolOutput {
+    ToolOutput { text: plain(&output.text), display: output.display.as_deref().map(visible) }
+}
+
+fn plain_error(error: ToolError) -> ToolError {
+    match error {
+        ToolError::Failed(text) => ToolError::Failed(plain(&text)),
+        ToolError::Denied(text) => ToolError::Denied(plain(&text)),
+        ToolError::Transient(text) => ToolError::Transient(plain(&text)),
+        ToolError::Unreachable(text) => ToolError::Unreachable(plain(&text)),
+        ToolError::Protocol(text) => ToolError::Protocol(plain(&text)),
+        ToolError::TimedOut(text) => ToolError::TimedOut(plain(&text)),
+    }
+}
+
+fn denied(tool: &str, reason: &str) -> ToolError {
+    ToolError::Denied(format!(
+        "`{tool}` did not run: {reason}. The same call will be denied again; find another way, or say what is missing."
+    ))
+}
+
+fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> ToolError {
+    let known: Vec<&str> = known.collect();
+    ToolError::Failed(format!("there is no tool {name:?}. Available tools: {}", known.join(", ")))
+}

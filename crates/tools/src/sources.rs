@@ -1,0 +1,289 @@
+//! All configured sources of tools, opened once, and the selection of an agent's tools from them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::config::{PolicyConfig, ToolsConfig};
+use super::gateway::{Connection, Gateway, known};
+use super::local::{Local, Naming, Workspace, agent_names};
+use super::mcp::{self, Prospect, Server, ServerProblem};
+use super::policy::Policy;
+use super::policy::held::{HeldPolicy, Policies};
+use super::sandbox::Level;
+use super::set::ToolSet;
+use super::source::Source;
+use super::wanted::{Wanted, matches, nearest};
+use wire::units::{Unusable, both};
+
+/// How long the first start of an MCP server is waited for; one that takes longer offers its tools when it is up.
+const FIRST_START: Duration = Duration::from_secs(30);
+
+/// Everything that `[tools]` sets up, shared by all agents.
+pub struct Sources {
+    config: Arc<ToolsConfig>,
+    policy: Arc<HeldPolicy>,
+    root: Option<PathBuf>,
+    local: Option<Arc<Local>>,
+    gateway: Option<Connection>,
+    /// Why the gateway could not be reached when it was looked last.
+    gateway_problem: Mutex<Option<ServerProblem>>,
+    /// The MCP servers that some agent wants, running.
+    servers: Mutex<BTreeMap<String, Arc<Server>>>,
+}
+
+/// A policy that is checked and does not hold yet.
+#[derive(Debug)]
+pub struct StricterPolicy(Policies);
+
+/// The names an agent wants, by where they are offered.
+#[derive(Default)]
+struct Sorted {
+    local: Wanted,
+    gateway: Wanted,
+    mcp: BTreeMap<String, Wanted>,
+}
+
+impl Sources {
+    /// Opens what can be opened without asking anybody else.
+    ///
+    /// # Errors
+    /// What of the settings cannot be used.
+    pub fn open(config: &ToolsConfig) -> Result<Self, Vec<Unusable>> {
+        let one = |key: &[&str], why: String| vec![Unusable::new(key, why)];
+        let workspace = config.local.workspace.as_deref().map(Workspace::open).transpose();
+        let workspace = workspace.map_err(|why| one(&["tools", "local", "workspace"], why));
+        let gateway = Connection::new(&config.gateway).map_err(|why| one(&["tools", "gateway"], why));
+        let root = workspace.as_ref().ok().and_then(Option::as_ref).map(|workspace| workspace.root.clone());
+        let policy = Policy::new(&config.policy, root.as_deref());
+        let ((workspace, gateway), policy) = both(both(workspace, gateway), policy)?;
+        let local = workspace.map(|mut workspace| {
+            workspace.refuses_links = AtomicBool::new(policy.judges_paths());
+            Local::new(workspace, Naming::Agent, &config.local)
+        });
+        let local = local.transpose().map_err(|why| one(&["tools", "local", "sandbox"], why))?;
+        if let Some(local) = &local {
+            log_confinement(local.sandbox());
+        }
+        Ok(Self {
+            policy: Arc::new(HeldPolicy::new(&config.policy, policy)),
+            root,
+            local: local.map(Arc::new),
+            gateway,
+            gateway_problem: Mutex::new(Some(ServerProblem {
+                text: "it has not been looked yet".to_owned(),
+                prospect: Prospect::Starting,
+            })),
+            servers: Mutex::default(),
+            config: Arc::new(config.clone()),
+        })
+    }
+
+    /// What a changed policy would add to what holds: the strictest of all since the start decides. `None`: nothing.
+    ///
+    /// # Errors
+    /// When it cannot be used.
+    pub fn stricter(&self, config: &PolicyConfig) -> Result<Option<StricterPolicy>, Vec<Unusable>> {
+        let prepared = self.policy.prepared(config, self.root.as_deref())?;
+        Ok(prepared.map(StricterPolicy))
+    }
+
+    /// True when this policy holds, and no stricter one beside it.
+    pub fn holds_only(&self, policy: &PolicyConfig) -> bool {
+        self.policy.is_only(policy)
+    }
+
+    /// From now on this holds, for calls that begin.
+    pub fn hold(&self, policy: StricterPolicy) {
+        if let Some(local) = &self.local {
+            local.refuse_links(policy.0.judges_paths());
+        }
+        self.policy.hold(policy.0);
+    }
+
+    /// What confines the commands of agents; `None` when there is no workspace for any.
+    pub fn sandbox(&self) -> Option<&Level> {
+        self.local.as_ref().map(|local| local.sandbox())
+    }
+
+    /// Why an MCP server cannot be called now; `None` when it can. One that does not run yet is started, and not waited for.
+    pub fn mcp_problem(&self, name: &str) -> Option<ServerProblem> {
+        if !self.config.mcp.contains_key(name) {
+            let text = format!("there is no [tools.mcp.{name}] in the configuration");
+            return Some(ServerProblem { text, prospect: Prospect::Unusable });
+        }
+        self.server(name).problem()
+    }
+
+    /// Looks whether the gateway can be reached, within seconds.
+    pub async fn look_at_gateway(&self) {
+        let Some(gateway) = &self.gateway else { return };
+        let problem = gateway.problem().await.map(|text| ServerProblem { text, prospect: Prospect::Down });
+        *self.gateway_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
+    /// Why OpenClaw's gateway cannot be called, as it was when it was looked last; `None` when it can.
+    pub fn gateway_problem(&self) -> Option<ServerProblem> {
+        self.gateway_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until these MCP servers have started or failed to, at most this long. Those that do not run yet are started, all at once.
+    pub async fn await_servers(&self, names: impl IntoIterator<Item = &str>, limit: Duration) {
+        let configured = names.into_iter().filter(|name| self.config.mcp.contains_key(*name));
+        let servers: Vec<_> = configured.map(|name| self.server(name)).collect();
+        let starts = servers.iter().map(|server| server.started(limit));
+        futures::future::join_all(starts).await;
+    }
+
+    /// The tools of an agent, by the names in its `tools`.
+    ///
+    /// # Errors
+    /// One text for each name that nothing offers. An MCP server that is down for now is no error: its tools come with it.
+    pub async fn select(&self, wanted: &[String]) -> Result<ToolSet, Vec<String>> {
+        let sorted = self.sorted(wanted)?;
+        let checks: Vec<_> =
+            sorted.mcp.iter().map(|(name, wanted)| (self.server(name), wanted.clone())).collect();
+        let checks = checks.iter().map(|(server, wanted)| check(server, wanted));
+        let problems: Vec<String> = futures::future::join_all(checks).await.into_iter().flatten().collect();
+        if problems.is_empty() { self.set(sorted) } else { Err(problems) }
+    }
+
+    /// The same without waiting for MCP servers: those that do not run yet are started, and their tools come with them.
+    ///
+    /// # Errors
+    /// One text for each name that nothing can offer as it is configured.
+    pub fn select_now(&self, wanted: &[String]) -> Result<ToolSet, Vec<String>> {
+        self.set(self.sorted(wanted)?)
+    }
+
+    fn sorted(&self, wanted: &[String]) -> Result<Sorted, Vec<String>> {
+        let mut sorted = Sorted::default();
+        let problems: Vec<String> =
+            wanted.iter().filter_map(|name| self.sort(name, &mut sorted).err()).collect();
+        if problems.is_empty() { Ok(sorted) } else { Err(problems) }
+    }
+
+    fn set(&self, sorted: Sorted) -> Result<ToolSet, Vec<String>> {
+        let mut sources: Vec<(Arc<dyn Source>, Wanted)> = Vec::new();
+        if let Some(local) = &self.local {
+            sources.push((Arc::clone(local) as _, sorted.local));
+        }
+        if let Some(connection) = &self.gateway {
+            let gateway = Gateway::new(connection, &sorted.gateway, self.root.clone());
+            sources.push((gateway, sorted.gateway));
+        }
+        let servers = sorted.mcp.into_iter();
+        sources.extend(servers.map(|(name, wanted)| (self.server(&name) as Arc<dyn Source>, wanted)));
+        let set = ToolSet { policy: Arc::clone(&self.policy), config: Arc::clone(&self.config), sources };
+        set.without_doubles()
+    }
+
+    /// Local tools come first: the gateway has tools of these names too, but does not offer them over HTTP.
+    fn sort(&self, name: &str, sorted: &mut Sorted) -> Result<(), String> {
+        let needs = |what: &str| Err(format!("the tool {name:?} needs {what}"));
+        if agent_names().any(|known| known == name) {
+            sorted.local.0.push(name.to_owned());
+            return if self.local.is_some() {
+                Ok(())
+            } else {
+                needs("a workspace: set tools.local.workspace")
+            };
+        }
+        if name.strip_prefix(known::PREFIX).is_some_and(|own| !known::is_name(own)) {
+            return Err(format!(
+                "{name:?} is not a tool of the gateway: write its name there after \"gateway:\", without *"
+            ));
+        }
+        if known::names().any(|known| known == name) || name.starts_with(known::PREFIX) {
+            sorted.gateway.0.push(name.to_owned());
+            return if self.gateway.is_some() {
+                Ok(())
+            } else {
+                needs("OpenClaw's gateway: set tools.gateway.url")
+            };
+        }
+        if let Some((server, _)) = name.strip_prefix(mcp::PREFIX).and_then(|rest| rest.split_once('/')) {
+            sorted.mcp.entry(server.to_owned()).or_default().0.push(name.to_owned());
+            return if self.config.mcp.contains_key(server) {
+                Ok(())
+            } else {
+                needs(&format!("[tools.mcp.{server}]"))
+            };
+        }
+        Err(nothing_offers(name))
+    }
+
+    /// The server of this name, which is started where it does not run yet.
+    fn server(&self, name: &str) -> Arc<Server> {
+        let mut running = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = self.config.mcp.get(name).cloned().unwrap_or_default();
+        let start = || Server::start(name, &config, self.root.clone());
+        Arc::clone(running.entry(name.to_owned()).or_insert_with(start))
+    }
+}
+
+/// Logs how commands are confined.
+fn log_confinement(level: &Level) {
+    match level.gap() {
+        None => tracing::info!(target: "respool::tools", sandbox = %level, "commands run in a sandbox"),
+        Some(gap) => {
+            tracing::warn!(target: "respool::tools", sandbox = %level, "the sandbox of commands has a gap: {gap}");
+        }
+    }
+}
+
+/// What is wrong with what is wanted of a server.
+async fn check(server: &Server, wanted: &Wanted) -> Vec<String> {
+    if let Err(problem) = server.started(FIRST_START).await {
+        return vec![problem];
+    }
+    let Some(names) = server.names() else { return Vec::new() };
+    let missing = wanted.0.iter().filter(|name| !names.iter().any(|known| matches(name, known)));
+    missing.map(|name| format!("the MCP server offers no {name:?}; it has {}", names.join(", "))).collect()
+}
+
+fn nothing_offers(name: &str) -> String {
+    let near = nearest(name, agent_names().chain(known::names()));
+    let hint = near.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
+    format!(
+        "nothing offers a tool {name:?}{hint} (a tool of OpenClaw's gateway that respool does not know is \"gateway:{name}\", \
+         one of an MCP server \"mcp:SERVER/{name}\")"
+    )
+}
+
+fn in_words(problems: &[Unusable]) -> Vec<String> {
+    problems.iter().map(ToString::to_string).collect()
+}
+
+impl ToolSet {
+    /// The tools of an agent that shares its sources with nobody.
+    ///
+    /// # Errors
+    /// As [`Sources::open`] and [`Sources::select`].
+    pub async fn open(config: &ToolsConfig, wanted: &[String]) -> Result<Self, Vec<String>> {
+        Sources::open(config).map_err(|found| in_words(&found))?.select(wanted).await
+    }
+
+    /// The chat's four tools on a workspace: `shell_command`, `read_file`, `edit_file`, `write_file`. Rules, timeouts and
+    /// limits know them as `exec`, `read`, `edit` and `write` too.
+    ///
+    /// # Errors
+    /// When the workspace cannot be opened or a rule cannot be used.
+    pub fn for_chat(config: &ToolsConfig, policy: &PolicyConfig, workspace: &Path) -> Result<Self, String> {
+        let mut workspace = Workspace::open(workspace)?;
+        let compiled =
+            Policy::new(policy, Some(&workspace.root)).map_err(|found| in_words(&found).join("; "))?;
+        workspace.refuses_links = AtomicBool::new(compiled.judges_paths());
+        let policy = Arc::new(HeldPolicy::new(policy, compiled));
+        let local = Local::new(workspace, Naming::Chat, &config.local)?;
+        log_confinement(local.sandbox());
+        let local: Arc<dyn Source> = Arc::new(local);
+        Ok(Self {
+            policy,
+            config: Arc::new(config.clone()),
+            sources: vec![(local, Wanted(vec!["*".into()]))],
+        })
+    }
+}

@@ -1,0 +1,416 @@
+//! The messages of a chat request, built from another wire's conversation: one system message first, one assistant message
+//! for each of the model's turns, tool results right after it.
+//!
+//! Chat templates refuse a system message in mid-conversation and two assistant messages in a row, so pieces are joined
+//! here. Texts stay the JSON they came as: nothing is decoded. Called by `responses` and `messages`.
+
+use wire::encode_string;
+
+/// Begins a text that a client puts among the user's own; what arrives late from the system is marked the same way.
+const REMINDER: &str = "<system-reminder>";
+
+/// The inside of a JSON string, escapes kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct JsonText(String);
+
+impl JsonText {
+    /// Of a JSON string; `None` when the value is something else.
+    pub(super) fn of(json: &str) -> Option<Self> {
+        let inside = json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        inside.map(|inside| Self(inside.to_owned()))
+    }
+
+    /// Of a plain text.
+    pub(super) fn plain(text: &str) -> Self {
+        Self::of(&encode_string(text)).unwrap_or_default()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn starts_with(&self, beginning: &str) -> bool {
+        self.0.starts_with(beginning)
+    }
+
+    /// The JSON string.
+    pub(super) fn to_json(&self) -> String {
+        ["\"", &self.0, "\""].concat()
+    }
+
+    /// The texts with an empty line between them.
+    pub(super) fn joined(texts: &[Self]) -> Self {
+        Self(texts.iter().map(|text| text.0.as_str()).collect::<Vec<_>>().join("\\n\\n"))
+    }
+
+    /// The text between two others, which are plain.
+    pub(super) fn between(&self, before: &str, after: &str) -> Self {
+        Self([Self::plain(before).0.as_str(), &self.0, &Self::plain(after).0].concat())
+    }
+}
+
+/// One part of a user's message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Text.
+    Text(JsonText),
+    /// A content part of the chat API, as JSON: an image or a sound.
+    Media(String),
+}
+
+#[derive(Debug, Default)]
+struct Assistant {
+    content: Vec<JsonText>,
+    reasoning: Vec<JsonText>,
+    calls: Vec<String>,
+}
+
+#[derive(Debug)]
+enum Message {
+    User(Vec<Part>),
+    Assistant(Assistant),
+    Tool { id: String, text: JsonText },
+}
+
+/// Takes a conversation piece by piece.
+#[derive(Debug, Default)]
+pub(super) struct ChatMessages {
+    system: Vec<JsonText>,
+    messages: Vec<Message>,
+    /// Images that tools returned: they follow the results as a user's message, because few templates take them in a result.
+    media: Vec<Part>,
+    /// The model has spoken: system messages come too late for the first place, where they would also spoil the prefix cache.
+    answered: bool,
+}
+
+impl ChatMessages {
+    pub(super) fn system(&mut self, text: JsonText) {
+        if text.is_empty() {
+            return;
+        }
+        if !self.answered {
+            return self.system.push(text);
+        }
+        let marked = if text.starts_with(REMINDER) {
+            text
+        } else {
+            text.between("<system-reminder>\n", "\n</system-reminder>")
+        };
+        self.user(vec![Part::Text(marked)]);
+    }
+
+    /// Adds to the end of the first system message, wherever the conversation stands.
+    pub(super) fn system_at_the_beginning(&mut self, text: JsonText) {
+        self.system.push(text);
+    }
+
+    pub(super) fn user(&mut self, parts: Vec<Part>) {
+        self.flush_media();
+        self.push_user(parts);
+    }
+
+    fn push_user(&mut self, mut parts: Vec<Part>) {
+        if parts.is_empty() {
+            return;
+        }
+        match self.messages.last_mut() {
+            Some(Message::User(earlier)) => earlier.append(&mut parts),
+            _ => self.messages.push(Message::User(parts)),
+        }
+    }
+
+    pub(super) fn assistant_text(&mut self, text: JsonText) {
+        if !text.is_empty() {
+            self.assistant(|turn| turn.content.push(text));
+        }
+    }
+
+    pub(super) fn assistant_reasoning(&mut self, text: JsonText) {
+        if !text.is_empty() {
+            self.assistant(|turn| turn.reasoning.push(text));
+        }
+    }
+
+    /// `id` and `arguments` are JSON strings.
+    pub(super) fn assistant_call(&mut self, id: &str, name: &str, arguments: &str) {
+        let name = encode_string(name);
+        let call = [
+            r#"{"id":"#,
+            id,
+            r#","type":"function","function":{"name":"#,
+            &name,
+            r#","arguments":"#,
+            arguments,
+            "}}",
+        ];
+        let call = call.concat();
+        self.assistant(|turn| turn.calls.push(call));
+    }
+
+    /// `id` is a JSON string.
+    pub(super) fn tool_result(&mut self, id: &str, text: JsonText, media: Vec<Part>) {
+        let text = if text.is_empty() { JsonText::plain("(no output)") } else { text };
+        self.messages.insert(self.place_of_result(), Message::Tool { id: id.to_owned(), text });
+        if !media.is_empty() {
+            self.media.push(Part::Text(JsonText::plain("What the tool returned beside its text:")));
+            self.media.extend(media);
+        }
+    }
+
+    /// Templates want results right behind the calls: what was said in between stays behind them.
+    fn place_of_result(&self) -> usize {
+        let end = self.messages.len();
+        match self.messages.as_slice() {
+            [.., Message::Tool { .. }, Message::User(_)] => end - 1,
+            [.., Message::Assistant(turn), Message::User(_)] if !turn.calls.is_empty() => end - 1,
+            _ => end,
+        }
+    }
+
+    /// Changes the model's present turn, which begins here if the last message is somebody else's.
+    fn assistant(&mut self, change: impl FnOnce(&mut Assistant)) {
+        self.flush_media();
+        self.answered = true;
+        let mut turn = match self.messages.pop() {
+            Some(Message::Assistant(turn)) => turn,
+            other => {
+                self.messages.extend(other);
+                Assistant::default()
+            }
+        };
+        change(&mut turn);
+        self.messages.push(Message::Assistant(turn));
+    }
+
+    fn flush_media(&mut self) {
+        let media = std::mem::take(&mut self.media);
+        self.push_user(media);
+    }
+
+    /// True when nobody has said anything.
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.is_empty() && self.media.is_empty() && self.system.iter().all(JsonText::is_empty)
+    }
+
+    /// The `messages` array.
+    pub(super) fn into_json(mut self) -> String {
+        self.flush_media();
+        // A conversation may be long: it is written once, in one piece.
+        let mut out = String::with_capacity(self.size());
+        out.push('[');
+        if self.system.iter().any(|text| !text.is_empty()) {
+            out.push_str(r#"{"role":"system","content":"#);
+            write_joined(&self.system, &mut out);
+            out.push_str("},");
+        }
+        for message in &self.messages {
+            message.write(&mut out);
+            out.push(',');
+        }
+        if out.ends_with(',') {
+            out.pop();
+        }
+        out.push(']');
+        out
+    }
+
+    /// About so many bytes of JSON.
+    fn size(&self) -> usize {
+        let texts = |texts: &[JsonText]| texts.iter().map(|text| text.0.len() + 4).sum::<usize>();
+        let message = |message: &Message| match message {
+            Message::User(parts) => parts.iter().map(Part::size).sum(),
+            Message::Assistant(turn) => {
+                let calls: usize = turn.calls.iter().map(|call| call.len() + 1).sum();
+                texts(&turn.content) + texts(&turn.reasoning) + calls
+            }
+            Message::Tool { id, text } => id.len() + text.0.len(),
+        };
+        texts(&self.system) + self.messages.iter().map(|each| message(each) + 80).sum::<usize>() + 80
+    }
+}
+
+impl Part {
+    fn size(&self) -> usize {
+        match self {
+            Self::Text(text) => text.0.len() + 30,
+            Self::Media(json) => json.len() + 1,
+        }
+    }
+}
+
+impl Message {
+    fn write(&self, out: &mut String) {
+        match self {
+            Self::User(parts) => {
+                out.push_str(r#"{"role":"user","content":"#);
+                write_content(parts, out);
+                out.push('}');
+            }
+            Self::Assistant(message) => message.write(out),
+            Self::Tool { id, text } => {
+                out.extend([r#"{"role":"tool","tool_call_id":"#, id, r#","content":""#, &text.0, "\"}"]);
+            }
+        }
+    }
+}
+
+impl Assistant {
+    fn write(&self, out: &mut String) {
+        out.push_str(r#"{"role":"assistant","content":"#);
+        match self.content.as_slice() {
+            [] => out.push_str("null"),
+            texts => write_joined(texts, out),
+        }
+        if !self.reasoning.is_empty() {
+            out.push_str(r#","reasoning_content":"#);
+            write_joined(&self.reasoning, out);
+        }
+        if !self.calls.is_empty() {
+            out.extend([r#","tool_calls":["#, &self.calls.join(","), "]"]);
+        }
+        out.push('}');
+    }
+}
+
+/// One JSON string of texts with an empty line between them.
+fn write_joined<'t>(texts: impl IntoIterator<Item = &'t JsonText>, out: &mut String) {
+    out.push('"');
+    for (place, text) in texts.into_iter().enumerate() {
+        out.extend([if place == 0 { "" } else { "\\n\\n" }, &text.0]);
+    }
+    out.push('"');
+}
+
+/// A string where there is only text, which every template takes; else an array of parts.
+fn write_content(parts: &[Part], out: &mut String) {
+    let texts = parts.iter().map(|part| match part {
+        Part::Text(text) => Some(text),
+        Part::Media(_) => None,
+    });
+    if let Some(texts) = texts.collect::<Option<Vec<&JsonText>>>() {
+        return write_joined(texts, out);
+    }
+    let mut before = "[";
+    for part in parts {
+        out.push_str(before);
+        before = ",";
+        match part {
+            Part::Text(text) => out.extend([r#"{"type":"text","text":""#, &text.0, "\"}"]),
+            Part::Media(json) => out.push_str(json),
+        }
+    }
+    out.push(']');
+}
+
+/// A content part of the chat API for an image at this URL, a JSON string.
+pub(super) fn image_part(url: &str, detail: Option<&str>) -> Part {
+    let detail = detail.map_or_else(String::new, |detail| format!(r#","detail":{detail}"#));
+    Part::Media([r#"{"type":"image_url","image_url":{"url":"#, url, &detail, "}}"].concat())
+}
+
+/// A function as the chat API declares it; `parameters` and `strict` are JSON texts.
+pub(super) fn function_json(name: &str, description: &str, parameters: &str, strict: Option<&str>) -> String {
+    let strict = strict.map_or_else(String::new, |strict| format!(r#","strict":{strict}"#));
+    let name = encode_string(name);
+    [
+        r#"{"type":"function","function":{"name":"#,
+        &name,
+        r#","description":"#,
+        description,
+        r#","parameters":"#,
+        parameters,
+        &strict,
+        "}}",
+    ]
+    .concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn text(text: &str) -> JsonText {
+        JsonText::plain(text)
+    }
+
+    fn built(build: impl FnOnce(&mut ChatMessages)) -> Value {
+        let mut messages = ChatMessages::default();
+        build(&mut messages);
+        serde_json::from_str(&messages.into_json()).unwrap()
+    }
+
+    #[test]
+    fn the_pieces_of_one_turn_are_one_message() {
+        let messages = built(|messages| {
+            messages.user(vec![Part::Text(text("a")), Part::Text(text("b"))]);
+            messages.assistant_reasoning(text("why"));
+            messages.assistant_text(text("I \"look\""));
+            messages.assistant_call("\"c1\"", "read", r#""{\"path\":\"x\"}""#);
+            messages.assistant_call("\"c2\"", "read", "\"{}\"");
+            messages.tool_result("\"c1\"", text("one"), vec![]);
+            messages.tool_result("\"c2\"", text(""), vec![]);
+            messages.assistant_text(text("done"));
+        });
+        let call = |id: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": "read", "arguments": arguments}});
+        assert_eq!(
+            messages,
+            json!([
+                {"role": "user", "content": "a\n\nb"},
+                {"role": "assistant", "content": "I \"look\"", "reasoning_content": "why",
+                    "tool_calls": [call("c1", r#"{"path":"x"}"#), call("c2", "{}")]},
+                {"role": "tool", "tool_call_id": "c1", "content": "one"},
+                {"role": "tool", "tool_call_id": "c2", "content": "(no output)"},
+                {"role": "assistant", "content": "done"},
+            ])
+        );
+    }
+
+    #[test]
+    fn a_system_message_is_first_or_a_reminder() {
+        let messages = built(|messages| {
+            messages.system(text("rules"));
+            messages.user(vec![Part::Text(text("a"))]);
+            messages.system(text("more"));
+            messages.assistant_text(text("b"));
+            messages.system(text("late"));
+            messages.system(text("<system-reminder>\nmarked\n</system-reminder>"));
+        });
+        let late =
+            "<system-reminder>\nlate\n</system-reminder>\n\n<system-reminder>\nmarked\n</system-reminder>";
+        assert_eq!(
+            messages,
+            json!([
+                {"role": "system", "content": "rules\n\nmore"},
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": "b"},
+                {"role": "user", "content": late},
+            ])
+        );
+    }
+
+    #[test]
+    fn what_was_said_between_a_call_and_its_result_follows_the_result() {
+        let messages = built(|messages| {
+            messages.assistant_call("\"c1\"", "read", "\"{}\"");
+            messages.system(text("<system-reminder>x</system-reminder>"));
+            messages.tool_result("\"c1\"", text("one"), vec![]);
+        });
+        assert_eq!((&messages[1]["role"], &messages[2]["role"]), (&json!("tool"), &json!("user")));
+    }
+
+    #[test]
+    fn images_of_results_follow_all_results() {
+        let messages = built(|messages| {
+            messages.assistant_call("\"c1\"", "shot", "\"{}\"");
+            messages.assistant_call("\"c2\"", "shot", "\"{}\"");
+            messages.tool_result("\"c1\"", text(""), vec![image_part("\"data:x\"", None)]);
+            messages.tool_result("\"c2\"", text("two"), vec![]);
+        });
+        let roles: Vec<&str> =
+            messages.as_array().unwrap().iter().map(|message| message["role"].as_str().unwrap()).collect();
+        assert_eq!(roles, ["assistant", "tool", "tool", "user"]);
+        assert_eq!(messages[3]["content"][1]["image_url"]["url"], "data:x");
+    }
+}

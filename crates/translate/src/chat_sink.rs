@@ -1,0 +1,299 @@
+//! The sink of chat completions: a turn as the chunks of a stream that no client can trip over, or as one completion. The only place
+//! that writes chunks of respool's own. Called by `server`.
+
+use bytes::BufMut;
+
+use super::reply::{Head, Reply, ReplyChoice};
+use wire::encode_string;
+use wire::sse::{DONE, write_data};
+use wire::turn::{ChoiceEvent, FinishReason, ToolCall, TurnEnd, TurnEvent, Usage};
+
+/// Writes the chunks of a chat stream. The order of a choice's chunks is fixed: its role, what the model says, and the finish.
+#[derive(Clone, Debug)]
+pub struct ChatSink {
+    reasoning: Option<&'static str>,
+    wants_usage: bool,
+    /// What every chunk begins with; `None` before the reply's head is known.
+    prefix: Option<String>,
+    /// The role chunks of all choices have left.
+    roles_sent: bool,
+    choices: Vec<ChoiceState>,
+    usage: Option<Usage>,
+}
+
+/// How far a choice was written.
+#[derive(Clone, Copy, Debug)]
+struct ChoiceState {
+    index: u64,
+    role_sent: bool,
+    calls: usize,
+}
+
+impl ChatSink {
+    /// `reasoning`: the name under which reasoning leaves; `None`: not at all. `wants_usage`: the client asked for usage.
+    pub fn new(reasoning: Option<&'static str>, wants_usage: bool) -> Self {
+        Self { reasoning, wants_usage, prefix: None, roles_sent: false, choices: vec![], usage: None }
+    }
+
+    /// The reply has this head, unless another one has left already.
+    pub fn begin(&mut self, head: &Head) {
+        self.prefix.get_or_insert_with(|| {
+            format!(
+                r#"{{"id":{},"object":"chat.completion.chunk","created":{},"model":{}{}"#,
+                encode_string(&head.id),
+                head.created,
+                encode_string(&head.model),
+                fields(&head.tags),
+            )
+        });
+    }
+
+    /// The role chunks of so many choices, before anything of them is known.
+    pub fn roles(&mut self, choices: u64, out: &mut impl BufMut) {
+        (0..choices).for_each(|index| self.role(index, out));
+        self.roles_sent = true;
+    }
+
+    /// A chunk that carries nothing: unlike a comment, it feeds clients' watchdogs. `None` before the head is known.
+    pub fn heartbeat(&self) -> Option<String> {
+        self.prefix.is_some().then(|| self.delta(0, r#""content":"""#, None))
+    }
+
+    /// Writes one step.
+    pub fn write(&mut self, step: &ChoiceEvent, out: &mut impl BufMut) {
+        let (index, logprobs) = (step.choice, step.logprobs.as_deref());
+        let fields = match &step.event {
+            TurnEvent::Reasoning(text) => match self.reasoning {
+                Some(name) => text_field(name, text),
+                None => return,
+            },
+            TurnEvent::Content(text) => text_field("content", text),
+            TurnEvent::Refusal(text) => text_field("refusal", text),
+            TurnEvent::ToolCall(call) => {
+                let choice = self.choice(index);
+                choice.calls += 1;
+                call_field(choice.calls - 1, call)
+            }
+            TurnEvent::Finish(end) => return self.finish(index, end, logprobs, out),
+            // Chat completions know no items.
+            TurnEvent::Begun
+            | TurnEvent::ItemBegun(..)
+            | TurnEvent::ItemEnded(_)
+            | TurnEvent::Progress(_)
+            | TurnEvent::Note(_) => return,
+        };
+        self.role(index, out);
+        write_data(out, &self.delta(index, &fields, logprobs));
+    }
+
+    /// Writes a whole reply, its end included.
+    pub fn write_reply(&mut self, reply: Reply, out: &mut impl BufMut) {
+        self.begin(&reply.head);
+        reply.choices.iter().for_each(|choice| self.role(choice.index, out));
+        self.usage = reply.usage;
+        reply.into_events().iter().for_each(|step| self.write(step, out));
+        self.end(out);
+    }
+
+    /// Ends the stream: usage if it is wanted, and `[DONE]`.
+    pub fn end(&mut self, out: &mut impl BufMut) {
+        if let Some(usage) = self.usage.filter(|_| self.wants_usage) {
+            let usage = format!(r#"{},"choices":[],"usage":{}}}"#, self.prefix(), usage_json(&usage));
+            write_data(out, &usage);
+        }
+        write_data(out, DONE);
+    }
+
+    fn finish(&mut self, index: u64, end: &TurnEnd, logprobs: Option<&str>, out: &mut impl BufMut) {
+        self.role(index, out);
+        self.usage = end.usage;
+        let message = fields(&end.kept.message);
+        let chunk = format!(
+            r#"{}{},"choices":[{{"index":{index},"delta":{{{}}}{},"finish_reason":"{}"{}}}]}}"#,
+            self.prefix(),
+            fields(&end.kept.reply),
+            message.trim_start_matches(','),
+            logprobs_field(logprobs),
+            end.reason.as_str(),
+            fields(&end.kept.choice),
+        );
+        write_data(out, &chunk);
+    }
+
+    /// The first chunk of a choice, if it has not left.
+    fn role(&mut self, index: u64, out: &mut impl BufMut) {
+        if !std::mem::replace(&mut self.choice(index).role_sent, true) {
+            write_data(out, &self.delta(index, r#""role":"assistant","content":"""#, None));
+        }
+    }
+
+    fn choice(&mut self, index: u64) -> &mut ChoiceState {
+        let place = self.choices.iter().position(|choice| choice.index == index).unwrap_or_else(|| {
+            self.choices.push(ChoiceState { index, role_sent: self.roles_sent, calls: 0 });
+            self.choices.len() - 1
+        });
+        &mut self.choices[place]
+    }
+
+    fn prefix(&self) -> &str {
+        self.prefix.as_deref().unwrap_or(r#"{"object":"chat.completion.chunk""#)
+    }
+
+    fn delta(&self, index: u64, delta: &str, logprobs: Option<&str>) -> String {
+        format!(
+            r#"{},"choices":[{{"index":{index},"delta":{{{delta}}}{},"finish_reason":null}}]}}"#,
+            self.prefix(),
+            logprobs_field(logprobs),
+        )
+    }
+}
+
+/// The `chat.completion` object of a reply.
+pub fn completion_json(reply: &Reply, reasoning: Option<&'static str>) -> String {
+    let choices: Vec<String> = reply.choices.iter().map(|choice| choice_json(choice, reasoning)).collect();
+    format!(
+        r#"{{"id":{},"object":"chat.completion","created":{},"model":{},"choices":[{}]{}{}{}}}"#,
+        encode_string(&reply.head.id),
+        reply.head.created,
+        encode_string(&reply.head.model),
+        choices.join(","),
+        reply.usage.as_ref().map_or_else(String::new, |usage| format!(r#","usage":{}"#, usage_json(usage))),
+        fields(&reply.head.tags),
+        fields(&reply.kept),
+    )
+}
+
+fn choice_json(choice: &ReplyChoice, reasoning: Option<&'static str>) -> String {
+    let turn = &choice.turn;
+    let content = match turn.content.as_str() {
+        "" if !turn.calls.is_empty() || choice.refusal.is_some() => "null".to_owned(),
+        text => encode_string(text),
+    };
+    let reasoning = reasoning.filter(|_| !turn.reasoning.is_empty());
+    let reasoning =
+        reasoning.map_or_else(String::new, |name| format!(",{}", text_field(name, &turn.reasoning)));
+    let calls: Vec<String> = turn.calls.iter().map(|call| format!("{{{}}}", call_fields(call))).collect();
+    let calls =
+        if calls.is_empty() { String::new() } else { format!(r#","tool_calls":[{}]"#, calls.join(",")) };
+    format!(
+        r#"{{"index":{},"message":{{"role":"assistant","content":{content},"refusal":{}{reasoning}{calls}{}{}}},"logprobs":{},"finish_reason":"{}"{}}}"#,
+        choice.index,
+        choice.refusal.as_deref().map_or_else(|| "null".to_owned(), encode_string),
+        fields(&choice.extras),
+        fields(&choice.message_kept),
+        choice.logprobs.as_deref().unwrap_or("null"),
+        turn.finish.unwrap_or(FinishReason::Stop).as_str(),
+        fields(&choice.kept),
+    )
+}
+
+fn call_field(place: usize, call: &ToolCall) -> String {
+    format!(r#""tool_calls":[{{"index":{place},{}}}]"#, call_fields(call))
+}
+
+fn call_fields(call: &ToolCall) -> String {
+    format!(
+        r#""id":{},"type":"function","function":{{"name":{},"arguments":{}}}"#,
+        encode_string(call.id.as_deref().unwrap_or_default()),
+        encode_string(&call.name),
+        encode_string(&call.arguments),
+    )
+}
+
+/// OpenAI's `usage` object.
+pub fn usage_json(usage: &Usage) -> String {
+    let detail = |group: &str, key: &str, count: Option<u64>| {
+        count.map_or_else(String::new, |count| format!(r#","{group}":{{"{key}":{count}}}"#))
+    };
+    format!(
+        r#"{{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{}{}{}}}"#,
+        usage.prompt,
+        usage.completion,
+        usage.total(),
+        detail("prompt_tokens_details", "cached_tokens", usage.cached),
+        detail("completion_tokens_details", "reasoning_tokens", usage.reasoning),
+    )
+}
+
+fn text_field(name: &str, text: &str) -> String {
+    format!(r#""{name}":{}"#, encode_string(text))
+}
+
+fn logprobs_field(logprobs: Option<&str>) -> String {
+    logprobs.map_or_else(String::new, |text| format!(r#","logprobs":{text}"#))
+}
+
+/// Fields with a comma before each.
+fn fields<K: AsRef<str>>(fields: &[(K, String)]) -> String {
+    let mut out = String::new();
+    for (key, value) in fields {
+        out.extend([",\"", key.as_ref(), "\":", value]);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reply::{Head, ReplyChoice};
+    use super::*;
+    use wire::turn::Turn;
+
+    fn reply() -> Reply {
+        let call = |id: &str, name: &str| ToolCall {
+            id: Some(id.into()),
+            name: name.into(),
+            arguments: "{}".into(),
+            problems: vec![],
+        };
+        let turn = Turn {
+            reasoning: "why\n".into(),
+            content: "say \"hi\"".into(),
+            calls: vec![call("aaaaaaaaa", "f"), call("bbbbbbbbb", "g")],
+            finish: Some(FinishReason::ToolCalls),
+            ..Turn::default()
+        };
+        let head = Head {
+            id: "id".into(),
+            created: 7,
+            model: "m".into(),
+            tags: vec![("system_fingerprint", "\"fp\"".into())],
+        };
+        let usage = Some(Usage { prompt: 1, completion: 2, cached: Some(1), ..Usage::default() });
+        Reply {
+            head,
+            choices: vec![ReplyChoice { turn, ..ReplyChoice::default() }],
+            usage,
+            ..Reply::default()
+        }
+    }
+
+    fn stream(reply: Reply, reasoning: Option<&'static str>, roles_sent: bool, usage: bool) -> String {
+        let (mut sink, mut out) = (ChatSink::new(reasoning, usage), Vec::new());
+        if roles_sent {
+            sink.roles(1, &mut Vec::new());
+        }
+        sink.write_reply(reply, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_stream() {
+        insta::assert_snapshot!(stream(reply(), Some("reasoning_content"), false, true));
+    }
+
+    #[test]
+    fn a_completion() {
+        let json = completion_json(&reply(), Some("reasoning_content"));
+        assert!(serde_json::from_str::<serde_json::Value>(&json).is_ok());
+        insta::assert_snapshot!(json);
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_left_out() {
+        let reply = reply();
+        let out = stream(reply.clone(), None, true, false);
+        assert!(!out.contains("why") && !out.contains("usage") && !out.contains("role"), "{out}");
+        let json = completion_json(&Reply::canned(reply.head, "stop"), None);
+        assert!(json.contains(r#""content":"stop""#) && json.contains(r#""total_tokens":0"#), "{json}");
+    }
+}

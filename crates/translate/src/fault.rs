@@ -1,0 +1,202 @@
+//! What is wrong with a reply that a server gave and that still does not do what was asked: it is empty, stops after
+//! thinking, or holds a call that cannot leave.
+//!
+//! Only names the fault. Whether to ask again is `remedy`'s to plan; the error that a client gets when that does not help stands
+//! here too. Pure. Called by `relay`, and by `live` for what has not been sent.
+
+use std::collections::HashSet;
+
+use super::correctable::correctable_calls;
+use super::ids::Ids;
+use super::interpret::{ReplyRules, interpret};
+use super::reply::Reply;
+use tool_call_parser::Tools;
+use wire::turn::{Dropped, FinishReason, Note, Turn, Usage};
+use wire::{ApiError, Completion, ErrorCode};
+
+/// Why a reply is no use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The server could not read what the model wrote, and said so.
+    Glitch,
+    /// The model wrote so many tokens, and its server passed nothing of them on.
+    Lost(u64),
+    /// Neither content nor calls nor reasoning.
+    Empty,
+    /// Reasoning, and then the model ended its turn.
+    OnlyReasoning,
+    /// The token limit came before the answer, usually inside the reasoning.
+    CutReasoning,
+    /// The token limit cut a call of this tool (empty: not known of which).
+    CutCall(String),
+    /// A call of this tool that cannot be used.
+    BadCall(String, Dropped),
+    /// A call of a tool that was not declared.
+    UnknownTool(String),
+}
+
+/// What a reply of no use still shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shows {
+    /// Something that the client can use, or that shows what is missing.
+    Answer,
+    /// A whole call that the client itself answers with an error, so that the model can correct it.
+    CorrectableCall,
+    /// A blank success. It is an answer only when the model was asked once.
+    Blank,
+    /// Nothing.
+    Nothing,
+}
+
+/// A reply of more tokens than this of which nothing arrived was lost on the way. Ending a turn takes one or two.
+const FEW_TOKENS: u64 = 3;
+
+impl Fault {
+    /// A stable name for logs and metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Glitch => "model_glitch",
+            Self::Lost(_) => "lost_reply",
+            Self::Empty => "empty_reply",
+            Self::OnlyReasoning => "only_reasoning",
+            Self::CutReasoning => "cut_reasoning",
+            Self::CutCall(_) => "cut_call",
+            Self::BadCall(..) => "bad_call",
+            Self::UnknownTool(_) => "unknown_tool",
+        }
+    }
+
+    /// The fault of a whole reply; `None` when one of its choices is what was asked for.
+    pub fn of_reply(reply: &Reply) -> Option<Self> {
+        let turns =
+            reply.choices.iter().map(|choice| Some(&choice.turn).filter(|_| choice.refusal.is_none()));
+        Self::of_turns(&turns.collect::<Option<Vec<_>>>()?, reply.usage)
+    }
+
+    /// The fault of a completion that is forwarded unread. It is read only when it looks as if it said nothing.
+    pub fn of_unread(body: &[u8], rules: &ReplyRules) -> Option<Self> {
+        let text = std::str::from_utf8(body).ok().filter(|text| may_be_blank(text))?;
+        let completion = Completion::parse(text, &[]).ok()?;
+        Self::of_reply(&interpret(completion, rules, &mut Ids::new(0, HashSet::new())))
+    }
+
+    /// The same of turns.
+    pub fn of_turns(turns: &[&Turn], usage: Option<Usage>) -> Option<Self> {
+        let faults = turns.iter().map(|turn| Self::of_turn(turn)).collect::<Option<Vec<_>>>()?;
+        let written = usage.map_or(0, |usage| usage.completion);
+        match faults.into_iter().next()? {
+            Self::Empty if written > FEW_TOKENS && turns.iter().all(|turn| turn.notes.is_empty()) => {
+                Some(Self::Lost(written))
+            }
+            fault => Some(fault),
+        }
+    }
+
+    fn of_turn(turn: &Turn) -> Option<Self> {
+        if !turn.calls.is_empty() {
+            return None;
+        }
+        let of_call = turn.notes.iter().find_map(Self::of_note);
+        of_call.or_else(|| match turn.finish {
+            _ if !turn.content.trim().is_empty() => None,
+            Some(FinishReason::ContentFilter) => None,
+            Some(FinishReason::Length) => Some(Self::CutReasoning),
+            _ if !turn.reasoning.trim().is_empty() => Some(Self::OnlyReasoning),
+            _ => Some(Self::Empty),
+        })
+    }
+
+    fn of_note(note: &Note) -> Option<Self> {
+        let Note::Dropped { name, why, .. } = note else { return None };
+        match why {
+            Dropped::Truncated => Some(Self::CutCall(name.clone())),
+            Dropped::Unclosed | Dropped::Unreadable | Dropped::MissingRequired => {
+                Some(Self::BadCall(name.clone(), *why))
+            }
+            Dropped::Undeclared => Some(Self::UnknownTool(name.clone())),
+            Dropped::Duplicate | Dropped::NotParallel | Dropped::NotWanted | Dropped::InReasoning => None,
+        }
+    }
+
+    /// What a reply with this fault still shows.
+    pub fn shows(&self, turns: &[&Turn], tools: &Tools) -> Shows {
+        if turns.iter().any(|turn| !correctable_calls(turn, tools).is_empty()) {
+            return Shows::CorrectableCall;
+        }
+        match self {
+            // The call itself, which the engine shows when nothing else is left.
+            Self::UnknownTool(name)
+                if turns.iter().all(|turn| turn.content.trim().starts_with(name.as_str())) =>
+            {
+                Shows::Blank
+            }
+            _ if turns.iter().any(|turn| !turn.content.trim().is_empty()) => Shows::Answer,
+            Self::CutReasoning => Shows::Answer,
+            Self::Empty | Self::OnlyReasoning | Self::UnknownTool(_) => Shows::Blank,
+            _ => Shows::Nothing,
+        }
+    }
+
+    /// The error that the client gets when nothing can leave. `asked`: how often the model was asked. Once is worth repeating for
+    /// any client; after more, a status that makes OpenClaw repeat it eight times would only cost time.
+    pub fn error(&self, asked: u32) -> ApiError {
+        let (status, code, what) = self.described();
+        let (status, tried) = match asked {
+            0 | 1 => (status, "; ask again".to_owned()),
+            _ => (422, format!(" (asked {asked} times)")),
+        };
+        let tried = if matches!(self, Self::CutCall(_)) && asked < 2 { String::new() } else { tried };
+        ApiError::new(status, code, format!("{what}{tried}"))
+    }
+
+    fn described(&self) -> (u16, ErrorCode, String) {
+        let of =
+            |tool: &str| if tool.is_empty() { "a tool".to_owned() } else { format!("the tool `{tool}`") };
+        match self {
+            Self::Glitch => (
+                502,
+                ErrorCode::ModelGlitch,
+                "the model wrote a reply that its server could not read".to_owned(),
+            ),
+            Self::Lost(tokens) => {
+                let what = format!("the model wrote {tokens} tokens, and its server passed none of them on");
+                (502, ErrorCode::LostReply, what)
+            }
+            Self::Empty => (502, ErrorCode::NoAnswer, "the model gave an empty reply".to_owned()),
+            Self::OnlyReasoning | Self::CutReasoning => (
+                502,
+                ErrorCode::NoAnswer,
+                "the model stopped after its reasoning, without an answer".to_owned(),
+            ),
+            Self::CutCall(tool) => {
+                let what = format!(
+                    "the token limit cut the model's call of {} before it was complete; raise max_tokens or shorten the conversation",
+                    of(tool)
+                );
+                (422, ErrorCode::TruncatedToolCall, what)
+            }
+            Self::BadCall(tool, why) => {
+                let what = format!(
+                    "the model's call of {} cannot be used ({}), and it wrote nothing else",
+                    of(tool),
+                    why.as_str()
+                );
+                (502, ErrorCode::UnusableToolCall, what)
+            }
+            Self::UnknownTool(name) => {
+                let what = format!("the model called {}, which this request does not declare", of(name));
+                (502, ErrorCode::UnknownTool, what)
+            }
+        }
+    }
+}
+
+/// True when some `content` in the text is `null` or begins with two quotes. The text is passed over once: it may be long.
+fn may_be_blank(text: &str) -> bool {
+    const KEY: &str = r#""content":"#;
+    memchr::memmem::find_iter(text.as_bytes(), KEY).any(|at| {
+        let value = &text[at + KEY.len()..];
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        value.starts_with("null") || value.starts_with(r#""""#)
+    })
+}

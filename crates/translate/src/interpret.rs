@@ -1,0 +1,102 @@
+//! From a whole completion to turns: the tool-call engine reads each choice, and ids are chosen. Whether the turns are of
+//! any use is `fault`'s to say.
+
+use std::sync::Arc;
+
+use super::ids::Ids;
+use super::reply::{Head, Reply, ReplyChoice};
+use tool_call_parser::{End, Engine, Field, NativeCall, Options, Tools};
+use wire::turn::{Dropped, FinishReason, Note, Turn};
+use wire::{Choice, Completion, pruned_logprobs};
+
+/// What the request says about its reply.
+#[derive(Clone, Debug)]
+pub struct ReplyRules {
+    /// The declared tools.
+    pub tools: Arc<Tools>,
+    /// What the request allows.
+    pub options: Options,
+    /// `max_completion_tokens` or `max_tokens`: a reply that used them all was cut, whatever its `finish_reason` says
+    /// (vLLM 0.32 says `tool_calls` for a call cut in the middle).
+    pub token_limit: Option<u64>,
+}
+
+impl ReplyRules {
+    /// True when a reply of so many tokens is known not to have reached the limit.
+    pub fn is_below_limit(&self, used: Option<u64>) -> bool {
+        self.token_limit.is_none_or(|limit| used.is_some_and(|used| used < limit))
+    }
+}
+
+/// Reads every choice.
+pub fn interpret(completion: Completion, rules: &ReplyRules, ids: &mut Ids) -> Reply {
+    let used = completion.usage.map(|usage| usage.completion);
+    let spent = completion.choices.len() == 1
+        && used.is_some_and(|used| rules.token_limit.is_some_and(|limit| used >= limit));
+    let below = rules.is_below_limit(used);
+    let choices: Vec<ReplyChoice> = completion
+        .choices
+        .into_iter()
+        .map(|choice| read_choice(choice, (spent, below), rules, ids))
+        .collect();
+    let id = if completion.id.is_empty() { ids.reply_id() } else { completion.id };
+    let head = Head {
+        id,
+        created: completion.created.unwrap_or_default(),
+        model: completion.model,
+        tags: completion.tags,
+    };
+    Reply { head, choices, usage: completion.usage, kept: completion.kept, earlier_prompts: 0 }
+}
+
+fn read_choice(
+    choice: Choice,
+    (spent, is_below_limit): (bool, bool),
+    rules: &ReplyRules,
+    ids: &mut Ids,
+) -> ReplyChoice {
+    let cut = spent || choice.finish_reason.as_deref() == Some("length");
+    let mut turn = read_turn(&choice, End { cut }, rules);
+    if !cut && is_below_limit {
+        turn.notes.iter_mut().for_each(Note::mark_unclosed);
+    }
+    if !turn.calls.is_empty() && turn.content.trim().is_empty() {
+        // The line breaks around calls that a server took out of the text.
+        turn.content.clear();
+    }
+    for call in &mut turn.calls {
+        call.id = Some(ids.choose(call.id.as_deref()));
+    }
+    let truncated =
+        turn.notes.iter().any(|note| matches!(note, Note::Dropped { why: Dropped::Truncated, .. }));
+    let reason = if truncated { Some("length") } else { choice.finish_reason.as_deref() };
+    turn.finish = Some(FinishReason::resolve(reason, !turn.calls.is_empty()));
+    ReplyChoice {
+        index: choice.index,
+        turn,
+        refusal: choice.refusal,
+        extras: choice.extras,
+        logprobs: choice.logprobs.map(|text| pruned_logprobs(&text).into_owned()),
+        kept: choice.kept,
+        message_kept: choice.message_kept,
+        fills_window: false,
+    }
+}
+
+/// Native calls first, so that they win over a copy of them in the text.
+fn read_turn(choice: &Choice, end: End, rules: &ReplyRules) -> Turn {
+    let mut engine = Engine::new(Arc::clone(&rules.tools), rules.options);
+    let mut events = Vec::new();
+    for call in &choice.tool_calls {
+        let call = call.clone();
+        engine.native(NativeCall { id: call.id, name: call.name, arguments: call.arguments }, &mut events);
+    }
+    if !choice.reasoning.is_empty() {
+        engine.push(Field::Reasoning, &choice.reasoning, &mut events);
+    }
+    if !choice.content.is_empty() {
+        engine.push(Field::Content, &choice.content, &mut events);
+    }
+    engine.finish(end, &mut events);
+    events.into_iter().collect()
+}

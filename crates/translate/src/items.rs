@@ -1,0 +1,204 @@
+//! Gives the steps of a turn their items: where each begins, its id, where it ends, and what proves that reasoning comes back as it
+//! left. The sinks of the Responses and Messages APIs write these events; chat completions have no items.
+//!
+//! A source that has items of its own is left as it is. Pure. Called by `responses` and `messages`.
+
+use std::sync::Arc;
+
+use super::ids::Ids;
+use super::sealed::Sealer;
+use wire::turn::{FinishReason, ItemEnd, ItemKind, TurnEvent};
+
+/// What goes along with reasoning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Proof {
+    /// Nothing.
+    Nothing,
+    /// A signature: the client sees the reasoning.
+    Signature,
+    /// The reasoning itself, sealed.
+    Seal,
+}
+
+/// The items of one turn.
+#[derive(Debug)]
+pub(super) struct Items {
+    /// Chooses their ids, and others of the same reply.
+    pub(super) ids: Ids,
+    sealer: Arc<Sealer>,
+    proof: Proof,
+    open: Option<OpenItem>,
+    /// The source has items of its own.
+    are_given: bool,
+}
+
+#[derive(Debug)]
+struct OpenItem {
+    kind: ItemKind,
+    /// The reasoning so far, where it is to be proved.
+    reasoning: String,
+}
+
+/// The item events around one step.
+#[derive(Debug, Default)]
+pub(super) struct Around {
+    pub(super) before: Vec<TurnEvent>,
+    pub(super) after: Option<TurnEvent>,
+}
+
+impl Items {
+    pub(super) fn new(ids: Ids, sealer: Arc<Sealer>, proof: Proof) -> Self {
+        Self { ids, sealer, proof, open: None, are_given: false }
+    }
+
+    /// The beginnings and ends of items that belong around this step.
+    pub(super) fn around(&mut self, event: &TurnEvent) -> Around {
+        self.are_given |= matches!(event, TurnEvent::ItemBegun(..));
+        if self.are_given {
+            return Around::default();
+        }
+        let mut around = Around::default();
+        match event {
+            TurnEvent::Finish(end) => {
+                let is_whole = matches!(end.reason, FinishReason::Stop | FinishReason::ToolCalls);
+                around.before.extend(self.end(is_whole));
+            }
+            event => {
+                let Some(kind) = kind_of(event) else { return around };
+                self.enter(kind, &mut around.before);
+                if let (TurnEvent::Reasoning(text), Some(open)) = (event, &mut self.open)
+                    && self.proof != Proof::Nothing
+                {
+                    open.reasoning.push_str(text);
+                }
+                around.after = (kind == ItemKind::Call).then(|| self.end(true)).flatten();
+            }
+        }
+        around
+    }
+
+    /// The end of the open item; `is_whole`: nothing cut it.
+    pub(super) fn end(&mut self, is_whole: bool) -> Option<TurnEvent> {
+        let OpenItem { kind, reasoning } = self.open.take()?;
+        let signature = match self.proof {
+            Proof::Signature if kind == ItemKind::Reasoning => Some(self.sealer.sign(&reasoning)),
+            Proof::Seal if kind == ItemKind::Reasoning => Some(self.sealer.seal(&reasoning)),
+            _ => None,
+        };
+        Some(TurnEvent::ItemEnded(ItemEnd { signature, is_whole }))
+    }
+
+    /// Each call is an item of its own; pieces of one kind that follow each other are one.
+    fn enter(&mut self, kind: ItemKind, before: &mut Vec<TurnEvent>) {
+        if self.open.as_ref().is_some_and(|open| open.kind == kind) {
+            return;
+        }
+        before.extend(self.end(true));
+        before.push(TurnEvent::ItemBegun(kind, self.ids.prefixed("")));
+        self.open = Some(OpenItem { kind, reasoning: String::new() });
+    }
+}
+
+fn kind_of(event: &TurnEvent) -> Option<ItemKind> {
+    let kind = match event {
+        TurnEvent::Reasoning(_) => ItemKind::Reasoning,
+        TurnEvent::Content(_) => ItemKind::Text,
+        TurnEvent::Refusal(_) => ItemKind::Refusal,
+        TurnEvent::ToolCall(_) => return Some(ItemKind::Call),
+        _ => return None,
+    };
+    (event.text_len() > 0).then_some(kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::turn::{ToolCall, TurnEnd};
+
+    /// The steps with their items; an id is `#`, a proof what it begins with.
+    fn check(proof: Proof, events: &[TurnEvent], expected: &[&str]) {
+        let ids = Ids::new(1, std::collections::HashSet::new());
+        let mut items = Items::new(ids, Arc::new(Sealer::new(b"a secret")), proof);
+        let mut seen = Vec::new();
+        for event in events {
+            let Around { before, after } = items.around(event);
+            seen.extend(before.into_iter().chain([event.clone()]).chain(after));
+        }
+        let seen: Vec<String> = seen
+            .iter()
+            .map(|event| match event {
+                TurnEvent::ItemBegun(kind, id) => {
+                    format!("{kind:?} {}", if id.len() == 32 { "#" } else { id })
+                }
+                TurnEvent::ItemEnded(ItemEnd { signature, is_whole }) => {
+                    let proof = signature.as_deref().unwrap_or("-").split('.').nth(1).unwrap_or("-");
+                    format!("end {proof} {is_whole}")
+                }
+                TurnEvent::Reasoning(text) | TurnEvent::Content(text) => text.clone(),
+                TurnEvent::ToolCall(call) => call.name.clone(),
+                TurnEvent::Finish(end) => end.reason.as_str().to_owned(),
+                other => format!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn steps_get_their_items() {
+        let reasoning = |text: &str| TurnEvent::Reasoning(text.into());
+        let content = |text: &str| TurnEvent::Content(text.into());
+        let call = |name: &str| TurnEvent::ToolCall(ToolCall { name: name.into(), ..ToolCall::default() });
+        let finish = |reason| TurnEvent::Finish(TurnEnd::new(reason, None));
+        check(
+            Proof::Signature,
+            &[
+                TurnEvent::Begun,
+                reasoning("a"),
+                content(""),
+                reasoning("b"),
+                content("c"),
+                finish(FinishReason::Length),
+            ],
+            &[
+                "Begun",
+                "Reasoning #",
+                "a",
+                "",
+                "b",
+                "end signed true",
+                "Text #",
+                "c",
+                "end - false",
+                "length",
+            ],
+        );
+        check(
+            Proof::Seal,
+            &[reasoning("a"), call("f"), call("g"), finish(FinishReason::ToolCalls)],
+            &[
+                "Reasoning #",
+                "a",
+                "end sealed true",
+                "Call #",
+                "f",
+                "end - true",
+                "Call #",
+                "g",
+                "end - true",
+                "tool_calls",
+            ],
+        );
+        check(
+            Proof::Nothing,
+            &[reasoning("a"), finish(FinishReason::Stop)],
+            &["Reasoning #", "a", "end - true", "stop"],
+        );
+        let steps = [
+            TurnEvent::ItemBegun(ItemKind::Text, "mine".into()),
+            content("a"),
+            TurnEvent::ItemEnded(ItemEnd { signature: None, is_whole: true }),
+            finish(FinishReason::Stop),
+        ];
+        check(Proof::Seal, &steps, &["Text mine", "a", "end - true", "stop"]);
+    }
+}

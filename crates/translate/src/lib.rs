@@ -1,0 +1,72 @@
+//! Translation, both ways and pure: what a request becomes on its way up, and what a reply becomes on its way down.
+//!
+//! No I/O, no clock, no randomness (a seed comes in from `relay`). Called by `relay`.
+
+mod additions;
+mod chat_body;
+mod chat_sink;
+mod circles;
+mod client_program;
+mod correctable;
+mod document;
+mod error_reply;
+mod fault;
+mod free_text;
+mod hidden_tools;
+mod ids;
+mod interpret;
+mod items;
+mod live;
+mod loop_guard;
+pub mod messages;
+mod openclaw_words;
+mod opencode_words;
+#[cfg(any(test, fuzzing))]
+pub mod oracle;
+mod outbound;
+mod overflow;
+mod passed_by;
+mod plain_turn;
+mod prune_completion;
+mod refusal;
+mod remedy;
+mod reply;
+mod reply_reader;
+mod reply_rules;
+pub mod responses;
+mod sealed;
+mod server_fields;
+mod stream;
+pub mod tokens;
+mod trim;
+#[cfg(any(test, fuzzing))]
+pub mod wire_oracle;
+
+pub use additions::{Additions, SilentTurn, silent_turns, user_texts};
+pub use chat_sink::{ChatSink, completion_json, usage_json};
+pub use circles::normalised;
+pub use client_program::ClientProgram;
+pub use correctable::correctable_calls;
+pub use error_reply::{ErrorReply, is_final, openai_error};
+pub use fault::{Fault, Shows};
+pub use free_text::FreeTextPatterns;
+pub use ids::Ids;
+pub use interpret::{ReplyRules, interpret};
+pub use live::{LiveRules, LiveTurn};
+pub use loop_guard::{GuardLimits, LoopFound, LoopKind, check_loops};
+pub use openclaw_words::{is_harmless_for_openclaw, is_harmless_overflow};
+pub use opencode_words::is_harmless_for_opencode;
+pub use outbound::{Outbound, needs_version, outbound};
+pub use overflow::{Overflow, TooLarge, lower_limit, read_overflow, token_limit};
+pub use passed_by::PassedBy;
+pub use plain_turn::{PlainRules, PlainTurn, STOP_REASON};
+pub use prune_completion::{PrunedCompletion, prune_completion, with_usage};
+pub use refusal::learn_refusals;
+pub use remedy::{Remedy, Situation, TINY_LIMIT};
+pub use reply::{Head, Reply, ReplyChoice};
+pub use reply_reader::{ReplyPart, ReplyReader};
+pub use reply_rules::{declared, used_ids};
+pub use sealed::Sealer;
+pub use stream::{ChunkRules, Passed, StreamState};
+pub use trim::{Trimmed, trim};
+pub use wire::Target;

@@ -1,0 +1,486 @@
+//! The live turn: chunks of a streaming upstream go through the tool-call engine, and what is certain leaves at once, as the steps of
+//! the turn.
+//!
+//! The same engine and ids as for a whole reply; only the order is that of arrival. The end of the turn waits for
+//! the end of the stream, because only the usage that comes last shows whether the token limit cut a call. Pure. Called by
+//! `reply_reader`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::fault::Fault;
+use super::free_text::FreeTextPatterns;
+use super::ids::Ids;
+use super::interpret::ReplyRules;
+use super::reply::Head;
+use tool_call_parser::{End, Engine, Field, NativeCall, Tools};
+use wire::turn::{
+    ChoiceEvent, Dropped, FinishReason, KeptFields, Note, ToolCall, Turn, TurnEnd, TurnEvent, Usage,
+};
+use wire::{Malformed, Object, array, decode_string, pruned_logprobs, text_of, usage_from};
+
+/// What the client is to see of a live turn.
+#[derive(Debug)]
+pub struct LiveRules {
+    /// What the request says about its reply.
+    pub reply: ReplyRules,
+    /// Reasoning leaves.
+    pub shows_reasoning: bool,
+    /// Fields to keep although OpenAI's API has no such field.
+    pub keep: Vec<String>,
+    /// What earlier attempts cost; the usage that leaves includes it.
+    pub spent: Usage,
+    /// What the free text of custom tools must match.
+    pub free_text: Arc<FreeTextPatterns>,
+}
+
+/// Follows one live reply.
+#[derive(Debug)]
+pub struct LiveTurn {
+    rules: LiveRules,
+    ids: Ids,
+    head: Head,
+    has_head: bool,
+    choices: BTreeMap<u64, LiveChoice>,
+    usage: Option<Usage>,
+    kept: Vec<(String, String)>,
+}
+
+#[derive(Debug)]
+struct LiveChoice {
+    engine: Engine,
+    native: Option<(Option<u64>, NativeCall)>,
+    gap: String,
+    logprobs: Vec<String>,
+    finish_reason: Option<String>,
+    /// What has left so far.
+    turn: Turn,
+    kept: Vec<(String, String)>,
+    message_kept: Vec<(String, String)>,
+    /// The model refused to answer, in words of their own field.
+    has_refused: bool,
+}
+
+impl LiveTurn {
+    /// A reply from its beginning. `created` and `model` stand in for what the upstream does not say.
+    pub fn new(rules: LiveRules, ids: Ids, created: u64, model: String) -> Self {
+        let head = Head { id: String::new(), created, model, tags: vec![] };
+        Self { rules, ids, head, has_head: false, choices: BTreeMap::new(), usage: None, kept: vec![] }
+    }
+
+    /// The reply's id, time and model; `None` before the upstream has begun.
+    pub fn head(&self) -> Option<&Head> {
+        Some(&self.head).filter(|_| self.has_head)
+    }
+
+    /// Token counts, once they are known.
+    pub fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+
+    /// True once a chunk with a choice has come.
+    pub fn has_begun(&self) -> bool {
+        !self.choices.is_empty()
+    }
+
+    /// True once reasoning, content or a call has left.
+    pub fn has_spoken(&self) -> bool {
+        let spoke =
+            |turn: &Turn| !(turn.reasoning.is_empty() && turn.content.is_empty() && turn.calls.is_empty());
+        self.turns().any(spoke) || self.has_refused()
+    }
+
+    fn has_refused(&self) -> bool {
+        self.choices.values().any(|choice| choice.has_refused)
+    }
+
+    /// True when every choice has its finish reason.
+    pub fn is_finished(&self) -> bool {
+        self.has_begun() && self.choices.values().all(|choice| choice.finish_reason.is_some())
+    }
+
+    /// Takes one chunk; appends to `out` the steps that may leave.
+    ///
+    /// # Errors
+    /// When the payload is not a JSON object.
+    pub fn push(&mut self, payload: &str, out: &mut Vec<ChoiceEvent>) -> Result<(), Malformed> {
+        let chunk = Object::parse(payload)?;
+        self.begin(&chunk);
+        self.usage = chunk.get("usage").and_then(usage_from).or(self.usage);
+        keep_last(&mut self.kept, &chunk, &self.rules.keep);
+        for (place, text) in chunk.get("choices").and_then(array).unwrap_or_default().into_iter().enumerate()
+        {
+            let choice = Object::parse(text)?;
+            let index = choice.number("index").unwrap_or(place as u64).min(4096);
+            let keep = self.rules.keep.clone();
+            let events = self.choice(index).push(&choice, &keep);
+            self.emit(index, events, out);
+        }
+        Ok(())
+    }
+
+    /// The stream has ended: settles what was held back. Gives what is wrong with the turns, if anything is.
+    pub fn settle(&mut self, out: &mut Vec<ChoiceEvent>) -> Option<Fault> {
+        let used = self.usage.map(|usage| usage.completion);
+        let limit = self.rules.reply.token_limit;
+        let spent =
+            self.choices.len() == 1 && used.is_some_and(|used| limit.is_some_and(|limit| used >= limit));
+        let below = self.rules.reply.is_below_limit(used);
+        for index in self.indexes() {
+            let events = self.choice(index).finish(spent, below);
+            self.emit(index, events, out);
+            if let Some(gap) = self.choice(index).last_gap() {
+                self.send(index, gap, out);
+            }
+            let reason = self.choice(index).reason();
+            self.choice(index).turn.finish = Some(reason);
+        }
+        // A refusal is an answer, as in a whole reply.
+        if self.has_refused() {
+            return None;
+        }
+        Fault::of_turns(&self.turns().collect::<Vec<_>>(), self.usage)
+    }
+
+    /// Ends the turns; `fills_window`: the reply has filled the model's window. After [`LiveTurn::settle`].
+    pub fn close(&mut self, fills_window: bool, out: &mut Vec<ChoiceEvent>) {
+        let usage = self.usage.map(|usage| usage.plus(self.rules.spent));
+        for (index, choice) in &mut self.choices {
+            let reason = choice.turn.finish.unwrap_or_else(|| choice.reason());
+            let kept = KeptFields {
+                reply: self.kept.clone(),
+                choice: std::mem::take(&mut choice.kept),
+                message: std::mem::take(&mut choice.message_kept),
+            };
+            let fills_window = fills_window && reason == FinishReason::Length;
+            let event = TurnEvent::Finish(TurnEnd { reason, usage, fills_window, kept });
+            out.push(ChoiceEvent {
+                choice: *index,
+                event,
+                logprobs: joined_logprobs(std::mem::take(&mut choice.logprobs)),
+            });
+        }
+    }
+
+    /// The declared tools.
+    pub fn tools(&self) -> &Tools {
+        &self.rules.reply.tools
+    }
+
+    /// Adds calls that `of` makes of each turn. After [`LiveTurn::settle`].
+    pub fn add_calls(&mut self, of: impl Fn(&Turn, &Tools) -> Vec<ToolCall>, out: &mut Vec<ChoiceEvent>) {
+        let tools = Arc::clone(&self.rules.reply.tools);
+        for index in self.indexes() {
+            for call in of(&self.choice(index).turn, &tools) {
+                self.send(index, TurnEvent::ToolCall(call), out);
+            }
+            let choice = self.choice(index);
+            choice.turn.finish = Some(choice.reason());
+        }
+    }
+
+    /// The turns so far: what has left, and notes.
+    pub fn turns(&self) -> impl Iterator<Item = &Turn> {
+        self.choices.values().map(|choice| &choice.turn)
+    }
+
+    fn indexes(&self) -> Vec<u64> {
+        self.choices.keys().copied().collect()
+    }
+
+    /// The stream broke: what was held back leaves as the text it is. No call does, as nobody knows whether it is whole.
+    pub fn give_up(&mut self, out: &mut Vec<ChoiceEvent>) {
+        for index in self.indexes() {
+            let mut events = self.choice(index).finish(true, false);
+            events.retain(|event| matches!(event, TurnEvent::Content(_) | TurnEvent::Reasoning(_)));
+            self.emit(index, events, out);
+        }
+    }
+
+    fn begin(&mut self, chunk: &Object<'_>) {
+        if self.has_head {
+            return;
+        }
+        self.has_head = true;
+        self.head.id = chunk.string("id").filter(|id| !id.is_empty()).unwrap_or_else(|| self.ids.reply_id());
+        self.head.created = chunk.number("created").unwrap_or(self.head.created);
+        self.head.model = chunk.string("model").unwrap_or_else(|| std::mem::take(&mut self.head.model));
+    }
+
+    fn choice(&mut self, index: u64) -> &mut LiveChoice {
+        let Self { choices, rules, .. } = self;
+        choices.entry(index).or_insert_with(|| LiveChoice {
+            engine: Engine::new(Arc::clone(&rules.reply.tools), rules.reply.options),
+            native: None,
+            gap: String::new(),
+            logprobs: vec![],
+            finish_reason: None,
+            turn: Turn::default(),
+            kept: vec![],
+            message_kept: vec![],
+            has_refused: false,
+        })
+    }
+
+    fn emit(&mut self, index: u64, events: Vec<TurnEvent>, out: &mut Vec<ChoiceEvent>) {
+        for mut event in events {
+            if let TurnEvent::ToolCall(call) = event {
+                event = self.rules.free_text.checked(call);
+            }
+            if !self.choice(index).holds_gap(&mut event) {
+                self.send(index, event, out);
+            }
+        }
+    }
+
+    fn send(&mut self, index: u64, mut event: TurnEvent, out: &mut Vec<ChoiceEvent>) {
+        if let TurnEvent::ToolCall(call) = &mut event {
+            call.id = Some(self.ids.choose(call.id.as_deref()));
+        }
+        let shows_reasoning = self.rules.shows_reasoning;
+        let choice = self.choice(index);
+        let logprobs = matches!(event, TurnEvent::Content(_))
+            .then(|| joined_logprobs(std::mem::take(&mut choice.logprobs)))
+            .flatten();
+        let leaves = match event {
+            TurnEvent::Reasoning(_) => shows_reasoning,
+            TurnEvent::Content(_) | TurnEvent::ToolCall(_) | TurnEvent::Refusal(_) => true,
+            _ => false,
+        };
+        if leaves {
+            out.push(ChoiceEvent { choice: index, event: event.clone(), logprobs });
+        }
+        choice.turn.apply(event);
+    }
+}
+
+impl LiveChoice {
+    fn push(&mut self, choice: &Object<'_>, keep: &[String]) -> Vec<TurnEvent> {
+        let mut events = Vec::new();
+        let delta = choice.get("delta").or_else(|| choice.get("message")).unwrap_or("{}");
+        let Ok(delta) = Object::parse(delta) else { return events };
+        let reasoning =
+            ["reasoning", "reasoning_content"].iter().find_map(|key| delta.get(key).and_then(text_of));
+        let content = delta.get("content").and_then(text_of).filter(|text| !text.is_empty());
+        let reasons_only = reasoning.as_ref().is_some_and(|text| !text.is_empty()) && content.is_none();
+        for (field, text) in [(Field::Reasoning, reasoning), (Field::Content, content)] {
+            if let Some(text) = text.filter(|text| !text.is_empty()) {
+                self.engine.push(field, &text, &mut events);
+            }
+        }
+        if let Some(text) = delta.get("refusal").and_then(text_of).filter(|text| !text.is_empty()) {
+            self.has_refused = true;
+            events.push(TurnEvent::Refusal(text));
+        }
+        // Those of reasoning are nobody's: clients have them for the text alone.
+        if let Some(logprobs) = choice.get("logprobs").filter(|_| !reasons_only) {
+            self.logprobs.push(pruned_logprobs(logprobs).into_owned());
+        }
+        for call in delta.get("tool_calls").and_then(array).unwrap_or_default() {
+            self.native_piece(call, &mut events);
+        }
+        self.finish_reason = choice.string("finish_reason").or_else(|| self.finish_reason.take());
+        keep_last(&mut self.kept, choice, keep);
+        keep_last(&mut self.message_kept, &delta, keep);
+        self.message_kept.retain(|(key, _)| !IN_PIECES.contains(&key.as_str()));
+        events
+    }
+
+    fn finish(&mut self, spent: bool, is_below_limit: bool) -> Vec<TurnEvent> {
+        let mut events = Vec::new();
+        self.native_complete(&mut events);
+        let cut = spent || self.finish_reason.as_deref().is_none_or(|reason| reason == "length");
+        self.engine.finish(End { cut }, &mut events);
+        if !cut && is_below_limit {
+            events.iter_mut().for_each(mark_unclosed);
+        }
+        events
+    }
+
+    /// White space that is all the content there was, unless calls stood around it.
+    fn last_gap(&mut self) -> Option<TurnEvent> {
+        let gap = std::mem::take(&mut self.gap);
+        (!gap.is_empty() && self.turn.calls.is_empty()).then_some(TurnEvent::Content(gap))
+    }
+
+    fn reason(&self) -> FinishReason {
+        let truncated =
+            self.turn.notes.iter().any(|note| matches!(note, Note::Dropped { why: Dropped::Truncated, .. }));
+        let upstream = if truncated { Some("length") } else { self.finish_reason.as_deref() };
+        FinishReason::resolve(upstream, !self.turn.calls.is_empty())
+    }
+
+    /// Line breaks before anything else wait: around calls that were taken out of the text they mean nothing, before a
+    /// text they are part of it. True when the event was kept for later.
+    fn holds_gap(&mut self, event: &mut TurnEvent) -> bool {
+        let TurnEvent::Content(text) = event else { return false };
+        if !self.turn.content.is_empty() {
+            return false;
+        }
+        let blank = text.trim().is_empty();
+        self.gap.push_str(text);
+        if !blank {
+            *text = std::mem::take(&mut self.gap);
+        }
+        blank
+    }
+
+    /// Collects a native call, whose arguments come in pieces. A call is whole when the next one begins, or at the end.
+    fn native_piece(&mut self, text: &str, events: &mut Vec<TurnEvent>) {
+        let Ok(piece) = Object::parse(text) else { return };
+        let index = piece.number("index");
+        let function = piece.get("function").and_then(|text| Object::parse(text).ok()).unwrap_or_default();
+        let id = piece.string("id").filter(|id| !id.is_empty());
+        let name = function.string("name").filter(|name| !name.is_empty());
+        let another = |(current, call): &(Option<u64>, NativeCall)| {
+            let other_id = id.is_some() && call.id.is_some() && id != call.id;
+            // A server that gives neither index nor ids begins a call with its name.
+            let named_anew = id.is_none() && name.is_some() && Object::parse(&call.arguments).is_ok();
+            *current != index || other_id || named_anew
+        };
+        if self.native.as_ref().is_some_and(another) {
+            self.native_complete(events);
+        }
+        let (_, call) = self.native.get_or_insert_with(|| (index, NativeCall::default()));
+        call.id = call.id.take().or(id);
+        if call.name.is_empty() {
+            call.name = name.unwrap_or_default();
+        }
+        if let Some(arguments) = function.get("arguments") {
+            call.arguments.push_str(&decode_string(arguments).unwrap_or_else(|| arguments.to_owned()));
+        }
+    }
+
+    fn native_complete(&mut self, events: &mut Vec<TurnEvent>) {
+        if let Some((_, call)) = self.native.take() {
+            self.engine.native(call, events);
+        }
+    }
+}
+
+/// A call that ends early in a reply that no limit cut is the model's own mistake.
+fn mark_unclosed(event: &mut TurnEvent) {
+    if let TurnEvent::Note(note) = event {
+        note.mark_unclosed();
+    }
+}
+
+/// What of a delta comes in pieces, or belongs to the engine: no last value to keep.
+const IN_PIECES: [&str; 6] = ["role", "content", "reasoning", "reasoning_content", "refusal", "tool_calls"];
+
+/// Remembers the last value of each field that the user asked to keep.
+fn keep_last(kept: &mut Vec<(String, String)>, object: &Object<'_>, keep: &[String]) {
+    for key in keep {
+        let Some(value) = object.get(key) else { continue };
+        kept.retain(|(known, _)| known != key);
+        kept.push((key.clone(), value.to_owned()));
+    }
+}
+
+/// Several objects of log probabilities as one.
+pub(super) fn joined_logprobs(waiting: Vec<String>) -> Option<String> {
+    if waiting.len() < 2 {
+        return waiting.into_iter().next();
+    }
+    let objects: Vec<Object<'_>> = waiting.iter().filter_map(|text| Object::parse(text).ok()).collect();
+    let entries = |key: &str| -> Vec<&str> {
+        objects.iter().filter_map(|object| object.get(key).and_then(array)).flatten().collect()
+    };
+    Some(format!(
+        r#"{{"content":[{}],"refusal":[{}]}}"#,
+        entries("content").join(","),
+        entries("refusal").join(",")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ChatSink;
+    use tool_call_parser::{Options, Tools};
+
+    fn live(token_limit: Option<u64>) -> LiveTurn {
+        let tools = Tools::from_json(
+            r#"[{"type":"function","function":{"name":"read","parameters":{"type":"object","properties":{"path":{"type":"string"}}}}}]"#,
+        );
+        let reply = ReplyRules { tools: Arc::new(tools), options: Options::default(), token_limit };
+        let rules = LiveRules {
+            reply,
+            shows_reasoning: true,
+            keep: vec![],
+            spent: Usage::default(),
+            free_text: Arc::default(),
+        };
+        LiveTurn::new(rules, Ids::new(1, std::collections::HashSet::new()), 5, "m".into())
+    }
+
+    fn chunk(delta: &str, finish: &str) -> String {
+        format!(
+            r#"{{"id":"x","created":1,"model":"m","choices":[{{"index":0,"delta":{{{delta}}},"finish_reason":{finish}}}]}}"#
+        )
+    }
+
+    fn run(turn: &mut LiveTurn, chunks: &[String]) -> (String, Option<Fault>) {
+        let mut steps = Vec::new();
+        chunks.iter().for_each(|chunk| turn.push(chunk, &mut steps).unwrap());
+        let fault = turn.settle(&mut steps);
+        turn.close(false, &mut steps);
+        let (mut sink, mut out) = (ChatSink::new(Some("reasoning_content"), true), Vec::new());
+        sink.begin(turn.head().unwrap());
+        steps.iter().for_each(|step| sink.write(step, &mut out));
+        sink.end(&mut out);
+        (String::from_utf8(out).unwrap(), fault)
+    }
+
+    #[test]
+    fn text_leaves_at_once_and_a_native_call_whole() {
+        let mut turn = live(None);
+        let mut out = Vec::new();
+        turn.push(&chunk(r#""role":"assistant","content":"""#, "null"), &mut out).unwrap();
+        turn.push(&chunk(r#""reasoning":"why""#, "null"), &mut out).unwrap();
+        assert_eq!(out, [ChoiceEvent::new(0, TurnEvent::Reasoning("why".into()))]);
+        let calls = [
+            chunk(
+                r#""tool_calls":[{"index":0,"id":"abcdefghi","type":"function","function":{"name":"read","arguments":"{\"pa"}}]"#,
+                "null",
+            ),
+            chunk(r#""tool_calls":[{"index":0,"function":{"arguments":"th\":\"a\"}"}}]"#, "null"),
+            chunk("", r#""stop""#),
+        ];
+        let (out, fault) = run(&mut turn, &calls);
+        assert_eq!((fault, turn.turns().next().unwrap().calls.len()), (None, 1));
+        assert!(out.contains(r#""id":"abcdefghi","type":"function","function":{"name":"read","arguments":"{\"path\":\"a\"}"}"#), "{out}");
+        assert!(
+            out.contains(r#""finish_reason":"tool_calls""#) && out.ends_with("data: [DONE]\n\n"),
+            "{out}"
+        );
+    }
+
+    #[test]
+    fn fields_to_keep_leave_with_the_end_of_their_choice() {
+        let mut turn = live(None);
+        turn.rules.keep = ["stop_reason", "token_ids", "content"].map(str::to_owned).to_vec();
+        let first = chunk(r#""content":"Hi","token_ids":[7]"#, "null");
+        let last = chunk("", r#""stop","stop_reason":7"#);
+        let (out, _) = run(&mut turn, &[first, last]);
+        assert!(
+            out.contains(r#""delta":{"token_ids":[7]},"finish_reason":"stop","stop_reason":7}"#),
+            "{out}"
+        );
+        assert_eq!(out.matches("\"content\":\"Hi\"").count(), 1, "{out}");
+    }
+
+    #[test]
+    fn a_refusal_is_an_answer() {
+        let mut turn = live(None);
+        let (out, fault) = run(&mut turn, &[chunk(r#""refusal":"no""#, "null"), chunk("", r#""stop""#)]);
+        assert!(fault.is_none() && turn.has_spoken() && out.contains(r#""refusal":"no""#), "{fault:?} {out}");
+    }
+
+    #[test]
+    fn a_stream_without_finish_reason_counts_as_cut() {
+        let mut turn = live(None);
+        turn.push(&chunk(r#""content":"a""#, "null"), &mut Vec::new()).unwrap();
+        assert!(turn.has_begun() && !turn.is_finished());
+    }
+}

@@ -1,0 +1,344 @@
+//! Notices an agent that goes in circles, warns the model first, and ends the run when it goes on.
+//!
+//! Everything is derived from the conversation in the request, and counted since the last real user message, so a long
+//! healthy conversation is never stopped. OpenClaw appends a user message of its own after tool results (field notes, fact
+//! 5); it is no real one. The shapes themselves are in `circles`; the warning is put into the request by `additions`.
+
+use std::collections::HashMap;
+
+use super::circles::{Answered, cycles, drifting, without_tool};
+use wire::Message;
+use wire::turn::ToolCall;
+
+/// How OpenClaw's own trailing user message starts.
+const INTERNAL_CONTEXT: &str = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>";
+/// The longest cycle that is looked for, in calls.
+const LONGEST_CYCLE: usize = 3;
+/// Looking for something in other places is healthy for longer than asking again for the same: this many times
+/// [`GuardLimits::max_repeats`].
+const DRIFT_PATIENCE: usize = 4;
+
+/// When to stop.
+#[derive(Clone, Copy, Debug)]
+pub struct GuardLimits {
+    /// More tool results than this since the last real user message.
+    pub max_tool_results: usize,
+    /// This many identical consecutive calls, or cycles of them; four times as many of one tool with other arguments.
+    pub max_repeats: usize,
+}
+
+/// The shape of a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoopKind {
+    /// Too many tool results since the last real user message.
+    TooManyResults,
+    /// The same call with the same result.
+    Repeated,
+    /// Two or three calls in turns, each with the same result every time.
+    Alternating,
+    /// One tool, other arguments, the same useless result.
+    Drifting,
+    /// Calls of tools that the client does not have.
+    UnknownTool,
+}
+
+impl LoopKind {
+    /// A stable name for logs and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::TooManyResults => "too_many_results",
+            Self::Repeated => "repeated",
+            Self::Alternating => "alternating",
+            Self::Drifting => "drifting",
+            Self::UnknownTool => "unknown_tool",
+        }
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoopFound {
+    /// Its shape.
+    pub kind: LoopKind,
+    /// The tools that were called, for people; empty where it matters not.
+    pub tools: String,
+    /// How often: tool results, identical calls, cycles, or calls in vain.
+    pub count: usize,
+    /// The count that ends the run.
+    pub limit: usize,
+}
+
+impl LoopFound {
+    /// True when the run is to be ended; else the model is warned.
+    pub fn stops(&self) -> bool {
+        self.count >= self.limit
+    }
+
+    /// The answer that ends the run, in the model's place.
+    pub fn answer(&self) -> String {
+        let limit = match self.kind {
+            LoopKind::TooManyResults => "limits.max_tool_results",
+            _ => "limits.max_repeats",
+        };
+        format!(
+            "I stopped: {}. This is respool's loop guard (`{limit}`), not the model. Tell me how to go on, or ask for a \
+             smaller step.",
+            self.what_happened()
+        )
+    }
+
+    /// The warning that the model gets before that.
+    pub fn warning(&self) -> String {
+        let advice = match self.kind {
+            LoopKind::UnknownTool => "Call only tools that are declared in this conversation",
+            _ => "Do something else; if you are waiting for something, wait longer before you look again",
+        };
+        format!(
+            "[Note from respool, the relay before this model; no part of the tool's result: {}. The same again will bring \
+             nothing new. {advice}, or answer the user with what you have and say what is missing. At {} the run is ended.]",
+            self.what_happened(),
+            self.limit
+        )
+    }
+
+    fn what_happened(&self) -> String {
+        let Self { kind, tools, count, .. } = self;
+        match kind {
+            LoopKind::TooManyResults => {
+                format!("{count} tool calls have been made since your last message without a final answer")
+            }
+            LoopKind::Repeated => format!(
+                "the tool {tools} was called {count} times in a row with the same arguments and the same result"
+            ),
+            LoopKind::Alternating => format!(
+                "the calls of {tools} were made {count} times in turns, with the same arguments and the same results"
+            ),
+            LoopKind::Drifting => {
+                format!(
+                    "the tool {tools} was called {count} times in a row and gave the same result each time"
+                )
+            }
+            LoopKind::UnknownTool => {
+                format!("{count} calls in a row were of tools that do not exist here (the last one: {tools})")
+            }
+        }
+    }
+}
+
+/// Looks at the conversation; `None` when all is well.
+pub fn check_loops(messages: &[Message<'_>], limits: GuardLimits) -> Option<LoopFound> {
+    let calls = answered_calls(&messages[loop_start(messages)..]);
+    if calls.len() > limits.max_tool_results {
+        let (count, limit) = (calls.len(), limits.max_tool_results + 1);
+        return Some(LoopFound { kind: LoopKind::TooManyResults, tools: String::new(), count, limit });
+    }
+    let found = repeated_cycles(&calls, limits.max_repeats);
+    found.iter().find(|found| found.stops()).or(found.first()).cloned()
+}
+
+/// Everything that is worth a warning: half of what ends the run, and never a single call.
+fn repeated_cycles(calls: &[Answered<'_>], max_repeats: usize) -> Vec<LoopFound> {
+    let found = |kind, period: usize, count, limit: usize| {
+        let worth = count >= (limit / 2).max(2) || count >= limit;
+        worth.then(|| LoopFound { kind, tools: tools(&calls[calls.len() - period..]), count, limit })
+    };
+    let longer = (2..=LONGEST_CYCLE).map(|period| {
+        found(LoopKind::Alternating, period.min(calls.len()), cycles(calls, period), max_repeats)
+    });
+    if calls.is_empty() {
+        return vec![];
+    }
+    std::iter::once(found(LoopKind::Repeated, 1, cycles(calls, 1), max_repeats))
+        .chain(longer)
+        .chain([
+            found(LoopKind::UnknownTool, 1, without_tool(calls), max_repeats),
+            found(LoopKind::Drifting, 1, drifting(calls), max_repeats * DRIFT_PATIENCE),
+        ])
+        .flatten()
+        .collect()
+}
+
+/// The names of these calls' tools, for people.
+fn tools(calls: &[Answered<'_>]) -> String {
+    let names: Vec<String> = calls.iter().map(|call| format!("`{}`", call.call.name)).collect();
+    names.join(", ")
+}
+
+/// Where the current tool loop begins: behind the last real user message.
+pub(super) fn loop_start(messages: &[Message<'_>]) -> usize {
+    messages.iter().rposition(is_real_user).map_or(0, |index| index + 1)
+}
+
+/// True for what a user said, not OpenClaw in a user's place.
+pub(super) fn is_real_user(message: &Message<'_>) -> bool {
+    message.is_from("user") && !message.starts_with(INTERNAL_CONTEXT)
+}
+
+fn answered_calls<'a>(messages: &'a [Message<'_>]) -> Vec<Answered<'a>> {
+    let mut asked = HashMap::new();
+    let mut answered = Vec::new();
+    for message in messages {
+        let calls = message.calls().iter();
+        asked.extend(calls.filter_map(|call| Some((call.id.clone()?, call))));
+        if message.is_from("tool") {
+            let id = message.object.string("tool_call_id").unwrap_or_default();
+            // A result whose call is not known repeats nothing: its id stands in for the call.
+            let unknown = || ToolCall { arguments: id.clone(), ..ToolCall::default() };
+            let call = asked.get(&id).copied().cloned().unwrap_or_else(unknown);
+            answered.push(Answered::new(call, message.object.get("content").unwrap_or_default()));
+        }
+    }
+    answered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_counted_from_the_start() {
+        let kinds = [
+            LoopKind::TooManyResults,
+            LoopKind::Repeated,
+            LoopKind::Alternating,
+            LoopKind::Drifting,
+            LoopKind::UnknownTool,
+        ];
+        assert_eq!(kinds.map(LoopKind::as_str), telemetry::metrics::LOOP_KINDS);
+    }
+    use wire::{ChatRequest, encode_string};
+
+    const LIMITS: GuardLimits = GuardLimits { max_tool_results: 200, max_repeats: 8 };
+
+    /// One call of a conversation: tool, arguments, result.
+    type Call = (String, String, String);
+
+    fn call(name: &str, arguments: &str, result: &str) -> Call {
+        (name.into(), arguments.into(), result.into())
+    }
+
+    fn texts(calls: &[Call]) -> Vec<String> {
+        let text = |(id, (name, arguments, result)): (usize, &Call)| {
+            let (arguments, result) = (encode_string(arguments), encode_string(result));
+            format!(
+                r#"{{"role":"assistant","content":null,"tool_calls":[{{"id":"c{id}","type":"function","function":{{"name":"{name}","arguments":{arguments}}}}}]}},
+                {{"role":"tool","tool_call_id":"c{id}","content":{result}}},
+                {{"role":"user","content":[{{"type":"text","text":"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>> x"}}]}}"#
+            )
+        };
+        calls.iter().enumerate().map(text).collect()
+    }
+
+    fn check_messages(messages: &[String], limits: GuardLimits) -> Option<LoopFound> {
+        let body = format!(r#"{{"messages":[{}]}}"#, messages.join(","));
+        let request = ChatRequest::parse(body.as_bytes()).unwrap();
+        check_loops(&request.messages, limits)
+    }
+
+    /// The verdicts on the conversation as it grows call by call: the kind, and the calls at which the model was first
+    /// warned and the run was ended.
+    fn verdicts(calls: &[Call]) -> (Option<LoopKind>, Option<usize>, Option<usize>) {
+        let texts = texts(calls);
+        let found: Vec<(usize, LoopFound)> = (1..=calls.len())
+            .filter_map(|length| Some((length, check_messages(&texts[..length], LIMITS)?)))
+            .collect();
+        let first = |stops| found.iter().find(|(_, found)| found.stops() == stops).map(|(at, _)| *at);
+        (found.last().map(|(_, found)| found.kind), first(false), first(true))
+    }
+
+    fn repeated(calls: &[Call], times: usize) -> Vec<Call> {
+        calls.iter().cycle().take(calls.len() * times).cloned().collect()
+    }
+
+    fn numbered(count: usize, call: impl Fn(usize) -> Call) -> Vec<Call> {
+        (0..count).map(call).collect()
+    }
+
+    #[test]
+    fn loops_are_warned_of_and_then_ended() {
+        let poll = call("process", r#"{"action":"poll"}"#, "still running");
+        let log = call("process", r#"{"action":"log"}"#, "(no output)");
+        let list = call("ls", "{}", "a b");
+        let grep = |at: usize| call("grep", &format!(r#"{{"pattern":"p{at}"}}"#), "No matches found");
+        let page = |at: usize| call("fetch", &format!(r#"{{"page":{at}}}"#), &"the same page ".repeat(100));
+        let unknown = |at: usize| call(["a", "b"][at % 2], "{}", &format!("Tool x{at} not found"));
+        for (calls, kind, warned, ended) in [
+            (repeated(std::slice::from_ref(&poll), 9), LoopKind::Repeated, 4, 8),
+            (repeated(&[poll.clone(), log.clone()], 9), LoopKind::Alternating, 8, 16),
+            (repeated(&[poll, log, list], 9), LoopKind::Alternating, 12, 24),
+            (numbered(33, grep), LoopKind::Drifting, 16, 32),
+            (numbered(33, page), LoopKind::Drifting, 16, 32),
+            (numbered(9, unknown), LoopKind::UnknownTool, 4, 8),
+        ] {
+            assert_eq!(verdicts(&calls), (Some(kind), Some(warned), Some(ended)), "{kind:?}");
+        }
+        let spaced = [r#"{"a":1,"b":2}"#, r#"{"b":2, "a":1.0}"#, r#"{"a":1,"b":2}"#, r#"{"b":2,"a":1}"#];
+        let spaced = spaced.map(|arguments| call("ls", arguments, "r"));
+        assert_eq!(verdicts(&spaced).0, Some(LoopKind::Repeated));
+    }
+
+    #[test]
+    fn healthy_work_is_neither_warned_of_nor_ended() {
+        let edit = |at: usize| call("edit", &format!(r#"{{"path":"{at}"}}"#), "ok");
+        let script = |at: usize| call("exec", &format!(r#"{{"command":"mv {at} x"}}"#), "(no output)");
+        let poll = |at: usize| call("process", r#"{"action":"poll"}"#, &format!("{at} % done"));
+        let page = |at: usize| call("read", &format!(r#"{{"offset":{at}}}"#), &format!("line {at}"));
+        let grep = |at: usize| call("grep", &format!(r#"{{"pattern":"p{at}"}}"#), "No matches found");
+        // Each failed search is followed by another that finds something.
+        let search = |at: usize| if at % 15 == 14 { page(at) } else { grep(at) };
+        let test = |at: usize| match at % 2 {
+            0 => call("edit", &format!(r#"{{"path":"a","text":"{at}"}}"#), "ok"),
+            _ => call("exec", r#"{"command":"cargo test"}"#, "error: test failed"),
+        };
+        let lint = |at: usize| call("lint", &format!(r#"{{"file":"{at}"}}"#), "no errors");
+        for (name, calls) in [
+            ("bulk edits", numbered(150, edit)),
+            ("bulk commands", numbered(150, script)),
+            ("polling with progress", numbered(150, poll)),
+            ("pages", numbered(150, page)),
+            ("searches", numbered(150, search)),
+            ("edit and test", numbered(150, test)),
+            ("lint file by file", numbered(150, lint)),
+            ("three polls alike", repeated(&[poll(0)], 3)),
+            ("three cycles alike", repeated(&[poll(0), page(0)], 3)),
+        ] {
+            assert_eq!(verdicts(&calls), (None, None, None), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_what_came_since_the_last_real_user_message_counts() {
+        let user = || r#"{"role":"user","content":"go on"}"#.to_owned();
+        let mut messages = Vec::new();
+        for text in texts(&numbered(200, |_| call("ls", "{}", "same"))).chunks(3) {
+            messages.extend_from_slice(text);
+            messages.push(user());
+        }
+        assert_eq!(check_messages(&messages, LIMITS), None);
+        let limits = GuardLimits { max_tool_results: 20, ..LIMITS };
+        let many = texts(&numbered(21, |at| call("ls", &at.to_string(), "r")));
+        let found = check_messages(&many, limits).unwrap();
+        assert_eq!((found.kind, found.count, found.stops()), (LoopKind::TooManyResults, 21, true));
+        assert_eq!(check_messages(&many[..20], limits), None);
+    }
+
+    #[test]
+    fn the_smallest_limit_ends_at_the_first_repetition() {
+        let limits = GuardLimits { max_repeats: 2, ..LIMITS };
+        let calls = texts(&repeated(&[call("ls", "{}", "r")], 2));
+        assert!(check_messages(&calls, limits).unwrap().stops());
+        assert_eq!(check_messages(&calls[..1], limits), None);
+    }
+
+    #[test]
+    fn the_texts_say_what_happened() {
+        let found = check_messages(&texts(&repeated(&[call("ls", "{}", "r")], 5)), LIMITS).unwrap();
+        let warning = found.warning();
+        assert!(
+            warning.contains("`ls` was called 5 times in a row") && warning.contains("At 8 "),
+            "{warning}"
+        );
+        let answer = LoopFound { count: 8, ..found }.answer();
+        assert!(answer.contains("8 times in a row") && answer.contains("limits.max_repeats"), "{answer}");
+    }
+}

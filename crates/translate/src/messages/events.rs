@@ -1,0 +1,245 @@
+//! A turn as the events of a Messages stream, and as the message object.
+//!
+//! `content_block_stop` is what Claude Code cannot do without; `ping` is the heartbeat. Both forms of a reply come from the same
+//! blocks. Called by `server`.
+
+use std::sync::Arc;
+
+use bytes::BufMut;
+
+use super::super::ids::Ids;
+use super::super::items::{Around, Items, Proof};
+use super::super::plain_turn::STOP_REASON;
+use super::super::sealed::Sealer;
+use super::errors::error_json;
+use super::request::{AskedMessage, ShownThinking};
+use wire::sse::write_event;
+use wire::turn::{FinishReason, ItemEnd, ItemKind, ToolCall, TurnEnd, TurnEvent, Usage};
+use wire::{ApiError, decode_string, encode_string};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Piece {
+    Thinking,
+    Text,
+}
+
+#[derive(Debug)]
+struct OpenBlock {
+    piece: Piece,
+    text: String,
+}
+
+/// Writes one message.
+#[derive(Debug)]
+pub struct MessageEvents {
+    asked: AskedMessage,
+    items: Items,
+    id: String,
+    /// What the prompt is expected to cost, in tokens: Anthropic sends it at the beginning.
+    expected_prompt: u64,
+    blocks: Vec<String>,
+    open: Option<OpenBlock>,
+    refused: bool,
+    /// Nothing leaves any more.
+    closed: bool,
+    ended: Option<String>,
+}
+
+impl MessageEvents {
+    /// `expected_prompt`: an estimate of the prompt's tokens, 0 when there is none.
+    pub fn new(asked: AskedMessage, sealer: Arc<Sealer>, mut ids: Ids, expected_prompt: u64) -> Self {
+        let id = ids.prefixed("msg_");
+        let proof = if asked.thinking == ShownThinking::Text { Proof::Signature } else { Proof::Seal };
+        Self {
+            asked,
+            items: Items::new(ids, sealer, proof),
+            id,
+            expected_prompt,
+            blocks: vec![],
+            open: None,
+            refused: false,
+            closed: false,
+            ended: None,
+        }
+    }
+
+    /// The message's id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The whole message object, once the turn has ended.
+    pub fn message(&self) -> Option<&str> {
+        self.ended.as_deref()
+    }
+
+    /// The first event.
+    pub fn begin(&mut self, out: &mut impl BufMut) {
+        let usage = Usage { prompt: self.expected_prompt, ..Usage::default() };
+        let message = self.object("null", "null", &usage);
+        write_event(out, "message_start", &format!(r#"{{"type":"message_start","message":{message}}}"#));
+    }
+
+    /// An event that says nothing new, and that every client's watchdog takes for life.
+    pub fn heartbeat(&self, out: &mut impl BufMut) {
+        write_event(out, "ping", r#"{"type":"ping"}"#);
+    }
+
+    /// Writes one event of the turn. After its end nothing leaves any more.
+    pub fn write(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
+        if self.closed {
+            return;
+        }
+        match event {
+            TurnEvent::Reasoning(_) if self.asked.thinking == ShownThinking::Nothing => return,
+            // Here a refusal is a text, and the reason for the end.
+            TurnEvent::Refusal(text) => {
+                self.refused = true;
+                return self.write(&TurnEvent::Content(text.clone()), out);
+            }
+            _ => {}
+        }
+        let Around { before, after } = self.items.around(event);
+        before.iter().for_each(|event| self.write_one(event, out));
+        self.write_one(event, out);
+        after.iter().for_each(|event| self.write_one(event, out));
+    }
+
+    fn write_one(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
+        match event {
+            TurnEvent::ItemBegun(kind, _) => self.begin_item(*kind, out),
+            TurnEvent::ItemEnded(end) => self.close(end, out),
+            TurnEvent::Reasoning(text) | TurnEvent::Content(text) => self.text(text, out),
+            TurnEvent::ToolCall(call) => self.call(call, out),
+            TurnEvent::Finish(end) => self.finish(end, out),
+            TurnEvent::Refusal(_) | TurnEvent::Begun | TurnEvent::Progress(_) | TurnEvent::Note(_) => {}
+        }
+    }
+
+    fn finish(&mut self, end: &TurnEnd, out: &mut impl BufMut) {
+        self.closed = true;
+        let said = end.kept.choice.iter().find(|(key, _)| key == STOP_REASON);
+        let stopped_by = said.and_then(|(_, json)| decode_string(json));
+        let stop_sequence = stopped_by.as_deref().filter(|_| end.reason == FinishReason::Stop);
+        let reason = match (end.reason, stop_sequence) {
+            _ if self.refused => "\"refusal\"",
+            (FinishReason::Stop, Some(_)) => "\"stop_sequence\"",
+            (FinishReason::Stop, None) => "\"end_turn\"",
+            (FinishReason::ToolCalls, _) => "\"tool_use\"",
+            (FinishReason::Length, _) if end.fills_window => "\"model_context_window_exceeded\"",
+            (FinishReason::Length, _) => "\"max_tokens\"",
+            (FinishReason::ContentFilter, _) => "\"refusal\"",
+        };
+        let sequence = stop_sequence.map_or_else(|| "null".to_owned(), encode_string);
+        let usage = end.usage.unwrap_or(Usage { prompt: self.expected_prompt, ..Usage::default() });
+        let counts = usage_json(&usage);
+        let delta = format!(r#"{{"stop_reason":{reason},"stop_sequence":{sequence}}}"#);
+        let data = format!(r#"{{"type":"message_delta","delta":{delta},"usage":{counts}}}"#);
+        write_event(out, "message_delta", &data);
+        write_event(out, "message_stop", r#"{"type":"message_stop"}"#);
+        self.ended = Some(self.object(reason, &sequence, &usage));
+    }
+
+    /// The turn failed after its beginning.
+    pub fn fail(&mut self, error: &ApiError, request_id: &str, out: &mut impl BufMut) {
+        if !std::mem::replace(&mut self.closed, true) {
+            write_event(out, "error", &error_json(error, request_id));
+        }
+    }
+
+    fn begin_item(&mut self, kind: ItemKind, out: &mut impl BufMut) {
+        let (piece, block) = match kind {
+            ItemKind::Reasoning => (Piece::Thinking, r#"{"type":"thinking","thinking":"","signature":""}"#),
+            ItemKind::Text | ItemKind::Refusal => (Piece::Text, r#"{"type":"text","text":""}"#),
+            ItemKind::Call => return,
+        };
+        self.started(block, out);
+        self.open = Some(OpenBlock { piece, text: String::new() });
+    }
+
+    fn text(&mut self, text: &str, out: &mut impl BufMut) {
+        if text.is_empty() {
+            return;
+        }
+        let Some(open) = &mut self.open else { return };
+        open.text.push_str(text);
+        let (piece, text) = (open.piece, encode_string(text));
+        match piece {
+            Piece::Text => self.delta(&format!(r#"{{"type":"text_delta","text":{text}}}"#), out),
+            Piece::Thinking if self.asked.thinking == ShownThinking::Text => {
+                self.delta(&format!(r#"{{"type":"thinking_delta","thinking":{text}}}"#), out);
+            }
+            Piece::Thinking => {}
+        }
+    }
+
+    fn close(&mut self, end: &ItemEnd, out: &mut impl BufMut) {
+        let Some(OpenBlock { piece, text }) = self.open.take() else { return };
+        let block = match piece {
+            Piece::Text => format!(r#"{{"type":"text","text":{}}}"#, encode_string(&text)),
+            Piece::Thinking => {
+                let shown = if self.asked.thinking == ShownThinking::Text { text.as_str() } else { "" };
+                let signature = encode_string(end.signature.as_deref().unwrap_or_default());
+                self.delta(&format!(r#"{{"type":"signature_delta","signature":{signature}}}"#), out);
+                format!(
+                    r#"{{"type":"thinking","thinking":{},"signature":{signature}}}"#,
+                    encode_string(shown)
+                )
+            }
+        };
+        self.stopped(block, out);
+    }
+
+    fn call(&mut self, call: &ToolCall, out: &mut impl BufMut) {
+        let id = encode_string(call.id.as_deref().unwrap_or_default());
+        let name = encode_string(&call.name);
+        let block = |input: &str| format!(r#"{{"type":"tool_use","id":{id},"name":{name},"input":{input}}}"#);
+        self.started(&block("{}"), out);
+        let arguments = encode_string(&call.arguments);
+        self.delta(&format!(r#"{{"type":"input_json_delta","partial_json":{arguments}}}"#), out);
+        self.stopped(block(&call.arguments), out);
+    }
+
+    fn started(&self, block: &str, out: &mut impl BufMut) {
+        let index = self.blocks.len();
+        let data = format!(r#"{{"type":"content_block_start","index":{index},"content_block":{block}}}"#);
+        write_event(out, "content_block_start", &data);
+    }
+
+    fn delta(&self, delta: &str, out: &mut impl BufMut) {
+        let index = self.blocks.len();
+        let data = format!(r#"{{"type":"content_block_delta","index":{index},"delta":{delta}}}"#);
+        write_event(out, "content_block_delta", &data);
+    }
+
+    fn stopped(&mut self, block: String, out: &mut impl BufMut) {
+        let index = self.blocks.len();
+        write_event(
+            out,
+            "content_block_stop",
+            &format!(r#"{{"type":"content_block_stop","index":{index}}}"#),
+        );
+        self.blocks.push(block);
+    }
+
+    fn object(&self, stop_reason: &str, stop_sequence: &str, usage: &Usage) -> String {
+        format!(
+            r#"{{"id":"{}","type":"message","role":"assistant","model":{},"content":[{}],"stop_reason":{stop_reason},"stop_sequence":{stop_sequence},"usage":{}}}"#,
+            self.id,
+            encode_string(&self.asked.model),
+            self.blocks.join(","),
+            usage_json(usage),
+        )
+    }
+}
+
+/// Anthropic counts apart what came from the cache and what was written to it.
+fn usage_json(usage: &Usage) -> String {
+    let cached = usage.cached.unwrap_or_default().min(usage.prompt);
+    let written = usage.cache_written.unwrap_or_default().min(usage.prompt - cached);
+    format!(
+        r#"{{"input_tokens":{},"cache_creation_input_tokens":{written},"cache_read_input_tokens":{cached},"output_tokens":{}}}"#,
+        usage.prompt - cached - written,
+        usage.completion,
+    )
+}

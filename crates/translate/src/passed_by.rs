@@ -1,0 +1,131 @@
+//! What a reader of another wire left out of the chat request, for one log line; and the errors for what it must not leave out.
+//!
+//! Called by `responses` and `messages`.
+
+use wire::{ApiError, ErrorCode, Malformed, Object, array, decode_string};
+
+/// One part of a request that the model does not get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PassedBy {
+    /// The field, for example `tools.web_search` or `input[3]`.
+    pub field: String,
+    /// Why it was left out.
+    pub why: &'static str,
+}
+
+/// A request may hold thousands of such fields; a log line may not.
+const MOST: usize = 16;
+
+/// Collects what was passed by, each field once.
+#[derive(Debug, Default)]
+pub(super) struct Notes(Vec<PassedBy>);
+
+impl Notes {
+    pub(super) fn add(&mut self, field: impl Into<String>, why: &'static str) {
+        let mut field: String = field.into().chars().take(80).collect();
+        if field.is_empty() {
+            field.push_str("\"\"");
+        }
+        if self.0.len() < MOST && !self.0.iter().any(|note| note.field == field) {
+            self.0.push(PassedBy { field, why });
+        }
+    }
+
+    pub(super) fn into_vec(self) -> Vec<PassedBy> {
+        self.0
+    }
+}
+
+/// Something that respool cannot do for a client, and that changes what the request means.
+pub(super) fn unsupported(field: impl Into<String>, message: impl Into<String>) -> ApiError {
+    ApiError::bad_request(ErrorCode::UnsupportedValue, message).with_param(field)
+}
+
+/// A field of the wrong type.
+pub(super) fn wrong_type(field: impl Into<String>, expected: &str) -> ApiError {
+    let field = field.into();
+    ApiError::bad_request(ErrorCode::InvalidType, format!("`{field}` must be {expected}")).with_param(field)
+}
+
+/// A field that has to be there.
+pub(super) fn missing(field: impl Into<String>, advice: &str) -> ApiError {
+    let field = field.into();
+    let message = format!("`{field}` is missing: {advice}");
+    ApiError::bad_request(ErrorCode::MissingRequiredParameter, message).with_param(field)
+}
+
+/// A flag that may be missing. A value that is no flag is refused: what a client meant by it, nobody knows.
+pub(super) fn optional_bool(object: &Object<'_>, key: &str, field: &str) -> Result<Option<bool>, ApiError> {
+    match object.get(key) {
+        None => Ok(None),
+        Some("true") => Ok(Some(true)),
+        Some("false") => Ok(Some(false)),
+        Some(_) => Err(wrong_type(field, "true or false")),
+    }
+}
+
+/// A text that may be missing.
+pub(super) fn optional_string(
+    object: &Object<'_>,
+    key: &str,
+    field: &str,
+) -> Result<Option<String>, ApiError> {
+    let text = |json: &str| decode_string(json).ok_or_else(|| wrong_type(field, "a string"));
+    object.get(key).map(text).transpose()
+}
+
+/// The entries of an array that may be missing.
+pub(super) fn optional_array<'o>(
+    object: &'o Object<'_>,
+    key: &str,
+    field: &str,
+) -> Result<Vec<&'o str>, ApiError> {
+    let entries = |json| array(json).ok_or_else(|| wrong_type(field, "an array"));
+    object.get(key).map_or_else(|| Ok(vec![]), entries)
+}
+
+/// A conversation in which nobody says anything.
+pub(super) fn nothing_said(field: &str) -> ApiError {
+    let message = format!("`{field}` holds nothing that a model could answer: send at least one message");
+    ApiError::bad_request(ErrorCode::InvalidValue, message).with_param(field)
+}
+
+/// The object that a request body is.
+pub(super) fn request_object(body: &[u8]) -> Result<Object<'_>, ApiError> {
+    let invalid = |message: String| ApiError::bad_request(ErrorCode::InvalidJson, message);
+    let text = std::str::from_utf8(body).map_err(|_| invalid("the request body is not UTF-8 text".into()))?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    Object::parse(text).map_err(|Malformed { at, expected }| {
+        let (line, column) = Malformed { at, expected }.position(text);
+        invalid(format!(
+            "the request body is not a JSON object: expected {expected} at line {line}, column {column}"
+        ))
+    })
+}
+
+/// The object that a nested value is.
+pub(super) fn nested<'a>(json: &'a str, field: &str) -> Result<Object<'a>, ApiError> {
+    Object::parse(json).map_err(|_| wrong_type(field, "an object"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_field_is_noted_once_and_not_too_many() {
+        let mut notes = Notes::default();
+        (0..40).for_each(|index| notes.add(format!("input[{}]", index / 2), "hosted"));
+        let notes = notes.into_vec();
+        assert_eq!((notes.len(), notes[1].field.as_str()), (MOST, "input[1]"));
+    }
+
+    #[test]
+    fn a_body_that_is_no_object_is_told_with_its_place() {
+        for (body, place) in [(&b"[]"[..], "line 1, column 1"), (b"{\n\"a\" 1}", "line 2, column 5")] {
+            let error = request_object(body).unwrap_err();
+            assert!(error.status == 400 && error.message.ends_with(place), "{}", error.message);
+        }
+        assert_eq!(request_object(b"\xff").unwrap_err().message, "the request body is not UTF-8 text");
+    }
+}

@@ -1,0 +1,92 @@
+//! A whole completion that no engine need read, as it leaves: without what OpenAI's API does not have, reasoning under its name, odd
+//! finish reasons mapped. Pure. Called by `relay`.
+
+use std::borrow::Cow;
+
+use super::chat_sink::usage_json;
+use wire::turn::{FinishReason, Usage};
+use wire::{Edit, Editor, Malformed, Object, REPLY, Tag, escape_controls, prune, usage_from};
+
+/// What became of a completion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrunedCompletion {
+    /// The text that leaves; `None`: as it came.
+    pub text: Option<String>,
+    /// It has a choice, so that it is a completion.
+    pub has_choices: bool,
+    /// Its token counts.
+    pub usage: Option<Usage>,
+}
+
+/// Prunes a completion. `reasoning`: the name under which reasoning leaves, `None`: not at all; `keep`: fields to keep although
+/// OpenAI's API has no such field.
+///
+/// # Errors
+/// When the text is not JSON.
+pub fn prune_completion(
+    text: &str,
+    reasoning: Option<&'static str>,
+    keep: &[String],
+) -> Result<PrunedCompletion, Malformed> {
+    let valid = escape_controls(text);
+    let mut editor =
+        CompletionEditor { reasoning, keep, reasoning_seen: false, has_choices: false, usage: None };
+    let mut out = String::with_capacity(text.len());
+    let is_changed = prune(&valid, &REPLY, &mut editor, &mut out)?;
+    let text = match valid {
+        _ if is_changed => Some(out),
+        Cow::Owned(valid) => Some(valid),
+        Cow::Borrowed(_) => None,
+    };
+    Ok(PrunedCompletion { text, has_choices: editor.has_choices, usage: editor.usage })
+}
+
+/// A completion with other token counts; `None` when it cannot be read.
+pub fn with_usage(body: &[u8], usage: &Usage) -> Option<String> {
+    let mut object = Object::parse(std::str::from_utf8(body).ok()?).ok()?;
+    object.set("usage", usage_json(usage));
+    Some(object.to_json())
+}
+
+/// Edits a completion on its way through.
+struct CompletionEditor<'a> {
+    reasoning: Option<&'static str>,
+    keep: &'a [String],
+    reasoning_seen: bool,
+    has_choices: bool,
+    usage: Option<Usage>,
+}
+
+impl Editor for CompletionEditor<'_> {
+    fn field(&mut self, tag: Tag, value: &str) -> Edit {
+        match tag {
+            Tag::Reasoning => match self.reasoning.filter(|_| !self.reasoning_seen && value != "null") {
+                Some(name) => {
+                    self.reasoning_seen = true;
+                    Edit::Rename(name)
+                }
+                None => Edit::Drop,
+            },
+            Tag::Index => {
+                self.reasoning_seen = false;
+                self.has_choices = true;
+                Edit::Keep
+            }
+            // vLLM up to 0.22 writes an empty array, which OpenAI never does.
+            Tag::ToolCalls if value == "[]" => Edit::Drop,
+            Tag::FinishReason if !FinishReason::is_openai(value.trim_matches('"')) => {
+                let mapped = FinishReason::resolve(Some(value.trim_matches('"')), false);
+                Edit::Replace(format!("\"{}\"", mapped.as_str()))
+            }
+            Tag::Usage => {
+                self.usage = usage_from(value);
+                Edit::Keep
+            }
+            _ => Edit::Keep,
+        }
+    }
+
+    fn keeps(&self, key: &str) -> bool {
+        self.keep.iter().any(|kept| kept == key)
+    }
+}

@@ -1,0 +1,377 @@
+//! How a request is changed before it is asked a second time, each change chosen for what was wrong with the reply.
+//!
+//! The remedies work on the client's own request; what the upstream's version needs is edited afterwards, as always.
+//! Facts: field notes `vllm.md`, sections 3 and 7. Pure. Called by `relay`.
+
+use std::borrow::Cow;
+
+use serde_json::{Value, json};
+
+use super::fault::Fault;
+use tool_call_parser::Tools;
+use wire::turn::Dropped;
+use wire::{ChatRequest, Message, Object, ToolChoice, array, encode_string};
+
+/// A change to a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Remedy {
+    /// None but another seed.
+    Repeat,
+    /// Ask for unparsed text, so that respool reads what the server's parser lost.
+    Raw,
+    /// A note that says what was wrong, at the end of the last message.
+    Correct(String),
+    /// The same, and less reasoning.
+    CorrectBriefly(String),
+    /// `tool_choice: "required"`.
+    Required,
+    /// Structured output: a call of this tool, by its schema.
+    Structured(String),
+    /// This token limit.
+    MoreTokens(u64),
+}
+
+/// What decides which remedies are possible.
+#[derive(Clone, Copy, Debug)]
+pub struct Situation<'a> {
+    /// The declared tools.
+    pub tools: &'a Tools,
+    /// The client left it to the model whether to call a tool, and wants no JSON of its own.
+    pub is_free: bool,
+    /// The reply was asked for unparsed already.
+    pub is_raw: bool,
+    /// gpt-oss: its calls cannot be had unparsed, and vLLM's grammars do not know its channels.
+    pub is_harmony: bool,
+    /// The client's token limit.
+    pub limit: Option<u64>,
+    /// How many tokens the reply may have at most, when the model's window is known.
+    pub room: Option<u64>,
+}
+
+/// OpenClaw lowers the limit to what its own count of the context leaves, at least 1, and warns below 16
+/// (`MIN_USEFUL_OUTPUT_TOKENS`, read in 2026.9.6): no reply is to be had then.
+pub const TINY_LIMIT: u64 = 16;
+/// A limit that cut a reply grows by this factor, and at least to [`ROOMY`].
+const GROWTH: u64 = 4;
+const ROOMY: u64 = 4096;
+
+impl Remedy {
+    /// A stable name for logs and metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Repeat => "repeat",
+            Self::Raw => "raw",
+            Self::Correct(_) => "correction",
+            Self::CorrectBriefly(_) => "correction_brief",
+            Self::Required => "required",
+            Self::Structured(_) => "structured",
+            Self::MoreTokens(_) => "more_tokens",
+        }
+    }
+
+    /// The remedy for this fault; `attempt`: second attempts made before, from 0. `None`: asking again would not help.
+    pub fn plan(fault: &Fault, attempt: u32, situation: &Situation<'_>) -> Option<Self> {
+        let correct = || Self::Correct(correction(fault, situation));
+        let can_force = situation.is_free && !situation.is_harmony;
+        let unparsed =
+            || (can_force && !situation.is_raw && !situation.tools.is_empty()).then_some(Self::Raw);
+        Some(match (fault, attempt) {
+            (Fault::Glitch | Fault::Empty, 0) => Self::Repeat,
+            (Fault::Lost(_), 0) => unparsed().unwrap_or(Self::Repeat),
+            (Fault::OnlyReasoning, 1..) => Self::CorrectBriefly(correction(fault, situation)),
+            (Fault::CutCall(_) | Fault::CutReasoning, _) => return after_cut(fault, situation),
+            (Fault::BadCall(..), 0) => unparsed().unwrap_or_else(correct),
+            (Fault::BadCall(tool, _), _) if can_force && can_be_structured(situation.tools, tool) => {
+                Self::Structured(tool.clone())
+            }
+            (Fault::UnknownTool(_), 1..) if can_force => Self::Required,
+            _ => correct(),
+        })
+    }
+
+    /// The client's request with this change; `None` when it cannot be made (no message to add a note to). `version`: the
+    /// upstream's, as (major, minor).
+    pub fn apply(
+        &self,
+        body: &[u8],
+        seed: u32,
+        version: Option<(u32, u32)>,
+        tools: &Tools,
+    ) -> Option<Vec<u8>> {
+        let mut request = ChatRequest::parse(body).ok()?;
+        reseed(&mut request.object, seed);
+        match self {
+            Self::Repeat | Self::Raw => {}
+            Self::Correct(text) => append_note(&mut request, text)?,
+            Self::CorrectBriefly(text) => {
+                append_note(&mut request, text)?;
+                if request.object.get("reasoning_effort").is_some() {
+                    request.object.set("reasoning_effort", "\"low\"");
+                }
+            }
+            Self::Required => request.object.set("tool_choice", "\"required\""),
+            Self::Structured(tool) => structured(&mut request.object, &envelope(tools, tool)?, version),
+            Self::MoreTokens(limit) => raise_limit(&mut request.object, *limit),
+        }
+        Some(request.object.to_json().into_bytes())
+    }
+}
+
+/// What is possible once the token limit cut a reply: a higher one, else the advice to be brief.
+fn after_cut(fault: &Fault, situation: &Situation<'_>) -> Option<Remedy> {
+    let Some(limit) = situation.limit else {
+        // The window was the limit.
+        return Some(Remedy::CorrectBriefly(correction(fault, situation)));
+    };
+    if limit <= TINY_LIMIT {
+        return None;
+    }
+    let more = (limit.saturating_mul(GROWTH)).max(ROOMY).min(situation.room.unwrap_or(u64::MAX));
+    Some(if more > limit + limit / 4 {
+        Remedy::MoreTokens(more)
+    } else {
+        Remedy::CorrectBriefly(correction(fault, situation))
+    })
+}
+
+fn correction(fault: &Fault, situation: &Situation<'_>) -> String {
+    let next =
+        if situation.tools.is_empty() { "Write your answer." } else { "Call a tool, or write your answer." };
+    let what = match fault {
+        Fault::Glitch | Fault::Lost(_) => {
+            format!("Your last reply could not be read. {next}")
+        }
+        Fault::Empty => format!("Your last reply was empty. {next}"),
+        Fault::OnlyReasoning => format!("You stopped after thinking, without an answer. {next}"),
+        Fault::CutReasoning => {
+            format!("You thought until the token limit, without an answer. Think briefly. {next}")
+        }
+        Fault::CutCall(tool) => {
+            format!(
+                "Your call of {} was cut by the token limit. Make a shorter call; work in smaller steps.",
+                of(tool)
+            )
+        }
+        Fault::BadCall(tool, why) => bad_call(tool, *why, situation.tools),
+        Fault::UnknownTool(name) => {
+            format!(
+                "There is no tool `{name}`. The tools are: {}. {next}",
+                situation.tools.names().collect::<Vec<_>>().join(", ")
+            )
+        }
+    };
+    format!("[Automatic note, not from the user: {what}]")
+}
+
+fn of(tool: &str) -> String {
+    if tool.is_empty() { "a tool".to_owned() } else { format!("the tool `{tool}`") }
+}
+
+fn bad_call(tool: &str, why: Dropped, tools: &Tools) -> String {
+    let what = match why {
+        Dropped::MissingRequired => "lacks required arguments",
+        Dropped::Unclosed => "ends before its arguments do",
+        _ => "has arguments that are no JSON object",
+    };
+    let schema = tools.resolve(tool).map(|found| found.tool.schema());
+    let required = schema.and_then(|schema| schema.get("required")?.as_array());
+    let required: Vec<&str> = required.into_iter().flatten().filter_map(Value::as_str).collect();
+    let needs =
+        if required.is_empty() { String::new() } else { format!(" It requires: {}.", required.join(", ")) };
+    format!(
+        "Your last call of {} {what}.{needs} Call it again with all arguments as one JSON object.",
+        of(tool)
+    )
+}
+
+/// A seed alone changes nothing where the client asked for the likeliest token.
+fn reseed(object: &mut Object<'_>, seed: u32) {
+    object.set("seed", seed.to_string());
+    let greedy =
+        object.get("temperature").and_then(|text| text.parse::<f64>().ok()).is_some_and(|it| it < 0.2);
+    if greedy {
+        object.set("temperature", "0.3");
+    }
+}
+
+fn raise_limit(object: &mut Object<'_>, limit: u64) {
+    for key in ["max_completion_tokens", "max_tokens"] {
+        if object.get(key).is_some() {
+            object.set(key, limit.to_string());
+        }
+    }
+}
+
+/// Adds a note to the last message. A message of its own would break templates in which roles must alternate.
+fn append_note(request: &mut ChatRequest<'_>, note: &str) -> Option<()> {
+    let last = request.messages.last_mut().filter(|last| last.is_from("user") || last.is_from("tool"))?;
+    let content = with_note(last, note);
+    last.edit(|object| object.set("content", content));
+    let messages: Vec<Cow<'_, str>> = request.messages.iter().map(Message::json).collect();
+    let messages = format!("[{}]", messages.join(","));
+    request.object.set("messages", messages);
+    Some(())
+}
+
+fn with_note(message: &Message<'_>, note: &str) -> String {
+    let content = message.object.get("content").unwrap_or("\"\"");
+    if let Some(mut parts) = array(content) {
+        let part = json!({"type": "text", "text": note}).to_string();
+        parts.push(&part);
+        return format!("[{}]", parts.join(","));
+    }
+    let text = message.object.string("content").unwrap_or_default();
+    encode_string(&format!("{text}\n\n{note}"))
+}
+
+/// References inside a schema point from its root, which it no longer is in an envelope.
+fn can_be_structured(tools: &Tools, tool: &str) -> bool {
+    envelope(tools, tool).is_some_and(|schema| !schema.to_string().contains("\"$ref\""))
+}
+
+/// The schema of a bare call, as the engine reads it: `{"name": …, "arguments": {…}}`.
+fn envelope(tools: &Tools, tool: &str) -> Option<Value> {
+    let found = tools.resolve(tool).filter(|found| !found.hidden)?.tool;
+    Some(json!({
+        "type": "object",
+        "properties": {"name": {"type": "string", "enum": [found.name]}, "arguments": found.schema()},
+        "required": ["name", "arguments"],
+        "additionalProperties": false,
+    }))
+}
+
+/// vLLM up to 0.10 reads `guided_json`, later ones `structured_outputs`; other servers know OpenAI's `response_format`. Calls
+/// are left in the text, where the engine finds this one.
+fn structured(object: &mut Object<'_>, schema: &Value, version: Option<(u32, u32)>) {
+    object.set("tool_choice", "\"none\"");
+    match version {
+        Some(version) if version <= (0, 10) => object.set("guided_json", schema.to_string()),
+        Some(_) => object.set("structured_outputs", json!({"json": schema}).to_string()),
+        None => {
+            let format =
+                json!({"type": "json_schema", "json_schema": {"name": "tool_call", "schema": schema}});
+            object.set("response_format", format.to_string());
+        }
+    }
+}
+
+impl Situation<'_> {
+    /// Whether the client left the choice of calls to the model, and the form of the answer too.
+    pub fn is_free(request: &ChatRequest<'_>) -> bool {
+        request.tool_choice() == ToolChoice::Auto && !request.wants_json()
+    }
+
+    /// Whether the request has tools and leaves it to the model to call them. A forced call needs the server's grammar.
+    pub fn is_free_to_call(request: &ChatRequest<'_>) -> bool {
+        request.tools().is_some() && request.tool_choice() == ToolChoice::Auto
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BODY: &str = r#"{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"temperature":0,"max_tokens":100}"#;
+
+    fn tools() -> Tools {
+        Tools::from_json(
+            r##"[{"type":"function","function":{"name":"read","parameters":{"type":"object","required":["path"]}}},
+                {"type":"function","function":{"name":"tree","parameters":{"$defs":{"a":{}},"properties":{"a":{"$ref":"#/$defs/a"}}}}}]"##,
+        )
+    }
+
+    fn names(fault: &Fault, change: impl Fn(&mut Situation<'_>)) -> Vec<&'static str> {
+        let tools = tools();
+        let mut situation = Situation {
+            tools: &tools,
+            is_free: true,
+            is_raw: false,
+            is_harmony: false,
+            limit: Some(1000),
+            room: None,
+        };
+        change(&mut situation);
+        (0..3)
+            .map_while(|attempt| Remedy::plan(fault, attempt, &situation))
+            .map(|remedy| remedy.name())
+            .collect()
+    }
+
+    fn bad(tool: &str) -> Fault {
+        Fault::BadCall(tool.to_owned(), Dropped::MissingRequired)
+    }
+
+    #[test]
+    fn each_fault_has_its_remedies() {
+        let check =
+            |fault: &Fault, expected: [&str; 3]| assert_eq!(names(fault, |_| {}), expected, "{fault:?}");
+        check(&Fault::Glitch, ["repeat", "correction", "correction"]);
+        check(&Fault::Lost(9), ["raw", "correction", "correction"]);
+        check(&Fault::OnlyReasoning, ["correction", "correction_brief", "correction_brief"]);
+        check(&bad("read"), ["raw", "structured", "structured"]);
+        check(&bad("tree"), ["raw", "correction", "correction"]);
+        check(&Fault::UnknownTool("x".into()), ["correction", "required", "required"]);
+    }
+
+    #[test]
+    fn nothing_is_forced_on_gpt_oss_or_against_the_client() {
+        let harmony = |situation: &mut Situation<'_>| situation.is_harmony = true;
+        let bound = |situation: &mut Situation<'_>| situation.is_free = false;
+        for fault in [bad("read"), Fault::UnknownTool("x".into()), Fault::Lost(9)] {
+            for change in [harmony, bound] {
+                let names = names(&fault, change);
+                assert!(
+                    names.iter().all(|name| ["repeat", "correction"].contains(name)),
+                    "{fault:?}: {names:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_limit_is_raised_only_into_room() {
+        let check = |limit: Option<u64>, room: Option<u64>, expected: Option<Remedy>| {
+            let tools = tools();
+            let situation =
+                Situation { tools: &tools, is_free: true, is_raw: false, is_harmony: false, limit, room };
+            let planned = Remedy::plan(&Fault::CutReasoning, 0, &situation);
+            match (&planned, &expected) {
+                (Some(Remedy::CorrectBriefly(_)), Some(Remedy::CorrectBriefly(_))) => {}
+                _ => assert_eq!(planned, expected, "{limit:?} {room:?}"),
+            }
+        };
+        check(Some(1000), None, Some(Remedy::MoreTokens(4096)));
+        check(Some(4000), Some(9000), Some(Remedy::MoreTokens(9000)));
+        check(Some(4000), Some(4500), Some(Remedy::CorrectBriefly(String::new())));
+        check(Some(TINY_LIMIT), None, None);
+        check(None, None, Some(Remedy::CorrectBriefly(String::new())));
+    }
+
+    fn applied(remedy: &Remedy, version: Option<(u32, u32)>) -> Value {
+        let body = remedy.apply(BODY.as_bytes(), 7, version, &tools()).unwrap();
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    #[test]
+    fn a_note_is_added_to_the_last_message_of_any_form() {
+        let body = applied(&Remedy::Correct("note".into()), None);
+        assert_eq!(body["messages"][0]["content"][1], json!({"type": "text", "text": "note"}));
+        assert_eq!((&body["seed"], &body["temperature"]), (&json!(7), &json!(0.3)));
+        let assistant = br#"{"messages":[{"role":"assistant","content":"a"}]}"#;
+        assert_eq!(Remedy::Correct("note".into()).apply(assistant, 7, None, &tools()), None);
+        assert_eq!(applied(&Remedy::MoreTokens(9), None)["max_tokens"], 9);
+    }
+
+    #[test]
+    fn structured_output_has_the_name_that_the_version_knows() {
+        let structured = Remedy::Structured("read".into());
+        let schema = |body: &Value, pointer: &str| body.pointer(pointer).unwrap()["required"].clone();
+        for (version, pointer) in [
+            (Some((0, 10)), "/guided_json"),
+            (Some((0, 32)), "/structured_outputs/json"),
+            (None, "/response_format/json_schema/schema"),
+        ] {
+            assert_eq!(schema(&applied(&structured, version), pointer), json!(["name", "arguments"]));
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What a request says about its reply: the tools that may be called, what the engine may read, and the limit.
+//!
+//! Pure. Called by `relay` once for each request.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::hidden_tools::hidden_tools;
+use super::interpret::ReplyRules;
+use super::overflow::token_limit;
+use tool_call_parser::{Options, Prior, Tools};
+use wire::{ChatRequest, Message, ToolChoice, decode_string};
+
+impl ReplyRules {
+    /// The rules of this request. `tools`: those that it declares; `prior`: the dialects that its model is likely to write.
+    pub fn of(request: &ChatRequest<'_>, tools: Arc<Tools>, prior: Prior) -> Self {
+        Self {
+            tools: with_hidden_tools(request, tools),
+            options: Options {
+                calls_wanted: request.tool_choice() != ToolChoice::None,
+                parallel: !request.object.is_false("parallel_tool_calls"),
+                json_wanted: request.wants_json(),
+                prior,
+                ..Options::default()
+            },
+            token_limit: token_limit(&request.object),
+        }
+    }
+}
+
+/// The tools that a request declares.
+pub fn declared(request: &ChatRequest<'_>) -> Tools {
+    let functions = request.functions.iter();
+    Tools::from_parts(functions.filter_map(|tool| Some((decode_string(tool.name?)?, tool.parameters))))
+}
+
+/// The ids of all calls in the conversation.
+pub fn used_ids(request: &ChatRequest<'_>) -> HashSet<String> {
+    request.messages.iter().flat_map(Message::call_ids).cloned().collect()
+}
+
+/// The declared tools, and those that are called through OpenClaw's `tool_call`.
+fn with_hidden_tools(request: &ChatRequest<'_>, tools: Arc<Tools>) -> Arc<Tools> {
+    let hidden = tools.get("tool_call").map(|_| hidden_tools(&request.messages)).unwrap_or_default();
+    if hidden.is_empty() {
+        return tools;
+    }
+    let mut tools = declared(request);
+    hidden.into_iter().for_each(|(name, schema)| tools.reveal(name, schema));
+    Arc::new(tools)
+}

@@ -1,0 +1,429 @@
+//! A turn as the events of a Responses stream, in OpenAI's whole standard sequence, and as the response object.
+//!
+//! The official SDKs want every event of the sequence and no other; Codex needs `response.output_item.done` and
+//! `response.completed`. A repeated `response.in_progress` is the heartbeat: comments do not reset Codex's watchdog. Both
+//! forms of a reply come from the same events. Called by `server`.
+
+use std::io::Write as _;
+use std::sync::Arc;
+
+use bytes::BufMut;
+
+use super::super::free_text::{FreeTextPatterns, free_text};
+use super::super::ids::Ids;
+use super::super::items::{Around, Items, Proof};
+use super::super::sealed::Sealer;
+use super::kept::{FinishedResponse, id_of, kept_input};
+use super::names::{NamedTool, ToolKind};
+use super::object::{Head, Status, response_json, strict};
+use super::request::AskedResponse;
+use wire::sse::write_event;
+use wire::turn::{FinishReason, ItemEnd, ItemKind, ToolCall, TurnEvent, Usage};
+use wire::{ApiError, Object, array, encode_string};
+
+/// The part of an item that is still being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Piece {
+    Reasoning,
+    Text,
+    Refusal,
+}
+
+#[derive(Debug)]
+struct OpenItem {
+    piece: Piece,
+    id: String,
+    text: String,
+    /// The log probabilities of its text, as JSON with commas between.
+    logprobs: String,
+    /// What stands in each of its deltas before the event's number, and between that and the text.
+    delta: [String; 2],
+}
+
+/// Writes one response.
+#[derive(Debug)]
+pub struct ResponseEvents {
+    asked: Arc<AskedResponse>,
+    items: Items,
+    head: Head,
+    sequence: u64,
+    output: Vec<String>,
+    open: Option<OpenItem>,
+    /// The log probabilities of the text that comes next, as JSON with commas between.
+    logprobs: String,
+    /// The id of the call that comes next.
+    call_id: String,
+    ended: Option<String>,
+    failed: bool,
+}
+
+impl ResponseEvents {
+    /// `created`: seconds since 1970.
+    pub fn new(asked: Arc<AskedResponse>, sealer: Arc<Sealer>, mut ids: Ids, created: u64) -> Self {
+        let head = Head {
+            id: ids.prefixed("resp_"),
+            created,
+            completed: created,
+            model: asked.model.clone(),
+            store: asked.store,
+        };
+        let proof = if asked.sealed_reasoning { Proof::Seal } else { Proof::Nothing };
+        Self {
+            items: Items::new(ids, sealer, proof),
+            asked,
+            head,
+            sequence: 0,
+            output: vec![],
+            open: None,
+            logprobs: String::new(),
+            call_id: String::new(),
+            ended: None,
+            failed: false,
+        }
+    }
+
+    /// The response's id.
+    pub fn id(&self) -> &str {
+        &self.head.id
+    }
+
+    /// `truncation: "auto"`: the oldest items may go when the conversation does not fit.
+    pub fn may_trim(&self) -> bool {
+        self.asked.truncate
+    }
+
+    /// What the texts of custom calls must match.
+    pub fn patterns(&self) -> Arc<FreeTextPatterns> {
+        Arc::clone(&self.asked.patterns)
+    }
+
+    /// The finished items, as JSON.
+    pub fn output(&self) -> &[String] {
+        &self.output
+    }
+
+    /// The whole response object, once the turn has ended or failed.
+    pub fn response(&self) -> Option<&str> {
+        self.ended.as_deref()
+    }
+
+    /// The model ends its turn now. `seconds` since 1970.
+    pub fn ends_at(&mut self, seconds: u64) {
+        self.head.completed = seconds.max(self.head.created);
+    }
+
+    /// Makes the response that was begun under this id.
+    pub fn continue_as(&mut self, id: String) {
+        self.head.id = id;
+    }
+
+    /// The response object before anything is decided: as it waits in the background, or is worked on.
+    pub fn pending(&self, is_queued: bool) -> String {
+        self.object(true, if is_queued { Status::Queued } else { Status::InProgress }, None)
+    }
+
+    /// The bytes of the request's own items, where they are to be kept.
+    pub fn input_bytes(&self) -> usize {
+        self.asked.items.iter().map(String::len).sum()
+    }
+
+    /// The request's own items as they are kept.
+    pub fn input_to_keep(&mut self) -> String {
+        kept_input(&self.asked.items, &mut self.items.ids)
+    }
+
+    /// The response as it is kept. Nothing where it is not to be kept or has not ended.
+    pub fn to_keep(&mut self) -> Option<FinishedResponse> {
+        let body = self.ended.clone().filter(|_| self.asked.store)?;
+        Some(FinishedResponse {
+            id: self.head.id.clone(),
+            previous: self.asked.previous.clone(),
+            status: Object::parse(&body).ok()?.string("status")?,
+            input: self.input_to_keep(),
+            items: self.output.iter().filter_map(|item| id_of(item)).collect(),
+            body,
+        })
+    }
+
+    /// True when the turn failed.
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// The first two events.
+    pub fn begin(&mut self, out: &mut impl BufMut) {
+        for name in ["response.created", "response.in_progress"] {
+            let response = self.object(true, Status::InProgress, None);
+            self.event(out, name, &format!(r#","response":{response}"#));
+        }
+    }
+
+    /// An event that says nothing new, and that every client's watchdog takes for life.
+    pub fn heartbeat(&mut self, out: &mut impl BufMut) {
+        let response = self.object(false, Status::InProgress, None);
+        self.event(out, "response.in_progress", &format!(r#","response":{response}"#));
+    }
+
+    /// The log probabilities of the text that comes next, as a chat completion has them.
+    pub fn add_logprobs(&mut self, chat: &str) {
+        let Ok(object) = Object::parse(chat) else { return };
+        for token in object.get("content").and_then(array).unwrap_or_default() {
+            append(&mut self.logprobs, &strict(token, "{}"));
+        }
+    }
+
+    /// Writes one event of the turn. After its end nothing leaves any more.
+    pub fn write(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
+        if self.ended.is_some() {
+            return;
+        }
+        let Around { before, after } = self.items.around(event);
+        before.iter().for_each(|event| self.write_one(event, out));
+        self.write_one(event, out);
+        after.iter().for_each(|event| self.write_one(event, out));
+    }
+
+    fn write_one(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
+        match event {
+            TurnEvent::ItemBegun(kind, id) => self.begin_item(*kind, id, out),
+            TurnEvent::ItemEnded(end) => self.close(end, out),
+            TurnEvent::Reasoning(text) | TurnEvent::Content(text) | TurnEvent::Refusal(text) => {
+                self.text(text, out);
+            }
+            TurnEvent::ToolCall(call) => self.call(call, out),
+            TurnEvent::Finish(end) => self.finish(end.reason, end.usage.as_ref(), out),
+            TurnEvent::Begun | TurnEvent::Progress(_) | TurnEvent::Note(_) => {}
+        }
+    }
+
+    /// The turn failed after its beginning. `code`: see [`super::failure_code`].
+    pub fn fail(&mut self, code: &str, error: &ApiError, out: &mut impl BufMut) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.items.end(false).iter().for_each(|event| self.write_one(event, out));
+        // Of failures those are kept that a client asks for later.
+        self.head.store &= self.asked.background;
+        let response = self.object(true, Status::Failed(code, &error.message), None);
+        self.event(out, "response.failed", &format!(r#","response":{response}"#));
+        self.failed = true;
+        self.ended = Some(response);
+    }
+
+    fn finish(&mut self, reason: FinishReason, usage: Option<&Usage>, out: &mut impl BufMut) {
+        let (name, status) = match reason {
+            FinishReason::Stop | FinishReason::ToolCalls => ("response.completed", Status::Completed),
+            FinishReason::Length => ("response.incomplete", Status::Incomplete("max_output_tokens")),
+            FinishReason::ContentFilter => ("response.incomplete", Status::Incomplete("content_filter")),
+        };
+        let response = self.object(true, status, usage);
+        self.event(out, name, &format!(r#","response":{response}"#));
+        self.ended = Some(response);
+    }
+
+    fn begin_item(&mut self, kind: ItemKind, id: &str, out: &mut impl BufMut) {
+        match kind {
+            ItemKind::Reasoning => self.start(Piece::Reasoning, format!("rs_{id}"), out),
+            ItemKind::Text => self.start(Piece::Text, format!("msg_{id}"), out),
+            ItemKind::Refusal => self.start(Piece::Refusal, format!("msg_{id}"), out),
+            ItemKind::Call => id.clone_into(&mut self.call_id),
+        }
+    }
+
+    fn text(&mut self, text: &str, out: &mut impl BufMut) {
+        if text.is_empty() {
+            return;
+        }
+        let Some(open) = &mut self.open else { return };
+        let piece = open.piece;
+        open.text.push_str(text);
+        // Nearly every event is one of these: it is written straight into the stream, where writing cannot fail.
+        let mut out = out.writer();
+        let [before, between] = &open.delta;
+        let _ = write!(out, "{before}{}{between}", self.sequence);
+        let _ = serde_json::to_writer(&mut out, text);
+        if piece == Piece::Text {
+            let _ = write!(out, r#","logprobs":[{}]"#, self.logprobs);
+            append(&mut open.logprobs, &self.logprobs);
+            self.logprobs.clear();
+        }
+        let _ = out.write_all(b"}\n\n");
+        self.sequence += 1;
+    }
+
+    fn start(&mut self, piece: Piece, id: String, out: &mut impl BufMut) {
+        let item = match piece {
+            Piece::Reasoning => {
+                format!(
+                    r#"{{"id":"{id}","type":"reasoning","summary":[],"content":[],"status":"in_progress"}}"#
+                )
+            }
+            _ => message_item(&id, "in_progress", ""),
+        };
+        self.added(&item, out);
+        let place = place(&id, self.output.len());
+        let fields = format!(r#"{place},"content_index":0,"part":{}"#, piece.part("", ""));
+        self.event(out, "response.content_part.added", &fields);
+        let name = piece.delta();
+        let before = format!("event: {name}\ndata: {{\"type\":\"{name}\",\"sequence_number\":");
+        let delta = [before, format!(r#"{place},"content_index":0,"delta":"#)];
+        self.open = Some(OpenItem { piece, id, text: String::new(), logprobs: String::new(), delta });
+    }
+
+    fn close(&mut self, end: &ItemEnd, out: &mut impl BufMut) {
+        let Some(OpenItem { piece, id, text, logprobs, .. }) = self.open.take() else { return };
+        let status = if end.is_whole { "completed" } else { "incomplete" };
+        let place = place(&id, self.output.len());
+        let (field, encoded) = (piece.field(), encode_string(&text));
+        let beside =
+            if piece == Piece::Text { format!(r#","logprobs":[{logprobs}]"#) } else { String::new() };
+        self.event(out, piece.done(), &format!(r#"{place},"content_index":0,"{field}":{encoded}{beside}"#));
+        let part = piece.part(&text, &logprobs);
+        self.event(out, "response.content_part.done", &format!(r#"{place},"content_index":0,"part":{part}"#));
+        let item = match piece {
+            Piece::Reasoning => reasoning_item(&id, status, end.signature.as_deref(), &part),
+            _ => message_item(&id, status, &part),
+        };
+        self.done(item, out);
+    }
+
+    fn call(&mut self, call: &ToolCall, out: &mut impl BufMut) {
+        let plain = NamedTool { kind: ToolKind::Function, namespace: None, name: call.name.clone() };
+        let asked = Arc::clone(&self.asked);
+        let tool = asked.tools.original(&call.name).unwrap_or(&plain);
+        let call_id = encode_string(call.id.as_deref().unwrap_or_default());
+        match tool.kind {
+            ToolKind::Function => self.function_call(tool, &call_id, &call.arguments, out),
+            ToolKind::Custom => self.custom_call(tool, &call_id, &free_text(&call.arguments), out),
+            ToolKind::ToolSearch => self.tool_search_call(&call_id, &call.arguments, out),
+        }
+    }
+
+    fn function_call(&mut self, tool: &NamedTool, call_id: &str, arguments: &str, out: &mut impl BufMut) {
+        let id = format!("fc_{}", self.call_id);
+        let (name, arguments) = (encode_string(&tool.name), encode_string(arguments));
+        let item = |arguments: &str, status: &str| {
+            format!(
+                r#"{{"id":"{id}","type":"function_call","call_id":{call_id},"name":{name}{},"arguments":{arguments},"status":"{status}"}}"#,
+                namespace_field(tool)
+            )
+        };
+        let place = place(&id, self.output.len());
+        self.added(&item("\"\"", "in_progress"), out);
+        let delta = format!(r#"{place},"delta":{arguments}"#);
+        self.event(out, "response.function_call_arguments.delta", &delta);
+        let done = format!(r#"{place},"name":{name},"arguments":{arguments}"#);
+        self.event(out, "response.function_call_arguments.done", &done);
+        self.done(item(&arguments, "completed"), out);
+    }
+
+    fn custom_call(&mut self, tool: &NamedTool, call_id: &str, input: &str, out: &mut impl BufMut) {
+        let id = format!("ctc_{}", self.call_id);
+        let (name, input) = (encode_string(&tool.name), encode_string(input));
+        let item = |input: &str, status: &str| {
+            format!(
+                r#"{{"id":"{id}","type":"custom_tool_call","call_id":{call_id},"name":{name}{},"input":{input},"status":"{status}"}}"#,
+                namespace_field(tool)
+            )
+        };
+        let place = place(&id, self.output.len());
+        self.added(&item("\"\"", "in_progress"), out);
+        self.event(out, "response.custom_tool_call_input.delta", &format!(r#"{place},"delta":{input}"#));
+        self.event(out, "response.custom_tool_call_input.done", &format!(r#"{place},"input":{input}"#));
+        self.done(item(&input, "completed"), out);
+    }
+
+    fn tool_search_call(&mut self, call_id: &str, arguments: &str, out: &mut impl BufMut) {
+        let (id, arguments) = (format!("tsc_{}", self.call_id), strict(arguments, "{}"));
+        let item = |status: &str| {
+            format!(
+                r#"{{"id":"{id}","type":"tool_search_call","call_id":{call_id},"execution":"client","arguments":{arguments},"status":"{status}"}}"#
+            )
+        };
+        self.added(&item("in_progress"), out);
+        self.done(item("completed"), out);
+    }
+
+    fn added(&mut self, item: &str, out: &mut impl BufMut) {
+        let fields = format!(r#","output_index":{},"item":{item}"#, self.output.len());
+        self.event(out, "response.output_item.added", &fields);
+    }
+
+    fn done(&mut self, item: String, out: &mut impl BufMut) {
+        let fields = format!(r#","output_index":{},"item":{item}"#, self.output.len());
+        self.event(out, "response.output_item.done", &fields);
+        self.output.push(item);
+    }
+
+    fn object(&self, with_tools: bool, status: Status<'_>, usage: Option<&Usage>) -> String {
+        response_json(&self.head, &self.asked.echo, with_tools, status, &self.output, usage)
+    }
+
+    /// `fields` begin with a comma.
+    fn event(&mut self, out: &mut impl BufMut, name: &str, fields: &str) {
+        let data = format!(r#"{{"type":"{name}","sequence_number":{}{fields}}}"#, self.sequence);
+        self.sequence += 1;
+        write_event(out, name, &data);
+    }
+}
+
+impl Piece {
+    fn delta(self) -> &'static str {
+        match self {
+            Self::Reasoning => "response.reasoning_text.delta",
+            Self::Text => "response.output_text.delta",
+            Self::Refusal => "response.refusal.delta",
+        }
+    }
+
+    fn done(self) -> &'static str {
+        match self {
+            Self::Reasoning => "response.reasoning_text.done",
+            Self::Text => "response.output_text.done",
+            Self::Refusal => "response.refusal.done",
+        }
+    }
+
+    fn field(self) -> &'static str {
+        if self == Self::Refusal { "refusal" } else { "text" }
+    }
+
+    fn part(self, text: &str, logprobs: &str) -> String {
+        let text = encode_string(text);
+        match self {
+            Self::Reasoning => format!(r#"{{"type":"reasoning_text","text":{text}}}"#),
+            Self::Text => {
+                format!(r#"{{"type":"output_text","text":{text},"annotations":[],"logprobs":[{logprobs}]}}"#)
+            }
+            Self::Refusal => format!(r#"{{"type":"refusal","refusal":{text}}}"#),
+        }
+    }
+}
+
+/// Appends to JSON texts with commas between.
+fn append(list: &mut String, more: &str) {
+    if !list.is_empty() && !more.is_empty() {
+        list.push(',');
+    }
+    list.push_str(more);
+}
+
+fn place(id: &str, index: usize) -> String {
+    format!(r#","item_id":"{id}","output_index":{index}"#)
+}
+
+fn message_item(id: &str, status: &str, part: &str) -> String {
+    format!(r#"{{"id":"{id}","type":"message","role":"assistant","content":[{part}],"status":"{status}"}}"#)
+}
+
+fn reasoning_item(id: &str, status: &str, sealed: Option<&str>, part: &str) -> String {
+    let sealed = sealed.map_or_else(|| "null".to_owned(), encode_string);
+    format!(
+        r#"{{"id":"{id}","type":"reasoning","summary":[],"content":[{part}],"encrypted_content":{sealed},"status":"{status}"}}"#
+    )
+}
+
+fn namespace_field(tool: &NamedTool) -> String {
+    let field = |namespace: &String| format!(r#","namespace":{}"#, encode_string(namespace));
+    tool.namespace.as_ref().map_or_else(String::new, field)
+}

@@ -1,0 +1,58 @@
+//! What a kept response lends to a later request: `previous_response_id` and `item_reference`. The store itself is elsewhere.
+//!
+//! Called by `server` before a request is read, and by `request`.
+
+use std::collections::HashMap;
+
+use super::super::passed_by::request_object;
+use wire::{ApiError, Object, array};
+
+/// What of the store a request needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// `previous_response_id`.
+    pub previous: Option<String>,
+    /// The ids that `item_reference` items name, each as often as it is named.
+    pub items: Vec<String>,
+}
+
+/// What the store had of it.
+#[derive(Clone, Debug, Default)]
+pub struct Recalled {
+    /// The items of the conversation that `previous_response_id` ends, input and output, as JSON; `None` when there is no such
+    /// response.
+    pub previous: Option<Vec<String>>,
+    /// Items by id, as JSON.
+    pub items: HashMap<String, String>,
+}
+
+/// What a request wants of the store. Nothing is looked up for most.
+///
+/// # Errors
+/// When the body is not a JSON object.
+pub fn wanted_items(body: &[u8]) -> Result<Wanted, ApiError> {
+    let object = request_object(body)?;
+    let previous = object.string("previous_response_id");
+    let may_refer = memchr::memmem::find(body, b"item_reference").is_some();
+    let input = object.get("input").filter(|_| may_refer).and_then(array).unwrap_or_default();
+    let referred = input.into_iter().filter_map(|item| {
+        let item = Object::parse(item).ok()?;
+        item.is_string("type", "item_reference").then(|| item.string("id")).flatten()
+    });
+    Ok(Wanted { previous, items: referred.collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_request_names() {
+        let body = br#"{"previous_response_id":"resp_1","input":[{"type":"item_reference","id":"msg_1"},
+            {"role":"user","content":"item_reference"}]}"#;
+        let expected = Wanted { previous: Some("resp_1".into()), items: vec!["msg_1".into()] };
+        assert_eq!(wanted_items(body), Ok(expected));
+        assert_eq!(wanted_items(br#"{"input":"item_reference"}"#), Ok(Wanted::default()));
+        assert_eq!(wanted_items(b"[]").unwrap_err().status, 400);
+    }
+}

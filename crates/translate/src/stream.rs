@@ -1,0 +1,418 @@
+//! The passthrough stream: each chunk of the upstream judged and, where needed, changed, without being rebuilt.
+//!
+//! Takes out what OpenAI's API does not have, gives reasoning its name, maps odd finish reasons, withholds usage that was
+//! not asked for. Knows at the end whether the stream was whole. Called by `relay`.
+
+use super::chat_sink::usage_json;
+use wire::turn::{FinishReason, Usage};
+use wire::{Edit, Editor, Malformed, REPLY, Tag, encode_string, prune, usage_from};
+
+/// What the client is to see.
+#[derive(Clone, Debug)]
+pub struct ChunkRules {
+    /// The name under which reasoning leaves; `None`: not at all.
+    pub reasoning: Option<&'static str>,
+    /// Whether the client asked for usage.
+    pub usage: bool,
+    /// Fields to keep although OpenAI's API has no such field.
+    pub keep: Vec<String>,
+    /// Tokens of earlier attempts, which the usage that leaves has too.
+    pub spent: Usage,
+}
+
+/// What became of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passed {
+    /// Forward the bytes as they came.
+    Untouched,
+    /// Forward the text in [`StreamState::text`].
+    Changed,
+    /// Forward nothing.
+    Withheld,
+}
+
+/// The head that respool itself has already sent, as JSON texts; upstream's chunks must carry the same.
+#[derive(Clone, Debug, Default)]
+struct Sent {
+    id: String,
+    created: String,
+    model: String,
+}
+
+/// Follows one stream.
+#[derive(Debug)]
+pub struct StreamState {
+    rules: ChunkRules,
+    text: String,
+    sent: Option<Sent>,
+    identity: Option<Sent>,
+    usage: Option<Usage>,
+    choices: Vec<Progress>,
+    /// Content, reasoning or a call has come; and the token limit ended a choice.
+    spoke: bool,
+    cut: bool,
+    /// A usage chunk that came before the finish reasons: it is the last one, so it waits.
+    last: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    started: bool,
+    finished: bool,
+}
+
+impl StreamState {
+    /// A stream from its beginning.
+    pub fn new(rules: ChunkRules) -> Self {
+        Self {
+            rules,
+            text: String::new(),
+            sent: None,
+            identity: None,
+            usage: None,
+            choices: Vec::new(),
+            last: None,
+            spoke: false,
+            cut: false,
+        }
+    }
+
+    /// Another stream in the place of this one, of which only the role chunk may have left. `spent`: tokens of the attempts
+    /// before it.
+    #[must_use]
+    pub fn anew(&self, spent: Usage) -> Self {
+        let sent = self.sent.clone().or_else(|| self.whole_identity().cloned());
+        let rules = ChunkRules { spent, ..self.rules.clone() };
+        Self { identity: sent.clone(), sent, ..Self::new(rules) }
+    }
+
+    /// From now on every chunk carries this head, and upstream's own role chunks are withheld: respool has sent them.
+    pub fn head_was_sent(&mut self, id: &str, created: u64, model: &str) {
+        let sent = Sent { id: encode_string(id), created: created.to_string(), model: encode_string(model) };
+        self.sent = Some(sent.clone());
+        self.identity = Some(sent);
+    }
+
+    /// Judges one chunk.
+    ///
+    /// # Errors
+    /// When the payload is not JSON.
+    pub fn pass(&mut self, payload: &str) -> Result<Passed, Malformed> {
+        let mut text = std::mem::take(&mut self.text);
+        let mut chunk = ChunkEditor { state: self, saw: Saw::default(), choice: 0 };
+        let changed = prune(payload, &REPLY, &mut chunk, &mut text);
+        let saw = chunk.saw;
+        self.text = text;
+        let changed = changed?;
+        if saw.usage && !saw.choices && self.has_begun() && !self.is_finished() {
+            self.last = Some(if changed { self.text.clone() } else { payload.to_owned() });
+            return Ok(Passed::Withheld);
+        }
+        Ok(match changed {
+            changed if saw.is_empty(self.sent.is_some(), changed) => Passed::Withheld,
+            true => Passed::Changed,
+            false => Passed::Untouched,
+        })
+    }
+
+    /// The text of the last chunk that was [`Passed::Changed`].
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Token counts, once the upstream has sent them.
+    pub fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+
+    /// True when every choice that began has its finish reason.
+    pub fn is_finished(&self) -> bool {
+        let mut started = self.choices.iter().filter(|choice| choice.started).peekable();
+        started.peek().is_some() && started.all(|choice| choice.finished)
+    }
+
+    /// True once a chunk with a choice has come.
+    pub fn has_begun(&self) -> bool {
+        self.choices.iter().any(|choice| choice.started)
+    }
+
+    /// True once a chunk with content, reasoning or a call has come.
+    pub fn has_spoken(&self) -> bool {
+        self.spoke
+    }
+
+    /// True when the reply has ended by itself and said nothing.
+    pub fn is_empty(&self) -> bool {
+        self.has_ended_silent() && !self.cut
+    }
+
+    /// True when the reply has ended, by itself or at a limit, and said nothing.
+    pub fn has_ended_silent(&self) -> bool {
+        self.is_finished() && !self.spoke
+    }
+
+    /// The chunks that a server left out which says `[DONE]` but never why a choice ended, and what had to wait for them.
+    pub fn missing_end(&mut self) -> Vec<String> {
+        let unfinished = |choice: &&(usize, &Progress)| choice.1.started && !choice.1.finished;
+        let indexes =
+            self.choices.iter().enumerate().filter(|choice| unfinished(&choice)).map(|(index, _)| index);
+        let finishes: Vec<String> = indexes.filter_map(|index| self.chunk(index, "{}", "\"stop\"")).collect();
+        finishes.into_iter().chain(self.last.take()).collect()
+    }
+
+    /// A chunk that carries nothing: it feeds clients' watchdogs. `None` before the stream has an id, and after the finish
+    /// reasons: nothing of a choice may follow its own.
+    pub fn heartbeat(&self) -> Option<String> {
+        if self.is_finished() {
+            return None;
+        }
+        self.chunk(0, r#"{"content":""}"#, "null")
+    }
+
+    fn chunk(&self, index: usize, delta: &str, finish: &str) -> Option<String> {
+        let Sent { id, created, model } = self.whole_identity()?;
+        Some(format!(
+            r#"{{"id":{id},"object":"chat.completion.chunk","created":{created},"model":{model},"choices":[{{"index":{index},"delta":{delta},"finish_reason":{finish}}}]}}"#
+        ))
+    }
+
+    fn whole_identity(&self) -> Option<&Sent> {
+        let whole = |sent: &&Sent| !sent.id.is_empty() && !sent.created.is_empty() && !sent.model.is_empty();
+        self.identity.as_ref().filter(whole)
+    }
+
+    fn choice(&mut self, index: usize) -> &mut Progress {
+        if self.choices.len() <= index {
+            self.choices.resize(index + 1, Progress::default());
+        }
+        &mut self.choices[index]
+    }
+
+    fn identify(&mut self, tag: Tag, value: &str) {
+        let identity = self.identity.get_or_insert_default();
+        let place = match tag {
+            Tag::Id => &mut identity.id,
+            Tag::Created => &mut identity.created,
+            _ => &mut identity.model,
+        };
+        if place.is_empty() {
+            value.clone_into(place);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Saw {
+    choices: bool,
+    content: bool,
+    usage: bool,
+    usage_dropped: bool,
+    reasoning_dropped: bool,
+    reasoning: bool,
+}
+
+impl Saw {
+    /// True when nothing that the client may see is left: a usage chunk it did not ask for, a role chunk after
+    /// respool's own, a piece of reasoning that is not to leave.
+    fn is_empty(self, head_sent: bool, changed: bool) -> bool {
+        let carries = self.content || self.reasoning || self.usage;
+        changed
+            && !carries
+            && if self.choices { head_sent || self.reasoning_dropped } else { self.usage_dropped }
+    }
+}
+
+struct ChunkEditor<'s> {
+    state: &'s mut StreamState,
+    saw: Saw,
+    choice: usize,
+}
+
+impl Editor for ChunkEditor<'_> {
+    fn field(&mut self, tag: Tag, value: &str) -> Edit {
+        match tag {
+            Tag::Id | Tag::Created | Tag::Model => self.head(tag, value),
+            Tag::Index => self.index(value),
+            Tag::Usage => self.usage(value),
+            Tag::FinishReason => self.finish_reason(value),
+            Tag::Role if self.state.sent.is_some() => Edit::Drop,
+            Tag::Reasoning => self.reasoning(value),
+            Tag::Content | Tag::ToolCalls | Tag::Extra => {
+                let says = !matches!(value, "null" | "\"\"" | "[]");
+                self.saw.content |= says;
+                self.state.spoke |= says;
+                Edit::Keep
+            }
+            Tag::Role | Tag::Plain => Edit::Keep,
+        }
+    }
+
+    fn keeps(&self, key: &str) -> bool {
+        self.state.rules.keep.iter().any(|kept| kept == key)
+    }
+}
+
+impl ChunkEditor<'_> {
+    fn head(&mut self, tag: Tag, value: &str) -> Edit {
+        let Some(sent) = &self.state.sent else {
+            self.state.identify(tag, value);
+            return Edit::Keep;
+        };
+        let own = match tag {
+            Tag::Id => &sent.id,
+            Tag::Created => &sent.created,
+            _ => &sent.model,
+        };
+        if own == value { Edit::Keep } else { Edit::Replace(own.clone()) }
+    }
+
+    fn index(&mut self, value: &str) -> Edit {
+        // A server that counts to a million is not believed.
+        self.choice = value.parse().unwrap_or(0).min(4096);
+        self.saw.choices = true;
+        self.state.choice(self.choice).started = true;
+        Edit::Keep
+    }
+
+    fn usage(&mut self, value: &str) -> Edit {
+        let usage = usage_from(value);
+        self.state.usage = usage.or(self.state.usage);
+        if self.state.rules.usage {
+            self.saw.usage |= value != "null";
+            let spent = self.state.rules.spent;
+            return match usage.filter(|_| spent != Usage::default()) {
+                Some(usage) => Edit::Replace(usage_json(&usage.plus(spent))),
+                None => Edit::Keep,
+            };
+        }
+        self.saw.usage_dropped = true;
+        Edit::Drop
+    }
+
+    fn finish_reason(&mut self, value: &str) -> Edit {
+        if value == "null" {
+            return Edit::Keep;
+        }
+        self.saw.content = true;
+        self.state.choice(self.choice).finished = true;
+        let name = value.trim_matches('"');
+        self.state.cut |= name == "length";
+        if FinishReason::is_openai(name) {
+            return Edit::Keep;
+        }
+        let mapped = FinishReason::resolve(Some(name), false);
+        Edit::Replace(format!("\"{}\"", mapped.as_str()))
+    }
+
+    /// Of two fields with the same text (vLLM 0.11 to 0.15 writes both) the first one stays.
+    fn reasoning(&mut self, value: &str) -> Edit {
+        self.state.spoke |= !matches!(value, "null" | "\"\"");
+        let Some(name) = self.state.rules.reasoning.filter(|_| !self.saw.reasoning && value != "null") else {
+            self.saw.reasoning_dropped |= value != "null" && !self.saw.reasoning;
+            return Edit::Drop;
+        };
+        self.saw.reasoning = true;
+        Edit::Rename(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(usage: bool) -> ChunkRules {
+        ChunkRules { reasoning: Some("reasoning_content"), usage, keep: vec![], spent: Usage::default() }
+    }
+
+    fn check(state: &mut StreamState, payload: &str, passed: Passed, text: &str) {
+        assert_eq!(state.pass(payload), Ok(passed), "{payload}");
+        if passed == Passed::Changed {
+            assert_eq!(state.text(), text);
+        }
+    }
+
+    #[test]
+    fn chunks_of_vllm() {
+        let mut state = StreamState::new(rules(false));
+        check(
+            &mut state,
+            r#"{"id":"a","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}],"prompt_token_ids":null}"#,
+            Passed::Changed,
+            r#"{"id":"a","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#,
+        );
+        check(
+            &mut state,
+            r#"{"id":"a","choices":[{"index":0,"delta":{"reasoning":"x","reasoning_content":"x"}}]}"#,
+            Passed::Changed,
+            r#"{"id":"a","choices":[{"index":0,"delta":{"reasoning_content":"x"}}]}"#,
+        );
+        check(
+            &mut state,
+            r#"{"id":"a","choices":[{"index":0,"delta":{"content":"x"}}]}"#,
+            Passed::Untouched,
+            "",
+        );
+        assert!(!state.is_finished());
+        check(
+            &mut state,
+            r#"{"id":"a","choices":[{"index":0,"delta":{},"finish_reason":"abort"}]}"#,
+            Passed::Changed,
+            r#"{"id":"a","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#,
+        );
+        assert!(state.is_finished());
+        let usage = r#"{"id":"a","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}"#;
+        check(&mut state, usage, Passed::Withheld, "");
+        assert_eq!(state.usage().map(|usage| usage.total()), Some(7));
+        check(&mut StreamState::new(rules(true)), usage, Passed::Untouched, "");
+        assert!(state.pass("{broken").is_err());
+    }
+
+    #[test]
+    fn usage_that_leaves_has_the_tokens_of_earlier_attempts_too() {
+        let spent = Usage { prompt: 3, completion: 9, ..Usage::default() };
+        let mut state = StreamState::new(rules(true)).anew(spent);
+        check(
+            &mut state,
+            r#"{"id":"a","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}"#,
+            Passed::Changed,
+            r#"{"id":"a","choices":[],"usage":{"prompt_tokens":6,"completion_tokens":13,"total_tokens":19}}"#,
+        );
+        assert_eq!(state.usage().map(|usage| usage.total()), Some(7), "the log counts attempts one by one");
+    }
+
+    #[test]
+    fn after_respools_own_head_the_upstreams_is_replaced() {
+        let mut state = StreamState::new(rules(false));
+        assert_eq!(state.heartbeat(), None);
+        state.head_was_sent("mine", 5, "m");
+        check(
+            &mut state,
+            r#"{"id":"a","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}"#,
+            Passed::Withheld,
+            "",
+        );
+        check(
+            &mut state,
+            r#"{"id":"a","created":6,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":"hi"}}]}"#,
+            Passed::Changed,
+            r#"{"id":"mine","created":5,"model":"m","choices":[{"index":0,"delta":{"content":"hi"}}]}"#,
+        );
+        assert!(state.heartbeat().unwrap().contains(r#""id":"mine""#));
+    }
+
+    #[test]
+    fn reasoning_may_be_dropped_and_fields_kept() {
+        let mut state = StreamState::new(ChunkRules {
+            reasoning: None,
+            keep: vec!["stop_reason".into()],
+            ..rules(false)
+        });
+        check(&mut state, r#"{"choices":[{"index":0,"delta":{"reasoning":"x"}}]}"#, Passed::Withheld, "");
+        check(
+            &mut state,
+            r#"{"choices":[{"index":0,"delta":{"content":"x"},"stop_reason":7}]}"#,
+            Passed::Untouched,
+            "",
+        );
+    }
+}

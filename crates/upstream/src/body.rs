@@ -1,0 +1,196 @@
+//! Bodies on the upstream side: what is sent, and what comes back, decoded when the server compressed it.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use async_compression::tokio::bufread::{BrotliDecoder, GzipDecoder, ZlibDecoder, ZstdDecoder};
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _, TryStreamExt as _};
+use http::{HeaderMap, header};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use tokio::io::{AsyncBufRead, AsyncRead};
+use tokio_util::io::{ReaderStream, StreamReader};
+
+use super::failure::UpstreamError;
+use super::pool::Live;
+use wire::{ErrorCode, Pieces};
+
+type Fault = Box<dyn std::error::Error + Send + Sync>;
+
+/// A request's body: whole, or passed on as it comes.
+pub enum Outgoing {
+    /// All of it.
+    Whole(Full<Bytes>),
+    /// All of it, in pieces.
+    Pieces(std::vec::IntoIter<Bytes>),
+    /// Piece by piece; of so many bytes, where that is known.
+    Streamed(Pin<Box<dyn Body<Data = Bytes, Error = Fault> + Send>>, Option<u64>),
+}
+
+impl Outgoing {
+    /// For methods without a body.
+    pub fn empty() -> Self {
+        Self::Whole(Full::default())
+    }
+
+    /// A body that is passed on as it comes. `length` in bytes; without it the body goes out chunked.
+    pub fn streamed<E: Into<Fault> + 'static>(
+        pieces: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
+        length: Option<u64>,
+    ) -> Self {
+        let body = StreamBody::new(pieces.map_ok(Frame::data).map_err(Into::into));
+        Self::Streamed(Box::pin(body), length)
+    }
+}
+
+impl From<Bytes> for Outgoing {
+    fn from(bytes: Bytes) -> Self {
+        Self::Whole(Full::new(bytes))
+    }
+}
+
+impl From<Pieces> for Outgoing {
+    fn from(pieces: Pieces) -> Self {
+        Self::Pieces(pieces.into_iter())
+    }
+}
+
+impl fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Outgoing")
+    }
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = Fault;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+        match self.get_mut() {
+            Self::Whole(body) => {
+                Pin::new(body).poll_frame(context).map_err(|never: Infallible| match never {})
+            }
+            Self::Pieces(pieces) => Poll::Ready(pieces.next().map(|piece| Ok(Frame::data(piece)))),
+            Self::Streamed(body, _) => body.as_mut().poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(body) => body.is_end_stream(),
+            Self::Pieces(pieces) => pieces.as_slice().is_empty(),
+            Self::Streamed(body, _) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(body) => body.size_hint(),
+            Self::Pieces(pieces) => {
+                SizeHint::with_exact(pieces.as_slice().iter().map(|piece| piece.len() as u64).sum())
+            }
+            // Read once, before the first piece.
+            Self::Streamed(body, length) => length.map_or_else(|| body.size_hint(), SizeHint::with_exact),
+        }
+    }
+}
+
+/// An answer's body.
+pub enum Incoming {
+    /// As it comes.
+    Plain(Live),
+    /// Through a decoder.
+    Decoded(Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>),
+}
+
+/// Why a body ended before its end.
+#[derive(Debug)]
+pub enum BodyFault {
+    /// The connection broke, or the framing was wrong.
+    BrokeOff(String),
+    /// The content-encoding could not be decoded.
+    Undecodable(String),
+}
+
+impl BodyFault {
+    /// The error that the client gets.
+    pub fn as_upstream_error(&self, name: &str) -> UpstreamError {
+        match self {
+            Self::BrokeOff(details) => UpstreamError::broken(
+                name,
+                502,
+                ErrorCode::UpstreamBrokeOff,
+                "broke off in the middle of its reply",
+                details,
+            ),
+            Self::Undecodable(details) => {
+                let what = "sent a reply whose content-encoding cannot be decoded";
+                UpstreamError::broken(name, 502, ErrorCode::UpstreamBadEncoding, what, details)
+            }
+        }
+    }
+}
+
+impl Incoming {
+    /// The body as it is.
+    pub(super) fn plain(body: Live) -> Self {
+        Self::Plain(body)
+    }
+
+    /// The body without its content-encoding; the header goes with it. An unknown encoding is left as it is.
+    pub(super) fn decoded(body: Live, headers: &mut HeaderMap) -> Self {
+        let Some(encoding) = headers.get(header::CONTENT_ENCODING) else { return Self::Plain(body) };
+        let encoding = encoding.to_str().unwrap_or_default().trim().to_ascii_lowercase();
+        let decoded = match encoding.as_str() {
+            "gzip" | "x-gzip" => boxed(GzipDecoder::new(reader(body))),
+            "br" => boxed(BrotliDecoder::new(reader(body))),
+            // RFC 9110, section 8.4.1.2: the zlib format, not bare deflate.
+            "deflate" => boxed(ZlibDecoder::new(reader(body))),
+            "zstd" => boxed(ZstdDecoder::new(reader(body))),
+            _ => return Self::Plain(body),
+        };
+        headers.remove(header::CONTENT_ENCODING);
+        headers.remove(header::CONTENT_LENGTH);
+        Self::Decoded(decoded)
+    }
+
+    /// The next piece; `None` at the end. Safe to cancel.
+    pub async fn piece(&mut self) -> Result<Option<Bytes>, BodyFault> {
+        match self {
+            Self::Plain(body) => loop {
+                let Some(frame) = body.frame().await else { return Ok(None) };
+                let frame = frame.map_err(|error| BodyFault::BrokeOff(error.to_string()))?;
+                // Trailers say nothing that a client of this API reads.
+                if let Ok(data) = frame.into_data() {
+                    return Ok(Some(data));
+                }
+            },
+            Self::Decoded(pieces) => pieces.next().await.transpose().map_err(|error| match error.kind() {
+                io::ErrorKind::ConnectionAborted => BodyFault::BrokeOff(error.to_string()),
+                _ => BodyFault::Undecodable(error.to_string()),
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Incoming")
+    }
+}
+
+fn reader(body: Live) -> impl AsyncBufRead + Send {
+    let pieces = body.into_data_stream();
+    StreamReader::new(pieces.map_err(|error| io::Error::new(io::ErrorKind::ConnectionAborted, error)))
+}
+
+fn boxed(decoder: impl AsyncRead + Send + 'static) -> Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>> {
+    Box::pin(ReaderStream::new(decoder))
+}

@@ -1,0 +1,302 @@
+//! `[[upstream]]`: a model server, and where its routes are.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Deserialize;
+use url::Url;
+
+use wire::units::{Secret, some_duration};
+
+wire::string_enum! {
+    /// An API beside chat completions that a model server may answer itself.
+    OwnWire {
+        /// `POST /v1/responses`.
+        #[default]
+        Responses = "responses",
+        /// `POST /v1/messages` and `/v1/messages/count_tokens`.
+        Messages = "messages",
+    }
+}
+
+/// One `[[upstream]]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct UpstreamConfig {
+    /// What logs, metrics and other sections call it. Empty only before [`UpstreamConfig::named`].
+    pub name: String,
+    /// Where it is.
+    pub url: Address,
+    /// The key sent to it. Once the configuration is loaded, this holds the value of `api_key_env` too.
+    pub api_key: Option<Secret>,
+    /// The environment variable that holds the key.
+    pub api_key_env: Option<String>,
+    /// The client's key is for respool alone, and does not go along. Follows from `client_keys`.
+    #[serde(skip)]
+    pub client_keys_end_here: bool,
+    /// The models it serves; `None`: what its `/v1/models` says.
+    pub models: Option<Vec<String>>,
+    /// Its share of the load among upstreams that serve the same model.
+    pub weight: u32,
+    /// The APIs that it answers itself; respool answers the others from chat completions.
+    pub wires: Vec<OwnWire>,
+    /// How many requests it gets at a time; `None`: any number.
+    pub max_concurrency: Option<usize>,
+    /// How many requests may wait for a place.
+    pub max_queue: usize,
+    /// How long one request may take in all; `None`: as long as it takes.
+    #[serde(deserialize_with = "some_duration")]
+    pub timeout: Option<Duration>,
+}
+
+impl Default for UpstreamConfig {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            url: Address::default(),
+            api_key: None,
+            api_key_env: None,
+            client_keys_end_here: false,
+            models: None,
+            weight: 1,
+            wires: Vec::new(),
+            max_concurrency: None,
+            max_queue: 128,
+            timeout: None,
+        }
+    }
+}
+
+impl UpstreamConfig {
+    /// An upstream of which only the address is known.
+    pub fn at(url: Address) -> Self {
+        Self { url, ..Self::default() }.named()
+    }
+
+    /// Calls it by its URL without the scheme when it has no name.
+    #[must_use]
+    pub fn named(mut self) -> Self {
+        if self.name.is_empty() {
+            self.name = self.url.short();
+        }
+        self
+    }
+}
+
+/// Where an upstream is: `http://…`, `https://…` (with or without `/v1`) or `replay:DIR`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// An OpenAI-compatible server.
+    Http {
+        /// The base of everything that is not below `/v1`, without a final slash.
+        root: String,
+        /// The base of what OpenAI's API has below `/v1`, without a final slash.
+        api: String,
+    },
+    /// A directory of recorded replies.
+    Replay(PathBuf),
+}
+
+impl Default for Address {
+    fn default() -> Self {
+        Self::Http { root: "http://127.0.0.1:8000".into(), api: "http://127.0.0.1:8000/v1".into() }
+    }
+}
+
+impl Address {
+    /// The URL for a path as respool's own clients write it: `/v1/…` or, say, `/tokenize?x=y`. `None` for a replay.
+    pub fn endpoint(&self, path_and_query: &str) -> Option<String> {
+        let Self::Http { root, api } = self else { return None };
+        match path_and_query.strip_prefix("/v1") {
+            Some(rest) if rest.is_empty() || rest.starts_with(['/', '?']) => Some(format!("{api}{rest}")),
+            _ => Some(format!("{root}{path_and_query}")),
+        }
+    }
+
+    /// True for `https`.
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Self::Http { root, .. } if root.starts_with("https://"))
+    }
+
+    /// The address without its scheme: what a nameless upstream is called.
+    fn short(&self) -> String {
+        match self {
+            Self::Http { root, .. } => {
+                root.split_once("://").map_or(root.as_str(), |(_, rest)| rest).to_owned()
+            }
+            Self::Replay(_) => self.to_string(),
+        }
+    }
+
+    fn http(text: &str, url: &Url) -> Result<Self, String> {
+        let wrong = |why: &str| Err(format!("{:?} is not a base URL: {why}", without_secrets(text)));
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(
+                "the URL holds a user name or password; put the key into api_key or api_key_env".into()
+            );
+        }
+        if url.query().is_some() || url.fragment().is_some() {
+            return wrong("it has a query or a fragment; leave out what follows \"?\" or \"#\"");
+        }
+        let base = url.as_str().trim_end_matches('/').to_owned();
+        if ["/completions", "/models", "/embeddings", "/responses"].iter().any(|route| base.ends_with(route))
+        {
+            return wrong("it names a single route; write the part before it, as \"http://127.0.0.1:8000\"");
+        }
+        let versioned = url.path_segments().into_iter().flatten().any(is_version);
+        Ok(match base.strip_suffix("/v1") {
+            Some(root) => Self::Http { root: root.to_owned(), api: base },
+            None if versioned => Self::Http { root: base.clone(), api: base },
+            None => Self::Http { api: format!("{base}/v1"), root: base },
+        })
+    }
+}
+
+/// A URL that is wrong, for the message: what is before `@` and behind `?` or `#` may be a key.
+fn without_secrets(text: &str) -> String {
+    let text = text.split(['?', '#']).next().unwrap_or_default();
+    match text.rsplit_once('@') {
+        Some((before, host)) => {
+            let scheme =
+                before.split_once("://").map(|(scheme, _)| format!("{scheme}://")).unwrap_or_default();
+            format!("{scheme}…@{host}")
+        }
+        None => text.to_owned(),
+    }
+}
+
+/// True for a path segment such as `v1` or `v1beta`: the base then says where the API is (`https://host/v1/openai`).
+fn is_version(segment: &str) -> bool {
+    let number = segment.strip_prefix('v').and_then(|rest| rest.strip_prefix(|c: char| c.is_ascii_digit()));
+    number.is_some_and(|rest| rest.is_empty() || rest.starts_with("alpha") || rest.starts_with("beta"))
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let wrong = |why: &str| Err(format!("{:?} is not a base URL: {why}", without_secrets(text)));
+        match text.strip_prefix("replay:") {
+            Some("") => return Err("replay: needs a directory, as \"replay:fixtures/replay\"".into()),
+            Some(directory) => return Ok(Self::Replay(PathBuf::from(directory))),
+            None => {}
+        }
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return wrong(&format!("the scheme is missing; write \"http://{}\"", without_secrets(text)));
+        };
+        if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
+            return wrong("only http, https and replay:DIR are possible");
+        }
+        if rest.is_empty() || rest.starts_with('/') {
+            return wrong("the host is missing; write it as \"http://127.0.0.1:8000\"");
+        }
+        match Url::parse(text) {
+            Ok(url) => Self::http(text, &url),
+            Err(why) => wrong(&format!("{why}; write it as \"http://127.0.0.1:8000\"")),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Http { root, .. } => out.write_str(root),
+            Self::Replay(directory) => write!(out, "replay:{}", directory.display()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Address {
+    fn deserialize<D: serde::Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        String::deserialize(source)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_with_and_without_v1() {
+        for (text, root, chat) in [
+            ("http://127.0.0.1:8000", "http://127.0.0.1:8000", "http://127.0.0.1:8000/v1/chat/completions"),
+            ("http://127.0.0.1:8000/", "http://127.0.0.1:8000", "http://127.0.0.1:8000/v1/chat/completions"),
+            (
+                "HTTP://127.0.0.1:8000/v1",
+                "http://127.0.0.1:8000",
+                "http://127.0.0.1:8000/v1/chat/completions",
+            ),
+            (
+                "http://127.0.0.1:8000/v1//",
+                "http://127.0.0.1:8000",
+                "http://127.0.0.1:8000/v1/chat/completions",
+            ),
+            (
+                "https://box.example/llm/v1/",
+                "https://box.example/llm",
+                "https://box.example/llm/v1/chat/completions",
+            ),
+            (
+                "https://box.example/llm",
+                "https://box.example/llm",
+                "https://box.example/llm/v1/chat/completions",
+            ),
+            (
+                "https://a.example/v1/openai",
+                "https://a.example/v1/openai",
+                "https://a.example/v1/openai/chat/completions",
+            ),
+            (
+                "http://gpus.example/v100",
+                "http://gpus.example/v100",
+                "http://gpus.example/v100/v1/chat/completions",
+            ),
+            ("http://[::1]:80", "http://[::1]", "http://[::1]/v1/chat/completions"),
+        ] {
+            let address: Address = text.parse().unwrap();
+            assert_eq!(address.to_string(), root, "{text}");
+            assert_eq!(address.endpoint("/v1/chat/completions").as_deref(), Some(chat), "{text}");
+            assert_eq!(address.endpoint("/tokenize?a=b"), Some(format!("{root}/tokenize?a=b")), "{text}");
+            assert_eq!(root.parse::<Address>().as_ref(), Ok(&address), "{text} written and read again");
+        }
+    }
+
+    #[test]
+    fn a_path_that_only_begins_like_v1_is_not_below_it() {
+        let address = Address::default();
+        assert_eq!(address.endpoint("/v10/x").as_deref(), Some("http://127.0.0.1:8000/v10/x"));
+        assert_eq!(address.endpoint("/v1?x").as_deref(), Some("http://127.0.0.1:8000/v1?x"));
+    }
+
+    #[test]
+    fn addresses_that_are_none_say_why() {
+        for (text, why) in [
+            ("127.0.0.1:8000", "the scheme is missing; write \"http://127.0.0.1:8000\""),
+            ("localhost:8000/v1", "the scheme is missing"),
+            ("ftp://box", "only http, https and replay:DIR"),
+            ("http://", "the host is missing"),
+            ("http:///v1", "the host is missing"),
+            ("http://a b", "is not a base URL"),
+            ("http://box:99999", "invalid port"),
+            ("http://user:pass@box", "api_key"),
+            ("http://box?x=y", "query"),
+            ("http://box#x", "fragment"),
+            ("http://box/v1/chat/completions", "single route"),
+            ("replay:", "needs a directory"),
+            ("", "the scheme is missing"),
+        ] {
+            let error = text.parse::<Address>().expect_err(text);
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_nameless_upstream_is_called_by_its_address() {
+        let name = |url: &str| UpstreamConfig::at(url.parse().unwrap()).name;
+        assert_eq!(name("https://box.example:444/x/v1"), "box.example:444/x");
+        assert_eq!(name("replay:some/dir"), "replay:some/dir");
+    }
+}

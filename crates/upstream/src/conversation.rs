@@ -1,0 +1,129 @@
+//! Whose request it is, and of which conversation: what keeps a conversation at the upstream that has its prefix cached,
+//! and what makes a queue fair. Pure.
+//!
+//! OpenClaw names its session in two headers with `compat.sendSessionAffinityHeaders`, or in the body with
+//! `supportsPromptCacheKey` (field notes `openclaw.md`, section 1); by default it does not, and the beginning of the
+//! conversation must do. What clients send is only digested, never logged.
+
+use std::fmt::Display;
+
+use http::{HeaderMap, HeaderValue, header};
+
+use super::{Who, digest};
+use wire::{ChatRequest, Object, decode_string};
+
+/// Headers that name the conversation.
+const SESSION: [&str; 2] = ["session_id", "x-session-affinity"];
+
+/// Of each message so much counts: enough to distinguish conversations, and no matter how long a system prompt is.
+const BEGINNING: usize = 8 << 10;
+
+/// Whose request for a chat completion it is. The network address is mixed in by [`from`], where it is known.
+pub fn of_chat(headers: &HeaderMap, request: &ChatRequest<'_>) -> Who {
+    let conversation = named(headers, &request.object).unwrap_or_else(|| beginning(request));
+    Who { client: client(headers), conversation }
+}
+
+/// Whose request it is, whatever it is for.
+pub fn of_other(headers: &HeaderMap, body: Option<&Object<'_>>, text: &[u8]) -> Who {
+    let named = body.and_then(|object| named(headers, object)).or_else(|| in_header(headers));
+    Who {
+        client: client(headers),
+        conversation: named.unwrap_or_else(|| digest(&text[..text.len().min(BEGINNING)])),
+    }
+}
+
+/// Clients that share a key, or have none, are distinguished by their network address.
+pub fn from(who: Who, address: Option<impl Display>) -> Who {
+    let address = address.map(|address| digest(address.to_string().as_bytes())).unwrap_or_default();
+    Who { client: who.client ^ address, ..who }
+}
+
+fn client(headers: &HeaderMap) -> u64 {
+    digest(headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default())
+}
+
+fn named(headers: &HeaderMap, object: &Object<'_>) -> Option<u64> {
+    in_header(headers).or_else(|| {
+        let key = object.get("prompt_cache_key").and_then(decode_string)?;
+        (!key.is_empty()).then(|| digest(key.as_bytes()))
+    })
+}
+
+fn in_header(headers: &HeaderMap) -> Option<u64> {
+    let named = SESSION.iter().filter_map(|name| headers.get(*name)).find(|value| !value.is_empty());
+    named.map(|value| digest(value.as_bytes()))
+}
+
+/// What stays the same through all requests of a conversation: everything up to the first words of the user.
+fn beginning(request: &ChatRequest<'_>) -> u64 {
+    let mut bytes = Vec::new();
+    for message in &request.messages {
+        let text = message.json();
+        bytes.extend_from_slice(&text.as_bytes()[..text.len().min(BEGINNING)]);
+        if message.is_from("user") || bytes.len() > 4 * BEGINNING {
+            break;
+        }
+    }
+    digest(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn conversation(headers: &[(&'static str, &'static str)], body: &Value) -> u64 {
+        let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+        let body = body.to_string();
+        of_chat(&headers.collect(), &ChatRequest::parse(body.as_bytes()).unwrap()).conversation
+    }
+
+    fn body(system: &str, first: &str, later: &str) -> Value {
+        json!({"messages": [{"role": "system", "content": system}, {"role": "user", "content": first},
+            {"role": "assistant", "content": later}, {"role": "user", "content": later}]})
+    }
+
+    #[test]
+    fn a_conversation_is_known_by_its_name_or_its_beginning() {
+        let same = |one: u64, other: u64| assert_eq!(one, other);
+        let other = |one: u64, other: u64| assert_ne!(one, other);
+        let plain = conversation(&[], &body("s", "hi", "x"));
+        same(plain, conversation(&[], &body("s", "hi", "y")));
+        other(plain, conversation(&[], &body("s", "hello", "x")));
+        other(plain, conversation(&[], &body("t", "hi", "x")));
+        let named = conversation(&[("session_id", "a:0")], &body("s", "hi", "x"));
+        other(plain, named);
+        same(named, conversation(&[("x-session-affinity", "a:0")], &body("t", "bye", "y")));
+        same(
+            named,
+            conversation(&[("session_id", "a:0"), ("x-session-affinity", "b:0")], &body("s", "hi", "x")),
+        );
+        let mut in_body = body("s", "hi", "x");
+        in_body["prompt_cache_key"] = json!("a:0");
+        same(named, conversation(&[], &in_body));
+        in_body["prompt_cache_key"] = json!("");
+        other(named, conversation(&[], &in_body));
+    }
+
+    #[test]
+    fn long_prompts_count_with_their_beginning() {
+        let long = "x".repeat(100_000);
+        assert_eq!(
+            conversation(&[], &body(&format!("{long}1"), "hi", "")),
+            conversation(&[], &body(&format!("{long}2"), "hi", ""))
+        );
+        assert_ne!(conversation(&[], &body(&long, "hi", "")), conversation(&[], &body(&long, "hello", "")));
+    }
+
+    #[test]
+    fn clients_are_distinguished_by_key_and_address() {
+        let who = |key: &'static str, address: &str| {
+            let headers = [(header::AUTHORIZATION, key.parse().unwrap())].into_iter().collect();
+            from(of_other(&headers, None, b"x"), Some(address))
+        };
+        assert_eq!(who("a", "::1"), who("a", "::1"));
+        assert_ne!(who("a", "::1").client, who("b", "::1").client);
+        assert_ne!(who("a", "::1").client, who("a", "::2").client);
+    }
+}

@@ -1,0 +1,613 @@
+//! What went wrong upstream, in words that a client can act on.
+//!
+//! Errors of vLLM (nested, flat, string, `detail`), of proxies before it (HTML) and of the network become one shape; texts
+//! are cut and made readable. What a client at hand would misread is `server::final_error`'s business. Called by `client` and
+//! `relay`.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use regex::Regex;
+
+use wire::pattern::pattern;
+use wire::{ApiError, Cause, ErrorCode, Object, array};
+
+/// What a caller may do about a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// It may pass: nothing reached the model. Worth another try at once.
+    Transient,
+    /// The model wrote something its server could not read. Worth asking again.
+    Glitch,
+    /// The conversation does not fit the model's window.
+    ContextOverflow,
+    /// The upstream refuses this request; the same one will be refused again.
+    Rejected,
+    /// The upstream answered with something that is no answer.
+    Fatal,
+}
+
+/// A failed upstream call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpstreamError {
+    /// What may be done.
+    pub tier: Tier,
+    /// The error that the client gets.
+    pub error: ApiError,
+    /// The upstream's own status, when it answered.
+    pub status: Option<u16>,
+    /// The refused field, as the upstream named it.
+    pub param: Option<String>,
+    /// What the upstream said, whole. It may echo the conversation, so it is not logged.
+    pub said: String,
+    /// The message as far as it may stand in a log: words of respool's own, or of a known text of a server.
+    pub loggable: String,
+    /// For the log: what really happened, with details that are not the client's business.
+    pub internal: String,
+    /// The upstream's name; empty when none was asked.
+    pub upstream: String,
+    /// It came in an answer whose head was a success: the upstream is there, and it is not starting.
+    pub is_after_head: bool,
+}
+
+/// A failure of the upstream's own: what decides whether asking it again can help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It cannot be reached. It may be starting.
+    Absent,
+    /// It, or a gateway before it, answered 502 or 503. It may be starting.
+    Unavailable,
+    /// A gateway before it answered 504: each repeat costs a generation.
+    GatewayTimeout,
+    /// It answered 429.
+    Limited,
+    /// It closed the connection without an answer.
+    Closed,
+    /// It answered with another 5xx.
+    Failed,
+    /// Its reply broke off, or is no reply.
+    Broken,
+    /// It did not answer within its `timeout`.
+    Slow,
+    /// What answers is not a model server, or does not speak its protocol.
+    Unusable,
+}
+
+/// The longest error text that leaves, in bytes.
+const LONGEST: usize = 800;
+
+/// Texts of vLLM and of the harmony library that mean: the model's tokens could not be read. Sources: openai/harmony#114,
+/// vllm#23567, captures of 0.10 to 0.25.
+const GLITCHES: [&str; 6] = [
+    "unexpected tokens remaining in message header",
+    "while expecting start token",
+    "channel marker present but no channel value",
+    "list index out of range",
+    "harmonyerror",
+    "harmony parse",
+];
+
+/// How a text begins that says: the conversation does not fit. The same words further inside may be an echo of what was sent.
+/// A gateway may put the names of its errors in front. Sources: captures of vLLM 0.13 to 0.32, public
+/// issues of vLLM ("You passed …"), OpenAI, `SGLang`, llama.cpp, `LiteLLM`.
+static OVERFLOW: LazyLock<Regex> = LazyLock::new(|| {
+    pattern(
+        r"(?ix)^ (?: [a-z_.]* (?:error|exception) (?: :\ | \ -\ ) )* (?:
+            this\ model's\ maximum\ context\ length\ is\ \d
+          | input\ length\ \(\d+\)\ exceeds\ model's\ maximum\ context\ length
+          | 'max_tokens'\ or\ 'max_completion_tokens'\ is\ too\ large:\ \d+\.\ this\ model's\ maximum\ context\ length\ is\ \d
+          | max_tokens\ must\ be\ at\ least\ 1,\ got\ -\d
+          | you\ passed\ \d+\ input\ tokens\ and\ requested\ \d+\ output\ tokens\.\ however,\ the\ model's\ context\ length\ is\ only\ \d
+          | the\ (?:decoder\ |encoder\ )?prompt\ \(length\ \d+\)\ is\ longer\ than\ the\ maximum\ model\ length
+          | the\ input\ \(\d+\ tokens\)\ is\ longer\ than\ the\ model's\ context\ length
+          | requested\ token\ count\ exceeds\ the\ model's\ maximum\ context\ length
+          | (?:the\ )?request\ (?:\(\d+\ tokens\)\ )?exceeds\ the\ available\ context\ size
+          | context\ (?:size|window|length)\ (?:has\ been\ |is\ )?exceeded )",
+    )
+});
+
+/// One item of a pydantic dump: where, and what is wrong; the rest of such a text echoes the request.
+static PYDANTIC: LazyLock<Regex> =
+    LazyLock::new(|| pattern(r#"'loc': (\([^)]*\)|'[^']*'), 'msg': ("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"#));
+
+static TITLE: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?is)<title>\s*(.*?)\s*</title>"));
+
+/// The parts of an error, whatever the shape it came in.
+#[derive(Debug, Default)]
+struct ErrorBody {
+    message: String,
+    param: Option<String>,
+    code: Option<u16>,
+    /// Named as such in `code` (OpenAI) or `type` (llama.cpp).
+    is_overflow: bool,
+}
+
+impl Failure {
+    /// What the upstream did, in words that OpenClaw shows as they are (`translate::openclaw_words`).
+    pub fn in_plain_words(self) -> &'static str {
+        match self {
+            Self::Absent => "refused the connection",
+            Self::Unavailable => "answered that it is unavailable",
+            Self::GatewayTimeout => "gave no answer to the gateway before it",
+            Self::Limited => "is busy",
+            Self::Closed => "closed the connection without an answer",
+            Self::Failed => "answered with 5xx",
+            Self::Broken => "broke its reply off",
+            Self::Slow => "gave no answer in time",
+            Self::Unusable => "sent something that is not a chat completion",
+        }
+    }
+}
+
+impl UpstreamError {
+    /// An answer with an error status. `name`: the upstream's name in the configuration.
+    pub fn from_answer(name: &str, status: u16, body: &str) -> Self {
+        let said = read(body);
+        let message = readable(&said.message);
+        let internal = format!("HTTP {status}");
+        let (tier, mut error) = judge(name, status, &message, said.is_overflow);
+        error.param.clone_from(&said.param);
+        let loggable = loggable(&message);
+        Self {
+            tier,
+            error,
+            status: Some(status),
+            param: said.param,
+            said: said.message,
+            loggable,
+            internal,
+            upstream: name.to_owned(),
+            is_after_head: false,
+        }
+    }
+
+    /// The conversation does not fit, as respool found out itself. `text` holds nothing of the conversation.
+    pub fn overflow(text: String) -> Self {
+        Self {
+            tier: Tier::ContextOverflow,
+            loggable: text.clone(),
+            error: ApiError::new(400, ErrorCode::ContextLengthExceeded, text),
+            status: None,
+            param: None,
+            said: String::new(),
+            internal: String::new(),
+            upstream: String::new(),
+            is_after_head: false,
+        }
+    }
+
+    /// The upstream's own failure; `None` when the request is at fault, or what the model wrote.
+    pub fn failure(&self) -> Option<Failure> {
+        use ErrorCode as Code;
+        match (self.tier, self.status) {
+            (Tier::Glitch | Tier::ContextOverflow, _) => return None,
+            (Tier::Rejected, status) => return (status == Some(429)).then_some(Failure::Limited),
+            (_, Some(500..)) if self.is_after_head => return Some(Failure::Failed),
+            (_, Some(502 | 503)) => return Some(Failure::Unavailable),
+            (_, Some(504)) => return Some(Failure::GatewayTimeout),
+            (_, Some(500..)) => return Some(Failure::Failed),
+            (Tier::Transient | Tier::Fatal, _) => {}
+        }
+        Some(match self.error.code {
+            Some(Code::UpstreamUnreachable | Code::UpstreamDns) => Failure::Absent,
+            Some(Code::UpstreamClosed) => Failure::Closed,
+            Some(Code::UpstreamTimeout) => Failure::Slow,
+            Some(
+                Code::UpstreamBrokeOff
+                | Code::UpstreamBadEncoding
+                | Code::UpstreamInvalidJson
+                | Code::UpstreamInvalidEvent
+                | Code::UpstreamEmptyStream
+                | Code::NoAnswer,
+            ) => Failure::Broken,
+            Some(Code::UpstreamError) if self.status.is_none() => Failure::Failed,
+            _ => Failure::Unusable,
+        })
+    }
+
+    /// What the log may say of it.
+    pub fn for_log(&self) -> String {
+        let details = if self.internal.is_empty() { String::new() } else { format!(" ({})", self.internal) };
+        format!("{}{details}", self.loggable)
+    }
+
+    /// The upstream's part in it, once respool has used up its attempts.
+    pub fn cause(&self, efforts: String) -> Option<Box<Cause>> {
+        let failure = self.failure();
+        let what = match (failure, self.tier) {
+            (Some(failure), _) => failure.in_plain_words(),
+            (None, Tier::Glitch) => "could not read what its model wrote",
+            (None, Tier::ContextOverflow) => return None,
+            (None, _) => {
+                "refuses this request; its own words are in respool's log if `[log] content = true` is set"
+            }
+        };
+        let (upstream, is_failure) = (self.upstream.clone(), failure.is_some());
+        (!upstream.is_empty()).then(|| Box::new(Cause { upstream, what, is_failure, efforts }))
+    }
+
+    /// The error as it leaves, with what was tried before: so many requests, and waiting.
+    pub fn with_efforts(&self, asked: u32, waited: Duration) -> ApiError {
+        let mut efforts = Vec::new();
+        if asked > 1 {
+            efforts.push(format!("asked {asked} times"));
+        }
+        if waited >= Duration::from_secs(1) {
+            efforts.push(format!("respool waited {} s for it", waited.as_secs()));
+        }
+        let efforts = efforts.join("; ");
+        let mut error = self.error.clone();
+        if !efforts.is_empty() && self.failure().is_some() {
+            error.message = format!("{} ({efforts})", error.message);
+        }
+        // All of these a client's library would repeat.
+        let is_final = matches!(error.status, 408 | 409 | 425 | 429 | 500..);
+        ApiError { is_final, cause: self.cause(efforts), ..error }
+    }
+
+    /// A 200 whose body, or an event of whose stream, is an error; `None` when it is none.
+    pub fn from_success(name: &str, body: &str) -> Option<Self> {
+        let object = Object::parse(body).ok()?;
+        let flat = object.string("object").as_deref() == Some("error");
+        if object.get("error").is_none() && !flat {
+            return None;
+        }
+        let code = read(body).code.filter(|code| (400..600).contains(code)).unwrap_or(502);
+        Some(Self { is_after_head: true, ..Self::from_answer(name, code, body) })
+    }
+
+    /// No answer, or a broken one. `code` names the fault, `what` says it for people.
+    pub fn broken(name: &str, status: u16, code: ErrorCode, what: &str, internal: impl Into<String>) -> Self {
+        let message = format!("upstream `{name}` {what}");
+        let tier = if status == 503 { Tier::Transient } else { Tier::Fatal };
+        let loggable = message.clone();
+        let error = ApiError::new(status, code, message);
+        Self {
+            tier,
+            error,
+            status: None,
+            param: None,
+            said: String::new(),
+            loggable,
+            internal: internal.into(),
+            upstream: name.to_owned(),
+            is_after_head: false,
+        }
+    }
+}
+
+/// Chooses the status and code that leave.
+fn judge(name: &str, status: u16, message: &str, is_overflow: bool) -> (Tier, ApiError) {
+    let lower = message.to_lowercase();
+    if is_overflow || OVERFLOW.is_match(message) {
+        return (
+            Tier::ContextOverflow,
+            ApiError::new(400, ErrorCode::ContextLengthExceeded, overflow_text(message)),
+        );
+    }
+    let stray_role = lower.contains("unknown role:") && lower.contains("<|");
+    if status != 404 && (stray_role || GLITCHES.iter().any(|glitch| lower.contains(glitch))) {
+        let text = format!(
+            "the model behind upstream `{name}` wrote a reply that its server could not read: {message}"
+        );
+        return (Tier::Glitch, ApiError::new(502, ErrorCode::ModelGlitch, text));
+    }
+    match status {
+        401..=403 => (Tier::Rejected, refused_credentials(name)),
+        404 => (Tier::Rejected, ApiError::new(404, ErrorCode::NotFound, message)),
+        429 => (Tier::Rejected, ApiError::new(429, ErrorCode::RateLimitExceeded, message)),
+        400..500 => (Tier::Rejected, ApiError::new(status, None, hinted(message))),
+        502..=504 => {
+            (Tier::Transient, ApiError::new(status, ErrorCode::UpstreamUnavailable, from(name, message)))
+        }
+        500..600 => (Tier::Fatal, ApiError::new(status, ErrorCode::UpstreamError, from(name, message))),
+        _ => (
+            Tier::Fatal,
+            ApiError::new(
+                502,
+                ErrorCode::UpstreamError,
+                format!("upstream `{name}` answered HTTP {status}: {message}"),
+            ),
+        ),
+    }
+}
+
+/// OpenClaw disables the whole provider for a minute over a 401, 402 or 403; 422 ends this one run and nothing else.
+fn refused_credentials(name: &str) -> ApiError {
+    ApiError::new(
+        422,
+        ErrorCode::UpstreamCredentialsRefused,
+        format!(
+            "the model server `{name}` does not accept the API key that respool sends. Set api_key for this upstream in \
+             respool.toml (when none is set there, respool passes the client's own on, unless `client_keys` is set)."
+        ),
+    )
+}
+
+/// vLLM's wording is kept, because clients key on it; the one form that says nothing is put into words.
+fn overflow_text(message: &str) -> String {
+    if message.to_lowercase().contains("context") {
+        return message.to_owned();
+    }
+    format!(
+        "This model's maximum context length is exceeded; please reduce the length of the messages. ({message})"
+    )
+}
+
+/// Texts of servers that hold nothing of the conversation, and that readers of the log need.
+static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
+    pattern(
+        r"(?i)--enable-auto-tool-choice|--tool-call-parser|^This model's maximum context length is \d+|^Input length|^max_tokens|The model `[^`]*` does not exist|^EngineCore encountered|^Unauthorized|^an HTML page titled|^an empty body|^overloaded$|QueueOverflow|MaxQueuedTokens|^Not Found$|^Method Not Allowed$|^`tools` must not|^Internal server error|must not be an empty array|Stream options can only",
+    )
+});
+
+/// A server's text as far as it may be logged: most of them echo what was sent.
+fn loggable(message: &str) -> String {
+    if HARMLESS.is_match(message) {
+        return cut(message, 300);
+    }
+    format!("the server's own words ({} bytes) are logged with `[log] content = true`", message.len())
+}
+
+fn hinted(message: &str) -> String {
+    let hint = if message.contains("--enable-auto-tool-choice") || message.contains("--tool-call-parser") {
+        " Start vLLM with these flags, or set `tool_parsing = \"raw\"` in respool.toml so that respool reads the calls itself."
+    } else {
+        ""
+    };
+    format!("{message}{hint}")
+}
+
+fn from(name: &str, message: &str) -> String {
+    format!("upstream `{name}` failed: {message}")
+}
+
+/// What a body says that is no answer at all, in few words.
+pub fn in_few_words(body: &str) -> String {
+    let message = readable(&read(body).message);
+    if HARMLESS.is_match(&message) { message } else { format!("{} bytes", body.len()) }
+}
+
+fn read(body: &str) -> ErrorBody {
+    let trimmed = body.trim();
+    let Ok(object) = Object::parse(trimmed) else {
+        return ErrorBody { message: plain(trimmed), ..ErrorBody::default() };
+    };
+    let inner = object.get("error").and_then(|text| Object::parse(text).ok());
+    let fields = inner.as_ref().unwrap_or(&object);
+    let message = fields
+        .string("message")
+        .or_else(|| object.string("error"))
+        .or_else(|| object.string("detail"))
+        .or_else(|| object.get("detail").and_then(details))
+        .unwrap_or_else(|| trimmed.to_owned());
+    let code = fields.number("code").and_then(|code| u16::try_from(code).ok());
+    let is_overflow = fields.string("code").as_deref() == Some("context_length_exceeded")
+        || fields.string("type").as_deref() == Some("exceed_context_size_error");
+    ErrorBody { message, param: fields.string("param"), code, is_overflow }
+}
+
+/// `FastAPI`'s `detail` list: `[{"loc":[…],"msg":…}]`.
+fn details(text: &str) -> Option<String> {
+    let items = array(text)?;
+    let items = items.iter().filter_map(|item| {
+        let item = Object::parse(item).ok()?;
+        Some(format!("{}: {}", item.get("loc").unwrap_or("request"), item.string("msg")?))
+    });
+    Some(items.collect::<Vec<_>>().join("; "))
+}
+
+/// Text that is no JSON: a page of a proxy is reduced to its title.
+fn plain(text: &str) -> String {
+    if text.is_empty() {
+        return "an empty body".to_owned();
+    }
+    if !text.starts_with('<') {
+        return text.to_owned();
+    }
+    let title = TITLE.captures(text).map(|found| found[1].to_owned());
+    format!("an HTML page{}", title.map_or_else(String::new, |title| format!(" titled {title:?}")))
+}
+
+/// One or a few lines instead of a dump that echoes the request and names files of the server.
+fn readable(message: &str) -> String {
+    if !message.contains("validation error") {
+        return cut(message, LONGEST);
+    }
+    let mut items: Vec<String> = Vec::new();
+    for found in PYDANTIC.captures_iter(message) {
+        let item = pydantic_item(&found[1], &found[2]);
+        if !items.contains(&item) {
+            items.push(item);
+        }
+    }
+    if items.is_empty() { cut(message, LONGEST) } else { cut(&items.join("; "), LONGEST) }
+}
+
+fn pydantic_item(place: &str, text: &str) -> String {
+    let place: Vec<&str> = place.split(['(', ')', '\'', ',', ' ']).filter(|part| !part.is_empty()).collect();
+    format!("{}: {}", place.join("."), &text[1..text.len() - 1])
+}
+
+fn cut(text: &str, longest: usize) -> String {
+    if text.len() <= longest {
+        return text.to_owned();
+    }
+    format!("{}… ({} bytes in all)", &text[..text.floor_char_boundary(longest)], text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(status: u16, body: &str, left: u16, tier: Tier, text: &str) {
+        let error = UpstreamError::from_answer("box", status, body);
+        assert_eq!((error.error.status, error.tier), (left, tier), "{body}");
+        assert!(error.error.message.contains(text), "{}", error.error.message);
+        assert!(error.error.message.len() < LONGEST + 200);
+    }
+
+    #[test]
+    fn every_shape_of_error() {
+        check(400, r#"{"error":{"message":"bad","type":"x","code":400}}"#, 400, Tier::Rejected, "bad");
+        check(400, r#"{"object":"error","message":"flat","code":400}"#, 400, Tier::Rejected, "flat");
+        check(404, r#"{"detail":"Not Found"}"#, 404, Tier::Rejected, "Not Found");
+        check(
+            422,
+            r#"{"detail":[{"loc":["body","x"],"msg":"field required"}]}"#,
+            422,
+            Tier::Rejected,
+            "field required",
+        );
+        check(
+            502,
+            "<html><head><title>502 Bad Gateway</title></head>",
+            502,
+            Tier::Transient,
+            "502 Bad Gateway",
+        );
+        check(500, "", 500, Tier::Fatal, "empty body");
+        check(503, "overloaded", 503, Tier::Transient, "overloaded");
+        check(302, "", 502, Tier::Fatal, "302");
+        check(
+            400,
+            &format!(r#"{{"error":{{"message":"{}"}}}}"#, "x".repeat(100_000)),
+            400,
+            Tier::Rejected,
+            "100000 bytes in all",
+        );
+    }
+
+    #[test]
+    fn a_refused_key_never_leaves_as_one() {
+        for status in [401, 402, 403] {
+            let error = UpstreamError::from_answer("box", status, r#"{"error":"Unauthorized"}"#).error;
+            assert_eq!(error.status, 422);
+            assert!(translate::is_harmless_for_openclaw(&error.message), "{}", error.message);
+        }
+    }
+
+    /// What a server says of a request reaches every client but OpenClaw in the server's own words; the log gets none of them.
+    #[test]
+    fn a_refusal_keeps_its_words_and_the_log_has_none() {
+        let body = r#"{"error":{"message":"Unexpected message: 'the meeting is forbidden'"}}"#;
+        let error = UpstreamError::from_answer("box", 400, body);
+        assert_eq!(error.error.message, "Unexpected message: 'the meeting is forbidden'");
+        assert!(
+            !format!("{}{}", error.loggable, error.internal).contains("forbidden"),
+            "it may be the user's text"
+        );
+        check(500, body, 500, Tier::Fatal, "forbidden");
+    }
+
+    #[test]
+    fn an_error_after_the_head_is_no_starting_server() {
+        let body = r#"{"error":{"message":"busy","code":503}}"#;
+        let failure = |error: UpstreamError| error.failure();
+        assert_eq!(failure(UpstreamError::from_answer("box", 503, body)), Some(Failure::Unavailable));
+        assert_eq!(UpstreamError::from_success("box", body).and_then(failure), Some(Failure::Failed));
+    }
+
+    #[test]
+    fn overflows_keep_their_wording() {
+        let vllm = "This model's maximum context length is 2048 tokens. However, your prompt contains 2049 input tokens.";
+        check(400, &format!(r#"{{"error":{{"message":"{vllm}"}}}}"#), 400, Tier::ContextOverflow, vllm);
+        check(
+            400,
+            r#"{"error":{"message":"max_tokens must be at least 1, got -1022."}}"#,
+            400,
+            Tier::ContextOverflow,
+            "maximum context length",
+        );
+    }
+
+    fn tier(status: u16, message: &str) -> Tier {
+        let body = serde_json::json!({"error": {"message": message, "code": status}}).to_string();
+        UpstreamError::from_answer("box", status, &body).tier
+    }
+
+    #[test]
+    fn overflows_of_other_servers_and_of_gateways() {
+        for message in [
+            "You passed 98305 input tokens and requested 32768 output tokens. However, the model's context length is only 131072 tokens, resulting in a maximum input length of 98304 tokens.",
+            "litellm.ContextWindowExceededError: litellm.BadRequestError: OpenAIException - This model's maximum context length is 8192 tokens.",
+            "The decoder prompt (length 3000) is longer than the maximum model length of 2048.",
+            "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
+            "Requested token count exceeds the model's maximum context length of 4096 tokens.",
+            "request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it",
+            "the request exceeds the available context size, try increasing it",
+            "Context size has been exceeded.",
+        ] {
+            assert_eq!(tier(400, message), Tier::ContextOverflow, "{message}");
+        }
+        let named = |field: &str| {
+            UpstreamError::from_answer(
+                "box",
+                400,
+                &format!(r#"{{"error":{{"message":"Too long.",{field}}}}}"#),
+            )
+            .tier
+        };
+        assert_eq!(named(r#""code":"context_length_exceeded""#), Tier::ContextOverflow);
+        assert_eq!(named(r#""type":"exceed_context_size_error""#), Tier::ContextOverflow);
+        assert_eq!(named(r#""code":"other""#), Tier::Rejected);
+    }
+
+    #[test]
+    fn words_of_the_conversation_are_no_overflow() {
+        for message in [
+            "Unexpected message: 'This model's maximum context length is 5 tokens.'",
+            "what is the maximum context length?",
+            "Invalid value: 'context_length_exceeded'",
+            "1 validation error:\n  {'input': 'Input length (3068) exceeds model's maximum context length (2048).'}",
+            "Unexpected token in 'max_tokens must be at least 1, got -5'",
+            "error in template: the request exceeds the available context size",
+            "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)",
+        ] {
+            assert_eq!(tier(400, message), Tier::Rejected, "{message}");
+        }
+    }
+
+    /// Every recorded refusal: those of a full window, and no other, are recognised as such.
+    #[test]
+    fn captured_refusals() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/vllm");
+        let sets = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let files = sets.filter(|path| path.is_dir()).flat_map(|set| std::fs::read_dir(set).unwrap());
+        let (mut overflows, mut others) = (0, 0);
+        for path in files.map(|entry| entry.unwrap().path()) {
+            let Some(name) = path.to_str().filter(|name| name.ends_with(".resp.http")) else { continue };
+            let reply = String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned();
+            let (head, body) = reply.split_once("\r\n\r\n").or(reply.split_once("\n\n")).unwrap();
+            let status: u16 = head.split(' ').nth(1).unwrap().parse().unwrap();
+            if status < 400 {
+                continue;
+            }
+            let is_overflow = UpstreamError::from_answer("box", status, body).tier == Tier::ContextOverflow;
+            assert_eq!(is_overflow, name.contains("context-overflow"), "{name}: {body}");
+            *if is_overflow { &mut overflows } else { &mut others } += 1;
+        }
+        assert!(overflows >= 8 && others >= 60, "{overflows} and {others}: were they found?");
+    }
+
+    #[test]
+    fn a_dump_becomes_a_line() {
+        let dump = r#"{"error":{"message":"1 validation error:\n  {'type': 'float_parsing', 'loc': ('body', 'temperature'), 'msg': 'Input should be a valid number', 'input': 'hot', 'secret': 'WHOLE PROMPT'}\n\n  File \"/opt/x.py\", line 3\n    POST [{'type': 'float_parsing', 'loc': ('body', 'temperature'), 'msg': 'Input should be a valid number', 'input': 'hot'}]"}}"#;
+        let message = UpstreamError::from_answer("box", 400, dump).error.message;
+        assert_eq!(message, "body.temperature: Input should be a valid number");
+    }
+
+    #[test]
+    fn errors_that_hide_in_a_success() {
+        let glitch = r#"{"error":{"message":"unexpected tokens remaining in message header: Some(\"x\")","type":"BadRequestError","param":null,"code":400}}"#;
+        let error = UpstreamError::from_success("box", glitch).unwrap();
+        assert_eq!((error.tier, error.error.status), (Tier::Glitch, 502));
+        assert_eq!(
+            UpstreamError::from_success("box", r#"{"error":{"message":"x"}}"#).unwrap().error.status,
+            502
+        );
+        assert_eq!(UpstreamError::from_success("box", r#"{"choices":[],"error":null}"#), None);
+        assert!(UpstreamError::from_success("box", r#"{"choices":[{}],"error":{"message":"x"}}"#).is_some());
+        assert_eq!(UpstreamError::from_success("box", r#"{"id":"x"}"#), None);
+    }
+}

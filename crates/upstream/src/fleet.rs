@@ -1,0 +1,313 @@
+//! All upstreams together: which of them serve a model, in which order a conversation asks them, and the lists of models,
+//! which are asked for in the background.
+//!
+//! Does not send requests: `relay` does, one upstream after the other.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::join_all;
+use http::{HeaderMap, StatusCode};
+use serde::Deserialize;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::balance::rank;
+use super::client::Upstream;
+
+/// Lists of models are asked for again at most so often.
+pub const LISTS_EVERY: Duration = Duration::from_secs(10);
+
+/// A list of models takes no longer.
+const LIST_WITHIN: Duration = Duration::from_secs(5);
+
+/// A request for a model that nobody is known to serve waits so long for fresh lists.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The configured upstreams, the default one first.
+#[derive(Debug)]
+pub struct Fleet {
+    upstreams: Vec<Arc<Upstream>>,
+    every: Duration,
+    wanted: Notify,
+    /// True while lists are asked for; ticks for each that came.
+    asking: watch::Sender<bool>,
+    asked: Mutex<Option<Instant>>,
+}
+
+/// Who serves a model, in the order in which a conversation asks them.
+#[derive(Debug)]
+pub enum Serving {
+    /// These do.
+    Known(Vec<Arc<Upstream>>),
+    /// Nobody is known to; of these it is not known.
+    Perhaps(Vec<Arc<Upstream>>),
+    /// Nobody does.
+    Nobody,
+}
+
+impl Fleet {
+    /// `every`: how often lists of models are asked for at most.
+    pub fn new(upstreams: Vec<Arc<Upstream>>, every: Duration) -> Self {
+        let (wanted, asking, asked) = (Notify::new(), watch::Sender::new(false), Mutex::new(None));
+        Self { upstreams, every, wanted, asking, asked }
+    }
+
+    /// The upstreams, the default one first.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        self.upstreams.iter()
+    }
+
+    /// The configuration of these upstreams holds from now on: their bounds apply to the requests that are at work too.
+    pub fn take_effect(&self) {
+        self.iter().for_each(|upstream| upstream.state.take_effect());
+    }
+
+    /// True when there is a choice.
+    pub fn is_several(&self) -> bool {
+        self.upstreams.len() > 1
+    }
+
+    /// True when it matters on whose behalf a request comes.
+    pub fn distinguishes_clients(&self) -> bool {
+        self.is_several() || self.iter().any(|upstream| upstream.state.is_bounded())
+    }
+
+    /// Who serves a model (as upstreams call it). A single upstream gets everything, and judges for itself. Without a
+    /// model it is the default one's choice what to answer with; the others stand in for it.
+    pub fn serving(&self, model: &str, conversation: u64) -> Serving {
+        if !self.is_several() || model.is_empty() {
+            return Serving::Known(self.upstreams.clone());
+        }
+        let which = |answer| -> Vec<&Arc<Upstream>> {
+            self.iter().filter(|upstream| upstream.state.serves(model) == answer).collect()
+        };
+        match (which(Some(true)), which(None)) {
+            (known, _) if !known.is_empty() => Serving::Known(ordered(conversation, &known)),
+            (_, unknown) if !unknown.is_empty() => Serving::Perhaps(ordered(conversation, &unknown)),
+            _ => Serving::Nobody,
+        }
+    }
+
+    /// All models that are known to be served.
+    pub fn models(&self) -> Vec<String> {
+        let mut models: Vec<String> = Vec::new();
+        for model in self.iter().filter_map(|upstream| upstream.state.models()).flatten() {
+            if !models.contains(&model) {
+                models.push(model);
+            }
+        }
+        models
+    }
+
+    /// Something speaks for new lists: a model that nobody knows, or an upstream that is back.
+    pub fn want_lists(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// Waits a moment for fresh lists, unless they are fresh already or somebody is known to serve the model.
+    pub async fn refreshed(&self, model: &str) {
+        let mut asking = self.asking.subscribe();
+        let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = asked.is_none_or(|asked| asked.elapsed() >= self.every);
+        if is_due {
+            self.asking.send_replace(true);
+        }
+        self.want_lists();
+        let known = || self.iter().any(|upstream| upstream.state.serves(model) == Some(true));
+        let fresh = asking.wait_for(|asking| !asking || known());
+        // The request itself asks those that were too slow.
+        let _ = timeout(PATIENCE, fresh).await;
+    }
+
+    /// Asks for lists of models until `end`: at once, when they are wanted, and regularly as long as one is not known.
+    pub async fn keep_lists(self: Arc<Self>, end: CancellationToken) {
+        let keep = async {
+            loop {
+                // Whatever was wanted so far comes now.
+                let _ = self.wanted.notified().now_or_never();
+                self.ask_all().await;
+                let soonest = Instant::now() + self.every;
+                let may_list_models = self.iter().any(|upstream| upstream.state.may_list_models());
+                tokio::select! {
+                    () = self.wanted.notified() => {}
+                    () = sleep(self.every), if may_list_models => {}
+                }
+                sleep_until(soonest).await;
+            }
+        };
+        end.run_until_cancelled(keep).await;
+    }
+
+    async fn ask_all(&self) {
+        self.asking.send_replace(true);
+        join_all(self.iter().filter(|upstream| !upstream.state.names_its_models()).map(|upstream| async {
+            if ask(upstream).await {
+                self.asking.send_replace(true);
+            }
+        }))
+        .await;
+        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.asking.send_replace(false);
+    }
+}
+
+fn ordered(conversation: u64, upstreams: &[&Arc<Upstream>]) -> Vec<Arc<Upstream>> {
+    let weighted = upstreams.iter().map(|upstream| (upstream.name.as_str(), upstream.state.weight()));
+    rank(conversation, weighted).into_iter().map(|position| Arc::clone(upstreams[position])).collect()
+}
+
+#[derive(Deserialize)]
+struct List {
+    data: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    id: String,
+}
+
+/// True when there is news.
+async fn ask(upstream: &Upstream) -> bool {
+    // Without a key of its own the upstream may refuse: only clients have one then, and theirs are not used unasked.
+    let asked = timeout(LIST_WITHIN, upstream.get_json("/v1/models", HeaderMap::new())).await;
+    let body = match asked {
+        Ok(Ok((StatusCode::OK, body))) => body,
+        Ok(Ok((StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _))) => {
+            if upstream.state.refused() {
+                tracing::warn!(
+                    target: "respool::upstream",
+                    upstream = upstream.name,
+                    "this upstream does not list its models without a key; write `models` or `api_key` under its [[upstream]]"
+                );
+            }
+            return false;
+        }
+        _ => return false,
+    };
+    let Ok(list) = serde_json::from_slice::<List>(&body) else { return false };
+    let models: Vec<String> = list.data.into_iter().map(|model| model.id).collect();
+    let names = models.join(",");
+    let is_news = upstream.state.heard(models);
+    if is_news {
+        tracing::info!(target: "respool::upstream", upstream = upstream.name, models = names, "this upstream lists its models");
+    }
+    is_news
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Address, UpstreamConfig};
+    use testing::idle_time::IdleTime;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    const EVERY: Duration = Duration::from_secs(10);
+
+    /// A server with one route, whose models can be changed; none: it is not ready; `401`: it refuses.
+    async fn server(models: &Arc<Mutex<Vec<&'static str>>>, asked: &Arc<Mutex<usize>>) -> Arc<Upstream> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url: Address = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let (models, asked) = (Arc::clone(models), Arc::clone(asked));
+        tokio::spawn(async move {
+            loop {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                *asked.lock().unwrap() += 1;
+                let list: Vec<String> =
+                    models.lock().unwrap().iter().map(|model| format!(r#"{{"id":"{model}"}}"#)).collect();
+                let body = format!(r#"{{"data":[{}]}}"#, list.join(","));
+                let status = match models.lock().unwrap().first() {
+                    None => "503 Service Unavailable",
+                    Some(&"401") => "401 Unauthorized",
+                    Some(_) => "200 OK",
+                };
+                let head =
+                    format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}", body.len());
+                let _ = socket.read(&mut [0; 1024]).await;
+                let _ = socket.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await;
+            }
+        });
+        Arc::new(Upstream::new(&UpstreamConfig::at(url)).unwrap())
+    }
+
+    fn names(serving: Serving) -> Vec<String> {
+        match serving {
+            Serving::Known(order) => order.iter().map(|upstream| upstream.name.clone()).collect(),
+            Serving::Perhaps(order) => order.iter().map(|upstream| format!("{}?", upstream.name)).collect(),
+            Serving::Nobody => vec![],
+        }
+    }
+
+    #[tokio::test]
+    async fn lists_are_asked_for_when_they_are_wanted_but_not_more_often() {
+        let _time = IdleTime::begin();
+        let (models, asked) = (Arc::new(Mutex::new(vec!["one"])), Arc::default());
+        let here = server(&models, &asked).await;
+        let named = UpstreamConfig {
+            name: "named".into(),
+            models: Some(vec!["two".into()]),
+            ..UpstreamConfig::default()
+        };
+        let fleet =
+            Arc::new(Fleet::new(vec![Arc::clone(&here), Arc::new(Upstream::new(&named).unwrap())], EVERY));
+        let end = CancellationToken::new();
+        let keeper = tokio::spawn(Arc::clone(&fleet).keep_lists(end.clone()));
+        assert_eq!(names(fleet.serving("one", 0)), [format!("{}?", here.name)]);
+        fleet.refreshed("one").await;
+        assert_eq!(names(fleet.serving("one", 0)), [here.name.as_str()]);
+        assert_eq!(names(fleet.serving("two", 0)), ["named"]);
+        *models.lock().unwrap() = vec!["three"];
+        for _ in 0..20 {
+            fleet.refreshed("three").await;
+        }
+        assert_eq!((names(fleet.serving("three", 0)).len(), *asked.lock().unwrap()), (0, 1), "too soon");
+        tokio::time::sleep(3 * EVERY).await;
+        assert_eq!(
+            names(fleet.serving("three", 0)),
+            [here.name.as_str()],
+            "asked for as soon as that was due"
+        );
+        assert_eq!(*asked.lock().unwrap(), 2);
+        assert_eq!(fleet.models(), ["three", "two"]);
+        tokio::time::sleep(3 * EVERY).await;
+        assert_eq!(*asked.lock().unwrap(), 2, "nobody wants to know");
+        models.lock().unwrap().clear();
+        fleet.want_lists();
+        tokio::time::sleep(2 * EVERY).await;
+        assert_eq!(fleet.models(), ["three", "two"], "what was known of one that does not answer holds");
+        end.cancel();
+        keeper.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_that_does_not_list_its_models_is_asked_until_it_does() {
+        let _time = IdleTime::begin();
+        let (models, asked) = (Arc::new(Mutex::new(vec![])), Arc::default());
+        let here = server(&models, &asked).await;
+        let fleet = Arc::new(Fleet::new(vec![Arc::clone(&here)], EVERY));
+        let end = CancellationToken::new();
+        tokio::spawn(Arc::clone(&fleet).keep_lists(end.clone()));
+        tokio::time::sleep(EVERY / 2).await;
+        assert_eq!(here.state.models(), None);
+        *models.lock().unwrap() = vec!["one"];
+        tokio::time::sleep(2 * EVERY).await;
+        assert_eq!(here.state.models(), Some(vec!["one".to_owned()]));
+        end.cancel();
+    }
+
+    #[tokio::test]
+    async fn one_that_refuses_its_list_is_left_alone() {
+        let _time = IdleTime::begin();
+        let (models, asked) = (Arc::new(Mutex::new(vec!["401"])), Arc::default());
+        let here = server(&models, &asked).await;
+        let fleet = Arc::new(Fleet::new(vec![Arc::clone(&here)], EVERY));
+        let end = CancellationToken::new();
+        tokio::spawn(Arc::clone(&fleet).keep_lists(end.clone()));
+        tokio::time::sleep(3 * EVERY).await;
+        assert_eq!((here.state.models(), *asked.lock().unwrap()), (None, 1));
+        end.cancel();
+    }
+}

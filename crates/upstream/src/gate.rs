@@ -1,0 +1,384 @@
+//! The places at one upstream: at most `max_concurrency` requests at a time, at most `max_queue` more that wait.
+//!
+//! A place is held until its [`Place`] is dropped, that is until the reply's body has ended or nobody wants it any more.
+//! Who waits and is dropped leaves the queue at once. Called through `state`.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::queue::{FairQueue, Who};
+use telemetry::metrics::OfUpstream;
+
+/// How long a request is taken to need before one has ended.
+const FIRST_GUESS: Duration = Duration::from_secs(5);
+
+/// How much the last request counts in the mean.
+const NEWEST: f64 = 0.2;
+
+/// The entrance to one upstream.
+#[derive(Debug)]
+pub(super) struct Gate {
+    /// How many requests at a time; `usize::MAX`: any number.
+    places: AtomicUsize,
+    max_queue: AtomicUsize,
+    state: Mutex<State>,
+    series: Arc<OfUpstream>,
+}
+
+#[derive(Debug)]
+struct State {
+    taken: usize,
+    waiting: FairQueue<oneshot::Sender<()>>,
+    /// The mean time for which recent places were held.
+    held: Duration,
+    /// The same without the guess; `None` before a place was returned.
+    measured: Option<Duration>,
+}
+
+/// A place at an upstream; dropping it makes room for the next request.
+#[derive(Debug)]
+pub struct Place {
+    gate: Arc<Gate>,
+    since: Instant,
+}
+
+/// No place, and no room to wait for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full {
+    /// Requests at work.
+    pub taken: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// When a place is to be expected.
+    pub wait: Duration,
+}
+
+impl Gate {
+    /// `places`: how many requests at a time, `None`: any number. `max_queue`: how many may wait.
+    pub(super) fn new(places: Option<usize>, max_queue: usize, series: Arc<OfUpstream>) -> Self {
+        let state = State { taken: 0, waiting: FairQueue::default(), held: FIRST_GUESS, measured: None };
+        let (places, max_queue) =
+            (AtomicUsize::new(places.unwrap_or(usize::MAX)), AtomicUsize::new(max_queue));
+        Self { places, max_queue, state: Mutex::new(state), series }
+    }
+
+    /// From now on there are so many places. Requests that hold one keep it; those that wait get the new ones.
+    pub(super) fn change(self: &Arc<Self>, places: Option<usize>, max_queue: usize) {
+        let places = places.unwrap_or(usize::MAX);
+        let mut state = self.state();
+        self.places.store(places, Ordering::Relaxed);
+        self.max_queue.store(max_queue, Ordering::Relaxed);
+        while state.taken < places && state.waiting.len() > 0 {
+            state.taken += 1;
+            Self::hand_over(&mut state, places);
+        }
+    }
+
+    fn places(&self) -> usize {
+        self.places.load(Ordering::Relaxed)
+    }
+
+    fn max_queue(&self) -> usize {
+        self.max_queue.load(Ordering::Relaxed)
+    }
+
+    /// True when the number of requests is bounded.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.places() != usize::MAX
+    }
+
+    /// How many are at work, and how many wait.
+    pub(super) fn load(&self) -> (usize, usize) {
+        let state = self.state();
+        (state.taken, state.waiting.len())
+    }
+
+    /// How long recent requests took, from their place to their end; `None` before one has ended.
+    pub(super) fn mean_time(&self) -> Option<Duration> {
+        self.state().measured
+    }
+
+    /// How long a request that comes now is to wait; [`Duration::MAX`] when it may not.
+    pub(super) fn wait(&self) -> Duration {
+        let places = self.places();
+        if places == usize::MAX {
+            return Duration::ZERO;
+        }
+        let state = self.state();
+        match (state.taken < places, state.waiting.len() < self.max_queue()) {
+            (true, _) => Duration::ZERO,
+            (false, true) => state.wait(places),
+            (false, false) => Duration::MAX,
+        }
+    }
+
+    /// Takes a place, or waits for one; says how long it waited. Dropping the future leaves the queue.
+    ///
+    /// # Errors
+    /// When as many wait as may.
+    pub(super) async fn enter(self: &Arc<Self>, who: Who) -> Result<(Place, Duration), Full> {
+        match self.place_or_ticket(who)? {
+            Ok(place) => Ok((place, Duration::ZERO)),
+            Err(waiting) => {
+                let began = Instant::now();
+                Ok((waiting.called().await, began.elapsed()))
+            }
+        }
+    }
+
+    fn place_or_ticket(self: &Arc<Self>, who: Who) -> Result<Result<Place, QueuedRequest>, Full> {
+        let mut state = self.state();
+        let places = self.places();
+        if state.taken < places {
+            state.taken += 1;
+            if self.is_bounded() {
+                state.waiting.serve(who);
+            }
+            return Ok(Ok(self.place()));
+        }
+        let waiting = state.waiting.len();
+        if waiting >= self.max_queue() {
+            return Err(Full { taken: state.taken, waiting, wait: state.wait(places) });
+        }
+        let (call, called) = oneshot::channel();
+        let ticket = state.waiting.push(who, call);
+        self.series.queued.increment(1.0);
+        Ok(Err(QueuedRequest { gate: Arc::clone(self), ticket, called, placed: false }))
+    }
+
+    fn place(self: &Arc<Self>) -> Place {
+        self.series.in_flight.increment(1.0);
+        Place { gate: Arc::clone(self), since: Instant::now() }
+    }
+
+    /// Gives a place to who is next, or takes it back: when nobody waits, or there are fewer places than there were.
+    fn hand_over(state: &mut State, places: usize) {
+        while state.taken <= places
+            && let Some(call) = state.waiting.pop()
+        {
+            if call.send(()).is_ok() {
+                return;
+            }
+        }
+        state.taken -= 1;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// A place was held for so long.
+    fn note(&mut self, held: Duration) {
+        self.held = self.held.mul_f64(1.0 - NEWEST) + held.mul_f64(NEWEST);
+        let before = self.measured.unwrap_or(held);
+        self.measured = Some(before.mul_f64(1.0 - NEWEST) + held.mul_f64(NEWEST));
+    }
+
+    /// When the next one in the queue may be called up, if requests go on to take as long as they did.
+    fn wait(&self, places: usize) -> Duration {
+        let before = u32::try_from(self.waiting.len() + 1).unwrap_or(u32::MAX);
+        self.held.saturating_mul(before) / u32::try_from(places).unwrap_or(u32::MAX)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let held = self.since.elapsed();
+        let mut state = self.gate.state();
+        state.note(held);
+        Gate::hand_over(&mut state, self.gate.places());
+        self.gate.series.in_flight.decrement(1.0);
+    }
+}
+
+/// A request in the queue.
+struct QueuedRequest {
+    gate: Arc<Gate>,
+    ticket: u64,
+    called: oneshot::Receiver<()>,
+    placed: bool,
+}
+
+impl QueuedRequest {
+    async fn called(mut self) -> Place {
+        // The other end stays in the queue until it calls, and the queue lives as long as `gate`.
+        let _ = (&mut self.called).await;
+        self.placed = true;
+        self.gate.place()
+    }
+}
+
+impl Drop for QueuedRequest {
+    fn drop(&mut self) {
+        self.gate.series.queued.decrement(1.0);
+        if self.placed {
+            return;
+        }
+        let mut state = self.gate.state();
+        // Called up in the very moment in which it was dropped: the place is another one's.
+        if !state.waiting.leave(self.ticket) {
+            Gate::hand_over(&mut state, self.gate.places());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt as _;
+
+    fn gate(places: usize, max_queue: usize) -> Arc<Gate> {
+        Arc::new(Gate::new(Some(places), max_queue, Arc::new(OfUpstream::new("test"))))
+    }
+
+    /// A place, and nobody asks how long that took.
+    async fn enter(gate: &Arc<Gate>, client: u64) -> Place {
+        gate.enter(who(client)).await.unwrap().0
+    }
+
+    fn who(client: u64) -> Who {
+        Who { client, conversation: client }
+    }
+
+    #[tokio::test]
+    async fn places_are_handed_on_in_fair_order() {
+        let gate = gate(1, 9);
+        let first = enter(&gate, 1).await;
+        let mut line: Vec<_> = [1, 1, 2].map(|client| Box::pin(enter(&gate, client))).into();
+        line.iter_mut().for_each(|waiting| assert!(waiting.as_mut().now_or_never().is_none()));
+        assert_eq!(gate.load(), (1, 3));
+        drop(first);
+        let other_client = line.remove(2).now_or_never().expect("client 1 had a place last");
+        assert!(line.iter_mut().all(|waiting| waiting.as_mut().now_or_never().is_none()));
+        drop(other_client);
+        drop(line.remove(0).now_or_never().unwrap());
+        assert_eq!(gate.load(), (1, 0));
+        drop(line.remove(0).now_or_never().unwrap());
+        assert_eq!(gate.load(), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn who_gives_up_leaves_at_once() {
+        let gate = gate(1, 9);
+        let first = enter(&gate, 1).await;
+        let mut gives_up = Box::pin(enter(&gate, 2));
+        let mut called_up = Box::pin(enter(&gate, 3));
+        let mut last = Box::pin(enter(&gate, 4));
+        for waiting in [&mut gives_up, &mut called_up, &mut last] {
+            assert!(waiting.as_mut().now_or_never().is_none());
+        }
+        drop(gives_up);
+        assert_eq!(gate.load(), (1, 2));
+        drop(first);
+        drop(called_up);
+        let place = last.now_or_never().expect("the place that was not taken");
+        assert_eq!(gate.load(), (1, 0));
+        drop(place);
+        assert_eq!(gate.load(), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn over_the_bound_it_says_when_to_come_back() {
+        let gate = gate(2, 1);
+        let (one, two) = (enter(&gate, 1).await, enter(&gate, 1).await);
+        assert_eq!(gate.wait(), FIRST_GUESS / 2);
+        let mut waiting = Box::pin(enter(&gate, 1));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        assert_eq!(gate.wait(), Duration::MAX);
+        assert_eq!(gate.enter(who(2)).await.unwrap_err(), Full { taken: 2, waiting: 1, wait: FIRST_GUESS });
+        drop((one, two, waiting));
+        assert_eq!((gate.load(), gate.wait()), ((0, 0), Duration::ZERO));
+    }
+
+    #[tokio::test]
+    async fn what_is_expected_follows_what_was() {
+        let gate = gate(2, 1);
+        let _both = (enter(&gate, 1).await, enter(&gate, 1).await);
+        assert_eq!(gate.mean_time(), None, "a guess is not shown");
+        gate.state().note(Duration::from_secs(30));
+        assert_eq!(gate.wait(), Duration::from_secs(5), "10 s a request: 5 s, and 30 s that count a fifth");
+        assert_eq!(gate.mean_time(), Some(Duration::from_secs(30)));
+        (0..50).for_each(|_| gate.state().note(Duration::from_millis(200)));
+        assert!(
+            gate.wait().abs_diff(Duration::from_millis(100)) < Duration::from_millis(5),
+            "{:?}",
+            gate.wait()
+        );
+    }
+
+    #[tokio::test]
+    async fn places_come_and_go() {
+        let gate = gate(1, 9);
+        let first = enter(&gate, 1).await;
+        let mut line: Vec<_> = (2..6).map(|client| Box::pin(enter(&gate, client))).collect();
+        line.iter_mut().for_each(|waiting| assert!(waiting.as_mut().now_or_never().is_none()));
+        gate.change(Some(3), 9);
+        let (second, third) =
+            (line.remove(0).now_or_never().unwrap(), line.remove(0).now_or_never().unwrap());
+        assert_eq!(gate.load(), (3, 2), "two more work, two wait");
+        gate.change(Some(2), 2);
+        drop(first);
+        assert!(line.iter_mut().all(|waiting| waiting.as_mut().now_or_never().is_none()), "one place fewer");
+        assert_eq!(gate.load(), (2, 2));
+        assert_eq!(gate.enter(who(9)).await.unwrap_err().waiting, 2, "the queue is shorter");
+        drop(second);
+        let fourth = line.remove(0).now_or_never().expect("a place was free again");
+        gate.change(None, 0);
+        let fifth = line.remove(0).now_or_never().expect("no bound");
+        drop((third, fourth, fifth));
+        assert_eq!((gate.load(), gate.is_bounded()), ((0, 0), false));
+    }
+
+    #[tokio::test]
+    async fn no_bound_is_no_bound() {
+        let gate = Arc::new(Gate::new(None, 0, Arc::new(OfUpstream::new("test"))));
+        let places: Vec<_> = (0..1000).map(|_| enter(&gate, 1).now_or_never().unwrap()).collect();
+        assert_eq!((gate.load(), gate.wait()), ((1000, 0), Duration::ZERO));
+        drop(places);
+        assert_eq!(gate.load(), (0, 0));
+    }
+
+    proptest::proptest! {
+        /// However requests come, are called up, give up and end: no place is lost, none is assigned twice, and none is
+        /// free while somebody waits.
+        #[test]
+        fn no_place_is_lost(steps in proptest::collection::vec((0..4_u8, 0..8_usize), 0..200), places in 1..4_usize) {
+            let gate = gate(places, 6);
+            let (mut waiting, mut held) = (Vec::new(), Vec::new());
+            for (step, which) in steps {
+                match step {
+                    0 => {
+                        let gate = Arc::clone(&gate);
+                        let mut coming = Box::pin(async move { gate.enter(who(which as u64)).await });
+                        match coming.as_mut().now_or_never() {
+                            Some(Ok((place, _))) => held.push(place),
+                            Some(Err(full)) => assert_eq!((full.taken, full.waiting), (places, 6)),
+                            None => waiting.push(coming),
+                        }
+                    }
+                    1 if which < waiting.len() => drop(waiting.remove(which)),
+                    2 if which < held.len() => drop(held.remove(which)),
+                    3 if which < waiting.len() => {
+                        if let Some(placed) = waiting[which].as_mut().now_or_never() {
+                            drop(waiting.remove(which));
+                            held.push(placed.unwrap().0);
+                        }
+                    }
+                    _ => {}
+                }
+                let (taken, queued) = gate.load();
+                // Those that were called up, and do not know it yet, hold a place.
+                assert_eq!(taken + queued, held.len() + waiting.len());
+                assert!(taken <= places && (queued == 0 || taken == places), "{taken} taken, {queued} waiting");
+            }
+            drop((waiting, held));
+            assert_eq!(gate.load(), (0, 0));
+        }
+    }
+}

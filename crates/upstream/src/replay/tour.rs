@@ -1,0 +1,67 @@
+//! The recordings of `respool demo`: each model id stands for one thing that models and servers do.
+//!
+//! All but the last one were captured from vLLM; what the model was made to write is in the `summary.json` beside each capture.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::error::RecordingError;
+use super::recording::Recording;
+
+/// How long the slow model says nothing.
+const SILENCE: Duration = Duration::from_millis(1500);
+
+macro_rules! capture {
+    ($path:literal) => {
+        ($path, include_bytes!(concat!("../../../../fixtures/", $path)).as_slice())
+    };
+}
+
+type Capture = (&'static str, &'static [u8]);
+
+const CALL: [Capture; 2] = [
+    capture!("vllm/v0.32.0-gptoss-harmony/ok-tool.nonstream.resp.http"),
+    capture!("vllm/v0.32.0-gptoss-harmony/ok-tool.stream.resp.http"),
+];
+const LEAKED: [Capture; 2] = [
+    capture!("vllm/v0.32.0-scripted-hermes-qwen3/xml-in-hermes.nonstream.resp.http"),
+    capture!("vllm/v0.32.0-scripted-hermes-qwen3/xml-in-hermes.stream.resp.http"),
+];
+const CUT: [Capture; 2] = [
+    capture!("vllm/v0.32.0-gptoss-harmony/truncated-args.nonstream.resp.http"),
+    capture!("vllm/v0.32.0-gptoss-harmony/truncated-args.stream.resp.http"),
+];
+const FAILED: [Capture; 2] = [
+    capture!("vllm/v0.13.0-gptoss-harmony/header-garbage.nonstream.resp.http"),
+    capture!("vllm/v0.13.0-gptoss-harmony/header-garbage.stream.resp.http"),
+];
+const ANSWER: [Capture; 2] = [
+    capture!("vllm/v0.32.0-gptoss-harmony/ok-final.nonstream.resp.http"),
+    capture!("vllm/v0.32.0-gptoss-harmony/ok-final.stream.resp.http"),
+];
+const NOTE: [Capture; 1] = [capture!("tour/note-taker.after-tool.nonstream.body")];
+
+/// The recordings, by model; those of one model are answered in turn.
+pub(super) fn recordings() -> Result<Vec<Recording>, RecordingError> {
+    let slow = |recording: Recording| recording.after_silence(SILENCE);
+    let groups: [Vec<Recording>; 7] = [
+        named("native-call", &[CALL])?,
+        named("leaked-call", &[LEAKED])?,
+        named("cut-call", &[CUT, CALL])?,
+        named("failing-server", &[FAILED, CALL])?,
+        named("slow-model", &[ANSWER])?.into_iter().map(slow).collect(),
+        named("looping-model", &[CALL])?,
+        named("note-taker", &[LEAKED])?.into_iter().chain(parsed(&NOTE)?).collect(),
+    ];
+    Ok(groups.into_iter().flatten().collect())
+}
+
+fn named(model: &str, captures: &[[Capture; 2]]) -> Result<Vec<Recording>, RecordingError> {
+    Ok(parsed(captures.as_flattened())?.into_iter().map(|recording| recording.of_model(model)).collect())
+}
+
+fn parsed(captures: &[Capture]) -> Result<Vec<Recording>, RecordingError> {
+    let file = |path: &'static str| path.rsplit('/').next().unwrap_or(path);
+    captures.iter().map(|&(path, bytes)| Recording::parse(file(path), Bytes::from_static(bytes))).collect()
+}

@@ -1,0 +1,245 @@
+//! The present state of an upstream: its circuit, its places, the models it serves. `relay` asks for all this before it
+//! sends a request, and says how the request went.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use super::balance::Load;
+use super::circuit::{Change, Circuit};
+use super::client::Upstream;
+use super::config::UpstreamConfig;
+use super::failure::{Tier, UpstreamError};
+use super::gate::{Gate, Place};
+use super::queue::Who;
+use super::retry_budget::RetryBudget;
+use telemetry::metrics::OfUpstream;
+use wire::ErrorCode;
+
+/// What changes from request to request.
+#[derive(Debug)]
+pub struct UpstreamState {
+    weight: u32,
+    circuit: Mutex<Circuit>,
+    gate: Arc<Gate>,
+    retries: RetryBudget,
+    /// `models` of the configuration.
+    configured: bool,
+    /// The models it serves; `None`: not known.
+    models: RwLock<Option<Vec<String>>>,
+    /// It does not list its models without a key.
+    secretive: AtomicBool,
+    series: Arc<OfUpstream>,
+    /// `max_concurrency` and `max_queue`.
+    bounds: (Option<usize>, usize),
+}
+
+impl UpstreamState {
+    pub(super) fn new(config: &UpstreamConfig) -> Self {
+        let series = Arc::new(OfUpstream::new(&config.name));
+        Self {
+            weight: config.weight,
+            circuit: Mutex::default(),
+            gate: Arc::new(Gate::new(config.max_concurrency, config.max_queue, Arc::clone(&series))),
+            retries: RetryBudget::default(),
+            configured: config.models.is_some(),
+            models: RwLock::new(config.models.clone()),
+            secretive: AtomicBool::new(false),
+            series,
+            bounds: (config.max_concurrency, config.max_queue),
+        }
+    }
+
+    /// Of an upstream that is configured anew: the requests that are at work there still take their places. The gate is shared, and its
+    /// bounds change with [`UpstreamState::take_effect`].
+    pub(super) fn succeeding(before: &Self, config: &UpstreamConfig) -> Self {
+        Self { gate: Arc::clone(&before.gate), series: Arc::clone(&before.series), ..Self::new(config) }
+    }
+
+    /// The configuration that this belongs to holds from now on.
+    pub(super) fn take_effect(&self) {
+        let (max_concurrency, max_queue) = self.bounds;
+        self.gate.change(max_concurrency, max_queue);
+        self.series.open.set(if self.circuit().as_str() == "closed" { 0.0 } else { 1.0 });
+    }
+
+    /// Its share among upstreams that serve the same model.
+    pub fn weight(&self) -> u32 {
+        self.weight
+    }
+
+    /// True when the number of its requests is bounded.
+    pub fn is_bounded(&self) -> bool {
+        self.gate.is_bounded()
+    }
+
+    /// True when the configuration names its models, so that it is not asked for them.
+    pub fn names_its_models(&self) -> bool {
+        self.configured
+    }
+
+    /// The models it serves; `None`: not known.
+    pub fn models(&self) -> Option<Vec<String>> {
+        self.models.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether it serves this model; `None`: not known.
+    pub fn serves(&self, model: &str) -> Option<bool> {
+        let known = self.models.read().unwrap_or_else(PoisonError::into_inner);
+        known.as_ref().map(|known| known.iter().any(|served| served == model))
+    }
+
+    /// Takes note of the models it says it serves. True when they are news.
+    pub(super) fn heard(&self, models: Vec<String>) -> bool {
+        if self.models().as_ref() == Some(&models) {
+            return false;
+        }
+        *self.models.write().unwrap_or_else(PoisonError::into_inner) = Some(models);
+        true
+    }
+
+    /// It was asked for its models and refused. True when that is news.
+    pub(super) fn refused(&self) -> bool {
+        !self.secretive.swap(true, Ordering::Relaxed)
+    }
+
+    /// True when it may yet list its models.
+    pub(super) fn may_list_models(&self) -> bool {
+        self.models().is_none() && !self.secretive.load(Ordering::Relaxed)
+    }
+
+    /// `closed`, `open` or `half_open`; how many requests are at work; how many wait.
+    pub fn report(&self) -> (&'static str, usize, usize) {
+        let (taken, waiting) = self.gate.load();
+        (self.circuit().as_str(), taken, waiting)
+    }
+
+    /// How long its recent requests took; `None` before one has ended.
+    pub fn mean_time(&self) -> Option<Duration> {
+        self.gate.mean_time()
+    }
+
+    /// What counts when somebody has to be chosen.
+    pub fn load(&self, asked: bool) -> Load {
+        Load { admits: self.admits(), asked, wait: self.gate.wait() }
+    }
+
+    /// True when its circuit lets a request through.
+    pub fn admits(&self) -> bool {
+        self.circuit().admits(now())
+    }
+
+    /// Counts a request that is not a repeat of one that the upstream failed.
+    pub fn count_request(&self) {
+        self.retries.deposit();
+    }
+
+    /// True when a request that the upstream failed may be sent to it again; that draws on the budget. Never while the
+    /// upstream keeps failing.
+    pub fn may_repeat(&self) -> bool {
+        let keeps_failing = self.circuit().as_str() != "closed";
+        !keeps_failing && self.retries.withdraw()
+    }
+
+    /// A request left it for another upstream.
+    pub fn count_failover(&self) {
+        self.series.failovers.increment(1);
+    }
+
+    fn circuit(&self) -> MutexGuard<'_, Circuit> {
+        self.circuit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Upstream {
+    /// Waits for a place, and says how long that took.
+    ///
+    /// # Errors
+    /// 429 when as many requests wait as may.
+    pub async fn enter(&self, who: Who) -> Result<(Place, Duration), UpstreamError> {
+        let gate = &self.state.gate;
+        let (place, waited) =
+            gate.enter(who).await.map_err(|full| self.full(full.taken, full.waiting, full.wait))?;
+        if gate.is_bounded() {
+            self.state.series.queue.record(waited.as_secs_f64());
+        }
+        Ok((place, waited))
+    }
+
+    fn full(&self, taken: usize, waiting: usize, wait: Duration) -> UpstreamError {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        let seconds = seconds.max(1);
+        let what = format!(
+            "has as many requests as it may have: {taken} at work and {waiting} waiting (`max_concurrency`, `max_queue`); \
+             try again in {seconds} s"
+        );
+        let mut full = UpstreamError::broken(&self.name, 429, ErrorCode::QueueFull, &what, "");
+        full.tier = Tier::Rejected;
+        full.error.retry_after = Some(seconds);
+        full
+    }
+
+    /// A request is sent now. The returned report expects its outcome.
+    pub fn begin(self: &Arc<Self>) -> OutcomeReport {
+        let probe = self.state.circuit().begin(now());
+        OutcomeReport { upstream: Arc::clone(self), probe }
+    }
+
+    fn changed(&self, change: Change, why: &str) {
+        let series = &self.state.series;
+        match change {
+            Change::Opened => {
+                series.open.set(1.0);
+                series.ejections.increment(1);
+                tracing::warn!(
+                    target: "respool::upstream",
+                    upstream = self.name,
+                    last = why,
+                    "this upstream fails; while it does, requests go to others that serve their model, where there are any"
+                );
+            }
+            Change::Closed => {
+                series.open.set(0.0);
+                tracing::info!(target: "respool::upstream", upstream = self.name, "this upstream works again");
+            }
+        }
+    }
+}
+
+/// Reports the outcome of one request to the circuit. Dropped without an outcome it counts for nothing.
+#[derive(Debug)]
+pub struct OutcomeReport {
+    upstream: Arc<Upstream>,
+    probe: bool,
+}
+
+impl OutcomeReport {
+    /// An answer came, a refusal also. True when the upstream had failed before.
+    pub fn succeeded(mut self) -> bool {
+        self.probe = false;
+        let change = self.upstream.state.circuit().succeeded();
+        change.inspect(|change| self.upstream.changed(*change, "")).is_some()
+    }
+
+    /// It failed in a way that says something about the upstream: `why`, as it may stand in a log.
+    pub fn failed(mut self, why: &str) {
+        let change = self.upstream.state.circuit().failed(now(), self.probe);
+        self.probe = false;
+        if let Some(change) = change {
+            self.upstream.changed(change, why);
+        }
+    }
+}
+
+/// The runtime's time, which tests can stop.
+fn now() -> std::time::Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+impl Drop for OutcomeReport {
+    fn drop(&mut self) {
+        if self.probe {
+            self.upstream.state.circuit().abandoned(now());
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! What is known of the models behind an upstream: their windows, and how many bytes of a request make a token.
+//!
+//! Windows come from `/v1/models` (vLLM's `max_model_len`), asked beside the first large request and now and then again,
+//! and from the words of refusals; the bytes of a token from the usage of replies. SGLang and llama.cpp are also asked for
+//! the parser or the chat template they use, which shows what their models write. Called by `relay` and `cli`.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+
+use super::client::{Call, Upstream, question_headers};
+use tool_call_parser::Prior;
+use wire::{Object, array};
+
+/// How long an answer holds: a server may be started again with another window.
+const FRESH: Duration = Duration::from_mins(5);
+/// How long `/v1/models` and `/tokenize` may take to answer. The latter takes about 0.1 s for 150 KB.
+const WITHIN: Duration = Duration::from_secs(2);
+/// A server that accepts any name must not fill the memory.
+const MOST_MODELS: usize = 256;
+/// Smaller requests are mostly frame, and say little about how long tokens are.
+const SIGNIFICANT: usize = 4096;
+/// Bytes for a thousand tokens of text. Images have far more, and some servers do not count what they had in their cache.
+const PLAUSIBLE: RangeInclusive<u64> = 1_000..=10_000;
+/// What `/tokenize` reads of a chat request.
+const TOKENIZED: [&str; 8] = [
+    "model",
+    "messages",
+    "tools",
+    "add_generation_prompt",
+    "continue_final_message",
+    "add_special_tokens",
+    "chat_template",
+    "chat_template_kwargs",
+];
+
+/// What is known of one model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModelFacts {
+    /// Its window in tokens, prompt and reply together.
+    pub window: Option<u64>,
+    /// Bytes of a request for each thousand tokens of its prompt, as replies showed.
+    pub bytes_per_1000: Option<u64>,
+    /// Its prompts are rendered by the harmony library (gpt-oss): `/tokenize` counts them wrongly (8 for 69 tokens, vLLM
+    /// 0.13 to 0.25).
+    pub is_harmony: bool,
+    /// The dialects that it is likely to write, by its name, the path of its weights, and what the server says of its parser
+    /// or chat template.
+    pub prior: Prior,
+}
+
+/// What is known of an upstream's models.
+#[derive(Debug, Default)]
+pub(super) struct Windows {
+    models: RwLock<HashMap<String, ModelFacts>>,
+    /// When `/v1/models` was asked last; locked while it is being asked.
+    asked: Mutex<Option<Instant>>,
+    /// When `/tokenize` was found not to be there, or not in time.
+    uncounted: RwLock<Option<Instant>>,
+}
+
+impl Upstream {
+    /// What is known of this model.
+    pub fn model_facts(&self, model: &str) -> ModelFacts {
+        let models = self.windows.models.read().unwrap_or_else(PoisonError::into_inner);
+        let facts = models.get(model).copied().unwrap_or_default();
+        ModelFacts { is_harmony: facts.is_harmony || is_gpt_oss(model), ..facts }
+    }
+
+    /// Adds to what is known of a model.
+    pub fn learn_model(&self, model: &str, learn: impl FnOnce(&mut ModelFacts)) {
+        let mut models = self.windows.models.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = models.get_mut(model) {
+            learn(known);
+        } else if models.len() < MOST_MODELS {
+            learn(models.entry(model.to_owned()).or_default());
+        }
+    }
+
+    /// True when its name may stand in a metric label: the upstream has answered for this model, and few enough names are
+    /// known that a client cannot fill the memory with made-up ones.
+    pub fn knows_model(&self, model: &str) -> bool {
+        let is_known =
+            || self.windows.models.read().unwrap_or_else(PoisonError::into_inner).contains_key(model);
+        is_known() || {
+            self.learn_model(model, |_| {});
+            is_known()
+        }
+    }
+
+    /// Learns from a reply how many tokens a request of so many bytes had.
+    pub fn learn_usage(&self, model: &str, bytes: usize, tokens: u64) {
+        if bytes < SIGNIFICANT || tokens == 0 {
+            return;
+        }
+        let seen = bytes as u64 * 1000 / tokens;
+        if !PLAUSIBLE.contains(&seen) {
+            return;
+        }
+        self.learn_model(model, |facts| {
+            // What it answered was within its window, whatever was heard of that.
+            facts.window = facts.window.filter(|window| *window >= tokens);
+            // Later replies count more: the conversation may have turned to another kind of text.
+            facts.bytes_per_1000 = Some(facts.bytes_per_1000.map_or(seen, |known| known.midpoint(seen)));
+        });
+    }
+
+    /// Asks `/v1/models` unless that was done lately or is being done. `headers`: the client's, for its key.
+    pub async fn learn_models(&self, headers: &HeaderMap) {
+        let Ok(mut asked) = self.windows.asked.try_lock() else { return };
+        if asked.is_some_and(|at| at.elapsed() < FRESH) {
+            return;
+        }
+        // Boxed, as below: these futures are large, and part of every request's.
+        let answer = timeout(WITHIN, Box::pin(self.get_json("/v1/models", question_headers(headers)))).await;
+        // A server that fails to answer is not asked again at once.
+        *asked = Some(Instant::now());
+        let Ok(Ok((status, body))) = answer else { return };
+        if status.is_success() {
+            self.learn_list(&body);
+            self.learn_dialects(&body, headers).await;
+        }
+    }
+
+    /// The same in a task of its own, so that a reply that is quicker does not end it: the next request would begin it anew.
+    pub fn learn_models_aside(self: &Arc<Self>, headers: &HeaderMap) {
+        let is_due =
+            self.windows.asked.try_lock().is_ok_and(|asked| asked.is_none_or(|at| at.elapsed() >= FRESH));
+        if is_due {
+            let (upstream, headers) = (Arc::clone(self), question_headers(headers));
+            tokio::spawn(async move { upstream.learn_models(&headers).await });
+        }
+    }
+
+    /// Learns from an answer of `/v1/models`.
+    pub fn learn_list(&self, body: &[u8]) {
+        for Listed { id: model, window, is_harmony, prior, .. } in listed(body) {
+            self.learn_model(&model, |facts| {
+                facts.window = window.or(facts.window);
+                facts.is_harmony = is_harmony;
+                facts.prior = prior.or(facts.prior);
+            });
+        }
+    }
+
+    /// Asks a server that can say what its models write, where the name of one of them does not.
+    async fn learn_dialects(&self, list: &[u8], headers: &HeaderMap) {
+        let unnamed: Vec<Listed> = listed(list).into_iter().filter(|model| model.prior.is_empty()).collect();
+        let Some(server) = unnamed.iter().find_map(|model| model.server) else { return };
+        let asked =
+            timeout(WITHIN, Box::pin(self.get_json(server.describes_itself_at(), question_headers(headers))));
+        let Ok(Ok((StatusCode::OK, body))) = asked.await else { return };
+        let prior = server.prior(&body);
+        for model in unnamed {
+            self.learn_model(&model.id, |facts| facts.prior = prior.or(facts.prior));
+        }
+    }
+
+    /// The tokens of a request's prompt as the server counts them; exact for models with a chat template. `None` when it
+    /// does not answer in time; it is then not asked for a while.
+    pub async fn tokenize(&self, request: &Object<'_>, headers: &HeaderMap) -> Option<u64> {
+        let failed = *self.windows.uncounted.read().unwrap_or_else(PoisonError::into_inner);
+        if failed.is_some_and(|at| at.elapsed() < FRESH) {
+            return None;
+        }
+        let counted = timeout(WITHIN, Box::pin(self.send(counting(request, headers)))).await;
+        match counted {
+            Ok(Ok(answer)) if answer.status().is_success() => {
+                // The answer lists every token.
+                let body = timeout(WITHIN, Box::pin(answer.whole(32 << 20))).await.ok()?.ok()?;
+                Object::parse(std::str::from_utf8(&body).ok()?).ok()?.number("count")
+            }
+            // It has nothing against being asked, only against this request.
+            Ok(Ok(answer)) if answer.status() == StatusCode::BAD_REQUEST => None,
+            _ => {
+                *self.windows.uncounted.write().unwrap_or_else(PoisonError::into_inner) =
+                    Some(Instant::now());
+                None
+            }
+        }
+    }
+}
+
+/// The question how many tokens a request's prompt has.
+fn counting(request: &Object<'_>, headers: &HeaderMap) -> Call {
+    let mut asked = request.clone();
+    for (key, _) in request.iter().filter(|(key, _)| !TOKENIZED.contains(key)) {
+        asked.remove(key);
+    }
+    let mut headers = question_headers(headers);
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Call {
+        method: Method::POST,
+        path_and_query: "/tokenize".to_owned(),
+        headers,
+        body: Bytes::from(asked.to_json()).into(),
+        verbatim: false,
+    }
+}
+
+fn is_gpt_oss(name: &str) -> bool {
+    let family = b"gpt-oss";
+    name.as_bytes().windows(family.len()).any(|part| part.eq_ignore_ascii_case(family))
+}
+
+/// A server that says how it reads its models' calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Server {
+    SgLang,
+    LlamaCpp,
+}
+
+impl Server {
+    /// By the `owned_by` of its models.
+    fn of(owner: &str) -> Option<Self> {
+        match owner {
+            "sglang" => Some(Self::SgLang),
+            "llamacpp" => Some(Self::LlamaCpp),
+            _ => None,
+        }
+    }
+
+    fn describes_itself_at(self) -> &'static str {
+        match self {
+            Self::SgLang => "/get_server_info",
+            Self::LlamaCpp => "/props",
+        }
+    }
+
+    fn prior(self, body: &[u8]) -> Prior {
+        let Some(answer) = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok()) else {
+            return Prior::NONE;
+        };
+        match self {
+            Self::SgLang => {
+                let names =
+                    ["tool_call_parser", "model_path"].map(|key| answer.string(key).unwrap_or_default());
+                Prior::of_model(names.iter().map(String::as_str))
+            }
+            Self::LlamaCpp => Prior::of_template(&answer.string("chat_template").unwrap_or_default()),
+        }
+    }
+}
+
+/// One model of the list. Its `root` may say what it is when its name does not.
+#[derive(Clone)]
+struct Listed {
+    id: String,
+    window: Option<u64>,
+    is_harmony: bool,
+    prior: Prior,
+    server: Option<Server>,
+}
+
+/// The models in the list. A request without `model` goes to the first.
+fn listed(body: &[u8]) -> Vec<Listed> {
+    let Some(list) = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok()) else {
+        return vec![];
+    };
+    let models = list.get("data").and_then(array).unwrap_or_default();
+    let model = |text: &str| {
+        let model = Object::parse(text).ok()?;
+        let id = model.string("id")?;
+        let root = model.string("root").unwrap_or_default();
+        let is_harmony = is_gpt_oss(&id) || is_gpt_oss(&root);
+        let prior = Prior::of_model([id.as_str(), root.as_str()]);
+        let server = Server::of(&model.string("owned_by").unwrap_or_default());
+        Some(Listed { id, window: model.number("max_model_len"), is_harmony, prior, server })
+    };
+    let mut models: Vec<_> = models.into_iter().filter_map(model).collect();
+    let first = models.first().map(|model| Listed { id: String::new(), ..model.clone() });
+    models.extend(first);
+    models
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summaries(body: &[u8]) -> Vec<(String, Option<u64>, bool)> {
+        listed(body).into_iter().map(|model| (model.id, model.window, model.is_harmony)).collect()
+    }
+
+    #[test]
+    fn windows_as_vllm_lists_them() {
+        let captured = include_bytes!("../../../fixtures/vllm/v0.32.0-llama-hermes/50-models.resp.http");
+        let start = captured.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
+        let expected = [("tiny".to_owned(), Some(2048), false), (String::new(), Some(2048), false)];
+        assert_eq!(summaries(&captured[start..]), expected);
+        let renamed = br#"{"data":[{"id":"big","root":"openai/gpt-oss-120b"},{"id":3}]}"#;
+        assert!(listed(renamed).iter().all(|model| !model.prior.is_empty()));
+        assert_eq!(summaries(renamed), [("big".to_owned(), None, true), (String::new(), None, true)]);
+        assert_eq!(summaries(b"[]"), []);
+    }
+
+    #[test]
+    fn parsers_and_templates_show_what_models_write() {
+        fn check(server: Server, answer: &str, expected: &str) {
+            assert!(server.prior(answer.as_bytes()).has(expected), "{answer}");
+        }
+        check(Server::SgLang, r#"{"tool_call_parser":"glm45","model_path":"/models/local"}"#, "glm");
+        check(Server::SgLang, r#"{"tool_call_parser":null,"model_path":"openai/gpt-oss-20b"}"#, "harmony");
+        check(Server::LlamaCpp, r#"{"chat_template":"{{'<|tool_calls_section_begin|>'}}"}"#, "kimi");
+        for answer in ["", "[]", r#"{"chat_template":7}"#, r#"{"chat_template":"{{ messages }}"}"#] {
+            assert_eq!(Server::LlamaCpp.prior(answer.as_bytes()), Prior::NONE, "{answer}");
+        }
+        let list = br#"{"data":[{"id":"a","owned_by":"sglang"},{"id":"b","owned_by":"vllm"}]}"#;
+        let servers: Vec<_> = listed(list).into_iter().map(|model| model.server).collect();
+        assert_eq!(servers, [Some(Server::SgLang), None, Some(Server::SgLang)]);
+    }
+
+    #[test]
+    fn later_replies_count_more_and_odd_ones_not_at_all() {
+        let upstream = Upstream::new(&crate::UpstreamConfig::default()).unwrap();
+        upstream.learn_usage("m", 100, 60);
+        upstream.learn_usage("m", 1 << 20, 1_000);
+        assert_eq!(upstream.model_facts("m").bytes_per_1000, None);
+        for (bytes, expected) in [(40_000, 4000), (60_000, 5000)] {
+            upstream.learn_usage("m", bytes, 10_000);
+            assert_eq!(upstream.model_facts("m").bytes_per_1000, Some(expected));
+        }
+        for (window, expected) in [(10_000, Some(10_000)), (9_999, None)] {
+            upstream.learn_model("m", |facts| facts.window = Some(window));
+            upstream.learn_usage("m", 50_000, 10_000);
+            assert_eq!(upstream.model_facts("m").window, expected, "it answered a prompt of 10,000 tokens");
+        }
+    }
+
+    #[test]
+    fn made_up_names_do_not_fill_the_memory() {
+        let upstream = Upstream::new(&crate::UpstreamConfig::default()).unwrap();
+        (0..1000).for_each(|name| upstream.learn_usage(&name.to_string(), 40_000, 10_000));
+        assert_eq!(upstream.windows.models.read().unwrap().len(), MOST_MODELS);
+    }
+}

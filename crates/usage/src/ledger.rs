@@ -1,0 +1,489 @@
+//! Takes a row of each request and writes them behind the replies: a request never waits for it, and a full disk costs rows, not
+//! answers. What could not be kept is counted, and said once. Budgets are counted here as rows come.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio_util::sync::CancellationToken;
+
+use super::budget::{Exhausted, Owner, Spending, Warning};
+use super::config::{BudgetsConfig, UsageConfig};
+use super::minutes::{Ended, Minutes};
+use super::money::Money;
+use super::prices::Prices;
+use super::report::{OwnUse, Report, report};
+use store::{Dimension, StoreError, StoredUsage, UsageQuery, UsageStore, UsageSum};
+use telemetry::{InFlight, UsageRow, UsageSink, metrics};
+
+/// So many rows wait at most; more are lost, and counted.
+const MOST_WAITING: usize = 20_000;
+/// Routes of respool's own that use no model have no rows.
+const WITHOUT_ROWS: [&str; 4] = ["models", "runs", "approvals", "usage"];
+/// So often they are written.
+const EVERY: Duration = Duration::from_millis(500);
+/// So often what is old is deleted.
+const CLEAR_EVERY: Duration = Duration::from_mins(10);
+/// So many of the last problems are remembered without the store.
+const PROBLEMS: usize = 50;
+
+/// The ledger of one server.
+#[derive(Debug)]
+pub struct Ledger {
+    terms: RwLock<Arc<Terms>>,
+    store: Option<Arc<UsageStore>>,
+    state: Mutex<State>,
+    /// Held while rows are written.
+    flushing: tokio::sync::Mutex<()>,
+    /// The requests under way.
+    pub in_flight: Arc<InFlight>,
+}
+
+/// What can change while a server runs.
+#[derive(Clone, Debug, Default)]
+pub struct Terms {
+    /// `[usage]`.
+    pub config: UsageConfig,
+    /// `[budgets]`.
+    pub budgets: BudgetsConfig,
+    /// `[prices]`, and the public ones.
+    pub prices: Prices,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<UsageRow>,
+    lost: u64,
+    /// The last writing failed: that was said.
+    is_broken: bool,
+    spending: Spending,
+    problems: VecDeque<Problem>,
+    minutes: Minutes,
+}
+
+/// Something that went wrong, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// In milliseconds since 1970.
+    pub at: u64,
+    /// The id of the request in the log.
+    pub request: String,
+    /// The model.
+    pub model: String,
+    /// The upstream.
+    pub upstream: String,
+    /// The error's code.
+    pub code: String,
+    /// The error as it stands in the log.
+    pub cause: String,
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Ledger {
+    /// `store`: `None` where no rows are kept; budgets are counted all the same.
+    pub fn new(terms: Terms, store: Option<Arc<UsageStore>>) -> Self {
+        let terms = RwLock::new(Arc::new(terms));
+        let (state, flushing) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self { terms, store, state, flushing, in_flight: Arc::default() }
+    }
+
+    /// Rows are to be kept and cannot be: alerts and the page say so for as long as this process lives.
+    pub fn cannot_keep_rows(&self) {
+        self.state().is_broken = true;
+    }
+
+    fn terms(&self) -> Arc<Terms> {
+        Arc::clone(&self.terms.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From now on these prices and budgets hold: a budget counts what was spent today before it was set. How long rows are kept changes
+    /// only with a restart.
+    pub async fn change(&self, terms: Terms) {
+        let had_budgets = self.has_budgets();
+        *self.terms.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(terms);
+        if !had_budgets {
+            self.load().await;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where rows are kept.
+    pub fn store(&self) -> Option<&Arc<UsageStore>> {
+        self.store.as_ref()
+    }
+
+    /// Takes over what was spent today before this process began.
+    pub async fn load(&self) {
+        let terms = self.terms();
+        let Some(store) = self.store.as_ref().filter(|_| !terms.budgets.is_empty()) else { return };
+        self.flush().await;
+        let now = now();
+        let query = UsageQuery {
+            since: now - now % 86_400_000,
+            until: u64::MAX,
+            by: vec![Dimension::Key, Dimension::Agent],
+            key: None,
+        };
+        let sums = match store.sums(query).await {
+            Ok(sums) => sums,
+            Err(error) => {
+                tracing::error!(target: "respool::usage", %error, "today's spending is unknown: budgets start from zero");
+                return;
+            }
+        };
+        let mut state = self.state();
+        state.spending = Spending::default();
+        for sum in sums {
+            let seconds = Duration::from_millis(sum.busy).as_secs_f64();
+            let cost = terms.prices.request(&sum.model, sum.usage, seconds);
+            let (key, agent) = (&sum.names[0], &sum.names[1]);
+            state.spending.add(&terms.budgets, Owner { key, agent }, cost, now);
+        }
+    }
+
+    /// Writes rows again and again, and deletes old ones, until `stop`.
+    pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
+        let mut cleared: Option<Instant> = None;
+        while !stop.is_cancelled() {
+            tokio::select! { () = stop.cancelled() => {}, () = tokio::time::sleep(EVERY) => {} }
+            self.flush().await;
+            if !stop.is_cancelled() && cleared.is_none_or(|at| at.elapsed() >= CLEAR_EVERY) {
+                cleared = Some(Instant::now());
+                self.clear().await;
+            }
+        }
+    }
+
+    /// Writes what waits. What is being written already is awaited.
+    pub async fn flush(&self) {
+        let _alone = self.flushing.lock().await;
+        let (rows, lost) = {
+            let mut state = self.state();
+            (std::mem::take(&mut state.waiting), std::mem::take(&mut state.lost))
+        };
+        self.count_lost(lost);
+        let Some(store) = self.store.as_ref().filter(|_| !rows.is_empty()) else { return };
+        match store.append(rows).await {
+            Ok(()) => {
+                if std::mem::take(&mut self.state().is_broken) {
+                    tracing::info!(target: "respool::usage", "usage records are written again");
+                }
+            }
+            Err((rows, error)) => self.take_back(rows, &error),
+        }
+    }
+
+    /// Rows that could not be written wait for the next time, as far as there is room.
+    fn take_back(&self, mut rows: Vec<UsageRow>, error: &StoreError) {
+        let mut state = self.state();
+        rows.append(&mut state.waiting);
+        let lost = rows.len().saturating_sub(MOST_WAITING);
+        rows.drain(..lost);
+        state.waiting = rows;
+        let is_news = !std::mem::replace(&mut state.is_broken, true);
+        drop(state);
+        self.count_lost(lost as u64);
+        if is_news {
+            tracing::error!(target: "respool::usage", %error, "usage records cannot be written; requests are still answered");
+        }
+    }
+
+    fn count_lost(&self, lost: u64) {
+        if lost > 0 {
+            metrics::usage_rows_lost(lost);
+        }
+    }
+
+    /// True while rows cannot be written.
+    pub fn is_broken(&self) -> bool {
+        self.state().is_broken
+    }
+
+    async fn clear(&self) {
+        let Some(store) = &self.store else { return };
+        let config = self.terms().config.clone();
+        let keep = u64::try_from(config.keep.as_millis()).unwrap_or(u64::MAX);
+        if let Err(error) = store.clear(now().saturating_sub(keep), config.max_size.0).await {
+            tracing::warn!(target: "respool::usage", %error, "old usage records cannot be deleted");
+        }
+    }
+
+    /// True when something is bounded.
+    pub fn has_budgets(&self) -> bool {
+        !self.terms().budgets.is_empty()
+    }
+
+    /// Refuses a request whose key's, agent's or day's budget is spent.
+    ///
+    /// # Errors
+    /// Which one, and when it begins anew.
+    pub fn check_budget(&self, owner: Owner<'_>) -> Result<(), Exhausted> {
+        let terms = self.terms();
+        if terms.budgets.is_empty() {
+            return Ok(());
+        }
+        self.state().spending.check(&terms.budgets, owner, now())
+    }
+
+    /// The budgets that have reached their mark today.
+    pub fn reached_budgets(&self) -> Vec<Warning> {
+        self.state().spending.reached(&self.terms().budgets, now())
+    }
+
+    /// The requests to models of the last hours.
+    pub fn minutes(&self) -> Minutes {
+        self.state().minutes.clone()
+    }
+
+    /// The last problems, the newest first.
+    pub fn problems(&self) -> Vec<Problem> {
+        self.state().problems.iter().rev().cloned().collect()
+    }
+
+    /// What was used.
+    ///
+    /// # Errors
+    /// When the store cannot be read, or there is none.
+    pub async fn report(&self, query: UsageQuery) -> Result<Report, StoreError> {
+        let none = || {
+            StoreError("no rows of what is used are kept: `[usage] keep` is 0s, or the state directory cannot be used (see the log)".to_owned())
+        };
+        let store = self.store.as_ref().ok_or_else(none)?;
+        self.flush().await;
+        let terms = self.terms();
+        of_store(store, query, &terms.prices, &terms.config.compare).await
+    }
+
+    /// What the model calls of a run cost, where a price is known of any of them.
+    pub async fn run_cost(&self, run: &str) -> Option<Money> {
+        let (store, terms) = (self.store.as_ref()?, self.terms());
+        self.flush().await;
+        let sums = store.of_run(run).await.ok()?;
+        let is_known =
+            terms.prices.own().is_some() || sums.iter().any(|sum| terms.prices.paid(&sum.model).is_some());
+        let cost = |sum: &UsageSum| {
+            terms.prices.request(&sum.model, sum.usage, Duration::from_millis(sum.busy).as_secs_f64())
+        };
+        is_known.then(|| sums.iter().map(cost).sum())
+    }
+
+    /// The newest requests.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn newest(&self, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
+        let Some(store) = &self.store else { return Ok(Vec::new()) };
+        self.flush().await;
+        store.newest(most).await
+    }
+}
+
+/// What was used, from a store that nobody else has open, or beside a server that has.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn of_store(
+    store: &UsageStore,
+    query: UsageQuery,
+    prices: &Prices,
+    compare: &[String],
+) -> Result<Report, StoreError> {
+    let (span, by) = ((query.since, query.until.min(now())), query.by.clone());
+    // The hardware is everybody's, also in a report on one key.
+    let everybody = UsageQuery { by: Vec::new(), key: None, ..query.clone() };
+    let all = store.sums(everybody).await?;
+    let sums = store.sums(query).await?;
+    let (paid, own): (Vec<&UsageSum>, Vec<&UsageSum>) =
+        all.iter().partition(|sum| prices.paid(&sum.model).is_some());
+    let busy = store.busy(span, paid.iter().map(|sum| sum.model.clone()).collect()).await?;
+    let own_use = OwnUse { busy: busy.as_secs_f64(), tokens: own.iter().map(|sum| sum.usage.total()).sum() };
+    let first = all.iter().map(|sum| sum.first).min().unwrap_or(span.1);
+    // Hardware that stood there before the first request is not counted.
+    let span = (span.0.max(first.min(span.1)), span.1);
+    Ok(report(span, &by, &sums, own_use, prices, compare))
+}
+
+impl UsageSink for Ledger {
+    fn record(&self, row: UsageRow) {
+        if WITHOUT_ROWS.contains(&&*row.route) {
+            return;
+        }
+        let terms = self.terms();
+        let mut state = self.state();
+        // The model calls of a run are counted by rows of their own.
+        if !terms.budgets.is_empty()
+            && row.route != "agent"
+            && let Some(usage) = row.usage
+        {
+            let cost = terms.prices.request(&row.model, usage, row.duration.as_secs_f64());
+            let owner = Owner { key: &row.key, agent: &row.agent };
+            for warning in state.spending.add(&terms.budgets, owner, cost, now()) {
+                warn(&warning);
+            }
+        }
+        let at = now();
+        if !row.model.is_empty() {
+            state.minutes.add(Ended::of(&row), at);
+        }
+        if row.outcome == "error" {
+            if state.problems.len() == PROBLEMS {
+                state.problems.pop_front();
+            }
+            state.problems.push_back(Problem {
+                at: row.at,
+                request: row.id.clone(),
+                model: row.model.clone(),
+                upstream: row.upstream.clone(),
+                code: row.error_code.clone(),
+                cause: row.error.clone(),
+            });
+        }
+        if self.store.is_none() {
+            return;
+        }
+        if state.waiting.len() < MOST_WAITING {
+            state.waiting.push(row);
+        } else {
+            state.lost += 1;
+        }
+    }
+}
+
+fn warn(warning: &Warning) {
+    let Warning { scope, budget, spent } = warning;
+    let (scope, spent, budget): (_, Money, Money) = (scope.describe(), *spent, *budget);
+    tracing::warn!(target: "respool::usage", scope, %spent, %budget, "a daily budget is nearly used up; when it is, requests are refused until the next UTC day");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use testing::stores::refuse_usage;
+    use wire::turn::Usage;
+
+    fn ledger(dir: &std::path::Path) -> Ledger {
+        let prices = Prices::new(&BTreeMap::new(), None).unwrap();
+        let store = Arc::new(UsageStore::open(dir).unwrap());
+        Ledger::new(Terms { prices, ..Terms::default() }, Some(store))
+    }
+
+    fn row(at: u64) -> UsageRow {
+        UsageRow { at, outcome: "ok".into(), ..UsageRow::default() }
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_costs_rows_and_no_answers() {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = ledger(dir.path());
+        refuse_usage(dir.path(), true);
+        (0..5).for_each(|at| ledger.record(row(at)));
+        ledger.flush().await;
+        assert!(ledger.is_broken());
+        // What waits is bounded: later rows find no room.
+        let more = MOST_WAITING as u64 + 3;
+        (5..more).for_each(|at| ledger.record(row(at)));
+        ledger.flush().await;
+        refuse_usage(dir.path(), false);
+        ledger.flush().await;
+        assert!(!ledger.is_broken());
+        let kept = ledger.newest(usize::MAX).await.unwrap();
+        assert_eq!((kept.len(), kept.last().map(|row| row.at)), (MOST_WAITING, Some(0)));
+    }
+
+    fn used(key: &str, model: &str, tokens: u64, seconds: u64) -> UsageRow {
+        UsageRow {
+            key: key.into(),
+            model: model.into(),
+            route: "live".into(),
+            upstream: "gpu".into(),
+            usage: Some(Usage { prompt: tokens, ..Usage::default() }),
+            duration: Duration::from_secs(seconds),
+            ..row(now() - 1_000 * seconds)
+        }
+    }
+
+    fn prices() -> Prices {
+        let text = "[paid]\ninput = 1.0\n[own]\nwatts = 1000.0\nkwh = 1.0";
+        let aliases = BTreeMap::from([("cheap".to_owned(), "paid".to_owned())]);
+        Prices::new(&toml::from_str(text).unwrap(), None).unwrap().with_aliases(aliases)
+    }
+
+    #[tokio::test]
+    async fn a_key_pays_its_share_and_a_paid_model_costs_no_electricity() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(UsageStore::open(dir.path()).unwrap());
+        let ledger = Ledger::new(Terms { prices: prices(), ..Terms::default() }, Some(store));
+        // Half an hour of one's own model, of which alice has a quarter; then an hour of one that is paid, under another name.
+        let rows = [
+            used("alice", "mine", 1_000, 900),
+            used("bob", "mine", 3_000, 1_800),
+            used("bob", "cheap", 2_000_000, 3_600),
+        ];
+        rows.into_iter().for_each(|row| ledger.record(row));
+        let report = async |key: Option<&str>| {
+            let key = key.map(str::to_owned);
+            ledger
+                .report(UsageQuery { since: 0, until: u64::MAX, by: vec![Dimension::Key], key })
+                .await
+                .unwrap()
+        };
+        let everybody = report(None).await;
+        let alice = report(Some("alice")).await;
+        let own = |report: &Report, line: usize| report.lines[line].cost.own.units();
+        assert!((own(&everybody, 0) - 0.125).abs() < 1e-3, "{everybody:?}");
+        assert!((own(&alice, 0) - own(&everybody, 0)).abs() < 1e-9, "{alice:?}");
+        assert!(
+            (everybody.lines[1].cost.paid.units() - 2.0).abs() < 1e-9,
+            "the name stands for a paid model"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_budget_that_is_set_later_counts_what_was_spent_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(UsageStore::open(dir.path()).unwrap());
+        let ledger = Ledger::new(Terms { prices: prices(), ..Terms::default() }, Some(store));
+        ledger.record(used("alice", "paid", 1_500_000, 0));
+        let budgets = BudgetsConfig { day: Some(1.0), ..BudgetsConfig::default() };
+        ledger.change(Terms { prices: prices(), budgets, ..Terms::default() }).await;
+        assert!(ledger.check_budget(Owner::default()).is_err(), "1.5 of 1.0 are spent");
+        let spent: Vec<Money> = ledger.reached_budgets().iter().map(|reached| reached.spent).collect();
+        assert_eq!(spent, [Money::from_units(1.5)]);
+    }
+
+    #[test]
+    fn a_request_at_fault_is_a_problem_but_no_failure_of_the_server() {
+        let ledger = Ledger::new(Terms::default(), None);
+        for (code, status, failed) in
+            [("model_not_found", 404, 0), ("upstream_timeout", 422, 1), ("", 400, 1), ("", 500, 2)]
+        {
+            ledger.record(UsageRow {
+                outcome: "error".into(),
+                model: "m".into(),
+                error_code: code.into(),
+                status,
+                ..row(1)
+            });
+            assert_eq!(ledger.minutes().since(0).failed, failed, "{code} {status}");
+        }
+        assert_eq!(ledger.problems().len(), 4);
+    }
+
+    #[test]
+    fn the_last_problems_are_remembered() {
+        let ledger = Ledger::new(Terms::default(), None);
+        (0..60).for_each(|at| ledger.record(UsageRow { outcome: "error".into(), ..row(at) }));
+        ledger.record(row(99));
+        let found = ledger.problems();
+        assert_eq!((found.len(), found[0].at, found[49].at), (50, 59, 10));
+    }
+}

@@ -1,0 +1,194 @@
+//! The requests of the last hours as alerts look at them: counted by the minute, so that a busy server needs no more room than an idle
+//! one. Pure: the time comes as an argument.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use telemetry::UsageRow;
+use wire::ErrorCode;
+
+/// A minute, in milliseconds.
+const MINUTE: u64 = 60_000;
+/// So many minutes are kept: six hours.
+const KEPT: usize = 360;
+/// So many first bytes are kept of each minute, the last ones.
+const SAMPLES: usize = 50;
+/// So many pairs of an upstream and its error are kept of each minute.
+const ERRORS: usize = 50;
+/// A request that waited longer for its place waited long, in milliseconds.
+const LONG_WAIT: u64 = 10_000;
+
+/// What alerts want to know of a request that ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// It failed, and not by its own fault.
+    pub failed: bool,
+    /// Its model was asked again.
+    pub asked_again: bool,
+    /// It was ended as a loop.
+    pub loop_stopped: bool,
+    /// It was longer than the model's window.
+    pub overflowed: bool,
+    /// How long it waited for a place, in milliseconds.
+    pub waited: u64,
+    /// After how many milliseconds the first byte of the reply left.
+    pub first_byte: Option<u64>,
+    /// The upstream where it failed, and the error's code.
+    pub error: Option<(String, String)>,
+}
+
+impl Ended {
+    /// Of its row.
+    pub fn of(row: &UsageRow) -> Self {
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let failed = row.outcome == "error";
+        let is_own_fault = match ErrorCode::from_name(&row.error_code) {
+            Some(code) => code.is_of_the_request(),
+            // What was passed on has no code.
+            None => row.error_code.is_empty() && (400..500).contains(&row.status),
+        };
+        Self {
+            failed: failed && !is_own_fault,
+            asked_again: !row.recovery.is_empty(),
+            loop_stopped: !row.loop_stopped.is_empty(),
+            overflowed: row.error_code == ErrorCode::ContextLengthExceeded.as_str(),
+            waited: millis(row.waited),
+            first_byte: row.first_byte.map(millis),
+            error: failed.then(|| (row.upstream.clone(), row.error_code.clone())),
+        }
+    }
+}
+
+/// Requests of a period, by what became of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// All of them.
+    pub all: u64,
+    /// Those that failed, and not by their own fault.
+    pub failed: u64,
+    /// Those whose model was asked again.
+    pub asked_again: u64,
+    /// Those that waited long for a place.
+    pub waited_long: u64,
+    /// Those that were ended as a loop.
+    pub loops_stopped: u64,
+    /// Those that were longer than the model's window.
+    pub overflowed: u64,
+    /// The upstreams where some failed, with the errors' codes.
+    pub errors: BTreeSet<(String, String)>,
+}
+
+impl Counts {
+    fn add(&mut self, ended: Ended) {
+        self.all += 1;
+        self.failed += u64::from(ended.failed);
+        self.asked_again += u64::from(ended.asked_again);
+        self.waited_long += u64::from(ended.waited > LONG_WAIT);
+        self.loops_stopped += u64::from(ended.loop_stopped);
+        self.overflowed += u64::from(ended.overflowed);
+        self.errors.extend(ended.error.filter(|_| self.errors.len() < ERRORS));
+    }
+
+    fn merge(mut self, other: &Self) -> Self {
+        self.all += other.all;
+        self.failed += other.failed;
+        self.asked_again += other.asked_again;
+        self.waited_long += other.waited_long;
+        self.loops_stopped += other.loops_stopped;
+        self.overflowed += other.overflowed;
+        self.errors.extend(other.errors.iter().cloned());
+        self
+    }
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+struct Minute {
+    /// Its number since 1970.
+    number: u64,
+    counts: Counts,
+    /// After how many milliseconds the first bytes of some replies left.
+    first_bytes: VecDeque<u64>,
+}
+
+/// The last minutes in which requests ended, the oldest first.
+#[derive(Clone, Debug, Default)]
+pub struct Minutes(VecDeque<Minute>);
+
+impl Minutes {
+    /// A request ended `at` so many milliseconds since 1970.
+    pub fn add(&mut self, ended: Ended, at: u64) {
+        // A clock that was put back counts on in the last minute that there was.
+        let number = (at / MINUTE).max(self.0.back().map_or(0, |last| last.number));
+        while self.0.front().is_some_and(|first| first.number + KEPT as u64 <= number) {
+            self.0.pop_front();
+        }
+        if self.0.back().is_none_or(|last| last.number < number) {
+            self.0.push_back(Minute { number, counts: Counts::default(), first_bytes: VecDeque::new() });
+        }
+        let Some(minute) = self.0.back_mut() else { return };
+        if let Some(first_byte) = ended.first_byte {
+            if minute.first_bytes.len() == SAMPLES {
+                minute.first_bytes.pop_front();
+            }
+            minute.first_bytes.push_back(first_byte);
+        }
+        minute.counts.add(ended);
+    }
+
+    /// The requests that ended since then, in milliseconds since 1970, to the minute.
+    pub fn since(&self, since: u64) -> Counts {
+        let counts = self.0.iter().filter(|minute| minute.ended_after(since)).map(|minute| &minute.counts);
+        counts.fold(Counts::default(), Counts::merge)
+    }
+
+    /// The usual time to the first byte before and since then, in milliseconds: the medians, where there are `least` of them.
+    pub fn first_bytes(&self, since: u64, least: usize) -> (Option<u64>, Option<u64>) {
+        let median = |is_late: bool| {
+            let minutes = self.0.iter().filter(|minute| minute.ended_after(since) == is_late);
+            let mut times: Vec<u64> = minutes.flat_map(|minute| minute.first_bytes.iter().copied()).collect();
+            times.sort_unstable();
+            (times.len() >= least).then(|| times[times.len() / 2])
+        };
+        (median(false), median(true))
+    }
+}
+
+impl Minute {
+    fn ended_after(&self, since: u64) -> bool {
+        (self.number + 1) * MINUTE > since
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 60 * MINUTE;
+
+    #[test]
+    fn a_busy_server_needs_no_more_room_and_forgets_no_hour() {
+        let mut minutes = Minutes::default();
+        // Fifty requests a second for seven hours: fast at first, and slow in the last ten minutes.
+        for second in 0..7 * 3_600 {
+            for _ in 0..50 {
+                let first_byte = Some(if second < 6 * 3_600 + 50 * 60 { 100 } else { 9_000 });
+                minutes.add(Ended { first_byte, ..Ended::default() }, second * 1_000);
+            }
+        }
+        assert_eq!(minutes.0.len(), KEPT);
+        assert!(minutes.0.iter().all(|minute| minute.first_bytes.len() == SAMPLES));
+        assert_eq!(minutes.first_bytes(7 * HOUR - 10 * MINUTE, 10), (Some(100), Some(9_000)));
+        assert_eq!(minutes.since(7 * HOUR - 5 * MINUTE).all, 5 * 60 * 50);
+        assert_eq!(minutes.since(0).all, 6 * 3_600 * 50);
+    }
+
+    #[test]
+    fn a_clock_that_is_put_back_loses_nothing() {
+        let mut minutes = Minutes::default();
+        minutes.add(Ended::default(), 10 * MINUTE);
+        minutes.add(Ended { failed: true, ..Ended::default() }, 2 * MINUTE);
+        let counts = minutes.since(10 * MINUTE);
+        assert_eq!((counts.all, counts.failed), (2, 1));
+    }
+}

@@ -1,0 +1,221 @@
+//! What tokens cost: the configured prices, one's own hardware, and a dated list of public prices for comparison. Pure.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::config::{OWN, PriceConfig};
+use super::money::Money;
+use wire::turn::Usage;
+
+/// The list that comes with respool.
+const PUBLIC: &str = include_str!("public_prices.toml");
+
+/// A million tokens.
+const MILLION: f64 = 1_000_000.0;
+
+/// An average month, in seconds.
+const MONTH: f64 = 365.25 / 12.0 * 86_400.0;
+
+/// What a model's tokens cost, a million each.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Price {
+    /// Of prompts.
+    pub input: f64,
+    /// Of prompts that were cached.
+    pub cached_input: f64,
+    /// Of replies, reasoning included.
+    pub output: f64,
+}
+
+impl Price {
+    /// What these tokens cost.
+    pub fn of(&self, usage: Usage) -> Money {
+        let cached = usage.cached.unwrap_or_default().min(usage.prompt);
+        let amount = number(usage.prompt - cached) * self.input
+            + number(cached) * self.cached_input
+            + number(usage.completion) * self.output;
+        Money::from_units(amount / MILLION)
+    }
+}
+
+fn number(tokens: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "counts of tokens are far below 2^53")]
+    let tokens = tokens as f64;
+    tokens
+}
+
+/// One's own hardware.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OwnBox {
+    /// What it costs a month.
+    pub monthly: f64,
+    /// What it draws while it works, in watts.
+    pub watts: f64,
+    /// What a kilowatt-hour costs.
+    pub kwh: f64,
+}
+
+impl OwnBox {
+    /// What it costs to have it for a time and to work with it for a part of that, in seconds.
+    pub fn cost(&self, seconds: f64, busy: f64) -> Money {
+        let electricity = self.watts / 1_000.0 * (busy / 3_600.0) * self.kwh;
+        Money::from_units(self.monthly * seconds / MONTH + electricity)
+    }
+}
+
+/// Where a price comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PriceSource {
+    /// `[prices."MODEL"]`.
+    Configured,
+    /// The list of public prices, of this date.
+    Public(String),
+}
+
+/// All prices that are known.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Prices {
+    configured: BTreeMap<String, Price>,
+    /// Other names of models, and the model that each stands for in the end.
+    aliases: BTreeMap<String, String>,
+    own: Option<OwnBox>,
+    public: BTreeMap<String, Price>,
+    date: String,
+    source: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublicList {
+    date: String,
+    source: String,
+    models: BTreeMap<String, PublicPrice>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublicPrice {
+    input: f64,
+    cached_input: Option<f64>,
+    output: f64,
+    #[serde(rename = "source")]
+    _source: Option<String>,
+}
+
+impl Prices {
+    /// The configured ones, and the public ones of this list, or of the one that comes with respool.
+    ///
+    /// # Errors
+    /// What is wrong with the list.
+    pub fn new(configured: &BTreeMap<String, PriceConfig>, list: Option<&str>) -> Result<Self, String> {
+        let list: PublicList = toml::from_str(list.unwrap_or(PUBLIC)).map_err(|error| error.to_string())?;
+        let public = |(name, price): (String, PublicPrice)| {
+            let PublicPrice { input, cached_input, output, .. } = price;
+            (name, Price { input, cached_input: cached_input.unwrap_or(input), output })
+        };
+        let own = configured.get(OWN).map(|price| OwnBox {
+            monthly: price.monthly.unwrap_or_default(),
+            watts: price.watts.unwrap_or_default(),
+            kwh: price.kwh.unwrap_or_default(),
+        });
+        let paid = |(name, price): (&String, &PriceConfig)| {
+            let input = price.input.unwrap_or_default();
+            let cached_input = price.cached_input.unwrap_or(input);
+            (name.clone(), Price { input, cached_input, output: price.output.unwrap_or_default() })
+        };
+        Ok(Self {
+            aliases: BTreeMap::new(),
+            configured: configured.iter().filter(|(name, _)| *name != OWN).map(paid).collect(),
+            own,
+            public: list.models.into_iter().map(public).collect(),
+            date: list.date,
+            source: list.source,
+        })
+    }
+
+    /// The same prices, with other names of models: each costs what the model costs for which it stands, unless it has a price of its own.
+    #[must_use]
+    pub fn with_aliases(self, aliases: BTreeMap<String, String>) -> Self {
+        Self { aliases, ..self }
+    }
+
+    /// What is paid for a model; `None`: it runs on one's own hardware, as far as is known.
+    pub fn paid(&self, model: &str) -> Option<Price> {
+        let of = |model: &str| self.configured.get(model).copied();
+        of(model).or_else(|| of(self.aliases.get(model)?))
+    }
+
+    /// One's own hardware, where it is configured.
+    pub fn own(&self) -> Option<OwnBox> {
+        self.own
+    }
+
+    /// What a model would cost, and who says so.
+    pub fn compared(&self, model: &str) -> Option<(Price, PriceSource)> {
+        let public = || Some((*self.public.get(model)?, PriceSource::Public(self.date.clone())));
+        self.paid(model).map(|price| (price, PriceSource::Configured)).or_else(public)
+    }
+
+    /// Where the public prices come from, and when.
+    pub fn public_source(&self) -> String {
+        format!("{}, {}", self.source, self.date)
+    }
+
+    /// What one request costs that ends now, for budgets: tokens where the model is paid for, electricity where it is one's own.
+    pub fn request(&self, model: &str, usage: Usage, seconds: f64) -> Money {
+        match (self.paid(model), self.own) {
+            (Some(price), _) => price.of(usage),
+            (None, Some(own)) => OwnBox { monthly: 0.0, ..own }.cost(0.0, seconds),
+            (None, None) => Money::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(prompt: u64, cached: Option<u64>, completion: u64) -> Usage {
+        Usage { prompt, completion, cached, ..Usage::default() }
+    }
+
+    fn configured(text: &str) -> Prices {
+        Prices::new(&toml::from_str(text).unwrap(), None).unwrap()
+    }
+
+    #[test]
+    fn cached_tokens_cost_what_cached_tokens_cost() {
+        let prices = configured("[m]\ninput = 2.0\ncached_input = 0.5\noutput = 8.0");
+        let check = |usage: Usage, expected: f64| {
+            assert_eq!(prices.request("m", usage, 1.0), Money::from_units(expected), "{usage:?}");
+        };
+        check(usage(1_000_000, None, 0), 2.0);
+        check(usage(1_000_000, Some(600_000), 0), 0.8 + 0.3);
+        check(usage(0, None, 250_000), 2.0);
+        check(usage(10, Some(99), 0), 0.000_005);
+    }
+
+    #[test]
+    fn ones_own_box_costs_its_month_and_the_electricity_of_its_work() {
+        let own = OwnBox { monthly: 365.25, watts: 1_000.0, kwh: 0.30 };
+        assert_eq!(own.cost(86_400.0, 7_200.0), Money::from_units(12.0 + 0.6));
+        assert_eq!(
+            configured("[own]\nwatts = 500.0\nkwh = 0.2").request("m", usage(9, None, 9), 3_600.0),
+            Money::from_units(0.1)
+        );
+        assert_eq!(configured("").request("m", usage(9, None, 9), 3_600.0), Money::default());
+    }
+
+    #[test]
+    fn the_public_list_is_whole_and_configured_prices_go_before_it() {
+        let prices = configured("[\"gpt-5-mini\"]\ninput = 9.0\noutput = 9.0");
+        assert!(prices.public.len() >= 20 && prices.public_source().contains("2026"));
+        for name in super::super::config::UsageConfig::default().compare {
+            assert!(prices.compared(&name).is_some(), "{name}");
+        }
+        assert!(prices.public.values().all(|price| price.input > 0.0 && price.cached_input <= price.input));
+        assert_eq!(prices.compared("gpt-5-mini").unwrap().1, PriceSource::Configured);
+        assert!(Prices::new(&BTreeMap::new(), Some("date = 1")).is_err());
+    }
+}

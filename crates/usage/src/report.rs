@@ -1,0 +1,299 @@
+//! What was used in a time, by model, key, agent, upstream and day, what it cost, and what the same tokens would have cost
+//! elsewhere. Pure: it gets the sums that the store made.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::money::Money;
+use super::prices::{PriceSource, Prices};
+use store::{Dimension, UsageSum};
+use wire::turn::Usage;
+
+/// What was used in a time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Its beginning and its end, in milliseconds since 1970.
+    pub span: (u64, u64),
+    /// What its lines are about.
+    pub by: Vec<Dimension>,
+    /// Its lines, in the order of their names.
+    pub lines: Vec<Line>,
+    /// All of it.
+    pub total: Line,
+    /// How each number was made, for people.
+    pub notes: Vec<String>,
+}
+
+/// One line of a report.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Line {
+    /// What it is about, in the order of [`Report::by`].
+    pub names: Vec<String>,
+    /// Requests of clients.
+    pub requests: u64,
+    /// Those that failed.
+    pub failed: u64,
+    /// Calls of models.
+    pub model_calls: u64,
+    /// Attempts beyond the first.
+    pub repeats: u64,
+    /// The tokens.
+    pub usage: Usage,
+    /// The time that its model calls took, in milliseconds.
+    pub busy: u64,
+    /// What it cost.
+    pub cost: Cost,
+    /// What the same tokens would have cost elsewhere.
+    pub compared: Vec<Comparison>,
+}
+
+/// One's own hardware in the time of a report, whoever used it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OwnUse {
+    /// For how many seconds it had anything to do.
+    pub busy: f64,
+    /// How many tokens it read and wrote.
+    pub tokens: u64,
+}
+
+/// What something cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Paid by the token.
+    pub paid: Money,
+    /// Its share of one's own hardware and electricity.
+    pub own: Money,
+}
+
+impl Cost {
+    /// Both.
+    pub fn total(&self) -> Money {
+        self.paid + self.own
+    }
+}
+
+/// What the same tokens would have cost at another model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    /// The model.
+    pub model: String,
+    /// Who says what it costs; `None`: no price of it is known.
+    pub source: Option<PriceSource>,
+    /// The amount.
+    pub cost: Option<Money>,
+    /// What was saved, less than nothing where it would have been cheaper.
+    pub saved: Option<Money>,
+}
+
+/// The dimensions that a text names, between commas.
+///
+/// # Errors
+/// Which word is none.
+pub fn dimensions(text: &str) -> Result<Vec<Dimension>, String> {
+    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+    let named = |word: &str| {
+        Dimension::named(word).ok_or_else(|| {
+            let known: Vec<_> = Dimension::ALL.iter().map(|dimension| dimension.as_str()).collect();
+            format!("cannot group by `{}`. Choose from: {}", word.escape_default(), known.join(", "))
+        })
+    };
+    words.map(named).collect()
+}
+
+/// The report over these sums.
+pub fn report(
+    span: (u64, u64),
+    by: &[Dimension],
+    sums: &[UsageSum],
+    own_use: OwnUse,
+    prices: &Prices,
+    compare: &[String],
+) -> Report {
+    let own = own_cost(span, own_use.busy, prices);
+    let mut lines: BTreeMap<Vec<String>, Line> = BTreeMap::new();
+    let mut total = Line::default();
+    for sum in sums {
+        let cost = cost(sum, own, own_use.tokens, prices);
+        let line = lines.entry(sum.names.clone()).or_default();
+        line.names.clone_from(&sum.names);
+        [line, &mut total].into_iter().for_each(|line| line.add(sum, cost));
+    }
+    for line in lines.values_mut().chain([&mut total]) {
+        line.compared = compare.iter().map(|model| compared(model, line, prices)).collect();
+    }
+    let notes = notes(span, own_use.busy, prices);
+    Report { span, by: by.to_vec(), lines: lines.into_values().collect(), total, notes }
+}
+
+impl Line {
+    fn add(&mut self, sum: &UsageSum, cost: Cost) {
+        self.requests += sum.requests;
+        self.failed += sum.failed;
+        self.model_calls += sum.model_calls;
+        self.repeats += sum.repeats;
+        self.usage = self.usage.plus(sum.usage);
+        self.busy += sum.busy;
+        self.cost.paid = self.cost.paid + cost.paid;
+        self.cost.own = self.cost.own + cost.own;
+    }
+}
+
+fn own_cost((since, until): (u64, u64), busy: f64, prices: &Prices) -> Money {
+    let seconds = std::time::Duration::from_millis(until.saturating_sub(since)).as_secs_f64();
+    prices.own().map_or_else(Money::default, |own| own.cost(seconds, busy))
+}
+
+/// One's own hardware is shared among those who used it, by tokens.
+fn cost(sum: &UsageSum, own: Money, own_tokens: u64, prices: &Prices) -> Cost {
+    match prices.paid(&sum.model) {
+        Some(price) => Cost { paid: price.of(sum.usage), own: Money::default() },
+        None if own_tokens == 0 => Cost::default(),
+        None => {
+            #[expect(clippy::cast_precision_loss, reason = "counts of tokens are far below 2^53")]
+            let share = sum.usage.total() as f64 / own_tokens as f64;
+            Cost { paid: Money::default(), own: Money::from_units(own.units() * share) }
+        }
+    }
+}
+
+fn compared(model: &str, line: &Line, prices: &Prices) -> Comparison {
+    let (price, source) = prices.compared(model).unzip();
+    let cost = price.map(|price| price.of(line.usage));
+    let saved = cost.map(|cost| cost - line.cost.total());
+    Comparison { model: model.to_owned(), source, cost, saved }
+}
+
+fn notes((since, until): (u64, u64), busy: f64, prices: &Prices) -> Vec<String> {
+    let paid =
+        "Paid: tokens times the price in `[prices.\"MODEL\"]`; cached prompt tokens at `cached_input`."
+            .to_owned();
+    let own = match prices.own() {
+        None => "Own models: not counted; set `[prices.own]` (monthly, watts, kwh) to count hardware and electricity.".to_owned(),
+        Some(own) => format!(
+            "Own models: {:.2} a month for {:.1} days, plus {:.0} W at {:.2} a kWh for the {:.2} h in which a model was working; divided by tokens.",
+            own.monthly,
+            std::time::Duration::from_millis(until.saturating_sub(since)).as_secs_f64() / 86_400.0,
+            own.watts,
+            own.kwh,
+            busy / 3_600.0
+        ),
+    };
+    let elsewhere = format!(
+        "Elsewhere: the same tokens at your configured prices, or at public prices where you set none ({}). Another model may need more or fewer tokens.",
+        prices.public_source()
+    );
+    vec![paid, own, elsewhere]
+}
+
+impl Report {
+    /// For programs.
+    pub fn json(&self, costs: bool) -> Value {
+        let line = |line: &Line| {
+            let mut body = json!({
+                "requests": line.requests, "failed": line.failed, "model_calls": line.model_calls, "repeats": line.repeats,
+                "prompt_tokens": line.usage.prompt, "cached_tokens": line.usage.cached.unwrap_or_default(),
+                "completion_tokens": line.usage.completion, "reasoning_tokens": line.usage.reasoning.unwrap_or_default(),
+                "busy_ms": line.busy,
+            });
+            for (dimension, name) in self.by.iter().zip(&line.names) {
+                body[dimension.as_str()] = name.as_str().into();
+            }
+            if costs {
+                body["cost"] = json!({"paid": line.cost.paid.units(), "own": line.cost.own.units(), "total": line.cost.total().units()});
+                body["compared"] = line.compared.iter().map(Comparison::json).collect();
+            }
+            body
+        };
+        let mut body = json!({
+            "object": "usage", "since": self.span.0 / 1_000, "until": self.span.1 / 1_000,
+            "by": self.by.iter().map(|dimension| dimension.as_str()).collect::<Vec<_>>(),
+            "data": self.lines.iter().map(line).collect::<Vec<_>>(), "total": line(&self.total),
+        });
+        if costs {
+            body["compared"] = self.total.compared.iter().map(Comparison::json).collect();
+            body["notes"] = self.notes.clone().into();
+        }
+        body
+    }
+}
+
+impl Comparison {
+    fn json(&self) -> Value {
+        let source = self.source.as_ref().map(PriceSource::describe);
+        json!({"model": self.model, "price": source, "cost": self.cost.map(Money::units), "saved": self.saved.map(Money::units)})
+    }
+}
+
+impl PriceSource {
+    /// For people.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Configured => "configured".to_owned(),
+            Self::Public(date) => format!("public, {date}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: u64 = 86_400_000;
+
+    fn sum(name: &str, model: &str, prompt: u64, completion: u64) -> UsageSum {
+        let usage = Usage { prompt, completion, ..Usage::default() };
+        UsageSum {
+            names: vec![name.into()],
+            model: model.into(),
+            requests: 1,
+            model_calls: 1,
+            usage,
+            ..UsageSum::default()
+        }
+    }
+
+    #[test]
+    fn costs_are_paid_by_the_token_or_shared_by_tokens() {
+        let text = "[paid]\ninput = 1.0\noutput = 10.0\n[own]\nmonthly = 365.25\nwatts = 1000.0\nkwh = 0.5";
+        let prices = Prices::new(&toml::from_str(text).unwrap(), None).unwrap();
+        let sums = [
+            sum("alice", "paid", 1_000_000, 0),
+            sum("alice", "mine", 3_000, 0),
+            sum("bob", "mine", 500, 500),
+        ];
+        let found = report(
+            (0, DAY),
+            &[Dimension::Key],
+            &sums,
+            OwnUse { busy: 3_600.0, tokens: 4_000 },
+            &prices,
+            &["gpt-5-nano".into(), "nobody".into()],
+        );
+        let costs: Vec<_> = found
+            .lines
+            .iter()
+            .map(|line| (line.names[0].as_str(), line.cost.paid.units(), line.cost.own.units()))
+            .collect();
+        // The box: 12 for its day and 0.5 for one hour of work, shared three to one.
+        assert_eq!(costs, [("alice", 1.0, 9.375), ("bob", 0.0, 3.125)]);
+        assert_eq!(found.total.cost.total(), Money::from_units(13.5));
+        assert_eq!((found.total.requests, found.total.usage.total()), (3, 1_004_000));
+        let elsewhere: Vec<_> = found.total.compared.iter().map(|it| it.cost.is_some()).collect();
+        assert_eq!(elsewhere, [true, false]);
+        let [nano, _] = &found.total.compared[..] else { panic!("{:?}", found.total) };
+        assert!(nano.saved.unwrap() < Money::default(), "it would have been cheaper");
+        assert!(matches!(nano.source, Some(PriceSource::Public(_))));
+        let by_line: Money = found.lines.iter().map(|line| line.compared[0].saved.unwrap()).sum();
+        assert_eq!(Some(by_line), nano.saved, "each line has its difference");
+        assert!(found.notes.iter().any(|note| note.contains("1.00 h")), "{:?}", found.notes);
+    }
+
+    #[test]
+    fn what_can_be_grouped_by() {
+        assert_eq!(dimensions("model, key,day").unwrap(), [Dimension::Model, Dimension::Key, Dimension::Day]);
+        assert_eq!(dimensions("").unwrap(), []);
+        let error = dimensions("colour").unwrap_err();
+        assert!(error.contains("`colour`") && error.contains("model"), "{error}");
+    }
+}

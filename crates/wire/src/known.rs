@@ -1,0 +1,176 @@
+//! Parts of requests that come again: a conversation is sent whole with each turn, and so are its tools. What was found in a part
+//! is kept with its text; where the same text stands in the next request, nothing is scanned again.
+//!
+//! Holds nothing itself: `relay` keeps what is known, for as long as it likes. Called by `request`.
+
+use std::sync::{Arc, OnceLock};
+
+use super::object::{Fields, Object, array, decode_string};
+use crate::turn::ToolCall;
+
+/// A longer message is not kept.
+const LONGEST: usize = 1 << 20;
+
+/// What is known of a request before it is read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known<'k> {
+    /// The messages that it may begin with.
+    pub messages: &'k [Arc<KnownMessage>],
+    /// The tools that it may have.
+    pub tools: Option<&'k KnownTools>,
+}
+
+/// A message that was read.
+#[derive(Debug)]
+pub struct KnownMessage {
+    pub(super) text: Box<str>,
+    pub(super) fields: Fields,
+    pub(super) facts: Arc<MessageFacts>,
+}
+
+/// A `tools` array that was read.
+#[derive(Debug)]
+pub struct KnownTools {
+    pub(super) text: Box<str>,
+    /// Its functions: where name and parameters stand, and whether there is a description.
+    pub(super) functions: Vec<(Place, Place, bool)>,
+}
+
+/// Beginning and end in a text, in bytes.
+pub(super) type Place = Option<(usize, usize)>;
+
+impl KnownMessage {
+    /// `None` for a message that is too long to be kept.
+    pub(super) fn new(text: &str, object: &Object<'_>, facts: &Arc<MessageFacts>) -> Option<Arc<Self>> {
+        let fields = object.places(text);
+        let known = || Self { text: text.into(), fields, facts: Arc::clone(facts) };
+        (text.len() <= LONGEST).then(|| Arc::new(known()))
+    }
+
+    /// Bytes of its text.
+    pub fn size(&self) -> usize {
+        self.text.len()
+    }
+}
+
+impl KnownTools {
+    /// Bytes of its text.
+    pub fn size(&self) -> usize {
+        self.text.len()
+    }
+}
+
+/// What several readers ask of one message, found out once.
+#[derive(Debug, Default)]
+pub(super) struct MessageFacts {
+    calls: OnceLock<Vec<ToolCall>>,
+    ids: OnceLock<Vec<String>>,
+    has_sound_arguments: OnceLock<bool>,
+}
+
+impl MessageFacts {
+    /// The calls among the message's `tool_calls` that have an id and a name.
+    pub(super) fn calls(&self, tool_calls: Option<&str>) -> &[ToolCall] {
+        self.calls.get_or_init(|| {
+            let calls = tool_calls.and_then(array).unwrap_or_default();
+            calls.into_iter().filter_map(call).collect()
+        })
+    }
+
+    /// The ids of all its calls.
+    pub(super) fn ids(&self, tool_calls: Option<&str>) -> &[String] {
+        self.ids.get_or_init(|| {
+            let calls = tool_calls.and_then(array).unwrap_or_default();
+            calls.into_iter().filter_map(|call| Object::parse(call).ok()?.string("id")).collect()
+        })
+    }
+
+    pub(super) fn has_sound_arguments(&self, is_sound: impl FnOnce() -> bool) -> bool {
+        *self.has_sound_arguments.get_or_init(is_sound)
+    }
+}
+
+fn call(text: &str) -> Option<ToolCall> {
+    let call = Object::parse(text).ok()?;
+    let function = Object::parse(call.get("function")?).ok()?;
+    let raw = function.get("arguments").unwrap_or_default();
+    let arguments = decode_string(raw).unwrap_or_else(|| raw.to_owned());
+    let (id, name) = (Some(call.string("id")?), function.string("name")?);
+    Some(ToolCall { id, name, arguments, problems: vec![] })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{ChatRequest, Known};
+
+    const TOOLS: &str = r#"[{"type":"function","function":{"name":"read","description":"d","parameters":{"type":"object"}}},{"type":"x"}]"#;
+
+    fn body(messages: &[&str], tools: &str) -> String {
+        format!(r#"{{"model":"m","messages":[{}], "tools": {tools} ,"stream":true}}"#, messages.join(", "))
+    }
+
+    /// Reads `second` knowing `first`, and as if nothing were known: both must find the same. Returns how many messages were known.
+    fn check(first: &str, second: &str) -> usize {
+        let before = ChatRequest::parse(first.as_bytes()).unwrap();
+        let (messages, tools) = (before.known_messages(&[]), before.known_tools());
+        let known = Known { messages: &messages, tools: tools.as_ref() };
+        let read = ChatRequest::parse_known(second.as_bytes(), known);
+        let plain = ChatRequest::parse(second.as_bytes());
+        match (read, plain) {
+            (Ok(read), Ok(plain)) => {
+                assert_eq!(format!("{:?}", read.object), format!("{:?}", plain.object));
+                let parts = |request: &ChatRequest<'_>| {
+                    let fields = |message: &crate::Message<'_>| {
+                        let object: Vec<_> = message
+                            .object
+                            .iter()
+                            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                            .collect();
+                        (message.json().into_owned(), object, message.calls().to_vec())
+                    };
+                    (
+                        request.messages.iter().map(fields).collect::<Vec<_>>(),
+                        format!("{:?}", request.functions),
+                    )
+                };
+                assert_eq!(parts(&read), parts(&plain));
+                let reused = read.known_messages(&messages);
+                reused.iter().zip(&messages).filter(|(a, b)| std::sync::Arc::ptr_eq(a, b)).count()
+            }
+            (read, plain) => {
+                assert_eq!(read.err(), plain.err(), "{second}");
+                0
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_known_is_found_again() {
+        let (system, user) =
+            (r#"{"role":"system", "content":"s"}"#, r#"{"role":"user","content":[{"type":"text"}]}"#);
+        let call =
+            r#"{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"f","arguments":"{}"}}]}"#;
+        let first = body(&[system, user, call], TOOLS);
+        assert_eq!(check(&first, &first), 3);
+        assert_eq!(check(&first, &body(&[system, user, call, user], TOOLS)), 3);
+        assert_eq!(check(&first, &body(&[system, user], TOOLS)), 2);
+        assert_eq!(check(&first, &body(&[system, system, call], "[]")), 1);
+        assert_eq!(check(&first, &body(&[], TOOLS)), 0);
+        assert_eq!(check(&first, &first.replace("\"s\"", "\"t\"")), 0);
+    }
+
+    #[test]
+    fn what_follows_a_known_part_is_still_judged() {
+        let message = r#"{"role":"user","content":"x"}"#;
+        let first = body(&[message], TOOLS);
+        for broken in [
+            first.replace("}],", "}},"),
+            first.replace(r#""x"}]"#, r#""x"}{]"#),
+            first.replace(r#"{"type":"x"}]"#, r#"{"type":"x"}]]"#),
+            first.replace("true}", "true"),
+            first.replace("[{\"role\"", "{\"role\""),
+        ] {
+            assert_eq!(check(&first, &broken), 0, "{broken}");
+        }
+    }
+}

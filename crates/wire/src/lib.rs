@@ -1,0 +1,41 @@
+//! OpenAI's shapes on the wire, read and written without losing what respool does not know.
+//!
+//! Requests and replies are held as spans of the original text; only what must change is rewritten. Nothing here decides
+//! anything: `translate` does. Called by `translate`, `relay` and `upstream`.
+//!
+//! [`turn`] holds what a reply becomes, [`sse`] cuts event streams into frames, [`units`] reads what configuration writes, and
+//! [`visible`] makes text safe to print. The crate is pure: no async, no I/O, no clock, no randomness.
+
+pub mod pattern;
+pub mod sse;
+pub mod turn;
+pub mod units;
+pub mod visible;
+
+mod controls;
+mod error;
+mod error_code;
+mod form;
+mod known;
+mod object;
+mod pieces;
+mod prune;
+mod reply;
+mod request;
+mod scan;
+mod target;
+mod usage_row;
+
+pub use controls::escape_controls;
+pub use error::{ApiError, Cause};
+pub use error_code::ErrorCode;
+pub use form::{FormField, FormReader};
+pub use known::{Known, KnownMessage, KnownTools};
+pub use object::{Object, array, decode_string, encode_string, first_of_array, is_empty_array, mend_strings};
+pub use pieces::Pieces;
+pub use prune::{Edit, Editor, Shape, Tag, prune};
+pub use reply::{Choice, Completion, NativeToolCall, REPLY, pruned_logprobs, text_of, usage_from};
+pub use request::{BadRequest, ChatRequest, DeclaredTool, Message, ToolChoice};
+pub use scan::{Malformed, Scanner};
+pub use target::Target;
+pub use usage_row::UsageRow;

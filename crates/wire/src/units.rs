@@ -1,0 +1,246 @@
+//! How configuration writes things that are not plain text: durations with a unit, sizes with a unit, a closed set of
+//! words, and secrets; and what is said of a setting that turns out to be of no use. Every module's `config.rs` builds on these; nothing here knows a key.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+
+/// Reads a duration such as `250ms`, `2s`, `1m 30s` or `1h`.
+///
+/// # Errors
+/// Says what is wrong and shows a duration that would do.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    if text.trim() == "0" {
+        return Ok(Duration::ZERO);
+    }
+    humantime::parse_duration(text.trim()).map_err(|_| {
+        format!(
+            "{text:?} is not a duration: write a number and a unit, as \"250ms\", \"2s\", \"30m\", \"1h\""
+        )
+    })
+}
+
+/// Writes a duration so that [`parse_duration`] reads the same one.
+pub fn format_duration(duration: Duration) -> String {
+    humantime::format_duration(duration).to_string()
+}
+
+/// Deserialises a [`Duration`]; for `#[serde(deserialize_with)]`.
+pub fn duration<'de, D: Deserializer<'de>>(source: D) -> Result<Duration, D::Error> {
+    parse_duration(&String::deserialize(source)?).map_err(serde::de::Error::custom)
+}
+
+/// Deserialises an optional [`Duration`]; for `#[serde(deserialize_with)]`.
+pub fn some_duration<'de, D: Deserializer<'de>>(source: D) -> Result<Option<Duration>, D::Error> {
+    duration(source).map(Some)
+}
+
+/// A number of bytes, written with a unit: `32MiB`, `64 KiB`, `1MB`, `123B`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+/// Units, largest first within each system; the binary ones are tried first when writing.
+const UNITS: [(&str, u64); 9] = [
+    ("TiB", 1 << 40),
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("TB", 1_000_000_000_000),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("KB", 1_000),
+    ("B", 1),
+];
+
+impl Size {
+    /// The bytes as a length in memory; a size beyond the address space is cut to it.
+    pub fn bytes(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+
+    /// So many mebibytes.
+    pub const fn mib(count: u64) -> Self {
+        Self(count << 20)
+    }
+
+    /// So many kibibytes.
+    pub const fn kib(count: u64) -> Self {
+        Self(count << 10)
+    }
+}
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "{text:?} is not a size: write a whole number and a unit, as \"32MiB\", \"64KiB\", \"1MB\", \"512B\""
+            )
+        };
+        let digits = text.trim();
+        let end = digits.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+        let (number, unit) = digits.split_at(end);
+        let number: u64 = number.parse().map_err(|_| wrong())?;
+        let unit = unit.trim();
+        let scale = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(wrong)?.1;
+        number.checked_mul(scale).map(Self).ok_or_else(|| format!("{text:?} is too large a size"))
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = |(_, scale): &&(&str, u64)| self.0 != 0 && self.0.is_multiple_of(*scale);
+        let (unit, scale) = UNITS.iter().find(whole).unwrap_or(&("B", 1));
+        write!(out, "{}{unit}", self.0 / scale)
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        String::deserialize(source)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A key or token. It never shows in `Debug` output, so it cannot reach a log by way of its struct.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a secret.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The secret itself, for the header that needs it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("***")
+    }
+}
+
+/// A setting that cannot be used, as was found when it was: a directory that is not there, a tool that nothing offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unusable {
+    /// Its key, step by step; a list's entry by its number: `upstream`, `0`, `url`.
+    pub key: Vec<String>,
+    /// What is wrong and what to do about it.
+    pub why: String,
+}
+
+impl Unusable {
+    /// The setting with this key.
+    pub fn new(key: &[&str], why: impl Into<String>) -> Self {
+        Self { key: key.iter().map(|step| (*step).to_owned()).collect(), why: why.into() }
+    }
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}: {}", self.key.join("."), self.why)
+    }
+}
+
+/// Both, or what is wrong with either.
+pub fn both<A, B, E>(one: Result<A, Vec<E>>, other: Result<B, Vec<E>>) -> Result<(A, B), Vec<E>> {
+    match (one, other) {
+        (Ok(one), Ok(other)) => Ok((one, other)),
+        (one, other) => Err([one.err(), other.err()].into_iter().flatten().flatten().collect()),
+    }
+}
+
+/// Defines an enum whose variants are words in the configuration: `NAMES`, `as_str`, `Display` and `Deserialize`.
+#[macro_export]
+macro_rules! string_enum {
+    ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+        pub enum $name {
+            $($(#[$variant_meta])* #[serde(rename = $word)] $variant),+
+        }
+
+        impl $name {
+            /// Every word, in the order of the documentation.
+            pub const NAMES: &'static [&'static str] = &[$($word),+];
+
+            /// The word as it is written in the configuration.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                out.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_need_a_unit() {
+        for (text, expected) in [
+            ("250ms", Some(250)),
+            ("2s", Some(2_000)),
+            (" 30m ", Some(1_800_000)),
+            ("1h", Some(3_600_000)),
+            ("1m 30s", Some(90_000)),
+            ("0s", Some(0)),
+            ("0", Some(0)),
+            ("10", None),
+            ("-1s", None),
+            ("2 parsecs", None),
+            ("", None),
+            ("99999999999999999999h", None),
+        ] {
+            assert_eq!(parse_duration(text).ok(), expected.map(Duration::from_millis), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_need_a_unit() {
+        for (text, expected) in [
+            ("32MiB", Some(32 << 20)),
+            ("64 KiB", Some(64 << 10)),
+            ("64kib", Some(64 << 10)),
+            ("1MB", Some(1_000_000)),
+            ("123B", Some(123)),
+            ("0B", Some(0)),
+            ("123", None),
+            ("MiB", None),
+            ("-1B", None),
+            ("1.5MiB", None),
+            ("1 PARSEC", None),
+            ("99999999999TiB", None),
+            ("", None),
+        ] {
+            assert_eq!(text.parse().ok(), expected.map(Size), "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_written_reads_back(bytes: u64, millis in 0..u64::from(u32::MAX)) {
+            proptest::prop_assert_eq!(Size(bytes).to_string().parse(), Ok(Size(bytes)));
+            let span = Duration::from_millis(millis);
+            proptest::prop_assert_eq!(parse_duration(&format_duration(span)), Ok(span));
+        }
+    }
+
+    #[test]
+    fn secrets_do_not_show() {
+        assert_eq!(format!("{:?}", Secret::new("sk-1")), "***");
+    }
+}

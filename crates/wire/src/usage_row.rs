@@ -1,0 +1,55 @@
+//! One row of the usage ledger.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use crate::turn::Usage;
+
+/// One request, or one model call of an agent's run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UsageRow {
+    /// When it arrived, in milliseconds since 1970.
+    pub at: u64,
+    /// Its id, as the log has it.
+    pub id: String,
+    /// The route's name.
+    pub route: Cow<'static, str>,
+    /// The name of the client's key; empty where clients have none.
+    pub key: String,
+    /// The model that was asked for.
+    pub model: String,
+    /// The upstream that was asked last.
+    pub upstream: String,
+    /// The agent or expert that it was for; empty for a plain request.
+    pub agent: String,
+    /// The run of that agent.
+    pub run: String,
+    /// Whether the client asked for a stream.
+    pub stream: bool,
+    /// The status that left; 0 when none did.
+    pub status: u16,
+    /// The tokens of all attempts, as far as they are known. A request to an agent has none: its model calls have them.
+    pub usage: Option<Usage>,
+    /// From its arrival to the first byte of the reply.
+    pub first_byte: Option<Duration>,
+    /// From its arrival to its end.
+    pub duration: Duration,
+    /// The time for which it waited for a place at an upstream, or for an upstream to come back.
+    pub waited: Duration,
+    /// How often an upstream was asked.
+    pub attempts: u32,
+    /// The dialects that calls were read in, between commas.
+    pub dialects: String,
+    /// The repairs made to calls, between commas.
+    pub repairs: String,
+    /// What was wrong with replies that were asked for again, and what was changed, between commas.
+    pub recovery: String,
+    /// The kind of loop that was ended.
+    pub loop_stopped: String,
+    /// How it ended.
+    pub outcome: Cow<'static, str>,
+    /// The error's code.
+    pub error_code: String,
+    /// The error as it stands in the log.
+    pub error: String,
+}

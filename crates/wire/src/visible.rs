@@ -1,0 +1,150 @@
+//! Text of models, tools, servers and files as it may stand on a terminal: nothing in it moves the cursor, changes colours or
+//! hides what is there. Pure. Used wherever something is printed: the chat, the command line, previews of changes.
+
+use unicode_width::UnicodeWidthChar as _;
+
+/// The text with control characters and invisible format characters written out (`\u{1b}`), line breaks as they are and
+/// tabs as spaces.
+pub fn visible(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars().peekable();
+    let mut before = None;
+    while let Some(c) = chars.next() {
+        let is_shown = !c.is_control() && (!is_invisible(c) || belongs_to(before, c));
+        match c {
+            '\n' => out.push(c),
+            '\t' => out.push_str("    "),
+            '\r' if chars.peek() == Some(&'\n') => {}
+            c if is_shown => out.push(c),
+            c => out.extend(c.escape_unicode()),
+        }
+        before = Some(c).filter(|_| is_shown);
+    }
+    out
+}
+
+/// The same, on one line of at most so many columns.
+pub fn one_line(text: &str, width: usize) -> String {
+    cut(&visible(&text.trim().replace(['\n', '\r', '\t'], " ")), width)
+}
+
+/// A line that is visible already, cut to so many columns.
+pub fn cut(line: &str, width: usize) -> String {
+    if line.chars().map(columns).sum::<usize>() <= width {
+        return line.to_owned();
+    }
+    let mut room = width.saturating_sub(1);
+    let fits = |c: &char| {
+        let fits = columns(*c) <= room;
+        room = room.saturating_sub(columns(*c));
+        fits
+    };
+    let kept: String = line.chars().take_while(fits).collect();
+    format!("{kept}…")
+}
+
+/// Text that is visible already, with line breaks between words where a line is too long. A word that is longer than a line
+/// is left to the terminal.
+pub fn wrapped(text: &str, width: usize) -> String {
+    text.split('\n').map(|line| wrapped_line(line, width)).collect::<Vec<_>>().join("\n")
+}
+
+fn wrapped_line(line: &str, width: usize) -> String {
+    let (mut out, mut used) = (String::new(), 0);
+    for word in line.split_inclusive(' ') {
+        let of_word: usize = word.trim_end().chars().map(columns).sum();
+        if used > 0 && used + of_word > width {
+            out.truncate(out.trim_end_matches(' ').len());
+            out.push('\n');
+            used = 0;
+        }
+        used += of_word + word.len() - word.trim_end().len();
+        out.push_str(word);
+    }
+    out
+}
+
+/// The columns of a character.
+pub fn columns(c: char) -> usize {
+    c.width().unwrap_or(0)
+}
+
+/// Characters that change how their neighbours are shown without being seen, or are not seen at all: Unicode's
+/// `Default_Ignorable_Code_Point` (zero widths, fillers, variation selectors, tags), direction marks, separators of lines and
+/// paragraphs, annotations, the blank Braille pattern. Reserved ones count too.
+fn is_invisible(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}'
+        | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// Joiners and the selectors of emoji and of letters' forms are part of what is seen, once, behind a character that such a
+/// sequence can begin with: behind plain letters they only hide.
+fn belongs_to(before: Option<char>, c: char) -> bool {
+    let joins = matches!(c, '\u{200c}' | '\u{200d}' | '\u{fe0e}' | '\u{fe0f}');
+    let is_emoji =
+        |c: char| matches!(c, '\u{2190}'..='\u{2bff}' | '\u{3030}' | '\u{303d}' | '\u{1f000}'..='\u{1faff}');
+    let is_joined_script = |c: char| matches!(c, '\u{600}'..='\u{8ff}' | '\u{900}'..='\u{dff}' | '\u{fe0f}');
+    joins
+        && before.is_some_and(|before| {
+            is_emoji(before) || (is_joined_script(before) && matches!(c, '\u{200c}' | '\u{200d}'))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_would_act_is_written_out() {
+        for (text, expected) in [
+            ("plain\n\ttext\r\n", "plain\n    text\n"),
+            ("\u{1b}[2J\u{1b}]0;x\u{7}", "\\u{1b}[2J\\u{1b}]0;x\\u{7}"),
+            ("10%\rrm", "10%\\u{d}rm"),
+            ("a\u{202e}b\u{9b}c", "a\\u{202e}b\\u{9b}c"),
+            ("grün 👩‍💻 ❤️ नमस्ते می‌خواهم", "grün 👩‍💻 ❤️ नमस्ते می‌خواهم"),
+            ("r\u{200d}m a\u{fe0f} 💻\u{200d}\u{200d}x", "r\\u{200d}m a\\u{fe0f} 💻\u{200d}\\u{200d}x"),
+            (
+                "a\u{e0041}\u{3164}\u{115f}\u{2800}b\u{61c}\u{85}",
+                "a\\u{e0041}\\u{3164}\\u{115f}\\u{2800}b\\u{61c}\\u{85}",
+            ),
+            ("x\u{2028}y\u{180e}\u{1d173}\u{e0fff}", "x\\u{2028}y\\u{180e}\\u{1d173}\\u{e0fff}"),
+        ] {
+            assert_eq!(visible(text), expected);
+        }
+        assert_eq!(one_line("  a\nbc\u{8}", 80), "a bc\\u{8}");
+        assert_eq!(one_line("abcdef", 4), "abc…");
+        assert_eq!((one_line("漢字漢字", 8), one_line("漢字漢字", 7)), ("漢字漢字".into(), "漢字漢…".into()));
+    }
+
+    #[test]
+    fn lines_break_between_words() {
+        for (text, expected) in [
+            ("one two three", "one two\nthree"),
+            ("  one\ntwo", "  one\ntwo"),
+            ("abcdefghijkl m", "abcdefghijkl\nm"),
+            ("漢字 漢字 x", "漢字\n漢字 x"),
+        ] {
+            assert_eq!(wrapped(text, 8), expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_acts(text: String) {
+            prop_assert!(visible(&text).chars().all(|c| c == '\n' || !c.is_control()));
+        }
+
+        /// Behind plain letters nothing is hidden.
+        #[test]
+        fn nothing_hides(
+            text in "[a-z ]{0,3}[\\p{Cc}\u{ad}\u{61c}\u{200b}-\u{200f}\u{2028}-\u{202e}\u{2060}-\u{206f}\u{3164}\u{fe00}-\u{fe0f}\u{e0000}-\u{e0fff}]{1,3}[a-z]{0,3}"
+        ) {
+            let out = visible(&text);
+            prop_assert!(out.chars().all(|c| c == '\n' || c.is_ascii_graphic() || c == ' '), "{:?}", out);
+        }
+    }
+}
