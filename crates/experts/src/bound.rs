@@ -413,6 +413,10 @@ impl Approver for DecidedByTier<'_> {
         self.by.or(Some("tier of the package"))
     }
 
+    fn is_person(&self) -> bool {
+        self.by.is_some()
+    }
+
     fn refusal(&self) -> &'static str {
         "a rule of tools.policy asks about this call, and no person has agreed to it: the package's owner can give the operation the tier `confirm`"
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue, Method, Request, header};
 use tokio_util::sync::CancellationToken;
 
-use super::admin_routes::{has_dot_segments, is_administrative};
+use super::admin_routes::{has_dot_segments, is_below_route, is_for_clients};
 use super::hooks::is_hook;
 use super::key_file::KeyList;
 use super::key_reading::KeyFile;
@@ -19,9 +19,10 @@ use super::page::session::{self, Denied, Sessions, Viewer};
 use super::pages::Pages;
 use super::visit::Visit;
 use super::wrong_keys::{Neighbour, WrongKeys};
-use super::{CHAT, ServerConfig, page};
+use super::{CHAT, ServerConfig, page, permission};
 use store::Store;
 use telemetry::{Account, Accounts};
+use upstream::hops;
 use wire::units::Unusable;
 use wire::{ApiError, ErrorCode};
 
@@ -31,6 +32,8 @@ const OPEN: [&str; 3] = ["/health", "/ready", "/metrics"];
 const HEALTH: &str = "/health";
 /// Where the routes begin that only operators may use.
 const OPERATORS: [&str; 2] = ["/v1/approvals", "/v1/outbox"];
+/// A request that has come through so many respools comes from one of them again.
+const MOST_HOPS: u32 = 3;
 /// So often the file of keys is looked at, and what was used is written.
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -61,6 +64,29 @@ struct Terms {
 impl Terms {
     fn new(config: &ServerConfig, lends_key: bool) -> Self {
         Self { config: config.clone(), pages: Pages::new(config), lends_key }
+    }
+
+    /// Refuses any other route, unless the owner allows them all and the key may use them.
+    fn check_administrative(
+        &self,
+        path: &str,
+        key: Option<&ClientKey>,
+        has_operators: bool,
+    ) -> Result<(), ApiError> {
+        if !self.config.allow_admin_routes {
+            let path = path.escape_default();
+            let what = format!(
+                "respool does not pass `{path}` on, because it is no route for inference or information that respool knows, and may change \
+                 the model server. Ask the server itself, or set `pass_routes = [\"{path}\"]`, or `allow_admin_routes = true` for all \
+                 such routes, in respool.toml"
+            );
+            return Err(ApiError::new(403, ErrorCode::AdministrativeRoute, what));
+        }
+        if has_operators && !key.is_some_and(|key| key.is_operator) {
+            let what = "this may be an administrative route of the model server: it needs an operator's key";
+            return Err(ApiError::new(403, ErrorCode::OperatorsOnly, what));
+        }
+        Ok(())
     }
 }
 
@@ -181,6 +207,7 @@ impl Access {
         peer: Option<IpAddr>,
     ) -> Result<Option<Arc<Visit>>, ApiError> {
         refuse_method(request.method())?;
+        refuse_loop(request.headers())?;
         let path = request.uri().path();
         let terms = self.terms();
         let key = if is_hook(request.method(), path) {
@@ -204,7 +231,7 @@ impl Access {
         } else {
             Some(self.key_of(request.headers(), peer)?)
         };
-        self.check_path(path, key.as_deref())?;
+        self.check_path(request.method(), path, key.as_deref())?;
         let Some(key) = key else { return Ok(None) };
         request.headers_mut().insert(header::AUTHORIZATION, key.identity.clone());
         let visit = Visit::of(key);
@@ -213,13 +240,14 @@ impl Access {
     }
 
     /// Refuses administrative routes, and paths that a server would take for another one.
-    fn check_path(&self, path: &str, key: Option<&ClientKey>) -> Result<(), ApiError> {
-        // The hot route is none of these.
+    fn check_path(&self, method: &Method, path: &str, key: Option<&ClientKey>) -> Result<(), ApiError> {
+        // The hot route needs none of these checks.
         if CHAT.contains(&path) {
             return Ok(());
         }
-        if is_administrative(path) {
-            self.administrative(key)?;
+        let terms = self.terms();
+        if !is_for_everybody(&terms.config, method, path) {
+            terms.check_administrative(path, key, self.ring().has_operators())?;
         }
         leads_nowhere_else(path)
     }
@@ -282,19 +310,6 @@ impl Access {
         }
     }
 
-    fn administrative(&self, key: Option<&ClientKey>) -> Result<(), ApiError> {
-        if !self.terms().config.allow_admin_routes {
-            let what = "this is an administrative route of the model server, which respool does not pass on; ask the server itself, or \
-                        set `allow_admin_routes = true` in respool.toml";
-            return Err(ApiError::new(403, ErrorCode::AdministrativeRoute, what));
-        }
-        if self.ring().has_operators() && !key.is_some_and(|key| key.is_operator) {
-            let what = "this is an administrative route of the model server: it needs an operator's key";
-            return Err(ApiError::new(403, ErrorCode::OperatorsOnly, what));
-        }
-        Ok(())
-    }
-
     /// Refuses what a stranger's page sends, for routes that are never a page's: agents and runs. A client that has a key is no
     /// stranger's page.
     pub(super) fn foreign_page(&self, headers: &HeaderMap) -> Option<ApiError> {
@@ -342,6 +357,13 @@ impl Access {
         Ok(self.sessions.begin(&digest(key.as_bytes()), now().since_1970))
     }
 
+    /// Ends the session of a request that holds.
+    pub(super) fn end_session(&self, headers: &HeaderMap) {
+        if let Some(cookie) = session::cookie(headers) {
+            self.sessions.end(cookie, now().since_1970);
+        }
+    }
+
     /// True when some keys are operators'.
     pub(super) fn has_operators(&self) -> bool {
         self.ring().has_operators()
@@ -378,6 +400,13 @@ impl Access {
     }
 }
 
+/// True for a route of respool's own, and for one of the model server that every client may use.
+pub fn is_for_everybody(config: &ServerConfig, method: &Method, path: &str) -> bool {
+    let is_own = OPEN.contains(&path) || page::is_path(path) || permission::is_own(path);
+    let mut routes = config.pass_routes.iter();
+    is_own || is_for_clients(method, path) || routes.any(|route| is_below_route(route, path))
+}
+
 /// Refuses the methods that speak to a proxy, or of the request itself: an answer to `TRACE` repeats its headers, and with them
 /// respool's key for the upstream.
 fn refuse_method(method: &Method) -> Result<(), ApiError> {
@@ -387,6 +416,18 @@ fn refuse_method(method: &Method) -> Result<(), ApiError> {
         return Err(ApiError::new(405, ErrorCode::MethodNotAllowed, what));
     }
     Ok(())
+}
+
+/// Refuses a request that has come through too many respools: it goes in a circle.
+fn refuse_loop(headers: &HeaderMap) -> Result<(), ApiError> {
+    if hops(headers) < MOST_HOPS {
+        return Ok(());
+    }
+    let what = format!(
+        "this request has come through respool {MOST_HOPS} times: an `url` of [[upstream]] leads back to a respool that the request came \
+         from. Set it to the model server's address"
+    );
+    Err(ApiError::bad_request(ErrorCode::RequestLoop, what))
 }
 
 /// Refuses a path that a server would take for another one: it could leave the upstream's base URL, with respool's key.

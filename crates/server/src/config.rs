@@ -29,10 +29,13 @@ pub struct ServerConfig {
     pub operator_keys: Vec<Secret>,
     /// The environment variable that holds keys of operators.
     pub operator_keys_env: Option<String>,
-    /// Serve agents, or with an upstream's key, on an address that others reach, although clients need no key.
+    /// Listen on an address that others reach, although clients need no key.
     pub allow_unauthenticated: bool,
     /// Pass administrative routes of the model server on.
     pub allow_admin_routes: bool,
+    /// Routes of the model server that are passed on besides those for inference and information; `/*` at the end stands for
+    /// all that is below.
+    pub pass_routes: Vec<String>,
     /// `[limits]`.
     pub limits: LimitsConfig,
 }

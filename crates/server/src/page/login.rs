@@ -39,7 +39,10 @@ pub(super) async fn login(State(app): State<App>, request: Request) -> Response 
 pub(super) async fn logout(State(app): State<App>, request: Request) -> Response {
     let headers = request.headers().clone();
     match presser(&app, request).await {
-        Ok(_) => with_cookie(redirect("/ui/login"), "", &headers),
+        Ok(_) => {
+            app.access.end_session(&headers);
+            with_cookie(redirect("/ui/login"), "", &headers)
+        }
         Err(response) => *response,
     }
 }
