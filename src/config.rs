@@ -146,7 +146,7 @@ impl Loaded {
         let file = found.as_ref().map(|(path, text)| FileText { path, text });
         let mut loaded = resolve(file, &environment, flags)?.for_this_process();
         let here = std::env::current_dir().unwrap_or_default();
-        loaded.misspelt = misspelt::find(&environment, &loaded.tree);
+        loaded.misspelt = misspelt::find_misspelt(&environment, &loaded.tree);
         loaded.unread = search::unread(&here, named, &environment, loaded.file.as_deref());
         Ok(loaded)
     }
@@ -196,7 +196,7 @@ impl Loaded {
         problems.into_result().err().unwrap_or_default()
     }
 
-    /// Where the address of an upstream was written, by its number in the settings.
+    /// Returns the place where the address of an upstream was written, by its number in the settings.
     pub fn place_of_upstream(&self, index: usize) -> Place {
         tree::place_of(&self.tree, &["upstream", &index.to_string(), "url"])
     }

@@ -73,7 +73,7 @@ struct Selection {
 }
 
 impl Selection {
-    /// True for a line from within the time. One that cannot be read is not left out.
+    /// Returns true for a line from within the time. A line that cannot be read is kept in the list.
     fn is_recent(&self, line: &str) -> bool {
         let Some(begin) = self.begin else { return true };
         let at =

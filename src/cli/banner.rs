@@ -1,5 +1,5 @@
-//! The banner of `respool serve` on a terminal: where the page is, what to enter in clients, the upstreams and their models, and where the
-//! log goes. Elsewhere the line `ready` says what a program needs.
+//! The banner of `respool serve` on a terminal: the address of the page, the values to enter in clients, the
+//! upstreams and their models, and the place of the log. Elsewhere the line `ready` says what a program needs.
 
 use std::io::{self, IsTerminal as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,21 +13,21 @@ use crate::upstream::Fleet;
 
 /// The banner does not wait longer for the models of a server.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// Where `setup` looks for respool unless told otherwise.
+/// The URL that `setup` uses by default.
 const USUAL_URL: &str = "http://127.0.0.1:8003";
 
-/// Whether standard error is read by a person.
+/// Returns true if a person reads standard error.
 pub(super) fn is_wanted(settings: &Settings) -> bool {
     settings.log.format == LogFormat::Auto && io::stderr().is_terminal()
 }
 
 /// Prints the banner of a server that listens on this address.
-pub(super) async fn print(loaded: &Loaded, address: SocketAddr, fleet: &Fleet) {
+pub(super) async fn print_banner(loaded: &Loaded, address: SocketAddr, fleet: &Fleet) {
     let upstreams = ask_all(fleet, ANSWER_WITHIN).await;
-    say_aside(&banner(loaded, address, &upstreams));
+    say_aside(&banner_text(loaded, address, &upstreams));
 }
 
-fn banner(loaded: &Loaded, address: SocketAddr, upstreams: &[Reachability]) -> String {
+fn banner_text(loaded: &Loaded, address: SocketAddr, upstreams: &[Reachability]) -> String {
     let url = local_url(address);
     let needs_keys = loaded.settings.server.asks_for_keys();
     let at = if url == USUAL_URL { String::new() } else { format!(" --url {url}") };
@@ -44,7 +44,7 @@ fn banner(loaded: &Loaded, address: SocketAddr, upstreams: &[Reachability]) -> S
     ];
     for (index, upstream) in upstreams.iter().enumerate() {
         let name = if index == 0 { "Upstreams" } else { "" };
-        rows.push((name, format!("{}: {}", upstream.name, upstream.describe_models())));
+        rows.push((name, format!("{}: {}", upstream.name, models_of(upstream))));
     }
     rows.push((
         "Settings",
@@ -55,7 +55,15 @@ fn banner(loaded: &Loaded, address: SocketAddr, upstreams: &[Reachability]) -> S
     format!("\nrespool {} is ready. Ctrl-C stops it.\n\n{}\n", env!("CARGO_PKG_VERSION"), rows.join("\n"))
 }
 
-/// The URL at which this machine reaches the server.
+/// The banner is short: `respool check` gives the cause of a problem.
+fn models_of(upstream: &Reachability) -> String {
+    match &upstream.problem {
+        Some(_) => "cannot be used yet; `respool check` says why".to_owned(),
+        None => upstream.describe_models(),
+    }
+}
+
+/// Returns the URL at which this machine reaches the server.
 fn local_url(address: SocketAddr) -> String {
     let ip = match address.ip() {
         ip if !ip.is_unspecified() => ip,

@@ -217,7 +217,7 @@ struct UpstreamAddress {
 }
 
 impl UpstreamAddress {
-    /// The setting as a person knows it.
+    /// Names the setting as a person knows it.
     fn setting(&self) -> String {
         if self.place.is_flag() {
             "the address after --upstream".to_owned()

@@ -98,7 +98,7 @@ enum Command {
         #[command(subcommand)]
         command: alerts::AlertsCommand,
     },
-    /// Show the tool calls that may have changed something and those that were refused, and verify that the log was not altered.
+    /// Show the tool calls that may have changed something and the refused ones, and verify the log.
     Audit {
         #[command(flatten)]
         flags: Configured,
@@ -162,8 +162,8 @@ enum ConfigCommand {
 
 #[derive(Args, Debug, Default)]
 struct Configured {
-    /// The model server: the base URL of vLLM, with or without /v1, or replay:DIR for recorded replies; the configured upstreams stay
-    /// and come after it
+    /// The model server: the base URL of vLLM, with or without /v1, or replay:DIR for recorded replies; the
+    /// configured upstreams stay and come after it
     #[arg(long, value_name = "URL", global = true)]
     upstream: Option<String>,
     /// The configuration file [default: respool.toml in the user's or the system's configuration directory]
@@ -189,8 +189,8 @@ fn log_problem(loaded: &Loaded, why: String) -> Failure {
     }
 }
 
-/// Says which settings are not used although the user may believe they are: a `respool.toml` in the working directory, and misspelt
-/// variables.
+/// Names settings that are not used although the user may believe they are: a `respool.toml` in the working
+/// directory, and misspelt variables.
 fn unread_notes(loaded: &Loaded) -> Vec<String> {
     let file = loaded.unread.as_ref().map(|file| {
         format!(

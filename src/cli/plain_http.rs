@@ -1,4 +1,5 @@
-//! Finds out whether a server that does not answer over TLS answers without it, for a message that says what to write instead.
+//! Finds out whether a server that does not answer over TLS answers without it. The message to the user then
+//! says what to write instead.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::http_client::client_for;
 /// A server on the right scheme answers at once.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
-/// The address with `http` in place of `https`, if a server answers there.
+/// Returns the address with `http` in place of `https`, if a server answers there.
 pub(super) async fn plain_address(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once(':')?;
     if !scheme.eq_ignore_ascii_case("https") {

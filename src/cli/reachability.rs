@@ -12,7 +12,7 @@ use crate::upstream::{Fleet, Upstream};
 #[derive(Clone, Debug)]
 pub(super) struct Reachability {
     pub(super) name: String,
-    /// Why it cannot be used.
+    /// The reason why it cannot be used.
     pub(super) problem: Option<String>,
     pub(super) models: Vec<ListedModel>,
     pub(super) took: Duration,
@@ -27,7 +27,7 @@ pub(super) struct ListedModel {
 }
 
 impl Reachability {
-    /// The names of the models, or why there are none.
+    /// Lists the names of the models, or the reason why they are not known.
     pub(super) fn describe_models(&self) -> String {
         match &self.problem {
             Some(problem) => problem.clone(),

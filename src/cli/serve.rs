@@ -115,7 +115,7 @@ fn announce(loaded: &Loaded, listener: &TcpListener, fleet: &Arc<Fleet>) -> Resu
     let settings = &loaded.settings;
     if banner::is_wanted(settings) {
         let (loaded, fleet) = (loaded.clone(), Arc::clone(fleet));
-        tokio::spawn(async move { banner::print(&loaded, address, &fleet).await });
+        tokio::spawn(async move { banner::print_banner(&loaded, address, &fleet).await });
     }
     let names: Vec<String> = settings.upstreams.iter().map(|upstream| upstream.name.clone()).collect();
     tracing::info!(

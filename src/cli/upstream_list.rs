@@ -34,13 +34,13 @@ pub(super) fn list_upstreams(loaded: &Loaded, arguments: &UpstreamsArgs) -> Resu
         let all: Vec<Value> = found.iter().map(Reachability::json).collect();
         say(&format!("{:#}", Value::from(all)));
     } else {
-        table(&found).iter().for_each(|line| say(&flat(line)));
+        table_lines(&found).iter().for_each(|line| say(&flat(line)));
     }
     Ok(())
 }
 
-/// A line for each upstream, and one for each further model.
-fn table(found: &[Reachability]) -> Vec<String> {
+/// Writes a line for each upstream, and one for each further model.
+fn table_lines(found: &[Reachability]) -> Vec<String> {
     let name_width = found.iter().map(|upstream| upstream.name.chars().count()).max().unwrap_or_default();
     let mut lines = Vec::new();
     for upstream in found {

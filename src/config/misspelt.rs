@@ -1,7 +1,8 @@
-//! Finds environment variables that look like settings but are read by nothing, such as `RESPOOL_LISTEN` for `RESPOOL__LISTEN`.
+//! Finds environment variables that look like settings but are not read, such as `RESPOOL_LISTEN` for
+//! `RESPOOL__LISTEN`.
 //!
-//! Only names that are close to a setting are reported: a variable of the user's own, or one that a cluster sets for a service called
-//! `respool`, is not. Pure.
+//! Only names that are close to a setting are reported. Variables of the user's own are not, nor those that a
+//! cluster sets for a service called `respool`. Pure.
 
 use ::config::{Value, ValueKind};
 
@@ -11,10 +12,10 @@ use super::tree::Table;
 
 /// Variables that are read although they are no settings.
 const READ: [&str; 2] = ["RESPOOL_CONFIG", "RESPOOL_OPERATOR_KEY"];
-/// What people write for a setting that has a longer name.
+/// Short names that people write for a setting with a longer one.
 const SHORT: [(&str, &str); 2] = [("config", "RESPOOL_CONFIG"), ("upstream", "RESPOOL__UPSTREAM__0__URL")];
 
-/// A variable that nothing reads, and the one that was probably meant.
+/// A variable that is not read, and the one that was probably meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misspelt {
     /// The variable's name.
@@ -23,8 +24,8 @@ pub struct Misspelt {
     pub meant: String,
 }
 
-/// The misspelt variables. One that a setting names (`api_key_env = "RESPOOL_KEY"`) is read.
-pub(super) fn find(environment: &Environment, tree: &Table) -> Vec<Misspelt> {
+/// Returns the misspelt variables. One that a setting names (`api_key_env = "RESPOOL_KEY"`) is read.
+pub(super) fn find_misspelt(environment: &Environment, tree: &Table) -> Vec<Misspelt> {
     let names = environment.keys().filter(|name| !READ.contains(&name.as_str()));
     let unread = names.filter(|name| !tree.values().any(|value| has_text(value, name)));
     unread.filter_map(|name| Some(Misspelt { name: name.clone(), meant: meant_by(name)? })).collect()
@@ -39,7 +40,7 @@ fn has_text(value: &Value, text: &str) -> bool {
     }
 }
 
-/// The setting whose name is closest to that of a variable.
+/// Returns the setting whose name is closest to that of a variable.
 fn meant_by(name: &str) -> Option<String> {
     let (first, rest) = name.split_once('_')?;
     let is_of_respool = strsim::damerau_levenshtein(&first.to_ascii_uppercase(), "RESPOOL") <= 1;
@@ -49,20 +50,20 @@ fn meant_by(name: &str) -> Option<String> {
     let rest = rest.to_ascii_lowercase();
     let is_word = |part: &&str| !part.is_empty() && part.parse::<usize>().is_err();
     let rest = rest.split('_').filter(is_word).collect::<Vec<_>>().join("_");
-    let settings = KEYS.iter().map(|key| (folded(key.path), variable(key.path)));
+    let settings = KEYS.iter().map(|key| (fold_path(key.path), variable_of(key.path)));
     let short = SHORT.iter().map(|&(short, variable)| (short.to_owned(), variable.to_owned()));
     let distance = |folded: &str| strsim::damerau_levenshtein(folded, &rest);
     let near = settings.chain(short).filter(|(folded, _)| distance(folded) <= folded.len() / 5);
     near.min_by_key(|(folded, _)| (distance(folded), folded.len())).map(|(_, variable)| variable)
 }
 
-/// A path without the parts that differ from user to user: `upstream_url` for `upstream[].url`.
-fn folded(path: &str) -> String {
+/// Removes from a path the parts that differ from user to user: `upstream_url` for `upstream[].url`.
+fn fold_path(path: &str) -> String {
     path.split('.').filter(|part| !part.starts_with('<')).collect::<Vec<_>>().join("_").replace("[]", "")
 }
 
-/// The variable of a path: `RESPOOL__UPSTREAM__0__URL` for `upstream[].url`.
-fn variable(path: &str) -> String {
+/// Returns the variable of a path: `RESPOOL__UPSTREAM__0__URL` for `upstream[].url`.
+fn variable_of(path: &str) -> String {
     let words = path.replace("[]", ".0").replace(['<', '>'], "").replace('.', "__");
     format!("RESPOOL__{}", words.to_ascii_uppercase())
 }
@@ -99,10 +100,10 @@ mod tests {
             ("RESPOOL_CLIENT_KEYS".to_owned(), "k".to_owned()),
             ("RESPOOL_CONFIG".to_owned(), "f".to_owned()),
         ]);
-        let found = find(&environment, &Table::new());
+        let found = find_misspelt(&environment, &Table::new());
         assert_eq!(found.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["RESPOOL_CLIENT_KEYS"]);
         let name = value(&Place::named("respool.toml:1"), "RESPOOL_CLIENT_KEYS");
         let tree = Table::from([("client_keys_env".to_owned(), name)]);
-        assert_eq!(find(&environment, &tree), []);
+        assert_eq!(find_misspelt(&environment, &tree), []);
     }
 }

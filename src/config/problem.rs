@@ -27,12 +27,12 @@ impl Place {
         &self.0
     }
 
-    /// True for a value that nobody wrote.
+    /// Returns true for a value that is the default.
     pub fn is_default(&self) -> bool {
         self.0 == "default"
     }
 
-    /// True for a flag.
+    /// Returns true for a flag of the command line.
     pub fn is_flag(&self) -> bool {
         self.0.starts_with("--")
     }

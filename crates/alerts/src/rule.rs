@@ -147,7 +147,7 @@ pub(super) struct Signals {
     pub(super) minutes: Minutes,
     pub(super) budgets: Vec<Warning>,
     pub(super) is_state_broken: bool,
-    /// Why nothing can be kept: a database was removed.
+    /// The reason why nothing can be kept, if a database was removed.
     pub(super) removed_database: Option<String>,
     /// Approvals that wait: the id and the agent.
     pub(super) approvals: Vec<(String, String)>,

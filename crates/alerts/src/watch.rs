@@ -265,7 +265,7 @@ impl Alerts {
     }
 }
 
-/// Why nothing can be kept, if the file of a database is gone.
+/// Returns the reason why nothing can be kept, if the file of a database is gone.
 fn removed_database(watched: &Watched) -> Option<String> {
     let runs = watched.agents.store().and_then(|store| store.check_file().err());
     let usage = watched.usage.store().and_then(|store| store.check_file().err());

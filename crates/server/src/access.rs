@@ -371,9 +371,9 @@ impl Access {
         self.ring().has_operators()
     }
 
-    /// True where the key of this name exists and may not use this model or agent.
+    /// Returns true if the key of this name exists and may not use this model or agent.
     pub(super) fn is_refused_to(&self, key: &str, model: &str, is_agent: bool) -> bool {
-        self.ring().named(key).is_some_and(|key| !key.limits.permits(model, is_agent))
+        self.ring().key_named(key).is_some_and(|key| !key.limits.permits(model, is_agent))
     }
 
     /// True when a form was sent by respool's own page.

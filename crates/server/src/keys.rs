@@ -98,8 +98,8 @@ impl KeyRing {
         self.by_client.get(client)
     }
 
-    /// The key of this name.
-    pub(super) fn named(&self, name: &str) -> Option<&Arc<ClientKey>> {
+    /// Returns the key of this name.
+    pub(super) fn key_named(&self, name: &str) -> Option<&Arc<ClientKey>> {
         self.by_digest.values().find(|key| key.name == name)
     }
 

@@ -86,8 +86,8 @@ fn unknown(id: &str, models: &[Value]) -> ApiError {
     ApiError::new(404, ErrorCode::ModelNotFound, message).with_param("model")
 }
 
-/// `/ready`: this process is up, and so is at least one upstream. Requests are relayed without a database too, so one that was removed
-/// is named and does not change the status.
+/// Answers `/ready`: this process is up, and so is at least one upstream. Requests are relayed without a
+/// database too, so one that was removed is named and does not change the status.
 pub(super) async fn ready(State(app): State<App>, headers: HeaderMap) -> Response {
     let mut headers = question_headers(&headers);
     headers.remove(header::AUTHORIZATION);

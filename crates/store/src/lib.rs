@@ -186,7 +186,7 @@ impl Store {
         self.file.path()
     }
 
-    /// Checks that the database's file is still the one that was opened. Where it is not, nothing more is written.
+    /// Checks that the database's file is still the one that was opened. If it is not, writes fail.
     ///
     /// # Errors
     /// When the file was removed or replaced.

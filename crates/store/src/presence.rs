@@ -1,5 +1,5 @@
-//! Notices that the file of an open database was removed or replaced. `SQLite` would go on writing into a file that nobody can
-//! open any more, and report success.
+//! Notices that the file of an open database was removed or replaced. `SQLite` would go on writing into the
+//! unlinked file, which no program can open any more, and report success.
 
 use std::fs::Metadata;
 use std::io;
@@ -17,7 +17,7 @@ pub(super) struct DatabaseFile {
 }
 
 impl DatabaseFile {
-    /// The file at this path, which has just been opened.
+    /// Notes the identity of the file at this path, which has just been opened.
     pub(super) fn opened(path: &Path) -> Self {
         Self { path: path.to_owned(), identity: path.metadata().ok().as_ref().map(identity_of) }
     }

@@ -208,7 +208,7 @@ impl UsageStore {
         self.work(&self.reader, "read", move |connection| of_run(connection, &run)).await
     }
 
-    /// The requests of one run, the oldest first.
+    /// Returns the requests of one run, the oldest first.
     ///
     /// # Errors
     /// When the file cannot be read.

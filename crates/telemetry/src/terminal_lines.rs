@@ -1,5 +1,5 @@
-//! Log lines for a person at a terminal: one short line per request that fits the width, and other events as a sentence with its
-//! values. A log file gets JSON. Called by `init`.
+//! Log lines for a person at a terminal: one short line per request that fits the width, and other events as
+//! a sentence with its values. A log file gets JSON. Called by `init`.
 
 use std::error::Error;
 use std::fmt::{self, Write as _};
@@ -65,7 +65,7 @@ impl TerminalLines {
         }
     }
 
-    /// The outcome, the model, and what a person wants to know of the request, in at most `width` columns together with the time.
+    /// Writes the outcome, the model and the other facts of a request, in at most `width` columns with the time.
     fn request_line(&self, fields: &Fields, width: usize) -> String {
         let (word, colour) = match fields.get("outcome") {
             "ok" => ("ok", GREEN),
@@ -99,11 +99,12 @@ impl TerminalLines {
     }
 }
 
-/// What a request's line says after its outcome, the most important first.
+/// Lists the facts that follow the outcome in a request's line, the most important first.
 fn request_parts(fields: &Fields) -> Vec<String> {
-    let text = |name: &str| fields.find(name).map(|value| one_line(value, usize::MAX));
-    let model = text("model").filter(|model| !model.is_empty()).or_else(|| text("request"));
-    let took = fields.number("total_ms").map(|millis| duration(millis / 1_000.0));
+    let filled = |name: &str| fields.find(name).filter(|value| !value.is_empty());
+    let text = |name: &str| filled(name).map(|value| one_line(value, usize::MAX));
+    let model = text("model").or_else(|| text("request"));
+    let took = fields.number("total_ms").map(|millis| format_duration(millis / 1_000.0));
     let tokens = fields.find("prompt_tokens").zip(fields.find("completion_tokens"));
     let tokens = tokens.map(|(prompt, completion)| format!("{prompt} → {completion} tokens"));
     let calls = fields.find("calls").map(|count| match count {
@@ -112,10 +113,10 @@ fn request_parts(fields: &Fields) -> Vec<String> {
     });
     let named =
         |name: &str, words: &str| text(name).map(|value| format!("{words} {}", value.replace(',', ", ")));
-    let status = fields
-        .find("status")
-        .filter(|_| fields.get("outcome") == "error")
-        .map(|status| format!("HTTP {status}"));
+    // A request that is part of respool's own work has no status.
+    let is_failed = fields.get("outcome") == "error";
+    let status =
+        filled("status").filter(|status| is_failed && *status != "0").map(|status| format!("HTTP {status}"));
     let parts = [
         model,
         took,
@@ -128,11 +129,11 @@ fn request_parts(fields: &Fields) -> Vec<String> {
         named("key", "key"),
         named("upstream", "at"),
     ];
-    parts.into_iter().flatten().filter(|part| !part.is_empty()).collect()
+    parts.into_iter().flatten().collect()
 }
 
-/// Seconds with as many digits as are of use.
-fn duration(seconds: f64) -> String {
+/// Writes seconds with two useful digits.
+fn format_duration(seconds: f64) -> String {
     match seconds {
         0.0..1.0 => format!("{:.0} ms", seconds * 1_000.0),
         1.0..10.0 => format!("{seconds:.1} s"),
@@ -225,12 +226,15 @@ mod tests {
             ("request", "GET /v1/models"),
             ("model", ""),
             ("status", "502"),
+            ("upstream", ""),
             ("outcome", "error"),
             ("error", "no\u{1b}[2J answer\nfrom it"),
             ("total_ms", "61000"),
         ]);
         let line = PLAIN.request_line(&failed, 200);
         assert_eq!(line, "error       GET /v1/models  1m 1s  HTTP 502  no\\u{1b}[2J answer from it");
+        let own = fields(&[("model", "m"), ("status", "0"), ("outcome", "error")]);
+        assert_eq!(PLAIN.request_line(&own, 200), "error       m");
     }
 
     #[test]

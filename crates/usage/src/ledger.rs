@@ -276,7 +276,7 @@ impl Ledger {
         is_known.then(|| sums.iter().map(cost).sum())
     }
 
-    /// The model calls of a run, and the request that began it, the oldest first.
+    /// Returns the model calls of a run and the request that began it, the oldest first.
     ///
     /// # Errors
     /// When the store cannot be read.

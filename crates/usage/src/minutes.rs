@@ -54,7 +54,8 @@ impl Ended {
             failed: failed && !is_own_fault,
             asked_again: !row.recovery.is_empty(),
             loop_stopped: !row.loop_stopped.is_empty(),
-            overflowed: (row.error_code == ErrorCode::ContextLengthExceeded.as_str()).then(|| identity(row)),
+            overflowed: (row.error_code == ErrorCode::ContextLengthExceeded.as_str())
+                .then(|| identity_of(row)),
             waited: millis(row.waited),
             first_byte: row.first_byte.map(millis),
             error: failed.then(|| (row.upstream.clone(), row.error_code.clone())),
@@ -62,8 +63,8 @@ impl Ended {
     }
 }
 
-/// A number for a request. Those of one run have the same: the agent's own request and the model calls that it led to.
-fn identity(row: &UsageRow) -> u64 {
+/// Returns a number for a request. The agent's own request and the model calls of its run have the same.
+fn identity_of(row: &UsageRow) -> u64 {
     let mut hasher = DefaultHasher::new();
     if row.run.is_empty() {
         (row.at, &row.id).hash(&mut hasher);

@@ -88,22 +88,22 @@ impl Manager {
         }
     }
 
-    /// The files that make it a service: the unit, and the link by which it starts at login.
-    pub(super) fn files(self, unit: &Path) -> Vec<PathBuf> {
+    /// Lists the files that make it a service: the unit, and the link by which it starts at login.
+    pub(super) fn service_files(self, unit: &Path) -> Vec<PathBuf> {
         let folder = unit.parent().unwrap_or(Path::new("."));
         let link = (self == Self::Systemd).then(|| folder.join("default.target.wants/respool.service"));
         std::iter::once(unit.to_owned()).chain(link).collect()
     }
 
-    /// How a person stops a service that respool cannot reach.
-    pub(super) fn stop_by_hand(self) -> &'static str {
+    /// Says how a person stops a service that respool cannot reach.
+    pub(super) fn describe_manual_stop(self) -> &'static str {
         match self {
             Self::Systemd => "stop it with `systemctl --user stop respool.service` in a login session",
             Self::Launchd => "log out and in again",
         }
     }
 
-    /// To be called once the files are gone.
+    /// Makes the manager forget the unit, once its files are gone.
     pub(super) fn forget(self) {
         if self == Self::Systemd {
             let _ = output("systemctl", &["--user", "daemon-reload"]);

@@ -160,8 +160,8 @@ fn uninstall(manager: Manager, paths: &Paths) -> Result<(), Failure> {
         return Ok(());
     }
     let stopped = manager.stop(&paths.unit);
-    for file in manager.files(&paths.unit) {
-        remove(&file)?;
+    for file in manager.service_files(&paths.unit) {
+        remove_file(&file)?;
     }
     let stay = format!(
         "Configuration, state and {} stay; delete them if you no longer need them.",
@@ -177,14 +177,14 @@ fn uninstall(manager: Manager, paths: &Paths) -> Result<(), Failure> {
         Err(why) => Err(format!(
             "{} is removed, so the service does not start again, but it could not be stopped: {why}. If it is running, {}. {stay}",
             paths.unit.display(),
-            manager.stop_by_hand()
+            manager.describe_manual_stop()
         )
         .into()),
     }
 }
 
 /// Removes a file that may be gone already.
-fn remove(file: &Path) -> Result<(), String> {
+fn remove_file(file: &Path) -> Result<(), String> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(format!("{} cannot be removed: {error}", file.display()))

@@ -52,7 +52,7 @@ pub(super) fn short(count: u64) -> String {
     }
 }
 
-/// A text in whose backticks names and values stand, which a page shows as code.
+/// Shows the parts of a text between backticks as code.
 pub(super) fn with_code(text: &str) -> Markup {
     let is_paired = text.matches('`').count().is_multiple_of(2);
     if !is_paired {

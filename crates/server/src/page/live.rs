@@ -1,4 +1,5 @@
-//! The parts of the first page that are kept live: the day in numbers, what runs now, the upstreams and the last problems.
+//! The parts of the first page that are kept live: the day in numbers, the running requests, the upstreams
+//! and the last problems.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,7 +21,8 @@ use super::{App, format, guarded, layout, now, overview, viewer};
 const EVERY: Duration = Duration::from_secs(1);
 /// The time between two reports on the day, each of which reads the database.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
-/// How long one stream lasts; the browser then asks again. A server that stops would else wait for every open page.
+/// How long one stream lasts; the browser then asks again. Otherwise a server that stops would wait for every
+/// open page.
 const LASTS: Duration = Duration::from_secs(15);
 /// How many requests are shown.
 const MOST: usize = 200;
@@ -53,7 +55,7 @@ pub(super) async fn live(State(app): State<App>, headers: HeaderMap) -> Response
     guarded(response)
 }
 
-/// An event for each part that is not the same as the one that was sent last.
+/// Writes an event for each part that differs from the one that was sent last.
 fn changed_events(sent: &mut BTreeMap<&'static str, String>, parts: [LivePart; 4]) -> String {
     let mut events = String::new();
     for LivePart { name, markup } in parts {
@@ -73,7 +75,7 @@ pub(super) struct LivePart {
 }
 
 impl LivePart {
-    /// The element that the script fills.
+    /// Returns the element that the script fills.
     pub(super) fn element(&self) -> Markup {
         html! { div data-live=(self.name) { (self.markup) } }
     }

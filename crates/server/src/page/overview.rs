@@ -38,14 +38,14 @@ pub(super) async fn overview(State(app): State<App>, headers: HeaderMap) -> Resp
     page(StatusCode::OK, markup(&viewer, &main))
 }
 
-/// What was used today.
+/// Reports the usage of this UTC day.
 pub(super) async fn today(app: &App) -> Report {
     let now = now();
     let query = UsageQuery { since: now - now % 86_400_000, until: u64::MAX, by: Vec::new(), key: None };
     app.usage.report(query).await.unwrap_or_default()
 }
 
-/// The parts that are kept live.
+/// Writes the parts that are kept live.
 pub(super) fn live_parts(app: &App, today: &Report, now: u64) -> [LivePart; 4] {
     [
         LivePart { name: "tiles", markup: tiles(app, today) },
@@ -156,7 +156,7 @@ fn one(app: &App, problem: &Problem, now: u64) -> Markup {
     }
 }
 
-/// What to do about a problem.
+/// Says what to do about a problem.
 fn todo(app: &App, problem: &Problem) -> Cow<'static, str> {
     let is_model_missing = ErrorCode::from_name(&problem.code) == Some(ErrorCode::ModelNotFound);
     if is_model_missing

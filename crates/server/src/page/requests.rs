@@ -61,8 +61,8 @@ const HEADS: [(&str, bool); 9] = [
     ("Duration", true),
 ];
 
-/// The requests to the model of one run.
-pub(super) fn of_run(rows: &[StoredUsage]) -> Markup {
+/// Shows the requests of one run.
+pub(super) fn table_of_run(rows: &[StoredUsage]) -> Markup {
     html! {
         @if !rows.is_empty() {
             h2 { "Requests" }

@@ -100,7 +100,7 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, headers:
             @if let Some(code) = body["failure"]["code"].as_str() { dt { "Failed" } dd { @if !code.is_empty() { code { (code) } " " } (format::with_code(remedy::remedy(code))) } }
         }
         (steps(&body))
-        (requests::of_run(&requests))
+        (requests::table_of_run(&requests))
         @if !app.recording.content { p class="dim" { "Message text is shown only with " code { "[log] content = true" } "." } }
         @else if let Some(answer) = body["answer"].as_str() { h2 { "Answer" } pre { (answer) } }
     };
@@ -111,7 +111,7 @@ fn number(value: &Value) -> String {
     format::count(value.as_u64().unwrap_or_default())
 }
 
-/// What stands in the place of the steps.
+/// Says why there are no steps.
 fn no_steps(body: &Value) -> &'static str {
     if body["failure"].is_null() {
         "No model call has finished yet."

@@ -54,7 +54,7 @@ pub(in crate::cli::setup) struct Edited {
 }
 
 impl Edited {
-    /// The provider that points at respool.
+    /// Returns the name of the provider that points at respool.
     pub(in crate::cli::setup) fn provider(&self) -> &str {
         self.primary.split_once('/').map_or(self.primary.as_str(), |(provider, _)| provider)
     }
@@ -217,7 +217,7 @@ struct OwnSettings<'a> {
     value: &'a Value,
 }
 
-/// The settings of single agents: a list in current versions, entries by name in others.
+/// Lists the settings of single agents: `agents.list`, or `agents.entries` by name.
 fn agents_of(config: &Value) -> Vec<OwnSettings<'_>> {
     let agents = &config["agents"];
     let entries = agents["entries"].as_object().into_iter().flatten();

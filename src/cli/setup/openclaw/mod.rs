@@ -101,7 +101,7 @@ pub(super) fn can_read(text: &str) -> bool {
     edit::can_read(text)
 }
 
-/// The models that the model server serves, or those that respool listed if no server was given.
+/// Returns the models of the model server, or those that respool listed if no server was given.
 async fn models(listed: Result<Vec<Value>, AskError>, upstream: Option<&str>) -> Result<Vec<Model>, Failure> {
     let list = match (listed, upstream) {
         // A file with a wrong key would be useless.
