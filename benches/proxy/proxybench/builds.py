@@ -21,8 +21,7 @@ SETTINGS = {
     'package."*".debug': "false",
     "package.tiktoken.opt-level": "2",
 }
-"""The profile of every build, whatever the commit's own profiles are: the gate judges code, not compiler settings. Each module is
-compiled on its own (`incremental`), so a change in one module does not change what is inlined in another."""
+"""The profile of every build, whatever the commit's own profiles are: the gate judges code, not compiler settings."""
 
 
 class CannotMeasure(Exception):
