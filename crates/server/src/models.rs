@@ -1,5 +1,6 @@
 //! `/v1/models`, `/v1/models/{id}` (which vLLM lacks) and `/ready`.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -153,11 +154,11 @@ impl Models {
 async fn models(app: &App, headers: &HeaderMap) -> Models {
     let several = app.relay.upstreams().nth(1).is_some();
     let asked = join_all(app.relay.upstreams().map(|upstream| of(upstream, headers, several))).await;
-    let mut found: Vec<Value> = Vec::new();
+    let (mut found, mut seen) = (Vec::<Value>::new(), HashSet::new());
     let mut failed = None;
     for answer in asked {
         match answer {
-            Ok(models) => models.into_iter().for_each(|model| add(&mut found, model)),
+            Ok(models) => found.extend(models.into_iter().filter(|model| seen.insert(model["id"].clone()))),
             Err(error) => failed = Some(error),
         }
     }
@@ -171,12 +172,6 @@ async fn models(app: &App, headers: &HeaderMap) -> Models {
         found.extend(experts.models().iter().map(|(name, model)| of_agent(name, model)));
     }
     Models { found, failed }
-}
-
-fn add(found: &mut Vec<Value>, model: Value) {
-    if found.iter().all(|known| known["id"] != model["id"]) {
-        found.push(model);
-    }
 }
 
 /// The models of one upstream; of one of several only those for which it is asked.
