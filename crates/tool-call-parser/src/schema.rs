@@ -51,7 +51,7 @@ pub(crate) fn properties(schema: &Value) -> Option<&Map<String, Value>> {
 }
 
 /// The names in `required`.
-pub(crate) fn required(schema: &Value) -> impl Iterator<Item = &str> {
+pub(crate) fn required_names(schema: &Value) -> impl Iterator<Item = &str> {
     schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn accepts(value: &Value, schema: &Value, root: &Value) -> bool {
     problems(value, schema, root).is_empty()
 }
 
-/// What is wrong with `value`, each with the place it is at.
+/// Returns the violations of `value`, each with the place it is at.
 pub(crate) fn problems(value: &Value, schema: &Value, root: &Value) -> Vec<String> {
     let mut check = Check { root, problems: Vec::new() };
     check.value(value, schema, "", 0);
@@ -156,7 +156,7 @@ impl Check<'_> {
     }
 
     fn object(&mut self, object: &Map<String, Value>, schema: &Value, path: &str, depth: usize) {
-        for name in required(schema).filter(|name| !object.contains_key(*name)) {
+        for name in required_names(schema).filter(|name| !object.contains_key(*name)) {
             self.add(path, format_args!("`{name}` is missing"));
         }
         let declared = properties(schema);

@@ -26,9 +26,9 @@ pub(crate) enum Settled {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ready {
     pub(crate) call: ToolCall,
-    /// What was repaired.
+    /// The repairs.
     pub(crate) repairs: Repairs,
-    /// What its arguments say, by which calls are compared: their value, or their text where a number would be rounded.
+    /// The meaning of its arguments, by which calls are compared: their value, or their text where a number would be rounded.
     pub(crate) meaning: Value,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn settle(call: &RawCall, tools: &Tools) -> Settled {
     };
     let (fitted, verbatim) = fit(value, verbatim, rules, &mut repairs);
     let missing =
-        |object: &Map<String, Value>| schema::required(rules).any(|name| !object.contains_key(name));
+        |object: &Map<String, Value>| schema::required_names(rules).any(|name| !object.contains_key(name));
     if fitted.as_object().is_none_or(missing) {
         return Settled::Refused(Dropped::MissingRequired);
     }
@@ -91,7 +91,7 @@ fn leaving(mut ready: Ready, resolved: &Resolved<'_>) -> Ready {
 /// The arguments as an object, and their own text when that was valid as it stood.
 fn read(call: &RawCall, rules: &Value, repairs: &mut Repairs) -> Result<(Value, Option<String>), Dropped> {
     let (value, text) = match &call.arguments {
-        Args::Value(value) => (typed(value.clone(), call, rules)?, None),
+        Args::Value(value) => (with_types(value.clone(), call, rules)?, None),
         Args::Text(text) => from_text(text, rules, repairs)?,
     };
     match value {
@@ -109,7 +109,7 @@ fn read(call: &RawCall, rules: &Value, repairs: &mut Repairs) -> Result<(Value, 
 }
 
 /// Gives texts that stood in no quotes the type that the schema asks for.
-fn typed(mut value: Value, call: &RawCall, rules: &Value) -> Result<Value, Dropped> {
+fn with_types(mut value: Value, call: &RawCall, rules: &Value) -> Result<Value, Dropped> {
     let Value::Object(fields) = &mut value else { return Ok(value) };
     let declared = schema::properties(schema::resolve(rules, rules));
     for (key, delimited) in &call.unquoted {
@@ -133,7 +133,7 @@ fn from_text(text: &str, rules: &Value, repairs: &mut Repairs) -> Result<(Value,
     match serde_json::from_str(trimmed) {
         Ok(Value::String(inner)) => from_inner(inner, rules, repairs),
         Ok(value) => Ok((value, Some(trimmed.to_owned()))),
-        Err(_) => repaired(text, rules, repairs),
+        Err(_) => read_repaired(text, rules, repairs),
     }
 }
 
@@ -150,9 +150,13 @@ fn from_inner(
     Ok((Value::String(inner), None))
 }
 
-fn repaired(text: &str, rules: &Value, repairs: &mut Repairs) -> Result<(Value, Option<String>), Dropped> {
+fn read_repaired(
+    text: &str,
+    rules: &Value,
+    repairs: &mut Repairs,
+) -> Result<(Value, Option<String>), Dropped> {
     let trimmed = text.trim();
-    let body = unfenced(trimmed);
+    let body = without_fence(trimmed);
     if body.len() != trimmed.len() {
         repairs.insert(Repair::Fence);
     }
@@ -166,7 +170,7 @@ fn repaired(text: &str, rules: &Value, repairs: &mut Repairs) -> Result<(Value, 
         }
         Err(Unreadable::Truncated) => Err(Dropped::Truncated),
         _ if body.starts_with(['{', '[']) => Err(Dropped::Unreadable),
-        _ => match unquoted::keyed(body, rules) {
+        _ => match unquoted::read_keyed(body, rules) {
             Some(fields) => {
                 repairs.insert(Repair::KeyedText);
                 Ok((Value::Object(fields), None))
@@ -178,7 +182,7 @@ fn repaired(text: &str, rules: &Value, repairs: &mut Repairs) -> Result<(Value, 
 }
 
 /// The inside of a Markdown fence that is the whole text, and the text itself otherwise.
-pub(crate) fn unfenced(text: &str) -> &str {
+pub(crate) fn without_fence(text: &str) -> &str {
     let inside = text.strip_prefix("```").and_then(|rest| rest.split_once('\n')).map(|(_, body)| body);
     inside.map_or(text, |body| body.trim_end().trim_end_matches('`').trim())
 }
