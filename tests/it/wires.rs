@@ -147,8 +147,9 @@ fn captured(path: &Path) -> Option<Reply> {
     let json = &reply[reply.find("{\"id\"")?..=reply.rfind('}')?];
     let completion = Completion::parse(json, &[]).ok()?;
     let rules = ReplyRules {
-        tools: Arc::new(Tools::from_json(&request["tools"].to_string()).unwrap()),
-        options: Options::default(),
+        tools: Arc::new(Tools::from_json(&request["tools"].to_string()).unwrap_or_default()),
+        options: Options::for_whole_reply(),
+        response_template: None,
         token_limit: request["max_tokens"].as_u64(),
     };
     let mut reply = interpret(completion, &rules, &mut ids());

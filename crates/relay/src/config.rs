@@ -1,10 +1,16 @@
 //! How replies are asked for and spooled out: the top-level modes, `[models."ID"]`, `[recovery]` and `[context]`.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
+use ::translate::ResponseTemplate;
+use ::wire::units::{duration, words};
+use ::upstream::OwnWire;
 use tool_call_parser::PreferredDialects;
 use upstream::OwnWire;
 use wire::units::duration;
@@ -123,6 +129,11 @@ impl RelayConfig {
         self.chain(id).find_map(|id| self.models.get(id)?.wires.as_deref())
     }
 
+    /// The description of the marks in this model's replies.
+    pub fn response_template(&self, id: &str) -> Option<Arc<ResponseTemplate>> {
+        self.chain(id).find_map(|id| self.models.get(id)?.response_template.clone())
+    }
+
     /// The ids that have a target: the names to list beside those that the upstreams serve.
     pub fn aliases(&self) -> impl Iterator<Item = &str> {
         self.models.iter().filter(|(_, model)| model.target.is_some()).map(|(id, _)| id.as_str())
@@ -158,6 +169,20 @@ pub struct ModelConfig {
     pub dialects: Option<Vec<String>>,
     /// The APIs that its server answers itself.
     pub wires: Option<Vec<OwnWire>>,
+    /// The marks of its replies, as Hugging Face describes them.
+    #[serde(deserialize_with = "read_template")]
+    pub response_template: Option<Arc<ResponseTemplate>>,
+}
+
+/// Reads a template, or loads the file that holds it.
+fn read_template<'de, D: Deserializer<'de>>(template: D) -> Result<Option<Arc<ResponseTemplate>>, D::Error> {
+    let given = String::deserialize(template)?;
+    if given.trim_start().starts_with('{') {
+        return ResponseTemplate::parse(&given).map(|read| Some(Arc::new(read))).map_err(D::Error::custom);
+    }
+    let failed = |why: &dyn fmt::Display| D::Error::custom(format!("{given}: {why}"));
+    let text = std::fs::read_to_string(&given).map_err(|error| failed(&error))?;
+    ResponseTemplate::parse(&text).map(|read| Some(Arc::new(read))).map_err(|error| failed(&error))
 }
 
 /// `[recovery]`.
@@ -229,5 +254,24 @@ mod tests {
         let relay = RelayConfig { models: models.into(), ..RelayConfig::default() };
         assert_eq!(relay.modes("fast").dialects, PreferredDialects::from_dialect_names(["mistral"]));
         assert!(relay.modes("other").dialects.is_empty());
+    }
+
+    #[test]
+    fn a_response_template_is_loaded_from_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("template.json");
+        let load = || {
+            let model = serde_json::json!({ "response_template": &path });
+            serde_json::from_value::<ModelConfig>(model)
+        };
+        let error = load().unwrap_err().to_string();
+        assert!(error.contains("template.json: ") && error.contains("No such file"), "{error}");
+        std::fs::write(&path, r#"{"fields": {}}"#).unwrap();
+        let error = load().unwrap_err().to_string();
+        assert!(error.contains("template.json: the response template cannot be used"), "{error}");
+        std::fs::write(&path, r#"{"fields": {"content": {}}}"#).unwrap();
+        let models = [("house".to_owned(), load().unwrap()), ("fast".to_owned(), model(Some("house"), None))];
+        let relay = RelayConfig { models: models.into(), ..RelayConfig::default() };
+        assert!(relay.response_template("fast").is_some() && relay.response_template("other").is_none());
     }
 }

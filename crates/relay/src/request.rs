@@ -233,7 +233,9 @@ impl Relay {
         let tools = self.recent.declared_tools(&request, recent.as_deref());
         // Before anything is edited.
         self.recent.keep(body, &request, recent.as_ref(), &tools, now);
-        let (rules, taken_ids) = (ReplyRules::of(&request, tools, prior), Arc::new(used_ids(&request)));
+        let response_template = self.config.response_template(&facts.model);
+        let rules = ReplyRules { response_template, ..ReplyRules::of(&request, tools, prior) };
+        let taken_ids = Arc::new(used_ids(&request));
         let (is_free, has_tools) = (Situation::is_free(&request), request.tools().is_some());
         let has_stop = request.object.get("stop").is_some();
         let form = Form {

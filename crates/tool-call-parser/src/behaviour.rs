@@ -1,4 +1,4 @@
-//! What the engine does with text that no report covers yet, family by family. `check` runs each text whole and char by
+//! The engine's handling of text that no report covers yet, family by family. `check` runs each text whole and char by
 //! char: the calls (`name{json}`, joined by `;`) and the content must be the same.
 
 use std::sync::Arc;

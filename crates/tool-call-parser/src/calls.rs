@@ -25,7 +25,7 @@ pub(crate) struct RawCall {
     pub(crate) arguments: Args,
     /// Arguments whose text stood in no quotes: their schema says what it means.
     pub(crate) unquoted: BTreeMap<String, Delimited>,
-    /// What reading it has repaired so far.
+    /// The repairs that reading it has made.
     pub(crate) repairs: Repairs,
 }
 
@@ -61,7 +61,7 @@ impl RawCall {
     }
 
     /// A call whose arguments were written one by one, their texts without quotes.
-    pub(crate) fn unquoted(name: &str, fields: Map<String, Value>, delimited: Delimited) -> Self {
+    pub(crate) fn from_unquoted(name: &str, fields: Map<String, Value>, delimited: Delimited) -> Self {
         let texts = fields.iter().filter(|(_, value)| value.is_string());
         let unquoted = texts.map(|(key, _)| (key.clone(), delimited)).collect();
         Self { unquoted, ..Self::fields(name, fields) }
@@ -98,7 +98,7 @@ const SHAPES: [(&str, &[&str]); 7] = [
     ("action", &["action_input"]),
 ];
 
-/// Keys that may stand beside a bare call's name and arguments.
+/// Keys that a bare call may have in addition to its name and arguments.
 const COMPANIONS: [&str; 9] =
     ["id", "type", "call_id", "tool_call_id", "index", "thought", "thoughts", "reasoning", "explanation"];
 
@@ -172,14 +172,14 @@ fn from_object(
             return found;
         }
     }
-    match named(object, trust, tools) {
+    match read_named(object, trust, tools) {
         Some(call) => calls.push(RawCall { id, ..call }),
         None => return false,
     }
     true
 }
 
-fn named(mut object: Map<String, Value>, trust: Trust, tools: &Tools) -> Option<RawCall> {
+fn read_named(mut object: Map<String, Value>, trust: Trust, tools: &Tools) -> Option<RawCall> {
     for (name_key, argument_keys) in SHAPES {
         let Some(Value::String(name)) = object.get(name_key) else { continue };
         let name = name.clone();
@@ -196,7 +196,7 @@ fn named(mut object: Map<String, Value>, trust: Trust, tools: &Tools) -> Option<
             return flat(&name, object, tools);
         }
     }
-    keyed(object, trust, tools)
+    read_keyed(object, trust, tools)
 }
 
 fn with(name: &str, arguments: Value) -> RawCall {
@@ -244,7 +244,7 @@ fn flat(name: &str, mut rest: Map<String, Value>, tools: &Tools) -> Option<RawCa
 }
 
 /// `{"read": {"path": "a"}}`: the name is the key.
-fn keyed(object: Map<String, Value>, trust: Trust, tools: &Tools) -> Option<RawCall> {
+fn read_keyed(object: Map<String, Value>, trust: Trust, tools: &Tools) -> Option<RawCall> {
     let (name, value) = object.into_iter().next().filter(|_| trust == Trust::Marked)?;
     let object = matches!(value, Value::Object(_)) && tools.resolve(&name).is_some();
     object.then(|| with(&name, value))

@@ -76,7 +76,7 @@ impl Case {
         out.into_iter().collect()
     }
 
-    /// What is wrong with the turn, if anything.
+    /// The problem of the turn, if it has one.
     fn judge(&self, turn: &Parsed) -> Option<String> {
         let calls: Vec<(&str, Value)> = turn
             .calls

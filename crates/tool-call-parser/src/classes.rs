@@ -67,7 +67,7 @@ fn dropped(turn: &Parsed) -> Vec<Dropped> {
     why.collect()
 }
 
-/// A row of a dialect that nobody has written yet, with a first byte that no other mark has.
+/// A row of an invented dialect, with a first byte that no other mark has.
 static NEW: Dialect = Dialect {
     name: "new",
     models: "None.",
@@ -76,7 +76,7 @@ static NEW: Dialect = Dialect {
     example: "",
     opens: Opens::Anywhere(&["@@call "]),
     read: |view| match view.body().find("@@") {
-        None => view.unfinished(super::dialects::Wait::Any),
+        None => view.wait_or_reject(super::dialects::Wait::Any),
         Some(length) => {
             let call = RawCall::text("read", &view.body()[..length]);
             Step::Read(Found::Calls { calls: vec![call], firm: true }, view.mark + length + 2)
@@ -136,7 +136,7 @@ fn every_example_is_read_by_its_own_row_whatever_is_expected() {
     }
 }
 
-/// Whatever two rows claim the same bytes: a form that one of them writes gives its calls, whichever is expected.
+/// Whatever two rows claim the same bytes: a form that one of them writes gives its calls with any of them expected.
 #[test]
 fn every_written_form_gives_its_calls_whatever_is_expected() {
     let arguments = Map::from_iter([("path".to_owned(), Value::from("a b"))]);

@@ -9,9 +9,7 @@ use serde_json::{Map, Number, Value};
 use super::aliases;
 use super::lenient_json;
 use super::repairs::{Repair, Repairs};
-use super::schema::{
-    Document, accepts, branches, is_type, properties, required, resolve, same, types, weight,
-};
+use super::schema::{accepts, branches, is_type, properties, required_names, resolve, same, types};
 
 /// Keys that models wrap the arguments in.
 const WRAPPERS: [&str; 6] = ["parameters", "arguments", "args", "input", "params", "kwargs"];
@@ -59,7 +57,7 @@ fn unwrap(value: Value, schema: &Value, repairs: &mut Repairs) -> Value {
 /// The one property that a bare value can only have been meant for: the only required one, and a string.
 pub(crate) fn sole_string(schema: &Value) -> Option<&str> {
     let schema = resolve(schema, schema);
-    let mut names = required(schema);
+    let mut names = required_names(schema);
     let name = names.next().filter(|_| names.next().is_none())?;
     let rule = resolve(properties(schema)?.get(name)?, schema);
     types(rule).contains(&"string").then_some(name)
@@ -139,7 +137,7 @@ impl Coercion<'_> {
     fn object(&mut self, object: Map<String, Value>, schema: &Value, depth: usize) -> Map<String, Value> {
         let Some(declared) = properties(schema) else { return object };
         let mut fitted = Map::new();
-        let must: Vec<&str> = required(schema).collect();
+        let must: Vec<&str> = required_names(schema).collect();
         for (name, value) in self.renamed(object, declared, &must) {
             let rule = declared.get(&name).or_else(|| schema.get("additionalProperties"));
             let value = match rule {
@@ -275,8 +273,8 @@ pub(crate) fn to_type(value: &Value, name: &str) -> Option<Value> {
             _ => None,
         },
         ("null", Value::String(text)) => lenient_json::literal(text.trim()).filter(Value::is_null),
-        ("object", Value::String(text)) => structured(text).filter(Value::is_object),
-        ("array", Value::String(text)) => structured(text).filter(Value::is_array),
+        ("object", Value::String(text)) => read_structured(text).filter(Value::is_object),
+        ("array", Value::String(text)) => read_structured(text).filter(Value::is_array),
         _ => None,
     }
 }
@@ -298,9 +296,9 @@ fn boolean(text: &str) -> Option<Value> {
     }
 }
 
-/// An object or array that a string holds as JSON, as a Python literal, or as JSON with its quotes escaped once more, and
+/// An object or array that a string holds as JSON, as a Python literal, or as JSON with its quotes escaped twice, and
 /// nothing else.
-fn structured(text: &str) -> Option<Value> {
+fn read_structured(text: &str) -> Option<Value> {
     let escaped = || serde_json::from_str::<String>(&format!("\"{}\"", text.trim())).ok();
     whole(text).or_else(|| whole(&escaped().filter(|_| text.contains("\\\""))?))
 }

@@ -1,4 +1,4 @@
-//! Integers beyond 64 bits keep their digits when arguments are written anew.
+//! Integers beyond 64 bits keep their digits when arguments are written again.
 //!
 //! `serde_json` holds such a number as the nearest float. Its `arbitrary_precision` would keep the digits, but for the whole
 //! binary, and there `1.0` and `1.00` would differ. So the digits are taken from the text the model wrote and put back
@@ -64,7 +64,7 @@ fn in_string(before: &str) -> bool {
     inside
 }
 
-/// Puts digits back into what was written anew, in order; what was put back is taken from the list.
+/// Puts digits back into rewritten arguments, in order, and takes them from the list.
 pub(crate) fn restore(written: &str, integers: &mut Vec<BigInteger<'_>>) -> String {
     let mut restored = String::new();
     let mut rest = written;

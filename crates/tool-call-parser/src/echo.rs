@@ -5,12 +5,56 @@
 use serde_json::Value;
 
 use super::Field;
+use super::dialects::earliest;
 use super::json_span::{JsonSpan, Span, Style};
 use super::ledger::Ledger;
+use super::scanner::partial_suffix;
 use crate::event::Dropped;
 
 /// Longer objects are passed on.
 const MAX_HELD: usize = 1 << 20;
+
+/// Marks that begin calls and that no reasoning has by chance: the text from them on may be a call at the end of the reply.
+const CALL_MARKS: &[&str] = &[
+    "<|open|>tools<|sep|>",
+    "<|open|>call tool=",
+    "<|tool_calls_section_begin|>",
+    "<|tool_call_begin|>",
+    "<｜tool▁calls▁begin｜>",
+];
+
+/// The end of the reasoning, while it may be a call that a server left there.
+#[derive(Debug, Default)]
+pub(crate) struct ReasoningTail {
+    text: String,
+    begins_call: bool,
+}
+
+impl ReasoningTail {
+    /// Takes the next piece, and returns the text that is surely reasoning.
+    pub(crate) fn push(&mut self, delta: &str) -> String {
+        self.text.push_str(delta);
+        if self.begins_call {
+            return if self.text.len() > MAX_HELD { self.take() } else { String::new() };
+        }
+        let found = earliest(&self.text, CALL_MARKS).map(|(at, _)| at);
+        self.begins_call = found.is_some();
+        let end = found.unwrap_or_else(|| self.text.len() - partial_suffix(&self.text, CALL_MARKS));
+        self.text.drain(..end).collect()
+    }
+
+    /// Takes the text that was held back.
+    pub(crate) fn take(&mut self) -> String {
+        self.begins_call = false;
+        std::mem::take(&mut self.text)
+    }
+}
+
+/// Takes a mark that opens a group of calls from the end of a text.
+pub(crate) fn without_call_mark(text: &str) -> &str {
+    let end = text.trim_end();
+    CALL_MARKS.iter().find_map(|mark| end.strip_suffix(mark)).unwrap_or(text)
+}
 
 /// The reasoning's filter.
 #[derive(Debug, Default)]
@@ -54,7 +98,7 @@ impl Echo {
             self.span = None;
             let object = serde_json::from_str::<Value>(&self.held[..end]).ok();
             if object.is_some_and(|object| ledger.native().contains(&object)) {
-                ledger.dropped("", Dropped::Duplicate);
+                ledger.note_dropped("", Dropped::Duplicate);
             } else {
                 ledger.text(Field::Reasoning, &self.held[..end]);
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::calls::{Args, RawCall};
 use super::dialects::{fuzzy, glm, xml_arguments};
-use super::echo::Echo;
+use super::echo::{Echo, ReasoningTail, without_call_mark};
 use super::ledger::Ledger;
 use super::repairs::Repair;
 use super::scanner::{Io, Scanner};
@@ -27,7 +27,7 @@ pub enum Field {
     Reasoning,
 }
 
-/// A call the upstream's own parser extracted, as it came.
+/// A call that the upstream's own parser extracted, unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NativeCall {
     /// `tool_calls[].id`.
@@ -38,7 +38,7 @@ pub struct NativeCall {
     pub arguments: String,
 }
 
-/// What the request allows.
+/// The request's rules for its reply.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one independent field of the request")]
 pub struct Options {
@@ -116,6 +116,7 @@ pub struct Engine {
     ledger: Ledger,
     content: Scanner,
     reasoning: Echo,
+    reasoning_tail: ReasoningTail,
     /// The last native call, if it may lack its end: it waits for the next one, or for how the reply ended.
     unsure: Option<(RawCall, Settled)>,
 }
@@ -131,6 +132,7 @@ impl Engine {
             ledger: Ledger::new(options),
             content: Scanner::new(false),
             reasoning,
+            reasoning_tail: ReasoningTail::default(),
             unsure: None,
         }
     }
@@ -145,8 +147,12 @@ impl Engine {
     /// Takes the next piece of text and appends to `out` what has become certain.
     pub fn push<E: From<Event>>(&mut self, field: Field, delta: &str, out: &mut Vec<E>) {
         match field {
-            Field::Reasoning => self.reasoning.push(delta, &mut self.ledger),
+            Field::Reasoning => {
+                let reasoning = self.reasoning_tail.push(delta);
+                self.reasoning.push(&reasoning, &mut self.ledger);
+            }
             Field::Content => {
+                self.release_reasoning();
                 let mut io = Io {
                     tools: &self.tools,
                     steps: &self.steps,
@@ -166,6 +172,7 @@ impl Engine {
             Some((name, fields)) => RawCall { id: call.id, ..RawCall::fields(&name, fields) },
             None => RawCall { id: call.id, ..RawCall::text(&call.name, &call.arguments) },
         };
+        self.release_reasoning();
         self.settle_unsure(false);
         let (raw, settled) = self.settle_native(raw);
         self.ledger.expect_copies(&raw, &settled);
@@ -175,6 +182,12 @@ impl Engine {
             self.ledger.native_call(&raw, settled);
         }
         self.ledger.drain(out);
+    }
+
+    /// Something follows the reasoning, so a call in it was only considered.
+    fn release_reasoning(&mut self) {
+        let tail = self.reasoning_tail.take();
+        self.reasoning.push(&tail, &mut self.ledger);
     }
 
     /// Settles a native call. Its arguments may be XML that the server did not read.
@@ -212,7 +225,7 @@ impl Engine {
 
     fn settle_unsure(&mut self, cut: bool) {
         match self.unsure.take() {
-            Some((raw, _)) if cut => self.ledger.dropped(&raw.name, Dropped::Truncated),
+            Some((raw, _)) if cut => self.ledger.note_dropped(&raw.name, Dropped::Truncated),
             Some((raw, Settled::Refused(Dropped::Truncated))) => {
                 self.ledger.native_call(&raw, Settled::Refused(Dropped::Unclosed));
             }
@@ -235,7 +248,8 @@ impl Engine {
 
     /// A turn that has neither text nor a call may have its call in the reasoning.
     fn search_reasoning(&mut self, end: End) {
-        let reasoning = self.ledger.take_reasoning();
+        let mut tail = self.reasoning_tail.take();
+        let reasoning = self.ledger.take_reasoning() + &tail;
         if self.options.calls_wanted && self.ledger.is_blank() {
             let mut io = Io {
                 tools: &self.tools,
@@ -246,7 +260,13 @@ impl Engine {
             let mut scanner = Scanner::new(true);
             scanner.push(&reasoning, &mut io);
             scanner.finish(end.cut, &mut io);
+            let calls = scanner.calls_from().map_or(0, |from| reasoning.len() - from);
+            if calls > 0 {
+                tail.truncate(tail.len().saturating_sub(calls));
+                tail.truncate(without_call_mark(&tail).len());
+            }
         }
+        self.ledger.text(Field::Reasoning, &tail);
         let guesses = self.options.fuzzy && self.options.calls_wanted && !end.cut;
         if guesses && self.ledger.is_without_calls() {
             self.guess(&reasoning);

@@ -1,4 +1,4 @@
-//! What a reply turned out to be: events as they become certain, or all of them together.
+//! The content of a reply: events as they become certain, or all of them together.
 //!
 //! Plain data: no serde, no I/O. Produced by the engine.
 
@@ -11,7 +11,7 @@ pub struct ToolCall {
     pub name: String,
     /// The text of one JSON object, `{}` when there are no arguments.
     pub arguments: String,
-    /// What is still wrong with the arguments by the tool's schema; empty when they satisfy it.
+    /// Violations of the tool's schema that are left in the arguments; empty when there are none.
     pub problems: Vec<String>,
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct JsonSpan {
     position: usize,
 }
 
-/// What may follow a quote that closes a string.
+/// Bytes that may follow a quote that closes a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// An object's key.

@@ -1,6 +1,6 @@
-//! What has left the engine so far: emits the events of a turn, and keeps a call from leaving twice or unwanted.
+//! The record of what the engine emitted: emits the events of a turn, and keeps a call from leaving twice or unwanted.
 //!
-//! The scanners say what text means; this decides what of it leaves. Order of events is the order of certainty, the same
+//! The scanners say what text means; the ledger decides which part of it leaves. Order of events is the order of certainty, the same
 //! for every split of the same text. Used by the scanners and the engine.
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -13,7 +13,7 @@ use super::settle::{Ready, Settled};
 use super::{Field, Options};
 use crate::event::{Dropped, Event, Note};
 
-/// So much reasoning is kept for the search that follows a turn without an answer.
+/// The most reasoning that is kept for the search after a turn without an answer, in bytes.
 const KEPT_REASONING: usize = 1 << 20;
 
 /// The events of one turn.
@@ -43,7 +43,7 @@ pub(crate) struct Ledger {
     has_content: bool,
 }
 
-/// What happened since it was uncertain whether the text is reasoning.
+/// An event that waits until it is certain whether the text is reasoning.
 #[derive(Debug)]
 enum Deferred {
     Call(Box<Ready>),
@@ -64,7 +64,7 @@ struct SentCalls {
 struct SentCall {
     /// The number of the last such call.
     last: usize,
-    /// So many were read from text and have met no native call that is the same.
+    /// The number of such calls that were read from text and match no native call.
     unmatched: usize,
 }
 
@@ -142,17 +142,17 @@ impl Ledger {
         self.sent.count == 0 && self.repeat.is_none()
     }
 
-    /// The arguments of the native calls so far.
+    /// Returns the arguments of the native calls that have come.
     pub(crate) fn native(&self) -> &Objects {
         &self.native
     }
 
-    /// The reasoning so far, or its tail.
+    /// Takes the reasoning that has come, or its tail.
     pub(crate) fn take_reasoning(&mut self) -> String {
         std::mem::take(&mut self.reasoning)
     }
 
-    /// The content so far, if it is kept.
+    /// Takes the content that has come, if it is kept.
     pub(crate) fn take_spoken(&mut self) -> String {
         std::mem::take(&mut self.spoken)
     }
@@ -207,18 +207,18 @@ impl Ledger {
         }
     }
 
-    /// A closing mark shows that all the text so far was reasoning: calls in it were only considered.
+    /// A closing mark shows that all the text before it was reasoning: calls in it were only considered.
     pub(crate) fn reasoning_ended(&mut self) {
         self.has_reasoned = true;
         for deferred in std::mem::take(&mut self.deferred) {
             if let Deferred::Call(ready) = deferred {
-                self.dropped(&ready.call.name, Dropped::InReasoning);
+                self.note_dropped(&ready.call.name, Dropped::InReasoning);
             }
         }
     }
 
     /// Notes a repair that belongs to no call.
-    pub(crate) fn repaired(&mut self, repair: Repair) {
+    pub(crate) fn note_repair(&mut self, repair: Repair) {
         self.note(Note::Repaired(repair.name()));
     }
 
@@ -226,16 +226,20 @@ impl Ledger {
         self.events.push(Event::Note(note));
     }
 
-    pub(crate) fn dropped(&mut self, name: &str, why: Dropped) {
+    pub(crate) fn note_dropped(&mut self, name: &str, why: Dropped) {
         self.note(Note::Dropped { name: name.to_owned(), why, arguments: None });
     }
 
     /// The same of a call that was read: its arguments go along.
-    fn refused(&mut self, raw: &RawCall, why: Dropped) {
-        self.note(Note::Dropped { name: raw.name.clone(), why, arguments: Some(written(&raw.arguments)) });
+    fn note_refused(&mut self, raw: &RawCall, why: Dropped) {
+        self.note(Note::Dropped {
+            name: raw.name.clone(),
+            why,
+            arguments: Some(written_text(&raw.arguments)),
+        });
     }
 
-    /// Copies of a native call's arguments in the text are to be recognised from now on.
+    /// Recognises copies of a native call's arguments in the text from now on.
     pub(crate) fn expect_copies(&mut self, raw: &RawCall, settled: &Settled) {
         let mut sent = "";
         if let Settled::Call(ready) = settled {
@@ -255,9 +259,9 @@ impl Ledger {
         match settled {
             Settled::Call(ready) => self.send(ready, false),
             Settled::Refused(why) => {
-                self.refused(raw, why);
+                self.note_refused(raw, why);
                 if why == Dropped::Undeclared && !super::tools::is_noise(&raw.name) {
-                    self.keep_refused(&format!("{} {}", raw.name, written(&raw.arguments)));
+                    self.keep_refused(&format!("{} {}", raw.name, written_text(&raw.arguments)));
                 }
             }
         }
@@ -266,9 +270,9 @@ impl Ledger {
     /// A call read from text; `source` is that text.
     pub(crate) fn text_call(&mut self, raw: &RawCall, settled: Settled, source: &str) {
         match settled {
-            Settled::Refused(why) => self.refused(raw, why),
+            Settled::Refused(why) => self.note_refused(raw, why),
             Settled::Call(ready) if !self.options.calls_wanted => {
-                self.dropped(&ready.call.name, Dropped::NotWanted);
+                self.note_dropped(&ready.call.name, Dropped::NotWanted);
                 self.keep_refused(source);
             }
             Settled::Call(ready) if self.is_answer() => self.send(ready, true),
@@ -304,17 +308,17 @@ impl Ledger {
         let same = self.sent.by_content.get(&content).map(|sent| sent.last);
         let repeats = same.is_some() && same == self.last_text_call;
         match same {
-            _ if !self.options.calls_wanted => return self.dropped(name, Dropped::NotWanted),
+            _ if !self.options.calls_wanted => return self.note_dropped(name, Dropped::NotWanted),
             Some(_) if from_text && !repeats => {
                 // What follows this copy no longer repeats the call before it.
                 self.last_text_call = None;
-                return self.dropped(name, Dropped::Duplicate);
+                return self.note_dropped(name, Dropped::Duplicate);
             }
             _ if !from_text && self.sent.match_copy(&content) => {
-                return self.dropped(name, Dropped::Duplicate);
+                return self.note_dropped(name, Dropped::Duplicate);
             }
             _ if !self.options.parallel && !self.has_sent_none() => {
-                return self.dropped(name, Dropped::NotParallel);
+                return self.note_dropped(name, Dropped::NotParallel);
             }
             _ => {}
         }
@@ -336,7 +340,7 @@ impl Ledger {
     /// A call that was written twice in a row leaves twice, unless the reply was cut in that loop.
     fn settle_repeat(&mut self, cut: bool) {
         match self.repeat.take() {
-            Some(ready) if cut => self.dropped(&ready.call.name, Dropped::Duplicate),
+            Some(ready) if cut => self.note_dropped(&ready.call.name, Dropped::Duplicate),
             Some(ready) => self.emit(*ready),
             None => {}
         }
@@ -354,7 +358,7 @@ impl Ledger {
     }
 }
 
-fn written(arguments: &Args) -> String {
+fn written_text(arguments: &Args) -> String {
     match arguments {
         Args::Text(text) => text.clone(),
         Args::Value(value) => json_text(value),

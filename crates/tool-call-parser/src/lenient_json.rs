@@ -13,14 +13,14 @@ pub(crate) use super::repairs::Repairs;
 /// Deeper nesting than this is not read (`serde_json` has the same limit).
 const MAX_DEPTH: usize = 127;
 
-/// What a text was read as.
+/// The result of reading a text.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Lenient {
     /// The value.
     pub(crate) value: Value,
     /// Where it ends in the text.
     pub(crate) end: usize,
-    /// What was repaired.
+    /// The repairs.
     pub(crate) repairs: Repairs,
 }
 

@@ -255,3 +255,20 @@ fn headings_of_calls() {
     text("**Tool Call:**\n\n- read\n- now");
     text("**Tool Call:**\n```json\n{\"name\":\"Bob\"}\n```");
 }
+
+#[test]
+fn a_call_at_the_end_of_reasoning_leaves_it() {
+    let call = "<|open|>tools<|sep|><|open|>call tool=\"read\" index=\"1\"<|sep|><|open|>argument key=\"path\" type=\"string\"<|sep|>a<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>";
+    let turn = run_with(Options::default(), End::default(), Field::Reasoning, &format!("I read it. {call}"));
+    assert_eq!((calls(&turn).as_str(), turn.reasoning.trim()), (READ, "I read it."));
+    let kimi = "Hm. <|tool_calls_section_begin|><|tool_call_begin|>functions.read:0<|tool_call_argument_begin|>{\"path\":\"a\"}<|tool_call_end|><|tool_calls_section_end|>";
+    let turn = run_with(Options::default(), End::default(), Field::Reasoning, kimi);
+    assert_eq!((calls(&turn).as_str(), turn.reasoning.trim()), (READ, "Hm."));
+    // Not at the end, or without a call: all of it stays reasoning.
+    for reasoning in
+        [format!("{call} would read it."), "The mark <|open|>tools<|sep|> begins calls, <|op".to_owned()]
+    {
+        let turn = run_with(Options::default(), End::default(), Field::Reasoning, &reasoning);
+        assert_eq!((calls(&turn).as_str(), turn.reasoning.as_str()), ("", reasoning.as_str()));
+    }
+}

@@ -1,4 +1,4 @@
-//! Which dialects' marks may stand at a place, told by a few bytes, so that most places cost next to nothing.
+//! Finds by a few bytes which dialects' marks may stand at a place, so that most places cost next to nothing.
 //!
 //! Built once from the table of dialects, and the only thing that the scanner knows of them: a new row works whatever
 //! bytes its marks begin with. Used by the scanner.
@@ -9,9 +9,9 @@ use memchr::{memchr, memchr2, memchr3};
 
 use super::dialects::{Dialect, Opens, TABLE, TagForm};
 
-/// Within so many bytes looking is quicker than searching.
+/// Up to this distance, in bytes, looking is quicker than searching.
 const NEAR: usize = 16;
-/// So far triggers are searched at a time.
+/// The length of text that is searched for triggers at a time, in bytes.
 const WINDOW: usize = 256;
 /// Bytes that the scanner itself waits for: a new line, and code.
 const OWN: [u8; 2] = [b'\n', b'`'];
@@ -64,7 +64,7 @@ pub(super) struct Openers {
     prefixes: Vec<Prefixes>,
     /// By the byte at which they are found.
     late: Vec<Vec<Late>>,
-    /// What stands before that byte, by its own first byte.
+    /// The bytes before that one, by the first of them.
     beginnings: Vec<Vec<&'static [u8]>>,
     triggers: Triggers,
 }

@@ -1,4 +1,4 @@
-//! What every turn must satisfy, for the property tests, the fuzz targets and the replay of their corpus alike. Compiled
+//! The rules that every turn must satisfy, for the property tests, the fuzz targets and the replay of their corpus alike. Compiled
 //! only for them.
 //!
 //! A violation panics: all three want that.
@@ -158,7 +158,7 @@ pub const FRAGMENTS: [&str; 128] = [
 /// A longer input tells nothing more and takes its time.
 const LONGEST: usize = 4096;
 
-/// What the bytes of a fuzz target mean: a byte of options, two of cuts, and a text, as it is or as numbers of pieces.
+/// The meaning of a fuzz target's bytes: a byte of options, two of cuts, and a text, as it is or as numbers of pieces.
 struct Input {
     text: String,
     options: Options,
@@ -200,7 +200,7 @@ impl Input {
 
 static SHARED: LazyLock<Arc<Tools>> = LazyLock::new(|| Arc::new(Tools::from_json(TOOLS).unwrap()));
 
-/// The example and the marks of every dialect, and of the fragments as many as one byte can name beside them.
+/// The example and the marks of every dialect, and as many of the fragments as one byte can name in addition.
 static PIECES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let examples = TABLE.iter().map(|dialect| dialect.example).filter(|example| !example.is_empty());
     let marks = TABLE.iter().flat_map(|dialect| dialect.opens.marks()).copied();

@@ -27,7 +27,7 @@ impl PreferredDialects {
     /// One that says nothing.
     pub const NONE: Self = Self(0);
 
-    /// The dialects that models of such a name write. `names` are all that the server says of the model: the served name,
+    /// The dialects that models of such a name write. `names` are everything that the server reports about the model: the served name,
     /// the path of its weights, its parser.
     pub fn from_model_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let preferred = names.into_iter().map(|name| Self::from_plain_name(plain(name).as_bytes()));
@@ -63,13 +63,13 @@ impl PreferredDialects {
         )
     }
 
-    /// What this one says, or the other where it says nothing.
+    /// Returns this preference, or the other where this one is empty.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         if self.is_empty() { other } else { self }
     }
 
-    /// What both say.
+    /// Returns the dialects of both.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)

@@ -128,7 +128,7 @@ pub(crate) fn properties(schema: &Value) -> Option<&Map<String, Value>> {
 }
 
 /// The names in `required`.
-pub(crate) fn required(schema: &Value) -> impl Iterator<Item = &str> {
+pub(crate) fn required_names(schema: &Value) -> impl Iterator<Item = &str> {
     keyword(schema, "required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn accepts(value: &Value, schema: &Value, document: Document<'_>) -> 
     problems(value, schema, document).is_empty()
 }
 
-/// What is wrong with `value`, each with the place it is at.
+/// Returns the violations of `value`, each with the place it is at.
 pub(crate) fn problems(value: &Value, schema: &Value, document: Document<'_>) -> Vec<String> {
     let mut check = Check { document, problems: Vec::new(), references: HashMap::new() };
     check.value(value, schema, &Path::Arguments, 0);
@@ -289,10 +289,10 @@ impl Check<'_> {
     }
 
     fn object(&mut self, object: &Map<String, Value>, schema: &Value, path: &Path<'_>, depth: usize) {
-        if !self.document.steps.take(required(schema).count()) {
+        if !self.document.steps.take(required_names(schema).count()) {
             return;
         }
-        for name in required(schema).filter(|name| !object.contains_key(*name)) {
+        for name in required_names(schema).filter(|name| !object.contains_key(*name)) {
             self.add(path, format_args!("`{name}` is missing"));
         }
         let declared = properties(schema);

@@ -27,9 +27,9 @@ pub(crate) enum Settled {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ready {
     pub(crate) call: ToolCall,
-    /// What was repaired.
+    /// The repairs.
     pub(crate) repairs: Repairs,
-    /// What its arguments say, by which calls are compared: their value, or their text where a number would be rounded.
+    /// The meaning of its arguments, by which calls are compared: their value, or their text where a number would be rounded.
     pub(crate) meaning: Value,
 }
 
@@ -64,8 +64,8 @@ pub(crate) fn settle(call: &RawCall, tools: &Tools, steps: &Steps) -> Settled {
 }
 
 fn lacks_required(object: &Map<String, Value>, document: Document<'_>) -> bool {
-    let is_affordable = document.steps.take(schema::required(document.root).count());
-    is_affordable && schema::required(document.root).any(|name| !object.contains_key(name))
+    let is_affordable = document.steps.take(schema::required_names(document.root).count());
+    is_affordable && schema::required_names(document.root).any(|name| !object.contains_key(name))
 }
 
 /// Arguments as the schema wants them, as far as they can be changed to that.
@@ -111,7 +111,7 @@ fn read(
     repairs: &mut Repairs,
 ) -> Result<(Value, Option<String>), Dropped> {
     let (value, text) = match &call.arguments {
-        Args::Value(value) => (typed(value.clone(), call, document)?, None),
+        Args::Value(value) => (with_types(value.clone(), call, document)?, None),
         Args::Text(text) => from_text(text, document, repairs)?,
     };
     match value {
@@ -129,7 +129,7 @@ fn read(
 }
 
 /// Gives texts that stood in no quotes the type that the schema asks for.
-fn typed(mut value: Value, call: &RawCall, document: Document<'_>) -> Result<Value, Dropped> {
+fn with_types(mut value: Value, call: &RawCall, document: Document<'_>) -> Result<Value, Dropped> {
     let Value::Object(fields) = &mut value else { return Ok(value) };
     let declared = schema::properties(schema::resolve(document.root, document.root));
     for (key, delimited) in &call.unquoted {
@@ -157,7 +157,7 @@ fn from_text(
     match serde_json::from_str(trimmed) {
         Ok(Value::String(inner)) => from_inner(inner, document, repairs),
         Ok(value) => Ok((value, Some(trimmed.to_owned()))),
-        Err(_) => repaired(text, document, repairs),
+        Err(_) => read_repaired(text, document, repairs),
     }
 }
 
@@ -174,13 +174,13 @@ fn from_inner(
     Ok((Value::String(inner), None))
 }
 
-fn repaired(
+fn read_repaired(
     text: &str,
     document: Document<'_>,
     repairs: &mut Repairs,
 ) -> Result<(Value, Option<String>), Dropped> {
     let trimmed = text.trim();
-    let body = unfenced(trimmed);
+    let body = without_fence(trimmed);
     if body.len() != trimmed.len() {
         repairs.insert(Repair::Fence);
     }
@@ -194,7 +194,7 @@ fn repaired(
         }
         Err(Unreadable::Truncated) => Err(Dropped::Truncated),
         _ if body.starts_with(['{', '[']) => Err(Dropped::Unreadable),
-        _ => match unquoted::keyed(body, document) {
+        _ => match unquoted::read_keyed(body, document) {
             Some(fields) => {
                 repairs.insert(Repair::KeyedText);
                 Ok((Value::Object(fields), None))
@@ -206,7 +206,7 @@ fn repaired(
 }
 
 /// The inside of a Markdown fence that is the whole text, and the text itself otherwise.
-pub(crate) fn unfenced(text: &str) -> &str {
+pub(crate) fn without_fence(text: &str) -> &str {
     let inside = text.strip_prefix("```").and_then(|rest| rest.split_once('\n')).map(|(_, body)| body);
     inside.map_or(text, |body| body.trim_end().trim_end_matches('`').trim())
 }

@@ -17,9 +17,9 @@ pub struct Template {
     pub name: &'static str,
     /// The dialects that these families write: by them a model's template is found.
     pub dialects: &'static [&'static str],
-    /// What begins or ends a message, a role or a text.
+    /// Marks that begin or end a message, a role or a text.
     pub turns: &'static [&'static str],
-    /// What frames calls, results and reasoning, beside the marks that open the dialects.
+    /// Marks that frame calls, results and reasoning, in addition to those that open the dialects.
     pub calls: &'static [&'static str],
 }
 
@@ -462,7 +462,7 @@ pub const TEMPLATES: &[Template] = &[
     },
 ];
 
-/// What marks begin with.
+/// Characters that marks begin with.
 const FIRST: [char; 4] = ['<', '[', ']', '◁'];
 
 /// Reasoning is framed alike in most families.
@@ -568,7 +568,7 @@ fn form_length(text: &str) -> Option<usize> {
     whole.or_else(|| if is_open { closed(text, rest, name, ">", MOST_OF_HALF) } else { None })
 }
 
-/// The length of the text up to the end of `close`, which has to stand behind a name of so many characters at most.
+/// The length of the text up to the end of `close`, which has to stand behind a name of at most that many characters.
 fn closed(text: &str, rest: &str, name: &str, close: &str, most: usize) -> Option<usize> {
     let is_closed = !name.is_empty() && name.chars().count() <= most && rest[name.len()..].starts_with(close);
     is_closed.then(|| text.len() - rest.len() + name.len() + close.len())
@@ -595,7 +595,7 @@ pub fn with_spaces(text: &str, places: &[usize]) -> String {
     out
 }
 
-/// What a model wrote, with the marks whole again that it knows in broken form only: those that `original` has whole and not
+/// Restores in a model's text the marks that it knows in broken form only: those that `original` has whole and not
 /// broken.
 pub fn mended<'a>(text: &'a str, original: &str) -> Cow<'a, str> {
     let mut out = String::new();

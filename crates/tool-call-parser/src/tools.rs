@@ -47,7 +47,7 @@ impl Tool {
     }
 }
 
-/// What a written name stands for.
+/// The tool that a written name stands for.
 #[derive(Clone, Copy, Debug)]
 pub struct Resolved<'a> {
     /// The tool whose arguments these are.
@@ -144,7 +144,7 @@ impl Tools {
     }
 
     /// Adds a tool known only from a `tool_search` or `tool_describe` result of this conversation, with its schema when
-    /// the result told it. Calls to it leave as `tool_call{id, args}`, if the request declared `tool_call`.
+    /// the result has it. Calls to it leave as `tool_call{id, args}`, if the request declared `tool_call`.
     pub fn reveal(&mut self, name: String, parameters: Option<Box<RawValue>>) {
         if self.get(&name).is_none() {
             self.hidden.add(name, parameters.map(Into::into));

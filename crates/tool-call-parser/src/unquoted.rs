@@ -28,7 +28,7 @@ pub(crate) fn value(text: &str, rule: Option<&Value>, document: Document<'_>) ->
         return as_text();
     }
     if kinds.is_empty() {
-        return if listed { as_text() } else { untyped(text) };
+        return if listed { as_text() } else { read_untyped(text) };
     }
     let order = ["null", "integer", "number", "boolean", "object", "array"];
     let read = order.iter().filter(|kind| kinds.contains(kind)).find_map(|kind| of_kind(text, kind));
@@ -63,7 +63,7 @@ fn of_kind(text: &str, kind: &str) -> Option<Value> {
 }
 
 /// JSON's own types, and Python's words for them.
-fn untyped(text: &str) -> Value {
+fn read_untyped(text: &str) -> Value {
     let trimmed = text.trim();
     let json = serde_json::from_str(trimmed).ok().filter(|value| !Value::is_string(value));
     let literal = || lenient_json::literal(trimmed).filter(|_| trimmed != "NaN" && trimmed != "undefined");
@@ -71,7 +71,7 @@ fn untyped(text: &str) -> Value {
 }
 
 /// Arguments written as `key=value` or `key: value`, one or several, when every key is declared.
-pub(crate) fn keyed(text: &str, document: Document<'_>) -> Option<Map<String, Value>> {
+pub(crate) fn read_keyed(text: &str, document: Document<'_>) -> Option<Map<String, Value>> {
     let declared = properties(resolve(document.root, document.root))?;
     let mut fields = Map::new();
     for pair in pairs(text, declared) {
@@ -175,7 +175,7 @@ mod tests {
             ("/x", None),
             ("https://x", None),
         ] {
-            let read = with_document(&rules, |document| keyed(text, document));
+            let read = with_document(&rules, |document| read_keyed(text, document));
             assert_eq!(read.map(Value::Object), expected, "{text}");
         }
         for text in ["file=/x", "name: x\nargs: y", "see path = /x", "{\"a\"", "<tool_call>x"] {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use super::ids::Ids;
 use super::reply::{Head, Reply, ReplyChoice};
-use tool_call_parser::{End, Engine, Field, NativeCall, Options, Tools};
-use wire::turn::{Dropped, FinishReason, Note, Turn};
-use wire::{Choice, Completion, pruned_logprobs};
+use super::response_template::{Part, ResponseTemplate};
+use ::wire::turn::{Dropped, FinishReason, Note, Turn};
+use ::wire::{Choice, Completion, pruned_logprobs};
+use tool_call_parser::{End, Engine, Event, Field, NativeCall, Options, Tools};
 
 /// What the request says about its reply.
 #[derive(Clone, Debug)]
@@ -16,6 +17,8 @@ pub struct ReplyRules {
     pub tools: Arc<Tools>,
     /// What the request allows.
     pub options: Options,
+    /// The marks of the model's replies, where the owner describes them.
+    pub response_template: Option<Arc<ResponseTemplate>>,
     /// `max_completion_tokens` or `max_tokens`: a reply that used them all was cut, whatever its `finish_reason` says
     /// (vLLM 0.32 says `tool_calls` for a call cut in the middle).
     pub token_limit: Option<u64>,
@@ -83,6 +86,24 @@ fn read_choice(
     }
 }
 
+/// Gives a whole text to the engine: in parts, where a template says which they are.
+pub(super) fn push_content<E: From<Event>>(
+    engine: &mut Engine,
+    text: &str,
+    template: Option<&ResponseTemplate>,
+    events: &mut Vec<E>,
+) {
+    let parts = template.map_or_else(|| vec![Part::Content(text)], |template| template.split(text));
+    for part in parts {
+        match part {
+            Part::Reasoning(text) => engine.push(Field::Reasoning, text, events),
+            Part::Content("") => {}
+            Part::Content(text) => engine.push(Field::Content, text, events),
+            Part::Calls(calls) => calls.into_iter().for_each(|call| engine.native(call, events)),
+        }
+    }
+}
+
 /// Native calls first, so that they win over a copy of them in the text.
 fn read_turn(choice: &Choice, end: End, rules: &ReplyRules) -> Turn {
     let mut engine = Engine::new(Arc::clone(&rules.tools), rules.options);
@@ -94,9 +115,7 @@ fn read_turn(choice: &Choice, end: End, rules: &ReplyRules) -> Turn {
     if !choice.reasoning.is_empty() {
         engine.push(Field::Reasoning, &choice.reasoning, &mut events);
     }
-    if !choice.content.is_empty() {
-        engine.push(Field::Content, &choice.content, &mut events);
-    }
+    push_content(&mut engine, &choice.content, rules.response_template.as_deref(), &mut events);
     engine.finish(end, &mut events);
     events.into_iter().collect()
 }

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use super::fault::Fault;
 use super::free_text::FreeTextPatterns;
 use super::ids::Ids;
-use super::interpret::ReplyRules;
+use super::interpret::{ReplyRules, push_content};
 use super::reply::Head;
-use tool_call_parser::{End, Engine, Field, NativeCall, Tools};
-use wire::turn::{
+use super::response_template::ResponseTemplate;
+use ::wire::turn::{
     ChoiceEvent, Dropped, FinishReason, KeptFields, Note, ToolCall, Turn, TurnEnd, TurnEvent, Usage,
 };
 use wire::{Malformed, Object, array, decode_string, pruned_logprobs, text_of, usage_from};
@@ -50,6 +50,9 @@ pub struct LiveTurn {
 struct LiveChoice {
     engine: Engine,
     native: Option<(Option<u64>, NativeCall)>,
+    /// Text that waits for the end of the reply, because a template reads whole texts.
+    unread: String,
+    response_template: Option<Arc<ResponseTemplate>>,
     gap: String,
     logprobs: Vec<String>,
     finish_reason: Option<String>,
@@ -212,6 +215,8 @@ impl LiveTurn {
         choices.entry(index).or_insert_with(|| LiveChoice {
             engine: Engine::new(Arc::clone(&rules.reply.tools), rules.reply.options),
             native: None,
+            unread: String::new(),
+            response_template: rules.reply.response_template.clone(),
             gap: String::new(),
             logprobs: vec![],
             finish_reason: None,
@@ -264,7 +269,10 @@ impl LiveChoice {
         let content = delta.get("content").and_then(text_of).filter(|text| !text.is_empty());
         let reasons_only = reasoning.as_ref().is_some_and(|text| !text.is_empty()) && content.is_none();
         for (field, text) in [(Field::Reasoning, reasoning), (Field::Content, content)] {
-            if let Some(text) = text.filter(|text| !text.is_empty()) {
+            let Some(text) = text.filter(|text| !text.is_empty()) else { continue };
+            if field == Field::Content && self.response_template.is_some() {
+                self.unread.push_str(&text);
+            } else {
                 self.engine.push(field, &text, &mut events);
             }
         }
@@ -289,6 +297,8 @@ impl LiveChoice {
     fn finish(&mut self, spent: bool, is_below_limit: bool) -> Vec<TurnEvent> {
         let mut events = Vec::new();
         self.native_complete(&mut events);
+        let unread = std::mem::take(&mut self.unread);
+        push_content(&mut self.engine, &unread, self.response_template.as_deref(), &mut events);
         let cut = spent || self.finish_reason.as_deref().is_none_or(|reason| reason == "length");
         self.engine.finish(End { cut }, &mut events);
         if !cut && is_below_limit {
@@ -403,7 +413,12 @@ mod tests {
         let tools = Tools::from_json(
             r#"[{"type":"function","function":{"name":"read","parameters":{"type":"object","properties":{"path":{"type":"string"}}}}}]"#,
         ).unwrap();
-        let reply = ReplyRules { tools: Arc::new(tools), options: Options::default(), token_limit };
+        let reply = ReplyRules {
+            tools: Arc::new(tools),
+            options: Options::default(),
+            response_template: None,
+            token_limit,
+        };
         let rules = LiveRules {
             reply,
             shows_reasoning: true,
@@ -482,5 +497,22 @@ mod tests {
         let mut turn = live(None);
         turn.push(&chunk(r#""content":"a""#, "null"), &mut Vec::new()).unwrap();
         assert!(turn.has_begun() && !turn.is_finished());
+    }
+
+    #[test]
+    fn a_template_reads_a_live_reply_at_its_end() {
+        let template =
+            r#"{"fields": {"content": {}, "tool_calls": {"open": "@@", "close": "@@", "content": "json"}}}"#;
+        let mut turn = live(None);
+        turn.rules.reply.response_template = Some(Arc::new(ResponseTemplate::parse(template).unwrap()));
+        let mut out = Vec::new();
+        for piece in ["I look. @", r#"@{\"name\": \"read\", \"argu"#, r#"ments\": {\"path\": \"a\"}}@@"#] {
+            turn.push(&chunk(&format!(r#""content":"{piece}""#), "null"), &mut out).unwrap();
+        }
+        assert_eq!(out, []);
+        let (out, fault) = run(&mut turn, &[chunk("", r#""stop""#)]);
+        assert_eq!((fault, turn.turns().next().unwrap().calls.len()), (None, 1));
+        assert_eq!(turn.turns().next().unwrap().content.trim(), "I look.");
+        assert!(out.contains(r#""finish_reason":"tool_calls""#), "{out}");
     }
 }

@@ -23,6 +23,7 @@ impl ReplyRules {
                 preferred_dialects: prior,
                 ..Options::for_whole_reply()
             },
+            response_template: None,
             token_limit: token_limit(&request.object),
         }
     }

@@ -16,11 +16,11 @@ const NAME: usize = 128;
 /// The tags of one family. An empty one is not written.
 #[derive(Clone, Debug)]
 pub(super) struct Tags {
-    /// What begins a call. A call whose end is missing ends where the next one begins.
+    /// The beginning of a call. A call whose end is missing ends where the next one begins.
     pub(super) call: String,
-    /// What ends it.
+    /// The end of a call.
     pub(super) end: String,
-    /// What may stand between the name and the first key.
+    /// The mark that may stand between the name and the first key.
     pub(super) separator: String,
     /// Around a key.
     pub(super) key: (String, String),
@@ -32,7 +32,7 @@ pub(super) struct Tags {
 
 impl Tags {
     /// XML's tags of the usual names with a prefix or a suffix in each.
-    pub(super) fn named(prefix: &str, suffix: &str) -> Self {
+    pub(super) fn with_affixes(prefix: &str, suffix: &str) -> Self {
         let open = |name: &str| format!("<{prefix}{name}{suffix}>");
         let close = |name: &str| format!("</{prefix}{name}{suffix}>");
         let pair = |name: &str| (open(name), close(name));
@@ -62,7 +62,7 @@ pub(super) fn read(view: &View<'_>, from: usize, tags: &Tags, ends: &'static [&'
     let Some((length, mark)) = earliest(text, &[tags.end.as_str(), tags.call.as_str()]) else {
         return match view.eof {
             false => Step::More(Wait::Mark(from, ends)),
-            true if view.cut || view.tools.resolve(name).is_some() => named_json::truncated(view, name),
+            true if view.cut || view.tools.resolve(name).is_some() => named_json::truncated_call(view, name),
             true => Step::Not(view.text.len()),
         };
     };
@@ -95,12 +95,12 @@ fn pairs(name: &str, body: &str, tags: &Tags) -> Option<RawCall> {
         typed.extend(is_typed.then(|| key.to_owned()));
         rest = next;
     }
-    let mut call = RawCall::unquoted(name, fields, Delimited::Tags);
+    let mut call = RawCall::from_unquoted(name, fields, Delimited::Tags);
     call.unquoted.retain(|key, _| !typed.contains(key));
     rest.is_empty().then_some(call)
 }
 
-/// What the type's tags say, and the text behind them.
+/// Returns the type that its tags name, and the text behind them.
 fn kind<'a>(text: &'a str, tags: &Tags) -> Option<(Option<&'a str>, &'a str)> {
     let after = text.trim_start().strip_prefix(&tags.kind.0).filter(|_| !tags.kind.0.is_empty());
     match after {

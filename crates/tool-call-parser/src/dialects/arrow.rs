@@ -24,7 +24,7 @@ fn read(view: &View<'_>) -> Step {
     let start = view.skip_space(view.mark);
     let rest = &view.text[start..];
     let Some(body) = rest.strip_prefix('{') else {
-        return if rest.is_empty() { view.unfinished(Wait::Any) } else { Step::Not(start + 1) };
+        return if rest.is_empty() { view.wait_or_reject(Wait::Any) } else { Step::Not(start + 1) };
     };
     let key = body.trim_start();
     if !view.eof && "tool".starts_with(key) {
@@ -40,7 +40,7 @@ fn read(view: &View<'_>) -> Step {
     let name = called_name(rest);
     match rest.find(END[0]) {
         None if !view.eof => Step::More(Wait::Mark(start, END)),
-        None if view.cut => named_json::truncated(view, name.unwrap_or_default()),
+        None if view.cut => named_json::truncated_call(view, name.unwrap_or_default()),
         found => {
             let length = found.unwrap_or(rest.len());
             let end = start + length + found.map_or(0, |_| END[0].len());
@@ -92,7 +92,7 @@ fn read_options(name: &str, text: &str) -> Option<RawCall> {
         }
         rest = option.next.trim_start().trim_start_matches(',').trim_start();
     }
-    let mut call = RawCall::unquoted(name, fields, Delimited::Nothing);
+    let mut call = RawCall::from_unquoted(name, fields, Delimited::Nothing);
     call.unquoted.retain(|key, _| !quoted.contains(key));
     Some(call)
 }

@@ -48,7 +48,7 @@ const FIRST_KEYS: [&str; 22] = [
     "action_input",
 ];
 
-/// So much space may stand around a separator.
+/// The most space that may stand around a separator, in bytes.
 const SPACE: usize = 64;
 
 fn read(view: &View<'_>) -> Step {
@@ -106,7 +106,7 @@ fn may_stand_here(view: &View<'_>) -> bool {
     let spaced = view.before.is_empty()
         || view.before.ends_with(char::is_whitespace)
         || view.before.ends_with(['.', '>']);
-    view.first || ((view.line_start || (after_sentence && spaced)) && !view.quoted())
+    view.first || ((view.line_start || (after_sentence && spaced)) && !view.is_quoted())
 }
 
 enum Peek {
@@ -115,7 +115,7 @@ enum Peek {
     Maybe,
 }
 
-/// Looks at the first key, and at the name if it comes first: most JSON that is no call ends here.
+/// Looks at the first key, and at the name if it comes first: most JSON that is not a call ends here.
 fn peek(view: &View<'_>) -> Peek {
     let text = view.text;
     let mut at = view.skip_space(1);

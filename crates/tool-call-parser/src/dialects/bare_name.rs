@@ -21,7 +21,7 @@ fn read(view: &View<'_>) -> Step {
     let end = text
         .find(|char: char| !(char.is_ascii_alphanumeric() || "_.-:".contains(char)))
         .unwrap_or(text.len());
-    // How much of the name was there is not told: that depends on how the text was split.
+    // The offset does not say how much of the name was there: that depends on the split of the text.
     if end == 0 || end > 128 {
         return Step::Not(1);
     }
@@ -29,13 +29,13 @@ fn read(view: &View<'_>) -> Step {
     let Some(next) = text.as_bytes().get(end) else {
         let name = bare.split(':').next().unwrap_or(bare);
         let may = view.tools.begins(name) || "functions.".starts_with(bare);
-        return if may { view.unfinished(Wait::Any) } else { Step::Not(1) };
+        return if may { view.wait_or_reject(Wait::Any) } else { Step::Not(1) };
     };
     let bare = match bare.rsplit_once(':') {
         Some((name, index)) if index.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => bare,
     };
-    if !b"({[\n".contains(next) || view.tools.get(bare).is_none() || view.quoted() {
+    if !b"({[\n".contains(next) || view.tools.get(bare).is_none() || view.is_quoted() {
         return Step::Not(1);
     }
     let step = match next {
@@ -56,7 +56,7 @@ fn read(view: &View<'_>) -> Step {
 fn next_line(view: &View<'_>, name: &str, at: usize) -> Step {
     match view.text.as_bytes().get(at) {
         _ if !view.first => Step::Not(at),
-        None => view.unfinished(Wait::Any),
+        None => view.wait_or_reject(Wait::Any),
         Some(b'{') => named_json::read(view, name, at, &[]),
         Some(_) => Step::Not(at),
     }
@@ -65,8 +65,8 @@ fn next_line(view: &View<'_>, name: &str, at: usize) -> Step {
 fn parentheses(view: &View<'_>, name: &str, at: usize) -> Step {
     let end = match JsonSpan::new(at, Style::Python).advance(view.text, view.eof) {
         Span::Complete(end) => end,
-        Span::More if view.cut => return named_json::truncated(view, name),
-        _ => return view.unfinished(Wait::Python(at)),
+        Span::More if view.cut => return named_json::truncated_call(view, name),
+        _ => return view.wait_or_reject(Wait::Python(at)),
     };
     match pythonic::call(&view.text[..end]) {
         Some((call, length)) if length == end => named_json::call(view, call, end),

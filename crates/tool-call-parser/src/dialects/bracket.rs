@@ -18,7 +18,7 @@ pub(super) static DIALECT: Dialect = Dialect {
 fn read(view: &View<'_>) -> Step {
     let rest = view.body();
     let Some(length) = rest.find(|char: char| !(char.is_alphanumeric() || "_-.:".contains(char))) else {
-        return if rest.len() > 128 { Step::Not(128 + 1) } else { view.unfinished(Wait::Any) };
+        return if rest.len() > 128 { Step::Not(128 + 1) } else { view.wait_or_reject(Wait::Any) };
     };
     let name = &rest[..length];
     if length == 0 || length > 128 || !rest[length..].starts_with(']') {
@@ -30,7 +30,7 @@ fn read(view: &View<'_>) -> Step {
     }
     let start = view.skip_space(length + 2);
     match view.text.as_bytes().get(start) {
-        None => return view.unfinished(Wait::Any),
+        None => return view.wait_or_reject(Wait::Any),
         Some(b'{') if start <= length + 66 => {}
         Some(_) => return Step::Not(start),
     }

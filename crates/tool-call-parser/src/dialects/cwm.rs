@@ -21,7 +21,11 @@ pub(super) static DIALECT: Dialect = Dialect {
 fn read(view: &View<'_>) -> Step {
     let body = view.body();
     let Some(label) = body.find(['>', '\n', '<']) else {
-        return if body.len() > WINDOW { Step::Not(view.mark + WINDOW) } else { view.unfinished(Wait::Any) };
+        return if body.len() > WINDOW {
+            Step::Not(view.mark + WINDOW)
+        } else {
+            view.wait_or_reject(Wait::Any)
+        };
     };
     if label > WINDOW || !body[label..].starts_with('>') {
         return Step::Not(view.mark + label.min(WINDOW));
@@ -29,7 +33,7 @@ fn read(view: &View<'_>) -> Step {
     let start = view.skip_space(view.mark + label + 1);
     let text = &view.text[start..];
     let Some(length) = text.find(|char: char| char.is_whitespace() || char == '<') else {
-        return if text.len() > WINDOW { Step::Not(start + WINDOW) } else { view.unfinished(Wait::Any) };
+        return if text.len() > WINDOW { Step::Not(start + WINDOW) } else { view.wait_or_reject(Wait::Any) };
     };
     let name = &text[..length];
     if length > WINDOW || view.tools.resolve(name).is_none() {
@@ -41,7 +45,7 @@ fn read(view: &View<'_>) -> Step {
             let call = RawCall::text(name, view.text[from..from + length].trim());
             named_json::call(view, call, from + length + END[0].len())
         }
-        None if view.eof => named_json::truncated(view, name),
+        None if view.eof => named_json::truncated_call(view, name),
         None => Step::More(Wait::Mark(from, END)),
     }
 }

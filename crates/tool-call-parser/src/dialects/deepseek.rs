@@ -50,11 +50,11 @@ fn read(view: &View<'_>) -> Step {
     let Some((length, mark)) = found else {
         let long = body.len() > 256;
         return if view.cut && !long {
-            named_json::truncated(view, body)
+            named_json::truncated_call(view, body)
         } else if long {
             Step::Not(256)
         } else {
-            view.unfinished(Wait::Any)
+            view.wait_or_reject(Wait::Any)
         };
     };
     let after = view.mark + length + mark;
@@ -70,8 +70,8 @@ fn with_type(view: &View<'_>, from: usize) -> Step {
     match rest.find(['\n', '{', '`']) {
         Some(length) if length <= 256 => arguments(view, rest[..length].trim(), from + length),
         None if rest.len() > 256 => Step::Not(from),
-        None if view.cut => named_json::truncated(view, rest.trim()),
-        None => view.unfinished(Wait::Any),
+        None if view.cut => named_json::truncated_call(view, rest.trim()),
+        None => view.wait_or_reject(Wait::Any),
         Some(_) => Step::Not(from),
     }
 }
@@ -83,7 +83,7 @@ fn arguments(view: &View<'_>, name: &str, from: usize) -> Step {
     match json.as_bytes().first() {
         Some(b'{') => named_json::read(view, name, start, ENDS),
         Some(_) if !"json".starts_with(fence) => Step::Not(start),
-        _ if view.cut => named_json::truncated(view, name),
-        _ => view.unfinished(Wait::Any),
+        _ if view.cut => named_json::truncated_call(view, name),
+        _ => view.wait_or_reject(Wait::Any),
     }
 }

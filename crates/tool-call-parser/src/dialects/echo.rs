@@ -21,7 +21,7 @@ fn read(view: &View<'_>) -> Step {
         return Step::Not(1);
     }
     match JsonSpan::new(0, Style::Json).advance(view.text, view.eof) {
-        Span::More => view.unfinished(Wait::Json(0)),
+        Span::More => view.wait_or_reject(Wait::Json(0)),
         Span::Stopped(at) => Step::Not(at),
         Span::Complete(end) => match serde_json::from_str::<Value>(&view.text[..end]) {
             Ok(value) if view.native.contains(&value) => {

@@ -78,7 +78,7 @@ pub(super) fn json(view: &View<'_>, from: usize, closers: &'static [&'static str
 }
 
 /// The same of JSON that has exactly a call's shape.
-pub(super) fn shaped(view: &View<'_>, from: usize, closers: &'static [&'static str]) -> Step {
+pub(super) fn read_exact_json(view: &View<'_>, from: usize, closers: &'static [&'static str]) -> Step {
     values(view, from, closers, Trust::Bare)
 }
 
@@ -91,20 +91,20 @@ fn values(view: &View<'_>, from: usize, closers: &'static [&'static str], trust:
     loop {
         let start = view.skip_space(from);
         match view.text.as_bytes().get(start) {
-            None if read.calls.is_empty() => return view.unfinished(Wait::Any),
+            None if read.calls.is_empty() => return view.wait_or_reject(Wait::Any),
             Some(b'{' | b'[') => {}
             _ if read.calls.is_empty() => return Step::Not(start + 1),
-            _ => return read.done(view, from),
+            _ => return read.into_step(view, from),
         }
         let end = match value(view, start, closers, trust) {
             Ok(value) => read.add(value),
             Err(step) => return step,
         };
         match close(view, end, closers) {
-            Ok(Closed::Yes(end)) => return read.done(view, end),
+            Ok(Closed::Yes(end)) => return read.into_step(view, end),
             Ok(Closed::Next(next)) => from = next,
             Ok(Closed::No) if read.readable == 0 => return Step::Not(end),
-            Ok(Closed::No) => return read.done(view, end),
+            Ok(Closed::No) => return read.into_step(view, end),
             Err(step) => return step,
         }
     }
@@ -126,11 +126,11 @@ impl Calls {
         value.end
     }
 
-    /// What cannot be read beside readable calls is dropped with a note; alone it is text.
-    fn done(self, view: &View<'_>, end: usize) -> Step {
+    /// Drops, with a note, calls that cannot be read next to readable ones; alone they are text.
+    fn into_step(self, view: &View<'_>, end: usize) -> Step {
         if self.readable > 0 {
             return Step::Read(
-                Found::Calls { calls: self.calls, firm: view.line_start || !view.quoted() },
+                Found::Calls { calls: self.calls, firm: view.line_start || !view.is_quoted() },
                 end,
             );
         }
@@ -151,7 +151,7 @@ fn fence(view: &View<'_>, from: usize) -> Result<usize, Step> {
     }
 }
 
-/// So many stray bytes may stand between a value and its closing mark.
+/// The most stray bytes between a value and its closing mark.
 const STRAY: usize = 64;
 
 struct JsonCalls {
@@ -165,27 +165,27 @@ fn value(view: &View<'_>, start: usize, closers: &[&str], trust: Trust) -> Resul
     let end = match span.advance(view.text, view.eof) {
         Span::Complete(end) | Span::Stopped(end) => end,
         Span::More if !view.eof => return Err(Step::More(Wait::Json(start))),
-        Span::More if view.cut => return Err(truncated(view, start)),
+        Span::More if view.cut => return Err(truncated_call(view, start)),
         Span::More if span.in_text() => closed_in_text(view, start, closers)?,
         Span::More => view.text.len(),
     };
     match calls::read(&view.text[start..end], trust, view.tools) {
         Ok(calls) => Ok(JsonCalls { calls, end, broken: false }),
         // Nothing closed it, and its last value may not be whole.
-        Err(Unreadable::Truncated) if end == view.text.len() && view.eof => Err(truncated(view, start)),
-        Err(_) => Ok(broken(view, start, end)),
+        Err(Unreadable::Truncated) if end == view.text.len() && view.eof => Err(truncated_call(view, start)),
+        Err(_) => Ok(broken_call(view, start, end)),
     }
 }
 
 /// The text ended inside a string. If a closing mark stands in there, the quotes are what is wrong.
 fn closed_in_text(view: &View<'_>, start: usize, closers: &[&str]) -> Result<usize, Step> {
     let closer = closers.iter().filter_map(|closer| view.text[start..].find(closer)).min();
-    closer.map(|length| start + length).ok_or_else(|| truncated(view, start))
+    closer.map(|length| start + length).ok_or_else(|| truncated_call(view, start))
 }
 
 /// A call that cannot be read. What is wrong with it may have hidden its end: then it ends before the next line that begins
 /// another one.
-fn broken(view: &View<'_>, start: usize, end: usize) -> JsonCalls {
+fn broken_call(view: &View<'_>, start: usize, end: usize) -> JsonCalls {
     let text = &view.text[start..end];
     let line =
         text.match_indices('\n').map(|(at, _)| at).find(|at| text[at + 1..].trim_start().starts_with('{'));
@@ -195,7 +195,7 @@ fn broken(view: &View<'_>, start: usize, end: usize) -> JsonCalls {
 }
 
 /// A call that the reply's end cut off.
-pub(super) fn truncated(view: &View<'_>, start: usize) -> Step {
+pub(super) fn truncated_call(view: &View<'_>, start: usize) -> Step {
     let name = written_name(&view.text[start..]).unwrap_or_default();
     Step::Read(Found::Drop(name.to_owned(), Dropped::Truncated), view.text.len())
 }
@@ -218,7 +218,7 @@ enum Closed {
     No,
 }
 
-/// What follows a value: stray closers and separators are passed over if a mark or another value comes after them.
+/// Looks behind a value. Skips stray closers and separators if a mark or another value comes after them.
 fn close(view: &View<'_>, end: usize, closers: &[&str]) -> Result<Closed, Step> {
     let rest = &view.text[end..];
     let stray = rest.trim_start_matches(|char: char| char.is_whitespace() || ",;}]`".contains(char));

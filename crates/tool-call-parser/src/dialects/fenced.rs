@@ -31,20 +31,20 @@ pub(super) static DIALECT: Dialect = Dialect {
 fn read(view: &View<'_>) -> Step {
     let line = view.text.floor_char_boundary(65);
     let Some(length) = view.text[..line].find('\n') else {
-        return if view.text.len() > 64 { Step::Not(64) } else { view.unfinished(Wait::Any) };
+        return if view.text.len() > 64 { Step::Not(64) } else { view.wait_or_reject(Wait::Any) };
     };
     let mark = view.text.as_bytes()[0];
     let fence = view.text.bytes().take_while(|byte| *byte == mark).count();
     let label = view.text[fence..length].trim().to_ascii_lowercase();
     let explicit = EXPLICIT.contains(&label.as_str());
     let plain = matches!(label.as_str(), "" | "json" | "json5" | "jsonl");
-    let may_call = explicit || plain && !view.json_wanted && !view.quoted();
+    let may_call = explicit || plain && !view.json_wanted && !view.is_quoted();
     if !may_call {
         return Step::Not(length);
     }
     let start = view.skip_space(length);
     match view.text.as_bytes().get(start) {
-        None => view.unfinished(Wait::Any),
+        None => view.wait_or_reject(Wait::Any),
         Some(b'{' | b'[') => values(view, start, &view.text[..fence], explicit),
         Some(_) if label == "tool_code" => code(view, start, &view.text[..fence]),
         Some(_) => Step::Not(start),
@@ -93,7 +93,7 @@ fn closed(view: &View<'_>, at: usize, fence: &str, found: Found) -> Step {
 fn cut(view: &View<'_>, at: usize) -> Step {
     let name = envelope::written_name(&view.text[at..]);
     match name.filter(|name| view.tools.resolve(name).is_some()) {
-        Some(_) => envelope::truncated(view, at),
+        Some(_) => envelope::truncated_call(view, at),
         None => Step::Not(view.text.len()),
     }
 }
@@ -102,7 +102,7 @@ fn cut(view: &View<'_>, at: usize) -> Step {
 fn code(view: &View<'_>, start: usize, fence: &str) -> Step {
     let Some(length) = view.text[start..].find(&format!("\n{fence}")) else {
         return if fence == "```" {
-            view.unfinished(Wait::Mark(start, &["\n```"]))
+            view.wait_or_reject(Wait::Mark(start, &["\n```"]))
         } else {
             Step::Not(start)
         };

@@ -22,7 +22,7 @@ fn read(view: &View<'_>) -> Step {
     let body = view.body();
     let is_name = |char: char| char.is_alphanumeric() || "_-.:/".contains(char);
     let Some(length) = body.find(|char| !is_name(char)) else {
-        return if body.len() > NAME { Step::Not(view.mark + 1) } else { view.unfinished(Wait::Any) };
+        return if body.len() > NAME { Step::Not(view.mark + 1) } else { view.wait_or_reject(Wait::Any) };
     };
     let (name, after) = body.split_at(length);
     if !after.starts_with('\n') || length > NAME {
@@ -36,8 +36,8 @@ fn read(view: &View<'_>) -> Step {
         return Step::Not(start);
     }
     match view.text.as_bytes().get(start) {
-        None if view.cut => named_json::truncated(view, name),
-        None => view.unfinished(Wait::Any),
+        None if view.cut => named_json::truncated_call(view, name),
+        None => view.wait_or_reject(Wait::Any),
         Some(b'{') => named_json::read(view, name, start, &["<|eot_id|>", "<|eom_id|>"]),
         Some(_) => Step::Not(start),
     }

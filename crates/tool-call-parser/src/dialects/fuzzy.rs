@@ -21,7 +21,7 @@ pub(super) static DIALECT: Dialect = Dialect {
     read: |_| Step::Not(0),
 };
 
-/// What announces an intention.
+/// Words that announce an intention.
 const INTENTIONS: [&str; 14] = [
     "i will ",
     "i'll ",
@@ -80,7 +80,7 @@ fn in_sentence(sentence: &str, tools: &Tools) -> Option<RawCall> {
     call(tool, argument(&sentence[at..])?)
 }
 
-/// What is quoted, or else what follows up to the first word that goes on about something else.
+/// The quoted text, or else the text up to the first word that begins another subject.
 fn argument(rest: &str) -> Option<&str> {
     for quote in ['`', '"', '\''] {
         if let Some(inside) = rest.split_once(quote).and_then(|(_, after)| after.split_once(quote)) {

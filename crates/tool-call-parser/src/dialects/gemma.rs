@@ -9,7 +9,7 @@ use crate::calls::RawCall;
 use crate::lenient_json;
 use crate::unquoted::Delimited;
 
-/// What stands around a string: Gemma 4's token, and `FunctionGemma`'s.
+/// The marks around a string: Gemma 4's token, and `FunctionGemma`'s.
 const QUOTES: [&str; 2] = ["<|\"|>", "<escape>"];
 /// Longer calls are text: their end is searched from the beginning with every closing brace.
 const LIMIT: usize = 256 << 10;
@@ -42,14 +42,14 @@ fn read(view: &View<'_>, marked: bool) -> Step {
     let rest = &view.text[start..];
     let Some(after) = rest.strip_prefix("call:") else {
         let partial = "call:".starts_with(rest);
-        return if partial { view.unfinished(Wait::Any) } else { Step::Not(start + 1) };
+        return if partial { view.wait_or_reject(Wait::Any) } else { Step::Not(start + 1) };
     };
     let from = start + "call:".len();
     let Some(length) = after.find(['{', '(', '\n', '<']) else {
         return match after.len() {
             length if length > 128 => Step::Not(from + 128),
-            _ if view.cut && marked => named_json::truncated(view, after),
-            _ => view.unfinished(Wait::Any),
+            _ if view.cut && marked => named_json::truncated_call(view, after),
+            _ => view.wait_or_reject(Wait::Any),
         };
     };
     let name = after[..length].trim();
@@ -64,19 +64,19 @@ fn read(view: &View<'_>, marked: bool) -> Step {
 }
 
 fn parentheses(view: &View<'_>, from: usize, marked: bool) -> Step {
-    match pythonic::marked(view, from, ENDS) {
+    match pythonic::read_marked(view, from, ENDS) {
         Step::Read(Found::Calls { calls, .. }, end) => Step::Read(Found::Calls { calls, firm: marked }, end),
         step => step,
     }
 }
 
 fn braces(view: &View<'_>, name: &str, at: usize, marked: bool) -> Step {
-    let end = match balanced(&view.text[at..]) {
+    let end = match find_balanced_end(&view.text[at..]) {
         Some(length) if at + length > LIMIT => return Step::Not(LIMIT),
         Some(length) => at + length,
         None if view.text.len() > LIMIT => return Step::Not(LIMIT),
-        None if view.cut => return named_json::truncated(view, name),
-        None => return view.unfinished(Wait::Mark(view.text.len(), &["}"])),
+        None if view.cut => return named_json::truncated_call(view, name),
+        None => return view.wait_or_reject(Wait::Mark(view.text.len(), &["}"])),
     };
     let Some(fields) = fields(&view.text[at + 1..end - 1]) else { return Step::Not(end) };
     let calls = vec![fields.call(name)];
@@ -87,7 +87,7 @@ fn braces(view: &View<'_>, name: &str, at: usize, marked: bool) -> Step {
 }
 
 /// The length of the balanced braces at the start of `text`; what stands between quote tokens does not count.
-fn balanced(text: &str) -> Option<usize> {
+fn find_balanced_end(text: &str) -> Option<usize> {
     let mut depth = 0;
     let mut at = 0;
     while let Some(found) = text[at..].find(['{', '}', '<']) {
@@ -149,7 +149,7 @@ fn value(text: &str) -> (Value, &str, bool) {
         }
     }
     if text.starts_with(['"', '{', '['])
-        && let Some((value, next)) = structured(text)
+        && let Some((value, next)) = read_structured(text)
     {
         return (value, next, false);
     }
@@ -162,13 +162,13 @@ fn value(text: &str) -> (Value, &str, bool) {
 }
 
 /// A quoted, nested or listed value: quote tokens become quotes first.
-fn structured(text: &str) -> Option<(Value, &str)> {
+fn read_structured(text: &str) -> Option<(Value, &str)> {
     let quote = QUOTES.into_iter().find(|quote| text.contains(quote)).filter(|_| !text.starts_with('"'));
     let Some(quote) = quote else {
         let read = lenient_json::read(text).ok()?;
         return Some((read.value, &text[read.end..]));
     };
-    let length = if text.starts_with('{') { balanced(text)? } else { text.rfind(']')? + 1 };
+    let length = if text.starts_with('{') { find_balanced_end(text)? } else { text.rfind(']')? + 1 };
     let mut json = String::with_capacity(length);
     for (index, part) in text[..length].split(quote).enumerate() {
         let quoted = index % 2 == 1;

@@ -22,17 +22,17 @@ pub(super) static ROLE_ONLY: Dialect = Dialect {
     grammar: "`function call<|role_sep|>` at the start of a line, then one JSON call.",
     example: "function call<|role_sep|>\n{\"name\": \"read\", \"arguments\": {\"path\": \"a.txt\"}}",
     opens: Opens::Line(&[ROLE]),
-    read: |view| envelope::shaped(view, view.mark, END),
+    read: |view| envelope::read_exact_json(view, view.mark, END),
 };
 
 fn read(view: &View<'_>) -> Step {
     if view.text.starts_with("<|function_call|>") {
-        return envelope::shaped(view, view.mark, END);
+        return envelope::read_exact_json(view, view.mark, END);
     }
     let start = view.skip_space(view.mark);
     let rest = &view.text[start..];
     if rest.starts_with(ROLE) {
-        return envelope::shaped(view, start + ROLE.len(), END);
+        return envelope::read_exact_json(view, start + ROLE.len(), END);
     }
-    if ROLE.starts_with(rest) { view.unfinished(Wait::Any) } else { Step::Not(start + 1) }
+    if ROLE.starts_with(rest) { view.wait_or_reject(Wait::Any) } else { Step::Not(start + 1) }
 }

@@ -32,7 +32,7 @@ fn read(view: &View<'_>) -> Step {
             _ if view.eof && !view.cut && view.tools.get(rest.trim()).is_some() => {
                 named_json::call(view, RawCall::fields(rest.trim(), Map::new()), view.text.len())
             }
-            _ => view.unfinished(Wait::Any),
+            _ => view.wait_or_reject(Wait::Any),
         };
     };
     let name = rest[..length].trim();
@@ -42,7 +42,7 @@ fn read(view: &View<'_>) -> Step {
     pairs(view, name, start + length)
 }
 
-/// What may follow the name or a pair; stray closing tags are passed over.
+/// Marks that may follow the name or a pair. Stray closing tags are skipped.
 const NEXT: [&str; 4] = ["<arg_key>", "</tool_call>", "</arg_value>", "</arg_key>"];
 
 /// The pairs from `from` on, and the end of the call.
@@ -63,13 +63,13 @@ pub(super) fn pairs(view: &View<'_>, name: &str, from: usize) -> Step {
                         broken = true;
                     }
                 }
-                Err(step) => return step.unwrap_or_else(|| named_json::truncated(view, name)),
+                Err(step) => return step.unwrap_or_else(|| named_json::truncated_call(view, name)),
             }
             continue;
         }
         let closes = NEXT[1..].iter().find(|mark| rest.starts_with(**mark));
         let call = |fields| {
-            let mut call = RawCall::unquoted(name, fields, Delimited::Tags);
+            let mut call = RawCall::from_unquoted(name, fields, Delimited::Tags);
             call.repairs.extend(broken.then_some(Repair::BrokenPair));
             call
         };
@@ -81,7 +81,7 @@ pub(super) fn pairs(view: &View<'_>, name: &str, from: usize) -> Step {
             }
             None if !view.eof && NEXT.iter().any(|mark| mark.starts_with(rest)) => Step::More(Wait::Any),
             None if rest.is_empty() && view.eof && (view.cut || !has_all(view, name, &fields)) => {
-                named_json::truncated(view, name)
+                named_json::truncated_call(view, name)
             }
             None if fields.is_empty() && !rest.is_empty() => Step::Not(at),
             None => named_json::call(view, call(fields), at),
@@ -127,9 +127,9 @@ fn pair(view: &View<'_>, at: usize) -> Result<Pair, Option<Step>> {
     Ok(Pair { key, value: text[from..end].to_owned(), end: end + "</arg_value>".len(), whole })
 }
 
-/// What ends a key; the value's tag, when its own is missing.
+/// Marks that end a key; the value's tag, when its own is missing.
 const KEY_ENDS: &[&str] = &["<arg_value>", "</arg_key>"];
-/// After so many closing tags inside a value the next one ends it.
+/// The most closing tags inside a value: the next one ends it.
 const FALSE_ENDS: usize = 512;
 
 /// The closing tag that is followed by another key or the end of the call: others belong to the value.

@@ -22,15 +22,15 @@ const BODY_ENDS: &[&str] =
     &["<|call|>", "<|end|>", "<|return|>", "<|start|>", "<|channel|>", "<|endoftext|>", "<|eom|>"];
 /// Tokens within a header.
 const INSIDE: [&str; 4] = ["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"];
-/// Words after `to=` that are no tool.
+/// Words after `to=` that do not name a tool.
 const PEOPLE: [&str; 8] =
     ["assistant", "user", "system", "developer", "final", "commentary", "analysis", "self"];
-/// What ends a message of the model to itself.
+/// The end of a message of the model to itself.
 const THOUGHT: Lane = Lane::Reasoning(
     &["<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|start|>", "<|channel|>"],
     &["<|start|>", "<|channel|>"],
 );
-/// What ends a message to the user. Calls that it quotes stay text, so a header of another message ends it only with a channel.
+/// The end of a message to the user. Calls that it quotes stay text, so a header of another message ends it only with a channel.
 const ANSWER: Lane = Lane::Answer(
     &["<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|start|>assistant<|channel|>"],
     &["<|start|>assistant<|channel|>"],
@@ -96,7 +96,7 @@ fn from_recipient(view: &View<'_>) -> Step {
     let window = name.floor_char_boundary(LONGEST_NAME + 1);
     let Some(length) = name[..window].find(['<', ' ', '{', '\n']) else {
         let is_over = name.len() > LONGEST_NAME;
-        return if is_over { Step::Not(view.mark + LONGEST_NAME) } else { view.unfinished(Wait::Any) };
+        return if is_over { Step::Not(view.mark + LONGEST_NAME) } else { view.wait_or_reject(Wait::Any) };
     };
     let follows = &name[length..];
     let token = ["<|channel|>", "<|message|>", "<|constrain|>"];
@@ -126,7 +126,9 @@ pub(super) fn read_header(view: &View<'_>) -> Result<(usize, usize), Step> {
         // Before anything else: what a longer text is does not depend on how it ends.
         (None, None) if view.text.len() >= HEADER => Err(Step::Not(end)),
         (None, None) if !view.eof => Err(Step::More(Wait::Any)),
-        (None, None) if view.cut => Err(named_json::truncated(view, recipient(text).unwrap_or_default())),
+        (None, None) if view.cut => {
+            Err(named_json::truncated_call(view, recipient(text).unwrap_or_default()))
+        }
         _ => Err(Step::Not(end)),
     }
 }
@@ -160,7 +162,7 @@ fn call(view: &View<'_>, name: &str, body: usize) -> Step {
     }
     let start = view.skip_space(body);
     match view.text.as_bytes().get(start) {
-        None if view.cut => named_json::truncated(view, name),
+        None if view.cut => named_json::truncated_call(view, name),
         None if !view.eof => Step::More(Wait::Any),
         Some(b'{') => named_json::read(view, name, start, ENDS),
         _ => match atem(view, start) {
@@ -206,12 +208,12 @@ fn atem(view: &View<'_>, start: usize) -> Option<Step> {
     })
 }
 
-/// A body that is no JSON object, up to the next token.
+/// Reads a body that is not a JSON object, up to the next token.
 fn raw(view: &View<'_>, name: &str, start: usize) -> Step {
     let rest = &view.text[start..];
     match earliest(rest, BODY_ENDS).map(|(at, _)| at) {
         None if !view.eof => Step::More(Wait::Mark(start, BODY_ENDS)),
-        None if view.cut => named_json::truncated(view, name),
+        None if view.cut => named_json::truncated_call(view, name),
         found => {
             let end = start + found.unwrap_or(rest.len());
             match (view.closing(end, ENDS), raw_call(view, name, &view.text[start..end])) {

@@ -46,8 +46,8 @@ fn call(view: &View<'_>) -> Step {
     let Some(length) = rest.find([' ', '{', '\n', '\t', '<']) else {
         return match rest.len() {
             length if length > 128 => Step::Not(from + 128),
-            _ if view.cut && view.tools.resolve(rest).is_some() => named_json::truncated(view, rest),
-            _ => view.unfinished(Wait::Any),
+            _ if view.cut && view.tools.resolve(rest).is_some() => named_json::truncated_call(view, rest),
+            _ => view.wait_or_reject(Wait::Any),
         };
     };
     let name = &rest[..length];
@@ -64,8 +64,8 @@ fn call(view: &View<'_>) -> Step {
         }
         match words.iter().find(|word| rest.starts_with(**word)) {
             Some(word) => at += word.len(),
-            None if view.cut && rest.is_empty() => return named_json::truncated(view, name),
-            None if words.iter().any(|word| word.starts_with(rest)) => return view.unfinished(Wait::Any),
+            None if view.cut && rest.is_empty() => return named_json::truncated_call(view, name),
+            None if words.iter().any(|word| word.starts_with(rest)) => return view.wait_or_reject(Wait::Any),
             None => return Step::Not(at),
         }
     }
@@ -73,7 +73,7 @@ fn call(view: &View<'_>) -> Step {
 
 fn channel(view: &View<'_>) -> Step {
     let glued = match view.body().chars().next() {
-        None => return view.unfinished(Wait::Any),
+        None => return view.wait_or_reject(Wait::Any),
         Some(next) => next.is_uppercase() || next.is_numeric() || next == '"',
     };
     if !view.first {

@@ -15,7 +15,7 @@ pub(super) static DIALECT: Dialect = Dialect {
 };
 
 fn read(view: &View<'_>) -> Step {
-    if view.quoted() {
+    if view.is_quoted() {
         return Step::Not(view.mark);
     }
     match envelope::json(view, view.mark, FENCE) {

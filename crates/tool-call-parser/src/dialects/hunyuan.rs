@@ -6,7 +6,7 @@ use crate::event::Dropped;
 const OUTER: &str = "<tool_calls>";
 const INNER: &str = "<tool_call>";
 const SEPARATOR: &str = "<tool_sep>";
-/// What follows the name where no separator does.
+/// Marks that follow the name where no separator does.
 const NEXT: [&str; 2] = ["<arg_key>", "</tool_call>"];
 const END: &[&str] = &["</tool_call>"];
 
@@ -26,11 +26,11 @@ fn read(view: &View<'_>) -> Step {
     let start = if outer { view.skip_space(view.mark) } else { 0 };
     let Some(body) = view.text[start..].strip_prefix(INNER) else {
         let partial = INNER.starts_with(&view.text[start..]);
-        return if partial { view.unfinished(Wait::Any) } else { Step::Not(start + 1) };
+        return if partial { view.wait_or_reject(Wait::Any) } else { Step::Not(start + 1) };
     };
     let from = start + INNER.len();
     let Some(length) = body.find('<') else {
-        return if body.len() > 128 { Step::Not(from + 128) } else { view.unfinished(Wait::Any) };
+        return if body.len() > 128 { Step::Not(from + 128) } else { view.wait_or_reject(Wait::Any) };
     };
     let name = body[..length].trim();
     if length > 128 || name.is_empty() || name.contains(['{', '(', '"', '\n']) {
@@ -39,11 +39,11 @@ fn read(view: &View<'_>) -> Step {
     let rest = &body[length..];
     let after = match rest.strip_prefix(SEPARATOR) {
         Some(_) => from + length + SEPARATOR.len(),
-        None if SEPARATOR.starts_with(rest) => return view.unfinished(Wait::Any),
+        None if SEPARATOR.starts_with(rest) => return view.wait_or_reject(Wait::Any),
         // Hy4 writes none, which is GLM's form between Hunyuan's outer tags.
         None if outer && NEXT.iter().any(|mark| rest.starts_with(mark)) => from + length,
         None if outer && NEXT.iter().any(|mark| mark.starts_with(rest)) => {
-            return view.unfinished(Wait::Any);
+            return view.wait_or_reject(Wait::Any);
         }
         None => return Step::Not(from + length),
     };

@@ -28,7 +28,7 @@ fn read(view: &View<'_>) -> Step {
         Ok(found) => found,
         Err(step) => return step,
     };
-    let tags = Tags { kind: (String::new(), String::new()), ..Tags::named("", &format!(":{suffix}")) };
+    let tags = Tags { kind: (String::new(), String::new()), ..Tags::with_affixes("", &format!(":{suffix}")) };
     let mut from = after;
     if view.text[..view.mark] == *OUTER {
         let start = view.skip_space(after);
@@ -55,7 +55,7 @@ fn suffix<'a>(view: &'a View<'_>) -> Result<(&'a str, usize), Step> {
     let is_suffix = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
     let length = body.bytes().take(SUFFIX + 1).take_while(is_suffix).count();
     match body.as_bytes().get(length) {
-        None if length <= SUFFIX => Err(view.unfinished(Wait::Any)),
+        None if length <= SUFFIX => Err(view.wait_or_reject(Wait::Any)),
         Some(b'>') if (1..=SUFFIX).contains(&length) => Ok((&body[..length], view.mark + length + 1)),
         _ => Err(Step::Not(view.mark + length)),
     }

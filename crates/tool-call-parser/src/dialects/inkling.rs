@@ -11,7 +11,7 @@ const JSON: &str = "<|content_invoke_tool_json|>";
 const TEXT: &str = "<|content_invoke_tool_text|>";
 const THINKING: &str = "<|content_thinking|>";
 const END: &[&str] = &["<|end_message|>"];
-/// What may follow a header, or a body that cannot be read.
+/// Marks that may follow a header, or a body that cannot be read.
 const NEXT: &[&str] =
     &[JSON, TEXT, "<|content_text|>", THINKING, "<|end_message|>", MESSAGE, "<|content_model_end_sampling|>"];
 /// A header is never longer.
@@ -55,7 +55,7 @@ fn header(view: &View<'_>) -> Step {
 fn call(view: &View<'_>, from: usize) -> Step {
     let start = view.skip_space(from);
     match view.text.as_bytes().get(start) {
-        None => view.unfinished(Wait::Any),
+        None => view.wait_or_reject(Wait::Any),
         Some(b'{') => match envelope::json(view, from, END) {
             Step::Not(_) => view.broken_until(from, NEXT, "", Dropped::Unreadable),
             step => step,

@@ -58,9 +58,9 @@ const WRAPPERS: &[&str] = &[
     "<dots_function_call>",
     "<｜tool_call_begin｜>",
 ];
-/// What begins one call of Muse Glimmer.
+/// The beginning of one call of Muse Glimmer.
 pub(super) const ATEM: &str = "<atem:invoke name=";
-/// What Step-3 writes between its token and the tag.
+/// The text that Step-3 writes between its token and the tag.
 const STEP_TYPE: &str = "function<｜tool_sep｜>";
 const CLOSERS: &[&str] = &[
     "</function_calls>",
@@ -133,8 +133,8 @@ pub(super) fn invocation(view: &View<'_>, head: &str, tags: Tags<'_>, closers: &
     let Some(length) = head.find(['>', '\n']) else {
         return match head.len() {
             length if length > 128 => Step::Not(from + 128),
-            _ if view.cut => named_json::truncated(view, head.trim_matches(['"', '\''])),
-            _ => view.unfinished(Wait::Any),
+            _ if view.cut => named_json::truncated_call(view, head.trim_matches(['"', '\''])),
+            _ => view.wait_or_reject(Wait::Any),
         };
     };
     let name = head[..length].trim();

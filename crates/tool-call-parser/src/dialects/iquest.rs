@@ -22,7 +22,7 @@ fn read(view: &View<'_>) -> Step {
         call: CALL.to_owned(),
         end: ENDS[0].to_owned(),
         kind: (String::new(), String::new()),
-        ..Tags::named("", "")
+        ..Tags::with_affixes("", "")
     };
     argument_pairs::read(view, view.mark, &tags, ENDS)
 }

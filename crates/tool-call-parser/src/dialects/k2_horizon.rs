@@ -6,7 +6,7 @@ use super::{Dialect, MarkAt, Opens, Step, View, Wait, envelope};
 const OUTER: &str = "<ifm|tool_calls>";
 const INNER: &str = "<ifm|tool_call>";
 const END: &[&str] = &["</ifm|tool_call>"];
-/// What may end a call.
+/// Marks that may end a call.
 const ENDS: &[&str] = &["</ifm|tool_call>", INNER];
 
 pub(super) static DIALECT: Dialect = Dialect {
@@ -33,8 +33,8 @@ fn read(view: &View<'_>) -> Step {
     }
     let start = view.skip_space(from);
     match view.text.as_bytes().get(start) {
-        None => view.unfinished(Wait::Any),
+        None => view.wait_or_reject(Wait::Any),
         Some(b'{') => envelope::json(view, start, END),
-        Some(_) => argument_pairs::read(view, start, &Tags::named("ifm|", ""), ENDS),
+        Some(_) => argument_pairs::read(view, start, &Tags::with_affixes("ifm|", ""), ENDS),
     }
 }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
 use crate::calls::RawCall;
-use crate::schema::{properties, required};
+use crate::schema::{properties, required_names};
 use crate::tools::Tool;
 
 const CALL: [&str; 1] = ["<|tool_call_begin|>"];
@@ -37,16 +37,16 @@ fn read(view: &View<'_>) -> Step {
     let Some(length) = body[..window].find(ARGUMENTS) else {
         return match body.len() {
             length if length > 256 => Step::Not(view.mark + 256),
-            _ if view.cut => named_json::truncated(view, body),
-            _ => view.unfinished(Wait::Any),
+            _ if view.cut => named_json::truncated_call(view, body),
+            _ => view.wait_or_reject(Wait::Any),
         };
     };
     let id = body[..length].trim();
     let start = view.skip_space(view.mark + length + ARGUMENTS.len());
     let name = name(view, id, start);
     match view.text.as_bytes().get(start) {
-        None if view.cut => named_json::truncated(view, name),
-        None => view.unfinished(Wait::Any),
+        None if view.cut => named_json::truncated_call(view, name),
+        None => view.wait_or_reject(Wait::Any),
         Some(b'{') => with_id(named_json::read(view, name, start, &["<|tool_call_end|>"]), id),
         Some(_) => Step::Not(start),
     }
@@ -63,7 +63,7 @@ fn name<'a>(view: &'a View<'_>, id: &'a str, start: usize) -> &'a str {
     let takes = |tool: &&Tool, fields: &Map<String, Value>| {
         let declared = properties(tool.schema());
         let known = |key: &String| declared.is_some_and(|declared| declared.contains_key(key));
-        fields.keys().all(known) && required(tool.schema()).all(|key| fields.contains_key(key))
+        fields.keys().all(known) && required_names(tool.schema()).all(|key| fields.contains_key(key))
     };
     let by_arguments = || {
         let fields = objects.next()?.ok().filter(|fields| !fields.is_empty())?;

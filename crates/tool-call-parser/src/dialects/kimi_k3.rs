@@ -57,7 +57,7 @@ fn unfinished_tag(view: &View<'_>, body: &str) -> Step {
         _ if !view.eof => Step::More(Wait::Any),
         0 => Step::Read(Found::Skip, view.mark),
         _ if body.starts_with("call ") && view.text.starts_with(OPEN) => {
-            named_json::truncated(view, &attribute(body, "tool").unwrap_or_default())
+            named_json::truncated_call(view, &attribute(body, "tool").unwrap_or_default())
         }
         _ => Step::Not(view.text.len()),
     }
@@ -78,7 +78,7 @@ fn call(view: &View<'_>, tag: &str, from: usize) -> Step {
         if !view.text[at..].starts_with(ARGUMENT) {
             let partial = [ARGUMENT, CALL_END[0]].iter().any(|mark| mark.starts_with(&view.text[at..]));
             return match partial {
-                true if view.eof => named_json::truncated(view, &name),
+                true if view.eof => named_json::truncated_call(view, &name),
                 true => Step::More(Wait::Any),
                 false => view.broken_until(at, CALL_END, &name, Dropped::Unreadable),
             };
@@ -86,7 +86,7 @@ fn call(view: &View<'_>, tag: &str, from: usize) -> Step {
         match fields.read(view, at) {
             Ok(end) => at = end,
             Err(wait) if !view.eof => return Step::More(wait),
-            Err(_) => return named_json::truncated(view, &name),
+            Err(_) => return named_json::truncated_call(view, &name),
         }
     }
 }

@@ -22,9 +22,9 @@ fn read(view: &View<'_>) -> Step {
         || rest.starts_with('[') && {
             let next = view.skip_space(start + 1);
             match view.text.as_bytes().get(next) {
-                None => return view.unfinished(Wait::Any),
+                None => return view.wait_or_reject(Wait::Any),
                 Some(byte) => *byte == b'{',
             }
         };
-    if json { envelope::json(view, start, CLOSERS) } else { pythonic::marked(view, start, CLOSERS) }
+    if json { envelope::json(view, start, CLOSERS) } else { pythonic::read_marked(view, start, CLOSERS) }
 }

@@ -27,8 +27,8 @@ fn read(view: &View<'_>) -> Step {
     let Some(length) = body.find(['|', ']', '\n', '[']) else {
         return match body.len() {
             length if length > 128 => Step::Not(view.mark + 128),
-            _ if view.cut => truncated(view, body.trim()),
-            _ => view.unfinished(Wait::Any),
+            _ if view.cut => truncated_call(view, body.trim()),
+            _ => view.wait_or_reject(Wait::Any),
         };
     };
     let name = body[..length].trim();
@@ -39,14 +39,14 @@ fn read(view: &View<'_>) -> Step {
         Some(end) if end > LIMIT => Step::Not(LIMIT),
         Some(end) => arguments(view, name, view.mark + length + 1, end),
         None if view.text.len() > LIMIT => Step::Not(LIMIT),
-        None if view.cut => truncated(view, name),
-        None => view.unfinished(Wait::Mark(view.text.len().saturating_sub(1), &["]"])),
+        None if view.cut => truncated_call(view, name),
+        None => view.wait_or_reject(Wait::Mark(view.text.len().saturating_sub(1), &["]"])),
     }
 }
 
-fn truncated(view: &View<'_>, name: &str) -> Step {
+fn truncated_call(view: &View<'_>, name: &str) -> Step {
     if view.tools.resolve(name).is_some() {
-        named_json::truncated(view, name)
+        named_json::truncated_call(view, name)
     } else {
         Step::Not(view.text.len())
     }
@@ -93,8 +93,8 @@ fn arguments(view: &View<'_>, name: &str, from: usize, end: usize) -> Step {
     fields.values_mut().for_each(unquote);
     Step::Read(
         Found::Calls {
-            calls: vec![RawCall::unquoted(name, fields, Delimited::Nothing)],
-            firm: view.line_start || !view.quoted(),
+            calls: vec![RawCall::from_unquoted(name, fields, Delimited::Nothing)],
+            firm: view.line_start || !view.is_quoted(),
         },
         end,
     )

@@ -32,15 +32,17 @@ fn read(view: &View<'_>) -> Step {
     let body = match view.mark_at(start, &["<arguments>"]) {
         MarkAt::Here(length) => view.skip_space(start + length),
         MarkAt::Perhaps => return Step::More(Wait::Any),
-        MarkAt::No if view.cut && start == view.text.len() => return named_json::truncated(view, tool.text),
+        MarkAt::No if view.cut && start == view.text.len() => {
+            return named_json::truncated_call(view, tool.text);
+        }
         MarkAt::No => return Step::Not(start),
     };
     let Some(name) = declared_name(view, server, tool.text) else {
         return view.broken_until(body, END, tool.text, Dropped::Undeclared);
     };
     match view.text.as_bytes().get(body) {
-        None if view.cut => named_json::truncated(view, tool.text),
-        None => view.unfinished(Wait::Any),
+        None if view.cut => named_json::truncated_call(view, tool.text),
+        None => view.wait_or_reject(Wait::Any),
         Some(b'{') => named_json::read(view, &name, body, &["</arguments>"]),
         Some(_) => Step::Read(Found::Broken(name, Dropped::Unreadable), body),
     }
@@ -70,7 +72,7 @@ fn read_element<'a>(
             Ok(Element { text: view.text[text..text + length].trim(), end: text + length + close.len() })
         }
         None if view.text.len() > text + NAME => Err(Step::Not(window)),
-        None => Err(view.unfinished(Wait::Any)),
+        None => Err(view.wait_or_reject(Wait::Any)),
     }
 }
 

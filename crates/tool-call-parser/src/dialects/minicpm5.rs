@@ -27,7 +27,11 @@ pub(super) static DIALECT: Dialect = Dialect {
 fn read(view: &View<'_>) -> Step {
     let body = view.body();
     let Some(length) = body.find(['>', '\n']) else {
-        return if body.len() > 128 { Step::Not(view.mark + 128) } else { view.unfinished(super::Wait::Any) };
+        return if body.len() > 128 {
+            Step::Not(view.mark + 128)
+        } else {
+            view.wait_or_reject(super::Wait::Any)
+        };
     };
     let name = body[..length].trim().trim_matches(['"', '\'']);
     if length > 128 || view.tools.resolve(name).is_none() {

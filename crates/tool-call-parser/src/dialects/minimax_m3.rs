@@ -36,14 +36,14 @@ fn read(view: &View<'_>) -> Step {
     }
     let Some(head) = rest.strip_prefix(INVOKE) else {
         let partial = FRAMES.iter().any(|frame| frame.starts_with(rest)) || INVOKE.starts_with(rest);
-        return if partial { view.unfinished(Wait::Any) } else { Step::Not(start + 1) };
+        return if partial { view.wait_or_reject(Wait::Any) } else { Step::Not(start + 1) };
     };
     let from = start + INVOKE.len();
     let Some(length) = head.find('>') else {
         return match head.len() {
             length if length > 128 => Step::Not(from + 128),
-            _ if view.cut => named_json::truncated(view, head.trim_matches('"')),
-            _ => view.unfinished(Wait::Any),
+            _ if view.cut => named_json::truncated_call(view, head.trim_matches('"')),
+            _ => view.wait_or_reject(Wait::Any),
         };
     };
     let name = head[..length].trim().trim_matches(['"', '\'']);
@@ -58,7 +58,11 @@ fn invocation(view: &View<'_>, name: &str, from: usize) -> Step {
         return view.broken_until(from, END, name, Dropped::Undeclared);
     };
     let Some(length) = view.text[from..].find(END[0]) else {
-        return if view.eof { named_json::truncated(view, name) } else { Step::More(Wait::Mark(from, END)) };
+        return if view.eof {
+            named_json::truncated_call(view, name)
+        } else {
+            Step::More(Wait::Mark(from, END))
+        };
     };
     let end = from + length + END[0].len();
     let document = Document { root: found.tool.schema(), steps: view.steps };

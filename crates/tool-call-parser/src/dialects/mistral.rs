@@ -2,7 +2,7 @@
 
 use super::{Dialect, Found, Opens, Step, View, Wait, envelope, named_json};
 
-/// So much junk may stand between the mark and the array, and after it on the same line.
+/// The most junk between the mark and the array, and after it on the same line, in bytes.
 const JUNK: usize = 64;
 const CLOSERS: &[&str] = &["[/TOOL_CALLS]"];
 

@@ -11,7 +11,7 @@ pub(super) fn read(view: &View<'_>, name: &str, start: usize, closers: &[&str]) 
     let end = match span.advance(view.text, view.eof) {
         Span::Complete(end) | Span::Stopped(end) => end,
         Span::More if !view.eof => return Step::More(Wait::Json(start)),
-        Span::More if view.cut || span.in_text() => return truncated(view, name),
+        Span::More if view.cut || span.in_text() => return truncated_call(view, name),
         Span::More => view.text.len(),
     };
     match view.closing(end, closers) {
@@ -22,10 +22,10 @@ pub(super) fn read(view: &View<'_>, name: &str, start: usize, closers: &[&str]) 
 
 /// One call that ends at `end`.
 pub(super) fn call(view: &View<'_>, call: RawCall, end: usize) -> Step {
-    Step::Read(Found::Calls { calls: vec![call], firm: view.line_start || !view.quoted() }, end)
+    Step::Read(Found::Calls { calls: vec![call], firm: view.line_start || !view.is_quoted() }, end)
 }
 
 /// A call to `name` that the reply's end cut off.
-pub(super) fn truncated(view: &View<'_>, name: &str) -> Step {
+pub(super) fn truncated_call(view: &View<'_>, name: &str) -> Step {
     Step::Read(Found::Drop(name.to_owned(), Dropped::Truncated), view.text.len())
 }

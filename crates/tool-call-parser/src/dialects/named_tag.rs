@@ -2,7 +2,7 @@
 
 use super::{Dialect, MarkAt, Opens, Step, View, Wait, named_json};
 
-/// What Step-Audio writes before the name.
+/// The line that Step-Audio writes before the name.
 const TYPE: &str = "function\n";
 /// A longer text is no tool's name.
 const NAME: usize = 128;
@@ -27,7 +27,7 @@ fn read(view: &View<'_>) -> Step {
     }
     let rest = &view.text[start..];
     let Some(length) = rest.find(['>', '\n', '<', '{']) else {
-        return if rest.len() > NAME { Step::Not(start + NAME) } else { view.unfinished(Wait::Any) };
+        return if rest.len() > NAME { Step::Not(start + NAME) } else { view.wait_or_reject(Wait::Any) };
     };
     let name = without_category(rest[..length].trim(), view);
     let ends = rest[length..].starts_with(['>', '\n']);
@@ -36,8 +36,8 @@ fn read(view: &View<'_>) -> Step {
     }
     let body = view.skip_space(start + length + 1);
     match view.text.as_bytes().get(body) {
-        None if view.cut => named_json::truncated(view, name),
-        None => view.unfinished(Wait::Any),
+        None if view.cut => named_json::truncated_call(view, name),
+        None => view.wait_or_reject(Wait::Any),
         Some(b'{') => named_json::read(view, name, body, &["</tool_call>"]),
         Some(_) => Step::Not(body),
     }

@@ -20,7 +20,7 @@ pub(super) static DIALECT: Dialect = Dialect {
 
 fn read(view: &View<'_>) -> Step {
     let [invoke, wrapper] = TagForm::LOCAL;
-    let Some((space, local)) = view.body().split_once(':') else { return view.unfinished(Wait::Any) };
+    let Some((space, local)) = view.body().split_once(':') else { return view.wait_or_reject(Wait::Any) };
     if space == MUSE {
         return Step::Not(view.mark);
     }

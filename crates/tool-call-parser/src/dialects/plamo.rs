@@ -36,7 +36,9 @@ fn read(view: &View<'_>) -> Step {
     match view.mark_at(view.mark, &[CALL]) {
         MarkAt::Here(length) => call(view, view.mark + length),
         MarkAt::Perhaps => Step::More(Wait::Any),
-        MarkAt::No if FRAMES.iter().any(|frame| frame.starts_with(view.body())) => view.unfinished(Wait::Any),
+        MarkAt::No if FRAMES.iter().any(|frame| frame.starts_with(view.body())) => {
+            view.wait_or_reject(Wait::Any)
+        }
         MarkAt::No => Step::Not(view.mark),
     }
 }
@@ -77,5 +79,5 @@ fn expect(view: &View<'_>, from: usize, mark: &str) -> Result<usize, Step> {
 
 /// The text has ended before its call has.
 fn ended(view: &View<'_>, name: &str) -> Step {
-    if view.cut { named_json::truncated(view, name) } else { view.unfinished(Wait::Any) }
+    if view.cut { named_json::truncated_call(view, name) } else { view.wait_or_reject(Wait::Any) }
 }

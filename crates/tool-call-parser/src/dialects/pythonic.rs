@@ -35,11 +35,11 @@ pub(super) static MARKED: Dialect = Dialect {
             let inside = view.text[start..].strip_prefix('[').unwrap_or(&view.text[start..]).trim_start();
             match inside.as_bytes().first() {
                 Some(b'{') => return envelope::json(view, start, &["<|tool_call_end|>"]),
-                None => return view.unfinished(Wait::Any),
+                None => return view.wait_or_reject(Wait::Any),
                 Some(_) => {}
             }
         }
-        marked(view, start, &["<|tool_call_end|>", "</tool_call>", "</function_calls>"])
+        read_marked(view, start, &["<|tool_call_end|>", "</tool_call>", "</function_calls>"])
     },
 };
 
@@ -47,28 +47,28 @@ fn bare(view: &View<'_>) -> Step {
     match peek(view, view.skip_space(1)) {
         Some(true) => {}
         Some(false) => return Step::Not(1),
-        None => return view.unfinished(Wait::Any),
+        None => return view.wait_or_reject(Wait::Any),
     }
     let end = match JsonSpan::new(0, Style::Python).advance(view.text, view.eof) {
         Span::Complete(end) => end,
         Span::More if view.cut => return cut(view, view.skip_space(1)),
-        _ => return view.unfinished(Wait::Python(0)),
+        _ => return view.wait_or_reject(Wait::Python(0)),
     };
     let calls = list(&view.text[1..end - 1]).unwrap_or_default();
     let declared = |call: &RawCall| view.tools.resolve(&call.name).is_some();
-    if calls.is_empty() || !calls.iter().all(declared) || view.quoted() {
+    if calls.is_empty() || !calls.iter().all(declared) || view.is_quoted() {
         return Step::Not(end);
     }
     Step::Read(Found::Calls { calls, firm: false }, end)
 }
 
 /// Calls between marks, from `start` on.
-pub(super) fn marked(view: &View<'_>, start: usize, closers: &'static [&'static str]) -> Step {
+pub(super) fn read_marked(view: &View<'_>, start: usize, closers: &'static [&'static str]) -> Step {
     let in_list = view.text[start..].starts_with('[');
     match peek(view, if in_list { view.skip_space(start + 1) } else { start }) {
         Some(true) => {}
         Some(false) => return Step::Not(start + 1),
-        None => return view.unfinished(Wait::Any),
+        None => return view.wait_or_reject(Wait::Any),
     }
     let mut calls = Vec::new();
     let mut at = start;
@@ -94,7 +94,7 @@ pub(super) fn marked(view: &View<'_>, start: usize, closers: &'static [&'static 
             }
         }
         return match view.closing(end, closers) {
-            Ok(end) => Step::Read(Found::Calls { calls, firm: view.line_start || !view.quoted() }, end),
+            Ok(end) => Step::Read(Found::Calls { calls, firm: view.line_start || !view.is_quoted() }, end),
             Err(step) => step,
         };
     }

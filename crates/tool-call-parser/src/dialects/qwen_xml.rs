@@ -41,14 +41,14 @@ fn read(view: &View<'_>) -> Step {
     let rest = &view.text[start..];
     if !rest.starts_with("<function=") {
         let partial = "<function=".starts_with(rest);
-        return if partial { view.unfinished(Wait::Any) } else { Step::Not(start + 1) };
+        return if partial { view.wait_or_reject(Wait::Any) } else { Step::Not(start + 1) };
     }
     let head = &rest["<function=".len()..];
     let Some(length) = head.find(['>', '\n', '<']) else {
         return match head.len() {
             length if length > 128 => Step::Not(start + 10 + 128),
-            _ if view.cut && wrapped => named_json::truncated(view, head),
-            _ => view.unfinished(Wait::Any),
+            _ if view.cut && wrapped => named_json::truncated_call(view, head),
+            _ => view.wait_or_reject(Wait::Any),
         };
     };
     let name = head[..length].trim().trim_matches(['"', '\'']);
@@ -62,7 +62,7 @@ fn read(view: &View<'_>) -> Step {
 fn body(view: &View<'_>, name: &str, from: usize) -> Step {
     let start = view.skip_space(from);
     match view.text.as_bytes().get(start) {
-        None if view.cut => named_json::truncated(view, name),
+        None if view.cut => named_json::truncated_call(view, name),
         None if !view.eof => Step::More(Wait::Any),
         Some(b'{') => named_json::read(
             view,

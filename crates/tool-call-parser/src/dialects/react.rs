@@ -5,7 +5,7 @@ use crate::calls::RawCall;
 use crate::coerce;
 
 const INPUT: [&str; 4] = ["Action Input:", "**Action Input:**", "Action input:", "Input:"];
-/// What the text of an input ends before.
+/// Lines before which the text of an input ends.
 const NEXT: &[&str] = &["\nObservation", "\nThought:", "\nAction:"];
 
 pub(super) static DIALECT: Dialect = Dialect {
@@ -25,12 +25,12 @@ fn read(view: &View<'_>) -> Step {
         Some(length) => length,
         None if body.len() > 256 => return Step::Not(view.mark + 256),
         None if view.eof && !view.cut => body.len(),
-        None => return view.unfinished(Wait::Any),
+        None => return view.wait_or_reject(Wait::Any),
     };
     if length <= 256
-        && let Some(call) = bracketed(view, body[..length].trim())
+        && let Some(call) = read_bracketed(view, body[..length].trim())
     {
-        return Step::Read(Found::Calls { calls: vec![call], firm: !view.quoted() }, view.mark + length);
+        return Step::Read(Found::Calls { calls: vec![call], firm: !view.is_quoted() }, view.mark + length);
     }
     let name = body[..length].trim().trim_matches(['`', '*', '"', '[', ']']);
     if length > 256 || view.tools.resolve(name).is_none() {
@@ -40,13 +40,13 @@ fn read(view: &View<'_>) -> Step {
     let rest = &view.text[at..];
     let Some(mark) = INPUT.iter().find(|mark| rest.starts_with(**mark)) else {
         let partial = INPUT.iter().any(|mark| mark.starts_with(rest));
-        return if partial { view.unfinished(Wait::Any) } else { Step::Not(at) };
+        return if partial { view.wait_or_reject(Wait::Any) } else { Step::Not(at) };
     };
     input(view, name, at + mark.len())
 }
 
 /// `NAME[argument]`, as the paper on `ReAct` writes it.
-fn bracketed(view: &View<'_>, line: &str) -> Option<RawCall> {
+fn read_bracketed(view: &View<'_>, line: &str) -> Option<RawCall> {
     let (name, argument) = line.strip_suffix(']')?.split_once('[')?;
     let tool = view.tools.get(name)?;
     coerce::sole_string(tool.schema()).map(|_| RawCall::text(name, argument))
@@ -55,8 +55,8 @@ fn bracketed(view: &View<'_>, line: &str) -> Option<RawCall> {
 fn input(view: &View<'_>, name: &str, from: usize) -> Step {
     let start = view.skip_space(from);
     match view.text.as_bytes().get(start) {
-        None if view.cut => return named_json::truncated(view, name),
-        None => return view.unfinished(Wait::Any),
+        None if view.cut => return named_json::truncated_call(view, name),
+        None => return view.wait_or_reject(Wait::Any),
         Some(b'{') => return named_json::read(view, name, start, &[]),
         Some(_) => {}
     }
@@ -64,10 +64,10 @@ fn input(view: &View<'_>, name: &str, from: usize) -> Step {
     let Some(length) = earliest(rest, NEXT).map(|(at, _)| at) else {
         return match view.eof {
             false => Step::More(Wait::Mark(start, NEXT)),
-            true if view.cut => named_json::truncated(view, name),
+            true if view.cut => named_json::truncated_call(view, name),
             true => named_json::call(view, RawCall::text(name, rest.trim()), view.text.len()),
         };
     };
     let calls = vec![RawCall::text(name, rest[..length].trim())];
-    Step::Read(Found::Calls { calls, firm: !view.quoted() }, start + length)
+    Step::Read(Found::Calls { calls, firm: !view.is_quoted() }, start + length)
 }

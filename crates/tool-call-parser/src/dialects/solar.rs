@@ -66,8 +66,8 @@ fn first(view: &View<'_>) -> Step {
     };
     let start = view.skip_space(after_name);
     match view.text.as_bytes().get(start) {
-        None if view.cut => named_json::truncated(view, name),
-        None => view.unfinished(Wait::Any),
+        None if view.cut => named_json::truncated_call(view, name),
+        None => view.wait_or_reject(Wait::Any),
         Some(b'{') => named_json::read(view, name, start, &["<|tool_call:end|>"]),
         Some(_) => Step::Not(start),
     }
@@ -80,7 +80,7 @@ fn part<'a>(view: &'a View<'_>, from: usize, mark: &str) -> Result<(&'a str, usi
     match window.find(mark) {
         Some(length) => Ok((text[..length].trim(), from + length + mark.len())),
         None if text.len() > WINDOW => Err(Step::Not(from + WINDOW)),
-        None if view.cut => Err(named_json::truncated(view, "")),
-        None => Err(view.unfinished(Wait::Any)),
+        None if view.cut => Err(named_json::truncated_call(view, "")),
+        None => Err(view.wait_or_reject(Wait::Any)),
     }
 }

@@ -36,7 +36,7 @@ impl<'a> Tags<'a> {
     }
 }
 
-/// After so many closing tags that turned out to belong to a value it is no call.
+/// The most closing tags that may belong to values. A text with more is not a call.
 const FALSE_ENDS: usize = 512;
 
 /// Reads the parameters from `from` to the end of the call.
@@ -44,7 +44,7 @@ pub(super) fn read(view: &View<'_>, name: &str, from: usize, tags: Tags<'_>, clo
     let body = match body_end(view, from, tags) {
         Ok(end) => end,
         Err(Some(step)) => return step,
-        Err(None) => return named_json::truncated(view, name),
+        Err(None) => return named_json::truncated_call(view, name),
     };
     let Some(call) = fields(name, &view.text[from..body.0], tags) else { return Step::Not(body.1) };
     match view.closing(body.1, closers) {
@@ -109,13 +109,13 @@ fn fields(name: &str, body: &str, tags: Tags<'_>) -> Option<RawCall> {
         typed.extend(value.typed.then(|| key.to_owned()));
         rest = next.trim_start();
     }
-    let mut call = RawCall::unquoted(name, fields, Delimited::Tags);
+    let mut call = RawCall::from_unquoted(name, fields, Delimited::Tags);
     call.unquoted.retain(|key, _| !typed.contains(key));
     let is_empty = matches!(&call.arguments, Args::Value(Value::Object(fields)) if fields.is_empty());
     (rest.is_empty() || !is_empty).then_some(call)
 }
 
-/// What a tag says of its value's type.
+/// The type of a value, as its tag gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Unknown,
@@ -194,7 +194,7 @@ fn character_data_over(text: &str, from: &mut usize, end: usize, tags: Tags<'_>)
     Covered::No
 }
 
-/// What stands in XML's sections of character data, when the value is nothing else.
+/// Returns the text in XML's sections of character data, when the value is nothing else.
 fn character_data(text: &str) -> Option<String> {
     let mut inside = String::new();
     let mut rest = text.trim();
@@ -219,20 +219,20 @@ fn split_value<'a>(text: &'a str, tags: Tags<'_>) -> (&'a str, &'a str) {
                 && let Some(next) = text[begin..end].find(&format!("\n{}", tags.open))
             {
                 let next = begin + next;
-                return (trimmed(&text[..next], tags), &text[next + 1..]);
+                return (trim_own_lines(&text[..next], tags), &text[next + 1..]);
             }
-            return (trimmed(&text[..end], tags), after);
+            return (trim_own_lines(&text[..end], tags), after);
         }
         at = end + tags.close.len();
     }
     match text[begin..].find(&format!("\n{}", tags.open)).map(|next| begin + next) {
-        Some(next) => (trimmed(&text[..next], tags), &text[next + 1..]),
-        None => (trimmed(text, tags), ""),
+        Some(next) => (trim_own_lines(&text[..next], tags), &text[next + 1..]),
+        None => (trim_own_lines(text, tags), ""),
     }
 }
 
 /// Takes away what the template put around the value.
-fn trimmed<'a>(value: &'a str, tags: Tags<'_>) -> &'a str {
+fn trim_own_lines<'a>(value: &'a str, tags: Tags<'_>) -> &'a str {
     match value.strip_prefix('\n').filter(|_| tags.own_lines) {
         Some(inside) => inside.strip_suffix('\n').unwrap_or(inside),
         None => value,

@@ -21,8 +21,8 @@ pub(super) static DIALECT: Dialect = Dialect {
 };
 
 fn read(view: &View<'_>) -> Step {
-    let Some((name, body)) = view.body().split_once('>') else { return view.unfinished(Wait::Any) };
-    let Some(tool) = view.tools.get(name).filter(|_| !view.quoted()) else { return Step::Not(view.mark) };
+    let Some((name, body)) = view.body().split_once('>') else { return view.wait_or_reject(Wait::Any) };
+    let Some(tool) = view.tools.get(name).filter(|_| !view.is_quoted()) else { return Step::Not(view.mark) };
     let from = view.mark + name.len() + 1;
     let close = format!("</{name}>");
     let declared = schema::properties(tool.schema()).filter(|declared| !declared.is_empty());
@@ -32,7 +32,7 @@ fn read(view: &View<'_>) -> Step {
             None => body[..at].trim().is_empty().then(serde_json::Map::new),
         };
         if let Some(fields) = fields {
-            let calls = vec![RawCall::unquoted(name, fields, Delimited::Tags)];
+            let calls = vec![RawCall::from_unquoted(name, fields, Delimited::Tags)];
             return Step::Read(Found::Calls { calls, firm: false }, from + at + close.len());
         }
     }
@@ -40,14 +40,14 @@ fn read(view: &View<'_>) -> Step {
     match element.strip_prefix('<').and_then(|rest| rest.split_once('>')) {
         Some((key, _)) if declared.is_some_and(|declared| declared.contains_key(key)) => {
             if view.cut {
-                named_json::truncated(view, name)
+                named_json::truncated_call(view, name)
             } else {
-                view.unfinished(Wait::Any)
+                view.wait_or_reject(Wait::Any)
             }
         }
         Some(_) => Step::Not(from),
         None if element.is_empty() || element.starts_with('<') && element.len() <= 128 => {
-            view.unfinished(Wait::Any)
+            view.wait_or_reject(Wait::Any)
         }
         None => Step::Not(from),
     }

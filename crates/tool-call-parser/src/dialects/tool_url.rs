@@ -18,15 +18,15 @@ pub(super) static DIALECT: Dialect = Dialect {
 fn read(view: &View<'_>) -> Step {
     let body = view.body();
     let Some(length) = body.find([' ', '\n', '{', '\t']) else {
-        return if body.len() > NAME { Step::Not(view.mark + NAME) } else { view.unfinished(Wait::Any) };
+        return if body.len() > NAME { Step::Not(view.mark + NAME) } else { view.wait_or_reject(Wait::Any) };
     };
     let name = &body[..length];
-    if length > NAME || view.tools.resolve(name).is_none() || view.quoted() {
+    if length > NAME || view.tools.resolve(name).is_none() || view.is_quoted() {
         return Step::Not(view.mark + length.min(NAME));
     }
     let start = view.skip_space(view.mark + length);
     match view.text.as_bytes().get(start) {
-        None => view.unfinished(Wait::Any),
+        None => view.wait_or_reject(Wait::Any),
         Some(b'{') => named_json::read(view, name, start, &[]).without_firmness(),
         Some(_) => Step::Not(start),
     }

@@ -27,7 +27,7 @@ pub struct Dialect {
     pub(crate) read: fn(&View<'_>) -> Step,
 }
 
-/// What may begin a dialect, and where.
+/// The marks that may begin a dialect, and their place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Opens {
     /// Any of these marks, anywhere in running text.
@@ -99,7 +99,7 @@ pub(crate) struct View<'a> {
     pub(crate) eof: bool,
     /// True when the reply was cut there.
     pub(crate) cut: bool,
-    /// What may be called.
+    /// The tools that may be called.
     pub(crate) tools: &'a Tools,
     /// For checks against their schemas.
     pub(crate) steps: &'a Steps,
@@ -107,7 +107,7 @@ pub(crate) struct View<'a> {
     pub(crate) before: &'a str,
     /// True when only spaces stand before the mark on its line.
     pub(crate) line_start: bool,
-    /// True when the answer has no text so far.
+    /// True when the answer has no text yet.
     pub(crate) first: bool,
     /// True when only space stands between the mark and a call or token before it.
     pub(crate) after_call: bool,
@@ -121,7 +121,7 @@ pub(crate) struct View<'a> {
     pub(crate) reasoned: bool,
 }
 
-/// What a dialect says of the text so far. The answer may depend only on text up to the offset it names.
+/// The answer of a dialect to the text that has arrived. It may depend only on text up to the offset it names.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// The text is not of this dialect; seen at this offset.
@@ -157,7 +157,7 @@ pub(crate) enum Wait {
     Mark(usize, &'static [&'static str]),
 }
 
-/// What was read.
+/// The result of reading.
 #[derive(Debug)]
 pub(crate) enum Found {
     /// Calls. A firm one stands whatever follows; another only if nothing but calls follows.
@@ -173,7 +173,7 @@ pub(crate) enum Found {
     Lane(Lane),
     /// A call that certainly is one and cannot leave.
     Drop(String, Dropped),
-    /// What stood before was reasoning.
+    /// The text before the mark was reasoning.
     EndOfReasoning,
     /// A call of this dialect, of that name, that cannot leave: text, unless other calls stand around it.
     Broken(String, Dropped),
@@ -185,7 +185,7 @@ impl View<'_> {
         &self.text[self.mark..]
     }
 
-    /// The offset of the first byte at or after `from` that is no whitespace.
+    /// The offset of the first byte at or after `from` that is not whitespace.
     pub(crate) fn skip_space(&self, from: usize) -> usize {
         if self.text.as_bytes().get(from).copied().is_some_and(is_plainly_no_space) {
             return from;
@@ -248,12 +248,12 @@ impl View<'_> {
     }
 
     /// "Not this dialect", or "more" while text may still come: for a text that ended too early.
-    pub(crate) fn unfinished(&self, wait: Wait) -> Step {
+    pub(crate) fn wait_or_reject(&self, wait: Wait) -> Step {
         if self.eof { Step::Not(self.text.len()) } else { Step::More(wait) }
     }
 
     /// The text before speaks *about* a call rather than making one.
-    pub(crate) fn quoted(&self) -> bool {
+    pub(crate) fn is_quoted(&self) -> bool {
         quotation::announces_example(self.before)
     }
 }

@@ -35,7 +35,7 @@ pub(crate) fn read_call(tool: &Tool, text: &str) -> Option<RawCall> {
         }
     }
     let fields = read_elements(text, declared?)?;
-    Some(RawCall::unquoted(&tool.name, fields, Delimited::Tags))
+    Some(RawCall::from_unquoted(&tool.name, fields, Delimited::Tags))
 }
 
 /// Reads `<KEY>VALUE</KEY>` elements, one after the other, each for a declared argument.

@@ -1,4 +1,4 @@
-//! Where every byte of a text went: kept in its order, or space, or a dialect's own mark, or a call or a note tells of it.
+//! Where every byte of a text went: kept in its order, or space, or a dialect's own mark, or a call or a note names it.
 
 use std::sync::LazyLock;
 
@@ -41,7 +41,7 @@ const CLOSERS: [&str; 29] = [
 /// A harmony header that is dropped as a whole is never longer.
 const HEADER: usize = 340;
 
-/// What a text has lost at the cheapest: twice the number of pieces that are neither space nor marks, and one more once the
+/// The least loss of a text: twice the number of pieces that are neither space nor marks, and one more once the
 /// last of them is over.
 type Loss = usize;
 const NEVER: Loss = Loss::MAX;
@@ -64,10 +64,10 @@ pub(super) fn nothing_is_lost(text: &str, events: &[Event], options: Options) {
     assert!(fits, "lost or invented: {text:?} became {events:?}");
 }
 
-/// Whether `kept` is what is left of `text` after at most so many unexplained pieces.
+/// Whether `kept` is `text` without at most `pieces` unexplained pieces.
 fn align(text: &[u8], kept: &[u8], pieces: usize) -> bool {
     let Some(missing) = text.len().checked_sub(kept.len()) else { return false };
-    // By the place in the text and the number of bytes that are missing so far: the least loss.
+    // The least loss, by the place in the text and the number of bytes missing before it.
     let mut losses = vec![vec![NEVER; missing + 1]; text.len() + 1];
     losses[0][0] = 1;
     for at in 0..text.len() {
@@ -106,7 +106,7 @@ static MARKS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
         Opens::Anywhere(marks) | Opens::Line(marks) => marks,
         Opens::Name | Opens::Tag(_) => &[],
     });
-    // A brace or a fence opens a dialect, but is no mark of its own.
+    // A brace or a fence opens a dialect, but is not a mark by itself.
     opening.copied().chain(CLOSERS).filter(|mark| mark.len() > 3).collect()
 });
 

@@ -33,7 +33,7 @@ fn name_of(dialect: &str) -> &'static str {
     row.map_or("", |row| row.name)
 }
 
-/// The calls of a turn; `None` when there are none, or when a number in them would be rounded.
+/// The calls of a turn; `None` without calls, or when a number in them would be rounded.
 fn exact_calls(turn: &Parsed) -> Option<Vec<Call>> {
     let calls = turn.calls.iter().map(|call| {
         let arguments: Map<String, Value> = serde_json::from_str(&call.arguments).ok()?;

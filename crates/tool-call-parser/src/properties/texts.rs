@@ -37,7 +37,7 @@ fn piece() -> BoxedStrategy<String> {
     .boxed()
 }
 
-/// What may stand around a call that is only spoken of, or is not.
+/// Text that may stand around a call, real or only mentioned.
 const QUOTES: [(&str, &str); 14] = [
     ("`", "`"),
     ("``", "``"),

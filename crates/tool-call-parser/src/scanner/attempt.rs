@@ -9,11 +9,11 @@ use super::{BEHIND, Io, Lane, MAX_RUN, QUOTED_LINE, Scanner};
 use crate::dialects::Dialect;
 use crate::event::Dropped;
 
-/// So much of a candidate is shown to the dialects; what is longer is text: no argument is that big.
+/// The most of a candidate that the dialects see, in bytes. A longer one is text: no argument is that big.
 const MAX_HELD: usize = 24 << 20;
-/// So much of a mark at the end of a cut reply is the beginning of a call.
+/// The part of a mark, in bytes, that counts as the beginning of a call at the end of a cut reply.
 const CUT_MARK: usize = 6;
-/// So many bytes of one candidate may be read again, besides a multiple of its length.
+/// The bytes of one candidate that may be read again, in addition to a multiple of its length.
 const REREAD: usize = 64 << 10;
 
 /// A candidate: a dialect may begin at `at`.
@@ -28,7 +28,7 @@ pub(super) struct Open {
     /// A call of an undeclared tool that one dialect read here, if no other can do better.
     undeclared: Option<Box<Held>>,
     waits: Option<Waiting>,
-    /// So many bytes were read by dialects that then asked for more.
+    /// The number of bytes that dialects read before they asked for more.
     read: usize,
     /// Dialects are not asked again before the text is this long.
     until: usize,
@@ -97,7 +97,7 @@ impl Scanner {
                     self.open = Some(open);
                     return false;
                 }
-                Step::Read(found, length) => return self.found(found, open, opener.dialect, length, io),
+                Step::Read(found, length) => return self.take_found(found, open, opener.dialect, length, io),
             }
         }
         match open.undeclared.take() {
@@ -212,7 +212,7 @@ impl Scanner {
         }
     }
 
-    fn found(
+    fn take_found(
         &mut self,
         found: Found,
         open: Open,
@@ -235,7 +235,7 @@ impl Scanner {
                 self.take(open.at, end, io);
                 // A reply of nothing but the end of its reasoning may have lost the rest on the server.
                 if !(matches!(found, Found::EndOfReasoning) && io.ledger.is_blank()) {
-                    self.framed(io);
+                    self.note_framing(io);
                 }
                 match found {
                     Found::Lane(lane) => self.lane = lane,
@@ -246,27 +246,27 @@ impl Scanner {
             Found::Drop(name, why) => {
                 self.accept_held(false, io);
                 self.take(open.at, end, io);
-                self.dropped(&name, why, source, io);
+                self.note_dropped_call(&name, why, source, io);
             }
         }
         true
     }
 
     /// Notes once that marks have left the text.
-    pub(super) fn framed(&mut self, io: &mut Io<'_>) {
+    pub(super) fn note_framing(&mut self, io: &mut Io<'_>) {
         if !std::mem::replace(&mut self.noted_framing, true) && !self.reasoning {
-            io.ledger.repaired(Repair::Framing);
+            io.ledger.note_repair(Repair::Framing);
         }
     }
 
     /// Only a reply that was cut has truncated calls. In another one the model did not finish them, and what it wrote is
     /// shown when nothing else is left.
-    fn dropped(&self, name: &str, why: Dropped, (start, end): (usize, usize), io: &mut Io<'_>) {
+    fn note_dropped_call(&self, name: &str, why: Dropped, (start, end): (usize, usize), io: &mut Io<'_>) {
         let unclosed = why == Dropped::Truncated && !self.cut;
         if self.reasoning {
             return;
         }
-        io.ledger.dropped(name, if unclosed { Dropped::Unclosed } else { why });
+        io.ledger.note_dropped(name, if unclosed { Dropped::Unclosed } else { why });
         if unclosed {
             io.ledger.keep_refused(&self.buffer[start..end]);
         }

@@ -1,5 +1,5 @@
 //! Calls that were read: firm ones leave at once, others only if nothing but calls follows; what cannot be read is dropped
-//! beside calls and is text without them.
+//! next to calls and is text without them.
 
 use super::attempt::Open;
 use super::{Io, Scanner};
@@ -8,7 +8,7 @@ use crate::dialects::{self, Dialect};
 use crate::event::{Dropped, Note};
 use crate::settle::{Settled, settle};
 
-/// What waits for what follows it.
+/// A part of the text that waits for the text behind it.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) dialect: &'static Dialect,
@@ -20,7 +20,7 @@ pub(super) struct Held {
 pub(super) enum Holds {
     /// Calls that leave only if nothing but calls follows.
     Calls(Vec<(RawCall, Settled)>),
-    /// What is written like a call of this name and cannot leave.
+    /// Text that is written like a call of this name and cannot leave.
     Broken(String, Dropped),
     /// Marks between such things.
     Frame,
@@ -65,7 +65,7 @@ impl Scanner {
         if refused(Dropped::Undeclared) {
             let name = calls.first().map(|(call, _)| call.name.clone()).unwrap_or_default();
             let held = Held { dialect, holds: Holds::Broken(name, Dropped::Undeclared), source };
-            return self.undeclared(held, firm, open, io);
+            return self.hold_undeclared(held, firm, open, io);
         }
         let unreadable = calls.iter().all(|(_, settled)| {
             matches!(settled, Settled::Refused(Dropped::Unreadable | Dropped::Undeclared | Dropped::Unclosed))
@@ -85,9 +85,9 @@ impl Scanner {
         true
     }
 
-    /// Another dialect may read something better here. If none does, a call in marks of its own is held: beside calls it is
+    /// Another dialect may read something better here. If none does, a call in marks of its own is held: next to calls it is
     /// one that cannot leave.
-    fn undeclared(&mut self, held: Held, firm: bool, open: Open, io: &mut Io<'_>) -> bool {
+    fn hold_undeclared(&mut self, held: Held, firm: bool, open: Open, io: &mut Io<'_>) -> bool {
         let own_marks = dialects::holds_mark(&self.buffer[held.source.0..held.source.1]);
         let mut next = open.past_this_opener();
         self.spend(&mut next, held.source.1 - held.source.0);
@@ -122,14 +122,17 @@ impl Scanner {
         if !real && !self.reasoning {
             return self.take_frames(io);
         }
+        if self.holds_calls() {
+            self.calls_from = Some(self.gone + start);
+        }
         let held = std::mem::take(&mut self.held);
         let end = held.last().map_or(start, |last| last.source.1);
         self.take_aside((start, end), io);
         for held in held {
             match held.holds {
                 Holds::Calls(calls) => self.send(calls, held.dialect, held.source, io),
-                Holds::Broken(name, why) => io.ledger.dropped(&name, why),
-                Holds::Frame => self.framed(io),
+                Holds::Broken(name, why) => io.ledger.note_dropped(&name, why),
+                Holds::Frame => self.note_framing(io),
             }
         }
     }
@@ -150,7 +153,7 @@ impl Scanner {
             match held.holds {
                 Holds::Frame => {
                     self.take_aside(held.source, io);
-                    self.framed(io);
+                    self.note_framing(io);
                 }
                 Holds::Broken(name, why) if !self.reasoning => {
                     io.ledger.note(Note::LeftAsText { name, why });

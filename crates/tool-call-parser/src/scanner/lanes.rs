@@ -81,7 +81,7 @@ impl Scanner {
 }
 
 /// The length of the longest suffix that is a proper prefix of a mark.
-fn partial_suffix(text: &str, marks: &[&str]) -> usize {
+pub(crate) fn partial_suffix(text: &str, marks: &[&str]) -> usize {
     let longest = marks.iter().map(|mark| mark.len()).max().unwrap_or(0);
     let bytes = text.as_bytes();
     let partial = |length: &usize| {

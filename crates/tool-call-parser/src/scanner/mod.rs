@@ -10,13 +10,14 @@ mod lanes;
 
 use self::attempt::Open;
 use self::held::Held;
+pub(crate) use self::lanes::partial_suffix;
 use super::ledger::Ledger;
 use super::openers::{OPENERS, Openers};
 use super::schema::Steps;
 use super::tools::Tools;
 use super::{Field, Options};
 
-/// So many bytes before a mark are shown to the dialects.
+/// The number of bytes before a mark that the dialects see.
 pub(crate) const BEHIND: usize = 256;
 /// A longer run of space is content, even before a call.
 const MAX_SPACE: usize = 1024;
@@ -24,7 +25,7 @@ const MAX_SPACE: usize = 1024;
 const MAX_CLOSING: usize = 256;
 /// Of a longer run of backticks the rest counts as another one.
 const MAX_RUN: usize = 64;
-/// A long text is taken in pieces of so many bytes, so that what is text leaves the buffer before more is copied into it.
+/// The length of the pieces in which a long text is taken, in bytes: text leaves the buffer before more is copied into it.
 const PIECE: usize = 64 << 10;
 /// In place of a backtick run's length: the line is quoted and holds no calls.
 const QUOTED_LINE: usize = usize::MAX;
@@ -41,7 +42,7 @@ pub(crate) enum Lane {
     Fence(u8, usize),
 }
 
-/// What the scanner needs of the engine.
+/// The parts of the engine that the scanner uses.
 #[derive(Debug)]
 pub(crate) struct Io<'a> {
     pub(crate) tools: &'a Tools,
@@ -79,6 +80,8 @@ pub(crate) struct Scanner {
     reasoning: bool,
     /// Where the last mark stood that was found by a byte inside it.
     tried_late: Option<usize>,
+    /// Where the calls begin that were found at the end of the text.
+    calls_from: Option<usize>,
     last_note: Option<&'static str>,
     noted_framing: bool,
 }
@@ -112,6 +115,7 @@ impl Scanner {
             cut: false,
             reasoning,
             tried_late: None,
+            calls_from: None,
             last_note: None,
             noted_framing: false,
         }
@@ -135,6 +139,11 @@ impl Scanner {
         self.run(io);
         self.accept_held(false, io);
         self.release_up_to(self.buffer.len(), true, io);
+    }
+
+    /// Where the calls begin that end the text, in bytes from its beginning.
+    pub(crate) fn calls_from(&self) -> Option<usize> {
+        self.calls_from
     }
 
     fn run(&mut self, io: &mut Io<'_>) {
