@@ -8,10 +8,8 @@ use std::time::Duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
-use ::translate::ResponseTemplate;
-use ::wire::units::{duration, words};
-use ::upstream::OwnWire;
 use tool_call_parser::PreferredDialects;
+use translate::ResponseTemplate;
 use upstream::OwnWire;
 use wire::units::duration;
 

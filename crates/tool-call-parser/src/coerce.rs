@@ -9,7 +9,9 @@ use serde_json::{Map, Number, Value};
 use super::aliases;
 use super::lenient_json;
 use super::repairs::{Repair, Repairs};
-use super::schema::{accepts, branches, is_type, properties, required_names, resolve, same, types};
+use super::schema::{
+    Document, accepts, branches, is_type, properties, required_names, resolve, same, types, weight,
+};
 
 /// Keys that models wrap the arguments in.
 const WRAPPERS: [&str; 6] = ["parameters", "arguments", "args", "input", "params", "kwargs"];

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::ids::Ids;
 use super::reply::{Head, Reply, ReplyChoice};
 use super::response_template::{Part, ResponseTemplate};
-use ::wire::turn::{Dropped, FinishReason, Note, Turn};
-use ::wire::{Choice, Completion, pruned_logprobs};
 use tool_call_parser::{End, Engine, Event, Field, NativeCall, Options, Tools};
+use wire::turn::{Dropped, FinishReason, Note, Turn};
+use wire::{Choice, Completion, pruned_logprobs};
 
 /// What the request says about its reply.
 #[derive(Clone, Debug)]

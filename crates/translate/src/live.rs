@@ -14,7 +14,8 @@ use super::ids::Ids;
 use super::interpret::{ReplyRules, push_content};
 use super::reply::Head;
 use super::response_template::ResponseTemplate;
-use ::wire::turn::{
+use tool_call_parser::{End, Engine, Field, NativeCall, Tools};
+use wire::turn::{
     ChoiceEvent, Dropped, FinishReason, KeptFields, Note, ToolCall, Turn, TurnEnd, TurnEvent, Usage,
 };
 use wire::{Malformed, Object, array, decode_string, pruned_logprobs, text_of, usage_from};

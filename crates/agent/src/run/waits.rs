@@ -12,7 +12,7 @@ use crate::outcome::Outcome;
 use crate::setup::EndsRun;
 use crate::step::{Action, ChildStep};
 use crate::transcript::Exchange;
-use ::wire::ErrorCode;
+use wire::ErrorCode;
 
 /// The most characters that are quoted of a call's inputs, of its result, or of the model's reasoning.
 const LONGEST_NAMED: usize = 500;

@@ -161,6 +161,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "a table of writers")]
 fn token_pairs() -> Vec<Writer> {
     vec![
         untyped("solar", |calls| {
@@ -287,6 +288,7 @@ fn tokens() -> Vec<Writer> {
 
 const M3: &str = "]<]minimax[>[";
 
+#[expect(clippy::too_many_lines, reason = "a table of writers")]
 fn messages() -> Vec<Writer> {
     vec![
         typed("minicpm5", |calls| {

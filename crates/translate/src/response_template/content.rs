@@ -7,8 +7,8 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use super::compile;
-use wire::pattern::pattern;
 use tool_call_parser::mended_object;
+use wire::pattern::pattern;
 
 /// One parser with its settings.
 #[derive(Clone, Debug)]

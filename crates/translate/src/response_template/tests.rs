@@ -4,8 +4,8 @@ use std::sync::Arc;
 use super::*;
 use crate::ids::Ids;
 use crate::interpret::{ReplyRules, interpret};
-use wire::Completion;
 use tool_call_parser::{Options, Tools};
+use wire::Completion;
 
 const QWEN: &str = r#"{"start_anchor": "<|im_start|>assistant\n", "fields": {
     "reasoning_content": {"open": "<think>", "close": "</think>"},
