@@ -99,6 +99,16 @@ impl Attempt {
         Self { upstream: Arc::clone(upstream), body, token_limit, edits, changed, fit: Fit::default() }
     }
 
+    /// Returns the client's own request, edited for this upstream.
+    pub(super) fn unchanged(
+        upstream: Arc<Upstream>,
+        body: Pieces,
+        edits: Vec<&'static str>,
+        token_limit: Option<u64>,
+    ) -> Self {
+        Self { upstream, body, token_limit, edits, changed: None, fit: Fit::default() }
+    }
+
     /// True when it asks for something else than the client did.
     pub(super) fn is_changed(&self) -> bool {
         self.changed.as_ref().is_some_and(|changed| changed.remedy != Remedy::Repeat)

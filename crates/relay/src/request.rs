@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 use tokio::time::Instant;
 
-use super::attempt::{Attempt, Fit, Form};
+use super::attempt::{Attempt, Form};
 use super::client::{Origin, RequestProgress, Wire};
 use super::config::{Modes, ReasoningField, RelayConfig, ToolParsing, ToolsMode};
 use super::look_back::LookBack;
@@ -246,14 +246,7 @@ impl Relay {
             added: &added,
         };
         let (sent, edits) = form.edited(&mut request, body, &upstream);
-        let first = Attempt {
-            token_limit: rules.token_limit,
-            upstream,
-            body: sent,
-            edits,
-            changed: None,
-            fit: Fit::default(),
-        };
+        let first = Attempt::unchanged(upstream, sent, edits, rules.token_limit);
         Ok(Draft::Ready(Arc::new(ClientRequest {
             first,
             upstreams,

@@ -18,7 +18,7 @@ const FLOOR: u32 = 1;
 const RATIO: f32 = 0.2;
 
 /// An upstream whose last useful reply is no older than this works.
-const RECENT: Duration = Duration::from_secs(60);
+const RECENT: Duration = Duration::from_mins(1);
 /// Repeats that each useful reply earns: enough where two of three requests fail.
 const EARNED: f32 = 2.0;
 

@@ -96,10 +96,10 @@ fn settled(history: &History, world: World, now: Duration) -> Decision {
             Decision::LookUp(Lookup::Health) => known.health = Some(world.health),
             Decision::LookUp(Lookup::Remedy) => known.remedy = Some(world.found(remedy())),
             Decision::LookUp(Lookup::Smaller) => {
-                known.smaller = Some(world.found(Change::Smaller(Fit::default())))
+                known.smaller = Some(world.found(Change::Smaller(Fit::default())));
             }
             Decision::LookUp(Lookup::Parameters) => {
-                known.parameters = Some(world.found(Change::DropParameters))
+                known.parameters = Some(world.found(Change::DropParameters));
             }
             decision => return decision,
         }
