@@ -73,7 +73,8 @@ impl Check<'_> {
             .local
             .key_variables
             .extend([client_keys_env, operator_keys_env].into_iter().flatten().cloned());
-        settings.tools.local.key_variables.push(OPERATOR_KEY.to_owned());
+        let is_set = self.environment.get(OPERATOR_KEY).is_some();
+        settings.tools.local.key_variables.extend(is_set.then(|| OPERATOR_KEY.to_owned()));
         for (index, sink) in settings.alerts.sink.iter_mut().enumerate() {
             let at = ["alerts", "sink", &index.to_string()];
             self.secret(&at, "token", &mut sink.token, sink.token_env.as_deref());

@@ -488,7 +488,8 @@ async fn an_operator_decides_by_the_command_line_and_the_server_goes_on() {
         listed.starts_with(&request.id) && listed.contains("  helper  process send\n    exec {"),
         "{listed}"
     );
-    assert!(listed.ends_with("\n    read {\"path\": \"a.txt\"}\n"), "{listed}");
+    let read = "\n    read {\"path\": \"a.txt\"}\n    the model's reason: none written; its reasoning: I need a tool.\n";
+    assert!(listed.ends_with(read), "{listed}");
     assert_eq!(command(&config, &["list", "--expert", "other"], None).await.0, "");
     let (shown, ..) = command(&config, &["show", &request.id], None).await;
     assert!(shown.contains("send it") && shown.contains(&run), "{shown}");

@@ -210,7 +210,7 @@ async fn a_function_waits_for_consent_across_a_restart_and_a_failing_server_fail
         (false, _) => end(),
     };
     let (fake, desk) = isolated(model).await;
-    desk.faults(&json!({"get_deal": ["error"]}));
+    desk.faults(&json!({"get_deal": ["error", "error"]}));
     let respool = desk.started(&fake).await;
     let store = respool.agents.store().unwrap();
     enqueue(store, invocation("i1", "inbound-email-triage", payload())).await;

@@ -439,7 +439,7 @@ pub async fn operator_name(store: &Store, key: Option<&str>, place: &str) -> Res
         )
     } else {
         format!(
-            "`respool serve` knows no operator yet: start it with the same key in {OPERATOR_KEY}, or with the variable that `operator_keys_env` names"
+            "no operator is known: start `respool serve` with the same key in {OPERATOR_KEY}, or with the variable that `operator_keys_env` names"
         )
     })
 }

@@ -282,7 +282,7 @@ mod tests {
         skill(dir.path());
         let loaded = Source::Path(dir.path().to_owned()).load().unwrap();
         let codes: Vec<&str> = loaded.diagnostics.iter().map(|one| one.code.as_str()).collect();
-        assert_eq!(codes, ["ignored-field", "skill-scripts"], "{:?}", loaded.diagnostics);
+        assert_eq!(codes, ["skill-scripts", "ignored-field"], "{:?}", loaded.diagnostics);
         let package = loaded.package.unwrap();
         assert_eq!(package.manifest.name.value, "pdf-forms");
         assert_eq!(package.manifest.version.value, "2.1.0");

@@ -173,11 +173,11 @@ fn reason_of(exchange: &Exchange) -> String {
         return exchange.content.clone();
     }
     if reasoning.is_empty() {
-        return "The model gave no reason.".to_owned();
+        return "none written".to_owned();
     }
     let from = reasoning.char_indices().rev().nth(LONGEST_NAMED - 1).map_or(0, |(index, _)| index);
     let cut = if from > 0 { "…" } else { "" };
-    format!("The model wrote no reason; it thought: {cut}{}", &reasoning[from..])
+    format!("none written; its reasoning: {cut}{}", &reasoning[from..])
 }
 
 /// A call with its inputs.

@@ -83,9 +83,9 @@ fn a_request_has_a_reason_though_the_model_wrote_none() {
         sim.requests().reason
     };
     assert_eq!(reason("I write.", "Hm."), "I write.");
-    assert_eq!(reason(" ", "She asked for it."), "The model wrote no reason; it thought: She asked for it.");
+    assert_eq!(reason(" ", "She asked for it."), "none written; its reasoning: She asked for it.");
     assert!(reason("", &"ä".repeat(9_000)).ends_with(&format!(": …{}", "ä".repeat(500))));
-    assert_eq!(reason("", ""), "The model gave no reason.");
+    assert_eq!(reason("", ""), "none written");
 }
 
 fn outcome(text: &str) -> Outcome {
