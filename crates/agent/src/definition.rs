@@ -12,8 +12,8 @@ use super::outcome::Outcome;
 use super::setup::{EndsRun, ModelSizes, OfferedTool, SettledCall, Setup};
 use relay::Relay;
 use store::NewMessage;
-use tools::Tools;
 use tool_call_parser::PreferredDialects;
+use tools::Tools;
 
 /// The context window that is assumed for a model whose window is unknown, in tokens.
 const DEFAULT_WINDOW: u64 = 128 * 1024;

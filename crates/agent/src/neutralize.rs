@@ -11,9 +11,9 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use wire::pattern::pattern;
 use tool_call_parser::PreferredDialects;
 use tool_call_parser::templates::{Scope, breaks, broken, with_spaces};
+use wire::pattern::pattern;
 use wire::pattern::pattern;
 
 /// How respool itself writes results and notes where the form has no role for them.

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use wire::units::{duration, words};
-use upstream::OwnWire;
 use tool_call_parser::PreferredDialects;
+use upstream::OwnWire;
+use wire::units::{duration, words};
 
 wire::string_enum! {
     /// How a reply with tools is asked for.

@@ -23,10 +23,10 @@ use super::reply_stream::ReplyStream;
 use super::request::ClientRequest;
 use super::{Opened, Relay};
 use translate::{Fault, ReplyRules, Shows};
-use wire::turn::Usage;
 use upstream::{
     Failure, Health, Place as QueuePlace, RepeatPermit, Upstream, UpstreamError, UpstreamResponse,
 };
+use wire::turn::Usage;
 use wire::{ApiError, Pieces};
 
 /// One request's attempts.

@@ -14,8 +14,8 @@ use super::request::ClientRequest;
 use super::{Relay, Route};
 use translate::tokens;
 use translate::{Fault, TINY_LIMIT, TooLarge, read_overflow};
-use wire::turn::Usage;
 use upstream::{Tier, Upstream, UpstreamError};
+use wire::turn::Usage;
 use wire::{ApiError, ChatRequest};
 
 /// Smaller requests, in bytes, are not looked at before a server refuses them: they fit any window worth its name.

@@ -37,9 +37,9 @@ use recent::{Recent, RecentLimits};
 pub use reply_stream::{ReplyStream, StreamPart};
 pub use request::{ClientRequest, Facts, Route};
 
+use tool_call_parser::PreferredDialects;
 use translate::{GuardLimits, Reply};
 use upstream::{Fleet, OutcomeReport, Tier, Upstream, UpstreamError};
-use tool_call_parser::PreferredDialects;
 
 /// Relays requests to the configured upstreams.
 #[derive(Debug)]

@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tool_call_parser::Tools;
 use translate::declared;
 use wire::{ChatRequest, Known, KnownMessage, KnownTools};
-use tool_call_parser::Tools;
 use wire::{ChatRequest, Known, KnownMessage, KnownTools};
 
 /// To read a shorter request costs less than to remember it, in bytes.

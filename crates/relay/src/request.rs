@@ -20,8 +20,8 @@ use translate::{
     Additions, ClientProgram, FreeTextPatterns, LoopFound, Outbound, ReplyRules, STOP_REASON, Situation,
     needs_version, used_ids,
 };
-use wire::turn::Turn;
 use upstream::{Serving, Upstream, Who, choose, conversation};
+use wire::turn::Turn;
 use wire::{ApiError, ChatRequest, ErrorCode, Pieces};
 
 /// How a request is served.

@@ -14,7 +14,7 @@ mod mcp;
 mod plain;
 mod policy;
 mod process;
-pub(crate) mod programs;
+pub mod programs;
 mod record;
 mod sandbox;
 mod set;

@@ -12,7 +12,7 @@ const USUAL: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
 
 /// Returns the absolute path, without symlinks, of a program of the system; `None` when there is none. It is never below a
 /// home directory, the current directory or one of the `writable` places.
-pub(crate) fn find_program(name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
+pub fn find_program(name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let own = homes().into_iter().chain(std::env::current_dir()).filter(|own| own.parent().is_some());
     let excluded: Vec<PathBuf> = own.chain(writable.iter().cloned()).collect();

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::hidden_tools::hidden_tools;
 use super::interpret::ReplyRules;
 use super::overflow::token_limit;
-use wire::{ChatRequest, Message, ToolChoice, decode_string};
 use tool_call_parser::{Options, PreferredDialects, Tools};
+use wire::{ChatRequest, Message, ToolChoice, decode_string};
 
 impl ReplyRules {
     /// The rules of this request. `tools`: those that it declares; `prior`: the dialects that its model is likely to write.

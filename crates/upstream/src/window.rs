@@ -15,8 +15,8 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::client::{Call, Upstream};
-use wire::{Object, array};
 use tool_call_parser::PreferredDialects;
+use wire::{Object, array};
 
 /// How long an answer holds: a server may be started again with another window.
 const FRESH: Duration = Duration::from_mins(5);

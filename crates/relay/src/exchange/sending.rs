@@ -7,16 +7,16 @@ use http::{Method, header};
 use tokio::time::timeout_at;
 
 use super::{Current, Exchange};
-use telemetry::TRACEPARENT;
 use crate::attempt::{Attempt, Fit};
 use crate::candidates::{AdmittedUpstream, no_upstream};
 use crate::decide::{Change, NextAttempt, Place};
 use crate::outcome::{Finding, Refusal, Whole};
 use crate::request::{ClientRequest, Route};
 use crate::{Relay, completion};
+use telemetry::TRACEPARENT;
 use translate::{Fault, Reply, Shows, read_overflow};
-use wire::turn::{Turn, Usage};
 use upstream::{Call, OutcomeReport, Tier, Upstream, UpstreamError, UpstreamResponse};
+use wire::turn::{Turn, Usage};
 
 /// The upstream that is asked now, and the report that expects the outcome.
 type Chosen = (Arc<Upstream>, OutcomeReport);

@@ -8,13 +8,13 @@ use http::StatusCode;
 
 use super::errors::Client;
 use super::writer::Writer;
-use telemetry::RequestRecord;
-use relay::{Opened, ReplyStream, StreamPart};
 use crate::agent::{RUN_ID, RunOutput, RunReply};
 use crate::body::Taken;
 use crate::chat::{self, Pending};
 use crate::stream_head::{StreamHead, until_stopped};
 use crate::{App, heartbeat, respond};
+use relay::{Opened, ReplyStream, StreamPart};
+use telemetry::RequestRecord;
 use translate::Reply;
 use wire::turn::{ChoiceEvent, FinishReason, TurnEnd, TurnEvent, Usage};
 use wire::{ApiError, ErrorCode};

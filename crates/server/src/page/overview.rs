@@ -10,8 +10,8 @@ use maud::{Markup, html};
 use super::live::LivePart;
 use super::session::Viewer;
 use super::{App, alerts, format, layout, live, now, page, remedy, viewer};
-use store::UsageQuery;
 use crate::usage::{Problem, Report};
+use store::UsageQuery;
 use wire::ErrorCode;
 
 /// So many problems are shown.
