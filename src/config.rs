@@ -230,6 +230,7 @@ struct Document {
     operator_keys_env: Option<String>,
     allow_unauthenticated: bool,
     allow_admin_routes: bool,
+    pass_routes: Vec<String>,
     tools_mode: ToolsMode,
     tool_parsing: ToolParsing,
     reasoning: ReasoningField,
@@ -271,6 +272,7 @@ impl Document {
                 operator_keys_env: self.operator_keys_env,
                 allow_unauthenticated: self.allow_unauthenticated,
                 allow_admin_routes: self.allow_admin_routes,
+                pass_routes: self.pass_routes,
                 limits: self.limits,
             },
             relay: RelayConfig {

@@ -1,9 +1,13 @@
 //! Finds settings that are valid but will not do what their owner expects: `serve` logs them, `check` prints them. Looks only at the
 //! settings.
 
+use url::Url;
+
 use crate::config::Settings;
+use crate::server::Listen;
 use crate::tools::{idle_rules, never_allowed, rule_for};
 use crate::units::Unusable;
+use crate::upstream::Address;
 
 /// One such finding.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,7 +20,8 @@ pub(super) struct Advice {
 
 pub(super) fn advice(settings: &Settings) -> Vec<Advice> {
     let denied = settings.agents.iter().filter_map(|(name, agent)| denied(settings, name, &agent.tools));
-    denied.chain(open(settings)).chain(idle(settings)).collect()
+    let about_keys = no_operator(settings).into_iter().chain(only_operators(settings));
+    denied.chain(open(settings)).chain(idle(settings)).chain(about_keys).collect()
 }
 
 /// True if respool adds its own key to what it sends upstream.
@@ -24,18 +29,18 @@ pub(super) fn lends_key(settings: &Settings) -> bool {
     settings.upstreams.iter().any(|upstream| upstream.api_key.is_some())
 }
 
-/// What anybody who reaches the address could use, if strangers can reach it and no key is required.
+/// What anybody who reaches the address can use, if strangers can reach it and no key is required.
 fn within_reach(settings: &Settings) -> Option<&'static str> {
     let server = &settings.server;
     if server.listen.is_loopback() || server.asks_for_keys() {
         return None;
     }
-    match (!settings.agents.is_empty() || serves_experts(settings), lends_key(settings)) {
-        (false, false) => None,
-        (false, true) => Some("the upstream's key"),
-        (true, false) => Some("the agents and experts, and read their runs"),
-        (true, true) => Some("the agents, the experts and the upstream's key, and read the runs"),
-    }
+    Some(match (!settings.agents.is_empty() || serves_experts(settings), lends_key(settings)) {
+        (false, false) => "the models, and read what was used",
+        (false, true) => "the upstream's key",
+        (true, false) => "the agents and experts, and read their runs",
+        (true, true) => "the agents, the experts and the upstream's key, and read the runs",
+    })
 }
 
 /// True if experts have a model to use; then every installed expert is served.
@@ -56,7 +61,38 @@ pub(super) fn start_problems(settings: &Settings) -> Vec<Unusable> {
         let why = format!("the environment variable {variable} is not set or empty; set it, or remove this");
         Some(Unusable::new(&[key], why))
     });
-    missing.chain(open_to_all(settings)).collect()
+    missing.chain(open_to_all(settings)).chain(own_upstreams(settings)).collect()
+}
+
+/// Upstreams whose address is respool's own.
+fn own_upstreams(settings: &Settings) -> impl Iterator<Item = Unusable> {
+    let listen = &settings.server.listen;
+    let own =
+        settings.upstreams.iter().enumerate().filter(|(_, upstream)| is_own_address(&upstream.url, listen));
+    own.map(move |(index, _)| {
+        let why = format!(
+            "respool itself listens on {listen}, so requests would come back to it without end: set `url` to the model server's address, \
+             or change `listen`"
+        );
+        Unusable::new(&["upstream", &index.to_string(), "url"], why)
+    })
+}
+
+fn is_own_address(upstream: &Address, listen: &Listen) -> bool {
+    let url = upstream.endpoint("").and_then(|url| Url::parse(&url).ok());
+    let Some((host, port)) = url.as_ref().and_then(|url| url.host_str().zip(url.port_or_known_default()))
+    else {
+        return false;
+    };
+    let host = Listen { host: host.trim_matches(['[', ']']).to_owned(), port };
+    let is_any = |listen: &Listen| matches!(listen.host.as_str(), "0.0.0.0" | "::");
+    let is_name = |listen: &Listen| listen.is_loopback() && listen.host.ends_with("localhost");
+    let is_local = is_any(&host) || host.is_loopback();
+    let is_same = host.host == listen.host
+        || is_any(listen) && is_local
+        || listen.is_loopback() && (is_any(&host) || is_name(&host))
+        || is_name(listen) && is_local;
+    port != 0 && port == listen.port && is_same
 }
 
 /// The address is open to all, and the owner has not confirmed that.
@@ -86,6 +122,31 @@ fn open(settings: &Settings) -> Option<Advice> {
             .to_owned(),
     })
 }
+
+/// Nobody can approve the calls of experts.
+fn no_operator(settings: &Settings) -> Option<Advice> {
+    let is_missing = serves_experts(settings) && !settings.server.may_have_operators();
+    is_missing.then(|| Advice { text: NO_OPERATOR.to_owned(), todo: HOW_TO_APPROVE.to_owned() })
+}
+
+/// The owner has named keys, but only operators need one.
+fn only_operators(settings: &Settings) -> Option<Advice> {
+    let server = &settings.server;
+    let is_open = server.operator_keys_env.is_some() && !server.asks_for_keys();
+    is_open.then(|| Advice {
+        text: "clients of this machine need no key: `operator_keys_env` alone protects approvals, the outbox and decisions on the page"
+            .to_owned(),
+        todo: "if all clients should need a key, or a proxy lets others reach this address, set `client_keys_env` to the same variable"
+            .to_owned(),
+    })
+}
+
+/// Why calls of experts wait for ever.
+pub(super) const NO_OPERATOR: &str =
+    "no operator key is configured, so nobody can approve the calls of experts that wait for a person";
+/// How somebody becomes an operator.
+pub(super) const HOW_TO_APPROVE: &str = "start `respool serve` with a key of at least 16 characters in RESPOOL_OPERATOR_KEY, and run \
+     `respool expert approvals` with the same key there";
 
 /// Rules that allow nothing, although their owner meant them to.
 fn idle(settings: &Settings) -> Option<Advice> {
@@ -145,6 +206,19 @@ mod tests {
     }
 
     #[test]
+    fn experts_that_nobody_can_answer_are_named() {
+        let experts = "[experts]\nmodel = 'm'\n";
+        let [one] = &check(experts)[..] else { panic!("one") };
+        assert!(one.text.contains("nobody can approve") && one.todo.contains("RESPOOL_OPERATOR_KEY"));
+        let [only] = &check(&format!("operator_keys_env = 'V'\n{experts}"))[..] else { panic!("one") };
+        assert!(only.text.contains("clients of this machine need no key"), "{only:?}");
+        for closed in ["client_keys_env = 'V'\n", "trusted_hosts = ['llm.example.org']\n"] {
+            assert_eq!(check(&format!("{closed}operator_keys_env = 'V'\n{experts}")), []);
+        }
+        assert_eq!(check(""), []);
+    }
+
+    #[test]
     fn a_rule_that_allows_nothing_is_named() {
         let rule = |command: &str| format!("[[tools.policy.rule]]\ncommand = {command:?}\nthen = 'allow'\n");
         let [idle] = &check(&format!("{}{}", rule("git *"), rule("(cd x; make *)")))[..] else {
@@ -152,6 +226,35 @@ mod tests {
         };
         assert!(idle.text.starts_with("rule 2 of tools.policy never allows a command"), "{idle:?}");
         assert_eq!(check(&rule("(cd x; make)")), []);
+    }
+
+    #[test]
+    fn an_upstream_is_not_respool_itself() {
+        for (listen, url, expected) in [
+            ("127.0.0.1:8003", "http://127.0.0.1:8003", true),
+            ("127.0.0.1:8003", "http://localhost:8003/v1", true),
+            ("localhost:8003", "http://[::1]:8003", true),
+            ("0.0.0.0:8003", "http://127.0.0.1:8003", true),
+            ("[::]:8003", "http://localhost:8003", true),
+            ("127.0.0.1:80", "http://localhost", true),
+            ("box:8003", "http://box:8003", true),
+            ("127.0.0.1:8003", "http://127.0.0.1:8000", false),
+            ("127.0.0.1:8003", "http://127.0.0.2:8003", false),
+            ("127.0.0.1:8003", "http://box:8003", false),
+            ("127.0.0.1:0", "http://127.0.0.1:8003", false),
+            ("127.0.0.1:8003", "replay:fixtures", false),
+        ] {
+            let address: Address = url.parse().unwrap();
+            assert_eq!(is_own_address(&address, &listen.parse().unwrap()), expected, "{listen} {url}");
+        }
+        let text = "listen = '127.0.0.1:7'\nallow_unauthenticated = true\n[[upstream]]\nurl = 'http://localhost:7'\n";
+        let file = FileText { path: "f".as_ref(), text };
+        let loaded = resolve(Some(file), &Environment::new(), &Flags::default()).unwrap();
+        let problems = loaded.problems(start_problems(&loaded.settings)).to_string();
+        assert!(
+            problems.contains("f:4: upstream[0].url: respool itself listens on 127.0.0.1:7"),
+            "{problems}"
+        );
     }
 
     #[test]
@@ -172,20 +275,23 @@ mod tests {
             Some("f:1: listen: anybody who can reach 0.0.0.0:1 could use the agents"),
             false,
         );
-        check(&format!("{open}[experts]\nmodel = 'm'\n"), Some("could use the agents and experts"), false);
+        check(&format!("{open}[experts]\nmodel = 'm'\n"), Some("could use the agents and experts"), true);
         check(&format!("{open}{key}"), Some("could use the upstream's key"), false);
         check(&format!("{open}{key}{agent}"), Some("`allow_unauthenticated = true`"), false);
         check(&format!("{open}allow_unauthenticated = true\n{agent}"), None, true);
         check(&format!("{open}client_keys = ['k']\n{key}{agent}"), None, false);
         check(&format!("listen = 'localhost:1'\n{key}{agent}"), None, false);
-        check(open, None, false);
+        check(open, Some("could use the models, and read what was used"), false);
+        check(&format!("{open}allow_unauthenticated = true\n"), None, true);
+        check(&format!("{open}client_keys = ['k']\n"), None, false);
+        check("listen = '127.0.0.1:1'\n", None, false);
         for list in ["client_keys_env", "operator_keys_env"] {
             check(
                 &format!("{list} = 'V'\n"),
                 Some(&format!(
                     "f:1: {list}: the environment variable V is not set or empty; set it, or remove this"
                 )),
-                false,
+                list == "operator_keys_env",
             );
         }
     }

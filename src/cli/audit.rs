@@ -54,8 +54,8 @@ fn text(file: &std::path::Path) -> Result<String, Failure> {
         Failure::Failed(match error.kind() {
             ErrorKind::NotFound => {
                 format!(
-                    "there is no audit log at {}: no tool call has been logged yet. Calls that only read, such as `read` and `search`, are \
-                     logged only if they are refused",
+                    "there is no audit log at {}: no call that may change something has run, and none was refused or approved by a person \
+                     (other calls that only read are not recorded)",
                     file.display()
                 )
             }

@@ -1,6 +1,8 @@
 //! `respool check`: tests what a user would otherwise find out one failure at a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +20,7 @@ use super::{Failure, misspelt_note};
 use crate::config::{Loaded, Place, Settings};
 use crate::observe::{Recording, RequestRecord, RequestStart};
 use crate::relay::{Opened, Origin, Relay};
-use crate::server::App;
+use crate::server::{App, is_for_everybody};
 use crate::tools::sandbox_level;
 use crate::translate::Reply;
 use crate::turn::Note;
@@ -29,6 +31,10 @@ use tool_call_parser::PreferredDialects;
 /// A model that takes longer than this for one word is reported as slow.
 const TURN_WITHIN: Duration = Duration::from_mins(5);
 const PROBE_WITHIN: Duration = Duration::from_secs(10);
+
+/// How much of the log file's end is read, in bytes, and how many routes are named.
+const READ_LOG: u64 = 16 << 20;
+const MOST_ROUTES: usize = 20;
 
 const TOOL: &str = "respool_check";
 
@@ -86,6 +92,7 @@ pub(super) fn check(loaded: &Loaded) -> Result<(), Failure> {
     for Advice { text, todo } in advice(&loaded.settings) {
         findings.warn(&text, &todo);
     }
+    unknown_routes(&loaded.settings, &mut findings);
     state_directory(&loaded.settings.store.state_dir, &mut findings);
     sandbox(&loaded.settings, &mut findings);
     runtime()?.block_on(check_upstreams(loaded, &mut findings))?;
@@ -94,6 +101,47 @@ pub(super) fn check(loaded: &Loaded) -> Result<(), Failure> {
         1 => Err("one check failed".to_owned().into()),
         count => Err(format!("{count} checks failed").into()),
     }
+}
+
+/// Routes that requests in the log file used, and that respool does not pass on as it is configured.
+fn unknown_routes(settings: &Settings, findings: &mut Findings) {
+    let Some(file) = settings.log.file.as_ref().filter(|_| !settings.server.allow_admin_routes) else {
+        return;
+    };
+    let Ok(routes) = routes_passed_on(file) else { return };
+    let unknown = routes.into_iter().filter(|(method, path)| {
+        method.parse().is_ok_and(|method| !is_for_everybody(&settings.server, &method, path))
+    });
+    let unknown: BTreeSet<String> = unknown.map(|(_, path)| format!("{path:?}")).collect();
+    if unknown.is_empty() {
+        return;
+    }
+    let unknown: Vec<String> = unknown.into_iter().take(MOST_ROUTES).collect();
+    findings.warn(
+        &format!(
+            "{} has requests for routes that are not passed on any more: {}",
+            file.display(),
+            unknown.join(", ")
+        ),
+        &format!("to pass them on, set `pass_routes = [{}]`", unknown.join(", ")),
+    );
+}
+
+/// Method and path of the requests at the end of a log file that went to a model server as they were.
+fn routes_passed_on(file: &Path) -> std::io::Result<BTreeSet<(String, String)>> {
+    let mut file = File::open(file)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(READ_LOG)))?;
+    let mut end = Vec::new();
+    file.take(READ_LOG).read_to_end(&mut end)?;
+    let lines =
+        end.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Value>(line).ok());
+    let passed = lines.filter(|line| line["route"] == "transparent");
+    let route = |line: Value| {
+        let (method, path) = line["request"].as_str()?.split_once(' ')?;
+        Some((method.to_owned(), path.to_owned()))
+    };
+    Ok(passed.filter_map(route).collect())
 }
 
 /// Whether `serve` can write there. A missing directory is created by that time.
@@ -371,4 +419,26 @@ async fn ask(relay: &Arc<Relay>, model: &str, messages: &[Value]) -> Result<Repl
     tokio::time::timeout(TURN_WITHIN, turn).await.unwrap_or_else(|_| {
         Err(ApiError::new(504, ErrorCode::TooSlow, format!("no reply within {} s", TURN_WITHIN.as_secs())))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_of_the_log_are_those_that_were_passed_on() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let lines = [
+            r#"{"message":"request","request":"POST /v1/files","route":"transparent"}"#,
+            r#"{"message":"request","request":"POST /v1/files","route":"transparent"}"#,
+            r#"{"message":"request","request":"POST /sleep","route":"refused"}"#,
+            r#"{"message":"ready"}"#,
+            "no JSON",
+            r#"{"message":"request","request":"GET /v1/batches/a","route":"transparent"}"#,
+        ];
+        std::fs::write(file.path(), lines.join("\n")).unwrap();
+        let found: Vec<_> = routes_passed_on(file.path()).unwrap().into_iter().collect();
+        let pair = |method: &str, path: &str| (method.to_owned(), path.to_owned());
+        assert_eq!(found, [pair("GET", "/v1/batches/a"), pair("POST", "/v1/files")]);
+    }
 }

@@ -190,7 +190,7 @@ pub(super) fn expert(flags: Configured, command: ExpertCommand) -> Result<(), Fa
         ExpertCommand::DeadLetters { command } => queue::dead_letters(&flags.load(None)?, command),
         ExpertCommand::Outbox { command } => queue::outbox(&flags.load(None)?, command),
         ExpertCommand::Drafts { name } => queue::drafts(&flags.load(None)?, name),
-        ExpertCommand::Install { source } => installed::install(&flags.load(None)?.settings.experts, &source),
+        ExpertCommand::Install { source } => installed::install(&flags.load(None)?.settings, &source),
         ExpertCommand::List { format } => installed::list(&flags.load(None)?.settings.experts, format),
         ExpertCommand::Show { name } => installed::show(&flags.load(None)?.settings, &name),
         ExpertCommand::Update { name, source, all: _, rollback, force, yes } => {

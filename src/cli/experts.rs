@@ -1,4 +1,4 @@
-//! Puts the installed experts into service: the catalog, their hooks and their clocks.
+//! Puts the installed experts into service: the catalog and their hooks.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Settings;
 use crate::expert::{
-    Catalog, Experts, ExpertsConfig, HookSecrets, Hooks, RegistryEntry, Scheduler, Snapshot, write_registry,
+    Catalog, Experts, ExpertsConfig, HookSecrets, Hooks, RegistryEntry, Snapshot, write_registry,
 };
 use crate::store::Store;
 
@@ -20,7 +20,8 @@ pub(super) async fn catalog(settings: &Settings) -> Option<Arc<Catalog>> {
     tokio::task::spawn_blocking(move || Arc::new(Catalog::open(&dir))).await.ok()
 }
 
-/// The hooks of the experts. Until `abort`, the catalog is kept current and their clocks run. `None` if there is no store for their work.
+/// The hooks of the experts. Until `abort`, the catalog is kept current. `None` if there is no store for
+/// their work.
 pub(super) fn serve(
     settings: &Settings,
     catalog: Arc<Catalog>,
@@ -34,12 +35,6 @@ pub(super) fn serve(
         return None;
     };
     tokio::spawn(keep_page(config.clone(), Arc::clone(&catalog), served.cloned(), abort.clone()));
-    // Without a model nothing is executed here, so no clock fires either.
-    if let Some(experts) = served.cloned() {
-        let scheduler = Scheduler::new(Arc::clone(&catalog), store.clone());
-        let is_held = Box::new(move |name: &str| experts.is_held(name));
-        tokio::spawn(scheduler.held_by(is_held).run(abort.clone()));
-    }
     let secrets = HookSecrets::new(&settings.store.state_dir, config);
     Some(Arc::new(Hooks::new(catalog, store.clone(), secrets, config.clone())))
 }

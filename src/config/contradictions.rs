@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::problem::{Place, Problems};
 use super::tree::{Table, find, place_of};
 use super::{Environment, Settings};
-use crate::agent::{AgentConfig, Parser};
+use crate::agent::{AgentConfig, OPERATOR_KEY, Parser};
 use crate::alerts::SinkKind;
 use crate::expert::ExpertConfig;
 use crate::server::ServerConfig;
@@ -73,6 +73,7 @@ impl Check<'_> {
             .local
             .key_variables
             .extend([client_keys_env, operator_keys_env].into_iter().flatten().cloned());
+        settings.tools.local.key_variables.push(OPERATOR_KEY.to_owned());
         for (index, sink) in settings.alerts.sink.iter_mut().enumerate() {
             let at = ["alerts", "sink", &index.to_string()];
             self.secret(&at, "token", &mut sink.token, sink.token_env.as_deref());
@@ -98,7 +99,11 @@ impl Check<'_> {
         let ServerConfig { client_keys, client_keys_env, operator_keys, operator_keys_env, .. } =
             &mut settings.server;
         self.keys_of("client_keys", client_keys, client_keys_env.as_deref());
-        self.keys_of("operator_keys", operator_keys, operator_keys_env.as_deref());
+        let variable = operator_keys_env.as_deref().or_else(|| {
+            let is_set = self.environment.get(OPERATOR_KEY).is_some_and(|key| !key.trim().is_empty());
+            is_set.then_some(OPERATOR_KEY)
+        });
+        self.keys_of("operator_keys", operator_keys, variable);
         let end_here = settings.server.asks_for_keys();
         settings.upstreams.iter_mut().for_each(|upstream| upstream.client_keys_end_here = end_here);
     }

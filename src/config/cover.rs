@@ -70,8 +70,19 @@ pub(super) fn url(text: &str) -> String {
     format!("{}://{user}{}{port}{path}{query}{fragment}", url.scheme(), url.host_str().unwrap_or_default())
 }
 
+/// A URL whose path is a secret, as webhooks have it, and topics that anybody who knows them can read.
+pub(super) fn secret_path(text: &str) -> String {
+    let shown = url(text);
+    let has_path = Url::parse(text).is_ok_and(|url| url.has_host() && url.path().len() > 1);
+    let host = shown.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
+    if has_path { format!("{host}/{COVERED}") } else { shown }
+}
+
+/// A part of a path is shown if it is a word or a version.
 fn covered_part(part: &str) -> String {
-    if is_token(part) { COVERED.to_owned() } else { part.to_owned() }
+    let is_word = part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c));
+    let digits = part.chars().filter(char::is_ascii_digit).count();
+    if is_word && part.len() <= 32 && digits <= 4 { part.to_owned() } else { COVERED.to_owned() }
 }
 
 #[cfg(test)]
@@ -105,6 +116,19 @@ mod tests {
     }
 
     #[test]
+    fn webhooks_show_their_host_alone() {
+        for (text, expected) in [
+            ("https://hooks.slack.com/services/T0/B0/abc", "https://hooks.slack.com/***"),
+            ("https://ntfy.sh/my-topic", "https://ntfy.sh/***"),
+            ("https://me:pw@ntfy.example.org/topic?auth=x", "https://***@ntfy.example.org/***"),
+            ("smtps://mail.example.org", "smtps://mail.example.org"),
+            ("http://127.0.0.1:18789", "http://127.0.0.1:18789"),
+        ] {
+            assert_eq!(secret_path(text), expected);
+        }
+    }
+
+    #[test]
     fn urls_show_no_keys() {
         for (text, expected) in [
             ("http://127.0.0.1:8000", "http://127.0.0.1:8000"),
@@ -116,6 +140,11 @@ mod tests {
                 "https://mcp.example/api/s/0a1b2c3d4e5f6a7b8c9d/mcp?t=1#f",
                 "https://mcp.example/api/s/***/mcp?***#***",
             ),
+            (
+                "https://mcp.example/api/mcp/s/QWxhZGRpbjpvcGVuc2VzYW1l/mcp",
+                "https://mcp.example/api/mcp/s/***/mcp",
+            ),
+            ("https://host/0a1b2c3d4e5f", "https://host/***"),
             ("replay:fixtures/x", "replay:fixtures/x"),
             ("no url", "***"),
         ] {

@@ -138,7 +138,19 @@ const MONEY: Scalar = Scalar::Number(0.0, 1_000_000_000.0);
 
 const ORIGIN: Scalar = Scalar::Form("an origin", origin);
 const QUIET: Scalar = Scalar::Form("quiet hours", |text| text.parse::<QuietHours>().map(drop));
+const ROUTE: Scalar = Scalar::Form("a route", route);
 const RULE: Scalar = Scalar::Form("a rule", rule);
+
+fn route(text: &str) -> Result<(), String> {
+    let path = text.strip_suffix("/*").unwrap_or(text);
+    let is_route = path.starts_with('/') && !path.contains(['*', '?', '#', ' ']);
+    let wrong = || {
+        format!(
+            "{text:?} is no route: write a path, as \"/v1/files\", with `/*` at its end for everything below"
+        )
+    };
+    is_route.then_some(()).ok_or_else(wrong)
+}
 
 fn origin(text: &str) -> Result<(), String> {
     let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or_default();
@@ -186,9 +198,10 @@ pub const KEYS: &[Key] = &[
     Key::new("client_keys", HEADER, "[]", "Each client must send one of these keys as `authorization: Bearer KEY` on every route but `/health`, `/ready` and `/metrics`. respool does not pass them on to upstreams (docs/operating.md).").of(Shape::List).secret().example(r#"["sk-team-a", "sk-team-b"]"#),
     Key::optional("client_keys_env", Scalar::Text, "`client_keys` holds", r#""RESPOOL_CLIENT_KEYS""#, "The environment variable that holds the keys, separated by commas or spaces."),
     Key::optional("client_keys_file", Scalar::Path, "no keys with names", r#""/etc/respool/keys.toml""#, "The file of named keys and what each of them allows: models, agents, requests a minute, tokens a day, requests at a time (docs/operating.md). It is read again when it changes."),
-    Key::optional("operator_keys_env", Scalar::Text, "no client is an operator", r#""RESPOOL_OPERATOR_KEYS""#, "The environment variable that holds operator keys, separated by commas or spaces. They are client keys too; operators see and end the runs of all clients."),
-    Key::new("allow_unauthenticated", Scalar::Switch, "false", "Let respool start on an address other than loopback without client keys, although it has agents or an upstream's `api_key`. Anybody who can reach the address can then use them."),
-    Key::new("allow_admin_routes", Scalar::Switch, "false", "Pass on administrative routes of the model server, such as `/sleep`, `/collective_rpc` and `/v1/load_lora_adapter` (docs/security.md). If there are operator keys, only for operators."),
+    Key::optional("operator_keys_env", Scalar::Text, "the key in `RESPOOL_OPERATOR_KEY`; without one, no client is an operator", r#""RESPOOL_OPERATOR_KEYS""#, "The environment variable that holds operator keys, separated by commas or spaces. They are client keys too; operators see and end the runs of all clients, and decide about approvals. Without `client_keys` of any form, other clients of a loopback address need no key."),
+    Key::new("allow_unauthenticated", Scalar::Switch, "false", "Let respool start on an address other than loopback without client keys. Anybody who can reach the address can then use its models and agents, and an upstream's `api_key`."),
+    Key::new("allow_admin_routes", Scalar::Switch, "false", "Pass on all routes of the model server, also those that change it, such as `/sleep`, `/collective_rpc` and `/v1/load_lora_adapter` (docs/operating.md). If there are operator keys, the routes that respool does not know are for operators only."),
+    Key::new("pass_routes", ROUTE, "[]", "Routes of the model server to pass on besides those for inference and information that respool knows (docs/operating.md). `/*` at the end stands for everything below.").of(Shape::List).example(r#"["/v1/files", "/v1/files/*"]"#),
     Key::new("tools_mode", Scalar::Word(ToolsMode::NAMES), r#""buffered""#, "How respool asks for a reply with tools: whole (`buffered`) or as a stream (`live`)."),
     Key::new("tool_parsing", Scalar::Word(ToolParsing::NAMES), r#""server""#, "Who reads tool calls in the model's text: the server's parser first (`server`), or respool alone (`raw`)."),
     Key::new("reasoning", Scalar::Word(ReasoningField::NAMES), r#""reasoning_content""#, "The field in which clients get reasoning; `drop` removes it."),
@@ -219,7 +232,7 @@ pub const KEYS: &[Key] = &[
     Key::new("limits.heartbeat", Scalar::Duration(false), r#""10s""#, "The pause between heartbeats while the upstream is silent."),
     Key::new("limits.client_timeout", Scalar::Duration(false), r#""1m""#, "How long a client may take to send a request's head, pause within a body, or read nothing of a reply. A body may take a second more for each 8 KiB of it."),
     Key::new("limits.drain", Scalar::Duration(true), r#""30s""#, "How long streams in progress may continue after SIGTERM."),
-    Key::new("recovery.attempts", Scalar::Count(0), "2", "How many more times respool asks the model after an unusable reply."),
+    Key::new("recovery.attempts", Scalar::Count(0), "2", "How many more times respool asks the model after an unusable reply. In a long turn it asks a few times more, unless this is 0."),
     Key::new("recovery.within", Scalar::Duration(false), r#""10m""#, "After this time from the arrival of the request, respool neither starts another attempt nor waits for one."),
     Key::new("recovery.wait_for_upstream", Scalar::Duration(true), r#""1m""#, "How long a request waits for an upstream that is starting, or that asks with `Retry-After` to be left alone. With fallback models in OpenClaw: `\"0s\"`, for they are tried afterwards."),
     Key::new("recovery.final_errors", Scalar::Word(FinalErrors::NAMES), r#""auto""#, "The form of an error after the last attempt. `auto`: OpenClaw, Codex and Claude Code get it in a form that stops them from sending the request again. `plain`: every client gets the true status."),

@@ -97,8 +97,11 @@ fn leaf(key: &Key, entry: Option<&Value>, out: &mut String) {
 /// The value without what in it may be a secret, though the whole is none.
 fn covered(key: &Key, kind: &ValueKind) -> ValueKind {
     match (key.name(), kind) {
-        ("url", ValueKind::String(text)) => ValueKind::String(cover::url(text)),
-        ("args", ValueKind::Array(list)) => {
+        ("url", ValueKind::String(text)) if key.path.starts_with("alerts.") => {
+            ValueKind::String(cover::secret_path(text))
+        }
+        ("url" | "endpoint", ValueKind::String(text)) => ValueKind::String(cover::url(text)),
+        ("args" | "program", ValueKind::Array(list)) => {
             let texts: Vec<String> = list.iter().map(|entry| entry.kind.to_string()).collect();
             let before = std::iter::once(None).chain(texts.iter().map(|text| Some(text.as_str())));
             let covered = before.zip(&texts).map(|(before, text)| cover::argument(before, text));

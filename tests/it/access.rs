@@ -78,6 +78,7 @@ async fn a_clients_key_stays_here() {
         for (request, script) in requests() {
             fake.otherwise(script.unchecked());
             let request = request.header("authorization", "Bearer sk-two").header("x-api-key", "sk-two");
+            let request = request.header("api-key", "sk-two").header("x-goog-api-key", "sk-two");
             assert_eq!(exchange(respool.address, &request).await.status, 200);
         }
         let seen = [fake.requests(), fake.probes()].concat();
@@ -85,6 +86,8 @@ async fn a_clients_key_stays_here() {
         for request in seen {
             let found = (request.headers.get("authorization"), request.headers.get("x-api-key"));
             assert_eq!(found, (sent, None), "{}", request.target);
+            let others = (request.headers.get("api-key"), request.headers.get("x-goog-api-key"));
+            assert_eq!(others, (None, None), "{}", request.target);
         }
     }
 }
@@ -155,6 +158,21 @@ async fn what_an_upstream_lets_pages_do_is_not_passed_on_with_a_key_of_respools(
 }
 
 #[tokio::test]
+async fn an_upstreams_page_is_in_a_sandbox() {
+    let page = Script::whole(200, "text/html", "<script>alert(1)</script>")
+        .header("set-cookie", "respool_session=x")
+        .header("clear-site-data", "\"*\"")
+        .unchecked();
+    let fake = FakeVllm::always(page).await;
+    let respool = Respool::before(&fake).await;
+    let reply = exchange(respool.address, &Request::get("/version")).await;
+    assert_eq!((reply.status, reply.headers.get("content-type")), (200, Some("text/html")));
+    assert_eq!(reply.headers.get("content-security-policy"), Some("sandbox"));
+    assert_eq!(reply.headers.get("x-content-type-options"), Some("nosniff"));
+    assert_eq!((reply.headers.get("set-cookie"), reply.headers.get("clear-site-data")), (None, None));
+}
+
+#[tokio::test]
 async fn administrative_routes_are_not_passed_on() {
     let fake = FakeVllm::always(Script::json(200, &json!({})).unchecked()).await;
     let respool = Respool::before(&fake).await;
@@ -170,11 +188,20 @@ async fn administrative_routes_are_not_passed_on() {
         let reply = exchange(respool.address, &Request::post(path, "{}")).await;
         assert_eq!((reply.status, &reply.error()["code"]), (403, &json!("administrative_route")), "{path}");
     }
+    let reply = exchange(respool.address, &Request::post("/a_route_of_next_year", "{}")).await;
+    let said = reply.error()["message"].as_str().unwrap_or_default().to_owned();
+    for setting in ["`pass_routes = [\"/a_route_of_next_year\"]`", "`allow_admin_routes = true`"] {
+        assert!(said.contains(setting), "{said}");
+    }
     assert_eq!(exchange(respool.address, &Request::get("/is_sleeping")).await.status, 403);
     assert!(fake.requests().is_empty(), "nothing went up");
+    let passing = Respool::with(&fake, "pass_routes = [\"/v1/files/*\"]\n").await;
+    assert_eq!(exchange(passing.address, &Request::get("/v1/files/a/content")).await.status, 200);
+    assert_eq!(exchange(passing.address, &Request::get("/v1/files")).await.status, 403);
+    assert_eq!(fake.requests().pop().unwrap().target, "/v1/files/a/content");
     let allowing = Respool::with(&fake, "allow_admin_routes = true\n").await;
     assert_eq!(exchange(allowing.address, &Request::post("/sleep?level=2", "{}")).await.status, 200);
-    assert_eq!(fake.requests()[0].target, "/sleep?level=2");
+    assert_eq!(fake.requests().pop().unwrap().target, "/sleep?level=2");
 }
 
 /// The ids of the runs that a key sees.

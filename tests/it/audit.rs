@@ -13,7 +13,8 @@ use crate::support::tools::{Person, config, invocation, launcher};
 
 async fn tools(content: bool) -> (TempDir, ToolSet) {
     let folder = tempfile::tempdir().unwrap();
-    let rules = "[[policy.rule]]\ntool = \"exec\"\ncommand = \"echo *\"\nthen = \"allow\"\n[[policy.rule]]\ntool = \"read\"\nthen = \"allow\"";
+    let rules = "[[policy.rule]]\ntool = \"exec\"\ncommand = \"echo *\"\nthen = \"allow\"\n[[policy.rule]]\ntool = \"read\"\npath = \"nothing\"\nthen = \"allow\"\n\
+                 [[policy.rule]]\ntool = \"read\"\nthen = \"ask\"";
     fs::create_dir(folder.path().join("work")).unwrap();
     let work = folder.path().join("work").display().to_string();
     let mut config = config(&format!("local.workspace = {work:?}\n{rules}"));
@@ -47,6 +48,7 @@ async fn effects_and_refusals_are_recorded_with_rule_and_caller() {
     let (folder, set) = tools(false).await;
     call(&set, "exec", &json!({"command": "echo hidden-words"}), None).await;
     call(&set, "read", &json!({"path": "nothing"}), None).await;
+    call(&set, "read", &json!({"path": "secret"}), Some(&Person::who_says(true))).await;
     call(&set, "write", &json!({"path": "a", "content": "x"}), None).await;
     call(&set, "write", &json!({"path": "a", "content": "x"}), Some(&Person::who_says(false))).await;
     call(&set, "write", &json!({"path": "a", "content": "x"}), Some(&Person::who_says(true))).await;
@@ -63,6 +65,8 @@ async fn effects_and_refusals_are_recorded_with_rule_and_caller() {
         [
             "begun | exec | rule 1 of tools.policy | - | -",
             "ended | exec | - | - | ok",
+            "begun | read | rule 3 of tools.policy | person | -",
+            "ended | read | - | - | failed",
             "refused | write | tools.policy.default | - | -",
             "refused | write | tools.policy.default | - | refused by the person",
             "begun | write | tools.policy.default | person | -",

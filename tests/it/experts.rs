@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -136,6 +137,35 @@ impl Installation {
     fn installed(&self, file: &str) -> String {
         fs::read_to_string(self.path("experts/lending-desk").join(file)).unwrap()
     }
+}
+
+#[test]
+fn an_installed_package_is_its_owners_alone() {
+    let it = Installation::new();
+    it.install();
+    let mut folders = vec![it.path("experts")];
+    let mut files = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            let (path, mode) = (entry.path(), entry.metadata().unwrap().permissions().mode() & 0o777);
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "md" || end == "yaml") {
+                files += 1;
+                assert_eq!(mode, 0o600, "{}", path.display());
+            }
+        }
+    }
+    assert_eq!(files, 10, "the package and its snapshot");
+}
+
+#[test]
+fn a_pipe_is_no_package() {
+    let it = Installation::new();
+    let pipe = it.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let refused = it.refused(&["install", pipe.to_str().unwrap()]);
+    assert!(refused.contains("is neither a folder nor a file"), "{refused}");
 }
 
 #[test]

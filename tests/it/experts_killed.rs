@@ -175,6 +175,30 @@ fn life(kill: usize) -> Life {
     Life { requests: 1 + kill % 3, then: Duration::from_millis((kill as u64 * 17) % 61) }
 }
 
+/// The claim of a process that was killed ended only after `experts.lease`, half a minute by default.
+#[tokio::test(flavor = "multi_thread")]
+async fn work_continues_at_once_after_a_restart() {
+    let slow = |request: &Value| triage(request).delay(Duration::from_millis(300));
+    let fake = FakeVllm::thinking(slow).await;
+    fake.allow_cut_requests();
+    let (desk, store) = desk(&fake.url());
+    let toml = fs::read_to_string(desk.path("respool.toml")).unwrap();
+    fs::write(desk.path("respool.toml"), toml.replace("lease = \"600ms\"", "lease = \"1h\"")).unwrap();
+    let payload = json!({"message_id": "m1", "contact_id": "sarah@acme.example"});
+    enqueue(&store, invocation("i1", "inbound-email-triage", payload)).await;
+    // Another process on the store may be the one that holds the claim.
+    drop(store);
+    let mut first = start(&desk, "log");
+    Life { requests: 2, then: Duration::ZERO }.over(&fake).await;
+    first.kill().await.unwrap();
+    let _second = start(&desk, "log-2");
+    Life { requests: 1, then: Duration::ZERO }.over(&fake).await;
+    let store =
+        Store::open(&StoreConfig { state_dir: desk.path("state"), ..StoreConfig::default() }).unwrap();
+    let row = until(&store, "i1", is_over).await;
+    assert_eq!((row.state, row.attempt), (EntryState::Done, 1), "{row:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn kills_at_any_step_of_the_good_flow_lose_and_double_nothing() {
     killed(wanted(4), json!({}), life).await;

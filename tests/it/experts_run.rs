@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use respool::agent::{Decision, report};
 use respool::expert::{DryRun, Invocation, InvocationLane, Origin, message_json};
-use respool::store::{EntryRow, EntryState, MessageFilter, Queue as _, Store, Whose};
+use respool::store::{EntryRow, EntryState, MessageFilter, Queue as _, Store, StoreConfig, Whose};
 use serde_json::{Value, json};
 
 use crate::support::client::{Request, exchange};
@@ -285,7 +285,7 @@ async fn a_mail_becomes_a_draft_a_note_and_a_result() {
 async fn a_failed_step_is_repeated_later_and_nothing_before_it() {
     let fake = FakeVllm::thinking(triage).await;
     let desk = Desk::new(&fake.url());
-    desk.faults(&json!({"get_deal": ["error"]}));
+    desk.faults(&json!({"get_deal": ["error", "error"]}));
     let respool = desk.started(&fake).await;
     let store = respool.agents.store().unwrap();
     enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
@@ -311,7 +311,8 @@ async fn a_failed_step_is_repeated_later_and_nothing_before_it() {
     respool.killed().await;
 }
 
-/// Only the model learnt that it is not known whether a call took effect, and the person was told that all was done.
+/// Only the model learnt that it is not known whether a call took effect, and the person was told that all
+/// was done.
 #[tokio::test]
 async fn an_unknown_outcome_reaches_the_person() {
     let model = |request: &Value| match results(request).len() {
@@ -341,7 +342,8 @@ async fn an_unknown_outcome_reaches_the_person() {
     respool.killed().await;
 }
 
-/// A call without its required arguments reached the server after two corrections, and a person was asked for consent to it.
+/// A call without its required arguments reached the server after two corrections, and a person was asked for
+/// consent to it.
 #[tokio::test]
 async fn a_call_without_required_arguments_is_never_made() {
     let model = |request: &Value| match results(request).len() {
@@ -363,12 +365,27 @@ async fn a_call_without_required_arguments_is_never_made() {
     respool.killed().await;
 }
 
+/// One hiccup of a server cost a whole attempt, and with a single attempt the process.
+#[tokio::test]
+async fn a_read_is_repeated_once_after_a_protocol_error() {
+    let fake = FakeVllm::thinking(triage).await;
+    let desk = Desk::new(&fake.url());
+    desk.faults(&json!({"get_deal": ["error"]}));
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
+    let row = until(store, "i1", is_over).await;
+    assert_eq!((row.state, row.attempt), (EntryState::Done, 1), "{row:?}");
+    assert_eq!(desk.effects(), ["get_email", "get_contact", "get_deal", "create_note"]);
+    respool.killed().await;
+}
+
 /// When the record of a run cannot be read, respool does not know which calls the run made, so it makes no more.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_run_that_cannot_be_read_nothing_more_is_done() {
     let fake = FakeVllm::thinking(triage).await;
     let desk = Desk::new(&fake.url());
-    desk.faults(&json!({"get_deal": ["error"]}));
+    desk.faults(&json!({"get_deal": ["error", "error"]}));
     let respool = desk.started(&fake).await;
     let store = respool.agents.store().unwrap();
     enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
@@ -461,10 +478,13 @@ async fn a_replay_hands_nothing_over_again() {
 
 #[tokio::test]
 async fn after_the_last_attempt_the_person_is_told() {
-    let model = |_: &Value| calls(&[("crm__get_deal", json!({"contact_id": "c-1"}))]);
+    let model = |request: &Value| match request["tools"].is_null() {
+        true => Script::json(200, &replies::text("Ask Sarah for the number of her deal.")),
+        false => calls(&[("crm__get_deal", json!({"contact_id": "c-1"}))]),
+    };
     let fake = FakeVllm::thinking(model).await;
     let desk = Desk::new(&fake.url());
-    desk.faults(&json!({"get_deal": ["error", "error", "error", "error"]}));
+    desk.faults(&json!({"get_deal": vec!["error"; 9]}));
     let respool = desk.started(&fake).await;
     let store = respool.agents.store().unwrap();
     enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
@@ -472,7 +492,13 @@ async fn after_the_last_attempt_the_person_is_told() {
     assert_eq!((row.state, row.attempt), (EntryState::Failed, 3));
     let told = messages(store, "i1").await;
     assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("escalation")));
-    assert!(told[0]["body"]["reason"].as_str().unwrap().contains("crm__get_deal"), "{told:?}");
+    let body = &told[0]["body"];
+    assert!(body["reason"].as_str().unwrap().contains("crm__get_deal"), "{told:?}");
+    assert_eq!(body["recommendation"], "Ask Sarah for the number of her deal.");
+    assert_eq!((&body["recommended_by"], &body["contact"]), (&json!("agent"), &json!("sarah@acme.example")));
+    assert_eq!(body["payload"], mail());
+    let asked = fake.requests().last().unwrap().json();
+    assert!(task(&asked).contains("could not be called"), "it is told what failed: {asked}");
     respool.killed().await;
 }
 
@@ -573,6 +599,30 @@ async fn lateness_is_told_of_what_waits_and_of_what_fails() {
     assert_eq!(late("i1").await.len(), 1, "it is told once");
     let result = messages(store, "i1").await.pop().unwrap();
     assert_eq!((&result["kind"], &result["body"]["late"]["sla"]), (&json!("result"), &json!("1s")));
+    respool.killed().await;
+}
+
+/// With `sla_breach: warn`, lateness was only logged.
+#[tokio::test]
+async fn a_late_invocation_warns_the_person() {
+    let fake = FakeVllm::thinking(moving).await;
+    let desk = Desk::new(&fake.url());
+    desk.edit("processes/move-deal.md", "tools: [crm]\n", "tools: [crm]\ndelivery: {sla: 1s}\n");
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    let mut event =
+        invocation("i1", "move-deal", json!({"deal_id": "d-1", "sender_id": "sarah@acme.example"}));
+    event.asked = now() - 5_000;
+    enqueue(store, event).await;
+    let is_late = |one: &Value| one["id"] == "i1:late";
+    let warning = loop {
+        if let Some(found) = messages(store, "i1").await.into_iter().find(is_late) {
+            break found;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    };
+    assert_eq!((&warning["kind"], &warning["body"]["sla"]), (&json!("warning"), &json!("1s")));
+    assert_eq!(warning["body"]["sender"], "sarah@acme.example", "{warning}");
     respool.killed().await;
 }
 
@@ -1035,6 +1085,55 @@ async fn the_command_line_binds_validates_and_runs() {
         "{}",
         text(&queue)
     );
+}
+
+/// A server that never ran had three events in its queue after three seconds of a dry run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_runs_one_process_fires_no_clocks() {
+    let model = |request: &Value| moving(request).delay(Duration::from_millis(1_200));
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    desk.change(&[(
+        "triggers:\n",
+        "triggers:\n  - {name: often, type: cron, expr: '* * * * * *', process: move-deal}\n",
+    )]);
+    for more in [&["--dry-run"][..], &[]] {
+        let ran = respool(&desk, &[&["run", "sales-desk", "--process", "move-deal"], more].concat());
+        assert!(ran.status.success(), "{ran:?}");
+    }
+    let store =
+        Store::open(&StoreConfig { state_dir: desk.path("state"), ..StoreConfig::default() }).unwrap();
+    assert_eq!(store.entries(None, EntryState::Waiting, 10).await.unwrap().len(), 0, "no clock has fired");
+    assert_eq!(store.entries(None, EntryState::Held, 10).await.unwrap().len(), 1, "the process itself");
+}
+
+/// Without an operator's key a call waited for ever, and no command said so. With one, clients without keys
+/// were turned away.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_approval_takes_one_key() {
+    let fake = FakeVllm::thinking(moving).await;
+    let desk = Desk::new(&fake.url());
+    let warned = respool(&desk, &["validate", "sales-desk"]);
+    let said = String::from_utf8_lossy(&warned.stdout).into_owned();
+    assert!(said.contains("nobody can approve") && said.contains("RESPOOL_OPERATOR_KEY"), "{said}");
+    let key = "sk-operator-0123456789";
+    let served = Respool::started_in(&desk.toml(&fake.url()), &[("RESPOOL_OPERATOR_KEY", key)], None).await;
+    let store = served.agents.store().unwrap();
+    let listed = exchange(served.address, &Request::get("/v1/models")).await;
+    assert_eq!(listed.status, 200, "clients without a key stay");
+    assert_eq!(exchange(served.address, &Request::get("/v1/approvals")).await.status, 403);
+    let with = |key: &str| Request::get("/v1/approvals").header("authorization", &format!("Bearer {key}"));
+    assert_eq!(exchange(served.address, &with("sk-wrong-0123456789")).await.status, 401);
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    let waiting = exchange(served.address, &with(key)).await.json();
+    let path = format!("/v1/approvals/{}", waiting["data"][0]["id"].as_str().unwrap());
+    let approve = Request::post(&path, r#"{"approve": true}"#);
+    let approve = approve.header("authorization", &format!("Bearer {key}"));
+    assert_eq!(exchange(served.address, &approve).await.status, 200);
+    assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
+    assert_eq!(desk.effects(), ["update_deal_stage"]);
+    served.killed().await;
 }
 
 /// The person who looks at a dry run sees what would be done, and nothing of private knowledge.

@@ -12,9 +12,11 @@ use ring::hmac;
 use serde_json::{Value, json};
 
 use crate::experts_run::{Desk, is_over, messages, triage, until};
-use crate::support::client::{Reply, Request, exchange};
+use crate::support::client::{Client, Reply, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
+use crate::support::replies;
 use crate::support::respool::Respool;
+use crate::support::script::Script;
 
 const SECRET: &str = "a secret of the hook, long enough";
 
@@ -286,6 +288,31 @@ async fn a_body_is_bounded() {
     assert!(bed.queued().await.is_empty());
 }
 
+/// Strangers who only know a hook's path once filled the room of all bodies, and clients with keys got 503.
+#[tokio::test]
+async fn unproven_bodies_leave_room_for_others() {
+    let bed = Bed::with("\n[limits]\nmax_body = \"8MiB\"\nmax_bodies = \"16MiB\"\n").await;
+    let head = "POST /hooks/sales/order HTTP/1.1\r\nhost: localhost\r\nwebhook-id: m\r\nwebhook-timestamp: 1\r\n\
+                webhook-signature: v1,x\r\ncontent-length: 4194304\r\n\r\n";
+    let mut strangers = Vec::new();
+    for _ in 0..16 {
+        let mut stranger = Client::connect(bed.respool.address).await;
+        stranger.send_raw(head.as_bytes()).await;
+        stranger.offer(&vec![b' '; 1 << 20]).await;
+        strangers.push(stranger);
+    }
+    let large = json!({"model": "m", "messages": [{"role": "user", "content": "x".repeat(7 << 20)}]});
+    bed.fake.otherwise(Script::json(200, &replies::text("Hello")).unchecked());
+    let reply = bed.send(Request::chat(&large)).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    drop(strangers);
+    let large = format!("{{\"order_id\": \"{}\"}}", "x".repeat(5 << 20));
+    let reply = bed.send(signed("order", "m", now(), &large)).await;
+    assert_eq!(reply.status, 413);
+    assert!(reply.text().contains("a signed request may be at most 4MiB large"), "{}", reply.text());
+    assert_eq!(bed.send(bearer("order", &large)).await.status, 202, "a secret in the head is proof enough");
+}
+
 /// A payload chooses texts, and nothing else: not a path, not a lane of another contact, not another process.
 #[tokio::test]
 async fn a_payload_stays_data() {
@@ -329,10 +356,13 @@ async fn messages_start_a_trigger_once_their_channel_is_named() {
             "{channel} {sender}"
         );
     }
-    assert_eq!(
-        statuses(&bed.post("talk", &json!({"channel_name": ["support"], "sender_id": "u1"})).await),
-        [""; 0]
-    );
+    for wrong in [
+        json!({"channel_name": "support", "sender_id": "u1"}),
+        json!({"channel_name": ["support"], "sender_id": "u1", "message_text": "hi"}),
+        json!([message("support", "u1")]),
+    ] {
+        assert_eq!(bed.post("talk", &wrong).await.status, 400, "{wrong}");
+    }
     assert_eq!(bed.queued().await.len(), 1);
 }
 

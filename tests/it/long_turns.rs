@@ -1,8 +1,10 @@
-//! Long turns on a bad day: turns of twelve tool calls by a client that behaves as OpenClaw does, while the model and its server
-//! spoil each reply with the same probability, in one of 22 ways. A turn is right if all calls were made, in order and with their
-//! own arguments, and the final answer came. Seeded, so that a turn can be played again.
+//! Long turns on a bad day: turns of twelve tool calls by a client that behaves as OpenClaw does, while the
+//! model and its server spoil each reply with the same probability, in one of 22 ways. A turn is right if all
+//! calls were made, in order and with their own arguments, and the final answer came. Seeded, so that a turn
+//! can be played again.
 //!
-//! `LONG_TURNS=200 cargo test --test it long_turns -- --nocapture` plays 200 turns for each probability and prints a table.
+//! `LONG_TURNS=200 cargo test --test it long_turns -- --nocapture` plays 200 turns for each probability and
+//! prints a table.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -295,13 +297,14 @@ async fn a_server_that_dies_gets_no_storm() {
     let statuses = futures::future::join_all((0..100).map(|_| ask())).await;
     assert!(statuses.iter().all(|status| *status != 200), "{statuses:?}");
     let repeats = fake.requests().len() - 150;
-    // A floor of ten repeats in ten seconds and a fifth of 150 requests, and what 50 replies have earned before the circuit opened.
+    // A floor of ten repeats in ten seconds and a fifth of 150 requests, and what 50 replies have earned
+    // before the circuit opened.
     assert!((1..100).contains(&repeats), "{repeats} repeats");
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
-async fn a_server_that_dies_ends_a_long_turn_within_minutes() {
+async fn a_dying_server_ends_a_long_turn_in_minutes() {
     let _time = IdleTime::begin();
     let fake = dying(1).await;
     let respool = Respool::with(&fake, "[recovery]\nwait_for_upstream = \"1m\"").await;

@@ -49,6 +49,7 @@ mod reasoning_memory;
 mod recovered_turns;
 mod recovery;
 mod reload;
+mod responsive;
 mod same_turn;
 mod sandbox;
 mod sandbox_attacks;

@@ -148,6 +148,8 @@ async fn where_clients_have_keys_an_operators_key_opens_the_page() {
     let out =
         post(&respool, "/ui/logout", &cookie, &format!("csrf={}", mark(&page)), "http://127.0.0.1").await;
     assert!(out.headers.get("set-cookie").is_some_and(|value| value.contains("Max-Age=0")));
+    assert_eq!(get(&respool, "/", &cookie).await.status, 303, "a copy of the cookie opens nothing any more");
+    let cookie = logged_in(&respool).await;
     // Over TLS the cookie stays there.
     let request = Request::post("/ui/login", format!("key={ROOT}")).header("origin", "https://respool");
     let reply = exchange(respool.address, &request).await;

@@ -9,7 +9,7 @@ use respool::tools::{Invocation, Sources, ToolError, ToolSet, Tools as _};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::support::tools::{call, config, failure, invocation, set, text};
+use crate::support::tools::{Person, call, config, failure, invocation, set, text};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/strict_mcp.py");
 
@@ -186,6 +186,27 @@ async fn a_changed_list_is_read_again() {
     no_problems(&folder);
 }
 
+/// A rule like `mcp:strict/*` speaks of the tools that its owner could see.
+#[tokio::test]
+async fn new_tools_need_a_persons_consent() {
+    let (folder, tools) = strict(&["mcp:strict/*"]).await;
+    assert_eq!(text(&tools, "strict__grow", json!({})).await, "grown");
+    eventually("the new tool is offered", || names(&tools).contains(&"strict__grown".to_owned())).await;
+    let Err(ToolError::Denied(why)) = call(&tools, "strict__grown", json!({})).await else {
+        panic!("it ran")
+    };
+    assert!(why.contains("the MCP server strict did not offer grown when it was started"), "{why}");
+    let call = invocation("strict__grown", &json!({}));
+    let denied = tools.call(&call, Some(&Person::who_says(false))).await;
+    assert!(matches!(denied, Err(ToolError::Denied(_))), "{denied:?}");
+    let agreed = tools.call(&call, Some(&Person::who_says(true))).await;
+    assert!(!matches!(agreed, Err(ToolError::Denied(_))), "{agreed:?}");
+    let later = tools.call(&call, None).await;
+    assert!(!matches!(later, Err(ToolError::Denied(_))), "a person has agreed to it: {later:?}");
+    assert_eq!(text(&tools, "strict__echo", json!({"text": "x"})).await, "x");
+    drop(folder);
+}
+
 #[tokio::test]
 async fn a_slow_call_ends_and_the_server_is_told() {
     let (folder, tools) = strict(&["mcp:strict/*"]).await;
@@ -300,7 +321,7 @@ async fn a_server_over_http() {
 }
 
 #[tokio::test]
-async fn a_request_that_left_has_an_unknown_outcome_over_http() {
+async fn a_sent_request_has_an_unknown_outcome_over_http() {
     let folder = tempfile::tempdir().unwrap();
     let server = http_server(&folder).await;
     eventually("it says where", || folder.path().join("port").exists()).await;

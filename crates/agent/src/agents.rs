@@ -438,7 +438,9 @@ pub async fn operator_name(store: &Store, key: Option<&str>, place: &str) -> Res
             "the key in {OPERATOR_KEY} is not one of the operators' keys that `respool serve` was started with"
         )
     } else {
-        "no operator is known: set `operator_keys_env` in respool.toml and start `respool serve`, which remembers its operators' keys".to_owned()
+        format!(
+            "`respool serve` knows no operator yet: start it with the same key in {OPERATOR_KEY}, or with the variable that `operator_keys_env` names"
+        )
     })
 }
 

@@ -359,7 +359,7 @@ impl Driver {
                 (self.observer)(Activity::ModelFailed { failure, is_retried, is_first });
             }
             (Action::CallTool(step), EventKind::ToolFinished(ended)) => {
-                let is_retried = ended.outcome.may_pass() && !step.is_retry;
+                let is_retried = run.is_repeated(step, ended.outcome);
                 self.telemetry.tool(run, &step.call, ended, is_retried);
             }
             (Action::RequestApproval(request), EventKind::ApprovalRequested(_)) => {

@@ -136,8 +136,7 @@ impl Reader {
     fn finished(&mut self, ended: &ToolEnd) {
         self.has_started = false;
         if let Step::Act(Action::CallTool(step)) = self.run.next() {
-            let is_repeated = ended.outcome.may_pass() && step.repeatable && !step.is_retry;
-            if !is_repeated {
+            if !self.run.is_repeated(&step, ended.outcome) {
                 self.push(step.call, ended.outcome, ended.text.clone(), step.repeatable);
             }
         }

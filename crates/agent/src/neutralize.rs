@@ -14,7 +14,6 @@ use serde_json::{Map, Value};
 use tool_call_parser::PreferredDialects;
 use tool_call_parser::templates::{Scope, breaks, broken, with_spaces};
 use wire::pattern::pattern;
-use wire::pattern::pattern;
 
 /// How respool itself writes results and notes where the form has no role for them.
 static OWN: LazyLock<Regex> =

@@ -38,6 +38,7 @@ pub(super) fn new_setup(
         snapshot: supervision.snapshot.clone(),
         is_private: supervision.is_private,
         ends_at_limits: supervision.ends_at_limits,
+        repeats_after_faults: true,
     }
 }
 

@@ -51,6 +51,10 @@ pub struct Setup {
     /// A limit ends it at once, and all of its time is for work: nobody would read a last answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ends_at_limits: bool,
+    /// A call that may be repeated, and whose server fails, is made once more before it ends the run,
+    /// whatever the failure is. Runs of older versions repeat it only after a broken connection.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repeats_after_faults: bool,
 }
 
 /// A call that was made, and is not made again.

@@ -75,7 +75,8 @@ impl Watch {
 }
 
 impl WatchEvent {
-    /// The end for a client that does not learn how the work ended: respool is stopped, and the run is left as it is.
+    /// The end for a client that does not learn how the work ended: respool is stopped, and the run is left
+    /// as it is.
     pub fn stopped() -> Self {
         let (spent, overhead) = (Tokens::default(), Duration::ZERO);
         Self::End(Arc::new(WorkReport { end: WorkEnd::Left, spent, overhead }))

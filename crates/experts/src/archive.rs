@@ -22,14 +22,22 @@ const MOST_DECOMPRESSED: u64 = MOST_BYTES + (16 << 20);
 /// # Errors
 /// Why it was not unpacked; the directory may then contain a part of it.
 pub(super) fn unpack(archive: &Path, into: &Path) -> Result<(), String> {
-    let mut file =
-        File::open(archive).map_err(|error| format!("{} cannot be read: {error}", archive.display()))?;
-    if file.metadata().is_ok_and(|metadata| metadata.len() > MOST_BYTES) {
+    let cannot = |error: io::Error| format!("{} cannot be read: {error}", archive.display());
+    let metadata = fs::metadata(archive).map_err(cannot)?;
+    // Opening a pipe would wait for its writer.
+    if !metadata.is_file() {
+        return Err(format!(
+            "{} is neither a folder nor a file: name a package's folder or archive",
+            archive.display()
+        ));
+    }
+    let mut file = File::open(archive).map_err(cannot)?;
+    if metadata.len() > MOST_BYTES {
         return Err(format!("{} is larger than 64 MiB", archive.display()));
     }
     let mut head = [0_u8; 4];
     let read = file.read(&mut head).and_then(|read| file.seek(SeekFrom::Start(0)).map(|_| read));
-    read.map_err(|error| format!("{} cannot be read: {error}", archive.display()))?;
+    read.map_err(cannot)?;
     let mut target = Target { into, files: 0, bytes: 0 };
     let done = match head {
         [0x1f, 0x8b, ..] => target.tar(flate2::read::GzDecoder::new(file)),

@@ -26,6 +26,11 @@ pub(super) const RUN_TIMEOUT: Duration = Duration::from_hours(24);
 /// How long a conversation may work on one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(30);
 
+/// How long an agent may think about a recommendation.
+const ADVICE_TIME: Duration = Duration::from_mins(1);
+
+/// The session name of runs that give a recommendation.
+const ADVICE: &str = "advice";
 /// Prefix of the session names of conversations.
 const TALK: &str = "talk-";
 
@@ -187,6 +192,19 @@ impl Experts {
         };
         let own = ExpertTools::new(&package, operations, Arc::clone(&files), role);
         (Arc::new(base.agent(prompt, Arc::new(own), supervision)), files)
+    }
+
+    /// The agent that answers one question about a process with plain text. It has no tools.
+    pub(super) fn adviser(&self, expert: &Expert, is_private: bool) -> Option<Arc<Agent>> {
+        let tools = Arc::new(self.sources.select_now(&[]).ok()?);
+        let operations = Operations::new(&expert.package, Arc::clone(&expert.bound), true);
+        let prompt = system_prompt_with(&expert.package, &operations.tiers());
+        let snapshot = format!("{} {ADVICE}", expert.digest);
+        let supervision =
+            Supervision { snapshot, is_private, ends_at_limits: true, ..Supervision::default() };
+        let mut base = self.base(expert.name(), ADVICE_TIME);
+        base.config.max_iterations = 1;
+        Some(Arc::new(base.agent(prompt, tools, supervision)))
     }
 
     fn base(&self, name: &str, timeout: Duration) -> AgentBase {

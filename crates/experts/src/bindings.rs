@@ -212,6 +212,13 @@ fn named<T>(
 }
 
 fn read_binding(mut fields: Fields<'_, '_, '_>) -> Option<Binding> {
+    if matches!(fields.value_of("type"), Some(node) if node.value == Value::Text("skill".to_owned())) {
+        let at = fields.key("type").unwrap_or(fields.owner());
+        let message = "`type: skill`, of later drafts of the format, is not supported";
+        let help = "name the skill's SKILL.md in components.functions of the package, and bind the tool to an MCP server or the gateway";
+        fields.report.add(Code::WrongEnum, at, message, help);
+        return None;
+    }
     let kind = fields.word("type", BindingType::NAMES);
     if kind.is_none() && fields.value_of("type").is_none() {
         fields.missing("type", "mcp");

@@ -346,7 +346,8 @@ impl BoundTool {
 }
 
 impl BoundTool {
-    /// The server's tools, and a call of an operation under its own name there; `None` while that is not known.
+    /// The server's tools, and a call of an operation under its own name there; `None` while that is not
+    /// known.
     fn own_call(
         &self,
         operation: &OfferedOperation,
@@ -410,6 +411,10 @@ struct DecidedByTier<'a> {
 impl Approver for DecidedByTier<'_> {
     fn consented(&self) -> Option<&str> {
         self.by.or(Some("tier of the package"))
+    }
+
+    fn is_person(&self) -> bool {
+        self.by.is_some()
     }
 
     fn refusal(&self) -> &'static str {

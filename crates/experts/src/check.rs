@@ -232,12 +232,22 @@ fn check_lane(trigger: &Trigger, package: &Package, report: &mut FileReport<'_>)
     if lane.key.is_none() {
         let message = "the field `concurrency_key` is missing, and `concurrency.key` of the package too, but the mode is serial_per_key";
         report.add(Code::MissingField, trigger.at, message, "write concurrency_key: a path into the payload");
-    } else if trigger.kind == Some(TriggerKind::Cron) {
+    } else if trigger.kind == Some(TriggerKind::Cron) && !has_clock_key(trigger, &lane) {
         let at = trigger.concurrency.mode.as_ref().map_or(trigger.at, |mode| mode.at);
-        let message =
-            "a cron trigger has no payload with a key, so every run of serial_per_key falls back to serial";
-        report.add(Code::UnresolvableKey, at, message, "write concurrency: serial for this trigger");
+        let message = "the payload of a cron trigger has no such key, so every run of serial_per_key falls back to serial";
+        let help = "write concurrency: serial for this trigger, or a key that its payload has: scheduled_at, fired_at";
+        report.add(Code::UnresolvableKey, at, message, help);
     }
+}
+
+/// The fields of a clock's payload.
+const CLOCK_FIELDS: [&str; 2] = ["scheduled_at", "fired_at"];
+
+/// Whether the key of a cron trigger's lane is in its payload or among the inputs mapped from it.
+fn has_clock_key(trigger: &Trigger, lane: &Lane) -> bool {
+    let is_field = |path: &str| CLOCK_FIELDS.contains(&path);
+    let key = lane.key.as_deref().unwrap_or_default();
+    is_field(key) || trigger.mapping.iter().any(|(input, path)| input.value == key && is_field(path))
 }
 
 fn check_tools(package: &Package, known: &Known<'_>, report: &mut Report) {

@@ -8,6 +8,7 @@ use super::markdown::{self, Head};
 use super::name::NameKind;
 use super::policy::Tier;
 use super::settings::{DeliveryFields, ExecutionFields};
+use super::skill;
 use super::yaml::{Entry, Node, Value};
 
 /// The types of values.
@@ -185,6 +186,9 @@ impl Function {
             body: file.body.to_owned(),
         };
         fields.texts("tags");
+        if skill::is_skill(path) {
+            skill::read_fields(&mut fields);
+        }
         fields.finish();
         Some(function)
     }

@@ -39,6 +39,8 @@ wire::string_enum! {
         Escalation = "escalation",
         /// A trigger for the main agent.
         Task = "task",
+        /// A fact that a person should know, and need not act on.
+        Warning = "warning",
     }
 }
 
@@ -98,6 +100,7 @@ pub(super) fn rendered(row: &NewMessage) -> String {
             what["id"].as_str().unwrap_or_default()
         ),
         "escalation" => format!("The expert {expert} hands something to the user ({place}). Tell the user."),
+        "warning" => format!("The expert {expert} warns the user ({place}). Tell the user."),
         "task" => format!(
             "A trigger of the expert {expert} fired. Delegate it to the model respool/expert/{expert} ({place})."
         ),

@@ -85,6 +85,7 @@ codes! {
     NoChecklist = "no-checklist" Warn,
     EmptyBody = "empty-body" Warn,
     MissingReadme = "missing-readme" Warn,
+    SkillScripts = "skill-scripts" Warn,
 }
 
 /// A place in a file. Line and column count from 1; `width` is how many characters are underlined.

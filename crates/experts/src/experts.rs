@@ -21,8 +21,10 @@ use super::delivery;
 use super::execution::Worker;
 use super::invocation::{Invocation, Origin};
 use super::package::Package;
-use agent::Agents;
-use tools::{Sources, ToolSet};
+use super::scheduler::Scheduler;
+use ::agent::Agents;
+use ::store::Store;
+use ::tools::{Sources, ToolSet};
 
 /// Prefix of an expert's model name.
 pub const MODEL_PREFIX: &str = "expert/";
@@ -123,17 +125,23 @@ impl Experts {
         experts
     }
 
-    /// Drains the queue and delivers messages, until the process ends.
+    /// Drains the queue, fires clocks and delivers messages, until the process ends.
     pub fn start(self: &Arc<Self>, shutdown: &CancellationToken) {
-        let Some(worker) = Worker::new(self, shutdown.clone(), None) else {
+        let started = Worker::new(self, shutdown.clone(), None).zip(self.agents.store());
+        let Some((worker, store)) = started else {
             tracing::error!(target: "respool::expert", "there is no store, so no process is executed");
             return;
         };
         self.tasks.spawn(worker.work());
+        self.tasks.spawn(self.scheduler(Arc::clone(store)).run(shutdown.clone()));
         self.tasks.spawn(Arc::clone(self).prune_packages(shutdown.clone()));
-        if let Some(store) = self.agents.store() {
-            self.tasks.spawn(delivery::deliver(Arc::clone(self), Arc::clone(store), shutdown.clone()));
-        }
+        self.tasks.spawn(delivery::deliver(Arc::clone(self), Arc::clone(store), shutdown.clone()));
+    }
+
+    fn scheduler(self: &Arc<Self>, store: Arc<Store>) -> Scheduler {
+        let experts = Arc::clone(self);
+        let is_held = Box::new(move |name: &str| experts.is_held(name));
+        Scheduler::new(Arc::clone(&self.catalog), store).held_by(is_held)
     }
 
     /// Waits until all work has ended. Call it after the shutdown token.
@@ -227,7 +235,8 @@ impl Experts {
         self.look_at_servers();
     }
 
-    /// Why work on an expert would fail now, for people, after its MCP servers were asked; `None` if it can begin.
+    /// Why work on an expert would fail now, for people, after its MCP servers were asked; `None` if it can
+    /// begin.
     pub(super) async fn confirm_ready(&self, expert: &Expert) -> Option<String> {
         self.sources.confirm_servers(expert.bound.iter().filter_map(bound::BoundTool::server)).await;
         let problems = self.problems(expert);

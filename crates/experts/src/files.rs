@@ -50,6 +50,27 @@ impl PackageDir {
         })
     }
 
+    /// The paths of the regular files in a folder and those below it, at most this many, in order. Links are
+    /// not followed, and hidden files are left out.
+    pub(super) fn list(&self, folder: &str, most: usize) -> Vec<String> {
+        let (mut found, mut open) = (Vec::new(), vec![folder.to_owned()]);
+        while let Some(folder) = open.pop() {
+            let place = if folder.is_empty() { "." } else { &folder };
+            for entry in self.dir.read_dir(place).into_iter().flatten().flatten() {
+                let (name, Ok(kind)) = (entry.file_name(), entry.file_type()) else { continue };
+                let Some(name) = name.to_str().filter(|name| !name.starts_with('.')) else { continue };
+                let path = if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") };
+                if kind.is_dir() && open.len() < most {
+                    open.push(path);
+                } else if kind.is_file() && found.len() < most {
+                    found.push(path);
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+
     /// Whether a path ends inside the package when all links are followed. Nothing is opened.
     fn ends_inside(&self, path: &str) -> bool {
         let end = self.path.join(path).canonicalize();

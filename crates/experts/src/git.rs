@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tools::programs::find_program;
+use ::tools::programs::find_program;
 
 /// How long a clone may take.
 const LONGEST: Duration = Duration::from_mins(2);

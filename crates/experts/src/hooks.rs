@@ -118,6 +118,7 @@ impl Hooks {
         let mut events = events_of(trigger, payload).map_err(HookError::BadPayload)?;
         if trigger.kind == Some(TriggerKind::Channel) {
             let binding = self.channel(snapshot, &trigger.name.value)?;
+            events.iter().try_for_each(check_message).map_err(HookError::BadPayload)?;
             events.retain(|message| binding.admits(message));
         }
         let signed = match proof {
@@ -180,6 +181,24 @@ impl Hook {
             Err(Refusal::Wrong) => Err(HookError::Refused),
             Err(Refusal::Stale) => Err(HookError::Stale),
         }
+    }
+}
+
+/// The fields that a message of a channel has, all of them texts.
+const MESSAGE: [&str; 3] = ["sender_id", "message_text", "channel_name"];
+
+/// Checks the form of a message for a channel trigger.
+///
+/// # Errors
+/// Names the missing field, for people.
+fn check_message(message: &Value) -> Result<(), String> {
+    let has_text = |field: &&str| message.get(*field).is_some_and(Value::is_string);
+    match MESSAGE.iter().find(|field| !has_text(field)) {
+        None => Ok(()),
+        Some(field) => Err(format!(
+            "the message has no text `{field}`: send an object with {}, {} and {}",
+            MESSAGE[0], MESSAGE[1], MESSAGE[2]
+        )),
     }
 }
 

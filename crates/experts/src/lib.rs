@@ -20,6 +20,7 @@ mod execution;
 mod experts;
 mod fields;
 mod files;
+mod foreign;
 mod git;
 mod grants;
 mod hook_secrets;
@@ -43,6 +44,7 @@ mod resolve;
 mod resume;
 mod scheduler;
 mod settings;
+mod skill;
 mod source;
 mod state;
 #[cfg(test)]

@@ -9,8 +9,9 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -642,8 +643,10 @@ impl Library {
         let staged = tempfile::tempdir_in(self.dir.join(OWN))?;
         for (path, text) in files.iter().filter(|(path, _)| !is_reserved(path)) {
             let target = staged.path().join(path);
-            fs::create_dir_all(target.parent().unwrap_or(staged.path()))?;
-            let mut file = File::create(&target)?;
+            let folder = target.parent().unwrap_or(staged.path());
+            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+            // A package may hold its owner's private knowledge.
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&target)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
         }

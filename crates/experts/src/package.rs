@@ -11,8 +11,8 @@ use super::diagnostic::{At, Code, Diagnostic, FileReport, Report, Spanned};
 use super::fields::Listing;
 use super::files::{PackageDir, Unreadable};
 use super::manifest::Manifest;
-use super::policy::Tiers;
-use super::{MANIFEST, library, path, yaml};
+use super::policy::{Tier, Tiers};
+use super::{MANIFEST, library, path, skill, yaml};
 
 /// The largest YAML file, in bytes.
 const LARGEST_YAML: u64 = 256 << 10;
@@ -65,6 +65,16 @@ impl Package {
             tool.operations.items.iter().map(|operation| (tool.name.value.as_str(), operation.name.as_str()))
         });
         Tiers::of(&self.manifest.policy, operations)
+    }
+
+    /// Whether some call of the expert waits for a person's consent.
+    pub fn asks_people(&self) -> bool {
+        let (policy, learning) = (&self.manifest.policy, &self.manifest.learning);
+        let has_file = |name: &str| self.offered_tools().any(|tool| tool.name.value == name);
+        let has_undescribed = self.manifest.tools.items.iter().any(|name| !has_file(&name.value));
+        !self.tiers().operations(Tier::Confirm).is_empty()
+            || (has_undescribed && policy.default == Tier::Confirm)
+            || (learning.enabled && learning.approval == Tier::Confirm)
     }
 
     /// The process of this name.
@@ -163,16 +173,32 @@ impl Reader {
                 body: component::plain_body(text, report),
             })
         });
+        let functions = self.each(&components.functions, Function::read);
+        self.skill_files(&functions.items);
         Package {
             orchestrator,
             persona: persona.items,
-            functions: self.each(&components.functions, Function::read),
+            functions,
             processes: self.each(&components.processes, Process::read),
             tools: self.tools(&components.tools),
             knowledge: self.each(&components.knowledge, Knowledge::read),
             state: self.each(&components.state, State::read),
             files: Arc::default(),
             manifest,
+        }
+    }
+
+    /// Adds the texts beside skills to the files: what the package's functions say may name them. Others are
+    /// left out.
+    fn skill_files(&mut self, functions: &[Function]) {
+        for skill in functions.iter().filter(|function| skill::is_skill(&function.path)) {
+            for path in skill::other_files(&skill.path, &self.dir, &mut self.report.file(&skill.path)) {
+                let left = LARGEST_PACKAGE.saturating_sub(self.bytes);
+                let Ok(bytes) = self.dir.read(&path, LARGEST_MARKDOWN.min(left)) else { continue };
+                let Ok(text) = String::from_utf8(bytes) else { continue };
+                self.bytes += text.len() as u64;
+                self.files.entry(path).or_insert_with(|| normalized(&text));
+            }
         }
     }
 

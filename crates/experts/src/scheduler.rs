@@ -54,6 +54,18 @@ struct Armed {
     held: Option<u64>,
 }
 
+impl Armed {
+    /// Logs that times have passed for which the trigger does not fire.
+    fn log_missed(&self, watch: Watch, fired: &[u64]) {
+        let Some(first) = self.schedule.first_missed(watch, fired) else { return };
+        let made_up_for = fired.first().map(|time| self.schedule.written(*time));
+        tracing::warn!(
+            target: "respool::expert", expert = self.clock.queue, trigger = self.clock.name, first = self.schedule.written(first), made_up_for,
+            "a cron trigger has missed times while respool was not running or the expert's tools were not bound; `respool expert fire` makes up for them"
+        );
+    }
+}
+
 impl Scheduler {
     /// The clocks of these experts; due events go to the queue.
     pub fn new(catalog: Arc<Catalog>, queue: Arc<dyn Queue>) -> Self {
@@ -117,7 +129,9 @@ impl Scheduler {
                 armed.held = Some(now);
             } else if armed.next.is_some_and(|next| next <= now) {
                 let since = since.max(armed.held.unwrap_or_default());
-                let times = armed.schedule.due(Watch { mark: armed.mark, since, now });
+                let watch = Watch { mark: armed.mark, since, now };
+                let times = armed.schedule.due(watch);
+                armed.log_missed(watch, &times);
                 due.extend(times.into_iter().map(|time| (time, key.clone())));
             }
         }

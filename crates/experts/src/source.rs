@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use super::foreign::{self, Foreign, ImportedSkill};
 use super::package::{Loaded, load};
+use super::skill::SKILL;
 use super::{MANIFEST, archive, git};
 
 /// Where a package comes from.
@@ -68,13 +70,23 @@ fn staging() -> Result<TempDir, String> {
     tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))
 }
 
+/// Loads the package in a directory. A skill is made into a package before; what another program calls a
+/// plugin is an error.
 fn load_directory(path: &Path) -> Result<Loaded, String> {
+    match foreign::identify(path) {
+        Some(Foreign::Skill) => load_package(ImportedSkill::new(path)?.directory.path()),
+        Some(Foreign::Plugin(plugin)) => Err(plugin.in_words(path)),
+        None => load_package(path),
+    }
+}
+
+fn load_package(path: &Path) -> Result<Loaded, String> {
     load(path).map_err(|error| format!("{} cannot be opened as a package: {error}", path.display()))
 }
 
 /// The package in an unpacked archive: at the top, or in the only directory there.
 fn top_of(folder: &Path) -> PathBuf {
-    if folder.join(MANIFEST).exists() {
+    if folder.join(MANIFEST).exists() || folder.join(SKILL).exists() {
         return folder.to_owned();
     }
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());

@@ -235,7 +235,10 @@ fn process_tools(role: &Role) -> Vec<ToolSpec> {
         spec(
             FAIL,
             "Ends this attempt as failed, when the process cannot go on; a later attempt may work.",
-            &json!({"reason": text("What is in the way")}),
+            &json!({
+                "reason": text("What is in the way"),
+                "recommendation": text("What a person should do if no later attempt works"),
+            }),
             &["reason"],
             true,
         ),

@@ -19,8 +19,8 @@ use super::component::{FunctionSession, KnowledgeKind, Scope};
 use super::isolated;
 use super::learning::{LearningEntry, LearningFiles};
 use super::package::Package;
-use super::{path, state};
-use agent::{CallOutcome, MadeCall};
+use super::{path, skill, state};
+use ::agent::{CallOutcome, MadeCall};
 
 /// The largest file that is read or written.
 const LARGEST: u64 = 1 << 20;
@@ -303,7 +303,9 @@ impl Workspace {
         let is_state =
             package.state.items.iter().any(|one| one.path == wanted || state::place(&one.path) == wanted);
         let found = found.map(String::as_str).or((!is_state).then_some(wanted));
-        Ok(found.and_then(|path| package.files.get(path)).map(|text| Place::Package(text.clone())))
+        let note = function.filter(|one| skill::is_skill(&one.path));
+        let note = note.and_then(|one| skill::note(package, &one.path)).unwrap_or_default();
+        Ok(found.and_then(|path| package.files.get(path)).map(|text| Place::Package(note + text)))
     }
 
     fn dir(&self) -> io::Result<Dir> {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use tool_call_parser::PreferredDialects;
 use upstream::OwnWire;
-use wire::units::{duration, words};
+use wire::units::duration;
 
 wire::string_enum! {
     /// How a reply with tools is asked for.

@@ -1,12 +1,15 @@
-//! The one place that knows how often a request is tried, what is changed, where it goes and when: a pure function of what
-//! happened so far. `exchange` does what it says, for whole replies, streams and agents alike.
+//! The one place that knows how often a request is tried, what is changed, where it goes and when: a pure
+//! function of what happened so far. `exchange` does what it says, for whole replies, streams and agents
+//! alike.
 //!
-//! The model's mistakes are asked again `recovery.attempts` times, each time changed so that it helps. An upstream's own
-//! failures are repeated at most [`REPEATS`] times, within the budget that all requests to that upstream share. A server
-//! that is starting is waited for, and then the request is sent again. What has reached the client is never asked again.
+//! The model's mistakes are asked again `recovery.attempts` times, each time changed so that it helps. An
+//! upstream's own failures are repeated at most [`REPEATS`] times, within the budget that all requests to
+//! that upstream share. A server that is starting is waited for, and then the request is sent again. What has
+//! reached the client is never asked again.
 //!
-//! A few attempts more are worth it where a turn's earlier steps would be lost with this one, or where the upstream has just
-//! shown that it works: bad luck ends, an outage does not. They are bounded in number and in time.
+//! A few attempts more are worth it where a turn's earlier steps would be lost with this one, or where the
+//! upstream has just shown that it works: bad luck ends, an outage does not. They are bounded in number and
+//! in time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +75,8 @@ pub(super) struct Known {
     pub(super) remedy: Option<Change>,
     /// The change that makes the request smaller, or `Change::Nothing`.
     pub(super) smaller: Option<Change>,
-    /// `Change::DropParameters` if the upstream refuses a parameter that can be left out, or `Change::Nothing`.
+    /// `Change::DropParameters` if the upstream refuses a parameter that can be left out, or
+    /// `Change::Nothing`.
     pub(super) parameters: Option<Change>,
 }
 
@@ -179,8 +183,8 @@ fn after_mistake(history: &History, known: &Known, limits: &RecoveryConfig, now:
     }
 }
 
-/// True when one attempt more than the usual ones is worth it. What comes again and again is not bad luck; and where the client
-/// can correct the model's call itself, its turn goes on.
+/// True when one attempt more than the usual ones is worth it. What comes again and again is not bad luck;
+/// and where the client can correct the model's call itself, its turn goes on.
 fn is_worth_more(
     usual: u32,
     history: &History,
@@ -196,7 +200,7 @@ fn is_worth_more(
     );
     limits.attempts > 0
         && history.asked() <= usual + extra
-        && history.alike_in_a_row() <= usual + steps
+        && history.alike_in_a_row() <= usual.max(REPEATS) + steps
         && now < EXTRA_WITHIN + EXTRA_WITHIN_PER_STEP * steps
         && !is_corrected_by_client
 }
@@ -288,7 +292,8 @@ fn after_failure(
     }
 }
 
-/// Repeats the request after this pause, or when the circuit lets it through. `left`: what remains of the time for waiting.
+/// Repeats the request after this pause, or when the circuit lets it through. `left`: what remains of the
+/// time for waiting.
 fn within_budget(pause: Duration, left: Duration, history: &History, known: &Known) -> Decision {
     match known.budget {
         None => Decision::LookUp(Lookup::Budget),

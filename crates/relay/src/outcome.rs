@@ -116,7 +116,8 @@ impl History {
         })
     }
 
-    /// True when an upstream has refused the size or a parameter of the request: it may be sent in another form now.
+    /// True when an upstream has refused the size or a parameter of the request: it may be sent in another
+    /// form now.
     pub(super) fn has_refused_form(&self) -> bool {
         let is_of_form = |past: &AttemptOutcome| {
             matches!(past.finding, Finding::Refused(Refusal::TooLarge | Refusal::Form))

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use tool_call_parser::Tools;
 use translate::declared;
 use wire::{ChatRequest, Known, KnownMessage, KnownTools};
-use wire::{ChatRequest, Known, KnownMessage, KnownTools};
 
 /// To read a shorter request costs less than to remember it, in bytes.
 const SHORT: usize = 8 << 10;

@@ -15,7 +15,7 @@ use super::memory::Recollection;
 use super::recent::RecentRequest;
 use super::{Relay, client};
 use telemetry::{RequestFacts, RequestRecord, metrics};
-use tool_call_parser::{PreferredDialects, Tools};
+use tool_call_parser::PreferredDialects;
 use translate::{
     Additions, ClientProgram, FreeTextPatterns, LoopFound, Outbound, ReplyRules, STOP_REASON, Situation,
     needs_version, used_ids,

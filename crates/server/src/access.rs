@@ -9,19 +9,20 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue, Method, Request, header};
 use tokio_util::sync::CancellationToken;
 
-use super::admin_routes::{has_dot_segments, is_administrative};
+use super::admin_routes::{has_dot_segments, is_below_route, is_for_clients};
 use super::hooks::is_hook;
 use super::key_file::KeyList;
 use super::key_reading::KeyFile;
-use super::keys::{ClientKey, KeyRing, carried, digest};
+use super::keys::{ClientKey, KEY_HEADERS, KeyRing, carried, digest};
 use super::meter::{Meters, now};
 use super::page::session::{self, Denied, Sessions, Viewer};
 use super::pages::Pages;
 use super::visit::Visit;
 use super::wrong_keys::{Neighbour, WrongKeys};
-use super::{CHAT, ServerConfig, page};
+use super::{CHAT, ServerConfig, page, permission};
 use store::Store;
 use telemetry::{Account, Accounts};
+use upstream::hops;
 use wire::units::Unusable;
 use wire::{ApiError, ErrorCode};
 
@@ -29,6 +30,10 @@ use wire::{ApiError, ErrorCode};
 const OPEN: [&str; 3] = ["/health", "/ready", "/metrics"];
 /// This one says nothing and uses nothing.
 const HEALTH: &str = "/health";
+/// Where the routes begin that only operators may use.
+const OPERATORS: [&str; 2] = ["/v1/approvals", "/v1/outbox"];
+/// A request that has come through so many respools comes from one of them again.
+const MOST_HOPS: u32 = 3;
 /// So often the file of keys is looked at, and what was used is written.
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -59,6 +64,29 @@ struct Terms {
 impl Terms {
     fn new(config: &ServerConfig, lends_key: bool) -> Self {
         Self { config: config.clone(), pages: Pages::new(config), lends_key }
+    }
+
+    /// Refuses any other route, unless the owner allows them all and the key may use them.
+    fn check_administrative(
+        &self,
+        path: &str,
+        key: Option<&ClientKey>,
+        has_operators: bool,
+    ) -> Result<(), ApiError> {
+        if !self.config.allow_admin_routes {
+            let path = path.escape_default();
+            let what = format!(
+                "respool does not pass `{path}` on, because it is no route for inference or information that respool knows, and may change \
+                 the model server. Ask the server itself, or set `pass_routes = [\"{path}\"]`, or `allow_admin_routes = true` for all \
+                 such routes, in respool.toml"
+            );
+            return Err(ApiError::new(403, ErrorCode::AdministrativeRoute, what));
+        }
+        if has_operators && !key.is_some_and(|key| key.is_operator) {
+            let what = "this may be an administrative route of the model server: it needs an operator's key";
+            return Err(ApiError::new(403, ErrorCode::OperatorsOnly, what));
+        }
+        Ok(())
     }
 }
 
@@ -179,6 +207,7 @@ impl Access {
         peer: Option<IpAddr>,
     ) -> Result<Option<Arc<Visit>>, ApiError> {
         refuse_method(request.method())?;
+        refuse_loop(request.headers())?;
         let path = request.uri().path();
         let terms = self.terms();
         let key = if is_hook(request.method(), path) {
@@ -187,24 +216,60 @@ impl Access {
             if terms.lends_key && path != HEALTH {
                 terms.pages.refuse_foreign(request.headers())?;
             }
+            let operator = self.operator_of(request, peer)?;
+            if let Some(operator) = operator {
+                // Whatever key a client brings goes upstream here, and this one must not.
+                KEY_HEADERS.iter().for_each(|name| drop(request.headers_mut().remove(*name)));
+                let visit = Visit::of(operator);
+                request.extensions_mut().insert(Arc::clone(&visit));
+                self.check_path(request.method(), request.uri().path(), Some(visit.key.as_ref()))?;
+                return Ok(Some(visit));
+            }
             None
         } else if OPEN.contains(&path) || page::is_path(path) {
             None
         } else {
             Some(self.key_of(request.headers(), peer)?)
         };
-        // The hot route is none of these.
-        if !CHAT.contains(&path) {
-            if is_administrative(path) {
-                self.administrative(key.as_deref())?;
-            }
-            leads_nowhere_else(path)?;
-        }
+        self.check_path(request.method(), path, key.as_deref())?;
         let Some(key) = key else { return Ok(None) };
         request.headers_mut().insert(header::AUTHORIZATION, key.identity.clone());
         let visit = Visit::of(key);
         request.extensions_mut().insert(Arc::clone(&visit));
         Ok(Some(visit))
+    }
+
+    /// Refuses administrative routes, and paths that a server would take for another one.
+    fn check_path(&self, method: &Method, path: &str, key: Option<&ClientKey>) -> Result<(), ApiError> {
+        // The hot route needs none of these checks.
+        if CHAT.contains(&path) {
+            return Ok(());
+        }
+        let terms = self.terms();
+        if !is_for_everybody(&terms.config, method, path) {
+            terms.check_administrative(path, key, self.ring().has_operators())?;
+        }
+        leads_nowhere_else(path)
+    }
+
+    /// The operator's key that a request carries, where clients need none. Any other key is the client's own,
+    /// except on routes for operators.
+    ///
+    /// # Errors
+    /// When a route for operators gets a wrong key.
+    fn operator_of<B>(
+        &self,
+        request: &Request<B>,
+        peer: Option<IpAddr>,
+    ) -> Result<Option<Arc<ClientKey>>, ApiError> {
+        let (headers, path, config) = (request.headers(), request.uri().path(), &self.terms().config);
+        let Some(sent) = carried(headers).filter(|_| self.has_operators()) else { return Ok(None) };
+        let is_administrative =
+            || config.allow_admin_routes && !is_for_everybody(config, request.method(), path);
+        if OPERATORS.iter().any(|route| path.starts_with(route)) || is_administrative() {
+            return self.key_of(headers, peer).map(Some);
+        }
+        Ok(self.ring().find(sent).cloned())
     }
 
     fn key_of(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<Arc<ClientKey>, ApiError> {
@@ -247,19 +312,6 @@ impl Access {
         }
     }
 
-    fn administrative(&self, key: Option<&ClientKey>) -> Result<(), ApiError> {
-        if !self.terms().config.allow_admin_routes {
-            let what = "this is an administrative route of the model server, which respool does not pass on; ask the server itself, or \
-                        set `allow_admin_routes = true` in respool.toml";
-            return Err(ApiError::new(403, ErrorCode::AdministrativeRoute, what));
-        }
-        if self.ring().has_operators() && !key.is_some_and(|key| key.is_operator) {
-            let what = "this is an administrative route of the model server: it needs an operator's key";
-            return Err(ApiError::new(403, ErrorCode::OperatorsOnly, what));
-        }
-        Ok(())
-    }
-
     /// Refuses what a stranger's page sends, for routes that are never a page's: agents and runs. A client that has a key is no
     /// stranger's page.
     pub(super) fn foreign_page(&self, headers: &HeaderMap) -> Option<ApiError> {
@@ -267,7 +319,8 @@ impl Access {
         if terms.config.asks_for_keys() { None } else { terms.pages.refuse_foreign(headers).err() }
     }
 
-    /// Who looks at the page: an operator with a session; anybody where clients have no keys, but no page of another site.
+    /// Who looks at the page: an operator with a session; anybody where clients need no keys, but no page of
+    /// another site.
     ///
     /// # Errors
     /// Why nobody may look.
@@ -275,14 +328,17 @@ impl Access {
         let terms = self.terms();
         if !terms.config.asks_for_keys() {
             let refused = terms.pages.refuse_foreign(headers);
-            return refused
-                .map(|()| self.sessions.viewer("", ""))
-                .map_err(|error| Denied::Foreign(error.message));
+            refused.map_err(|error| Denied::Foreign(error.message))?;
+            return Ok(self.operator_with_session(headers).unwrap_or_else(|| self.sessions.viewer("", "")));
         }
-        let cookie = session::cookie(headers).ok_or(Denied::NoSession)?;
+        self.operator_with_session(headers).ok_or(Denied::NoSession)
+    }
+
+    fn operator_with_session(&self, headers: &HeaderMap) -> Option<Viewer> {
+        let cookie = session::cookie(headers)?;
         let ring = self.ring();
-        let key = self.sessions.read(cookie, now().since_1970, ring.operators()).ok_or(Denied::NoSession)?;
-        Ok(self.sessions.viewer(&key.name, cookie))
+        let key = self.sessions.read(cookie, now().since_1970, ring.operators())?;
+        Some(self.sessions.viewer(&key.name, cookie))
     }
 
     /// The cookie for an operator's key.
@@ -301,6 +357,13 @@ impl Access {
             return Err("This is a client's key. Log in with an operator key.".to_owned());
         }
         Ok(self.sessions.begin(&digest(key.as_bytes()), now().since_1970))
+    }
+
+    /// Ends the session of a request that holds.
+    pub(super) fn end_session(&self, headers: &HeaderMap) {
+        if let Some(cookie) = session::cookie(headers) {
+            self.sessions.end(cookie, now().since_1970);
+        }
     }
 
     /// True when some keys are operators'.
@@ -339,6 +402,13 @@ impl Access {
     }
 }
 
+/// True for a route of respool's own, and for one of the model server that every client may use.
+pub fn is_for_everybody(config: &ServerConfig, method: &Method, path: &str) -> bool {
+    let is_own = OPEN.contains(&path) || page::is_path(path) || permission::is_own(path);
+    let mut routes = config.pass_routes.iter();
+    is_own || is_for_clients(method, path) || routes.any(|route| is_below_route(route, path))
+}
+
 /// Refuses the methods that speak to a proxy, or of the request itself: an answer to `TRACE` repeats its headers, and with them
 /// respool's key for the upstream.
 fn refuse_method(method: &Method) -> Result<(), ApiError> {
@@ -348,6 +418,18 @@ fn refuse_method(method: &Method) -> Result<(), ApiError> {
         return Err(ApiError::new(405, ErrorCode::MethodNotAllowed, what));
     }
     Ok(())
+}
+
+/// Refuses a request that has come through too many respools: it goes in a circle.
+fn refuse_loop(headers: &HeaderMap) -> Result<(), ApiError> {
+    if hops(headers) < MOST_HOPS {
+        return Ok(());
+    }
+    let what = format!(
+        "this request has come through respool {MOST_HOPS} times: an `url` of [[upstream]] leads back to a respool that the request came \
+         from. Set it to the model server's address"
+    );
+    Err(ApiError::bad_request(ErrorCode::RequestLoop, what))
 }
 
 /// Refuses a path that a server would take for another one: it could leave the upstream's base URL, with respool's key.

@@ -1,95 +1,128 @@
-//! The routes of model servers that change or stop the server, or show its inside: sleep, new weights, adapters, profiles. They
-//! are no client's business, and most servers ask for no key there. Pure. Called by `access`.
+//! The routes of model servers that clients may use: inference, and information about models. Every other one may change or stop the
+//! server, or show what other clients do, and most servers ask for no key there, so respool passes it on only where its owner says so.
+//! An allow list, because each release of a server brings routes that nobody here has seen. Pure. Called by `access`.
 //!
-//! Sources: vLLM's routers under `vllm/entrypoints/serve` and `vllm/entrypoints/openai/api_server.py` (0.9 to 0.32), and the list of
-//! dangerous endpoints in its `docs/usage/security.md`; the HTTP servers of `SGLang` and llama.cpp.
+//! Sources: the routers of vLLM 0.33 (`vllm/entrypoints`), `SGLang` 0.5.23 (`entrypoints/http_server.py`) and llama.cpp
+//! (`tools/server`), and the references of Ollama, LM Studio, text-embeddings-inference and OpenAI.
 
 use std::borrow::Cow;
 
-/// The first segment of a path, behind an optional `/v1`, that makes it an administrative one.
-const NAMES: &[&str] = &[
-    // vLLM: the engine's state.
-    "sleep",
-    "wake_up",
-    "is_sleeping",
-    "pause",
-    "resume",
-    "is_paused",
-    "abort_requests",
-    "collective_rpc",
-    "server_info",
-    "reset_prefix_cache",
-    "reset_mm_cache",
-    "reset_encoder_cache",
-    "scale_elastic_ep",
-    "is_scaling_elastic_ep",
-    "fault_tolerance",
-    "start_profile",
-    "stop_profile",
-    // vLLM: weights and adapters.
-    "load_lora_adapter",
-    "unload_lora_adapter",
-    "init_weight_transfer_engine",
-    "start_weight_update",
-    "start_draft_weight_update",
-    "update_weights",
-    "finish_weight_update",
-    "update_weight_version",
-    "reload_weights",
-    "weight_info",
-    "weight_checker",
-    "get_world_size",
+use http::Method;
+
+/// Routes that clients use with any method, with or without a leading `/v1`. `*` stands for the rest of a path.
+const INFERENCE: &[&str] = &[
+    // OpenAI and Anthropic. What a client leaves at the server (files, batches, threads) belongs to the key that respool sends, and so
+    // to all clients: those routes are not here.
+    "chat/completions",
+    "chat/completions/batch",
+    "chat/completions/input_tokens",
+    "chat/completions/render",
+    "completions",
+    "completions/render",
+    "embeddings",
+    "moderations",
+    "responses",
+    "responses/*",
+    "messages",
+    "messages/count_tokens",
+    "audio/speech",
+    "audio/transcriptions",
+    "audio/translations",
+    "images/edits",
+    "images/generations",
+    "images/variations",
+    "realtime",
+    // vLLM.
+    "classify",
+    "detokenize",
+    "inference/v1/generate",
+    "invocations",
+    "ping",
+    "pooling",
+    "rerank",
+    "score",
+    "tokenize",
+    "/v2/embed",
+    "/v2/rerank",
     // SGLang.
-    "flush_cache",
-    "clear_hicache_storage_backend",
-    "init_weights_update_group",
-    "destroy_weights_update_group",
-    "update_weights_from_disk",
-    "update_weights_from_distributed",
-    "update_weights_from_tensor",
-    "update_weights_from_ipc",
-    "get_weights_by_name",
-    "release_memory_occupation",
-    "resume_memory_occupation",
-    "pause_generation",
-    "continue_generation",
-    "abort_request",
-    "open_session",
-    "close_session",
-    "configure_logging",
-    "freeze_gc",
-    "slow_down",
-    "set_internal_state",
-    "get_server_info",
-    "get_internal_state",
-    "start_expert_distribution_record",
-    "stop_expert_distribution_record",
-    "dump_expert_distribution_record",
-    // llama.cpp: prompts of others, adapters.
-    "slots",
-    "lora-adapters",
-    "props",
+    "encode",
+    "generate",
+    "parse_function_call",
+    "separate_reasoning",
+    "vertex_generate",
+    // llama.cpp.
+    "apply-template",
+    "completion",
+    "embedding",
+    "infill",
+    "reranking",
+    // Text generation inference, text embeddings inference.
+    "chat_tokenize",
+    "embed",
+    "embed_all",
+    "embed_sparse",
+    "generate_stream",
+    "predict",
+    "similarity",
+    // Ollama; `show` describes a model and is asked with POST.
+    "/api/chat",
+    "/api/embed",
+    "/api/embeddings",
+    "/api/generate",
+    "/api/show",
+    // LM Studio.
+    "/api/v0/chat/completions",
+    "/api/v0/completions",
+    "/api/v0/embeddings",
+    "/api/v1/chat",
 ];
 
-/// True for a path of such a route, however it is spelt.
-pub(super) fn is_administrative(path: &str) -> bool {
-    let decoded = decoded(path);
-    let mut segments: Vec<&str> = Vec::new();
-    for segment in decoded.split(['/', '\\']) {
-        match segment {
-            "" | "." => {}
-            ".." => drop(segments.pop()),
-            segment => segments.push(segment),
-        }
+/// Routes that tell something, and are only read.
+const INFORMATION: &[&str] = &[
+    "models",
+    "models/*",
+    "/api/ps",
+    "/api/tags",
+    "/api/v0/models",
+    "/api/v0/models/*",
+    "/api/v1/models",
+    "/api/version",
+    "docs",
+    "get_load",
+    "get_model_info",
+    "health",
+    "health_generate",
+    "info",
+    "load",
+    "loads",
+    "model_info",
+    "openapi.json",
+    "tokenizer_info",
+    "version",
+];
+
+/// True for a route that every client may use. The path counts as it is written: in another spelling it is not known.
+pub(super) fn is_for_clients(method: &Method, path: &str) -> bool {
+    let is_read = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+    let lists = [(INFERENCE, true), (INFORMATION, is_read)];
+    lists.into_iter().filter(|(_, may)| *may).any(|(list, _)| list.iter().any(|route| is_route(route, path)))
+}
+
+/// True for a path of the route as the owner wrote it: the same path, or one below it where the route ends with `/*`.
+pub(super) fn is_below_route(route: &str, path: &str) -> bool {
+    match route.strip_suffix('*') {
+        Some(start) => path.strip_prefix(start).is_some_and(|rest| !rest.is_empty()),
+        None => path == route,
     }
-    let first = match segments.as_slice() {
-        [version, name, ..] if version.eq_ignore_ascii_case("v1") => name,
-        [name, ..] => name,
-        [] => return false,
-    };
-    // A proxy may cut parameters off.
-    let name = first.split([';', '?', '#']).next().unwrap_or(first).trim();
-    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+/// A route that begins with a slash has no other spelling; the others may stand behind `/v1`.
+fn is_route(route: &str, path: &str) -> bool {
+    if route.starts_with('/') {
+        return is_below_route(route, path);
+    }
+    let path = path.strip_prefix("/v1").filter(|rest| rest.starts_with('/')).unwrap_or(path);
+    path.strip_prefix('/').is_some_and(|path| is_below_route(route, path))
 }
 
 /// True when a path has parts that stand for its own or the upper folder.
@@ -113,35 +146,124 @@ fn decoded(path: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    fn check(path: &str, expected: bool) {
-        assert_eq!(is_administrative(path), expected, "{path}");
+    fn check(method: &Method, path: &str, expected: bool) {
+        assert_eq!(is_for_clients(method, path), expected, "{method} {path}");
     }
 
     #[test]
-    fn every_name_in_every_spelling() {
-        for name in NAMES {
-            check(&format!("/{name}"), true);
-            check(&format!("/v1/{name}"), true);
-            check(&format!("/{name}/"), true);
+    fn what_changes_a_server_is_not_for_clients() {
+        for path in [
+            // vLLM.
+            "/sleep",
+            "/wake_up",
+            "/collective_rpc",
+            "/server_info",
+            "/reset_prefix_cache",
+            "/abort_requests",
+            "/inference/v1/abort_requests",
+            "/v1/load_lora_adapter",
+            "/start_profile",
+            "/scale_elastic_ep",
+            "/release_kv_cache_memory",
+            // SGLang.
+            "/flush_cache",
+            "/hicache/storage-backend",
+            "/load_lora_adapter_from_tensors",
+            "/update_weights_from_disk",
+            "/set_trace_level",
+            "/get_server_info",
+            // llama.cpp.
+            "/slots/0",
+            "/props",
+            "/lora-adapters",
+            "/models/load",
+            "/v1/models/unload",
+            "/tools",
+            // Ollama and others.
+            "/api/pull",
+            "/api/delete",
+            "/api/create",
+            "/api/v1/models/load",
+            "/api/v1/models/download",
+            "/v1/internal/model/load",
+            // OpenAI: what all clients of one key share, or pay for.
+            "/v1/files",
+            "/v1/fine_tuning/jobs",
+            "/v1/organization/admin_api_keys",
+            "/v1/a_route_of_next_year",
+        ] {
+            check(&Method::POST, path, false);
+        }
+        check(&Method::GET, "/is_sleeping", false);
+        check(&Method::DELETE, "/v1/models/llama", false);
+        check(&Method::PUT, "/api/v1/models", false);
+    }
+
+    #[test]
+    fn another_spelling_is_another_route() {
+        for path in [
+            "/%63ompletions",
+            "//completions",
+            "/v1//completions",
+            "/v1/./completions",
+            "/x/../completions",
+            "/v1/v1/completions",
+            "/v1completions",
+            "/Completions",
+            "/completions/",
+            "\\completions",
+            "/completions;x=1",
+            "completions",
+            "/v1/responses/",
+            "/v1/api/chat",
+            "/",
+            "",
+        ] {
+            check(&Method::POST, path, false);
+        }
+    }
+
+    #[test]
+    fn inference_and_information_are_for_clients() {
+        for path in [
+            "/v1/completions",
+            "/completions",
+            "/v1/chat/completions/render",
+            "/v1/embeddings",
+            "/v1/responses/resp_1/cancel",
+            "/v1/audio/transcriptions",
+            "/tokenize",
+            "/detokenize",
+            "/pooling",
+            "/v2/rerank",
+            "/inference/v1/generate",
+            "/api/chat",
+            "/api/v0/chat/completions",
+        ] {
+            check(&Method::POST, path, true);
         }
         for path in [
-            "/Sleep",
-            "//sleep",
-            "/./sleep",
-            "/v1/../sleep",
-            "/v1//load_lora_adapter",
-            "/x/../collective_rpc",
-            "/%73leep",
-            "/%2573leep",
-            "/v1%2Fload_lora_adapter",
-            "/%2e%2e/sleep",
-            "/pause/step",
-            "/fault_tolerance/apply",
-            "/sleep;x=1",
-            "/slots/0",
-            "\\sleep",
+            "/v1/models",
+            "/models/org/model-1.5",
+            "/tokenizer_info",
+            "/version",
+            "/api/tags",
+            "/openapi.json",
         ] {
-            check(path, true);
+            check(&Method::GET, path, true);
+        }
+    }
+
+    #[test]
+    fn an_owners_route_is_the_path_or_what_is_below() {
+        for (route, path, expected) in [
+            ("/v1/files", "/v1/files", true),
+            ("/v1/files", "/v1/files/a", false),
+            ("/v1/files/*", "/v1/files/a/content", true),
+            ("/v1/files/*", "/v1/files/", false),
+            ("/v1/files/*", "/v1/files_of_others", false),
+        ] {
+            assert_eq!(is_below_route(route, path), expected, "{route} {path}");
         }
     }
 
@@ -160,33 +282,6 @@ mod tests {
             ("/", false),
         ] {
             assert_eq!(has_dot_segments(path), expected, "{path}");
-        }
-    }
-
-    #[test]
-    fn what_clients_use_is_not_administrative() {
-        for path in [
-            "/",
-            "",
-            "/v1/chat/completions",
-            "/v1/completions",
-            "/v1/embeddings",
-            "/v1/models/sleep",
-            "/v1/responses/sleep",
-            "/tokenize",
-            "/detokenize",
-            "/tokenizer_info",
-            "/pooling",
-            "/score",
-            "/rerank",
-            "/classify",
-            "/v1/audio/transcriptions",
-            "/invocations",
-            "/version",
-            "/sleepy",
-            "/%zz",
-        ] {
-            check(path, false);
         }
     }
 }

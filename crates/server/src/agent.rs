@@ -178,7 +178,8 @@ impl RunReply {
         }
     }
 
-    /// Waits for what the run does next. Its client does not wait for work that goes on although respool is stopped.
+    /// Waits for what the run does next. Its client does not wait for work that goes on although respool is
+    /// stopped.
     async fn see(&mut self) -> WatchEvent {
         let seen = until_stopped(&self.app.abort, self.watch.next()).await;
         seen.unwrap_or_else(|_| WatchEvent::stopped())

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::App;
 use super::own_route::{leave, record, store_failed};
 use super::visit::Visit;
-use crate::agent::{ApprovalRequest, DecideError, Decision, approval_details, report};
+use ::agent::{ApprovalRequest, DecideError, Decision, approval_details, report};
 use store::ApprovalState;
 use wire::{ApiError, ErrorCode};
 

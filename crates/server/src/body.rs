@@ -32,10 +32,16 @@ const RETRY_AFTER: u64 = 5;
 /// Room is counted in pieces of so many bytes.
 const PIECE: usize = 1 << 10;
 
+/// The share of the room that bodies of unproven senders take together, and the largest one of them.
+const UNPROVEN_SHARE: u64 = 16;
+const LARGEST_UNPROVEN: Size = Size::mib(4);
+
 /// The room for all request bodies together.
 #[derive(Clone, Debug)]
 pub struct BodyRoom {
     free: Arc<Semaphore>,
+    /// The part of it for bodies that prove only as a whole who sent them.
+    unproven: Arc<Semaphore>,
     size: Size,
 }
 
@@ -61,8 +67,15 @@ impl AsRef<[u8]> for Counted {
 impl BodyRoom {
     /// Room for so many bytes.
     pub fn new(size: Size) -> Self {
-        let pieces = (size.bytes() / PIECE).clamp(1, u32::MAX as usize);
-        Self { free: Arc::new(Semaphore::new(pieces)), size }
+        let semaphore =
+            |size: Size| Arc::new(Semaphore::new((size.bytes() / PIECE).clamp(1, u32::MAX as usize)));
+        Self { free: semaphore(size), unproven: semaphore(unproven_share(size)), size }
+    }
+
+    /// The part of the room for bodies that prove only as a whole who sent them.
+    pub(super) fn for_unproven(&self) -> Self {
+        let size = unproven_share(self.size);
+        Self { free: Arc::clone(&self.unproven), unproven: Arc::clone(&self.unproven), size }
     }
 
     /// Starts a body without any room, as nothing of it has arrived.
@@ -80,6 +93,16 @@ impl BodyRoom {
         error.retry_after = Some(RETRY_AFTER);
         error
     }
+}
+
+/// Room for at least one of the largest unproven bodies.
+fn unproven_share(all: Size) -> Size {
+    Size(all.0 / UNPROVEN_SHARE).max(LARGEST_UNPROVEN).min(all)
+}
+
+/// The bounds of a body that proves only as a whole who sent it.
+pub(super) fn limits_of_unproven(limits: &LimitsConfig) -> LimitsConfig {
+    LimitsConfig { max_body: limits.max_body.min(LARGEST_UNPROVEN), ..limits.clone() }
 }
 
 impl Taken {

@@ -29,21 +29,35 @@ pub struct ServerConfig {
     pub operator_keys: Vec<Secret>,
     /// The environment variable that holds keys of operators.
     pub operator_keys_env: Option<String>,
-    /// Serve agents, or with an upstream's key, on an address that others reach, although clients need no key.
+    /// Listen on an address that others reach, although clients need no key.
     pub allow_unauthenticated: bool,
     /// Pass administrative routes of the model server on.
     pub allow_admin_routes: bool,
+    /// Routes of the model server that are passed on besides those for inference and information; `/*` at the end stands for
+    /// all that is below.
+    pub pass_routes: Vec<String>,
     /// `[limits]`.
     pub limits: LimitsConfig,
 }
 
 impl ServerConfig {
-    /// True where clients need a key.
+    /// True where clients need a key. Keys that are only for operators close an address that others reach,
+    /// also through a proxy, but not one of this machine.
     pub fn asks_for_keys(&self) -> bool {
-        !(self.client_keys.is_empty() && self.operator_keys.is_empty())
+        !self.client_keys.is_empty()
             || self.client_keys_file.is_some()
             || self.client_keys_env.is_some()
-            || self.operator_keys_env.is_some()
+            || (self.operator_keys_env.is_some() && self.is_reached_by_others())
+    }
+
+    /// Whether others than this machine reach the address, as far as the settings say.
+    fn is_reached_by_others(&self) -> bool {
+        !(self.listen.is_loopback() && self.trusted_hosts.is_empty() && self.trusted_origins.is_empty())
+    }
+
+    /// True where some key may be an operator's. A file of keys is not looked into.
+    pub fn may_have_operators(&self) -> bool {
+        !self.operator_keys.is_empty() || self.operator_keys_env.is_some() || self.client_keys_file.is_some()
     }
 }
 

@@ -9,7 +9,7 @@ use http::{HeaderMap, Method, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use super::{App, body, keys, respond};
+use super::{App, LimitsConfig, body, keys, respond};
 use experts::{Accepted, HookError, Proof, Signature};
 use telemetry::{RequestRecord, RequestStart};
 use wire::{ApiError, ErrorCode};
@@ -44,7 +44,15 @@ pub(super) async fn receive(
             body::discard(BodyExt::into_data_stream(body)).await;
             return Err(error_of(error));
         }
-        let body = body::read(body, &app.limits, &app.bodies).await?;
+        // A signature covers the whole body: until that is here, anybody may be sending it.
+        let body = match proof {
+            Proof::Signed(_) => {
+                let limits = body::limits_of_unproven(&app.limits);
+                let read = body::read(body, &limits, &app.bodies.for_unproven()).await;
+                read.map_err(|error| too_large_to_sign(error, &limits))?
+            }
+            _ => body::read(body, &app.limits, &app.bodies).await?,
+        };
         hooks.receive(&hook, &proof, &body, now()).await.map_err(error_of)
     };
     let response = match received.await {
@@ -66,6 +74,18 @@ pub(super) async fn nothing(State(app): State<App>, request: Request) -> Respons
 fn listed(accepted: &[Accepted]) -> Value {
     let one = |one: &Accepted| json!({"id": one.id, "status": if one.is_duplicate { "duplicate" } else { "accepted" }});
     json!({"object": "list", "data": accepted.iter().map(one).collect::<Vec<_>>()})
+}
+
+/// The error of a signed body, for which `limits.max_body` is not the bound.
+fn too_large_to_sign(error: ApiError, limits: &LimitsConfig) -> ApiError {
+    if error.code != Some(ErrorCode::RequestTooLarge) {
+        return error;
+    }
+    let what = format!(
+        "a signed request may be at most {} large: send less, or send the secret itself as `authorization: Bearer SECRET`",
+        limits.max_body
+    );
+    ApiError { message: what, ..error }
 }
 
 /// A signature counts where there is one: a request that brings both is not let in by half of it.

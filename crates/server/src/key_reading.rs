@@ -73,10 +73,11 @@ fn read(path: &Path) -> Result<String, String> {
         format!("{} cannot be read: {why}; correct the path or its permissions", path.display())
     };
     let mut text = String::new();
-    let file = File::open(path).map_err(|error| cannot(&error))?;
-    if !file.metadata().map_err(|error| cannot(&error))?.is_file() {
+    // Opening a pipe would wait for its writer.
+    if !std::fs::metadata(path).map_err(|error| cannot(&error))?.is_file() {
         return Err(cannot(&"it is not a file"));
     }
+    let file = File::open(path).map_err(|error| cannot(&error))?;
     let length = file.take(LARGEST + 1).read_to_string(&mut text).map_err(|error| cannot(&error))?;
     if length as u64 > LARGEST {
         return Err(format!(
@@ -151,6 +152,9 @@ mod tests {
         check("empty", Some(""), "holds no key");
         check("wrong", Some("a = 1"), "line 1: a: it is neither");
         check("", None, "it is not a file");
+        let pipe = dir.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        check("pipe", None, "it is not a file");
         check("large", Some(&"#".repeat(5 << 20)), "larger than 4 MiB");
     }
 }

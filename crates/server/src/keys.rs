@@ -16,6 +16,9 @@ use store::OperatorKey;
 /// The header of Anthropic's clients.
 const X_API_KEY: &str = "x-api-key";
 
+/// The headers in which a client may bring a key.
+pub(super) const KEY_HEADERS: [&str; 2] = ["authorization", X_API_KEY];
+
 /// What stands for a key: SHA-256 of it.
 pub(super) type KeyDigest = [u8; 32];
 

@@ -50,7 +50,7 @@ use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-pub use access::Access;
+pub use access::{Access, is_for_everybody};
 pub use agent_apis::{FailedStreams, KeptResponses};
 pub use body::BodyRoom;
 pub use config::{LimitsConfig, Listen, ServerConfig};

@@ -15,7 +15,7 @@ use super::own_route::record;
 use super::{App, READY_WITHIN, permission, respond};
 use telemetry::RequestRecord;
 use translate::messages as anthropic;
-use upstream::{Upstream, UpstreamError};
+use upstream::{Upstream, UpstreamError, question_headers};
 use wire::{ApiError, ErrorCode};
 
 /// A list of models takes no longer.
@@ -26,7 +26,10 @@ const ONE_OF_SEVERAL_WITHIN: Duration = Duration::from_secs(3);
 pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
     let record = record(&app, &request, "GET /v1/models", "models");
     let of_anthropic = speaks_anthropics(&request);
-    let response = match models(&app, &own_headers(&request)).await.permitted(&app, request.extensions()) {
+    let response = match models(&app, &question_headers(request.headers()))
+        .await
+        .permitted(&app, request.extensions())
+    {
         // What is served elsewhere, and what is an agent, is not hidden by a server that is down.
         Models { found, failed: Some(error) } if found.is_empty() => {
             record.attempts_failed(error.status, error.for_log());
@@ -53,7 +56,7 @@ fn name_and_time(model: &Value) -> (String, u64) {
 pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
     let record = record(&app, &request, "GET /v1/models/{id}", "models");
     let of_anthropic = speaks_anthropics(&request);
-    let listed = models(&app, &own_headers(&request)).await;
+    let listed = models(&app, &question_headers(request.headers())).await;
     let Models { found, failed } = listed.permitted(&app, request.extensions());
     if let Some(model) = found.iter().find(|model| model["id"] == id.as_str()) {
         let (id, created) = name_and_time(model);
@@ -85,10 +88,13 @@ fn unknown(id: &str, models: &[Value]) -> ApiError {
 
 /// `/ready`: this process is up, and so is at least one upstream. Requests are relayed without a database too, so one that was removed
 /// is named and does not change the status.
-pub(super) async fn ready(State(app): State<App>) -> Response {
-    let checks = app.relay.upstreams().map(|upstream| async {
+pub(super) async fn ready(State(app): State<App>, headers: HeaderMap) -> Response {
+    let mut headers = question_headers(&headers);
+    headers.remove(header::AUTHORIZATION);
+    let headers = &headers;
+    let checks = app.relay.upstreams().map(|upstream| async move {
         let asked =
-            tokio::time::timeout(READY_WITHIN, upstream.get_json("/v1/models", HeaderMap::new())).await;
+            tokio::time::timeout(READY_WITHIN, upstream.get_json("/v1/models", headers.clone())).await;
         // A refused key is an answer: the client brings its own.
         let answers = |status: &StatusCode| status.is_success() || matches!(status.as_u16(), 401 | 403);
         let up = matches!(&asked, Ok(Ok((status, _))) if answers(status));
@@ -113,12 +119,6 @@ pub(super) async fn ready(State(app): State<App>) -> Response {
     let kind = http::HeaderValue::from_static("application/json");
     response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
     response
-}
-
-/// What goes along: the client's key, where the upstream has none of its own.
-fn own_headers(request: &Request) -> HeaderMap {
-    let key = request.headers().get(header::AUTHORIZATION).cloned();
-    key.into_iter().map(|key| (header::AUTHORIZATION, key)).collect()
 }
 
 fn ok(body: &Value) -> Response {

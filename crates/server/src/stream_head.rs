@@ -1,5 +1,6 @@
-//! Decides when the head of a stream leaves: with the first thing that there is to show, or `commit_after` from the request's
-//! arrival. Until then a failure has its own status. The same for replies of the relay on every API, and for agents' runs.
+//! Decides when the head of a stream leaves: with the first thing that there is to show, or `commit_after`
+//! from the request's arrival. Until then a failure has its own status. The same for replies of the relay on
+//! every API, and for agents' runs.
 
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -21,7 +22,8 @@ impl StreamHead {
         Self { deadline: Instant::now() + left, abort: app.abort.clone() }
     }
 
-    /// Returns what `work` gives, or the error when respool is stopped; `None` when the head must leave now and the work goes on.
+    /// Returns what `work` gives, or the error when respool is stopped; `None` when the head must leave now
+    /// and the work goes on.
     pub(super) async fn wait<T>(&self, work: impl Future<Output = T>) -> Option<Result<T, ApiError>> {
         tokio::select! {
             biased;

@@ -10,10 +10,11 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use http::request::Parts;
-use http::{HeaderMap, Method, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use http_body_util::{BodyDataStream, BodyExt};
 use tokio::runtime::Handle;
 
+use super::page::session;
 use super::visit::usage_at_end;
 use super::{App, Peer, agent_apis, body, form, permission, respond};
 use relay::{Forward, Passing, is_safe};
@@ -191,6 +192,7 @@ fn passed_on(
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     *response.headers_mut() = headers;
+    guard_origin(response.headers_mut());
     // A cut connection is the only honest way to say that a body of unknown form broke off.
     let abort = app.abort.clone();
     let watched = async_stream::stream! {
@@ -224,6 +226,29 @@ fn passed_on(
     };
     *response.body_mut() = Body::from_stream(watched);
     respond::recorded_in_body(response)
+}
+
+/// Keeps what an upstream sends from acting on respool's origin in a browser: its HTML runs no scripts there, and it sets neither
+/// respool's session nor rules for the whole origin.
+fn guard_origin(headers: &mut HeaderMap) {
+    for name in
+        [HeaderName::from_static("clear-site-data"), header::REFRESH, header::STRICT_TRANSPORT_SECURITY]
+    {
+        headers.remove(name);
+    }
+    if let header::Entry::Occupied(cookies) = headers.entry(header::SET_COOKIE) {
+        let (name, cookies) = cookies.remove_entry_mult();
+        let others: Vec<HeaderValue> = cookies.filter(|cookie| !is_session(cookie)).collect();
+        headers.extend(others.into_iter().map(|cookie| (name.clone(), cookie)));
+    }
+    headers.append(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+}
+
+/// True for a cookie under the name of the page's session.
+fn is_session(cookie: &HeaderValue) -> bool {
+    let text = String::from_utf8_lossy(cookie.as_bytes());
+    text.split(['=', ';']).next().is_some_and(|name| name.trim() == session::COOKIE)
 }
 
 /// What of a reply has left, as far as its record needs it.
@@ -261,6 +286,35 @@ impl Delivered {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_upstream_cannot_act_on_respools_origin() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("set-cookie", "respool_session=stolen; Path=/"),
+            ("set-cookie", "sticky=1"),
+            ("set-cookie", " respool_session =x"),
+            ("clear-site-data", "\"*\""),
+            ("refresh", "0; url=https://evil.example"),
+            ("strict-transport-security", "max-age=31536000"),
+            ("content-security-policy", "default-src 'self'"),
+            ("content-type", "text/html"),
+        ] {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        guard_origin(&mut headers);
+        let mut left: Vec<String> =
+            headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+        left.sort();
+        let expected = [
+            "content-security-policy: default-src 'self'",
+            "content-security-policy: sandbox",
+            "content-type: text/html",
+            "set-cookie: sticky=1",
+            "x-content-type-options: nosniff",
+        ];
+        assert_eq!(left, expected);
+    }
 
     fn delivered(announced: Option<u64>, pieces: &[&str]) -> (bool, Option<u64>) {
         let mut seen = Delivered { announced, ..Delivered::default() };

@@ -69,6 +69,7 @@ pub(super) fn open(dir: &Path, alone: bool) -> Result<Opened, StoreError> {
         Ok((writer, reader)) => {
             if alone {
                 make_over(&writer, &path);
+                release_claims(&writer, &path);
             }
             Ok(Opened { writer, reader, path, set_aside: None })
         }
@@ -97,6 +98,15 @@ pub(super) fn open_other(path: &Path, steps: &[&str]) -> Result<(Connection, Con
             both().map_err(|fault| fault.into_error(path))
         }
         other => other.map_err(|fault| fault.into_error(path)),
+    }
+}
+
+/// Ends the claims on entries of the queue. Those who made them have ended, and nobody need wait until the
+/// claims do.
+fn release_claims(writer: &Connection, path: &Path) {
+    let released = writer.execute("UPDATE queue SET lease_until = 0 WHERE lease_until IS NOT NULL", []);
+    if let Err(error) = released {
+        tracing::warn!(target: "respool::store", path = %path.display(), %error, "work of an ended process goes on only once its claims end");
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::digits;
 use super::lenient_json::{self, Unreadable};
 use super::repairs::{Repair, Repairs};
+use super::schema::weight;
 use super::tools::Tools;
 use super::unquoted::Delimited;
 
@@ -35,6 +36,16 @@ pub(crate) enum Args {
     Text(String),
     /// A value that has been read already.
     Value(Value),
+}
+
+impl Args {
+    /// About how many bytes they have.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Value(value) => weight(value).saturating_mul(8),
+        }
+    }
 }
 
 impl Default for Args {

@@ -9,7 +9,9 @@ use serde_json::{Map, Number, Value};
 use super::aliases;
 use super::lenient_json;
 use super::repairs::{Repair, Repairs};
-use super::schema::{accepts, branches, is_type, properties, required, resolve, same, types};
+use super::schema::{
+    Document, accepts, branches, is_type, properties, required, resolve, same, types, weight,
+};
 
 /// Keys that models wrap the arguments in.
 const WRAPPERS: [&str; 6] = ["parameters", "arguments", "args", "input", "params", "kwargs"];
@@ -17,17 +19,14 @@ const WRAPPERS: [&str; 6] = ["parameters", "arguments", "args", "input", "params
 const MAX_DEPTH: usize = 32;
 
 /// Coerces a call's arguments; `repairs` gets the names of the changes.
-pub(crate) fn arguments(value: Value, schema: &Value, repairs: &mut Repairs) -> Value {
-    if fits(&value, schema) {
-        return value;
-    }
-    let value = unwrap(value, schema, repairs);
-    Coercion { root: schema, repairs }.value(value, schema, 0)
+pub(crate) fn arguments(value: Value, document: Document<'_>, repairs: &mut Repairs) -> Value {
+    let value = unwrap(value, document.root, repairs);
+    Coercion { document, repairs }.value(value, document.root, 0)
 }
 
 /// Whether there is nothing to change.
-pub(crate) fn fits(value: &Value, schema: &Value) -> bool {
-    accepts(value, schema, schema) && unwrappable(value, schema).is_none()
+pub(crate) fn fits(value: &Value, document: Document<'_>) -> bool {
+    accepts(value, document.root, document) && unwrappable(value, document.root).is_none()
 }
 
 /// `{"parameters": {…}}` where the tool has no such property.
@@ -67,17 +66,17 @@ pub(crate) fn sole_string(schema: &Value) -> Option<&str> {
 }
 
 struct Coercion<'a> {
-    root: &'a Value,
+    document: Document<'a>,
     repairs: &'a mut Repairs,
 }
 
 impl Coercion<'_> {
     fn value(&mut self, value: Value, schema: &Value, depth: usize) -> Value {
-        let schema = resolve(schema, self.root);
-        if depth > MAX_DEPTH || accepts(&value, schema, self.root) {
+        let schema = resolve(schema, self.document.root);
+        if depth > MAX_DEPTH || accepts(&value, schema, self.document) {
             return value;
         }
-        if let Some(choice) = choice(&value, schema) {
+        if let Some(choice) = self.choice(&value, schema) {
             self.repairs.insert(Repair::Enum);
             return choice;
         }
@@ -93,10 +92,13 @@ impl Coercion<'_> {
     /// The first branch of `anyOf`/`oneOf` that the value can be made to fit.
     fn by_branch(&mut self, value: Value, schema: &Value, depth: usize) -> Value {
         for branch in branches(schema) {
+            if !self.document.steps.take(weight(&value)) {
+                break;
+            }
             let mut repairs = Repairs::new();
-            let mut attempt = Coercion { root: self.root, repairs: &mut repairs };
+            let mut attempt = Coercion { document: self.document, repairs: &mut repairs };
             let candidate = attempt.value(value.clone(), branch, depth + 1);
-            if accepts(&candidate, branch, self.root) {
+            if accepts(&candidate, branch, self.document) {
                 self.repairs.append(&mut repairs);
                 return candidate;
             }
@@ -106,7 +108,8 @@ impl Coercion<'_> {
 
     fn by_type(&mut self, value: Value, schema: &Value, depth: usize) -> Value {
         let types = types(schema);
-        if types.is_empty() || types.iter().any(|name| is_type(&value, name)) {
+        let fits = types.is_empty() || types.iter().any(|name| is_type(&value, name));
+        if fits || !self.document.steps.take(types.len().saturating_mul(weight(&value))) {
             return value;
         }
         let single = || types.contains(&"array").then(|| self.list_of_one(&value, schema, depth)).flatten();
@@ -128,9 +131,9 @@ impl Coercion<'_> {
         };
         let rule = schema.get("items").unwrap_or(&Value::Null);
         let mut repairs = Repairs::new();
-        let mut attempt = Coercion { root: self.root, repairs: &mut repairs };
+        let mut attempt = Coercion { document: self.document, repairs: &mut repairs };
         let item = is_one.then(|| attempt.value(value.clone(), rule, depth + 1))?;
-        accepts(&item, rule, self.root).then(|| Value::Array(vec![item]))
+        accepts(&item, rule, self.document).then(|| Value::Array(vec![item]))
     }
 
     fn object(&mut self, object: Map<String, Value>, schema: &Value, depth: usize) -> Map<String, Value> {
@@ -143,7 +146,8 @@ impl Coercion<'_> {
                 Some(rule) => self.value(value, rule, depth + 1),
                 None => value,
             };
-            let refused_null = value.is_null() && rule.is_some_and(|rule| !accepts(&value, rule, self.root));
+            let refused_null =
+                value.is_null() && rule.is_some_and(|rule| !accepts(&value, rule, self.document));
             if refused_null && !must.contains(&name.as_str()) {
                 self.repairs.insert(Repair::NullDropped);
             } else {
@@ -160,7 +164,8 @@ impl Coercion<'_> {
         declared: &Map<String, Value>,
         must: &[&str],
     ) -> Map<String, Value> {
-        if object.keys().all(|name| declared.contains_key(name)) {
+        let is_declared = object.keys().all(|name| declared.contains_key(name));
+        if is_declared || !self.document.steps.take(cost_of_names(&object, declared)) {
             return object;
         }
         let names: Vec<&str> = object.keys().map(String::as_str).collect();
@@ -176,7 +181,7 @@ impl Coercion<'_> {
             return object;
         }
         let fits = |value: &Value, name: &str| {
-            declared.get(name).is_some_and(|rule| accepts(value, rule, self.root))
+            declared.get(name).is_some_and(|rule| accepts(value, rule, self.document))
         };
         let meant: Vec<(String, String)> = aliases::meant(&object, declared, &missing, fits)
             .into_iter()
@@ -212,6 +217,27 @@ impl Coercion<'_> {
         }
     }
 
+    /// The listed value that differs only in case, surrounding space or type (`"1"` for 1).
+    fn choice(&self, value: &Value, schema: &Value) -> Option<Value> {
+        let listed = schema.get("enum").and_then(Value::as_array).map(Vec::as_slice);
+        let constant = schema.get("const").map(std::slice::from_ref);
+        let choices = listed.or(constant)?;
+        let cost = weight(value).saturating_mul(choices.len());
+        if !self.document.steps.take(cost) {
+            return None;
+        }
+        let text = match value {
+            Value::String(text) => text.trim().to_owned(),
+            other => other.to_string(),
+        };
+        let mut alike = choices.iter().filter(|choice| match choice {
+            Value::String(choice) => choice.eq_ignore_ascii_case(&text),
+            Value::Array(_) | Value::Object(_) => same(choice, value),
+            other => other.to_string() == text || same(other, value),
+        });
+        alike.next().filter(|_| alike.next().is_none()).cloned()
+    }
+
     fn items(&mut self, items: Vec<Value>, schema: &Value, depth: usize) -> Vec<Value> {
         match schema.get("items") {
             Some(rule) => items.into_iter().map(|item| self.value(item, rule, depth + 1)).collect(),
@@ -220,20 +246,10 @@ impl Coercion<'_> {
     }
 }
 
-/// The listed value that differs only in case, surrounding space or type (`"1"` for 1).
-fn choice(value: &Value, schema: &Value) -> Option<Value> {
-    let listed = schema.get("enum").and_then(Value::as_array).map(Vec::as_slice);
-    let constant = schema.get("const").map(std::slice::from_ref);
-    let choices = listed.or(constant)?;
-    let text = match value {
-        Value::String(text) => text.trim().to_owned(),
-        other => other.to_string(),
-    };
-    let mut alike = choices.iter().filter(|choice| match choice {
-        Value::String(choice) => choice.eq_ignore_ascii_case(&text),
-        other => other.to_string() == text || same(other, value),
-    });
-    alike.next().filter(|_| alike.next().is_none()).cloned()
+/// The steps of comparing the names of an object with one another and with the declared ones.
+fn cost_of_names(object: &Map<String, Value>, declared: &Map<String, Value>) -> usize {
+    let lengths: usize = object.keys().chain(declared.keys()).map(|name| 1 + name.len() / 8).sum();
+    lengths.saturating_mul(object.len())
 }
 
 /// Whether a text may hold several items, or is JSON that could not be read.
@@ -301,11 +317,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::schema::Steps;
+
+    fn coerced(value: Value, schema: &Value, repairs: &mut Repairs) -> Value {
+        let steps = Steps::of_reply();
+        let document = Document { root: schema, steps: &steps };
+        if fits(&value, document) { value } else { arguments(value, document, repairs) }
+    }
 
     fn check(property: &Value, given: &Value, expected: &Value) {
         let schema = json!({"type": "object", "properties": {"x": property}});
         let mut repairs = Repairs::new();
-        let coerced = arguments(json!({"x": given}), &schema, &mut repairs);
+        let coerced = coerced(json!({"x": given}), &schema, &mut repairs);
         assert_eq!(coerced, json!({"x": expected}), "{property} {given}");
         assert_eq!(repairs.is_empty(), given == expected, "{property} {given} {repairs:?}");
     }
@@ -349,7 +372,7 @@ mod tests {
             json!({"file-path": "a", "limit": null}),
         ] {
             let mut repairs = Repairs::new();
-            assert_eq!(arguments(given.clone(), &schema, &mut repairs), json!({"file_path": "a"}), "{given}");
+            assert_eq!(coerced(given.clone(), &schema, &mut repairs), json!({"file_path": "a"}), "{given}");
             assert!(!repairs.is_empty());
         }
         assert_eq!(sole_string(&schema), Some("file_path"));

@@ -11,6 +11,7 @@ use super::echo::Echo;
 use super::ledger::Ledger;
 use super::repairs::Repair;
 use super::scanner::{Io, Scanner};
+use super::schema::Steps;
 use super::settle::{Settled, settle};
 use super::{PreferredDialects, Tools};
 #[cfg(test)]
@@ -110,6 +111,7 @@ pub struct End {
 #[derive(Debug)]
 pub struct Engine {
     tools: Arc<Tools>,
+    steps: Steps,
     options: Options,
     ledger: Ledger,
     content: Scanner,
@@ -124,6 +126,7 @@ impl Engine {
         let reasoning = Echo::default();
         Self {
             tools,
+            steps: Steps::of_reply(),
             options,
             ledger: Ledger::new(options),
             content: Scanner::new(false),
@@ -144,7 +147,12 @@ impl Engine {
         match field {
             Field::Reasoning => self.reasoning.push(delta, &mut self.ledger),
             Field::Content => {
-                let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
+                let mut io = Io {
+                    tools: &self.tools,
+                    steps: &self.steps,
+                    options: self.options,
+                    ledger: &mut self.ledger,
+                };
                 self.content.push(delta, &mut io);
             }
         }
@@ -172,15 +180,17 @@ impl Engine {
     /// Settles a native call. Its arguments may be XML that the server did not read.
     fn settle_native(&self, raw: RawCall) -> (RawCall, Settled) {
         let Args::Text(text) = &raw.arguments else {
-            let settled = settle(&raw, &self.tools);
+            let settled = settle(&raw, &self.tools, &self.steps);
             return (raw, settled);
         };
         let tool = self.tools.resolve(&raw.name).filter(|_| xml_arguments::begins_with_tag(text));
         let settled = match tool.map(|found| xml_arguments::read_call(found.tool, text)) {
-            None => settle(&raw, &self.tools),
-            Some(Some(call)) => {
-                settle(&RawCall { id: raw.id.clone(), name: raw.name.clone(), ..call }, &self.tools)
-            }
+            None => settle(&raw, &self.tools, &self.steps),
+            Some(Some(call)) => settle(
+                &RawCall { id: raw.id.clone(), name: raw.name.clone(), ..call },
+                &self.tools,
+                &self.steps,
+            ),
             Some(None) => Settled::Refused(Dropped::Unreadable),
         };
         (raw, settled)
@@ -215,7 +225,8 @@ impl Engine {
     pub fn finish<E: From<Event>>(&mut self, end: End, out: &mut Vec<E>) {
         self.settle_unsure(end.cut);
         self.reasoning.finish(&mut self.ledger);
-        let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
+        let mut io =
+            Io { tools: &self.tools, steps: &self.steps, options: self.options, ledger: &mut self.ledger };
         self.content.finish(end.cut, &mut io);
         self.search_reasoning(end);
         self.ledger.close(end.cut);
@@ -226,7 +237,12 @@ impl Engine {
     fn search_reasoning(&mut self, end: End) {
         let reasoning = self.ledger.take_reasoning();
         if self.options.calls_wanted && self.ledger.is_blank() {
-            let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
+            let mut io = Io {
+                tools: &self.tools,
+                steps: &self.steps,
+                options: self.options,
+                ledger: &mut self.ledger,
+            };
             let mut scanner = Scanner::new(true);
             scanner.push(&reasoning, &mut io);
             scanner.finish(end.cut, &mut io);
@@ -244,7 +260,7 @@ impl Engine {
             fuzzy::intention(reasoning, &self.tools).or_else(|| fuzzy::intention(&spoken, &self.tools));
         if let Some(call) = call {
             self.ledger.note(Note::Dialect("fuzzy"));
-            let settled = settle(&call, &self.tools);
+            let settled = settle(&call, &self.tools, &self.steps);
             self.ledger.text_call(&call, settled, "");
         }
     }

@@ -31,6 +31,7 @@ pub(crate) enum Repair {
     NullDropped,
     Quotes,
     RawNewline,
+    Unchecked,
     Unclosed,
     Unwrapped,
     Wrapped,
@@ -52,7 +53,7 @@ const fn row(repair: Repair, name: &'static str, change: &'static str, safe: &'s
 }
 
 /// Every repair, in the order of the enum.
-pub(crate) const TABLE: [Row; 23] = [
+pub(crate) const TABLE: [Row; 24] = [
     row(
         Repair::Alias,
         "alias",
@@ -162,6 +163,12 @@ pub(crate) const TABLE: [Row; 23] = [
         "raw_newline",
         "Line breaks and tabs in a JSON string are read as if they were escaped.",
         "The string is closed.",
+    ),
+    row(
+        Repair::Unchecked,
+        "unchecked",
+        "None: the arguments, or some of them, are not compared with the tool's schema.",
+        "The schema describes so many combinations that the comparison would take too long. The call leaves as it was written.",
     ),
     row(
         Repair::Unclosed,

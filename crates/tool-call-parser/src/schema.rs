@@ -3,13 +3,77 @@
 //! The `jsonschema` crate does all of JSON Schema and brings two dozen crates (two regex engines, big numbers, URI and
 //! IDN tables) into a binary that needs "does this fit, and what is missing". Unknown keywords are passed over: a value is
 //! never called wrong for a rule that is not understood. `pattern` and `format` are not checked. Used by `coerce`.
+//!
+//! Schemas come from clients and MCP servers, and a small one can describe more combinations than any machine can try. So a pair of a
+//! value and a referenced schema is checked once, and all checks of a reply share a number of [`Steps`]. What they do not suffice for
+//! counts as right.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fmt;
 
 use serde_json::{Map, Value};
 
-/// How deep `$ref` chains and nested schemas are followed.
+/// How deep nested schemas are followed.
 const MAX_DEPTH: usize = 48;
+/// How long a chain of `$ref` may be.
+const MAX_REFERENCES: usize = 8;
+/// The longest pointer in a `$ref`, in bytes.
+const MAX_POINTER: usize = 512;
 /// More problems than this are not listed.
 const MAX_PROBLEMS: usize = 8;
+/// How many steps the checks of one reply may take, besides those that its calls bring: some 10 ms of work.
+const STEPS_OF_REPLY: usize = 100_000;
+/// A step covers this many bytes of text.
+const BYTES_OF_STEP: usize = 32;
+
+/// The work that checking the calls of one reply may still take. A step is one look at a schema or at a small value.
+#[derive(Debug)]
+pub(crate) struct Steps(Cell<usize>);
+
+impl Steps {
+    /// The steps of a new reply.
+    pub(crate) fn of_reply() -> Self {
+        Self(Cell::new(STEPS_OF_REPLY))
+    }
+
+    /// Adds some, so that many calls can be checked as well as few.
+    pub(crate) fn add(&self, count: usize) {
+        self.0.set(self.0.get().saturating_add(count));
+    }
+
+    /// Takes some. False, with nothing left, where there are too few.
+    pub(crate) fn take(&self, count: usize) -> bool {
+        let left = self.0.get().checked_sub(count);
+        self.0.set(left.unwrap_or_default());
+        left.is_some()
+    }
+
+    /// True when work was left out.
+    pub(crate) fn are_spent(&self) -> bool {
+        self.0.get() == 0
+    }
+}
+
+/// A tool's schema, and the work that checking against it may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Document<'a> {
+    /// The whole schema, in which references are looked up.
+    pub(crate) root: &'a Value,
+    pub(crate) steps: &'a Steps,
+}
+
+/// The steps that one look at all of a value takes.
+pub(crate) fn weight(value: &Value) -> usize {
+    1 + match value {
+        Value::String(text) => text.len() / BYTES_OF_STEP,
+        Value::Array(items) => items.iter().map(weight).sum(),
+        Value::Object(object) => {
+            object.iter().map(|(name, value)| name.len() / BYTES_OF_STEP + weight(value)).sum()
+        }
+        _ => 0,
+    }
+}
 
 /// In an object of so few fields, comparing each key costs less than hashing one.
 const FEW_FIELDS: usize = 8;
@@ -26,9 +90,10 @@ fn keyword<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
 /// Follows `$ref` into the same document (`#/$defs/X`); a reference that leads nowhere is no rule at all.
 pub(crate) fn resolve<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     let mut schema = schema;
-    for _ in 0..MAX_DEPTH {
+    for _ in 0..MAX_REFERENCES {
         let Some(reference) = keyword(schema, "$ref").and_then(Value::as_str) else { return schema };
-        let target = reference.strip_prefix('#').and_then(|pointer| root.pointer(pointer));
+        let pointer = reference.strip_prefix('#').filter(|pointer| pointer.len() <= MAX_POINTER);
+        let target = pointer.and_then(|pointer| root.pointer(pointer));
         schema = target.unwrap_or(&Value::Null);
     }
     &Value::Null
@@ -89,35 +154,80 @@ pub(crate) fn is_type(value: &Value, name: &str) -> bool {
 }
 
 /// True when `value` breaks no rule that is understood.
-pub(crate) fn accepts(value: &Value, schema: &Value, root: &Value) -> bool {
-    problems(value, schema, root).is_empty()
+pub(crate) fn accepts(value: &Value, schema: &Value, document: Document<'_>) -> bool {
+    problems(value, schema, document).is_empty()
 }
 
 /// What is wrong with `value`, each with the place it is at.
-pub(crate) fn problems(value: &Value, schema: &Value, root: &Value) -> Vec<String> {
-    let mut check = Check { root, problems: Vec::new() };
-    check.value(value, schema, "", 0);
+pub(crate) fn problems(value: &Value, schema: &Value, document: Document<'_>) -> Vec<String> {
+    let mut check = Check { document, problems: Vec::new(), references: HashMap::new() };
+    check.value(value, schema, &Path::Arguments, 0);
     check.problems
 }
 
+/// The place of a value in the arguments.
+#[derive(Clone, Copy, Debug)]
+enum Path<'a> {
+    /// All of them.
+    Arguments,
+    Member(&'a Path<'a>, &'a str),
+    Item(&'a Path<'a>, usize),
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Arguments => out.write_str("arguments"),
+            Self::Member(Self::Arguments, name) => out.write_str(name),
+            Self::Member(outer, name) => write!(out, "{outer}.{name}"),
+            Self::Item(outer, index) => write!(out, "{outer}[{index}]"),
+        }
+    }
+}
+
 struct Check<'a> {
-    root: &'a Value,
+    document: Document<'a>,
     problems: Vec<String>,
+    /// Whether a value fits a schema that a reference leads to, by their addresses. True also while it is being checked.
+    references: HashMap<(*const Value, *const Value), bool>,
 }
 
 impl Check<'_> {
-    fn add(&mut self, path: &str, what: impl std::fmt::Display) {
+    fn add(&mut self, path: &Path<'_>, what: impl fmt::Display) {
         if self.problems.len() < MAX_PROBLEMS {
-            let path = if path.is_empty() { "arguments" } else { path };
             self.problems.push(format!("{path}: {what}"));
         }
     }
 
-    fn value(&mut self, value: &Value, schema: &Value, path: &str, depth: usize) {
-        if depth > MAX_DEPTH || self.problems.len() >= MAX_PROBLEMS {
+    fn value(&mut self, value: &Value, schema: &Value, path: &Path<'_>, depth: usize) {
+        let is_over = depth > MAX_DEPTH || self.problems.len() >= MAX_PROBLEMS;
+        if is_over || !self.document.steps.take(1) {
             return;
         }
-        let schema = resolve(schema, self.root);
+        let target = resolve(schema, self.document.root);
+        if std::ptr::eq(target, schema) {
+            return self.rules(value, schema, path, depth);
+        }
+        let pair = (std::ptr::from_ref(target), std::ptr::from_ref(value));
+        match self.references.get(&pair) {
+            Some(true) => {}
+            Some(false) => self.add(path, "does not fit its definition"),
+            None => {
+                self.references.insert(pair, true);
+                let fits = self.fits(|check| check.rules(value, target, path, depth));
+                self.references.insert(pair, fits);
+            }
+        }
+    }
+
+    /// True when a check finds no problem.
+    fn fits(&mut self, check: impl FnOnce(&mut Self)) -> bool {
+        let before = self.problems.len();
+        check(self);
+        self.problems.len() == before
+    }
+
+    fn rules(&mut self, value: &Value, schema: &Value, path: &Path<'_>, depth: usize) {
         if schema == &Value::Bool(false) {
             self.add(path, "not allowed");
         }
@@ -132,24 +242,34 @@ impl Check<'_> {
         }
     }
 
-    fn kind(&mut self, value: &Value, schema: &Value, path: &str) {
+    fn kind(&mut self, value: &Value, schema: &Value, path: &Path<'_>) {
         let types = types(schema);
         let nullable = value.is_null() && keyword(schema, "nullable") == Some(&Value::Bool(true));
-        if !types.is_empty() && !nullable && !types.iter().any(|name| is_type(value, name)) {
+        let has_type = || types.iter().any(|name| is_type(value, name));
+        if !types.is_empty() && !nullable && self.document.steps.take(types.len()) && !has_type() {
             self.add(path, format_args!("must be {}", types.join(" or ")));
         }
         if let Some(Value::Array(choices)) = keyword(schema, "enum")
             && !nullable
+            && self.may_compare(value, choices.len())
             && !choices.iter().any(|choice| same(choice, value))
         {
             self.add(path, "must be one of the listed values");
         }
-        if keyword(schema, "const").is_some_and(|constant| !same(constant, value)) {
+        if let Some(constant) = keyword(schema, "const")
+            && self.may_compare(value, 1)
+            && !same(constant, value)
+        {
             self.add(path, "must be the constant");
         }
     }
 
-    fn choices(&mut self, value: &Value, schema: &Value, path: &str, depth: usize) {
+    /// Takes the steps of comparing a value with so many others.
+    fn may_compare(&self, value: &Value, count: usize) -> bool {
+        self.document.steps.take(weight(value).saturating_mul(count))
+    }
+
+    fn choices(&mut self, value: &Value, schema: &Value, path: &Path<'_>, depth: usize) {
         for part in keyword(schema, "allOf").and_then(Value::as_array).into_iter().flatten() {
             self.value(value, part, path, depth + 1);
         }
@@ -157,44 +277,48 @@ impl Check<'_> {
         if branches.peek().is_none() {
             return;
         }
+        let before = self.problems.len();
         let fits = branches.any(|branch| {
-            let mut check = Check { root: self.root, problems: Vec::new() };
-            check.value(value, branch, path, depth + 1);
-            check.problems.is_empty()
+            let fits = self.fits(|check| check.value(value, branch, path, depth + 1));
+            self.problems.truncate(before);
+            fits
         });
         if !fits {
             self.add(path, "fits none of the allowed forms");
         }
     }
 
-    fn object(&mut self, object: &Map<String, Value>, schema: &Value, path: &str, depth: usize) {
+    fn object(&mut self, object: &Map<String, Value>, schema: &Value, path: &Path<'_>, depth: usize) {
+        if !self.document.steps.take(required(schema).count()) {
+            return;
+        }
         for name in required(schema).filter(|name| !object.contains_key(*name)) {
             self.add(path, format_args!("`{name}` is missing"));
         }
         let declared = properties(schema);
         let open = keyword(schema, "patternProperties").is_some();
         for (name, value) in object {
-            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            let path = &Path::Member(path, name);
             match (declared.and_then(|declared| declared.get(name)), keyword(schema, "additionalProperties"))
             {
-                (Some(rule), _) => self.value(value, rule, &path, depth + 1),
-                (None, Some(Value::Bool(false))) if !open => self.add(&path, "unknown property"),
-                (None, Some(rule @ Value::Object(_))) if !open => self.value(value, rule, &path, depth + 1),
+                (Some(rule), _) => self.value(value, rule, path, depth + 1),
+                (None, Some(Value::Bool(false))) if !open => self.add(path, "unknown property"),
+                (None, Some(rule @ Value::Object(_))) if !open => self.value(value, rule, path, depth + 1),
                 _ => {}
             }
         }
     }
 
-    fn array(&mut self, items: &[Value], schema: &Value, path: &str, depth: usize) {
+    fn array(&mut self, items: &[Value], schema: &Value, path: &Path<'_>, depth: usize) {
         self.range(count(items.len()), schema, ["minItems", "maxItems"], path);
         if let Some(rule @ Value::Object(_)) = keyword(schema, "items") {
             for (index, item) in items.iter().enumerate() {
-                self.value(item, rule, &format!("{path}[{index}]"), depth + 1);
+                self.value(item, rule, &Path::Item(path, index), depth + 1);
             }
         }
     }
 
-    fn number(&mut self, number: f64, schema: &Value, path: &str) {
+    fn number(&mut self, number: f64, schema: &Value, path: &Path<'_>) {
         self.range(number, schema, ["minimum", "maximum"], path);
         let bound = |key| keyword(schema, key).and_then(Value::as_f64);
         if bound("exclusiveMinimum").is_some_and(|low| number <= low)
@@ -205,14 +329,15 @@ impl Check<'_> {
     }
 
     /// Counting is not free, and most texts have no bounds.
-    fn text(&mut self, text: &str, schema: &Value, path: &str) {
+    fn text(&mut self, text: &str, schema: &Value, path: &Path<'_>) {
         let bounds = ["minLength", "maxLength"];
-        if bounds.iter().any(|bound| keyword(schema, bound).is_some()) {
+        let has_bounds = bounds.iter().any(|bound| keyword(schema, bound).is_some());
+        if has_bounds && self.document.steps.take(text.len() / BYTES_OF_STEP) {
             self.range(length(text), schema, bounds, path);
         }
     }
 
-    fn range(&mut self, measured: f64, schema: &Value, [low, high]: [&str; 2], path: &str) {
+    fn range(&mut self, measured: f64, schema: &Value, [low, high]: [&str; 2], path: &Path<'_>) {
         let bound = |key| keyword(schema, key).and_then(Value::as_f64);
         if let Some(low) = bound(low).filter(|low| measured < *low) {
             self.add(path, format_args!("{measured} is below {low}"));
@@ -243,12 +368,15 @@ mod tests {
     use super::*;
 
     fn check(schema: &Value, good: &[Value], bad: &[Value]) {
+        let steps = Steps::of_reply();
+        let document = Document { root: schema, steps: &steps };
         for value in good {
-            assert_eq!(problems(value, schema, schema), Vec::<String>::new(), "{schema} {value}");
+            assert_eq!(problems(value, schema, document), Vec::<String>::new(), "{schema} {value}");
         }
         for value in bad {
-            assert!(!accepts(value, schema, schema), "{schema} {value}");
+            assert!(!accepts(value, schema, document), "{schema} {value}");
         }
+        assert!(!steps.are_spent(), "{schema}");
     }
 
     #[test]
@@ -284,9 +412,46 @@ mod tests {
 
     #[test]
     fn a_schema_that_refers_to_itself_ends() {
-        let schema = json!({"$ref": "#"});
-        assert!(accepts(&json!(1), &schema, &schema));
+        check(&json!({"$ref": "#"}), &[json!(1)], &[]);
+        check(
+            &json!({"allOf": [{"$ref": "#"}, {"$ref": "#"}], "type": "string"}),
+            &[json!("a")],
+            &[json!(1)],
+        );
         let tree = json!({"type": "object", "properties": {"next": {"$ref": "#"}}});
-        assert!(!accepts(&json!({"next": {"next": 1}}), &tree, &tree));
+        check(&tree, &[json!({"next": {"next": {}}})], &[json!({"next": {"next": 1}})]);
+    }
+
+    /// Levels of ten references each to the next one: 10^12 ways to the innermost schema.
+    fn multiplied(keyword: &str, innermost: &Value) -> Value {
+        let mut definitions = Map::new();
+        for level in 0..12 {
+            let next = json!({"$ref": format!("#/$defs/l{}", level + 1)});
+            definitions.insert(format!("l{level}"), json!({ keyword: vec![next; 10] }));
+        }
+        definitions.insert("l12".into(), innermost.clone());
+        json!({"$ref": "#/$defs/l0", "$defs": definitions})
+    }
+
+    #[test]
+    fn referenced_schemas_are_checked_once_for_each_value() {
+        for keyword in ["allOf", "anyOf"] {
+            check(&multiplied(keyword, &json!({"type": "object"})), &[json!({})], &[json!(1)]);
+        }
+    }
+
+    #[test]
+    fn checks_end_when_their_steps_are_spent() {
+        let many = |schema: Value| Value::Array(vec![schema; 3_000]);
+        let wide = json!({"items": {"anyOf": many(json!({"type": "object"}))}});
+        let listed = json!({"items": {"enum": many(json!("b"))}});
+        let long = json!({"allOf": many(json!({"maxLength": 9_999_999}))});
+        for (schema, value) in
+            [(wide, many(json!(1))), (listed, many(json!("a"))), (long, json!("a".repeat(1 << 20)))]
+        {
+            let steps = Steps::of_reply();
+            let found = problems(&value, &schema, Document { root: &schema, steps: &steps });
+            assert!(steps.are_spent() && found.len() <= MAX_PROBLEMS, "{found:?}");
+        }
     }
 }

@@ -8,6 +8,7 @@ use super::calls::{Args, RawCall, json_text};
 use super::digits;
 use super::lenient_json::{self, Unreadable};
 use super::repairs::{Repair, Repairs};
+use super::schema::{Document, Steps};
 use super::tools::{Resolved, Tools};
 use super::unquoted::{self, Delimited};
 use super::{coerce, dialects, schema};
@@ -32,32 +33,39 @@ pub(crate) struct Ready {
     pub(crate) meaning: Value,
 }
 
-/// Settles one call.
-pub(crate) fn settle(call: &RawCall, tools: &Tools) -> Settled {
+/// Settles one call. `steps`: of its reply.
+pub(crate) fn settle(call: &RawCall, tools: &Tools, steps: &Steps) -> Settled {
     let Some(resolved) = tools.resolve(&call.name) else { return Settled::Refused(Dropped::Undeclared) };
     let mut repairs = call.repairs.clone();
     if resolved.repaired {
         repairs.insert(Repair::Name);
     }
-    let rules = resolved.tool.schema();
-    let (value, verbatim) = match read(call, rules, &mut repairs) {
+    steps.add(call.arguments.size());
+    let document = Document { root: resolved.tool.schema(), steps };
+    let (value, verbatim) = match read(call, document, &mut repairs) {
         Ok(read) => read,
         Err(why) => return Settled::Refused(why),
     };
-    let Fitted { value: fitted, verbatim, problems } = fit(value, verbatim, rules, &mut repairs);
-    let missing =
-        |object: &Map<String, Value>| schema::required(rules).any(|name| !object.contains_key(name));
-    if fitted.as_object().is_none_or(missing) {
+    let Fitted { value: fitted, verbatim, problems } = fit(value, verbatim, document, &mut repairs);
+    if fitted.as_object().is_none_or(|fitted| lacks_required(fitted, document)) {
         return Settled::Refused(Dropped::MissingRequired);
     }
     let text = verbatim.unwrap_or_else(|| match &call.arguments {
         Args::Text(written) => digits::restore(&json_text(&fitted), &mut digits::find(written)),
         Args::Value(_) => json_text(&fitted),
     });
+    if steps.are_spent() {
+        repairs.insert(Repair::Unchecked);
+    }
     let meaning = if digits::find(&text).is_empty() { fitted } else { Value::String(text.clone()) };
     let name = resolved.tool.name.clone();
     let call = ToolCall { id: call.id.clone(), name, arguments: text, problems };
     Settled::Call(Box::new(leaving(Ready { call, repairs, meaning }, &resolved)))
+}
+
+fn lacks_required(object: &Map<String, Value>, document: Document<'_>) -> bool {
+    let is_affordable = document.steps.take(schema::required(document.root).count());
+    is_affordable && schema::required(document.root).any(|name| !object.contains_key(name))
 }
 
 /// Arguments as the schema wants them, as far as they can be changed to that.
@@ -65,19 +73,24 @@ struct Fitted {
     value: Value,
     /// Their own text, if nothing was changed.
     verbatim: Option<String>,
-    /// What is still wrong with them.
+    /// The rules that they still break.
     problems: Vec<String>,
 }
 
-fn fit(value: Value, verbatim: Option<String>, rules: &Value, repairs: &mut Repairs) -> Fitted {
-    if coerce::fits(&value, rules) {
+/// Fits a value to the schema. A value that took too many steps stays as it was.
+fn fit(value: Value, verbatim: Option<String>, document: Document<'_>, repairs: &mut Repairs) -> Fitted {
+    if coerce::fits(&value, document) {
         return Fitted { value, verbatim, problems: Vec::new() };
     }
-    let original = verbatim.is_some().then(|| value.clone());
-    let value = coerce::arguments(value, rules, repairs);
-    let verbatim = verbatim.filter(|_| original.as_ref() == Some(&value));
-    let problems = schema::problems(&value, rules, rules);
-    Fitted { value, verbatim, problems }
+    let mut made = Repairs::new();
+    let fitted = coerce::arguments(value.clone(), document, &mut made);
+    if document.steps.are_spent() {
+        return Fitted { value, verbatim, problems: Vec::new() };
+    }
+    repairs.append(&mut made);
+    let verbatim = verbatim.filter(|_| fitted == value);
+    let problems = schema::problems(&fitted, document.root, document);
+    Fitted { value: fitted, verbatim, problems }
 }
 
 /// A hidden tool leaves through OpenClaw's `tool_call`.
@@ -92,10 +105,14 @@ fn leaving(mut ready: Ready, resolved: &Resolved<'_>) -> Ready {
 }
 
 /// The arguments as an object, and their own text when that was valid as it stood.
-fn read(call: &RawCall, rules: &Value, repairs: &mut Repairs) -> Result<(Value, Option<String>), Dropped> {
+fn read(
+    call: &RawCall,
+    document: Document<'_>,
+    repairs: &mut Repairs,
+) -> Result<(Value, Option<String>), Dropped> {
     let (value, text) = match &call.arguments {
-        Args::Value(value) => (typed(value.clone(), call, rules)?, None),
-        Args::Text(text) => from_text(text, rules, repairs)?,
+        Args::Value(value) => (typed(value.clone(), call, document)?, None),
+        Args::Text(text) => from_text(text, document, repairs)?,
     };
     match value {
         Value::Object(_) => Ok((value, text)),
@@ -107,53 +124,61 @@ fn read(call: &RawCall, rules: &Value, repairs: &mut Repairs) -> Result<(Value, 
             repairs.insert(Repair::EmptyArguments);
             Ok((Value::Object(Map::new()), None))
         }
-        other => wrap(other, rules, repairs).map(|value| (value, None)),
+        other => wrap(other, document.root, repairs).map(|value| (value, None)),
     }
 }
 
 /// Gives texts that stood in no quotes the type that the schema asks for.
-fn typed(mut value: Value, call: &RawCall, rules: &Value) -> Result<Value, Dropped> {
+fn typed(mut value: Value, call: &RawCall, document: Document<'_>) -> Result<Value, Dropped> {
     let Value::Object(fields) = &mut value else { return Ok(value) };
-    let declared = schema::properties(schema::resolve(rules, rules));
+    let declared = schema::properties(schema::resolve(document.root, document.root));
     for (key, delimited) in &call.unquoted {
         let Some(Value::String(text)) = fields.get(key) else { continue };
         if *delimited == Delimited::Nothing && dialects::holds_mark(text) {
             return Err(Dropped::Unreadable);
         }
         let rule = declared.and_then(|declared| declared.get(key));
-        let read = unquoted::value(text, rule, rules);
+        let read = unquoted::value(text, rule, document);
         fields.insert(key.clone(), read);
     }
     Ok(value)
 }
 
-fn from_text(text: &str, rules: &Value, repairs: &mut Repairs) -> Result<(Value, Option<String>), Dropped> {
+fn from_text(
+    text: &str,
+    document: Document<'_>,
+    repairs: &mut Repairs,
+) -> Result<(Value, Option<String>), Dropped> {
     let trimmed = text.trim();
     if trimmed.is_empty() {
         repairs.insert(Repair::EmptyArguments);
         return Ok((Value::Object(Map::new()), None));
     }
     match serde_json::from_str(trimmed) {
-        Ok(Value::String(inner)) => from_inner(inner, rules, repairs),
+        Ok(Value::String(inner)) => from_inner(inner, document, repairs),
         Ok(value) => Ok((value, Some(trimmed.to_owned()))),
-        Err(_) => repaired(text, rules, repairs),
+        Err(_) => repaired(text, document, repairs),
     }
 }
 
 /// A JSON string where an object should be: double-encoded, or a bare value.
 fn from_inner(
     inner: String,
-    rules: &Value,
+    document: Document<'_>,
     repairs: &mut Repairs,
 ) -> Result<(Value, Option<String>), Dropped> {
     if inner.trim_start().starts_with(['{', '[', '"']) {
         repairs.insert(Repair::DoubleEncoded);
-        return from_text(&inner, rules, repairs);
+        return from_text(&inner, document, repairs);
     }
     Ok((Value::String(inner), None))
 }
 
-fn repaired(text: &str, rules: &Value, repairs: &mut Repairs) -> Result<(Value, Option<String>), Dropped> {
+fn repaired(
+    text: &str,
+    document: Document<'_>,
+    repairs: &mut Repairs,
+) -> Result<(Value, Option<String>), Dropped> {
     let trimmed = text.trim();
     let body = unfenced(trimmed);
     if body.len() != trimmed.len() {
@@ -169,12 +194,12 @@ fn repaired(text: &str, rules: &Value, repairs: &mut Repairs) -> Result<(Value, 
         }
         Err(Unreadable::Truncated) => Err(Dropped::Truncated),
         _ if body.starts_with(['{', '[']) => Err(Dropped::Unreadable),
-        _ => match unquoted::keyed(body, rules) {
+        _ => match unquoted::keyed(body, document) {
             Some(fields) => {
                 repairs.insert(Repair::KeyedText);
                 Ok((Value::Object(fields), None))
             }
-            None if unquoted::is_one_value(text, rules) => Ok((Value::String(text.to_owned()), None)),
+            None if unquoted::is_one_value(text, document.root) => Ok((Value::String(text.to_owned()), None)),
             None => Err(Dropped::Unreadable),
         },
     }
@@ -213,7 +238,7 @@ mod tests {
     }
 
     fn check(name: &str, arguments: &str, expected: &str, repair: &str) {
-        match settle(&RawCall::text(name, arguments), &tools()) {
+        match settle(&RawCall::text(name, arguments), &tools(), &Steps::of_reply()) {
             Settled::Call(ready) => {
                 let Ready { call, repairs, .. } = *ready;
                 assert_eq!(call.arguments, expected, "{arguments}");
@@ -228,7 +253,8 @@ mod tests {
     }
 
     fn refused(name: &str, arguments: &str, why: Dropped) {
-        assert_eq!(settle(&RawCall::text(name, arguments), &tools()), Settled::Refused(why), "{arguments}");
+        let settled = settle(&RawCall::text(name, arguments), &tools(), &Steps::of_reply());
+        assert_eq!(settled, Settled::Refused(why), "{arguments}");
     }
 
     #[test]
@@ -279,9 +305,22 @@ mod tests {
 
     #[test]
     fn what_stays_wrong_is_marked() {
-        let Settled::Call(ready) = settle(&RawCall::text("add", r#"{"a":1,"b":10}"#), &tools()) else {
+        let call = RawCall::text("add", r#"{"a":1,"b":10}"#);
+        let Settled::Call(ready) = settle(&call, &tools(), &Steps::of_reply()) else { panic!("not a call") };
+        assert_eq!(ready.call.problems, ["b: 10 is above 9"]);
+    }
+
+    #[test]
+    fn a_check_without_end_leaves_arguments_as_written() {
+        let items = vec![json!({"type": "integer", "maximum": 0}); 3_000];
+        let schema = json!({"properties": {"list": {"items": {"anyOf": items}}}});
+        let tools = Tools::from_parts([("sum".to_owned(), Some(schema.to_string().as_str()))]);
+        let arguments = format!("{{\"list\":[{}\"1\"]}}", "\"1\",".repeat(999));
+        let steps = Steps::of_reply();
+        let Settled::Call(ready) = settle(&RawCall::text("sum", &arguments), &tools, &steps) else {
             panic!("not a call")
         };
-        assert_eq!(ready.call.problems, ["b: 10 is above 9"]);
+        assert_eq!(ready.call.arguments, arguments);
+        assert_eq!(ready.repairs, Repairs::from([Repair::Unchecked]));
     }
 }

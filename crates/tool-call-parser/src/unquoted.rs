@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::coerce;
 use super::dialects;
 use super::lenient_json;
-use super::schema::{self, branches, is_type, properties, resolve, types};
+use super::schema::{self, Document, branches, is_type, properties, resolve, types};
 
 /// How a text was delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +19,12 @@ pub(crate) enum Delimited {
 }
 
 /// The value that a text means for an argument with this schema (`None`: undeclared).
-pub(crate) fn value(text: &str, rule: Option<&Value>, root: &Value) -> Value {
+pub(crate) fn value(text: &str, rule: Option<&Value>, document: Document<'_>) -> Value {
     let as_text = || Value::String(text.to_owned());
-    let Some(rule) = rule.map(|rule| resolve(rule, root)) else { return as_text() };
+    let Some(rule) = rule.map(|rule| resolve(rule, document.root)) else { return as_text() };
     let mut kinds = Vec::new();
-    let listed = collect_kinds(rule, root, &mut kinds, 0);
-    if listed && schema::accepts(&as_text(), rule, root) {
+    let listed = collect_kinds(rule, document, &mut kinds, 0);
+    if listed && schema::accepts(&as_text(), rule, document) {
         return as_text();
     }
     if kinds.is_empty() {
@@ -36,15 +36,20 @@ pub(crate) fn value(text: &str, rule: Option<&Value>, root: &Value) -> Value {
 }
 
 /// The types that a schema allows; true when it lists values too.
-fn collect_kinds<'a>(rule: &'a Value, root: &'a Value, kinds: &mut Vec<&'a str>, depth: usize) -> bool {
+fn collect_kinds<'a>(
+    rule: &'a Value,
+    document: Document<'a>,
+    kinds: &mut Vec<&'a str>,
+    depth: usize,
+) -> bool {
     let mut listed = rule.get("enum").is_some() || rule.get("const").is_some();
     kinds.extend(types(rule));
     if rule.get("nullable") == Some(&Value::Bool(true)) {
         kinds.push("null");
     }
     if depth < 8 {
-        for branch in branches(rule) {
-            listed |= collect_kinds(resolve(branch, root), root, kinds, depth + 1);
+        for branch in branches(rule).take_while(|_| document.steps.take(1)) {
+            listed |= collect_kinds(resolve(branch, document.root), document, kinds, depth + 1);
         }
     }
     listed
@@ -66,13 +71,13 @@ fn untyped(text: &str) -> Value {
 }
 
 /// Arguments written as `key=value` or `key: value`, one or several, when every key is declared.
-pub(crate) fn keyed(text: &str, rules: &Value) -> Option<Map<String, Value>> {
-    let declared = properties(resolve(rules, rules))?;
+pub(crate) fn keyed(text: &str, document: Document<'_>) -> Option<Map<String, Value>> {
+    let declared = properties(resolve(document.root, document.root))?;
     let mut fields = Map::new();
     for pair in pairs(text, declared) {
         let (key, value) = key_of(pair).filter(|(key, _)| declared.contains_key(*key))?;
         let value = unquote(value.trim());
-        fields.insert(key.to_owned(), self::value(value, declared.get(key), rules));
+        fields.insert(key.to_owned(), self::value(value, declared.get(key), document));
     }
     Some(fields).filter(|fields| !fields.is_empty())
 }
@@ -127,6 +132,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::schema::Steps;
+
+    fn with_document<T>(root: &Value, test: impl FnOnce(Document<'_>) -> T) -> T {
+        test(Document { root, steps: &Steps::of_reply() })
+    }
 
     #[test]
     fn the_schema_decides_and_json_where_it_says_nothing() {
@@ -147,9 +157,10 @@ mod tests {
             ("{\"a\": 1}", json!({"type": "string"}), json!("{\"a\": 1}")),
             ("{\"a\": 1}", json!({"type": "object"}), json!({"a": 1})),
         ] {
-            assert_eq!(value(text, Some(&rule), &rule), expected, "{text} {rule}");
+            let read = with_document(&rule, |document| value(text, Some(&rule), document));
+            assert_eq!(read, expected, "{text} {rule}");
         }
-        assert_eq!(value("3", None, &json!({})), json!("3"));
+        assert_eq!(with_document(&json!({}), |document| value("3", None, document)), json!("3"));
     }
 
     #[test]
@@ -164,7 +175,8 @@ mod tests {
             ("/x", None),
             ("https://x", None),
         ] {
-            assert_eq!(keyed(text, &rules).map(Value::Object), expected, "{text}");
+            let read = with_document(&rules, |document| keyed(text, document));
+            assert_eq!(read.map(Value::Object), expected, "{text}");
         }
         for text in ["file=/x", "name: x\nargs: y", "see path = /x", "{\"a\"", "<tool_call>x"] {
             assert!(!is_one_value(text, &rules), "{text}");

@@ -84,8 +84,8 @@ pub struct Entry {
     /// Who said yes: `person` at the terminal, the name of an operator's key, or the package's tier.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub approved_by: Option<String>,
-    /// How it ended: `ok`, `failed`, `denied`, `transient`, `unreachable`, `protocol_error`, `timed_out`, `cancelled`, or `unknown` if
-    /// respool ended before it.
+    /// How it ended: `ok`, `failed`, `denied`, `transient`, `unreachable`, `protocol_error`, `timed_out`,
+    /// `cancelled`, or `unknown` if respool ended before it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub outcome: Option<String>,
     /// How long it took, in milliseconds.

@@ -162,6 +162,11 @@ pub trait Approver: Send + Sync {
         None
     }
 
+    /// True when a person agrees or agreed to this call, and not a rule made beforehand.
+    fn is_person(&self) -> bool {
+        true
+    }
+
     /// Why a call did not run to which it did not agree.
     fn refusal(&self) -> &'static str {
         "the person who was asked said no"

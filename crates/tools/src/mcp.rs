@@ -7,8 +7,9 @@ mod connection;
 mod names;
 mod result;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -58,6 +59,8 @@ pub(super) struct Server {
     /// Signals that the server could not be reached; `None` for a program, whose end is noticed anyway.
     doubt: Option<Arc<Notify>>,
     workspace: Option<PathBuf>,
+    /// The tools as the server listed them first, or as a person agreed to them later; `None` before the first list.
+    known: Mutex<Option<HashMap<String, Tool>>>,
     _supervisor: AbortOnDrop,
 }
 
@@ -72,6 +75,7 @@ impl Server {
             state,
             doubt: is_url(config).then_some(doubt),
             workspace,
+            known: Mutex::default(),
             _supervisor: AbortOnDrop(supervisor),
         })
     }
@@ -138,7 +142,38 @@ impl Server {
         Offer { spec, name: self.name_of(tool) }
     }
 
-    /// Finds out whether a server behind a URL that seems to be up still answers. One that does not is down when this returns.
+    /// The tools that the server offers now. The first ones are known from then on.
+    fn tools(&self) -> Arc<Vec<Tool>> {
+        let tools = self.state.borrow().tools();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.is_none() && !tools.is_empty() {
+            *known = Some(tools.iter().map(|tool| (tool.name.to_string(), tool.clone())).collect());
+        }
+        tools
+    }
+
+    /// The tool that the model calls by this name.
+    fn tool(&self, exposed: &str) -> Option<Tool> {
+        self.tools().iter().find(|tool| names::exposed(&self.name, &tool.name) == exposed).cloned()
+    }
+
+    /// Why a tool is not the one that its rule was written for.
+    fn change(&self, exposed: &str) -> Option<String> {
+        let tool = self.tool(exposed)?;
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        match known.as_ref()?.get(&*tool.name) {
+            Some(known) if *known == tool => None,
+            Some(_) => {
+                Some(format!("the MCP server {} has changed {} since it was started", self.name, tool.name))
+            }
+            None => {
+                Some(format!("the MCP server {} did not offer {} when it was started", self.name, tool.name))
+            }
+        }
+    }
+
+    /// Finds out whether a server behind a URL that seems to be up still answers. One that does not is down
+    /// when this returns.
     pub(super) async fn confirm(&self) {
         let State::Up(up) = self.state.borrow().clone() else { return };
         if self.doubt.is_some() && ping(&up.peer).await.is_err() {
@@ -214,7 +249,7 @@ impl Server {
 
 impl Source for Server {
     fn offers(&self) -> Vec<Offer> {
-        self.state.borrow().tools().iter().map(|tool| self.offer(tool)).collect()
+        self.tools().iter().map(|tool| self.offer(tool)).collect()
     }
 
     fn await_tool<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), ToolError>> {
@@ -234,8 +269,18 @@ impl Source for Server {
     ) -> BoxFuture<'a, Result<Subject, ToolError>> {
         let names = vec![offer.spec.name.clone(), offer.name.clone()];
         Box::pin(async move {
-            Ok(foreign::subject(names, arguments, &offer.spec.parameters, self.workspace.as_deref()))
+            let subject =
+                foreign::subject(names, arguments, &offer.spec.parameters, self.workspace.as_deref());
+            Ok(Subject { changed: self.change(&offer.spec.name), ..subject })
         })
+    }
+
+    fn accept(&self, tool: &str) {
+        let tool = self.tool(tool);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, tool)) = known.as_mut().zip(tool) {
+            known.insert(tool.name.to_string(), tool);
+        }
     }
 
     /// When this future is dropped, the SDK cancels the call at the server.

@@ -40,6 +40,8 @@ pub(super) struct Subject {
     pub(super) unclear: Vec<(String, String)>,
     /// False when respool does not know the tool or what it is asked to do: then the default `allow` is an `ask`.
     pub(super) is_known: bool,
+    /// The tool is new, or another one than before: an `allow` becomes an `ask`. Says why, for people.
+    pub(super) changed: Option<String>,
     /// The same for people.
     pub(super) target: Target,
 }
@@ -94,6 +96,17 @@ impl Policy {
     }
 
     pub(super) fn judge(&self, subject: &Subject) -> Judgement {
+        let judged = self.judge_by_rules(subject);
+        match (&subject.changed, judged.verdict) {
+            (Some(why), Verdict::Allow) => {
+                let source = format!("{} allows this tool, but {why}, so respool", judged.source);
+                Judgement { verdict: Verdict::Ask, source, plan: None, ..judged }
+            }
+            _ => judged,
+        }
+    }
+
+    fn judge_by_rules(&self, subject: &Subject) -> Judgement {
         let judgement = |verdict, source: &str| Judgement {
             verdict,
             source: source.to_owned(),

@@ -1,4 +1,5 @@
-//! What the audit log has of one call at the gate. A call that only looks is logged when it is refused. Used by `set`.
+//! What the audit log has of one call at the gate. A call that only looks is logged when it is refused, or when a person agreed to it.
+//! Used by `set`.
 //!
 //! A log that cannot be written stops no tool: the failure is logged, each time.
 
@@ -6,7 +7,7 @@ use std::time::Instant;
 
 use super::audit::{AuditConfig, Entry, Step, append};
 use super::config::ToolsConfig;
-use super::contract::{Invocation, ToolError, ToolOutput};
+use super::contract::{Approver, Invocation, ToolError, ToolOutput};
 use super::mcp;
 use super::source::Offer;
 
@@ -46,8 +47,10 @@ impl<'a> Record<'a> {
         source.clone_into(&mut self.rule);
     }
 
-    pub(super) fn approved_by(&mut self, who: &str) {
-        self.approved_by = Some(who.to_owned());
+    /// What a person agreed to is logged whatever it is.
+    pub(super) fn approved_by(&mut self, approver: &dyn Approver) {
+        self.only_looks &= !approver.is_person();
+        self.approved_by = Some(approver.consented().unwrap_or("person").to_owned());
     }
 
     pub(super) fn refused_by(&mut self, who: &str) {

@@ -130,8 +130,8 @@ impl ToolSet {
         let (source, offer) = self.offered(&invocation.name).await?;
         let subject = source.subject(&offer, &invocation.arguments).await?;
         let mut record = Record::new(&self.config, invocation, &offer);
-        if let Some(by) = approver.and_then(|approver| approver.consented()) {
-            record.approved_by(by);
+        if let Some(approver) = approver.filter(|approver| approver.consented().is_some()) {
+            record.approved_by(approver);
         }
         let policy = self.policy.now();
         let judgement = policy.judge(&subject);
@@ -193,7 +193,8 @@ impl ToolSet {
                 let question = Question { kind, tool, arguments, target, preview, is_by_default };
                 let is_approved = approver.approve(question).await;
                 if is_approved {
-                    record.approved_by(approver.consented().unwrap_or("person"));
+                    record.approved_by(approver);
+                    source.accept(&invocation.name);
                     Ok(Consent { verdict, plan })
                 } else {
                     record.refused_by("the person");

@@ -43,6 +43,9 @@ pub(super) trait Source: Send + Sync {
         arguments: &'a Map<String, Value>,
     ) -> BoxFuture<'a, Result<Subject, ToolError>>;
 
+    /// Takes note that somebody was asked about a call of this tool and agreed to it.
+    fn accept(&self, _tool: &str) {}
+
     /// What would change, for the person who is asked.
     ///
     /// # Errors

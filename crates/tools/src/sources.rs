@@ -137,7 +137,8 @@ impl Sources {
         futures::future::join_all(starts).await;
     }
 
-    /// Finds out whether these MCP servers still answer, within seconds. One that does not is down when this returns.
+    /// Finds out whether these MCP servers still answer, within seconds. One that does not is down when this
+    /// returns.
     pub async fn confirm_servers(&self, names: impl IntoIterator<Item = &str>) {
         let configured = names.into_iter().filter(|name| self.config.mcp.contains_key(*name));
         let servers: Vec<_> = configured.map(|name| self.server(name)).collect();

@@ -164,7 +164,8 @@ fn tools(calls: &[Answered<'_>]) -> String {
     names.join(", ")
 }
 
-/// How many replies with calls the model has given since the last real user message: they are lost if the turn fails.
+/// How many replies with calls the model has given since the last real user message: they are lost if the
+/// turn fails.
 pub fn count_steps(messages: &[Message<'_>]) -> u32 {
     let since_user = &messages[loop_start(messages)..];
     let has_calls = |message: &&Message<'_>| {

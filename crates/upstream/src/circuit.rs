@@ -49,7 +49,8 @@ impl Circuit {
         }
     }
 
-    /// How long it lets nothing through yet; zero when it is closed. Behind a trial under way another request waits once more.
+    /// How long it lets nothing through yet; zero when it is closed. Behind a trial under way another request
+    /// waits once more.
     pub(super) fn next_trial(&self, now: Instant) -> Duration {
         match self.0 {
             State::Closed { .. } => Duration::ZERO,

@@ -44,6 +44,22 @@ const PROBE_AGAIN: Duration = Duration::from_secs(10);
 /// After so long a silence the system asks whether the other end of a connection is still there.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
+/// The header that counts the respools that a request has come through.
+static HOPS: HeaderName = HeaderName::from_static("x-respool-hops");
+
+/// How many respools a request has come through.
+pub fn hops(headers: &HeaderMap) -> u32 {
+    let hops = headers.get(&HOPS).and_then(|hops| hops.to_str().ok());
+    hops.and_then(|hops| hops.parse().ok()).unwrap_or_default()
+}
+
+/// The headers of a question of respool's own that a client's request leads to: nothing of the client's but its key, and the number of
+/// respools that the request has come through.
+pub fn question_headers(headers: &HeaderMap) -> HeaderMap {
+    let kept = [header::AUTHORIZATION, HOPS.clone()];
+    kept.into_iter().filter_map(|name| headers.get(&name).cloned().map(|value| (name, value))).collect()
+}
+
 /// Headers that belong to one connection, not to the message (RFC 9110, section 7.6.1).
 static HOP_BY_HOP: [HeaderName; 9] = [
     header::CONNECTION,
@@ -262,12 +278,14 @@ impl Upstream {
 
     fn outgoing(&self, mut headers: HeaderMap) -> HeaderMap {
         strip_hop_by_hop(&mut headers);
+        let hops = hops(&headers).saturating_add(1);
+        headers.insert(HOPS.clone(), HeaderValue::from(hops));
         headers.remove(header::HOST);
         headers.remove(header::CONTENT_LENGTH);
         headers.remove(header::EXPECT);
         if self.authorization.is_some() || self.client_keys_end_here {
             // The client's own credentials are not this server's business.
-            for name in ["authorization", "x-api-key", "api-key", "cookie"] {
+            for name in ["authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"] {
                 headers.remove(name);
             }
         }

@@ -20,7 +20,7 @@ mod window;
 
 pub use balance::{Load, choose, digest};
 pub use body::{Incoming, Outgoing};
-pub use client::{Call, Upstream, UpstreamResponse};
+pub use client::{Call, Upstream, UpstreamResponse, hops, question_headers};
 pub use config::{Address, OwnWire, UpstreamConfig};
 pub use failure::{Failure, Tier, UpstreamError, in_few_words};
 pub use fleet::{Fleet, LISTS_EVERY, Serving};

@@ -1,5 +1,6 @@
-//! How often an upstream's own failures may be repeated, by all requests together: a ratio of recent requests and a small
-//! floor, as linkerd and Envoy have it, and more at an upstream that works in between: each useful reply earns a few repeats.
+//! How often an upstream's own failures may be repeated, by all requests together: a ratio of recent requests
+//! and a small floor, as linkerd and Envoy have it, and more at an upstream that works in between: each
+//! useful reply earns a few repeats.
 //!
 //! The model's mistakes do not draw on it: they are bounded per request. Called through `state`.
 
@@ -65,8 +66,9 @@ impl RetryBudget {
         self.last_useful().is_some_and(|last| last.elapsed() < RECENT)
     }
 
-    /// Takes a repeat out of the budget. `next_trial`: when the circuit lets a request through, zero when it is closed. While it is
-    /// open, only an upstream that worked a moment ago is tried again, and what its replies have earned does not count.
+    /// Takes a repeat out of the budget. `next_trial`: when the circuit lets a request through, zero when it
+    /// is closed. While it is open, only an upstream that worked a moment ago is tried again, and what its
+    /// replies have earned does not count.
     pub(super) fn withdraw(&self, next_trial: Duration) -> RepeatPermit {
         let is_granted = if next_trial.is_zero() {
             self.earned.withdraw() || self.shared.withdraw()

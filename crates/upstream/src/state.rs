@@ -144,8 +144,9 @@ impl UpstreamState {
         self.retries.has_recent_success()
     }
 
-    /// Whether a request that the upstream failed may be sent to it again; that draws on the budget. While the upstream keeps
-    /// failing, it may not, unless a useful reply is recent: then it waits for the circuit's next trial.
+    /// Whether a request that the upstream failed may be sent to it again; that draws on the budget. While
+    /// the upstream keeps failing, it may not, unless a useful reply is recent: then it waits for the
+    /// circuit's next trial.
     pub fn withdraw_repeat(&self) -> RepeatPermit {
         let next_trial = self.circuit().next_trial(now());
         self.retries.withdraw(next_trial)

@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-use super::client::{Call, Upstream};
+use super::client::{Call, Upstream, question_headers};
 use tool_call_parser::PreferredDialects;
 use wire::{Object, array};
 
@@ -118,7 +118,7 @@ impl Upstream {
             return;
         }
         // Boxed, as below: these futures are large, and part of every request's.
-        let answer = timeout(WITHIN, Box::pin(self.get_json("/v1/models", asking(headers)))).await;
+        let answer = timeout(WITHIN, Box::pin(self.get_json("/v1/models", question_headers(headers)))).await;
         // A server that fails to answer is not asked again at once.
         *asked = Some(Instant::now());
         let Ok(Ok((status, body))) = answer else { return };
@@ -133,7 +133,7 @@ impl Upstream {
         let is_due =
             self.windows.asked.try_lock().is_ok_and(|asked| asked.is_none_or(|at| at.elapsed() >= FRESH));
         if is_due {
-            let (upstream, headers) = (Arc::clone(self), asking(headers));
+            let (upstream, headers) = (Arc::clone(self), question_headers(headers));
             tokio::spawn(async move { upstream.learn_models(&headers).await });
         }
     }
@@ -153,7 +153,8 @@ impl Upstream {
     async fn learn_dialects(&self, list: &[u8], headers: &HeaderMap) {
         let unnamed: Vec<Listed> = listed(list).into_iter().filter(|model| model.prior.is_empty()).collect();
         let Some(server) = unnamed.iter().find_map(|model| model.server) else { return };
-        let asked = timeout(WITHIN, Box::pin(self.get_json(server.describes_itself_at(), asking(headers))));
+        let asked =
+            timeout(WITHIN, Box::pin(self.get_json(server.describes_itself_at(), question_headers(headers))));
         let Ok(Ok((StatusCode::OK, body))) = asked.await else { return };
         let prior = server.prior(&body);
         for model in unnamed {
@@ -192,7 +193,7 @@ fn counting(request: &Object<'_>, headers: &HeaderMap) -> Call {
     for (key, _) in request.iter().filter(|(key, _)| !TOKENIZED.contains(key)) {
         asked.remove(key);
     }
-    let mut headers = asking(headers);
+    let mut headers = question_headers(headers);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Call {
         method: Method::POST,
@@ -201,12 +202,6 @@ fn counting(request: &Object<'_>, headers: &HeaderMap) -> Call {
         body: Bytes::from(asked.to_json()).into(),
         verbatim: false,
     }
-}
-
-/// The headers of a question of respool's own: nothing of the client's but its key.
-fn asking(headers: &HeaderMap) -> HeaderMap {
-    let key = headers.get(header::AUTHORIZATION).cloned();
-    key.into_iter().map(|key| (header::AUTHORIZATION, key)).collect()
 }
 
 fn is_gpt_oss(name: &str) -> bool {

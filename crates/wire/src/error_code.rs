@@ -104,6 +104,8 @@ codes! {
     RateLimitExceeded = "rate_limit_exceeded",
     /// The replay upstream was not started.
     ReplayNotStarted = "replay_not_started",
+    /// The request has come back to a respool that it came from.
+    RequestLoop = "request_loop",
     /// The request's body took too long to arrive.
     RequestTimeout = "request_timeout",
     /// The request's body is larger than `limits.max_body`.

@@ -37,3 +37,5 @@ pub use prune::{Edit, Editor, Shape, Tag, prune};
 pub use reply::{Choice, Completion, NativeToolCall, REPLY, pruned_logprobs, text_of, usage_from};
 pub use request::{BadRequest, ChatRequest, DeclaredTool, Message, ToolChoice};
 pub use scan::{Malformed, Scanner, string_between};
+pub use target::Target;
+pub use usage_row::UsageRow;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::OutputFormat;
 use crate::cli::Failure;
+use crate::cli::advice::{HOW_TO_APPROVE, NO_OPERATOR};
 use crate::config::Settings;
 use crate::expert::{
     BINDINGS, ExpertsConfig, HookSecrets, Installed, LEARNS_ALONE, Library, Package, SecretPlace, Source,
@@ -17,7 +18,8 @@ use crate::expert::{
 const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// Checks a package and copies it to the installed experts.
-pub(super) fn install(experts: &ExpertsConfig, source: &str) -> Result<(), Failure> {
+pub(super) fn install(settings: &Settings, source: &str) -> Result<(), Failure> {
+    let experts = &settings.experts;
     let source = Source::parse(source)?;
     let package = super::fetched(&source)?;
     let library = Library::new(&experts.dir);
@@ -31,7 +33,16 @@ pub(super) fn install(experts: &ExpertsConfig, source: &str) -> Result<(), Failu
     say_kept_bindings(&library, name);
     state_files(experts, None, &package)?;
     super::registry::refresh(experts);
+    if let Some(warning) = nobody_approves(settings, &package) {
+        say_aside(&format!("warning: {warning}"));
+    }
     Ok(())
+}
+
+/// A warning if calls of an expert wait for a person, and no configured key is an operator's.
+pub(super) fn nobody_approves(settings: &Settings, package: &Package) -> Option<String> {
+    let is_stuck = package.asks_people() && !settings.server.may_have_operators();
+    is_stuck.then(|| format!("{NO_OPERATOR}: {HOW_TO_APPROVE}"))
 }
 
 /// Says where the bindings of an expert of this name are that was removed. Its package may have been another author's.

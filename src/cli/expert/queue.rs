@@ -48,7 +48,7 @@ pub(in crate::cli) enum OutboxCommand {
         /// Only those of this expert
         #[arg(long)]
         expert: Option<String>,
-        /// Only those of this kind: result, draft, approval, escalation or task
+        /// Only those of this kind: result, draft, approval, escalation, task or warning
         #[arg(long)]
         kind: Option<String>,
     },

@@ -6,18 +6,23 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::OutputFormat;
+use super::installed::nobody_approves;
 use crate::cli::Failure;
 use crate::cli::say::{say, say_piece};
 use crate::cli::serve::runtime;
 use crate::config::Loaded as Configuration;
-use crate::expert::{self, Diagnostic, Installed, LONG_PROMPT, Library, Loaded, Severity};
+use crate::expert::{self, Diagnostic, Installed, LONG_PROMPT, Library, Loaded, Severity, Source};
 use crate::tools::Sources;
 
 /// Checks the package in a directory by itself, without reading the configuration.
 pub(super) fn directory(path: &Path, format: OutputFormat) -> Result<(), Failure> {
-    let loaded = expert::load(path).map_err(|error| {
-        format!("{} cannot be opened as a package: {error}; name its directory", path.display())
-    })?;
+    let loaded = if path.is_dir() {
+        Source::Path(path.to_owned()).load()?
+    } else {
+        expert::load(path).map_err(|error| {
+            format!("{} cannot be opened as a package: {error}; name its directory", path.display())
+        })?
+    };
     print(&loaded, format)
 }
 
@@ -72,7 +77,8 @@ async fn binding(config: &Configuration, installed: &Installed) -> Result<Value,
             path.display()
         )
     });
-    let warnings: Vec<String> = unread.into_iter().chain(checked.mismatches).collect();
+    let unanswered = nobody_approves(&config.settings, package);
+    let warnings: Vec<String> = unread.into_iter().chain(checked.mismatches).chain(unanswered).collect();
     let problem = |one: &expert::BindingProblem| json!({"tool": one.tool, "problem": one.text, "passes": !one.is_final});
     Ok(json!({
         "ready": checked.problems.is_empty(),

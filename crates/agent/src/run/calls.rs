@@ -189,13 +189,20 @@ impl Run {
     }
 
     fn tool_finished(&mut self, queue: CallQueue, ended: &ToolEnd) {
-        // It may have had its effect before its server stumbled.
-        let may_repeat = !queue.is_retry && self.tool_step(&queue).repeatable;
-        if ended.outcome.may_pass() && may_repeat {
+        if self.is_repeated(&self.tool_step(&queue), ended.outcome) {
             self.phase = Phase::Calls(CallQueue { has_started: false, is_retry: true, ..queue });
             return;
         }
         self.finish_call(&queue.current, queue.later, ended);
+    }
+
+    /// Whether a call that ended like this is made once more. One that may not be repeated may have had its
+    /// effect.
+    pub(crate) fn is_repeated(&self, step: &ToolStep, outcome: CallOutcome) -> bool {
+        let ends_run = self.offered(&step.call.name).map(|tool| tool.ends_run);
+        let would_end_run = self.setup.repeats_after_faults && ends_run == Some(EndsRun::OnFault);
+        let is_worth_it = outcome.may_pass() || (would_end_run && outcome.is_fault());
+        is_worth_it && step.repeatable && !step.is_retry
     }
 
     /// A call has its result, and the next one is made, unless this one ends the run.

@@ -66,6 +66,7 @@ pub(super) fn setup() -> Setup {
         snapshot: String::new(),
         is_private: false,
         ends_at_limits: false,
+        repeats_after_faults: true,
     }
 }
 
@@ -386,6 +387,27 @@ fn tier_one_a_tool_whose_server_stumbles_is_called_once_more() {
 }
 
 #[test]
+fn a_read_is_repeated_once_after_any_fault() {
+    let reading = |repeats| {
+        sim(move |setup| {
+            (setup.tools[0].ends_run, setup.repeats_after_faults) = (EndsRun::OnFault, repeats);
+        })
+    };
+    for how in [CallOutcome::TimedOut, CallOutcome::ProtocolError, CallOutcome::Transient] {
+        let mut sim = reading(true);
+        sim.says(calls(&[READ]));
+        let first = sim.tool_call();
+        sim.ends(how, "late");
+        assert_eq!(sim.tool_call(), ToolStep { is_retry: true, ..first }, "{how:?}");
+        sim.ends(how, "late again");
+        assert_eq!(sim.outcome().failure.unwrap().code, "tool_unavailable");
+    }
+    let mut old = reading(false);
+    old.says(calls(&[READ])).ends(CallOutcome::TimedOut, "late");
+    assert!(old.outcome().failure.is_some(), "a run of an older version is restored as it went");
+}
+
+#[test]
 fn tier_two_the_model_is_told_and_goes_on() {
     for (how, text) in [
         (CallOutcome::Failed, "404: no such page"),
@@ -463,7 +485,7 @@ fn a_reply_that_the_relay_could_not_use_gets_one_correction_and_a_last_call() {
 }
 
 #[test]
-fn a_reply_without_an_answer_is_not_called_a_broken_call() {
+fn an_absent_answer_is_not_a_broken_call() {
     let mut sim = sim(|_| {});
     sim.fails(ModelFailure {
         text: "the model stopped after its reasoning, without an answer (asked 3 times)".into(),

@@ -11,9 +11,10 @@ use crate::failure::{FailureKind, ModelFailure};
 use crate::outcome::Outcome;
 use crate::setup::EndsRun;
 use crate::step::{Action, ChildStep};
-use wire::ErrorCode;
+use crate::transcript::Exchange;
+use ::wire::ErrorCode;
 
-/// The most characters of a call's inputs, or of its result, that the failure of a run quotes.
+/// The most characters that are quoted of a call's inputs, of its result, or of the model's reasoning.
 const LONGEST_NAMED: usize = 500;
 
 /// A request that waits for a decision.
@@ -48,7 +49,7 @@ impl Run {
         ApprovalRequest {
             id: request_id(self.setup.seed, self.approvals),
             calls: self.asked_about(all, &queue.later),
-            reason: self.last_exchange().map(|it| it.content.clone()).unwrap_or_default(),
+            reason: self.last_exchange().map(reason_of).unwrap_or_default(),
             expires: self.setup.approvals.timeout.map(|timeout| self.now.saturating_add(timeout)),
             on_timeout: self.setup.approvals.on_timeout,
             requester: self.setup.approvals.requester.clone(),
@@ -163,6 +164,20 @@ impl Run {
             _ => self.finish_call(&wait.call, wait.later, &ended),
         }
     }
+}
+
+/// Why the model makes the calls of a reply: what it wrote beside them, else the end of its reasoning.
+fn reason_of(exchange: &Exchange) -> String {
+    let (content, reasoning) = (exchange.content.trim(), exchange.reasoning.trim());
+    if !content.is_empty() {
+        return exchange.content.clone();
+    }
+    if reasoning.is_empty() {
+        return "The model gave no reason.".to_owned();
+    }
+    let from = reasoning.char_indices().rev().nth(LONGEST_NAMED - 1).map_or(0, |(index, _)| index);
+    let cut = if from > 0 { "…" } else { "" };
+    format!("The model wrote no reason; it thought: {cut}{}", &reasoning[from..])
 }
 
 /// A call with its inputs.

@@ -6,18 +6,19 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::advice::{FinalFailure, Recommendation};
 use super::attempt::{Attempt, fingerprint};
-use super::lateness::late_id;
+use super::lateness::{LATE, late_body, late_kind};
 use super::scratchpad::Scratchpads;
 use super::verdict::{self, Next, Verdict};
 use super::{Worker, now};
 use crate::delivery::{Message, MessageKind};
 use crate::experts::Experts;
 use crate::invocation::{Invocation, Origin};
-use crate::settings::SlaBreach;
+use crate::trigger::event_facts;
 use crate::workspace::Workspace;
-use agent::{ApprovalRequest, CallOutcome, MadeCall, Outcome};
-use store::{Claimed, EntryEnd, Queue as _, StoreError};
+use ::agent::{ApprovalRequest, CallOutcome, MadeCall, Outcome};
+use ::store::{Claimed, EntryEnd, Queue as _, StoreError};
 
 /// What lists say of an attempt that may quote private knowledge. The escalation has the whole reason; it is kept even if nobody gets it.
 fn withheld(outcome: &Outcome) -> String {
@@ -35,8 +36,17 @@ struct Failed {
     /// The same, for lists.
     noted: String,
     may_retry: bool,
-    /// Calls that may have taken effect and may not.
-    unknown: Vec<Value>,
+    /// The calls of all attempts.
+    calls: Vec<MadeCall>,
+}
+
+/// Adds what an escalation says about the event that the invocation is for. What the message says already
+/// stays.
+fn add_event(body: &mut Value, invocation: &Invocation) {
+    let Some(body) = body.as_object_mut() else { return };
+    for (name, value) in event_facts(invocation) {
+        body.entry(name).or_insert(value);
+    }
 }
 
 /// Names the calls whose outcome is unknown in a message to people.
@@ -68,6 +78,7 @@ impl Worker {
                 if let Some((late, what)) = self.report_if_late(attempt).await?.zip(what.as_object_mut()) {
                     what.insert("late".to_owned(), late);
                 }
+                add_event(&mut what, attempt.invocation);
                 add_unknown(&mut what, unknown);
                 self.post(attempt.message(MessageKind::Escalation, "escalated", what)).await?;
                 self.end(attempt.claimed, EntryEnd::Done, "escalated to a person".to_owned()).await
@@ -77,7 +88,7 @@ impl Worker {
             }
             Verdict::Failed { reason, may_retry } => {
                 let noted = if attempt.is_private() { withheld(outcome) } else { reason.clone() };
-                self.failed(attempt, Failed { reason, noted, may_retry, unknown }).await
+                self.failed(attempt, outcome, Failed { reason, noted, may_retry, calls }).await
             }
         }
     }
@@ -89,20 +100,22 @@ impl Worker {
         self.post(attempt.message(MessageKind::Result, "result", body)).await
     }
 
-    /// How late an invocation ends; if the package wants one, an escalation is posted once.
+    /// How late an invocation ends; a message about it is posted once.
     async fn report_if_late(&self, attempt: &Attempt<'_>) -> Result<Option<Value>, StoreError> {
         let took = now().saturating_sub(attempt.invocation.asked);
         let Some((late, breach)) = verdict::lateness(&attempt.delivery, took) else { return Ok(None) };
-        if breach == SlaBreach::Escalate {
-            let id = late_id(&attempt.claimed.lease.entry);
-            let message = attempt.message(MessageKind::Escalation, "late", late.clone());
-            self.post(Message { id, ..message }).await?;
-        }
+        let body = late_body(&late, "It has ended now.", attempt.invocation);
+        self.post(attempt.message(late_kind(breach), LATE, body)).await?;
         Ok(Some(late))
     }
 
-    async fn failed(&self, attempt: &Attempt<'_>, failed: Failed) -> Result<(), StoreError> {
-        let Failed { reason, mut noted, may_retry, unknown } = failed;
+    async fn failed(
+        &self,
+        attempt: &Attempt<'_>,
+        outcome: &Outcome,
+        failed: Failed,
+    ) -> Result<(), StoreError> {
+        let Failed { reason, mut noted, may_retry, calls } = failed;
         let number = attempt.claimed.attempt;
         match verdict::after_failure(&attempt.execution, number, may_retry) {
             Next::Retry(pause) => {
@@ -117,12 +130,20 @@ impl Worker {
                 let late = self.report_if_late(attempt).await?;
                 let is_private = attempt.is_private();
                 if escalates || is_private {
+                    // A message that is only kept is not worth a question.
+                    let advised = if escalates {
+                        self.recommend(attempt, FinalFailure { outcome, reason: &reason, calls: &calls })
+                            .await
+                    } else {
+                        Recommendation::of_respool()
+                    };
                     let mut what = json!({"reason": reason, "context": attempt.inputs, "attempts": number,
-                        "recommendation": "Look at what failed, and start the process again or do it by hand."});
+                        "recommendation": advised.text, "recommended_by": advised.by});
+                    add_event(&mut what, attempt.invocation);
                     if let Some(late) = late {
                         what["late"] = late;
                     }
-                    add_unknown(&mut what, unknown);
+                    add_unknown(&mut what, verdict::unknown_outcomes(&calls));
                     let message = attempt.message(MessageKind::Escalation, "failed", what);
                     if is_private {
                         let _ = write!(noted, ": `respool expert outbox show {}` shows it", message.id);

@@ -11,7 +11,8 @@ use crate::delivery::{Message, MessageKind};
 use crate::experts::Expert;
 use crate::invocation::Invocation;
 use crate::settings::{Delivery, SlaBreach};
-use store::{EntryRow, EntryState, StoreError};
+use crate::trigger::event_facts;
+use ::store::{EntryRow, EntryState, StoreError};
 
 /// The most entries of an expert that are read at a time.
 const MOST: usize = 1_000;
@@ -79,24 +80,40 @@ impl Worker {
         let Some((late, breach)) = verdict::lateness(&delivery, took) else { return Ok(()) };
         tracing::warn!(target: "respool::expert", expert = row.queue, entry = row.id, process = invocation.process,
             state = row.state.as_str(), sla = late["sla"].as_str().unwrap_or_default(), "an invocation is late");
-        if breach == SlaBreach::Warn {
-            return Ok(());
-        }
         let message = Message {
-            id: late_id(&row.id),
+            id: format!("{}:{LATE}", row.id),
             expert: row.queue.clone(),
             entry: row.id.clone(),
             process: invocation.process.clone(),
-            kind: MessageKind::Escalation,
-            body: escalation(&late, row, &invocation),
+            kind: late_kind(breach),
+            body: open_body(&late, row, &invocation),
         };
         self.post(message).await
     }
 }
 
-/// The id of the message about a late entry, so that it is posted once whichever process notices.
-pub(super) fn late_id(entry: &str) -> String {
-    format!("{entry}:late")
+/// The end of the id of the message about a late entry, so that it is posted once whichever process notices.
+pub(super) const LATE: &str = "late";
+
+/// How a person learns that an entry is late.
+pub(super) fn late_kind(breach: SlaBreach) -> MessageKind {
+    match breach {
+        SlaBreach::Warn => MessageKind::Warning,
+        SlaBreach::Escalate => MessageKind::Escalation,
+    }
+}
+
+/// The message about a late entry. `state`: a sentence about how far it is.
+pub(super) fn late_body(late: &Value, state: &str, invocation: &Invocation) -> Value {
+    let sla = late["sla"].as_str().unwrap_or_default();
+    let mut body = json!({
+        "reason": format!("The process has delivered nothing within its limit of {sla}. {state}"),
+        "sla": late["sla"], "took_ms": late["took_ms"],
+    });
+    if let Some(body) = body.as_object_mut() {
+        body.extend(event_facts(invocation));
+    }
+    body
 }
 
 fn is_open(row: &EntryRow) -> bool {
@@ -123,16 +140,15 @@ fn millis(length: &crate::Length) -> u64 {
     u64::try_from(length.length().as_millis()).unwrap_or(u64::MAX)
 }
 
-fn escalation(late: &Value, row: &EntryRow, invocation: &Invocation) -> Value {
-    let (recommendation, waits) = match row.state {
-        EntryState::Held => ("Decide about the approval that it waits for.", "a person is awaited"),
-        EntryState::Claimed => ("Look at its run, or wait for it.", "it is being worked on"),
-        _ => ("Look at what it waits for: `respool expert queue`.", "it waits in the queue"),
+/// The message about an entry that is still open.
+fn open_body(late: &Value, row: &EntryRow, invocation: &Invocation) -> Value {
+    let (recommendation, state) = match row.state {
+        EntryState::Held => ("Decide about the approval that it waits for.", "It waits for a person."),
+        EntryState::Claimed => ("Look at its run, or wait for it.", "It is being worked on."),
+        _ => ("Look at what it waits for: `respool expert queue`.", "It waits in the queue."),
     };
-    json!({
-        "reason": format!("The process has delivered nothing within its limit of {}: {waits}.", late["sla"].as_str().unwrap_or_default()),
-        "context": {"inputs": invocation.mapped, "attempts": row.attempt, "note": row.note},
-        "recommendation": recommendation,
-        "sla": late["sla"], "took_ms": late["took_ms"],
-    })
+    let mut body = late_body(late, state, invocation);
+    body["context"] = json!({"inputs": invocation.mapped, "attempts": row.attempt, "note": row.note});
+    body["recommendation"] = recommendation.into();
+    body
 }

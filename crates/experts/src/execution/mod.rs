@@ -4,6 +4,7 @@
 //! Everything that must not be lost is in the store: an attempt is a run whose events are committed, and a process that takes over an
 //! entry derives again what follows from its end. Messages have fixed ids, so they are posted once.
 
+mod advice;
 mod attempt;
 mod cleanup;
 mod conclusion;

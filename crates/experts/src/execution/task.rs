@@ -107,34 +107,61 @@ impl Task<'_> {
             return;
         }
         text.push_str("\n## Execution log\n\nWhat earlier attempts did, as it was recorded:\n");
-        let _ = writeln!(text, "\n{}", fenced("the log of calls and their results", &self.results()));
+        let _ =
+            writeln!(text, "\n{}", fenced("the log of calls and their results", &results(self.history.log)));
         self.steps(text);
         text.push_str("\nDo not repeat steps that succeeded. A call that must not be made twice is answered with its recorded result.\n");
     }
 }
 
-impl Task<'_> {
-    /// The recorded calls, newest last. If there are too many, the oldest are left out.
-    fn results(&self) -> String {
-        let (mut lines, mut length) = (Vec::new(), 0);
-        for made in self.history.log.iter().rev() {
-            let (name, arguments) = (&made.call.name, shortened(&made.call.arguments, LONGEST_ARGUMENTS));
-            let result = shortened(&one_line(&made.text), LONGEST_RESULT);
-            let line = format!("- {name} {arguments}: {} {result}\n", outcome_word(made.outcome));
-            length += line.len();
-            if length > LONGEST_LOG {
-                break;
-            }
-            lines.push(line);
+/// The recorded calls, newest last. If there are too many, the oldest are left out.
+fn results(log: &[MadeCall]) -> String {
+    let (mut lines, mut length) = (Vec::new(), 0);
+    for made in log.iter().rev() {
+        let (name, arguments) = (&made.call.name, shortened(&made.call.arguments, LONGEST_ARGUMENTS));
+        let result = shortened(&one_line(&made.text), LONGEST_RESULT);
+        let line = format!("- {name} {arguments}: {} {result}\n", outcome_word(made.outcome));
+        length += line.len();
+        if length > LONGEST_LOG {
+            break;
         }
-        let left_out = self.history.log.len() - lines.len();
-        if left_out > 0 {
-            lines.push(format!("[{left_out} earlier calls are not shown]\n"));
-        }
-        lines.reverse();
-        lines.concat()
+        lines.push(line);
     }
+    let left_out = log.len() - lines.len();
+    if left_out > 0 {
+        lines.push(format!("[{left_out} earlier calls are not shown]\n"));
+    }
+    lines.reverse();
+    lines.concat()
+}
 
+/// The question to the agent of a process that has failed for good.
+pub(super) struct AdviceTask<'a> {
+    /// The process's name.
+    pub(super) name: &'a str,
+    pub(super) inputs: &'a Value,
+    /// Why the process failed.
+    pub(super) reason: &'a str,
+    /// The calls of all attempts.
+    pub(super) calls: &'a [MadeCall],
+}
+
+impl AdviceTask<'_> {
+    /// The message to the model.
+    pub(super) fn text(&self) -> String {
+        format!(
+            "The process `{}` has failed for good, and a person takes over. Recommend to that person, in at most three sentences, what to \
+             do next. You have no tools now: answer with the recommendation alone.\n\n## The failure\n\n{}\n\n## Inputs\n\n{}\n\n\
+             ## What was done\n\n{}\n",
+            one_line(self.name),
+            fenced("the reason", self.reason),
+            fenced_json("the process's inputs", self.inputs),
+            fenced("the log of calls and their results", &results(self.calls))
+        )
+    }
+}
+
+impl Task<'_> {
     /// The steps of the process. A step is done if each operation that it names has succeeded or was handed over: only committed events
     /// count, not what the model wrote.
     fn steps(&self, text: &mut String) {

@@ -70,6 +70,28 @@ pub fn invocation(manifest: &Manifest, digest: &str, trigger: &Trigger, event: E
     }
 }
 
+/// The facts about an event that a person who takes over needs first, and where payloads have them.
+const FACTS: [(&str, &[&str]); 4] = [
+    ("sender", &["sender_id", "messages[0].from", "sender", "from"]),
+    ("contact", &["contact_id", "contact"]),
+    ("deal", &["deal_id", "deal"]),
+    ("subject", &["messages[0].subject", "subject"]),
+];
+
+/// The facts about an invocation's event for a message to people: who sent it and whom it concerns, if the
+/// payload or the mapped inputs say so, and both of them whole.
+pub(crate) fn event_facts(invocation: &Invocation) -> Map<String, Value> {
+    let keys = Keys { payload: &invocation.payload, mapped: &invocation.mapped };
+    let fact = |(name, paths): &(&str, &[&str])| {
+        let found = paths.iter().find_map(|path| keys.text(path));
+        found.map(|text| ((*name).to_owned(), Value::String(text)))
+    };
+    let mut facts: Map<String, Value> = FACTS.iter().filter_map(fact).collect();
+    facts.insert("mapped_inputs".to_owned(), Value::Object(invocation.mapped.clone()));
+    facts.insert("payload".to_owned(), invocation.payload.clone());
+    facts
+}
+
 /// Where keys are looked up.
 struct Keys<'a> {
     payload: &'a Value,
@@ -151,6 +173,37 @@ mod tests {
 
     use super::*;
     use crate::trigger::tests::manifest;
+
+    #[test]
+    fn a_lane_can_be_keyed_by_the_clocks_time() {
+        let package = manifest(
+            "\n  - {name: daily, type: cron, expr: '0 8 * * *', process: scan, concurrency: serial_per_key, concurrency_key: scheduled_at}",
+        );
+        let payload = json!({"scheduled_at": "2026-11-20T08:00:00Z", "fired_at": "2026-11-20T08:00:01Z"});
+        let event = Event { id: "i".into(), payload, delivery: None, at: 0 };
+        let invocation = invocation(&package, "d", &package.triggers.items[0], event);
+        let expected =
+            InvocationLane::Key { path: "scheduled_at".into(), value: "2026-11-20T08:00:00Z".into() };
+        assert_eq!((invocation.lane, invocation.warnings.len()), (Some(expected), 0));
+    }
+
+    #[test]
+    fn a_person_learns_who_sent_it_and_whom_it_concerns() {
+        let facts = |payload: Value, mapped: Value| {
+            let Value::Object(mapped) = mapped else { panic!("{mapped}") };
+            let event = Event { id: "i".into(), payload, delivery: None, at: 0 };
+            let package = manifest(MAIL);
+            let invocation = invocation(&package, "d", &package.triggers.items[0], event);
+            event_facts(&Invocation { mapped, ..invocation })
+        };
+        let mail =
+            json!({"sender_id": "sarah@acme.example", "messages": [{"subject": "Offer", "from": "Sarah"}]});
+        let found = facts(mail.clone(), json!({"deal_id": 7}));
+        assert_eq!((&found["sender"], &found["deal"]), (&json!("sarah@acme.example"), &json!("7")));
+        assert_eq!((&found["subject"], &found["payload"]), (&json!("Offer"), &mail));
+        assert_eq!(found["mapped_inputs"], json!({"deal_id": 7}));
+        assert!(!facts(json!({"x": 1}), json!({})).contains_key("sender"));
+    }
 
     const MAIL: &str = "
   - name: new_email

@@ -8,6 +8,7 @@ mod lookup;
 mod schedule;
 mod secret;
 
+pub(super) use event::event_facts;
 pub use event::{Event, events_of, invocation, why_off};
 pub(crate) use fence::fenced_whole;
 pub use fence::{fenced, fenced_json};

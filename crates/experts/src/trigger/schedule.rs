@@ -62,6 +62,12 @@ impl Schedule {
         self.latest(from, watch.since.min(watch.now)).into_iter().collect()
     }
 
+    /// The first time that came due and is not among those that are fired for; `None` if nothing was missed
+    /// for good.
+    pub fn first_missed(&self, watch: Watch, fired: &[u64]) -> Option<u64> {
+        self.next_after(watch.mark).filter(|time| *time <= watch.now && !fired.contains(time))
+    }
+
     fn after(&self, after: u64, until: u64) -> impl Iterator<Item = u64> {
         let times = std::iter::successors(self.next_after(after), |last| self.next_after(*last));
         times.take_while(move |time| *time <= until)
@@ -180,6 +186,20 @@ mod tests {
         let schedule = schedule(expr, "UTC");
         let times = schedule.due(Watch { mark: at(mark), since: at(since), now: at(now) });
         times.into_iter().map(|time| schedule.written(time)).collect()
+    }
+
+    #[test]
+    fn what_is_not_made_up_for_is_known() {
+        let missed = |mark: &str, now: &str| {
+            let schedule = schedule("0 * * * *", "UTC");
+            let watch = Watch { mark: at(mark), since: at(now), now: at(now) };
+            let fired = schedule.due(watch);
+            (schedule.first_missed(watch, &fired).map(|time| schedule.written(time)), fired.len())
+        };
+        let first = Some("2026-11-20T09:00:00Z".to_owned());
+        assert_eq!(missed("2026-11-20T08:00:00Z", "2026-11-20T12:20:00Z"), (first, 1));
+        assert_eq!(missed("2026-11-20T08:00:00Z", "2026-11-20T09:20:00Z"), (None, 1));
+        assert_eq!(missed("2026-11-20T08:00:00Z", "2026-11-20T08:20:00Z"), (None, 0));
     }
 
     #[test]

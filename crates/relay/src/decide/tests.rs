@@ -194,7 +194,8 @@ fn every_fault_at_every_attempt() {
     insta::assert_snapshot!(table);
 }
 
-/// Plays bad luck: mistakes and failures that differ from one attempt to the next, each attempt as long as `attempt`.
+/// Plays bad luck: mistakes and failures that differ from one attempt to the next, each attempt as long as
+/// `attempt`.
 fn play_bad_luck(world: World, attempt: Duration) -> usize {
     let mistake = |fault| Finding::Mistake(fault, Shows::Nothing);
     let luck = [
@@ -228,7 +229,7 @@ fn what_a_turn_has_cost_buys_attempts() {
         (works, slow, 5),
         (World { steps: 3, ..works }, slow, 5),
         (World { steps: 10, ..works }, slow, 8),
-        // What can be corrected by nobody is not asked again.
+        // A mistake without a remedy is not asked again.
         (World { can_change: false, steps: 9, ..works }, fast, 1),
     ] {
         assert_eq!(play_bad_luck(world, attempt), asked, "{} steps, {attempt:?} each", world.steps);

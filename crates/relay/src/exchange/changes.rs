@@ -48,7 +48,8 @@ impl Exchange {
         (smaller.apply(&attempt.body).body != sent).then_some(Change::Smaller(smaller))
     }
 
-    /// Remembers the parameters that the last error names, if they can be left out, and says whether that changes the request.
+    /// Remembers the parameters that the last error names, if they can be left out, and says whether that
+    /// changes the request.
     pub(super) fn refused_parameters(&self) -> Change {
         let (Some(Current { attempt, .. }), Some(last)) = (&self.current, self.history.last()) else {
             return Change::Nothing;

@@ -17,6 +17,10 @@ use telemetry::TRACEPARENT;
 use translate::{Fault, Reply, Shows, read_overflow};
 use upstream::{Call, OutcomeReport, Tier, Upstream, UpstreamError, UpstreamResponse};
 use wire::turn::{Turn, Usage};
+use wire::{Completion, ErrorCode};
+
+/// A reply from this size on, in bytes, is read on a thread of its own: other requests wait on this one.
+const LARGE_REPLY: usize = 256 << 10;
 
 /// The upstream that is asked now, and the report that expects the outcome.
 type Chosen = (Arc<Upstream>, OutcomeReport);
@@ -178,25 +182,35 @@ impl Exchange {
         };
         let body = self.relay.json_body(whole, name).await?;
         self.request.record.content("upstream reply", &body);
-        Ok(self.interpret(completion::parse(&body, name, &request.facts.keep)?))
-    }
-
-    fn interpret(&self, read: wire::Completion) -> Read {
-        self.learn_usage(read.usage);
+        let completion = completion::parse(&body, name, &request.facts.keep)?;
+        self.learn_usage(completion.usage);
         if let (Some((_, fingerprint)), Some(current)) =
-            (read.tags.iter().find(|(key, _)| *key == "system_fingerprint"), &self.current)
+            (completion.tags.iter().find(|(key, _)| *key == "system_fingerprint"), &self.current)
         {
             current.attempt.upstream.learn_fingerprint(fingerprint);
         }
-        let limit = self.token_limit();
-        let reply = completion::read(read, &self.request, limit);
-        let usage = reply.usage;
-        let fault = Fault::of_reply(&reply).map(|fault| {
-            let shows = fault.shows(&turns(&reply), &self.request.rules.tools);
-            (fault, shows)
-        });
-        Read::Whole(Whole::Reply(Box::new(reply)), usage, fault)
+        let (request, limit) = (Arc::clone(&self.request), self.token_limit());
+        let interpret = move || interpret(completion, &request, limit);
+        if body.len() < LARGE_REPLY {
+            return Ok(interpret());
+        }
+        let interpreted = tokio::task::spawn_blocking(interpret).await;
+        interpreted.map_err(|error| {
+            let what = "sent a reply that respool failed to read";
+            UpstreamError::broken(name, 502, ErrorCode::UpstreamError, what, error.to_string())
+        })
     }
+}
+
+/// Reads a whole reply as turns, with what is wrong with it.
+fn interpret(completion: Completion, request: &ClientRequest, token_limit: Option<u64>) -> Read {
+    let reply = completion::read(completion, request, token_limit);
+    let usage = reply.usage;
+    let fault = Fault::of_reply(&reply).map(|fault| {
+        let shows = fault.shows(&turns(&reply), &request.rules.tools);
+        (fault, shows)
+    });
+    Read::Whole(Whole::Reply(Box::new(reply)), usage, fault)
 }
 
 impl Current {

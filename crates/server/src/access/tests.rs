@@ -80,6 +80,32 @@ fn pages_are_checked_where_respool_lends_its_key() {
     assert_eq!(refusal(&lends, "/v1/models", &[("host", "127.0.0.1:8003")]), None);
 }
 
+/// Keys for operators alone close no address of this machine, and no upstream gets such a key.
+#[test]
+fn an_operators_key_turns_no_client_away() {
+    let config = ServerConfig {
+        operator_keys: secrets(&["sk-root"]),
+        operator_keys_env: Some("V".into()),
+        ..ServerConfig::default()
+    };
+    let local = access(&config, false);
+    for header in [("authorization", "Bearer sk-root"), ("x-api-key", "sk-root")] {
+        let mut request = request("/v1/chat/completions", &[header]);
+        let visit = local.admit(&mut request, None).unwrap();
+        assert!(visit.is_some_and(|visit| visit.key.is_operator), "{header:?}");
+        assert!(!request.headers().contains_key(header.0), "{header:?} goes no further");
+    }
+    let mut own = request("/v1/chat/completions", &[("authorization", "Bearer sk-of-the-upstream")]);
+    assert!(local.admit(&mut own, None).unwrap().is_none());
+    assert_eq!(own.headers()["authorization"], "Bearer sk-of-the-upstream");
+    assert_eq!(refusal(&local, "/v1/models", &[]), None);
+    let wrong = [("authorization", "Bearer sk-wrong")];
+    assert_eq!(refusal(&local, "/v1/approvals", &wrong), Some((401, "invalid_api_key".into())));
+    let listen = "0.0.0.0:1".parse().unwrap();
+    let open = access(&ServerConfig { listen, ..config }, false);
+    assert_eq!(refusal(&open, "/v1/models", &[]), Some((401, "invalid_api_key".into())));
+}
+
 /// Issue 11, second round: an answer to `TRACE` would repeat the upstream's key.
 #[test]
 fn methods_that_are_not_of_the_api_are_refused() {

@@ -1,6 +1,8 @@
-//! Writes a reply in the client's own events; its head leaves, and a silent stream stays alive, as on the chat route.
+//! Writes a reply in the client's own events; its head leaves, and a silent stream stays alive, as on the
+//! chat route.
 //!
-//! The relay is always asked for a stream, so that a reply without tools leaves as it comes; without `stream` it is collected.
+//! The relay is always asked for a stream, so that a reply without tools leaves as it comes; without `stream`
+//! it is collected.
 
 use axum::response::Response;
 use bytes::Bytes;

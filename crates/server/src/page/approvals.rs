@@ -22,7 +22,7 @@ pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response
         Err(response) => return *response,
     };
     if !may_decide(&viewer) {
-        let main = html! { h1 { "Approvals" } (how_to_decide()) };
+        let main = html! { h1 { "Approvals" } (how_to_decide(app.access.has_operators())) };
         return page(StatusCode::OK, layout::layout(&viewer, "/ui/approvals", "Approvals", &main));
     }
     let approvals = app.agents.approvals(MOST).await.unwrap_or_default();
@@ -46,7 +46,14 @@ fn may_decide(viewer: &Viewer) -> bool {
     !viewer.name.is_empty()
 }
 
-fn how_to_decide() -> Markup {
+fn how_to_decide(has_operators: bool) -> Markup {
+    if has_operators {
+        return html! {
+            p class="notice" {
+                "To see the calls that wait for approval and the dead letters, and to decide about them, " a href="/ui/login" { "log in with an operator key" } "."
+            }
+        };
+    }
     html! {
         p class="notice" {
             "To see the calls that wait for approval and the dead letters, and to decide about them, you need an operator key. Name an environment variable that holds one in " code { "operator_keys_env" }
@@ -83,8 +90,9 @@ fn dead(viewer: &Viewer, letter: &EntryRow) -> Markup {
     }
 }
 
-fn refused() -> Response {
-    let main = html! { section class="narrow" { h1 { "Operator key needed" } (how_to_decide()) } };
+fn refused(has_operators: bool) -> Response {
+    let main =
+        html! { section class="narrow" { h1 { "Operator key needed" } (how_to_decide(has_operators)) } };
     page(StatusCode::FORBIDDEN, layout::document("Operator key needed", &html! {}, &main))
 }
 
@@ -94,7 +102,7 @@ pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, reque
         Err(response) => return *response,
     };
     if !may_decide(&viewer) {
-        return refused();
+        return refused(app.access.has_operators());
     }
     let all = app.agents.approvals(MOST).await.unwrap_or_default();
     let asked = all.into_iter().find(|(row, _)| row.id == id).map(|(_, asked)| asked);
@@ -127,7 +135,7 @@ pub(super) async fn letter(State(app): State<App>, Path(id): Path<String>, reque
         Err(response) => return *response,
     };
     if !may_decide(&viewer) {
-        return refused();
+        return refused(app.access.has_operators());
     }
     let Some(store) = app.agents.store() else { return redirect("/ui/approvals") };
     let done = match form.get("what") {

@@ -39,7 +39,10 @@ pub(super) async fn login(State(app): State<App>, request: Request) -> Response 
 pub(super) async fn logout(State(app): State<App>, request: Request) -> Response {
     let headers = request.headers().clone();
     match presser(&app, request).await {
-        Ok(_) => with_cookie(redirect("/ui/login"), "", &headers),
+        Ok(_) => {
+            app.access.end_session(&headers);
+            with_cookie(redirect("/ui/login"), "", &headers)
+        }
         Err(response) => *response,
     }
 }
@@ -59,7 +62,7 @@ fn markup(app: &App, why: &str) -> Markup {
         section class="narrow" {
             h1 { "Log in" }
             @if app.access.has_operators() {
-                p { "Clients need keys here. Log in with an operator key: one of " code { "operator_keys_env" } ", or one that is marked as an operator's in " code { "client_keys_file" } "." }
+                p { "Log in with an operator key: one of " code { "operator_keys_env" } ", or one that is marked as an operator's in " code { "client_keys_file" } "." }
                 @if !why.is_empty() { p class="problem" role="alert" { (why) } }
                 form method="post" action="/ui/login" {
                     label for="key" { "Operator key" }
@@ -67,7 +70,7 @@ fn markup(app: &App, why: &str) -> Markup {
                     button type="submit" { "Log in" }
                 }
             } @else {
-                p class="problem" { "Clients need keys here, but no operator key is configured. Name an environment variable that holds one in " code { "operator_keys_env" } " of respool.toml, then restart respool." }
+                p class="problem" { "No operator key is configured. Name an environment variable that holds one in " code { "operator_keys_env" } " of respool.toml, then restart respool." }
             }
         }
     };

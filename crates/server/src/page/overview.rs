@@ -10,7 +10,7 @@ use maud::{Markup, html};
 use super::live::LivePart;
 use super::session::Viewer;
 use super::{App, alerts, format, layout, live, now, page, remedy, viewer};
-use crate::usage::{Problem, Report};
+use ::usage::{Problem, Report};
 use store::UsageQuery;
 use wire::ErrorCode;
 

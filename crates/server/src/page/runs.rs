@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::session::Viewer;
 use super::{App, format, layout, page, presser, redirect, remedy, requests, viewer};
-use crate::agent::report;
+use ::agent::report;
 use store::{RunRow, Status, Whose};
 
 /// So many runs are listed.

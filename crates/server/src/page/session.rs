@@ -3,6 +3,9 @@
 //! The cookie holds no key: it names one by a keyed digest, so a key that is taken away ends its sessions. The signing key is made anew by
 //! each process, so a restart ends all sessions.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use http::{HeaderMap, header};
 use ring::hmac;
 
@@ -15,6 +18,8 @@ const LASTS: u64 = 12 * 3_600 * 1_000;
 #[derive(Debug)]
 pub(crate) struct Sessions {
     key: hmac::Key,
+    /// The signatures of sessions that were ended before their time, with the time.
+    ended: Mutex<HashMap<String, u64>>,
 }
 
 /// Who looks at the page.
@@ -46,7 +51,7 @@ impl Viewer {
 
 impl Default for Sessions {
     fn default() -> Self {
-        Self { key: hmac::Key::new(hmac::HMAC_SHA256, &rand::random::<[u8; 32]>()) }
+        Self { key: hmac::Key::new(hmac::HMAC_SHA256, &rand::random::<[u8; 32]>()), ended: Mutex::default() }
     }
 }
 
@@ -75,12 +80,31 @@ impl Sessions {
     ) -> Option<T> {
         let (named, signature) = cookie.rsplit_once('.')?;
         let expected = self.mark("session", named.as_bytes());
-        let is_signed = bool::from(subtle::ConstantTimeEq::ct_eq(expected.as_bytes(), signature.as_bytes()));
+        let is_ended = self.ended().contains_key(signature);
+        let is_signed =
+            !is_ended & bool::from(subtle::ConstantTimeEq::ct_eq(expected.as_bytes(), signature.as_bytes()));
         let (until, operator) = named.split_once('.')?;
         if !is_signed || until.parse::<u64>().ok()? <= now {
             return None;
         }
         operators.find(|(digest, _)| self.mark("operator", digest) == operator).map(|(_, found)| found)
+    }
+
+    /// Ends a session that holds: its cookie opens nothing any more.
+    pub(crate) fn end(&self, cookie: &str, now: u64) {
+        let parts = cookie.rsplit_once('.').and_then(|(named, signature)| {
+            let (until, _) = named.split_once('.')?;
+            Some((until.parse::<u64>().ok()?, signature))
+        });
+        let mut ended = self.ended();
+        ended.retain(|_, until| *until > now);
+        if let Some((until, signature)) = parts {
+            ended.insert(signature.to_owned(), until);
+        }
+    }
+
+    fn ended(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The viewer of a session; without a cookie, the one of a page that asks for no key.
@@ -120,6 +144,12 @@ mod tests {
         assert_eq!(read(&cookie.replacen('1', "9", 1), now, b"digest of alice"), None, "somebody changed it");
         let others = Sessions::default().begin(b"digest of alice", now);
         assert_eq!(read(&others, now, b"digest of alice"), None, "another process signed it");
+        let other = sessions.begin(b"digest of alice", now + 1);
+        sessions.end(&cookie, now);
+        assert_eq!(read(&cookie, now, b"digest of alice"), None, "its operator logged out");
+        assert_eq!(read(&other, now, b"digest of alice"), Some("alice"), "the session of another browser");
+        sessions.end(&other, now + 2 * LASTS);
+        assert_eq!(sessions.ended().len(), 1, "sessions whose time is over are forgotten");
         ["", ".", "a.b.c", "9999999999999999999999.x.y"]
             .iter()
             .for_each(|text| assert_eq!(read(text, now, b"x"), None));

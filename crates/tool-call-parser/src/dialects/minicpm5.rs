@@ -42,7 +42,8 @@ fn read(view: &View<'_>) -> Step {
     match tagged::read(view, name, view.mark + length + 1, tags, &[]) {
         Step::Read(Found::Calls { calls, firm }, end) => {
             let closed = view.text[..end].ends_with("</function>");
-            let fits = calls.iter().all(|call| matches!(settle(call, view.tools), Settled::Call(..)));
+            let fits =
+                calls.iter().all(|call| matches!(settle(call, view.tools, view.steps), Settled::Call(..)));
             if closed && fits { Step::Read(Found::Calls { calls, firm }, end) } else { Step::Not(end) }
         }
         step => step,

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
 use crate::calls::RawCall;
 use crate::event::Dropped;
-use crate::schema::{branches, properties, resolve, types};
+use crate::schema::{Document, branches, properties, resolve, types};
 use crate::unquoted;
 
 /// The token before every tag.
@@ -61,9 +61,9 @@ fn invocation(view: &View<'_>, name: &str, from: usize) -> Step {
         return if view.eof { named_json::truncated(view, name) } else { Step::More(Wait::Mark(from, END)) };
     };
     let end = from + length + END[0].len();
-    let schema = found.tool.schema();
-    let values = Values { root: schema };
-    match values.members(&view.text[from..from + length], Some(schema), 0) {
+    let document = Document { root: found.tool.schema(), steps: view.steps };
+    let values = Values { document };
+    match values.members(&view.text[from..from + length], Some(document.root), 0) {
         Some(fields) => named_json::call(view, RawCall::fields(name, fields.into_iter().collect()), end),
         None => view.broken_until(from, END, name, Dropped::Unreadable),
     }
@@ -71,12 +71,15 @@ fn invocation(view: &View<'_>, name: &str, from: usize) -> Step {
 
 /// Reads tags by the schema of what they hold.
 struct Values<'a> {
-    root: &'a Value,
+    document: Document<'a>,
 }
 
 impl Values<'_> {
     /// All tags in `body`; `None` when anything but space stands between them.
     fn members(&self, body: &str, rule: Option<&Value>, depth: usize) -> Option<Vec<(String, Value)>> {
+        if depth >= MAX_DEPTH {
+            return None;
+        }
         let mut members = Vec::new();
         let mut rest = body.trim_start();
         while !rest.is_empty() {
@@ -85,17 +88,18 @@ impl Values<'_> {
             let key = key.trim();
             let close = format!("{TOKEN}</{key}>");
             let end = matching(after, key, &close)?;
-            members.push((key.to_owned(), self.value(&after[..end], self.rule_of(rule, key), depth + 1)));
+            members.push((key.to_owned(), self.value(&after[..end], self.rule_of(rule, key, 0), depth + 1)));
             rest = after[end + close.len()..].trim_start();
         }
-        (depth < MAX_DEPTH).then_some(members)
+        Some(members)
     }
 
     /// The schema of one member, or of a list's items.
-    fn rule_of<'s>(&'s self, rule: Option<&'s Value>, key: &str) -> Option<&'s Value> {
-        let rule = resolve(rule?, self.root);
+    fn rule_of<'s>(&'s self, rule: Option<&'s Value>, key: &str, depth: usize) -> Option<&'s Value> {
+        let rule = resolve(rule?, self.document.root);
         let own = properties(rule).and_then(|declared| declared.get(key));
-        let of_branch = || branches(rule).find_map(|branch| self.rule_of(Some(branch), key));
+        let mut tried = branches(rule).take_while(|_| depth < 8 && self.document.steps.take(1));
+        let of_branch = || tried.find_map(|branch| self.rule_of(Some(branch), key, depth + 1));
         let item = || rule.get("items").filter(|_| key == "item");
         own.or_else(item).or_else(of_branch)
     }
@@ -110,14 +114,14 @@ impl Values<'_> {
                 Value::Array(members.into_iter().map(|(_, value)| value).collect())
             }
             Some(members) => Value::Object(members.into_iter().collect::<Map<String, Value>>()),
-            None => unquoted::value(text, Some(rule.unwrap_or(&Value::Null)), self.root),
+            None => unquoted::value(text, Some(rule.unwrap_or(&Value::Null)), self.document),
         }
     }
 
     fn may_hold_members(&self, rule: Option<&Value>, depth: usize) -> bool {
-        let Some(rule) = rule.map(|rule| resolve(rule, self.root)) else { return true };
+        let Some(rule) = rule.map(|rule| resolve(rule, self.document.root)) else { return true };
         let kinds = types(rule);
-        let mut branches = branches(rule).peekable();
+        let mut branches = branches(rule).take_while(|_| self.document.steps.take(1)).peekable();
         let untyped = kinds.is_empty() && branches.peek().is_none();
         untyped
             || kinds.contains(&"object")

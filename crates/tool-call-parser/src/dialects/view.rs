@@ -7,6 +7,7 @@ use crate::event::Dropped;
 use crate::ledger::Objects;
 use crate::quotation;
 use crate::scanner::{Lane, is_plainly_no_space};
+use crate::schema::Steps;
 use crate::tools::Tools;
 
 /// One way of writing calls.
@@ -100,6 +101,8 @@ pub(crate) struct View<'a> {
     pub(crate) cut: bool,
     /// What may be called.
     pub(crate) tools: &'a Tools,
+    /// For checks against their schemas.
+    pub(crate) steps: &'a Steps,
     /// At most [`crate::scanner::BEHIND`] bytes of text before the mark.
     pub(crate) before: &'a str,
     /// True when only spaces stand before the mark on its line.

@@ -172,6 +172,7 @@ impl Scanner {
             eof: self.eof && whole,
             cut: self.cut && whole,
             tools: io.tools,
+            steps: io.steps,
             before: if self.gone == 0 && from == 0 { &self.buffer[..open.at] } else { before },
             line_start: open.line_start,
             first: self.blank && spaced && self.held.is_empty(),

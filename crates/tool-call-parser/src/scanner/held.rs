@@ -52,7 +52,7 @@ impl Scanner {
         io: &mut Io<'_>,
     ) -> bool {
         let settled = |call: RawCall| {
-            let settled = match settle(&call, io.tools) {
+            let settled = match settle(&call, io.tools, io.steps) {
                 // The call's own end is there, so nothing cut it.
                 Settled::Refused(Dropped::Truncated) => Settled::Refused(Dropped::Unclosed),
                 settled => settled,

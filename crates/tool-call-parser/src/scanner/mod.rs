@@ -12,6 +12,7 @@ use self::attempt::Open;
 use self::held::Held;
 use super::ledger::Ledger;
 use super::openers::{OPENERS, Openers};
+use super::schema::Steps;
 use super::tools::Tools;
 use super::{Field, Options};
 
@@ -44,6 +45,7 @@ pub(crate) enum Lane {
 #[derive(Debug)]
 pub(crate) struct Io<'a> {
     pub(crate) tools: &'a Tools,
+    pub(crate) steps: &'a Steps,
     pub(crate) options: Options,
     pub(crate) ledger: &'a mut Ledger,
 }

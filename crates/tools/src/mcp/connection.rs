@@ -1,5 +1,5 @@
-//! Keeping one MCP server up: start, list its tools, list them again when they change, start again when it dies. A server behind a URL
-//! has no process whose end would be noticed, so it is pinged.
+//! Keeping one MCP server up: start, list its tools, list them again when they change, start again when it
+//! dies. A server behind a URL has no process whose end would be noticed, so it is pinged.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -111,8 +111,8 @@ impl rmcp::ClientHandler for Listener {
     }
 }
 
-/// Keeps a server up for as long as this runs. `doubt` signals that somebody could not reach it; the state is then sent again, changed or
-/// not.
+/// Keeps a server up for as long as this runs. `doubt` signals that somebody could not reach it; the state is
+/// then sent again, changed or not.
 pub(super) async fn supervise(
     name: String,
     config: McpConfig,

@@ -51,7 +51,8 @@ pub(super) fn read(
     }
 }
 
-/// Whether a message was not sent because no connection could be made: refused, no such host, no agreement on TLS.
+/// Whether a message was not sent because no connection could be made: refused, no such host, no agreement on
+/// TLS.
 fn is_failed_connect(error: &DynamicTransportError) -> bool {
     http_client_error(error.error.as_ref()).is_some_and(reqwest::Error::is_connect)
 }

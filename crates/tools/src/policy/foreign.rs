@@ -4,6 +4,7 @@
 //! fails towards asking. Text that is none of these and whose name does not say that it is mere text is *unclear*: a
 //! rule with patterns does not let it pass.
 
+use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -59,7 +60,8 @@ pub(crate) fn subject(
     workspace: Option<&Path>,
 ) -> Subject {
     let subject = Subject { names, is_known: true, ..Subject::default() };
-    let mut reading = Reading { subject, workspace, top: "" };
+    let mut reading = Reading { subject, workspace, declared: HashSet::new(), top: "" };
+    collect_names(schema, &mut reading.declared);
     let command = arguments.iter().find(|(key, value)| is_one_of(&COMMANDS, key) && value.is_string());
     let words = arguments.iter().find(|(key, _)| is_one_of(&ARGUMENTS, key));
     let command = command.filter(|_| words.is_some());
@@ -70,6 +72,10 @@ pub(crate) fn subject(
     let is_read =
         |key: &String| command.is_some() && [command, words].iter().flatten().any(|(known, _)| *known == key);
     for (key, value) in arguments.iter().filter(|(key, _)| !is_read(key)) {
+        if !is_word(key) && !reading.declared.contains(key.as_str()) {
+            reading.top = key;
+            reading.text("", key);
+        }
         let one_of = schema["properties"][key.as_str()]["enum"].as_array();
         if !one_of.is_some_and(|values| values.contains(value)) {
             reading.top = key;
@@ -82,6 +88,8 @@ pub(crate) fn subject(
 struct Reading<'a> {
     subject: Subject,
     workspace: Option<&'a Path>,
+    /// The names of properties that the tool's schema declares, at any depth.
+    declared: HashSet<&'a str>,
     /// The argument that is being read.
     top: &'a str,
 }
@@ -93,7 +101,7 @@ impl Reading<'_> {
             Value::Array(_) if is_one_of(&COMMANDS, key) => self.command(key, None, value),
             Value::Array(values) => values.iter().for_each(|value| self.value(key, value)),
             Value::Object(values) => values.iter().for_each(|(name, value)| {
-                self.name(key, name);
+                self.name(key, name, value);
                 self.value(name, value);
             }),
             // A switch that hands the command to a shell.
@@ -117,9 +125,10 @@ impl Reading<'_> {
         }
     }
 
-    /// The keys of an inner table can be places too.
-    fn name(&mut self, key: &str, name: &str) {
-        if is_url(name) || looks_like_a_path(name) || is_path(key) {
+    /// The keys of an inner table are texts like its values, unless the schema declares them or they only name such a text.
+    fn name(&mut self, key: &str, name: &str, value: &Value) {
+        let only_names = is_word(name) && (self.declared.contains(name) || holds_text(value));
+        if !only_names || is_path(key) {
             self.text(key, name);
         }
     }
@@ -128,20 +137,58 @@ impl Reading<'_> {
         if is_one_of(&COMMANDS, key) {
             self.subject.commands.push(text.to_owned());
         } else if let Some(path) = file_url(text) {
-            self.subject.paths.push(normal(&path, self.workspace));
+            self.path(&path);
         } else if is_url(text) {
             self.subject.hosts.push(host_of(text));
         } else if is_one_of(&HOSTS, key) {
             self.subject.hosts.push(host_of(&format!("http://{text}")));
         } else if is_path(key) || looks_like_a_path(text) {
-            self.subject.paths.push(normal(text, self.workspace));
+            self.path(text);
         } else if !is_one_of(&TEXTS, key) {
             self.unclear(text);
         }
     }
 
+    /// Some readers decode a path once more.
+    fn path(&mut self, path: &str) {
+        let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
+        self.subject.paths.push(normal(path, self.workspace));
+        if decoded != path {
+            self.subject.paths.push(normal(&decoded, self.workspace));
+        }
+    }
+
     fn unclear(&mut self, text: &str) {
         self.subject.unclear.push((self.top.to_owned(), text.to_owned()));
+    }
+}
+
+/// The names of the properties that a schema declares.
+fn collect_names<'a>(schema: &'a Value, names: &mut HashSet<&'a str>) {
+    match schema {
+        Value::Object(object) => object.iter().for_each(|(key, value)| {
+            if let Some(declared) = value.as_object().filter(|_| key == "properties") {
+                names.extend(declared.keys().map(String::as_str));
+            }
+            collect_names(value, names);
+        }),
+        Value::Array(values) => values.iter().for_each(|value| collect_names(value, names)),
+        _ => {}
+    }
+}
+
+/// True for a key that can be the name of something and nothing else.
+fn is_word(key: &str) -> bool {
+    !key.is_empty() && key.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '-')
+}
+
+/// True when there is text in a value that is judged itself.
+fn holds_text(value: &Value) -> bool {
+    match value {
+        Value::String(_) => true,
+        Value::Array(values) => values.iter().any(holds_text),
+        Value::Object(values) => !values.is_empty(),
+        _ => false,
     }
 }
 
@@ -172,7 +219,9 @@ fn is_url(text: &str) -> bool {
 fn looks_like_a_path(text: &str) -> bool {
     let is_line = !text.contains('\n');
     let rooted = ["/", "~", "./", "../"].iter().any(|start| text.starts_with(start)) || text == "..";
-    is_line && (rooted || (text.contains('/') && !text.contains(char::is_whitespace)))
+    let has_drive = text.starts_with("\\\\")
+        || matches!(text.as_bytes(), [drive, b':', b'\\', ..] if drive.is_ascii_alphabetic());
+    is_line && (rooted || has_drive || (text.contains('/') && !text.contains(char::is_whitespace)))
 }
 
 /// Without `.`, `..` and doubled slashes, as far as words go; relative when below `workspace`.
@@ -232,6 +281,11 @@ mod tests {
         check(json!({"uri": "file://other/etc/passwd"}), &[], &[], &[None]);
         check(json!({"url": " https://docs.example.org/"}), &[], &[], &[None]);
         check(json!({"url": "http://0x7f.1/"}), &[], &[], &[Some("127.0.0.1")]);
+        check(json!({"path": "src/%2e%2e/%2e%2e/x"}), &[], &["src/%2e%2e/%2e%2e/x", "../x"], &[]);
+        check(json!({"content": "C:\\x"}), &[], &["C:\\x"], &[]);
+        let key = json!({"path": "src/a", "/root/.ssh/authorized_keys": {"text": "ssh-ed25519 AAAA"}});
+        check(key, &[], &["/root/.ssh/authorized_keys", "src/a"], &[]);
+        check(json!({"file:///etc/passwd": "src/a"}), &[], &["/etc/passwd", "src/a"], &[]);
     }
 
     #[test]
@@ -251,6 +305,12 @@ mod tests {
         assert_eq!(unclear(json!({"command": "git", "args": ["status"]})), none);
         assert_eq!(unclear(json!({"command": "git", "args": ["a; rm b"]})), ["args=args"]);
         assert_eq!(unclear(json!({"command": "git", "args": "status"})), ["args=args"]);
+        assert_eq!(
+            unclear(json!({"command": "git status", "env": {"GIT_SSH_COMMAND=touch x": 1}})),
+            ["env=GIT_SSH_COMMAND=touch x"]
+        );
+        assert_eq!(unclear(json!({"env": {"GIT_TRACE": 1, "mode": 2}})), ["env=GIT_TRACE"]);
+        assert_eq!(unclear(json!({"rm -rf x": null})), ["rm -rf x=rm -rf x"]);
         assert_eq!(unclear(json!({"command": ["git", 1]})), ["command=command"]);
         assert_eq!(unclear(json!({"command": "git", "shell": true})), ["shell=true"]);
         assert_eq!(unclear(json!({"command": "git", "stdin": "x", "env": {"A": "b"}})), ["stdin=x", "env=b"]);

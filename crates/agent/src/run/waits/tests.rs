@@ -3,7 +3,7 @@
 use super::*;
 use crate::approval::Tier;
 use crate::budget::Tokens;
-use crate::event::{Event, EventKind};
+use crate::event::{Event, EventKind, ModelReply};
 use crate::run::tests::{calls, here, setup, text, tool};
 use crate::setup::{EndsRun, Executor, SettledCall, Setup};
 use crate::step::Step;
@@ -72,6 +72,20 @@ impl Sim {
         let results = call.messages.iter().filter(|message| message["role"] == "tool");
         results.map(|message| message["content"].as_str().unwrap().to_owned()).collect()
     }
+}
+
+#[test]
+fn a_request_has_a_reason_though_the_model_wrote_none() {
+    let reason = |content: &str, reasoning: &str| {
+        let mut sim = sim(|_| {});
+        let reply = ModelReply { content: content.into(), reasoning: reasoning.into(), ..calls(&[SEND]) };
+        sim.after(0, EventKind::ModelReplied(reply));
+        sim.requests().reason
+    };
+    assert_eq!(reason("I write.", "Hm."), "I write.");
+    assert_eq!(reason(" ", "She asked for it."), "The model wrote no reason; it thought: She asked for it.");
+    assert!(reason("", &"ä".repeat(9_000)).ends_with(&format!(": …{}", "ä".repeat(500))));
+    assert_eq!(reason("", ""), "The model gave no reason.");
 }
 
 fn outcome(text: &str) -> Outcome {
