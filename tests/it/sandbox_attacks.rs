@@ -401,8 +401,12 @@ fn a_repository_of_a_command_becomes_no_submodule() {
         "{FSMONITOR}git init -q dep; git -C dep -c user.name=x -c user.email=x@y commit -q --allow-empty -m x; printf \"$fsm\" >> dep/.git/config"
     );
     let outputs = site.run(&[], &[&make, "git add dep", "git -c a.b=c add dep", "git ls-files"]);
-    assert!(outputs[1].contains("holds a repository that was not there"), "{outputs:#?}");
+    assert!(outputs[1].contains("holds a repository of its own"), "{outputs:#?}");
     assert_eq!(outputs[3], "a\n", "{outputs:#?}");
+    // The next respool finds the repository there.
+    let outputs = site.run(&[], &["git add -A", "git ls-files"]);
+    assert!(outputs[0].contains("holds a repository of its own"), "{outputs:#?}");
+    assert_eq!(outputs[1], "a\n", "{outputs:#?}");
     site.assert_status_is_safe(&outputs);
 }
 
