@@ -401,8 +401,12 @@ fn a_repository_of_a_command_becomes_no_submodule() {
         "{FSMONITOR}git init -q dep; git -C dep -c user.name=x -c user.email=x@y commit -q --allow-empty -m x; printf \"$fsm\" >> dep/.git/config"
     );
     let outputs = site.run(&[], &[&make, "git add dep", "git -c a.b=c add dep", "git ls-files"]);
-    assert!(outputs[1].contains("holds a repository that was not there"), "{outputs:#?}");
+    assert!(outputs[1].contains("holds a repository of its own"), "{outputs:#?}");
     assert_eq!(outputs[3], "a\n", "{outputs:#?}");
+    // The next respool finds the repository there.
+    let outputs = site.run(&[], &["git add -A", "git ls-files"]);
+    assert!(outputs[0].contains("holds a repository of its own"), "{outputs:#?}");
+    assert_eq!(outputs[1], "a\n", "{outputs:#?}");
     site.assert_status_is_safe(&outputs);
 }
 
@@ -555,8 +559,9 @@ fn the_work_of_a_day_with_git_goes_on() {
     for is_linked in [false, true] {
         let site = Site::with_repository();
         if is_linked {
-            site.person("git branch topic && git worktree add -q ../tree topic && cd .. && mv work main && git -C main worktree repair -q ../tree; \
-                git -C main worktree move ../tree ../work");
+            site.person(
+                "git branch topic && cd .. && mv work main && git -C main worktree add -q ../work topic",
+            );
         }
         let commands = [
             "echo b > b && git add b && git commit -qm 'two things' && git log --format=%s -1",

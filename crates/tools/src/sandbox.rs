@@ -189,10 +189,13 @@ impl Sandbox {
     /// When git would follow a repository that a command made, or a file cannot be written.
     pub(super) fn end_git(&self, work: GitWork) -> io::Result<Option<String>> {
         if work.has_new_index() {
-            let submodules = self.submodules(&work.repository, Some(&work));
-            if let Some(new) = submodules.iter().find(|path| self.protected().has_new_repository(path)) {
+            let repository = &work.repository;
+            let known = self.submodules(repository, None);
+            let is_foreign = |path: &&PathBuf| self.protected().has_foreign_repository(path, repository);
+            let submodules = self.submodules(repository, Some(&work));
+            if let Some(new) = submodules.iter().filter(|path| !known.contains(path)).find(is_foreign) {
                 return Err(io::Error::other(format!(
-                    "{} holds a repository that was not there when respool started; as a submodule, git would obey its \
+                    "{} holds a repository of its own, perhaps one that a command made. As a submodule, git would obey its \
                      configuration, so nothing was taken over. Remove its .git, or run git in a terminal of your own",
                     new.display()
                 )));

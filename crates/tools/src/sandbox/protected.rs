@@ -152,10 +152,11 @@ impl Protected {
         self.repositories.iter().find(|repository| repository.top == top)
     }
 
-    /// True for a directory with a repository that was not there before the first command.
-    pub(super) fn has_new_repository(&self, directory: &Path) -> bool {
-        let git = directory.join(".git");
-        git.symlink_metadata().is_ok() && !self.places.iter().any(|place| git.starts_with(place))
+    /// True for a directory that holds a repository, unless that is one which this repository keeps for its submodules.
+    pub(super) fn has_foreign_repository(&self, directory: &Path, repository: &Repository) -> bool {
+        let modules = repository.common.join("modules");
+        let is_own = |known: &Repository| known.top == directory && known.own.starts_with(&modules);
+        directory.join(".git").symlink_metadata().is_ok() && !self.repositories.iter().any(is_own)
     }
 }
 
