@@ -303,8 +303,7 @@ mod tests {
         write(dir.path(), "o.md", "Go.\n");
         skill(&dir.path().join("skills/pdf-forms"));
         let package = load(dir.path()).unwrap().package.unwrap();
-        let files =
-            crate::workspace::Workspace::new(&dir.path().join("root"), package.into(), "s", &[]);
+        let files = crate::workspace::Workspace::new(&dir.path().join("root"), package.into(), "s", &[]);
         let text = files.read("functions/pdf-forms.md").unwrap();
         assert!(text.contains("- `references/fields.md`: `skills/pdf-forms/references/fields.md`"), "{text}");
         assert!(text.ends_with("Run scripts/fill.py.\n"), "{text}");

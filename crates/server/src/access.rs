@@ -216,13 +216,13 @@ impl Access {
             if terms.lends_key && path != HEALTH {
                 terms.pages.refuse_foreign(request.headers())?;
             }
-            let operator = self.operator_of(request.headers(), path, peer)?;
+            let operator = self.operator_of(request, peer)?;
             if let Some(operator) = operator {
                 // Whatever key a client brings goes upstream here, and this one must not.
                 KEY_HEADERS.iter().for_each(|name| drop(request.headers_mut().remove(*name)));
                 let visit = Visit::of(operator);
                 request.extensions_mut().insert(Arc::clone(&visit));
-                self.check_path(request.uri().path(), Some(visit.key.as_ref()))?;
+                self.check_path(request.method(), request.uri().path(), Some(visit.key.as_ref()))?;
                 return Ok(Some(visit));
             }
             None
@@ -257,14 +257,16 @@ impl Access {
     ///
     /// # Errors
     /// When a route for operators gets a wrong key.
-    fn operator_of(
+    fn operator_of<B>(
         &self,
-        headers: &HeaderMap,
-        path: &str,
+        request: &Request<B>,
         peer: Option<IpAddr>,
     ) -> Result<Option<Arc<ClientKey>>, ApiError> {
+        let (headers, path, config) = (request.headers(), request.uri().path(), &self.terms().config);
         let Some(sent) = carried(headers).filter(|_| self.has_operators()) else { return Ok(None) };
-        if OPERATORS.iter().any(|route| path.starts_with(route)) || is_administrative(path) {
+        let is_administrative =
+            || config.allow_admin_routes && !is_for_everybody(config, request.method(), path);
+        if OPERATORS.iter().any(|route| path.starts_with(route)) || is_administrative() {
             return self.key_of(headers, peer).map(Some);
         }
         Ok(self.ring().find(sent).cloned())

@@ -186,9 +186,11 @@ impl Engine {
         let tool = self.tools.resolve(&raw.name).filter(|_| xml_arguments::begins_with_tag(text));
         let settled = match tool.map(|found| xml_arguments::read_call(found.tool, text)) {
             None => settle(&raw, &self.tools, &self.steps),
-            Some(Some(call)) => {
-                settle(&RawCall { id: raw.id.clone(), name: raw.name.clone(), ..call }, &self.tools, &self.steps)
-            }
+            Some(Some(call)) => settle(
+                &RawCall { id: raw.id.clone(), name: raw.name.clone(), ..call },
+                &self.tools,
+                &self.steps,
+            ),
             Some(None) => Settled::Refused(Dropped::Unreadable),
         };
         (raw, settled)

@@ -299,7 +299,8 @@ impl Check<'_> {
         let open = keyword(schema, "patternProperties").is_some();
         for (name, value) in object {
             let path = &Path::Member(path, name);
-            match (declared.and_then(|declared| declared.get(name)), keyword(schema, "additionalProperties")) {
+            match (declared.and_then(|declared| declared.get(name)), keyword(schema, "additionalProperties"))
+            {
                 (Some(rule), _) => self.value(value, rule, path, depth + 1),
                 (None, Some(Value::Bool(false))) if !open => self.add(path, "unknown property"),
                 (None, Some(rule @ Value::Object(_))) if !open => self.value(value, rule, path, depth + 1),

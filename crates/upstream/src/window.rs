@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::client::{Call, Upstream, question_headers};
-use tool_call_parser::Prior;
+use tool_call_parser::PreferredDialects;
 use wire::{Object, array};
 
 /// How long an answer holds: a server may be started again with another window.

@@ -6,8 +6,8 @@ use serde_json::Value;
 use super::Worker;
 use super::attempt::Attempt;
 use super::task::AdviceTask;
-use agent::{AgentRequest, MadeCall, Outcome, RunOptions, WatchEvent, WorkEnd};
 use crate::tools::FAIL;
+use agent::{AgentRequest, MadeCall, Outcome, RunOptions, WatchEvent, WorkEnd};
 use wire::ErrorCode;
 
 /// The most characters of a recommendation.

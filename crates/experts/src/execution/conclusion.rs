@@ -12,12 +12,12 @@ use super::lateness::{LATE, late_body, late_kind};
 use super::scratchpad::Scratchpads;
 use super::verdict::{self, Next, Verdict};
 use super::{Worker, now};
-use ::agent::{ApprovalRequest, CallOutcome, MadeCall, Outcome};
 use crate::delivery::{Message, MessageKind};
 use crate::experts::Experts;
 use crate::invocation::{Invocation, Origin};
 use crate::trigger::event_facts;
 use crate::workspace::Workspace;
+use ::agent::{ApprovalRequest, CallOutcome, MadeCall, Outcome};
 use ::store::{Claimed, EntryEnd, Queue as _, StoreError};
 
 /// What lists say of an attempt that may quote private knowledge. The escalation has the whole reason; it is kept even if nobody gets it.

@@ -1,17 +1,7 @@
 //! The dialects: every way in which a model writes a call into text, one file each.
 //!
-//! A dialect is one file with one [`Dialect`] value: what opens it, how it reads on from there, and what its page in
-//! `docs/dialects.md` says. [`TABLE`] is the only list; the scanner, the docs and the round-trip tests all work from it.
-
-use std::sync::LazyLock;
-
-use super::calls::RawCall;
-use super::ledger::Objects;
-use super::repairs;
-use super::scanner::{Lane, is_plainly_no_space};
-use super::schema::Steps;
-use super::tools::Tools;
-use crate::event::Dropped;
+//! `view` holds the types that a dialect is made of, `registry` the table of all dialects, `reference` the page in
+//! `docs/dialects.md`.
 
 mod argument_pairs;
 mod arrow;
