@@ -141,10 +141,10 @@ impl JsonForm {
     }
 
     fn with_quoted_keys(&self, text: &str) -> String {
+        static KEY: LazyLock<Regex> = LazyLock::new(|| pattern(r"([{,]\s*)(\w+)\s*:"));
         if !self.has_bare_keys {
             return text.to_owned();
         }
-        static KEY: LazyLock<Regex> = LazyLock::new(|| pattern(r"([{,]\s*)(\w+)\s*:"));
         KEY.replace_all(text, r#"$1"$2":"#).into_owned()
     }
 }
