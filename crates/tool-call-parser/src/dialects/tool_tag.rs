@@ -45,10 +45,9 @@ fn read(view: &View<'_>) -> Step {
                 view.wait_or_reject(Wait::Any)
             }
         }
-        Some(_) => Step::Not(from),
         None if element.is_empty() || element.starts_with('<') && element.len() <= 128 => {
             view.wait_or_reject(Wait::Any)
         }
-        None => Step::Not(from),
+        _ => Step::Not(from),
     }
 }
