@@ -50,6 +50,28 @@ impl ReasoningTail {
     }
 }
 
+/// Marks that may stand behind the last call.
+const END_MARKS: [&str; 9] = [
+    "<|close|>call<|sep|>",
+    "<|close|>tools<|sep|>",
+    "<|close|>think<|sep|>",
+    "<|close|>message<|sep|>",
+    "<|tool_call_end|>",
+    "<|tool_calls_section_end|>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁calls▁end｜>",
+    "<|im_end|>",
+];
+
+/// Whether the text behind a call holds nothing but marks.
+pub(crate) fn is_call_end(text: &str) -> bool {
+    let mut rest = text.trim();
+    while let Some(next) = END_MARKS.iter().find_map(|mark| rest.strip_prefix(mark)) {
+        rest = next.trim_start();
+    }
+    rest.is_empty()
+}
+
 /// Takes a mark that opens a group of calls from the end of a text.
 pub(crate) fn without_call_mark(text: &str) -> &str {
     let end = text.trim_end();

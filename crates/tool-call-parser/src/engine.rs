@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::calls::{Args, RawCall};
 use super::dialects::{fuzzy, glm, xml_arguments};
-use super::echo::{Echo, ReasoningTail, without_call_mark};
+use super::echo::{Echo, ReasoningTail, is_call_end, without_call_mark};
 use super::ledger::Ledger;
 use super::repairs::Repair;
 use super::scanner::{Io, Scanner};
@@ -260,9 +260,10 @@ impl Engine {
             let mut scanner = Scanner::new(true);
             scanner.push(&reasoning, &mut io);
             scanner.finish(end.cut, &mut io);
-            let calls = scanner.calls_from().map_or(0, |from| reasoning.len() - from);
-            if calls > 0 {
-                tail.truncate(tail.len().saturating_sub(calls));
+            let calls = scanner.last_calls().filter(|calls| is_call_end(&reasoning[calls.end..]));
+            if let Some(calls) = calls {
+                let length = reasoning.len() - calls.start;
+                tail.truncate(tail.len().saturating_sub(length));
                 tail.truncate(without_call_mark(&tail).len());
             }
         }

@@ -264,11 +264,12 @@ fn a_call_at_the_end_of_reasoning_leaves_it() {
     let kimi = "Hm. <|tool_calls_section_begin|><|tool_call_begin|>functions.read:0<|tool_call_argument_begin|>{\"path\":\"a\"}<|tool_call_end|><|tool_calls_section_end|>";
     let turn = run_with(Options::default(), End::default(), Field::Reasoning, kimi);
     assert_eq!((calls(&turn).as_str(), turn.reasoning.trim()), (READ, "Hm."));
-    // Not at the end, or without a call: all of it stays reasoning.
-    for reasoning in
-        [format!("{call} would read it."), "The mark <|open|>tools<|sep|> begins calls, <|op".to_owned()]
-    {
-        let turn = run_with(Options::default(), End::default(), Field::Reasoning, &reasoning);
-        assert_eq!((calls(&turn).as_str(), turn.reasoning.as_str()), ("", reasoning.as_str()));
+    let turn =
+        run_with(Options::default(), End::default(), Field::Reasoning, &format!("{call} would read it."));
+    assert_eq!(turn.reasoning, format!("{call} would read it."));
+    // Without a call all of it stays reasoning.
+    for reasoning in ["Say <|tool_call_begin|> first.", "The mark <|open|>tools<|sep|> begins calls, <|op"] {
+        let turn = run_with(Options::default(), End::default(), Field::Reasoning, reasoning);
+        assert_eq!((calls(&turn).as_str(), turn.reasoning.as_str()), ("", reasoning));
     }
 }

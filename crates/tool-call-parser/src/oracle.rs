@@ -198,7 +198,7 @@ impl Input {
     }
 }
 
-static SHARED: LazyLock<Arc<Tools>> = LazyLock::new(|| Arc::new(Tools::from_json(TOOLS).unwrap()));
+static SHARED: LazyLock<Arc<Tools>> = LazyLock::new(|| Arc::new(Tools::from_json(TOOLS).unwrap_or_default()));
 
 /// The example and the marks of every dialect, and as many of the fragments as one byte can name in addition.
 static PIECES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {

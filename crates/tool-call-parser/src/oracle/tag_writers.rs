@@ -5,7 +5,10 @@ use serde_json::{Map, Value};
 use super::writers::{Calls, Writer, bare, each, flat, gemma, joined, json, object, typed, untyped};
 
 pub(crate) fn all() -> Vec<Writer> {
-    [tags(), suffixed_tags(), tokens(), messages(), token_pairs()].into_iter().flatten().collect()
+    [tags(), suffixed_tags(), tokens(), messages(), token_pairs(), elements(), named_calls()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn tags() -> Vec<Writer> {
@@ -194,38 +197,6 @@ fn token_pairs() -> Vec<Writer> {
         typed("cwm", |calls| {
             each(calls, |name, arguments| format!("<tool: function>\n{name} {}\n</tool>\n", json(arguments)))
         }),
-        typed("invoke", |calls| {
-            each(calls, |name, arguments| {
-                format!("<tool_call name=\"{name}\">{}</tool_call>\n", json(arguments))
-            })
-        }),
-        typed("mcp_tag", |calls| {
-            each(calls, |name, arguments| {
-                format!(
-                    "<use_mcp_tool>\n<server_name>s</server_name>\n<tool_name>{name}</tool_name>\n<arguments>\n{}\n</arguments>\n</use_mcp_tool>\n",
-                    json(arguments)
-                )
-            })
-        }),
-        typed("functionary", |calls| {
-            each(calls, |name, arguments| format!(">>>{name}\n{}", json(arguments)))
-        }),
-        typed("arrow", |calls| {
-            each(calls, |name, arguments| {
-                let options = arguments.iter().map(|(key, value)| format!("  --{key} {value}\n"));
-                format!(
-                    "[TOOL_CALL]\n{{tool => \"{name}\", args => {{\n{}}}}}\n[/TOOL_CALL]\n",
-                    options.collect::<String>()
-                )
-            })
-        }),
-        typed("tool_url", |calls| {
-            joined(calls, "\n", |name, arguments| format!("nc://{name} {}", json(arguments)))
-        }),
-        typed("headed", |calls| {
-            let calls = joined(calls, "\n", |name, arguments| object(name, arguments, "arguments"));
-            format!("**Tool Call:**\n```json\n{calls}\n```")
-        }),
         typed("named_tag", |calls| {
             each(calls, |name, arguments| format!("<tool_call>{name}>{}</tool_call>\n", json(arguments)))
         }),
@@ -286,6 +257,70 @@ fn tokens() -> Vec<Writer> {
     ]
 }
 
+fn elements() -> Vec<Writer> {
+    vec![
+        untyped("namespaced", |calls| {
+            format!("<ns:function_calls>\n{}</ns:function_calls>", invocations(calls, "ns:"))
+        }),
+        untyped("namespaced", |calls| invocations(calls, "claude.v2:")),
+        untyped("tool_tag", |calls| {
+            each(calls, |name, arguments| {
+                let members =
+                    arguments.iter().map(|(key, value)| format!("<{key}>\n{}\n</{key}>\n", bare(value)));
+                format!("<{name}>\n{}</{name}>\n", members.collect::<String>())
+            })
+        }),
+        untyped("beam", |calls| {
+            each(calls, |name, arguments| {
+                let parameters = arguments.iter().map(|(key, value)| {
+                    format!("<rfl:parameter name=\"{key}\">\n{}\n</rfl:parameter>", bare(value))
+                });
+                format!(
+                    "<|start|>assistant to={name}<|channel|>analysis <|constrain|>xml<|message|>{}<|end|>",
+                    parameters.collect::<String>()
+                )
+            })
+        }),
+    ]
+}
+
+fn named_calls() -> Vec<Writer> {
+    vec![
+        typed("invoke", |calls| {
+            each(calls, |name, arguments| {
+                format!("<tool_call name=\"{name}\">{}</tool_call>\n", json(arguments))
+            })
+        }),
+        typed("mcp_tag", |calls| {
+            each(calls, |name, arguments| {
+                format!(
+                    "<use_mcp_tool>\n<server_name>s</server_name>\n<tool_name>{name}</tool_name>\n<arguments>\n{}\n</arguments>\n</use_mcp_tool>\n",
+                    json(arguments)
+                )
+            })
+        }),
+        typed("functionary", |calls| {
+            each(calls, |name, arguments| format!(">>>{name}\n{}", json(arguments)))
+        }),
+        typed("arrow", |calls| {
+            each(calls, |name, arguments| {
+                let options = arguments.iter().map(|(key, value)| format!("  --{key} {value}\n"));
+                format!(
+                    "[TOOL_CALL]\n{{tool => \"{name}\", args => {{\n{}}}}}\n[/TOOL_CALL]\n",
+                    options.collect::<String>()
+                )
+            })
+        }),
+        typed("tool_url", |calls| {
+            joined(calls, "\n", |name, arguments| format!("nc://{name} {}", json(arguments)))
+        }),
+        typed("headed", |calls| {
+            let calls = joined(calls, "\n", |name, arguments| object(name, arguments, "arguments"));
+            format!("**Tool Call:**\n```json\n{calls}\n```")
+        }),
+    ]
+}
+
 const M3: &str = "]<]minimax[>[";
 
 #[expect(clippy::too_many_lines, reason = "a table of writers")]
@@ -318,28 +353,6 @@ fn messages() -> Vec<Writer> {
                 format!("to=functions.{name}<|channel|>commentary json<|message|>{}<|call|>", json(arguments))
             });
             bodies.collect::<Vec<_>>().join("<|start|>assistant ")
-        }),
-        untyped("namespaced", |calls| {
-            format!("<ns:function_calls>\n{}</ns:function_calls>", invocations(calls, "ns:"))
-        }),
-        untyped("namespaced", |calls| invocations(calls, "claude.v2:")),
-        untyped("tool_tag", |calls| {
-            each(calls, |name, arguments| {
-                let members =
-                    arguments.iter().map(|(key, value)| format!("<{key}>\n{}\n</{key}>\n", bare(value)));
-                format!("<{name}>\n{}</{name}>\n", members.collect::<String>())
-            })
-        }),
-        untyped("beam", |calls| {
-            each(calls, |name, arguments| {
-                let parameters = arguments.iter().map(|(key, value)| {
-                    format!("<rfl:parameter name=\"{key}\">\n{}\n</rfl:parameter>", bare(value))
-                });
-                format!(
-                    "<|start|>assistant to={name}<|channel|>analysis <|constrain|>xml<|message|>{}<|end|>",
-                    parameters.collect::<String>()
-                )
-            })
         }),
         untyped("harmony", |calls| {
             each(calls, |name, arguments| {

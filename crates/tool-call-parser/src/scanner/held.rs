@@ -122,11 +122,12 @@ impl Scanner {
         if !real && !self.reasoning {
             return self.take_frames(io);
         }
-        if self.holds_calls() {
-            self.calls_from = Some(self.gone + start);
-        }
+        let holds_calls = self.holds_calls();
         let held = std::mem::take(&mut self.held);
         let end = held.last().map_or(start, |last| last.source.1);
+        if holds_calls {
+            self.last_calls = Some(self.gone + start..self.gone + end);
+        }
         self.take_aside((start, end), io);
         for held in held {
             match held.holds {

@@ -8,6 +8,8 @@ mod attempt;
 mod held;
 mod lanes;
 
+use std::ops::Range;
+
 use self::attempt::Open;
 use self::held::Held;
 pub(crate) use self::lanes::partial_suffix;
@@ -80,8 +82,8 @@ pub(crate) struct Scanner {
     reasoning: bool,
     /// Where the last mark stood that was found by a byte inside it.
     tried_late: Option<usize>,
-    /// Where the calls begin that were found at the end of the text.
-    calls_from: Option<usize>,
+    /// The place of the calls that were held last and left, in bytes from the beginning of the text.
+    last_calls: Option<Range<usize>>,
     last_note: Option<&'static str>,
     noted_framing: bool,
 }
@@ -115,7 +117,7 @@ impl Scanner {
             cut: false,
             reasoning,
             tried_late: None,
-            calls_from: None,
+            last_calls: None,
             last_note: None,
             noted_framing: false,
         }
@@ -141,9 +143,9 @@ impl Scanner {
         self.release_up_to(self.buffer.len(), true, io);
     }
 
-    /// Where the calls begin that end the text, in bytes from its beginning.
-    pub(crate) fn calls_from(&self) -> Option<usize> {
-        self.calls_from
+    /// Returns the place of the calls that were held last and left, in bytes from the beginning of the text.
+    pub(crate) fn last_calls(&self) -> Option<Range<usize>> {
+        self.last_calls.clone()
     }
 
     fn run(&mut self, io: &mut Io<'_>) {
