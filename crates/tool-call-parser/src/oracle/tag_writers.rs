@@ -164,7 +164,6 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-#[expect(clippy::too_many_lines, reason = "a table of writers")]
 fn token_pairs() -> Vec<Writer> {
     vec![
         untyped("solar", |calls| {
@@ -323,7 +322,6 @@ fn named_calls() -> Vec<Writer> {
 
 const M3: &str = "]<]minimax[>[";
 
-#[expect(clippy::too_many_lines, reason = "a table of writers")]
 fn messages() -> Vec<Writer> {
     vec![
         typed("minicpm5", |calls| {
