@@ -222,10 +222,10 @@ impl Access {
         };
         // The hot route is none of these.
         if !CHAT.contains(&path) {
+            leads_nowhere_else(path)?;
             if !is_for_everybody(&terms.config, request.method(), path) {
                 terms.check_administrative(path, key.as_deref(), self.ring().has_operators())?;
             }
-            leads_nowhere_else(path)?;
         }
         let Some(key) = key else { return Ok(None) };
         request.headers_mut().insert(header::AUTHORIZATION, key.identity.clone());
