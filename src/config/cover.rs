@@ -62,7 +62,7 @@ pub(super) fn url(text: &str) -> String {
     let _ = (url.set_username(""), url.set_password(None));
     let user = if covered { "***@" } else { "" };
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
-    let path = if parts.len() == 1 && parts[0].is_empty() && !text.ends_with('/') {
+    let path = if parts.iter().all(String::is_empty) && !text.ends_with('/') {
         String::new()
     } else {
         format!("/{}", parts.join("/"))

@@ -245,11 +245,12 @@ impl Access {
         if CHAT.contains(&path) {
             return Ok(());
         }
+        leads_nowhere_else(path)?;
         let terms = self.terms();
         if !is_for_everybody(&terms.config, method, path) {
             terms.check_administrative(path, key, self.ring().has_operators())?;
         }
-        leads_nowhere_else(path)
+        Ok(())
     }
 
     /// The operator's key that a request carries, where clients need none. Any other key is the client's own,
