@@ -107,7 +107,7 @@ impl ResponseTemplate {
         if let Some(inner) = source.get_mut("response_template") {
             source = inner.take();
         }
-        if source.get("version").is_some_and(|version| *version != Value::from(1)) {
+        if source.get("version").is_some_and(|version| version.as_u64() != Some(1)) {
             return Err(shape("only version 1 is known"));
         }
         let fields = source.get("fields").and_then(Value::as_object).filter(|fields| !fields.is_empty());

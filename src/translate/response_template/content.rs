@@ -10,6 +10,9 @@ use super::compile;
 use crate::pattern::pattern;
 use tool_call_parser::mended_object;
 
+/// A key without quotes.
+static BARE_KEY: LazyLock<Regex> = LazyLock::new(|| pattern(r"([{,]\s*)(\w+)\s*:"));
+
 /// One parser with its settings.
 #[derive(Clone, Debug)]
 pub(super) enum ContentParser {
@@ -144,8 +147,7 @@ impl JsonForm {
         if !self.has_bare_keys {
             return text.to_owned();
         }
-        static KEY: LazyLock<Regex> = LazyLock::new(|| pattern(r"([{,]\s*)(\w+)\s*:"));
-        KEY.replace_all(text, r#"$1"$2":"#).into_owned()
+        BARE_KEY.replace_all(text, r#"$1"$2":"#).into_owned()
     }
 }
 
