@@ -1,7 +1,7 @@
 //! The tool-call engine's speed: text without marks, text dense with near-marks, and replies full of calls.
 //!
-//! `cargo bench -p tool-call-parser`. Targets (issue 3): 500 MB/s, 100 MB/s, and a time per byte for 10 MB that is within 1.5
-//! times that for 100 KB.
+//! `cargo bench -p tool-call-parser`. Targets (issue 3): 500 MB/s, 100 MB/s, and a time per byte for 10 MB
+//! that is within 1.5 times that for 100 KB.
 
 use std::hint::black_box;
 use std::sync::Arc;

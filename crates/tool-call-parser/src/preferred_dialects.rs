@@ -1,7 +1,7 @@
 //! Which dialects a model is likely to write, by its name or by what the owner says: they are asked first.
 //!
-//! A preference is an order and never a wall: fine-tunes mix forms, and a name that tells nothing changes nothing. Used by the
-//! scanner; the relay makes one per request.
+//! A preference is an order and never a wall: fine-tunes mix forms, and a name that tells nothing changes
+//! nothing. Used by the scanner; the relay makes one per request.
 
 use super::dialects::{TABLE, is_own};
 use super::openers::Opener;
@@ -14,8 +14,8 @@ impl PreferredDialects {
     /// One that says nothing.
     pub const NONE: Self = Self(0);
 
-    /// The dialects that models of such a name write. `names` are everything that the server reports about the model: the served name,
-    /// the path of its weights, its parser.
+    /// The dialects that models of such a name write. `names` are everything that the server reports about
+    /// the model: the served name, the path of its weights, its parser.
     pub fn from_model_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let names: Vec<String> = names.into_iter().map(plain).collect();
         let mentions = |word: &&str| names.iter().any(|name| name.contains(word));

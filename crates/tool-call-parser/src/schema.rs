@@ -1,8 +1,9 @@
 //! Checks a value against a tool's JSON Schema: the keywords that tool declarations use, nothing more.
 //!
-//! The `jsonschema` crate does all of JSON Schema and brings two dozen crates (two regex engines, big numbers, URI and
-//! IDN tables) into a binary that needs "does this fit, and what is missing". Unknown keywords are passed over: a value is
-//! never called wrong for a rule that is not understood. `pattern` and `format` are not checked. Used by `coerce`.
+//! The `jsonschema` crate does all of JSON Schema and brings two dozen crates (two regex engines, big
+//! numbers, URI and IDN tables) into a binary that needs "does this fit, and what is missing". Unknown
+//! keywords are passed over: a value is never called wrong for a rule that is not understood. `pattern` and
+//! `format` are not checked. Used by `coerce`.
 
 use serde_json::{Map, Value};
 
