@@ -1,7 +1,7 @@
 //! The tool-call engine's speed: text without marks, text dense with near-marks, and replies full of calls.
 //!
-//! `cargo bench -p tool-call-parser`. Targets: 500 MB/s, 100 MB/s, and a time per byte for 10 MB that is within 1.5
-//! times that for 100 KB.
+//! `cargo bench -p tool-call-parser`. Targets: 500 MB/s, 100 MB/s, and a time per byte for 10 MB
+//! that is within 1.5 times that for 100 KB.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark ends where its input is wrong")]
 

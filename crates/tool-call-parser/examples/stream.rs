@@ -1,4 +1,5 @@
-//! Feeds a reply to the engine in small pieces, as a stream brings them, and prints each event when it becomes certain.
+//! Feeds a reply to the engine in small pieces, as a stream brings them, and prints each event when it
+//! becomes certain.
 
 use std::error::Error;
 use std::io::Write;

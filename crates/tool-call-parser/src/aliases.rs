@@ -1,4 +1,5 @@
-//! Which undeclared argument stands for a required one that is missing: `file_path` for `path`, `cmd` for `command`.
+//! Which undeclared argument stands for a required one that is missing: `file_path` for `path`, `cmd` for
+//! `command`.
 //!
 //! Answers only when one name can mean one other, in both directions. Used by `coerce`.
 
@@ -22,8 +23,8 @@ const SYNONYMS: [&[&str]; 12] = [
     &["code", "source", "sourcecode", "script"],
 ];
 
-/// The declared name that each undeclared one stands for, where there is no doubt. `fits` says whether a value suits a
-/// declared argument.
+/// The declared name that each undeclared one stands for, where there is no doubt. `fits` says whether a
+/// value suits a declared argument.
 pub(crate) fn meant<'a>(
     object: &'a Map<String, Value>,
     declared: &Map<String, Value>,

@@ -1,5 +1,5 @@
-//! The engine's handling of text that no report covers yet, family by family. `check` runs each text whole and char by
-//! char: the calls (`name{json}`, joined by `;`) and the content must be the same.
+//! The engine's handling of text that no report covers yet, family by family. `check` runs each text whole
+//! and char by char: the calls (`name{json}`, joined by `;`) and the content must be the same.
 
 use std::sync::Arc;
 
@@ -533,7 +533,8 @@ fn the_split_does_not_matter() {
     }
 }
 
-/// A candidate that wakes with every piece is read again only when it has grown: the turn is the same, in linear time.
+/// A candidate that wakes with every piece is read again only when it has grown: the turn is the same, in
+/// linear time.
 #[test]
 fn a_candidate_of_many_parts_is_the_same_in_pieces() {
     let lines = "read(path='a.txt', limit=3)\n".repeat(4_000);

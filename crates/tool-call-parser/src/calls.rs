@@ -1,7 +1,7 @@
 //! The shapes in which models write calls as JSON, reduced to a name and arguments.
 //!
-//! Knows nothing of where the JSON stood. A tool's *definition*, a call's result and ordinary JSON data are told apart from
-//! calls here. Used by the dialects; `settle` turns what is found into calls that may leave.
+//! Knows nothing of where the JSON stood. A tool's *definition*, a call's result and ordinary JSON data are
+//! told apart from calls here. Used by the dialects; `settle` turns what is found into calls that may leave.
 
 use std::collections::BTreeMap;
 
@@ -110,7 +110,8 @@ pub(crate) fn read(text: &str, trust: Trust, tools: &Tools) -> Result<Vec<RawCal
     read_single(text, trust, tools)
 }
 
-/// Braces are doubled where a prompt was a Python format string and the model took it literally; here they are single.
+/// Braces are doubled where a prompt was a Python format string and the model took it literally; here they
+/// are single.
 fn read_single(text: &str, trust: Trust, tools: &Tools) -> Result<Vec<RawCall>, Unreadable> {
     let read = lenient_json::read(text)?;
     let mut calls = Vec::new();
@@ -208,7 +209,8 @@ fn with(name: &str, arguments: Value) -> RawCall {
     RawCall { name: name.to_owned(), arguments, ..RawCall::default() }
 }
 
-/// A bare call has a name, arguments that are an object (or the text of one), and nothing that a call does not have.
+/// A bare call has a name, arguments that are an object (or the text of one), and nothing that a call does
+/// not have.
 fn is_bare_call(rest: &Map<String, Value>, name_key: &str, arguments: &Value) -> bool {
     let object = match arguments {
         Value::Object(_) | Value::Null => true,

@@ -1,5 +1,6 @@
-//! The reported cases (`cases/toolcall-cases.jsonl`) and our own from chat templates and servers' documentation
-//! (`cases/toolcall-cases-own.jsonl`): each whole, char by char and in random pieces, with one result.
+//! The reported cases (`cases/toolcall-cases.jsonl`) and our own from chat templates and servers'
+//! documentation (`cases/toolcall-cases-own.jsonl`): each whole, char by char and in random pieces, with one
+//! result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Issue 12, class by class: what the table promises of every row, of every pair of rows, and of each kind of mistake that
-//! must not become a wrong call.
+//! Issue 12, class by class: what the table promises of every row, of every pair of rows, and of each kind of
+//! mistake that must not become a wrong call.
 
 use std::sync::Arc;
 
@@ -117,7 +117,8 @@ fn a_new_dialect_works_by_its_row_alone() {
     }
 }
 
-/// The example of every row is read by that row, and whatever dialect is expected instead, the same calls come out.
+/// The example of every row is read by that row, and whatever dialect is expected instead, the same calls
+/// come out.
 #[test]
 fn every_example_is_read_by_its_own_row_whatever_is_expected() {
     for dialect in TABLE.iter().filter(|dialect| !dialect.example.is_empty() && dialect.name != "fuzzy") {
@@ -136,7 +137,8 @@ fn every_example_is_read_by_its_own_row_whatever_is_expected() {
     }
 }
 
-/// Whatever two rows claim the same bytes: a form that one of them writes gives its calls with any of them expected.
+/// Whatever two rows claim the same bytes: a form that one of them writes gives its calls with any of them
+/// expected.
 #[test]
 fn every_written_form_gives_its_calls_whatever_is_expected() {
     let arguments = Map::from_iter([("path".to_owned(), Value::from("a b"))]);

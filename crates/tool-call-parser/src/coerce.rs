@@ -1,8 +1,8 @@
 //! Makes arguments fit the tool's JSON Schema where that loses nothing, and tells what it changed.
 //!
-//! A value that fits is never touched. What does not fit is read the way the model plainly meant it: `"10"` as 10, a JSON
-//! text as the object it holds, one item as a list of one. What still does not fit afterwards is left as it was: `schema`
-//! lists the problems and the caller decides. Used by `settle`.
+//! A value that fits is never touched. What does not fit is read the way the model plainly meant it: `"10"`
+//! as 10, a JSON text as the object it holds, one item as a list of one. What still does not fit afterwards
+//! is left as it was: `schema` lists the problems and the caller decides. Used by `settle`.
 
 use serde_json::{Map, Number, Value};
 
@@ -298,8 +298,8 @@ fn boolean(text: &str) -> Option<Value> {
     }
 }
 
-/// An object or array that a string holds as JSON, as a Python literal, or as JSON with its quotes escaped twice, and
-/// nothing else.
+/// An object or array that a string holds as JSON, as a Python literal, or as JSON with its quotes escaped
+/// twice, and nothing else.
 fn read_structured(text: &str) -> Option<Value> {
     let escaped = || serde_json::from_str::<String>(&format!("\"{}\"", text.trim())).ok();
     whole(text).or_else(|| whole(&escaped().filter(|_| text.contains("\\\""))?))

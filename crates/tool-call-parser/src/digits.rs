@@ -1,8 +1,8 @@
 //! Integers beyond 64 bits keep their digits when arguments are written again.
 //!
-//! `serde_json` holds such a number as the nearest float. Its `arbitrary_precision` would keep the digits, but for the whole
-//! binary, and there `1.0` and `1.00` would differ. So the digits are taken from the text the model wrote and put back
-//! where the float stands. Used by `calls`, `settle` and `ledger`.
+//! `serde_json` holds such a number as the nearest float. Its `arbitrary_precision` would keep the digits,
+//! but for the whole binary, and there `1.0` and `1.00` would differ. So the digits are taken from the text
+//! the model wrote and put back where the float stands. Used by `calls`, `settle` and `ledger`.
 
 use serde_json::Number;
 

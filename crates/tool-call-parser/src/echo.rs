@@ -1,6 +1,7 @@
 //! Drops copies of native arguments from the reasoning: vLLM 0.10 leaves them there when it extracts a call.
 //!
-//! Passes everything through untouched while no native call has come. Used by the engine for the reasoning field.
+//! Passes everything through untouched while no native call has come. Used by the engine for the reasoning
+//! field.
 
 use serde_json::Value;
 
@@ -14,7 +15,8 @@ use crate::event::Dropped;
 /// Longer objects are passed on.
 const MAX_HELD: usize = 1 << 20;
 
-/// Marks that begin calls and that no reasoning has by chance: the text from them on may be a call at the end of the reply.
+/// Marks that begin calls and that no reasoning has by chance: the text from them on may be a call at the end
+/// of the reply.
 const CALL_MARKS: &[&str] = &[
     "<|open|>tools<|sep|>",
     "<|open|>call tool=",

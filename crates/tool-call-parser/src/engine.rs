@@ -1,7 +1,8 @@
 //! The incremental parser: takes text and native calls as they come and says what is certain.
 //!
-//! Emits nothing that a later piece could change, holds back only a suffix that may still become a call, and settles the
-//! rest at the end, so any split of the same text gives the same events. `parse` uses it for whole texts, callers use it directly for streams.
+//! Emits nothing that a later piece could change, holds back only a suffix that may still become a call, and
+//! settles the rest at the end, so any split of the same text gives the same events. `parse` uses it for
+//! whole texts, callers use it directly for streams.
 
 use std::sync::Arc;
 
@@ -52,12 +53,13 @@ pub struct Options {
     pub fuzzy: bool,
     /// The dialects that the model is likely to write.
     pub preferred_dialects: PreferredDialects,
-    /// Calls count in reasoning too that the model ended itself. (Reasoning that it did not end is searched when the turn
-    /// has nothing else.)
+    /// Calls count in reasoning too that the model ended itself. (Reasoning that it did not end is searched
+    /// when the turn has nothing else.)
     pub read_reasoning: bool,
-    /// True when the reply may begin inside reasoning: some chat templates write the opening mark, and only the closing one
-    /// (`</think>`) shows that the text before it was reasoning. Calls then wait for the end of the reply, because a call
-    /// before that mark was only considered. False: a call is emitted as soon as it is complete.
+    /// True when the reply may begin inside reasoning: some chat templates write the opening mark, and only
+    /// the closing one (`</think>`) shows that the text before it was reasoning. Calls then wait for the end
+    /// of the reply, because a call before that mark was only considered. False: a call is emitted as soon as
+    /// it is complete.
     pub may_begin_in_reasoning: bool,
 }
 
@@ -165,8 +167,8 @@ impl Engine {
         self.ledger.drain(out);
     }
 
-    /// Takes one native call, whole. A whole reply gives its native calls before its text, so that they win over a copy in
-    /// the text; a live one as they complete.
+    /// Takes one native call, whole. A whole reply gives its native calls before its text, so that they win
+    /// over a copy in the text; a live one as they complete.
     pub fn native<E: From<Event>>(&mut self, call: NativeCall, out: &mut Vec<E>) {
         let raw = match glm::in_name(&call.name) {
             Some((name, fields)) => RawCall { id: call.id, ..RawCall::fields(&name, fields) },
@@ -209,7 +211,8 @@ impl Engine {
         (raw, settled)
     }
 
-    /// A server that cannot close what the token limit cut leaves the end away (`{"path":"a"`), or all of it: vLLM
+    /// A server that cannot close what the token limit cut leaves the end away (`{"path":"a"`), or all of it:
+    /// vLLM
     /// 0.32 sends `{}`.
     fn may_lack_its_end(&self, raw: &RawCall, settled: &Settled) -> bool {
         match settled {

@@ -31,8 +31,8 @@ pub enum Note {
         /// The arguments as the model wrote them; `None` when it did not get that far.
         arguments: Option<String>,
     },
-    /// Text that is written like a call, in a dialect's own marks, and stayed in the content: other text followed it, or the
-    /// reply has no call that can leave.
+    /// Text that is written like a call, in a dialect's own marks, and stayed in the content: other text
+    /// followed it, or the reply has no call that can leave.
     LeftAsText {
         /// The name as the model wrote it, empty when it cannot be read.
         name: String,

@@ -1,7 +1,9 @@
-//! Finds where a JSON-like value ends, byte by byte and resumable, so that a call can arrive in any number of pieces.
+//! Finds where a JSON-like value ends, byte by byte and resumable, so that a call can arrive in any number of
+//! pieces.
 //!
-//! For valid JSON the answer is exact. For what models write instead (single quotes, unescaped quotes, missing closers,
-//! comments) it follows the same rules as `lenient_json`, which then reads the span. Used by the dialects and `scanner`.
+//! For valid JSON the answer is exact. For what models write instead (single quotes, unescaped quotes,
+//! missing closers, comments) it follows the same rules as `lenient_json`, which then reads the span. Used by
+//! the dialects and `scanner`.
 
 use memchr::memchr2;
 
@@ -21,7 +23,8 @@ pub(crate) enum Span {
 pub(crate) enum Style {
     /// JSON as models write it.
     Json,
-    /// Python call syntax: a quote always closes, parentheses count as brackets, every byte may stand outside strings.
+    /// Python call syntax: a quote always closes, parentheses count as brackets, every byte may stand outside
+    /// strings.
     Python,
 }
 
@@ -111,7 +114,8 @@ impl JsonSpan {
         self.expects_key = bracket == b'{';
     }
 
-    /// Closes the nearest bracket of that kind and every unclosed one inside it; a closer without opener is passed over.
+    /// Closes the nearest bracket of that kind and every unclosed one inside it; a closer without opener is
+    /// passed over.
     fn close(&mut self, closer: u8) -> Option<Span> {
         let opener = match closer {
             b'}' => b'{',
@@ -191,8 +195,8 @@ fn may_stand(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte.is_ascii_whitespace() || b"+-._*#$'".contains(&byte) || byte >= 0x80
 }
 
-/// Whether a quote closes its string, by what follows it. `None`: the text ends too early to tell. In valid JSON every
-/// quote that ends a string is judged to do so; an unescaped quote inside a string usually is not.
+/// Whether a quote closes its string, by what follows it. `None`: the text ends too early to tell. In valid
+/// JSON every quote that ends a string is judged to do so; an unescaped quote inside a string usually is not.
 pub(crate) fn quote_closes(after: &[u8], role: Role) -> Option<bool> {
     let window = &after[..after.len().min(LOOKAHEAD)];
     let whole = window.len() == LOOKAHEAD;
@@ -221,7 +225,8 @@ fn after_closers(rest: &[u8], whole: bool) -> Option<bool> {
     }
 }
 
-/// After `,` in an object a key must come: a quoted text followed by `:`, or a bare word, or the end of the object.
+/// After `,` in an object a key must come: a quoted text followed by `:`, or a bare word, or the end of the
+/// object.
 fn before_key(rest: &[u8], whole: bool) -> Option<bool> {
     let unknown = whole.then_some(true);
     let Some(start) = rest.iter().position(|byte| !byte.is_ascii_whitespace()) else { return unknown };

@@ -1,7 +1,8 @@
-//! The record of what the engine emitted: emits the events of a turn, and keeps a call from leaving twice or unwanted.
+//! The record of what the engine emitted: emits the events of a turn, and keeps a call from leaving twice or
+//! unwanted.
 //!
-//! The scanners say what text means; the ledger decides which part of it leaves. Order of events is the order of certainty, the same
-//! for every split of the same text. Used by the scanners and the engine.
+//! The scanners say what text means; the ledger decides which part of it leaves. Order of events is the order
+//! of certainty, the same for every split of the same text. Used by the scanners and the engine.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
@@ -28,8 +29,8 @@ pub(crate) struct Ledger {
     /// A call that repeats the one before it: a loop, if the reply is cut; wanted, if anything else follows.
     repeat: Option<Box<Ready>>,
     last_text_call: Option<usize>,
-    /// Calls read from text, while it may turn out that the text was reasoning: a template may have written its opening
-    /// mark, and only the closing one tells.
+    /// Calls read from text, while it may turn out that the text was reasoning: a template may have written
+    /// its opening mark, and only the closing one tells.
     deferred: Vec<Deferred>,
     /// Some reasoning has come: what follows is the answer.
     has_reasoned: bool,

@@ -1,8 +1,9 @@
 //! Reads JSON as models write it: what is meant, and which repairs that took.
 //!
-//! Repairs: single quotes, trailing and missing commas, comments, Python literals, bare words, raw newlines and bad escapes
-//! in strings, unescaped quotes where what follows decides, missing closers behind a whole value. Never invents content: a
-//! text that ends anywhere else has no value. Strict JSON is read by `serde_json` first. Used by `calls` and the dialects.
+//! Repairs: single quotes, trailing and missing commas, comments, Python literals, bare words, raw newlines
+//! and bad escapes in strings, unescaped quotes where what follows decides, missing closers behind a whole
+//! value. Never invents content: a text that ends anywhere else has no value. Strict JSON is read by
+//! `serde_json` first. Used by `calls` and the dialects.
 
 use serde_json::{Map, Number, Value};
 
@@ -55,7 +56,8 @@ struct Reader<'a> {
     text: &'a str,
     at: usize,
     python: bool,
-    /// True when the last thing that was read is surely whole: more text could not have made it another value.
+    /// True when the last thing that was read is surely whole: more text could not have made it another
+    /// value.
     whole: bool,
     repairs: Repairs,
 }

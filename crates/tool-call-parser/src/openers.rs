@@ -1,7 +1,7 @@
 //! Finds by a few bytes which dialects' marks may stand at a place, so that most places cost next to nothing.
 //!
-//! Built once from the table of dialects, and the only thing that the scanner knows of them: a new row works whatever
-//! bytes its marks begin with. Used by the scanner.
+//! Built once from the table of dialects, and the only thing that the scanner knows of them: a new row works
+//! whatever bytes its marks begin with. Used by the scanner.
 
 use std::sync::LazyLock;
 
@@ -144,8 +144,8 @@ impl Openers {
         self.triggers.find(bytes)
     }
 
-    /// The length of the part before `at` of the longest late mark that has its pivot there. `text` is all that may
-    /// belong to it.
+    /// The length of the part before `at` of the longest late mark that has its pivot there. `text` is all
+    /// that may belong to it.
     pub(super) fn late_before(&self, text: &[u8], at: usize) -> Option<usize> {
         let late = &self.late[usize::from(text[at])];
         late.iter().filter(|late| late.ends(&text[..=at])).map(|late| late.pivot).max()
@@ -178,7 +178,8 @@ struct Triggers {
 }
 
 impl Triggers {
-    /// Marks that begin with a letter or digit, or as no other one does, are found by another byte where they have one.
+    /// Marks that begin with a letter or digit, or as no other one does, are found by another byte where they
+    /// have one.
     fn new(marks: &[&'static str]) -> (Self, Vec<Late>) {
         let mut found =
             Self { bytes: Vec::new(), is_trigger: [false; 256], late_pairs: Pairs::default(), reach: 0 };
@@ -215,8 +216,8 @@ impl Triggers {
         Some(Late { mark: bytes, pivot })
     }
 
-    /// The nearest bytes are looked at one by one; then it is searched window by window, so that what one search passes
-    /// over the other does not pass over again and again.
+    /// The nearest bytes are looked at one by one; then it is searched window by window, so that what one
+    /// search passes over the other does not pass over again and again.
     fn find(&self, bytes: &[u8]) -> Option<usize> {
         let (near, far) = bytes.split_at(bytes.len().min(NEAR));
         let here = near.iter().position(|byte| self.is_trigger[usize::from(*byte)]);

@@ -1,5 +1,5 @@
-//! The rules that every turn must satisfy, for the property tests, the fuzz targets and the replay of their corpus alike. Compiled
-//! only for them.
+//! The rules that every turn must satisfy, for the property tests, the fuzz targets and the replay of their
+//! corpus alike. Compiled only for them.
 //!
 //! A violation panics: all three want that.
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used, reason = "to panic is what an oracle is for")]
@@ -158,7 +158,8 @@ pub const FRAGMENTS: [&str; 128] = [
 /// A longer input tells nothing more and takes its time.
 const LONGEST: usize = 4096;
 
-/// The meaning of a fuzz target's bytes: a byte of options, two of cuts, and a text, as it is or as numbers of pieces.
+/// The meaning of a fuzz target's bytes: a byte of options, two of cuts, and a text, as it is or as numbers
+/// of pieces.
 struct Input {
     text: String,
     options: Options,
@@ -270,7 +271,8 @@ fn events(tools: &Arc<Tools>, options: Options, pieces: &[&str], cut: bool, reas
     out
 }
 
-/// Checks every invariant on one text: the same turn whole, char by char and split at `cuts`; nothing lost; calls valid.
+/// Checks every invariant on one text: the same turn whole, char by char and split at `cuts`; nothing lost;
+/// calls valid.
 pub fn check(tools: &Arc<Tools>, options: Options, text: &str, cuts: &[usize], cut: bool, reasoning: bool) {
     let events = events(tools, options, &[text], cut, reasoning);
     account::nothing_is_lost(text, &events, options);
@@ -303,7 +305,8 @@ fn calls_are_valid(tools: &Tools, options: Options, turn: &Parsed) {
     }
 }
 
-/// Checks lenient JSON on one text: strict JSON is read as it is, anything else ends where the span says or is refused.
+/// Checks lenient JSON on one text: strict JSON is read as it is, anything else ends where the span says or
+/// is refused.
 pub fn check_json(text: &str) {
     let read = lenient_json::read(text);
     if let Ok(strict) = serde_json::from_str::<Value>(text) {

@@ -1,7 +1,7 @@
 //! Which dialects a model is likely to write, by its name or by what the owner says: they are asked first.
 //!
-//! A preference is an order and never a wall: fine-tunes mix forms, and a name that tells nothing changes nothing. Used by the
-//! scanner; the relay makes one per request.
+//! A preference is an order and never a wall: fine-tunes mix forms, and a name that tells nothing changes
+//! nothing. Used by the scanner; the relay makes one per request.
 
 use std::sync::LazyLock;
 
@@ -27,8 +27,8 @@ impl PreferredDialects {
     /// One that says nothing.
     pub const NONE: Self = Self(0);
 
-    /// The dialects that models of such a name write. `names` are everything that the server reports about the model: the served name,
-    /// the path of its weights, its parser.
+    /// The dialects that models of such a name write. `names` are everything that the server reports about
+    /// the model: the served name, the path of its weights, its parser.
     pub fn from_model_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let preferred = names.into_iter().map(|name| Self::from_plain_name(plain(name).as_bytes()));
         preferred.fold(Self::NONE, Self::union)

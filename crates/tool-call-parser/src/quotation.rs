@@ -1,7 +1,7 @@
 //! Tells text *about* calls from calls: words before a call that announce an example rather than an action.
 //!
-//! A call executed because documentation quoted it is as bad as a call missed, so the words decide only where form alone
-//! does not: in running text, and before fences. Used by the dialects.
+//! A call executed because documentation quoted it is as bad as a call missed, so the words decide only where
+//! form alone does not: in running text, and before fences. Used by the dialects.
 
 /// How much of the text before is looked at.
 const REACH: usize = 160;

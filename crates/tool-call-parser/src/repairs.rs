@@ -1,7 +1,9 @@
-//! The repairs that reading a call may take: their names in notes and metrics, what each does, and when it is safe.
+//! The repairs that reading a call may take: their names in notes and metrics, what each does, and when it is
+//! safe.
 //!
-//! A repair changes the form of a call, never what the tool would do. What would need more is refused, and the model is
-//! asked again. `docs/dialects.md` prints this table. Used by `lenient_json`, `coerce`, `settle` and the scanner.
+//! A repair changes the form of a call, never what the tool would do. What would need more is refused, and
+//! the model is asked again. `docs/dialects.md` prints this table. Used by `lenient_json`, `coerce`, `settle`
+//! and the scanner.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,8 @@
-//! Turns a call as written into one that may leave: a declared name, arguments that are a JSON object and fit the schema.
+//! Turns a call as written into one that may leave: a declared name, arguments that are a JSON object and fit
+//! the schema.
 //!
-//! Says why when it may not. Knows nothing of the text around the call. Used by the engine for native and text calls.
+//! Says why when it may not. Knows nothing of the text around the call. Used by the engine for native and
+//! text calls.
 
 use serde_json::{Map, Value, json};
 
@@ -29,7 +31,8 @@ pub(crate) struct Ready {
     pub(crate) call: ToolCall,
     /// The repairs.
     pub(crate) repairs: Repairs,
-    /// The meaning of its arguments, by which calls are compared: their value, or their text where a number would be rounded.
+    /// The meaning of its arguments, by which calls are compared: their value, or their text where a number
+    /// would be rounded.
     pub(crate) meaning: Value,
 }
 

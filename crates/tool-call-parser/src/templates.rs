@@ -1,9 +1,9 @@
-//! The marks of chat templates: the special tokens with which a family's template writes turns, calls and reasoning. Text from
-//! outside that holds one looks to the model like another message.
+//! The marks of chat templates: the special tokens with which a family's template writes turns, calls and
+//! reasoning. Text from outside that holds one looks to the model like another message.
 //!
-//! A mark is broken by one space after its first character: no tokenizer then finds its token, and every reader still sees what
-//! stood there. Facts are from the families' tokenizers and templates. Pure. Used by `agent` on the way to a model, and by
-//! `tools` to find in a file what a model has read in broken form.
+//! A mark is broken by one space after its first character: no tokenizer then finds its token, and every
+//! reader still sees what stood there. Facts are from the families' tokenizers and templates. Pure. Used by
+//! `agent` on the way to a model, and by `tools` to find in a file what a model has read in broken form.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -538,9 +538,11 @@ fn templates(dialects: PreferredDialects) -> u64 {
     }
 }
 
-/// Where a space breaks the marks of a text, in order. `dialects`: those that the model writes; none: all families' marks.
+/// Where a space breaks the marks of a text, in order. `dialects`: those that the model writes; none: all
+/// families' marks.
 pub fn breaks(text: &str, dialects: PreferredDialects, scope: Scope) -> Vec<usize> {
-    // Most texts, such as the keys of schemas, have no mark: which marks are meant need not be found out for them.
+    // Most texts, such as the keys of schemas, have no mark: which marks are meant need not be found out for
+    // them.
     if !text.contains(FIRST) {
         return Vec::new();
     }
@@ -553,8 +555,9 @@ pub fn breaks(text: &str, dialects: PreferredDialects, scope: Scope) -> Vec<usiz
     text.match_indices(FIRST).filter(is_mark).map(|(at, first)| at + first.len()).collect()
 }
 
-/// Tokens have one of these forms in most families, also those that no list has (`<|reserved_special_token_7|>`), and ordinary
-/// text does not: `<|x|>`, `<｜x｜>`, `<|x>`, `<x|>`. The length of one at the beginning of a text.
+/// Tokens have one of these forms in most families, also those that no list has
+/// (`<|reserved_special_token_7|>`), and ordinary text does not: `<|x|>`, `<｜x｜>`, `<|x>`, `<x|>`. The length
+/// of one at the beginning of a text.
 fn form_length(text: &str) -> Option<usize> {
     let inner = text.strip_prefix('<')?;
     if let Some(rest) = inner.strip_prefix('｜') {
@@ -568,7 +571,8 @@ fn form_length(text: &str) -> Option<usize> {
     whole.or_else(|| if is_open { closed(text, rest, name, ">", MOST_OF_HALF) } else { None })
 }
 
-/// The length of the text up to the end of `close`, which has to stand behind a name of at most that many characters.
+/// The length of the text up to the end of `close`, which has to stand behind a name of at most that many
+/// characters.
 fn closed(text: &str, rest: &str, name: &str, close: &str, most: usize) -> Option<usize> {
     let is_closed = !name.is_empty() && name.chars().count() <= most && rest[name.len()..].starts_with(close);
     is_closed.then(|| text.len() - rest.len() + name.len() + close.len())
@@ -595,8 +599,8 @@ pub fn with_spaces(text: &str, places: &[usize]) -> String {
     out
 }
 
-/// Restores in a model's text the marks that it knows in broken form only: those that `original` has whole and not
-/// broken.
+/// Restores in a model's text the marks that it knows in broken form only: those that `original` has whole
+/// and not broken.
 pub fn mended<'a>(text: &'a str, original: &str) -> Cow<'a, str> {
     let mut out = String::new();
     let mut from = 0;

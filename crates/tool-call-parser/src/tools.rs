@@ -1,5 +1,6 @@
-//! The tools a request declared: names, schemas that are parsed only when a call needs them, and which tool a name that a
-//! model wrote stands for. Also the tools behind OpenClaw's Tool Search, which leave through its `tool_call`.
+//! The tools a request declared: names, schemas that are parsed only when a call needs them, and which tool a
+//! name that a model wrote stands for. Also the tools behind OpenClaw's Tool Search, which leave through its
+//! `tool_call`.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -122,7 +123,8 @@ struct Function {
 }
 
 impl Tools {
-    /// Reads the request's `tools` array (OpenAI's shape: `[{"type":"function","function":{name,parameters}}]`).
+    /// Reads the request's `tools` array (OpenAI's shape:
+    /// `[{"type":"function","function":{name,parameters}}]`).
     ///
     /// Skips entries of another shape: a request may hold tools that the server runs itself.
     ///
@@ -143,8 +145,9 @@ impl Tools {
         Self { declared, hidden: Names::default() }
     }
 
-    /// Adds a tool known only from a `tool_search` or `tool_describe` result of this conversation, with its schema when
-    /// the result has it. Calls to it leave as `tool_call{id, args}`, if the request declared `tool_call`.
+    /// Adds a tool known only from a `tool_search` or `tool_describe` result of this conversation, with its
+    /// schema when the result has it. Calls to it leave as `tool_call{id, args}`, if the request declared
+    /// `tool_call`.
     pub fn reveal(&mut self, name: String, parameters: Option<Box<RawValue>>) {
         if self.get(&name).is_none() {
             self.hidden.add(name, parameters.map(Into::into));
@@ -174,8 +177,8 @@ impl Tools {
         self.declared.list.is_empty()
     }
 
-    /// The tool that a written name stands for: exactly, or after taking away namespaces, leaked tokens, and differences
-    /// of case, `-` and `_`. Two candidates mean none.
+    /// The tool that a written name stands for: exactly, or after taking away namespaces, leaked tokens, and
+    /// differences of case, `-` and `_`. Two candidates mean none.
     pub fn resolve(&self, written: &str) -> Option<Resolved<'_>> {
         if let Some(tool) = self.get(written) {
             return Some(Resolved { tool, hidden: false, repaired: false });
@@ -249,8 +252,8 @@ pub(crate) fn plain(name: &str) -> String {
     name.chars().filter(|char| !matches!(char, '-' | '_')).flat_map(char::to_lowercase).collect()
 }
 
-/// True when nothing of the name is left once header words and tokens are taken away, or it names a builtin of the
-/// model's training (`python`, `browser.search`, `container.exec`), which no client can run.
+/// True when nothing of the name is left once header words and tokens are taken away, or it names a builtin
+/// of the model's training (`python`, `browser.search`, `container.exec`), which no client can run.
 pub(crate) fn is_noise(written: &str) -> bool {
     let builtin = ["python", "browser.", "container."].iter().any(|name| written.starts_with(name));
     builtin || segments(written).all(|segment| segment.is_empty() || HEADER_WORDS.contains(&segment))
@@ -266,7 +269,8 @@ fn find<'a>(names: &'a Names, written: &str) -> Option<&'a Tool> {
     found.all(|other| other == first).then(|| &names.list[first])
 }
 
-/// The parts of a polluted name: `assistant<|channel|>bash<|channel|>commentary`, `read" parameter=…`, `x</arg_value>`.
+/// The parts of a polluted name: `assistant<|channel|>bash<|channel|>commentary`, `read" parameter=…`,
+/// `x</arg_value>`.
 fn segments(written: &str) -> impl Iterator<Item = &str> {
     let tokens = written.split("<|").enumerate().map(|(index, part)| match (index, part.split_once("|>")) {
         (0, _) | (_, None) => part,

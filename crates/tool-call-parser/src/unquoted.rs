@@ -1,4 +1,5 @@
-//! Text that stands where no quotes tell its type: the value of a tag, a bare value, a whole body instead of an object.
+//! Text that stands where no quotes tell its type: the value of a tag, a bare value, a whole body instead of
+//! an object.
 //!
 //! The schema decides what such a text is; where it says nothing, JSON's own types stay. Used by `settle`.
 
@@ -113,7 +114,8 @@ fn unquote(text: &str) -> &str {
     inside.filter(|inside| !inside.contains(['"', '\''])).unwrap_or(text)
 }
 
-/// Whether a bare text can be the one argument of a tool: nothing in it looks like JSON, like a key or like a mark.
+/// Whether a bare text can be the one argument of a tool: nothing in it looks like JSON, like a key or like a
+/// mark.
 pub(crate) fn is_one_value(text: &str, rules: &Value) -> bool {
     let declared = properties(resolve(rules, rules));
     let is_declared = |key: &str| declared.is_some_and(|declared| declared.contains_key(key));

@@ -1,4 +1,5 @@
-//! Whatever the text, the calls that leave are valid: `just fuzz parse`. The oracle says how the input is read.
+//! Whatever the text, the calls that leave are valid: `just fuzz parse`. The oracle says how the input is
+//! read.
 
 #![no_main]
 

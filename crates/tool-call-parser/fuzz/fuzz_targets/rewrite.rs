@@ -1,4 +1,5 @@
-//! Calls written back in their own dialect are the same calls: `just fuzz rewrite`. The oracle says how the input is read.
+//! Calls written back in their own dialect are the same calls: `just fuzz rewrite`. The oracle says how the
+//! input is read.
 
 #![no_main]
 

@@ -1,7 +1,8 @@
-//! A name, then keys and values between a family's own tags: what Hunyuan's suffixed tags, K2 Horizon, `IQuest` and Solar share.
+//! A name, then keys and values between a family's own tags: what Hunyuan's suffixed tags, K2 Horizon,
+//! `IQuest` and Solar share.
 //!
-//! The call's end is looked for first. A value ends at its closing tag where another key or the end of the call follows, so
-//! it may hold anything else.
+//! The call's end is looked for first. A value ends at its closing tag where another key or the end of the
+//! call follows, so it may hold anything else.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,5 @@
-//! `[TOOL_CALL]{tool => "…", args => {--key "value"}}[/TOOL_CALL]`: MiniMax's arrow form, or JSON between the same marks.
+//! `[TOOL_CALL]{tool => "…", args => {--key "value"}}[/TOOL_CALL]`: MiniMax's arrow form, or JSON between the
+//! same marks.
 
 use serde_json::{Map, Value};
 

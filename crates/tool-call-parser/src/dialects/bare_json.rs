@@ -1,7 +1,9 @@
-//! Calls as JSON with nothing around them: one object, several, one per line, an array, guided `{"tool_calls": […]}`.
+//! Calls as JSON with nothing around them: one object, several, one per line, an array, guided
+//! `{"tool_calls": […]}`.
 //!
-//! The value must have exactly a call's shape and name declared tools. At the start of the answer it is a call whatever
-//! follows; after text it is one only if nothing but calls follows and the text does not announce an example.
+//! The value must have exactly a call's shape and name declared tools. At the start of the answer it is a
+//! call whatever follows; after text it is one only if nothing but calls follows and the text does not
+//! announce an example.
 
 use serde::de::IgnoredAny;
 
@@ -71,7 +73,8 @@ fn read(view: &View<'_>) -> Step {
     complete(view, end)
 }
 
-/// Without marks nothing but its own end shows that an object is a call; a list of whole ones may lack its bracket.
+/// Without marks nothing but its own end shows that an object is a call; a list of whole ones may lack its
+/// bracket.
 fn unclosed(view: &View<'_>) -> Step {
     let list = format!("{}]", view.text.trim_end());
     let whole = !view.cut && view.text.starts_with('[') && serde_json::from_str::<IgnoredAny>(&list).is_ok();

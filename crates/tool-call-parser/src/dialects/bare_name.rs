@@ -1,5 +1,5 @@
-//! A declared name at the start of a line with its arguments right after it: `read{"path": …}`, `functions.read({…})`,
-//! `read(path="…")`. What Mistral and others look like once their tokens are stripped.
+//! A declared name at the start of a line with its arguments right after it: `read{"path": …}`,
+//! `functions.read({…})`, `read(path="…")`. What Mistral and others look like once their tokens are stripped.
 
 use super::{Dialect, MarkAt, Opens, Step, View, Wait, named_json, pythonic};
 use crate::json_span::{JsonSpan, Span, Style};

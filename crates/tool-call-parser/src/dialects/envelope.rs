@@ -183,8 +183,8 @@ fn closed_in_text(view: &View<'_>, start: usize, closers: &[&str]) -> Result<usi
     closer.map(|length| start + length).ok_or_else(|| truncated_call(view, start))
 }
 
-/// A call that cannot be read. What is wrong with it may have hidden its end: then it ends before the next line that begins
-/// another one.
+/// A call that cannot be read. What is wrong with it may have hidden its end: then it ends before the next
+/// line that begins another one.
 fn broken_call(view: &View<'_>, start: usize, end: usize) -> JsonCalls {
     let text = &view.text[start..end];
     let line =

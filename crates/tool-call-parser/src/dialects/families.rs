@@ -1,5 +1,6 @@
-//! Which model families others parse, by which of our rows they are read, and which cases show it: a table of the reference
-//! page. Facts are from the lists of parsers of vLLM, `SGLang`, llama.cpp and SMG at their newest.
+//! Which model families others parse, by which of our rows they are read, and which cases show it: a table of
+//! the reference page. Facts are from the lists of parsers of vLLM, `SGLang`, llama.cpp and SMG at their
+//! newest.
 
 /// One family.
 #[derive(Clone, Copy, Debug)]

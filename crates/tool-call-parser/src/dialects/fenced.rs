@@ -1,4 +1,5 @@
-//! Calls in a Markdown fence: `json` or unlabelled with nothing but calls in it and after it, or labelled `tool_call`.
+//! Calls in a Markdown fence: `json` or unlabelled with nothing but calls in it and after it, or labelled
+//! `tool_call`.
 //!
 //! Every other fence is text, byte for byte: the scanner passes over it.
 

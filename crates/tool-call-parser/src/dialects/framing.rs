@@ -1,5 +1,5 @@
-//! Marks that frame a call, an answer or a turn and mean nothing by themselves; and closing marks of reasoning whose opening
-//! mark the chat template wrote.
+//! Marks that frame a call, an answer or a turn and mean nothing by themselves; and closing marks of
+//! reasoning whose opening mark the chat template wrote.
 
 use super::{Dialect, Found, Opens, Step, View, Wait};
 
@@ -136,7 +136,8 @@ fn end_of_reasoning(view: &View<'_>) -> Step {
     }
 }
 
-/// Whether a sentence speaks of the mark: it stands between words, or in quotes. `None` while the text is too short.
+/// Whether a sentence speaks of the mark: it stands between words, or in quotes. `None` while the text is too
+/// short.
 fn is_mentioned(view: &View<'_>) -> Option<bool> {
     if view.line_start || view.before.is_empty() {
         return Some(false);

@@ -1,7 +1,9 @@
-//! Natural language: "I will search for X using `web_search`", "let me run `ls -la`". Off unless `Options::fuzzy` is set.
+//! Natural language: "I will search for X using `web_search`", "let me run `ls -la`". Off unless
+//! `Options::fuzzy` is set.
 //!
-//! Only for runs in which respool itself is the agent: it guesses. The engine asks it at the end of a turn that has no
-//! call, never while text streams; the first sentence that states an intention counts, and only for a declared tool.
+//! Only for runs in which respool itself is the agent: it guesses. The engine asks it at the end of a turn
+//! that has no call, never while text streams; the first sentence that states an intention counts, and only
+//! for a declared tool.
 
 use serde_json::{Map, Value};
 

@@ -1,7 +1,8 @@
 //! gpt-oss' harmony format, raw: channels become reasoning and content, messages to a tool become calls.
 //!
-//! Headers are read as leniently as they come: recipient in the role or the channel part, doubled channels, glued content
-//! types, a missing `<|message|>`. What is addressed to the model's builtin tools is dropped: no client can run it.
+//! Headers are read as leniently as they come: recipient in the role or the channel part, doubled channels,
+//! glued content types, a missing `<|message|>`. What is addressed to the model's builtin tools is dropped:
+//! no client can run it.
 
 use serde_json::{Map, Value};
 
@@ -30,7 +31,8 @@ const THOUGHT: Lane = Lane::Reasoning(
     &["<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|start|>", "<|channel|>"],
     &["<|start|>", "<|channel|>"],
 );
-/// The end of a message to the user. Calls that it quotes stay text, so a header of another message ends it only with a channel.
+/// The end of a message to the user. Calls that it quotes stay text, so a header of another message ends it
+/// only with a channel.
 const ANSWER: Lane = Lane::Answer(
     &["<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|start|>assistant<|channel|>"],
     &["<|start|>assistant<|channel|>"],
@@ -92,7 +94,8 @@ fn from_recipient(view: &View<'_>) -> Step {
         return Step::Not(view.mark);
     }
     let name = view.body();
-    // However much of the text there is: what ends the name stands right behind the longest one at the latest.
+    // However much of the text there is: what ends the name stands right behind the longest one at the
+    // latest.
     let window = name.floor_char_boundary(LONGEST_NAME + 1);
     let Some(length) = name[..window].find(['<', ' ', '{', '\n']) else {
         let is_over = name.len() > LONGEST_NAME;
@@ -108,7 +111,8 @@ fn from_recipient(view: &View<'_>) -> Step {
     if marked || known { read_message(view) } else { Step::Not(view.mark + length) }
 }
 
-/// Returns where the header ends and where the body begins: at `<|message|>`, or at a brace after a recipient.
+/// Returns where the header ends and where the body begins: at `<|message|>`, or at a brace after a
+/// recipient.
 pub(super) fn read_header(view: &View<'_>) -> Result<(usize, usize), Step> {
     let window = view.text.floor_char_boundary(HEADER);
     let text = &view.text[..window];
@@ -228,8 +232,8 @@ fn raw(view: &View<'_>, name: &str, start: usize) -> Step {
     }
 }
 
-/// A body that is not a JSON object: the arguments that stand behind some junk, XML tags, or one text. `None`: it begins as
-/// markup and cannot be read as that.
+/// A body that is not a JSON object: the arguments that stand behind some junk, XML tags, or one text.
+/// `None`: it begins as markup and cannot be read as that.
 fn raw_call(view: &View<'_>, name: &str, body: &str) -> Option<RawCall> {
     let object = body.find('{').map(|at| body[at..].trim());
     let takes = |object: &&str| {

@@ -1,4 +1,5 @@
-//! Harmony after a server stripped its special tokens: `commentary to=read json{…}`, `analysisWe need…assistantfinalHi`.
+//! Harmony after a server stripped its special tokens: `commentary to=read json{…}`, `analysisWe
+//! need…assistantfinalHi`.
 
 use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
 use crate::scanner::Lane;

@@ -1,4 +1,5 @@
-//! Inkling's messages: `<|message_model|>NAME<|content_invoke_tool_json|>{…}<|end_message|>`, with text and thinking between.
+//! Inkling's messages: `<|message_model|>NAME<|content_invoke_tool_json|>{…}<|end_message|>`, with text and
+//! thinking between.
 //!
 //! The header's name is not needed: the JSON has one too. A call in free text names no tool and cannot leave.
 

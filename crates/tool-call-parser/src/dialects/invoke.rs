@@ -1,4 +1,5 @@
-//! `<invoke name="…">` with `<parameter name="…">` tags: Anthropic's form, `MiniMax`'s, `DeepSeek`'s DSML, and Step-3's.
+//! `<invoke name="…">` with `<parameter name="…">` tags: Anthropic's form, `MiniMax`'s, `DeepSeek`'s DSML,
+//! and Step-3's.
 
 use super::tagged::{self, Tags};
 use super::{Dialect, Opens, Step, View, Wait, named_json};
@@ -127,7 +128,8 @@ fn read(view: &View<'_>) -> Step {
     Step::Not(start + 1)
 }
 
-/// Reads a call from its name on, which begins `head`. `closers`: the marks that may end the wrapper behind it.
+/// Reads a call from its name on, which begins `head`. `closers`: the marks that may end the wrapper behind
+/// it.
 pub(super) fn invocation(view: &View<'_>, head: &str, tags: Tags<'_>, closers: &[&str]) -> Step {
     let from = view.text.len() - head.len();
     let Some(length) = head.find(['>', '\n']) else {

@@ -1,6 +1,7 @@
 //! `MiniCPM5`'s `<function name="…"><param name="…">…</param></function>`.
 //!
-//! These marks are plain XML that a text may well be about, so only a whole call that fits its tool counts; all else is text.
+//! These marks are plain XML that a text may well be about, so only a whole call that fits its tool counts;
+//! all else is text.
 
 use super::tagged::{self, Tags};
 use super::{Dialect, Found, Opens, Step, View};

@@ -1,4 +1,5 @@
-//! `MiniMax` M3: every tag stands behind a token of its own, arguments are tags of their own name, lists are `<item>`s.
+//! `MiniMax` M3: every tag stands behind a token of its own, arguments are tags of their own name, lists are
+//! `<item>`s.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,5 @@
-//! Mistral's `[TOOL_CALLS]`: an array of calls, or (from tokenizer v11 on) a name with its arguments per mark.
+//! Mistral's `[TOOL_CALLS]`: an array of calls, or (from tokenizer v11 on) a name with its arguments per
+//! mark.
 
 use super::{Dialect, Found, Opens, Step, View, Wait, envelope, named_json};
 

@@ -1,4 +1,5 @@
-//! A name, some marks, and the arguments as JSON: the part that Mistral, `DeepSeek`, Kimi, harmony and others share.
+//! A name, some marks, and the arguments as JSON: the part that Mistral, `DeepSeek`, Kimi, harmony and others
+//! share.
 
 use super::{Found, Step, View, Wait};
 use crate::calls::RawCall;

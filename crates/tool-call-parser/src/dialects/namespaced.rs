@@ -1,4 +1,5 @@
-//! `<NAMESPACE:invoke name="…">` with `<NAMESPACE:parameter name="…">` tags, in `<NAMESPACE:function_calls>` or alone.
+//! `<NAMESPACE:invoke name="…">` with `<NAMESPACE:parameter name="…">` tags, in `<NAMESPACE:function_calls>`
+//! or alone.
 
 use super::tagged::Tags;
 use super::{Dialect, MarkAt, Opens, Step, TagForm, View, Wait, invoke};

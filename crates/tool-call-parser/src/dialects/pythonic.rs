@@ -1,7 +1,7 @@
 //! Calls in Python's syntax: `[f(a=1), g()]`, in a list, between tags, or with Llama's `.call`.
 //!
-//! Bare lists are calls only when every name is declared and nothing but calls follows; positional arguments are read only
-//! where the tool leaves no doubt. Strings follow Python's rules.
+//! Bare lists are calls only when every name is declared and nothing but calls follows; positional arguments
+//! are read only where the tool leaves no doubt. Strings follow Python's rules.
 
 use serde_json::{Map, Value};
 

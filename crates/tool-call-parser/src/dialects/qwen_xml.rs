@@ -1,4 +1,5 @@
-//! Qwen3-Coder's `<function=name>` with `<parameter=key>` tags, and Llama's `<function=name>{json}</function>`.
+//! Qwen3-Coder's `<function=name>` with `<parameter=key>` tags, and Llama's
+//! `<function=name>{json}</function>`.
 
 use super::tagged::{self, Tags};
 use super::{Dialect, Opens, Step, View, Wait, named_json};

@@ -49,7 +49,8 @@ pub fn reference() -> String {
     page
 }
 
-/// The dialects with the models that write them, as a table in Markdown. The crate's README holds it; a test compares them.
+/// The dialects with the models that write them, as a table in Markdown. The crate's README holds it; a test
+/// compares them.
 #[cfg(test)]
 fn summary() -> String {
     let rows = TABLE.iter().map(|dialect| {

@@ -1,5 +1,5 @@
-//! The only list of dialects, in the order in which they are tried. The scanner, the docs and the round-trip tests all work
-//! from it.
+//! The only list of dialects, in the order in which they are tried. The scanner, the docs and the round-trip
+//! tests all work from it.
 
 use std::sync::LazyLock;
 

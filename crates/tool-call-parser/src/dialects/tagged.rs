@@ -1,7 +1,7 @@
 //! Parameters as tags: what Qwen3-Coder's `<function=…>`, Anthropic's `<invoke …>` and others have in common.
 //!
-//! A value may hold anything, also text that looks like tags: a closing tag ends it only where another parameter or the
-//! end of the call follows.
+//! A value may hold anything, also text that looks like tags: a closing tag ends it only where another
+//! parameter or the end of the call follows.
 
 use serde_json::{Map, Value};
 
@@ -161,8 +161,8 @@ impl Written {
 const DATA: &str = "<![CDATA[";
 const DATA_END: &str = "]]>";
 
-/// Where the sections of character data end that stand one behind the other at the beginning of a value, in bytes from its beginning; zero
-/// without any. `None`: the last one has no end.
+/// Where the sections of character data end that stand one behind the other at the beginning of a value, in
+/// bytes from its beginning; zero without any. `None`: the last one has no end.
 fn character_data_end(value: &str) -> Option<usize> {
     let mut end = 0;
     while value[end..].trim_start().starts_with(DATA) {
@@ -179,7 +179,8 @@ enum Covered {
     Open,
 }
 
-/// Looks for character data that covers the place `end`. `from`: no parameter before it is of interest any more.
+/// Looks for character data that covers the place `end`. `from`: no parameter before it is of interest any
+/// more.
 fn character_data_over(text: &str, from: &mut usize, end: usize, tags: Tags<'_>) -> Covered {
     while let Some(open) = text.get(*from..end).and_then(|text| text.find(tags.open)) {
         let head = *from + open + tags.open.len();

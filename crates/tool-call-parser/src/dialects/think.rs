@@ -1,6 +1,7 @@
 //! Thinking in the content: `<think>…</think>` and its relatives become reasoning, closed or not.
 //!
-//! A mark counts at the start of a line only; in running text it is text. What follows the end mark is the answer.
+//! A mark counts at the start of a line only; in running text it is text. What follows the end mark is the
+//! answer.
 
 use super::{Dialect, Found, Opens, Step, View};
 use crate::scanner::Lane;

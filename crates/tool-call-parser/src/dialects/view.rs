@@ -121,7 +121,8 @@ pub(crate) struct View<'a> {
     pub(crate) reasoned: bool,
 }
 
-/// The answer of a dialect to the text that has arrived. It may depend only on text up to the offset it names.
+/// The answer of a dialect to the text that has arrived. It may depend only on text up to the offset it
+/// names.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// The text is not of this dialect; seen at this offset.
@@ -258,8 +259,8 @@ impl View<'_> {
     }
 }
 
-/// The first of `marks` in `text`: where it stands and how long it is. Each search ends where the one before found its
-/// mark, so put the likeliest first.
+/// The first of `marks` in `text`: where it stands and how long it is. Each search ends where the one before
+/// found its mark, so put the likeliest first.
 pub(crate) fn earliest(text: &str, marks: &[&str]) -> Option<(usize, usize)> {
     let mut best: Option<(usize, usize)> = None;
     for mark in marks {

@@ -1,7 +1,8 @@
-//! Arguments that a model wrote as XML tags, whole: the body of a harmony message, or of a native call that a server did
-//! not read.
+//! Arguments that a model wrote as XML tags, whole: the body of a harmony message, or of a native call that a
+//! server did not read.
 //!
-//! A text that begins with a tag is either read to its last byte or refused. It is never one argument's value.
+//! A text that begins with a tag is either read to its last byte or refused. It is never one argument's
+//! value.
 
 use serde_json::{Map, Value};
 
@@ -25,7 +26,8 @@ pub(crate) fn begins_with_tag(text: &str) -> bool {
         .is_some_and(|after| after.starts_with(|first: char| first.is_alphabetic() || "!?/_".contains(first)))
 }
 
-/// Reads the tags as a call of `tool`. `None`: the text holds anything else too, or an argument that the tool does not have.
+/// Reads the tags as a call of `tool`. `None`: the text holds anything else too, or an argument that the tool
+/// does not have.
 pub(crate) fn read_call(tool: &Tool, text: &str) -> Option<RawCall> {
     let text = text.trim();
     let declared = schema::properties(tool.schema());

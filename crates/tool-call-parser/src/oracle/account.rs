@@ -1,4 +1,5 @@
-//! Where every byte of a text went: kept in its order, or space, or a dialect's own mark, or a call or a note names it.
+//! Where every byte of a text went: kept in its order, or space, or a dialect's own mark, or a call or a note
+//! names it.
 
 use std::sync::LazyLock;
 
@@ -6,7 +7,8 @@ use crate::Options;
 use crate::dialects::{Opens, TABLE};
 use crate::event::{Dropped, Event, Note};
 
-/// Marks that close something, and words of harmony's headers without their tokens. (What opens stands in the table.)
+/// Marks that close something, and words of harmony's headers without their tokens. (What opens stands in the
+/// table.)
 const CLOSERS: [&str; 29] = [
     "</think:opensource>",
     "begin_tool_requests:plamo|>",
@@ -41,13 +43,14 @@ const CLOSERS: [&str; 29] = [
 /// A harmony header that is dropped as a whole is never longer.
 const HEADER: usize = 340;
 
-/// The least loss of a text: twice the number of pieces that are neither space nor marks, and one more once the
-/// last of them is over.
+/// The least loss of a text: twice the number of pieces that are neither space nor marks, and one more once
+/// the last of them is over.
 type Loss = usize;
 const NEVER: Loss = Loss::MAX;
 
-/// Content and reasoning, in the order in which they left, are the text but for space, marks, and at most one piece for
-/// each call that left and each note of one that did not. Nothing is there that the text does not have.
+/// Content and reasoning, in the order in which they left, are the text but for space, marks, and at most one
+/// piece for each call that left and each note of one that did not. Nothing is there that the text does not
+/// have.
 pub(super) fn nothing_is_lost(text: &str, events: &[Event], options: Options) {
     let mut kept = String::new();
     let mut explained = 0;

@@ -1,4 +1,5 @@
-//! How the dialects write a call that have tags or tokens around each argument: the other half of their readers.
+//! How the dialects write a call that have tags or tokens around each argument: the other half of their
+//! readers.
 
 use serde_json::{Map, Value};
 

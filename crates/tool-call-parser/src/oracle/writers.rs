@@ -9,12 +9,13 @@ pub(crate) struct Writer {
     /// The dialect's name in the table.
     pub(crate) dialect: &'static str,
     pub(crate) write: fn(&Calls) -> String,
-    /// True for dialects that write values as bare text: the schema must say what they are, and text that looks like the
-    /// dialect's own marks is theirs.
+    /// True for dialects that write values as bare text: the schema must say what they are, and text that
+    /// looks like the dialect's own marks is theirs.
     pub(crate) untyped: bool,
     /// True for dialects that hold one line per value or cannot nest.
     pub(crate) flat: bool,
-    /// True for dialects that write arguments into tags, where nothing quotes their names and not every value has quotes.
+    /// True for dialects that write arguments into tags, where nothing quotes their names and not every value
+    /// has quotes.
     pub(crate) tags: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Replays the fuzz targets' corpus (`fuzz/corpus/`) through the same oracles, so that an ordinary test run guards what
-//! fuzzing has found.
+//! Replays the fuzz targets' corpus (`fuzz/corpus/`) through the same oracles, so that an ordinary test run
+//! guards what fuzzing has found.
 
 use std::fs;
 use std::path::Path;

@@ -14,8 +14,8 @@ fn time_so_far() -> Duration {
     nanoseconds.map_or_else(|| BEGUN.elapsed(), Duration::from_nanos)
 }
 
-/// Time for a text in small pieces grows with its length, not with its square: sixteen times the flood costs less than
-/// eighty times as much. (A square would cost 256 times, here minutes.)
+/// Time for a text in small pieces grows with its length, not with its square: sixteen times the flood costs
+/// less than eighty times as much. (A square would cost 256 times, here minutes.)
 #[test]
 fn floods_take_linear_time() {
     let tools = Arc::new(Tools::from_json(oracle::TOOLS).unwrap());

@@ -1,7 +1,7 @@
 //! Rules that hold for every text and every split of it. The fuzz targets use the same oracles (`oracle`).
 //!
-//! `RESPOOL_SCHEMAS=2000` raises the number of random schemas per dialect in the round trips from 100, `RESPOOL_CASES` the
-//! number of random texts from 1,000.
+//! `RESPOOL_SCHEMAS=2000` raises the number of random schemas per dialect in the round trips from 100,
+//! `RESPOOL_CASES` the number of random texts from 1,000.
 
 mod corpus;
 mod floods;

@@ -1,5 +1,6 @@
-//! Random texts that are dense with what the engine looks for: marks of every dialect and pieces of them, calls of every
-//! writer whole, cut off and damaged, quotations, fences, harmony headers, letters of several bytes, floods of space.
+//! Random texts that are dense with what the engine looks for: marks of every dialect and pieces of them,
+//! calls of every writer whole, cut off and damaged, quotations, fences, harmony headers, letters of several
+//! bytes, floods of space.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

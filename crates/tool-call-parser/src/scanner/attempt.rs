@@ -1,4 +1,5 @@
-//! Candidates: lets the dialects whose marks may stand at a place read on from there, and takes what they found.
+//! Candidates: lets the dialects whose marks may stand at a place read on from there, and takes what they
+//! found.
 
 use super::super::dialects::{Found, MarkAt, Opens, Step, View, Wait};
 use super::super::json_span::{JsonSpan, Span, Style};
@@ -49,8 +50,8 @@ impl Open {
         self.undeclared.get_or_insert_with(|| Box::new(held));
     }
 
-    /// A dialect that reads `length` bytes from their beginning every time it is woken must not be woken too often: once
-    /// its credit is used up, the text has to grow by an eighth first.
+    /// A dialect that reads `length` bytes from their beginning every time it is woken must not be woken too
+    /// often: once its credit is used up, the text has to grow by an eighth first.
     fn charge(&mut self, length: usize) {
         self.read += length;
         if self.read > REREAD + 8 * length {
@@ -184,8 +185,8 @@ impl Scanner {
         }
     }
 
-    /// A candidate that came to nothing costs what was read of it. When the credit is used up, what was read is passed
-    /// over instead of being searched again.
+    /// A candidate that came to nothing costs what was read of it. When the credit is used up, what was read
+    /// is passed over instead of being searched again.
     pub(super) fn spend(&mut self, open: &mut Open, seen: usize) {
         self.rescanned += seen;
         if self.rescanned > 64 * 1024 + 4 * (self.gone + open.at) {
@@ -259,8 +260,8 @@ impl Scanner {
         }
     }
 
-    /// Only a reply that was cut has truncated calls. In another one the model did not finish them, and what it wrote is
-    /// shown when nothing else is left.
+    /// Only a reply that was cut has truncated calls. In another one the model did not finish them, and what
+    /// it wrote is shown when nothing else is left.
     fn note_dropped_call(&self, name: &str, why: Dropped, (start, end): (usize, usize), io: &mut Io<'_>) {
         let unclosed = why == Dropped::Truncated && !self.cut;
         if self.reasoning {

@@ -1,5 +1,5 @@
-//! Calls that were read: firm ones leave at once, others only if nothing but calls follows; what cannot be read is dropped
-//! next to calls and is text without them.
+//! Calls that were read: firm ones leave at once, others only if nothing but calls follows; what cannot be
+//! read is dropped next to calls and is text without them.
 
 use super::attempt::Open;
 use super::{Io, Scanner};
@@ -85,8 +85,8 @@ impl Scanner {
         true
     }
 
-    /// Another dialect may read something better here. If none does, a call in marks of its own is held: next to calls it is
-    /// one that cannot leave.
+    /// Another dialect may read something better here. If none does, a call in marks of its own is held: next
+    /// to calls it is one that cannot leave.
     fn hold_undeclared(&mut self, held: Held, firm: bool, open: Open, io: &mut Io<'_>) -> bool {
         let own_marks = dialects::holds_mark(&self.buffer[held.source.0..held.source.1]);
         let mut next = open.past_this_opener();
@@ -114,7 +114,8 @@ impl Scanner {
         }
     }
 
-    /// Nothing but calls followed: what was held are calls. What could not be read among them is dropped; alone it is text.
+    /// Nothing but calls followed: what was held are calls. What could not be read among them is dropped;
+    /// alone it is text.
     pub(super) fn accept_held(&mut self, among_calls: bool, io: &mut Io<'_>) {
         let Some(first) = self.held.first() else { return };
         let start = first.source.0;

@@ -1,8 +1,9 @@
 //! Walks over a growing text once, finds where a dialect may begin, and lets the dialects read on from there.
 //!
-//! Holds back only what may still become a call (or the space before one), and releases it when that is disproved. Every
-//! decision depends on the text and on offsets in it, never on how it was split. Work is linear: a mark that comes to
-//! nothing is passed over byte by byte only while there is credit for it. Used by the engine, once per field.
+//! Holds back only what may still become a call (or the space before one), and releases it when that is
+//! disproved. Every decision depends on the text and on offsets in it, never on how it was split. Work is
+//! linear: a mark that comes to nothing is passed over byte by byte only while there is credit for it. Used
+//! by the engine, once per field.
 
 mod attempt;
 mod held;
@@ -27,7 +28,8 @@ const MAX_SPACE: usize = 1024;
 const MAX_CLOSING: usize = 256;
 /// Of a longer run of backticks the rest counts as another one.
 const MAX_RUN: usize = 64;
-/// The length of the pieces in which a long text is taken, in bytes: text leaves the buffer before more is copied into it.
+/// The length of the pieces in which a long text is taken, in bytes: text leaves the buffer before more is
+/// copied into it.
 const PIECE: usize = 64 << 10;
 /// In place of a backtick run's length: the line is quoted and holds no calls.
 const QUOTED_LINE: usize = usize::MAX;
@@ -38,7 +40,8 @@ pub(crate) enum Lane {
     Content,
     /// To the reasoning, until one of the first marks; the second ones among them begin what comes next.
     Reasoning(&'static [&'static str], &'static [&'static str]),
-    /// To the content, until one of these marks: nothing in it is a call. The second ones begin what comes next.
+    /// To the content, until one of these marks: nothing in it is a call. The second ones begin what comes
+    /// next.
     Answer(&'static [&'static str], &'static [&'static str]),
     /// To the content, until a line that closes the fence: this character, at least this often.
     Fence(u8, usize),
@@ -345,7 +348,8 @@ impl Scanner {
         true
     }
 
-    /// Where a mark begins that was found by a byte inside it. If it comes to nothing, that byte may still begin another.
+    /// Where a mark begins that was found by a byte inside it. If it comes to nothing, that byte may still
+    /// begin another.
     fn late_mark(&mut self, at: usize) -> Option<usize> {
         let text = &self.buffer.as_bytes()[self.head..];
         let before = self.openers.late_before(text, at - self.head)?;

@@ -10,6 +10,9 @@ use super::compile;
 use tool_call_parser::mended_object;
 use wire::pattern::pattern;
 
+/// A key without quotes.
+static BARE_KEY: LazyLock<Regex> = LazyLock::new(|| pattern(r"([{,]\s*)(\w+)\s*:"));
+
 /// One parser with its settings.
 #[derive(Clone, Debug)]
 pub(super) enum ContentParser {
@@ -141,11 +144,10 @@ impl JsonForm {
     }
 
     fn with_quoted_keys(&self, text: &str) -> String {
-        static KEY: LazyLock<Regex> = LazyLock::new(|| pattern(r"([{,]\s*)(\w+)\s*:"));
         if !self.has_bare_keys {
             return text.to_owned();
         }
-        KEY.replace_all(text, r#"$1"$2":"#).into_owned()
+        BARE_KEY.replace_all(text, r#"$1"$2":"#).into_owned()
     }
 }
 

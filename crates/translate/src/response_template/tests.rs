@@ -1,3 +1,5 @@
+//! Templates as Hugging Face writes them, and replies that they read.
+
 use std::collections::HashSet;
 use std::sync::Arc;
 
