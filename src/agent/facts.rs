@@ -135,10 +135,10 @@ impl Reader {
 
     fn finished(&mut self, ended: &ToolEnd) {
         self.has_started = false;
-        if let Step::Act(Action::CallTool(step)) = self.run.next() {
-            if !self.run.is_repeated(&step, ended.outcome) {
-                self.push(step.call, ended.outcome, ended.text.clone(), step.repeatable);
-            }
+        if let Step::Act(Action::CallTool(step)) = self.run.next()
+            && !self.run.is_repeated(&step, ended.outcome)
+        {
+            self.push(step.call, ended.outcome, ended.text.clone(), step.repeatable);
         }
     }
 
