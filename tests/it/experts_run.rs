@@ -478,9 +478,11 @@ async fn a_replay_hands_nothing_over_again() {
 
 #[tokio::test]
 async fn after_the_last_attempt_the_person_is_told() {
-    let model = |request: &Value| match request["tools"].is_null() {
-        true => Script::json(200, &replies::text("Ask Sarah for the number of her deal.")),
-        false => calls(&[("crm__get_deal", json!({"contact_id": "c-1"}))]),
+    let model = |request: &Value| {
+        if request["tools"].is_null() {
+            return Script::json(200, &replies::text("Ask Sarah for the number of her deal."));
+        }
+        calls(&[("crm__get_deal", json!({"contact_id": "c-1"}))])
     };
     let fake = FakeVllm::thinking(model).await;
     let desk = Desk::new(&fake.url());
