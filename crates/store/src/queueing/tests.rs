@@ -459,6 +459,20 @@ async fn several_entries_are_queued_together_or_not_at_all() {
     );
 }
 
+/// No other process can hold a claim that a process finds when it is alone on the store.
+#[tokio::test]
+async fn a_process_that_starts_alone_ends_old_claims() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.enqueue(entry("a", None), 10).await.unwrap();
+    assert_eq!(store.claim_entries(request(1, 10)).await.unwrap().len(), 1);
+    let other = open(dir.path());
+    assert_eq!(other.claim_entries(request(1, 11)).await.unwrap(), [], "its owner is alive");
+    drop((store, other));
+    let alone = open(dir.path());
+    assert_eq!(alone.claim_entries(request(1, 11)).await.unwrap().len(), 1);
+}
+
 /// A machine that shares its clock with another operating system starts hours ahead, until the network corrects it.
 #[tokio::test]
 async fn work_does_not_wait_until_a_clock_that_was_set_back_has_caught_up() {
@@ -480,6 +494,8 @@ async fn work_does_not_wait_until_a_clock_that_was_set_back_has_caught_up() {
     let message = NewMessage { id: "m".into(), ..NewMessage::default() };
     store.post(message, ahead).await.unwrap();
 
+    // While another process uses the store, a claim ends only with its time.
+    let _other = open(dir.path());
     drop(store);
     let store = open(dir.path());
     assert_eq!(store.claim_entries(request(10, now)).await.unwrap(), [], "all of it is hours away");
