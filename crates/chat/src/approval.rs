@@ -288,7 +288,7 @@ mod tests {
                 "cargo test | sh",
                 "cargo test > a",
                 "cargo test || ls",
-                "cargo build | tail",
+                "cargo run | tail",
                 "cd .. && cargo test",
                 "cd sub && cargo test",
             ],
