@@ -165,7 +165,7 @@ async fn an_upstreams_page_is_in_a_sandbox() {
         .unchecked();
     let fake = FakeVllm::always(page).await;
     let respool = Respool::before(&fake).await;
-    let reply = exchange(respool.address, &Request::get("/version")).await;
+    let reply = exchange(respool.address, &Request::get("/docs")).await;
     assert_eq!((reply.status, reply.headers.get("content-type")), (200, Some("text/html")));
     assert_eq!(reply.headers.get("content-security-policy"), Some("sandbox"));
     assert_eq!(reply.headers.get("x-content-type-options"), Some("nosniff"));

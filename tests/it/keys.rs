@@ -160,7 +160,7 @@ async fn a_key_opens_its_models_and_agents_only() {
         (form_of(&["llama"]), 404),
         (form_of(&["gpt-oss-20b", "llama"]), 400),
         (form_of(&["llama", "gpt-oss-20b"]), 400),
-        (Request::post("/v1/runs_elsewhere", r#"{"model":"llama"}"#), 404),
+        (Request::post("/v1/runs_elsewhere", r#"{"model":"llama"}"#), 403),
         (Request::post("/v1/runs/x/elsewhere", r#"{"model":"llama"}"#), 404),
         (Request::post("/hooks/x", "{}"), 404),
         (Request::new("TRACE", "/v1/x", ""), 405),

@@ -184,10 +184,11 @@ async fn other_routes_pass_as_they_are() {
 #[tokio::test]
 async fn an_encoded_answer_is_passed_on_encoded() {
     let fake =
-        FakeVllm::start([Script::json(200, &json!({"a": 1})).gzip().on("GET", "/v1/files").unchecked()])
+        FakeVllm::start([Script::json(200, &json!({"a": 1})).gzip().on("GET", "/openapi.json").unchecked()])
             .await;
     let respool = Respool::before(&fake).await;
-    let reply = exchange(respool.address, &Request::get("/v1/files").header("accept-encoding", "gzip")).await;
+    let reply =
+        exchange(respool.address, &Request::get("/openapi.json").header("accept-encoding", "gzip")).await;
     assert_eq!(
         (reply.headers.get("content-encoding"), &reply.body()[..2]),
         (Some("gzip"), &[0x1f, 0x8b][..])
@@ -307,10 +308,10 @@ async fn the_clients_key_opens_the_list_of_models() {
 #[tokio::test]
 async fn a_stop_cuts_what_is_passed_on() {
     let endless =
-        Script::endless(200, "application/octet-stream", vec![7; 100]).on("GET", "/v1/files").unchecked();
+        Script::endless(200, "application/octet-stream", vec![7; 100]).on("GET", "/openapi.json").unchecked();
     let fake = FakeVllm::start([endless]).await;
     let respool = Respool::before(&fake).await;
-    let mut client = Client::sending(respool.address, &Request::get("/v1/files")).await;
+    let mut client = Client::sending(respool.address, &Request::get("/openapi.json")).await;
     client.head().await;
     respool.stop.drain.cancel();
     respool.stop.abort.cancel();

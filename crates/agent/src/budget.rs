@@ -181,7 +181,7 @@ mod tests {
             "fixtures/openclaw/request-2026.9.6-fulltools.json",
             "README.md",
             "docs/operating.md",
-            "src/agent/run.rs",
+            "crates/agent/src/run.rs",
             "Cargo.lock",
             "tests/chat/upstream.py",
             "tests/chat/run.sh",

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::library::write_atomically;
+use super::atomic_file::write_atomically;
 use super::name::{self, NameKind};
 use super::package::Package;
 

@@ -6,6 +6,7 @@
 
 mod archive;
 mod assembly;
+mod atomic_file;
 mod bindings;
 mod bound;
 mod catalog;

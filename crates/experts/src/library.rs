@@ -18,6 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::atomic_file::write_atomically;
 use super::diagnostic::{Code, Diagnostic, Severity};
 use super::grants::{self, VersionStep};
 use super::package::{Loaded, Package, load};
@@ -792,12 +793,4 @@ fn changed_files(old: &BTreeMap<String, String>, new: &BTreeMap<String, String>)
     }
     lines.extend(old.keys().filter(|path| !new.contains_key(*path)).map(|path| format!("gone: {path}")));
     lines
-}
-
-/// Writes a file atomically: readers see the old or the new one.
-pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
-    file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(path).map(drop).map_err(|error| error.error)
 }

@@ -5,10 +5,10 @@
 use std::io;
 use std::path::Path;
 
+use super::atomic_file::write_atomically;
 use super::bindings::Bindings;
 use super::config::ExpertsConfig;
 use super::diagnostic::Severity;
-use super::library::write_atomically;
 use super::manifest::{Concurrency, Trigger, TriggerKind};
 use super::package::Package;
 use super::policy::Tier;

@@ -251,7 +251,12 @@ mod tests {
         let schema = serde_json::json!({"properties": {"mode": {"enum": ["fast", "slow"]}}});
         let found = subject(vec!["x".into()], &arguments, &schema, Some(Path::new("/home/me/project")));
         assert_eq!(found.commands, commands, "{arguments:?}");
-        assert_eq!(found.paths, paths, "{arguments:?}");
+        let sorted = |mut paths: Vec<String>| {
+            paths.sort();
+            paths
+        };
+        let expected = paths.iter().copied().map(str::to_owned).collect();
+        assert_eq!(sorted(found.paths), sorted(expected), "{arguments:?}");
         assert_eq!(found.hosts.iter().map(Option::as_deref).collect::<Vec<_>>(), hosts, "{arguments:?}");
     }
 
