@@ -47,7 +47,7 @@ mod tests {
         assert_eq!(find_program("sh", &["/".into()]), None);
         let excluded = [PathBuf::from("/opt/service")];
         assert!(is_trusted(Path::new("/opt/tools/bin/git"), &excluded));
-        for program in ["/opt/service/bin/git", "/home/me/work/.venv/bin/git", "/tmp/git"] {
+        for program in ["/opt/service/bin/git", "/home/me/project/.venv/bin/git", "/tmp/git"] {
             assert!(!is_trusted(Path::new(program), &excluded), "{program}");
         }
     }

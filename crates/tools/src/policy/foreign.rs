@@ -288,8 +288,8 @@ mod tests {
         check(json!({"url": "http://0x7f.1/"}), &[], &[], &[Some("127.0.0.1")]);
         check(json!({"path": "src/%2e%2e/%2e%2e/x"}), &[], &["src/%2e%2e/%2e%2e/x", "../x"], &[]);
         check(json!({"content": "C:\\x"}), &[], &["C:\\x"], &[]);
-        let key = json!({"path": "src/a", "/root/.ssh/authorized_keys": {"text": "ssh-ed25519 AAAA"}});
-        check(key, &[], &["/root/.ssh/authorized_keys", "src/a"], &[]);
+        let key = json!({"path": "src/a", "/home/eve/.ssh/authorized_keys": {"text": "ssh-ed25519 AAAA"}});
+        check(key, &[], &["/home/eve/.ssh/authorized_keys", "src/a"], &[]);
         check(json!({"file:///etc/passwd": "src/a"}), &[], &["/etc/passwd", "src/a"], &[]);
     }
 
