@@ -244,7 +244,7 @@ await "Run it in evil?"
 keys n
 await "echo ok⟨120 spaces⟩; touch hidden.txt"
 keys n
-await "with harmless options"
+await "lways ls, cat, grep, git status"
 keys a
 await "Run it?" 4
 shows "git grep --open-files-in-pager=./evil.sh import"
