@@ -54,6 +54,8 @@ install -D "$respool" "$HOME/.local/bin/respool"
 install -D -m 644 "$root/deploy/respool.service" "$HOME/.config/systemd/user/respool.service"
 mkdir -p "$HOME/work"
 git -C "$HOME/work" init -q
+git -C "$HOME/work" config user.name a
+git -C "$HOME/work" config user.email b@c
 cat > "$HOME/.config/respool.toml" <<TOML
 listen = "127.0.0.1:0"
 [log]

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 
 use super::spec::{Cover, Spec};
@@ -29,12 +29,17 @@ pub(super) struct Arguments {
     handles: Vec<OwnedFd>,
 }
 
-/// Opens a place without following a symlink anywhere on its path. The handle stays open in the programs that this process starts.
+/// Opens a place, directory by directory, without following a symlink anywhere on its path. The handle stays open in the programs
+/// that this process starts. `openat2` would do it in one call, and systemd's `RestrictSUIDSGID` takes that away.
 pub(super) fn open_place(path: &Path) -> Result<OwnedFd, Errno> {
-    let open = || openat2(CWD, path, OFlags::PATH, Mode::empty(), ResolveFlags::NO_SYMLINKS);
-    // A rename somewhere else can make it give up.
-    let opened = (0..8).map(|_| open()).find(|opened| !matches!(opened, Err(Errno::AGAIN)));
-    opened.unwrap_or(Err(Errno::AGAIN))
+    let flags = OFlags::PATH | OFlags::NOFOLLOW;
+    let below = path.strip_prefix("/").map_err(|_| Errno::INVAL)?;
+    let mut place = openat(CWD, "/", flags, Mode::empty())?;
+    for name in below {
+        place = openat(&place, name, flags, Mode::empty())?;
+    }
+    let is_link = FileType::from_raw_mode(fstat(&place)?.st_mode).is_symlink();
+    if is_link { Err(Errno::LOOP) } else { Ok(place) }
 }
 
 impl Arguments {
@@ -78,8 +83,9 @@ impl Arguments {
         let handle = match open_place(source) {
             Ok(handle) => handle,
             // Nothing is there, or this user cannot get there, nor can the command.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => return Ok(()),
-            Err(Errno::LOOP) if !matches!(mount, Mount::Frozen(_)) => return Ok(()),
+            Err(Errno::NOENT | Errno::ACCESS) => return Ok(()),
+            // A link on the way: it is not followed.
+            Err(Errno::NOTDIR | Errno::LOOP) if !matches!(mount, Mount::Frozen(_)) => return Ok(()),
             Err(error) => {
                 let place = place.display();
                 return Err(io::Error::other(format!("{place} cannot be mounted: {error}; restart respool")));
