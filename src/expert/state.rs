@@ -9,7 +9,7 @@ use std::path::Path;
 use tempfile::NamedTempFile;
 
 use super::component::Scope;
-use super::library::write_atomically;
+use super::own_files::write_atomically;
 use super::package::Package;
 
 /// The folder of state, in a package and in a workspace.

@@ -9,6 +9,7 @@ use crate::agent::call::{CallOutcome, ToolEnd};
 use crate::agent::event::ModelReply;
 use crate::agent::failure::{FailureKind, ModelFailure};
 use crate::agent::run::replies::LONGEST_BACKOFF;
+use crate::agent::run_snapshot::RunSnapshot;
 use crate::agent::setup::{CallForm, CallStyle, EndsRun, Executor, Limits, OfferedTool, SettledCall};
 use tool_call_parser::Prior;
 
@@ -63,7 +64,7 @@ pub(super) fn setup() -> Setup {
         approvals: ApprovalRules::default(),
         settled: Vec::new(),
         calls_once: false,
-        snapshot: String::new(),
+        snapshot: RunSnapshot::default(),
         is_private: false,
         ends_at_limits: false,
         repeats_after_faults: true,

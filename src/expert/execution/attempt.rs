@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::Worker;
 use super::task::{self, ContextFile, History, Task};
 use super::verdict::{self, Verdict};
-use super::{Worker, now};
 use crate::agent::{
     AgentRequest, FactsError, MadeCall, Outcome, RunFacts, RunOptions, Watch, WatchEvent, WorkEnd,
 };
@@ -18,6 +18,7 @@ use crate::expert::experts::Expert;
 use crate::expert::invocation::Invocation;
 use crate::expert::package::Package;
 use crate::expert::settings::{Delivery, Execution};
+use crate::expert::time::now;
 use crate::expert::tools::Role;
 use crate::expert::workspace::Workspace;
 use crate::store::{Claimed, EntryEnd, MessageFilter, Queue as _, StoreError};
@@ -87,8 +88,8 @@ impl Worker {
             }
         };
         // A resumed attempt uses the package that it began with.
-        let snapshot = facts.as_ref().and_then(|facts| facts.snapshot.split(' ').next());
-        let expert = match snapshot {
+        let digest = facts.as_ref().map(|facts| facts.snapshot.digest.as_str());
+        let expert = match digest {
             None => expert,
             Some(digest) => match self.experts.as_of(&expert, digest) {
                 Ok(expert) => expert,

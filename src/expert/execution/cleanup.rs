@@ -5,9 +5,10 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::attempt::MAIN_SESSION;
-use super::now;
 use super::scratchpad::OWNERS;
-use crate::expert::experts::{Experts, MODEL_PREFIX};
+use crate::expert::experts::Experts;
+use crate::expert::label::MODEL_PREFIX;
+use crate::expert::time::now;
 use crate::store::Store;
 
 /// How often to clean up.

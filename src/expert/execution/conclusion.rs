@@ -6,16 +6,17 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::Worker;
 use super::advice::{FinalFailure, Recommendation};
 use super::attempt::{Attempt, fingerprint};
 use super::lateness::{LATE, late_body, late_kind};
 use super::scratchpad::Scratchpads;
 use super::verdict::{self, Next, Verdict};
-use super::{Worker, now};
 use crate::agent::{ApprovalRequest, CallOutcome, MadeCall, Outcome};
 use crate::expert::delivery::{Message, MessageKind};
 use crate::expert::experts::Experts;
 use crate::expert::invocation::{Invocation, Origin};
+use crate::expert::time::now;
 use crate::expert::trigger::event_facts;
 use crate::expert::workspace::Workspace;
 use crate::store::{Claimed, EntryEnd, Queue as _, StoreError};

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{Value, json};
 
+use super::Worker;
 use super::verdict;
-use super::{Worker, now};
 use crate::expert::delivery::{Message, MessageKind};
 use crate::expert::experts::Expert;
 use crate::expert::invocation::Invocation;
 use crate::expert::settings::{Delivery, SlaBreach};
+use crate::expert::time::now;
 use crate::expert::trigger::event_facts;
 use crate::store::{EntryRow, EntryState, StoreError};
 

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use crate::agent::{CallOutcome, MadeCall};
-use crate::expert::bound::function_name;
+use crate::expert::label::function_name;
 use crate::expert::markdown;
 use crate::expert::prompt::one_line;
 use crate::expert::tools::{ESCALATE, FAIL, FINISH};
