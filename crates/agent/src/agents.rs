@@ -20,6 +20,7 @@ use super::new_setup::new_setup;
 use super::request::AgentRequest;
 use super::resume;
 use super::run::Run;
+use super::run_snapshot::RunSnapshot;
 use super::stored::{REPEATABLE_FOR, new_run_id, now, or_log};
 use super::watch::Watch;
 use store::{ApprovalRow, ApprovalState, LateDecision, NewRun, Status, Store, StoreError, Whose, WokenRun};
@@ -283,8 +284,7 @@ impl Agents {
     /// What the runs were made of that may go on; `None` where that is not known.
     pub async fn snapshots_in_use(&self) -> Option<BTreeSet<String>> {
         let snapshots = or_log(self.store()?.snapshots_in_use().await)?;
-        let first_word = |snapshot: String| snapshot.split(' ').next().map(str::to_owned);
-        Some(snapshots.into_iter().filter_map(first_word).collect())
+        Some(snapshots.into_iter().map(|stored| RunSnapshot::from(stored).digest).collect())
     }
 
     /// True when this process works on a run.

@@ -9,6 +9,7 @@ use super::approval::{ApprovalRequest, ApprovalRules, Tier};
 use super::call::RequestedCall;
 use super::config::{AgentConfig, Progress};
 use super::outcome::Outcome;
+use super::run_snapshot::RunSnapshot;
 use super::setup::{EndsRun, ModelSizes, OfferedTool, SettledCall, Setup};
 use relay::Relay;
 use store::NewMessage;
@@ -55,8 +56,8 @@ pub struct Supervision {
     pub settled: Vec<SettledCall>,
     /// Within this work a call that changes something is made once.
     pub calls_once: bool,
-    /// Stands for what the agent was made of.
-    pub snapshot: String,
+    /// What the agent was made from.
+    pub snapshot: RunSnapshot,
     /// It may read what nobody else may: its texts are in no log and in no answer about its runs.
     pub is_private: bool,
     /// Its runs end at their limits, without a last answer.

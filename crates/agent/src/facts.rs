@@ -8,6 +8,7 @@ use super::call::{CallOutcome, RequestedCall, ToolEnd};
 use super::event::{Event, EventKind};
 use super::outcome::Outcome;
 use super::run::Run;
+use super::run_snapshot::RunSnapshot;
 use super::setup::{EndsRun, Setup};
 use super::step::{Action, Step};
 use store::{StoreError, StoredRun};
@@ -16,7 +17,7 @@ use store::{StoreError, StoredRun};
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunFacts {
     /// What the agent was made of.
-    pub snapshot: String,
+    pub snapshot: RunSnapshot,
     /// The calls that were made, in order, but for those that were repeated at once.
     pub calls: Vec<MadeCall>,
     /// Its child runs, each with the number of calls that were made before it began.

@@ -32,6 +32,7 @@ pub mod report;
 mod request;
 mod resume;
 mod run;
+mod run_snapshot;
 mod setup;
 mod step;
 mod stored;
@@ -56,6 +57,7 @@ pub use failure::{FailureKind, ModelFailure};
 pub use outcome::{Limit, Outcome};
 pub use request::{AgentRequest, client_digest};
 pub use run::Run;
+pub use run_snapshot::RunSnapshot;
 pub use setup::{
     CallForm, CallStyle, EndsRun, Executor, Limits, ModelSizes, OfferedTool, SettledCall, Setup,
 };

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::approval::{ApprovalRules, Tier};
 use super::call::CallOutcome;
+use super::run_snapshot::RunSnapshot;
 use tool_call_parser::PreferredDialects;
 
 /// Everything that a run's course depends on, fixed when it begins.
@@ -42,9 +43,9 @@ pub struct Setup {
     /// A call that changes something is made once: the same one again is answered with what is recorded of it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub calls_once: bool,
-    /// Stands for what the agent was made of, such as the digest of a package; empty where that does not change.
+    /// What the agent was made from; empty if that does not change.
     #[serde(default)]
-    pub snapshot: String,
+    pub snapshot: RunSnapshot,
     /// Its texts are in no log and in no answer about it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_private: bool,

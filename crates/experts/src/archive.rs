@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
-use super::library::is_clutter;
+use super::own_files::is_clutter;
 
 /// The most files an archive may have.
 const MOST_FILES: usize = 2_000;

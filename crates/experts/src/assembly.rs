@@ -6,15 +6,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::experts::{Expert, Experts, MODEL_PREFIX};
+use super::experts::{Expert, Experts};
 use super::isolated::IsolatedFunctions;
+use super::label::MODEL_PREFIX;
 use super::notices::ConversationNotices;
 use super::operations::Operations;
 use super::prompt::system_prompt_with;
 use super::tools::{self, ExpertTools, Role};
 use super::workspace::Workspace;
 use ::tools::Tools;
-use agent::{Agent, AgentConfig, MadeCall, Notices, OnDisconnect, RunFacts, SettledCall, Supervision};
+use agent::{
+    Agent, AgentConfig, MadeCall, Notices, OnDisconnect, RunFacts, RunSnapshot, SettledCall, Supervision,
+};
 use relay::Relay;
 
 /// How long a model may think about one reply.
@@ -109,7 +112,8 @@ impl AgentBase {
 
 /// The digest of the package and the session of a run that is a conversation.
 fn conversation_of(facts: &RunFacts) -> Option<(&str, &str)> {
-    facts.snapshot.split_once(' ').filter(|(_, session)| session.starts_with(TALK))
+    let RunSnapshot { digest, session } = &facts.snapshot;
+    session.starts_with(TALK).then_some((digest.as_str(), session.as_str()))
 }
 
 impl Experts {
@@ -166,7 +170,7 @@ impl Experts {
         let operations = Operations::new(&package, Arc::clone(&expert.bound), is_dry);
         let prompt = system_prompt_with(&package, &operations.tiers());
         let base = self.base(expert.name(), timeout);
-        let snapshot = format!("{} {session}", expert.digest);
+        let snapshot = RunSnapshot { digest: expert.digest.clone(), session: session.to_owned() };
         let is_private = files.may_quote_private();
         let functions = IsolatedFunctions {
             base: base.clone(),
@@ -199,7 +203,7 @@ impl Experts {
         let tools = Arc::new(self.sources.select_now(&[]).ok()?);
         let operations = Operations::new(&expert.package, Arc::clone(&expert.bound), true);
         let prompt = system_prompt_with(&expert.package, &operations.tiers());
-        let snapshot = format!("{} {ADVICE}", expert.digest);
+        let snapshot = RunSnapshot { digest: expert.digest.clone(), session: ADVICE.to_owned() };
         let supervision =
             Supervision { snapshot, is_private, ends_at_limits: true, ..Supervision::default() };
         let mut base = self.base(expert.name(), ADVICE_TIME);

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::diagnostic::{At, Code, Diagnostic, FileReport, Report, Severity, nearest};
 use super::fields::Fields;
-use super::library::BINDINGS;
 use super::manifest::TriggerKind;
+use super::own_files::BINDINGS;
 use super::package::Package;
 use super::yaml::{self, Entry, Value};
 

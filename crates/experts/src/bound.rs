@@ -15,14 +15,12 @@ use serde_json::{Map, Value, json};
 use super::bindings::{Binding, BindingType, Bindings};
 use super::component::{Operation, Tool};
 use super::diagnostic::{Diagnostic, Severity};
+use super::label::function_name;
 use super::package::Package;
 use tools::{
     Approver, Invocation, Prospect, Question, QuestionKind, ServerProblem, Sources, ToolError, ToolOutput,
     ToolSet, ToolSpec, Tools as _,
 };
-
-/// The longest function name that model servers accept.
-const LONGEST_NAME: usize = 64;
 
 /// How long a command that a person runs waits for the first start of MCP servers.
 pub(super) const FIRST_START: Duration = Duration::from_secs(30);
@@ -371,16 +369,6 @@ impl BoundTool {
             set.note_unknown(&call).await;
         }
     }
-}
-
-/// The name under which the model calls an operation.
-pub(super) fn function_name(tool: &str, operation: &str) -> String {
-    let whole = format!("{tool}__{operation}");
-    whole
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' })
-        .take(LONGEST_NAME)
-        .collect()
 }
 
 /// A schema from the names of the inputs alone.

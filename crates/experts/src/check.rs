@@ -3,11 +3,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::bound::function_name;
 use super::component::{FunctionSession, Process, note_repeated};
 use super::diagnostic::{At, Code, FileReport, Report, Spanned, nearest};
 use super::fields::Listing;
-use super::isolated::call_name;
+use super::label::{call_name, function_name};
 use super::manifest::{Concurrency, Trigger, TriggerKind};
 use super::package::{Package, names};
 use super::resolve::Lane;

@@ -8,8 +8,8 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::execution::now;
 use super::experts::Experts;
+use super::time::now;
 use super::trigger::fenced;
 use store::{ApprovalState, MessageRow, NewMessage, Store};
 use tools::{Approver, Caller, Invocation, Question, ToolError, ToolSet, Tools as _};

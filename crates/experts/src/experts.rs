@@ -20,20 +20,12 @@ use super::config::ExpertsConfig;
 use super::delivery;
 use super::execution::Worker;
 use super::invocation::{Invocation, Origin};
+use super::label::MODEL_PREFIX;
 use super::package::Package;
 use super::scheduler::Scheduler;
-use ::agent::Agents;
-use ::store::Store;
 use ::tools::{Sources, ToolSet};
-
-/// Prefix of an expert's model name.
-pub const MODEL_PREFIX: &str = "expert/";
-
-/// True for the agent of an expert, and for those of its isolated functions (`expert/NAME/FUNCTION`).
-pub fn is_agent_of(agent: &str, expert: &str) -> bool {
-    let rest = agent.strip_prefix(MODEL_PREFIX).and_then(|agent| agent.strip_prefix(expert));
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
+use agent::Agents;
+use store::Store;
 
 /// How often the gateway is checked for reachability.
 const GATEWAY_EVERY: Duration = Duration::from_secs(5);
@@ -351,7 +343,7 @@ impl Experts {
 
     /// Milliseconds since 1970.
     pub fn now(&self) -> u64 {
-        super::execution::now()
+        super::time::now()
     }
 
     /// Copies an expert's own data, without what belongs to single sessions.

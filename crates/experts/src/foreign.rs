@@ -12,9 +12,9 @@ use tempfile::TempDir;
 use super::MANIFEST;
 use super::diagnostic::{At, Report};
 use super::fields::Fields;
-use super::library::is_clutter;
 use super::markdown::{self, Head};
 use super::name::{self, NameKind};
+use super::own_files::is_clutter;
 use super::skill::SKILL;
 use super::yaml::Value;
 

@@ -2,7 +2,7 @@
 //! brought is committed. Called by the server's route.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -12,6 +12,7 @@ use super::config::{DEDUPE_WINDOW, ExpertsConfig};
 use super::hook_secrets::HookSecrets;
 use super::invocation::Invocation;
 use super::manifest::{Trigger, TriggerKind};
+use super::time::now;
 use super::trigger::{Event, Proof, Refusal, Schedule, events_of, invocation, is_proven, why_off};
 use store::{Enqueued, NewEntry, Queue, StoreError};
 use wire::units::Secret;
@@ -266,11 +267,6 @@ fn clock_payload(trigger: &Trigger, time: u64, now: u64) -> Result<Value, String
     let expr = trigger.expr.as_ref().map(|expr| expr.value.as_str()).unwrap_or_default();
     let schedule = Schedule::new(expr, trigger.zone.as_ref().map(|zone| zone.value.as_str()))?;
     Ok(json!({"scheduled_at": schedule.written(time), "fired_at": schedule.written(now)}))
-}
-
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The id of an entry.

@@ -13,8 +13,9 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
 use super::assembly::AgentBase;
-use super::bound::{BoundTools, function_name};
+use super::bound::BoundTools;
 use super::component::{Function, FunctionSession, KnowledgeKind};
+use super::label::call_name;
 use super::learning::LearningFiles;
 use super::notices::ConversationNotices;
 use super::operations::Operations;
@@ -26,28 +27,16 @@ use super::trigger::fenced_json;
 use super::{path, policy};
 use agent::{
     Agent, AgentRequest, ChildRuns, EndsRun, Executor, Notices, OfferedTool, Outcome, RequestedCall,
-    Requester, SettledCall, Setup, Supervision, Tier,
+    Requester, RunSnapshot, SettledCall, Setup, Supervision, Tier,
 };
 use tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
 
-/// Prefix of a function's name in the tool that calls it.
-const CALL: &str = "run_function";
 /// Ends a function with its outputs.
 const FINISH_FUNCTION: &str = "finish_function";
 /// The output in which a function says how sure it is.
 const CONFIDENCE: &str = "confidence";
 /// The longest text of outputs that the caller receives, in bytes.
 const LONGEST_RESULT: usize = 64 * 1024;
-
-/// The name of the tool that calls an isolated function.
-pub(super) fn call_name(function: &str) -> String {
-    function_name(CALL, function)
-}
-
-/// True for the name of a tool that calls an isolated function.
-pub(super) fn is_call(name: &str) -> bool {
-    name.strip_prefix(CALL).is_some_and(|rest| rest.starts_with("__"))
-}
 
 /// The isolated functions of one run.
 pub(super) struct IsolatedFunctions {
@@ -63,7 +52,7 @@ pub(super) struct IsolatedFunctions {
     /// What earlier attempts of the same work have done.
     pub(super) settled: Vec<SettledCall>,
     pub(super) is_dry: bool,
-    pub(super) snapshot: String,
+    pub(super) snapshot: RunSnapshot,
     /// The calling run may quote private knowledge, also in the inputs.
     pub(super) is_private: bool,
 }

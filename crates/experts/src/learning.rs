@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::atomic_file::write_atomically;
 use super::name::{self, NameKind};
+use super::own_files::write_atomically;
 use super::package::Package;
 
 /// The folder of learnings, in a workspace.

@@ -6,7 +6,6 @@
 
 mod archive;
 mod assembly;
-mod atomic_file;
 mod bindings;
 mod bound;
 mod catalog;
@@ -28,6 +27,7 @@ mod hook_secrets;
 mod hooks;
 mod invocation;
 mod isolated;
+mod label;
 mod learning;
 mod library;
 mod manifest;
@@ -36,6 +36,7 @@ mod name;
 mod notices;
 mod operations;
 mod outputs;
+mod own_files;
 mod package;
 mod path;
 mod policy;
@@ -50,6 +51,7 @@ mod source;
 mod state;
 #[cfg(test)]
 mod tests;
+mod time;
 mod tools;
 mod trigger;
 mod workspace;
@@ -67,17 +69,19 @@ pub use delivery::{MessageKind, message_json};
 pub use diagnostic::{At, Code, Diagnostic, Severity, Spanned, visible};
 pub use duration::Length;
 pub use execution::{DryRun, Goal, Worker};
-pub use experts::{Expert, Experts, MODEL_PREFIX, is_agent_of};
+pub use experts::{Expert, Experts};
 pub use fields::Listing;
 pub use grants::{LEARNS_ALONE, VersionStep, learns_alone};
 pub use hook_secrets::{HookSecrets, SecretPlace};
 pub use hooks::{Accepted, Hook, HookError, Hooks, fire};
 pub use invocation::{Invocation, InvocationLane, Origin};
+pub use label::{MODEL_PREFIX, is_agent_of};
 pub use learning::{LearningEntry, LearningError, LearningFiles, PACKAGE_SCOPE};
-pub use library::{BINDINGS, Installed, Library, Lock, Plan, Record, Removal, digest};
+pub use library::{Installed, Library, Lock, Plan, Record, Removal, digest};
 pub use manifest::{
     Components, Concurrency, KeyField, Manifest, ModeField, Trigger, TriggerKind, TriggerSession,
 };
+pub use own_files::BINDINGS;
 pub use package::{Loaded, Package, Persona, load};
 pub use policy::{Learning, OnTimeout, Override, Policy, Tier, Tiers};
 pub use prompt::{LONG_PROMPT, system_prompt};

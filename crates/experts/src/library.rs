@@ -18,19 +18,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::atomic_file::write_atomically;
 use super::diagnostic::{Code, Diagnostic, Severity};
 use super::grants::{self, VersionStep};
+use super::own_files::{BINDINGS, MARK, is_clutter, is_reserved, write_atomically};
 use super::package::{Loaded, Package, load};
 use super::source::Source;
 use super::{MANIFEST, name};
 
-/// The user's file in a package's directory; it is never taken from a source.
-pub const BINDINGS: &str = "bindings.yaml";
 /// The user's bindings of an expert that was removed.
 const REMOVED_BINDINGS: &str = "bindings.removed.yaml";
-/// The file in an installed package's folder that shows that respool wrote it: it has the same random text as the record.
-const MARK: &str = ".installed-by-respool";
 /// The folder with respool's own records about the experts.
 const OWN: &str = ".respool";
 
@@ -716,18 +712,6 @@ fn remove_with_empty_folder(path: &Path) -> io::Result<()> {
         Some(Err(error)) if error.kind() != io::ErrorKind::DirectoryNotEmpty => Err(error),
         _ => Ok(()),
     }
-}
-
-/// Whether a file or folder of this name was made by a file manager or an archiver, and is neither the package's nor the user's.
-pub(super) fn is_clutter(name: &str) -> bool {
-    const CLUTTER: [&str; 4] = [".DS_Store", "Thumbs.db", "desktop.ini", "__MACOSX"];
-    name.starts_with("._") || CLUTTER.iter().any(|clutter| name.eq_ignore_ascii_case(clutter))
-}
-
-/// Whether a path names a file that is in an installed package's folder but never part of the package. Some file systems do not
-/// distinguish capital letters.
-pub(super) fn is_reserved(path: &str) -> bool {
-    [BINDINGS, MARK].iter().any(|name| path.eq_ignore_ascii_case(name))
 }
 
 /// Makes a random text of 128 bits, in hexadecimal.

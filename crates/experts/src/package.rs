@@ -11,8 +11,9 @@ use super::diagnostic::{At, Code, Diagnostic, FileReport, Report, Spanned};
 use super::fields::Listing;
 use super::files::{PackageDir, Unreadable};
 use super::manifest::Manifest;
+use super::own_files::is_reserved;
 use super::policy::{Tier, Tiers};
-use super::{MANIFEST, library, path, skill, yaml};
+use super::{MANIFEST, path, skill, yaml};
 
 /// The largest YAML file, in bytes.
 const LARGEST_YAML: u64 = 256 << 10;
@@ -259,7 +260,7 @@ impl Reader {
         if component::note_escape(written, &mut self.report.file(MANIFEST)) {
             return None;
         }
-        if library::is_reserved(path) {
+        if is_reserved(path) {
             let message = format!("{path} is not part of a package: the file of this name is the user's");
             let help = "remove it from components; `respool expert bind` writes the user's bindings";
             self.report.file(MANIFEST).add(Code::PathEscape, written.at, message, help);

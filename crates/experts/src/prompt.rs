@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use super::component::{Function, FunctionSession, KnowledgeKind, Process};
 use super::diagnostic::visible;
-use super::isolated::call_name;
+use super::label::call_name;
 use super::package::{Package, Persona};
 use super::policy::{Tier, Tiers};
 use super::state;

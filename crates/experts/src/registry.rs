@@ -5,11 +5,11 @@
 use std::io;
 use std::path::Path;
 
-use super::atomic_file::write_atomically;
 use super::bindings::Bindings;
 use super::config::ExpertsConfig;
 use super::diagnostic::Severity;
 use super::manifest::{Concurrency, Trigger, TriggerKind};
+use super::own_files::write_atomically;
 use super::package::Package;
 use super::policy::Tier;
 use super::resolve::Lane;

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::bound::FIRST_START;
-use super::experts::{Experts, MODEL_PREFIX};
+use super::experts::Experts;
+use super::label::MODEL_PREFIX;
 use super::notices::ConversationNotices;
 use agent::{AgentRequest, RunFacts, RunOptions, Watch};
 use store::{RunRow, Status, Store, StoreError};

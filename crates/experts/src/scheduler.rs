@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::catalog::{Catalog, Current, Snapshot};
 use super::hooks::new_id;
 use super::manifest::{Trigger, TriggerKind};
+use super::time::now;
 use super::trigger::{Event, Schedule, Watch, invocation};
 use store::{Clock, ClockTime, Enqueued, GoneClocks, NewEntry, Queue, StoreError};
 
@@ -240,11 +241,6 @@ fn clock_of(expert: &str, trigger: &Trigger) -> Option<(Clock, Schedule)> {
         schedule: format!("{expr} {}", zone.unwrap_or("UTC")),
     };
     Some((clock, schedule))
-}
-
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

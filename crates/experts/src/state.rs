@@ -8,8 +8,8 @@ use std::path::Path;
 
 use tempfile::NamedTempFile;
 
-use super::atomic_file::write_atomically;
 use super::component::Scope;
+use super::own_files::write_atomically;
 use super::package::Package;
 
 /// The folder of state, in a package and in a workspace.

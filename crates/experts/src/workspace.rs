@@ -17,10 +17,11 @@ use sha2::{Digest as _, Sha256};
 
 use super::component::{FunctionSession, KnowledgeKind, Scope};
 use super::isolated;
+use super::label::call_name;
 use super::learning::{LearningEntry, LearningFiles};
 use super::package::Package;
 use super::{path, skill, state};
-use ::agent::{CallOutcome, MadeCall};
+use agent::{CallOutcome, MadeCall};
 
 /// The largest file that is read or written.
 const LARGEST: u64 = 1 << 20;
@@ -288,7 +289,7 @@ impl Workspace {
         let knowledge =
             package.knowledge.items.iter().find(|one| one.path == wanted || named("knowledge", &one.name));
         if let Some(isolated) = function.filter(|one| one.session == FunctionSession::Isolated) {
-            let (name, call) = (&isolated.name.value, isolated::call_name(&isolated.name.value));
+            let (name, call) = (&isolated.name.value, call_name(&isolated.name.value));
             return Err(format!(
                 "the function {name} runs by itself and is not read: call `{call}` with its inputs"
             ));

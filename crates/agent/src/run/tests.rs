@@ -9,6 +9,7 @@ use crate::call::{CallOutcome, ToolEnd};
 use crate::event::ModelReply;
 use crate::failure::{FailureKind, ModelFailure};
 use crate::run::replies::LONGEST_BACKOFF;
+use crate::run_snapshot::RunSnapshot;
 use crate::setup::{CallForm, CallStyle, EndsRun, Executor, Limits, OfferedTool, SettledCall};
 use tool_call_parser::PreferredDialects;
 
@@ -63,7 +64,7 @@ pub(super) fn setup() -> Setup {
         approvals: ApprovalRules::default(),
         settled: Vec::new(),
         calls_once: false,
-        snapshot: String::new(),
+        snapshot: RunSnapshot::default(),
         is_private: false,
         ends_at_limits: false,
         repeats_after_faults: true,

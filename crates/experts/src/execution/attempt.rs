@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::Worker;
 use super::task::{self, ContextFile, History, Task};
 use super::verdict::{self, Verdict};
-use super::{Worker, now};
 use crate::assembly::{RUN_TIMEOUT, RunPlan};
 use crate::component::Process;
 use crate::delivery::MessageKind;
@@ -15,6 +15,7 @@ use crate::experts::Expert;
 use crate::invocation::Invocation;
 use crate::package::Package;
 use crate::settings::{Delivery, Execution};
+use crate::time::now;
 use crate::tools::Role;
 use crate::workspace::Workspace;
 use agent::{AgentRequest, FactsError, MadeCall, Outcome, RunFacts, RunOptions, Watch, WatchEvent, WorkEnd};
@@ -85,8 +86,8 @@ impl Worker {
             }
         };
         // A resumed attempt uses the package that it began with.
-        let snapshot = facts.as_ref().and_then(|facts| facts.snapshot.split(' ').next());
-        let expert = match snapshot {
+        let digest = facts.as_ref().map(|facts| facts.snapshot.digest.as_str());
+        let expert = match digest {
             None => expert,
             Some(digest) => match self.experts.as_of(&expert, digest) {
                 Ok(expert) => expert,

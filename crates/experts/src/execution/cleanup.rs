@@ -5,9 +5,10 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::attempt::MAIN_SESSION;
-use super::now;
 use super::scratchpad::OWNERS;
-use crate::experts::{Experts, MODEL_PREFIX};
+use crate::experts::Experts;
+use crate::label::MODEL_PREFIX;
+use crate::time::now;
 use store::Store;
 
 /// How often to clean up.

@@ -6,19 +6,20 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::Worker;
 use super::advice::{FinalFailure, Recommendation};
 use super::attempt::{Attempt, fingerprint};
 use super::lateness::{LATE, late_body, late_kind};
 use super::scratchpad::Scratchpads;
 use super::verdict::{self, Next, Verdict};
-use super::{Worker, now};
 use crate::delivery::{Message, MessageKind};
 use crate::experts::Experts;
 use crate::invocation::{Invocation, Origin};
+use crate::time::now;
 use crate::trigger::event_facts;
 use crate::workspace::Workspace;
-use ::agent::{ApprovalRequest, CallOutcome, MadeCall, Outcome};
-use ::store::{Claimed, EntryEnd, Queue as _, StoreError};
+use agent::{ApprovalRequest, CallOutcome, MadeCall, Outcome};
+use store::{Claimed, EntryEnd, Queue as _, StoreError};
 
 /// What lists say of an attempt that may quote private knowledge. The escalation has the whole reason; it is kept even if nobody gets it.
 fn withheld(outcome: &Outcome) -> String {

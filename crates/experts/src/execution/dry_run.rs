@@ -6,12 +6,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::attempt::{Attempt, fingerprint};
-use super::now;
 use super::task::History;
 use super::verdict::{self, Verdict};
 use crate::assembly::RunPlan;
 use crate::experts::Experts;
-use crate::isolated;
+use crate::label::is_call;
+use crate::time::now;
 use agent::{AgentRequest, MadeCall, RunOptions, WatchEvent, WorkEnd};
 use store::Claimed;
 
@@ -88,7 +88,7 @@ impl DryRun {
 
 /// A call in the report. For a run that may quote private knowledge, what it read and what its functions returned is withheld.
 fn reported(made: &MadeCall, is_private: bool) -> Value {
-    let is_own = made.call.name == READ || isolated::is_call(&made.call.name);
+    let is_own = made.call.name == READ || is_call(&made.call.name);
     let result = if is_private && is_own { WITHHELD } else { &made.text };
     let inputs: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
     json!({"call": made.call.name, "inputs": inputs, "outcome": made.outcome.as_str(), "result": result})

@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{Value, json};
 
+use super::Worker;
 use super::verdict;
-use super::{Worker, now};
 use crate::delivery::{Message, MessageKind};
 use crate::experts::Expert;
 use crate::invocation::Invocation;
 use crate::settings::{Delivery, SlaBreach};
+use crate::time::now;
 use crate::trigger::event_facts;
-use ::store::{EntryRow, EntryState, StoreError};
+use store::{EntryRow, EntryState, StoreError};
 
 /// The most entries of an expert that are read at a time.
 const MOST: usize = 1_000;

@@ -17,7 +17,7 @@ mod verdict;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -26,8 +26,10 @@ use tokio_util::task::TaskTracker;
 pub use dry_run::DryRun;
 use lateness::Deadlines;
 
-use super::experts::{Experts, MODEL_PREFIX};
+use super::experts::Experts;
+use super::label::MODEL_PREFIX;
 use super::resume::Interrupted;
+use super::time::now;
 use store::{ClaimRequest, Claimed, EntryState, Queue as _, Status, Store, StoreError, WokenRun};
 
 /// How often the queue is checked for due entries and entries of other processes.
@@ -51,12 +53,6 @@ pub struct Worker {
     is_failure_logged: AtomicBool,
     /// The entries that this process works on.
     working: Mutex<BTreeSet<String>>,
-}
-
-/// Milliseconds since 1970.
-pub(super) fn now() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// One entry of an expert's queue.

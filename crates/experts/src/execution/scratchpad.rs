@@ -9,8 +9,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::Worker;
 use super::attempt::Attempt;
-use super::{Worker, now};
+use crate::time::now;
 use crate::workspace::Workspace;
 use store::{EntryState, StoreError};
 

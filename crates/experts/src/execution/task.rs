@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::bound::function_name;
+use crate::label::function_name;
 use crate::markdown;
 use crate::prompt::one_line;
 use crate::tools::{ESCALATE, FAIL, FINISH};
