@@ -89,14 +89,28 @@ struct Site {
     home: TempDir,
 }
 
-/// The programs, where an ordinary user can start them.
+/// The programs, where an ordinary user can start them. Statics are never dropped, so the folder of an earlier run is removed here.
 static PROGRAMS: LazyLock<TempDir> = LazyLock::new(|| {
-    let directory = folder(Path::new("/var/lib"));
+    let parent = Path::new("/var/lib");
+    remove_old_folders(parent);
+    let directory = folder(parent);
     for (from, name) in [(std::env::current_exe().unwrap(), "tests"), (launcher(), "respool")] {
-        fs::copy(from, directory.path().join(name)).unwrap();
+        let to = directory.path().join(name);
+        fs::hard_link(&from, &to).or_else(|_| fs::copy(&from, &to).map(drop)).unwrap();
     }
     directory
 });
+
+/// Removes the folders of runs that began more than an hour ago.
+fn remove_old_folders(parent: &Path) {
+    for entry in fs::read_dir(parent).unwrap().flatten() {
+        let age = entry.metadata().and_then(|found| found.modified()).ok().and_then(|at| at.elapsed().ok());
+        let is_old = age.is_some_and(|age| age > std::time::Duration::from_hours(1));
+        if is_old && entry.file_name().to_string_lossy().starts_with("respool-test-") {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
 
 fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
