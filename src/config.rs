@@ -44,6 +44,7 @@ use crate::relay::{
 };
 use crate::server::{LimitsConfig, Listen, ServerConfig};
 use crate::store::{ResponsesConfig, RunsConfig, StoreConfig};
+use crate::tools::programs::{find_in_path, path_without};
 use crate::tools::{AuditConfig, ToolsConfig, audit};
 use crate::units::{Secret, Unusable};
 use crate::upstream::UpstreamConfig;
@@ -176,6 +177,13 @@ impl Loaded {
         let log = Some(state_dir.join(audit::FILE));
         let own = [self.file.clone(), self.settings.log.file.clone(), program, log, Some(state_dir)];
         tools.local.own_files.extend(own.into_iter().flatten().filter_map(|path| path.canonicalize().ok()));
+        let writable = tools.local.writable_by_commands();
+        for sink in &mut self.settings.alerts.sink {
+            sink.search_path = Some(path_without(&writable));
+            // One that is not found keeps its name, and the sink says so.
+            let found = sink.program.first().and_then(|name| find_in_path(name, &writable).ok());
+            sink.program.iter_mut().zip(found).for_each(|(name, path)| *name = path.display().to_string());
+        }
         self
     }
 

@@ -222,6 +222,32 @@ async fn jobs_that_leave_their_group_end_at_the_timeout_and_on_cancel() {
     }
 }
 
+/// Also at the timeout, and when nobody waits for the command any more.
+#[tokio::test]
+async fn settings_of_a_command_that_is_ended_are_renamed() {
+    let bed = bed("").await;
+    if !bed.holds_files() {
+        return;
+    }
+    let command = "mkdir .vscode; touch begun; while :; do sleep 0.1; mkdir -p .vscode; done";
+    let mut endless = invocation("exec", &json!({"command": command}));
+    endless.timeout = Duration::from_millis(800);
+    let said = bed.tools.call(&endless, None).await.unwrap_err();
+    assert!(said.text().contains("respool renamed it"), "{said:?}");
+    assert!(!bed.work(".vscode").exists() && bed.work(".vscode.made-by-a-command").exists());
+    fs::remove_file(bed.work("begun")).unwrap();
+    endless.timeout = Duration::from_secs(20);
+    tokio::select! {
+        ended = bed.tools.call(&endless, None) => panic!("it ended: {ended:?}"),
+        () = async { while !bed.work("begun").exists() { tokio::time::sleep(Duration::from_millis(10)).await } } => {}
+    }
+    let end = Instant::now() + Duration::from_secs(10);
+    while !bed.work(".vscode.made-by-a-command-1").exists() && Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(!bed.work(".vscode").exists() && bed.work(".vscode.made-by-a-command-1").exists());
+}
+
 #[tokio::test]
 async fn exit_codes_and_signals_come_through() {
     for mode in ["auto", "off"] {

@@ -63,6 +63,7 @@ async fn runs_the_commands_of_a_job() {
     let mut done =
         Done { level: format!("{:?}", sources.sandbox().unwrap()).to_lowercase(), ..Done::default() };
     let tools = sources.select(&["exec".to_owned()]).await.unwrap();
+    let servers: Vec<&str> = config.mcp.keys().map(String::as_str).collect();
     for command in job.commands {
         let respool = std::process::id().to_string();
         let command = command.replace("{terminal}", &terminal_name).replace("{respool}", &respool);
@@ -71,6 +72,10 @@ async fn runs_the_commands_of_a_job() {
             Err(error) => error.text().to_owned(),
         };
         done.outputs.push(output);
+    }
+    sources.await_servers(servers.iter().copied(), std::time::Duration::from_secs(10)).await;
+    for server in servers {
+        done.outputs.push(sources.mcp_problem(server).map(|problem| problem.text).unwrap_or_default());
     }
     for entry in fs::read_dir(std::env::temp_dir()).unwrap().flatten() {
         if entry.file_name().to_string_lossy().starts_with("respool-") {
@@ -244,6 +249,26 @@ fn no_program_of_the_workspace_runs_outside() {
         let outputs = site.run(variables, &[plant, "true", "git add -A && git commit -qm two", "git status"]);
         site.assert_not_escaped(&outputs);
     }
+}
+
+/// MCP servers start outside the sandbox, and so does what they start.
+#[test]
+fn no_mcp_server_starts_a_program_of_the_workspace() {
+    let site = Site::new();
+    let settings = "mcp.planted.command = \"planted\"\nmcp.python.command = \"python3\"\n\
+        mcp.indirect = { command = \"env\", args = [\"planted\"] }";
+    let plant = "mkdir -p bin; for p in planted python3; do printf '#!/bin/sh\\ntouch ~/PWNED\\n' > bin/$p; chmod +x bin/$p; done; \
+        ln -s bin .venv; true";
+    let path = ("PATH", "$PWD/.venv:$PWD/bin:/usr/local/bin:/usr/bin:/bin");
+    let outputs = site.run_at("full", settings, &[path], &[plant, "planted"]).outputs;
+    assert!(outputs[2].contains("127"), "env finds no such program: {outputs:#?}");
+    assert!(outputs[3].contains("planted is not in PATH"), "{outputs:#?}");
+    // The second command itself ran it, in the sandbox.
+    assert!(
+        outputs[1].contains("Read-only file system") || outputs[1].contains("ermission denied"),
+        "{outputs:#?}"
+    );
+    site.assert_not_escaped(&outputs);
 }
 
 #[test]
@@ -433,6 +458,82 @@ fn settings_that_other_programs_obey_are_read_only() {
     let outputs = site.run(&[], &[change, change]);
     for output in &outputs {
         assert!(output.contains("x\n{}\n{}\n"), "{output}");
+    }
+}
+
+/// Settings that were not there are renamed, also those that git or a symlink makes.
+#[test]
+fn settings_that_a_command_makes_are_renamed() {
+    for level in ["full", "landlock"] {
+        let site = if level == "full" { Site::with_repository() } else { Site::new() };
+        let make = "mkdir .vscode && echo evil > .vscode/tasks.json; ln -s /tmp .claude; echo evil > .envrc; echo done";
+        let again = "echo evil > .envrc; mkdir -p x/.vscode; ls -A; true";
+        let mut commands = vec![make, again];
+        if level == "full" {
+            commands.extend([
+                "mkdir evil && echo > evil/x && git add evil && git mv evil .zed",
+                "mv x .idea",
+                "true",
+            ]);
+        }
+        let outputs = site.run_at(level, "", &[], &commands).outputs;
+        assert!(
+            outputs[0].ends_with("done\n") && outputs[0].matches("respool renamed it").count() == 3,
+            "{outputs:#?}"
+        );
+        for name in [".vscode", ".claude", ".envrc", ".zed", ".idea"] {
+            assert!(site.work(name).symlink_metadata().is_err(), "{level} {name}: {outputs:#?}");
+        }
+        for name in
+            [".vscode.made-by-a-command/tasks.json", ".envrc.made-by-a-command", ".envrc.made-by-a-command-1"]
+        {
+            assert!(site.work(name).exists(), "{level} {name}: {outputs:#?}");
+        }
+    }
+    // What the owner has accepted, and what a person has made in the meantime, stays.
+    let site = Site::new();
+    site.run_at("landlock", "local.unprotected_repositories = true", &[], &["echo x > .envrc"]);
+    site.run(&[], &["cat .envrc"]);
+    assert!(site.work(".envrc").exists());
+}
+
+/// A repository that one command clones is not the next one's to write: that may be its hostile test suite.
+#[test]
+fn a_repository_that_a_command_made_is_read_only_to_the_next() {
+    let site = Site::with_repository();
+    let clone = "git clone -q . clone; git clone -q . d/e/clone; echo done";
+    let evil = format!(
+        "{FSMONITOR}for c in clone d/e/clone; do printf \"$fsm\" >> $c/.git/config; mkdir $c/.vscode; \
+        mv $c $c-2; printf '#!/bin/sh\\ntouch ~/PWNED\\n' > $c/.git/hooks/post-index-change; done; touch clone/a clone/new; true"
+    );
+    let commit = "cd clone && git add -A && git commit -qm two && git log --format=%s -1";
+    let outputs = site.run(&[], &[clone, &evil, commit]);
+    assert_eq!((outputs[0].as_str(), outputs[2].as_str()), ("done\n", "two\n"), "{outputs:#?}");
+    for name in ["clone-2", "clone/.vscode", "d/e/clone/.vscode", "clone/.git/hooks/post-index-change"] {
+        assert!(!site.work(name).exists(), "{name}: {outputs:#?}");
+    }
+    site.person_says("cd clone && git status; cd ../d/e/clone && git status", false);
+    site.assert_not_escaped(&outputs);
+}
+
+#[test]
+fn a_repository_in_a_configured_place_is_read_only() {
+    for level in ["full", "landlock"] {
+        let site = Site::new();
+        site.person("git init -q ../other/repository && cd ../other/repository && git commit -q --allow-empty -m one && mkdir .vscode");
+        let settings = format!("local.writable = [{:?}]", site.path("other"));
+        let evil = format!(
+            "{FSMONITOR}cd ~/other/repository; printf \"$fsm\" >> .git/config; touch .vscode/x .git/hooks/x; mv .git g; cd ..; mv repository r; \
+            touch new repository/new; true"
+        );
+        let outputs = site.run_at(level, &settings, &[], &[&evil, &evil]).outputs;
+        site.person_says("cd ../other/repository && git status", false);
+        site.assert_not_escaped(&outputs);
+        for name in ["r", "repository/.vscode/x", "repository/.git/hooks/x"] {
+            assert!(!site.path("other").join(name).exists(), "{level} {name}: {outputs:#?}");
+        }
+        let is_written = level == "full";
+        assert_eq!(site.path("other/repository/new").exists(), is_written, "{level}: {outputs:#?}");
     }
 }
 

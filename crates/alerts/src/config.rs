@@ -1,5 +1,6 @@
 //! `[alerts]` and `[[alerts.sink]]`.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -82,4 +83,7 @@ pub struct SinkConfig {
     pub channel: Option<String>,
     /// The program and its arguments.
     pub program: Vec<String>,
+    /// Where the program finds others: `PATH` without directories that commands write.
+    #[serde(skip)]
+    pub search_path: Option<OsString>,
 }

@@ -223,11 +223,17 @@ impl Sender {
 
     async fn command(&self, message: &Message) -> Result<(), String> {
         let (program, arguments) = self.config.program.split_first().ok_or("it has no `program`")?;
+        if !program.contains('/') {
+            return Err(format!(
+                "the program {program} is not in PATH, apart from directories that commands can write: write its whole path"
+            ));
+        }
         let mut command = tokio::process::Command::new(program);
         command.args(arguments).env_clear().kill_on_drop(true);
         for name in ["PATH", "HOME", "LANG", "USER"] {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
         }
+        command.envs(self.config.search_path.iter().map(|path| ("PATH", path)));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(|error| format!("{program} cannot be started: {error}"))?;
         if let Some(mut stdin) = child.stdin.take() {

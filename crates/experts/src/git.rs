@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ::tools::programs::find_program;
+use ::tools::programs::{find_program, system_path};
 
 /// How long a clone may take.
 const LONGEST: Duration = Duration::from_mins(2);
@@ -40,7 +40,9 @@ pub(super) fn clone(url: &str, into: &Path) -> Result<(), String> {
         "--no-recurse-submodules",
     ]);
     command.args(["--template=", "--", url]).arg(into);
+    // git starts others by name: ssh, and its own helpers.
     command
+        .env("PATH", system_path())
         .env("GIT_TERMINAL_PROMPT", "0")
         .env("GIT_ALLOW_PROTOCOL", "https:ssh:file")
         .env("GIT_LFS_SKIP_SMUDGE", "1");

@@ -1,12 +1,14 @@
 //! `[tools.*]`: where tools come from, what bounds them and what they may do.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
 use super::audit::AuditConfig;
+use super::programs::{find_in_path, path_without};
 use super::sandbox::Level;
 use wire::units::{Secret, Size, parse_duration};
 
@@ -96,6 +98,14 @@ pub struct LocalConfig {
     pub key_variables: Vec<String>,
 }
 
+impl LocalConfig {
+    /// Returns the directories that commands write, without symlinks: the workspace, and the places that the configuration adds.
+    pub fn writable_by_commands(&self) -> Vec<PathBuf> {
+        let places = self.workspace.iter().chain(&self.writable);
+        places.filter_map(|place| place.canonicalize().ok()).collect()
+    }
+}
+
 /// `[tools.gateway]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -114,7 +124,7 @@ pub struct GatewayConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct McpConfig {
-    /// The program to start.
+    /// The program to start. Once the sources are open, its whole path, if it was found.
     pub command: Option<String>,
     /// Its arguments.
     pub args: Vec<String>,
@@ -124,6 +134,22 @@ pub struct McpConfig {
     pub url: Option<String>,
     /// Headers sent to the URL.
     pub headers: BTreeMap<String, Secret>,
+    /// Where the program finds others: `PATH` without directories that commands write.
+    #[serde(skip)]
+    pub search_path: Option<OsString>,
+}
+
+impl ToolsConfig {
+    /// The same with the programs of MCP servers found, outside of what commands write.
+    pub(super) fn with_programs(mut self) -> Self {
+        let writable = self.local.writable_by_commands();
+        for server in self.mcp.values_mut() {
+            server.search_path = Some(path_without(&writable));
+            let found = server.command.as_deref().and_then(|name| find_in_path(name, &writable).ok());
+            server.command = found.map(|path| path.display().to_string()).or(server.command.take());
+        }
+        self
+    }
 }
 
 /// `[tools.policy]`.

@@ -38,6 +38,7 @@ use super::programs::find_program;
 pub(super) use git::{GitWork, writes_repository};
 pub use level::Level;
 use places::Places;
+pub(super) use protected::AbsentSettings;
 use protected::{Protected, Repository};
 use spec::{Cover, Spec};
 
@@ -146,15 +147,27 @@ impl Sandbox {
 
     /// What commands never write, searched for now if it is not known yet.
     fn protected(&self) -> &Protected {
-        self.protected.get_or_init(|| Protected::find(&self.workspace))
+        self.protected.get_or_init(|| Protected::find(&self.workspace, &self.places.configured))
     }
 
-    /// Finds out what commands never write; only submodules are looked at again when their index has changed.
+    /// Finds out what the next command never writes.
     ///
     /// # Errors
     /// When something cannot be protected.
     pub(super) fn find_protected(&self) -> io::Result<()> {
+        if self.level.has_namespaces() {
+            self.protected().find_made();
+        }
         self.spec(&self.workspace, Reach::Workspace).map(|_| ())
+    }
+
+    /// Returns the settings that a command with this reach must not make. The owner may have accepted that it does.
+    pub(super) fn absent_settings(&self, reach: Reach<'_>) -> Vec<AbsentSettings> {
+        let is_accepted = !self.level.has_namespaces() && self.accepts_unprotected;
+        if matches!(reach, Reach::User) || !self.level.holds_files() || is_accepted {
+            return Vec::new();
+        }
+        self.protected().absent_settings()
     }
 
     /// Waits until no git of this sandbox's is at work.
@@ -180,7 +193,7 @@ impl Sandbox {
     /// Why it cannot begin.
     pub(super) fn begin_git(&self, directory: &Path) -> io::Result<GitWork> {
         let repository = self.protected().repository_of(directory).ok_or(io::ErrorKind::NotFound)?;
-        GitWork::begin(repository)
+        GitWork::begin(&repository)
     }
 
     /// Takes over what git wrote, and returns a note on what was not.
@@ -290,21 +303,24 @@ impl Sandbox {
             spec.everything = true;
             return Ok(spec);
         }
-        spec.writable.clone_from(&self.places.writable);
         spec.scratch.clone_from(&self.places.scratch);
-        let is_unprotected = !self.level.has_namespaces() && self.protected().has_any();
-        let workspace =
-            if is_unprotected && !self.accepts_unprotected { &mut spec.readable } else { &mut spec.writable };
-        workspace.push(self.workspace.clone());
+        let places = self.places.writable.iter().chain([&self.workspace]).cloned();
+        let (read_only, writable): (Vec<_>, Vec<_>) = places.partition(|place| self.is_read_only(place));
+        spec.readable.extend(read_only);
+        spec.writable = writable;
         if self.level.has_namespaces() {
-            let list = |repository: &Repository| self.submodules(repository, None);
-            spec.frozen.extend(self.protected().frozen(&self.workspace, list)?);
+            spec.frozen.extend(self.protected().frozen(|repository| self.submodules(repository, None))?);
         }
         self.add_temporary(&mut spec);
         if let Reach::Repository(work) = reach {
             work.add_to(&mut spec);
         }
         Ok(spec)
+    }
+
+    /// True for a place that would be writable, and is not, as nothing else keeps commands from what is protected in it.
+    fn is_read_only(&self, place: &Path) -> bool {
+        !self.level.has_namespaces() && !self.accepts_unprotected && self.protected().has_any_in(place)
     }
 
     /// Gives the command a `/tmp` of its own, which it shares with the other commands of this workspace. Where something in reach is
@@ -338,7 +354,7 @@ impl Sandbox {
         let repositories = if self.level.has_namespaces() {
             "`.git` and the settings of editors and agents are read-only, except for a plain `git add`, `git commit` and the like, \
              which may be joined by `&&`"
-        } else if self.protected().has_any() && !self.accepts_unprotected {
+        } else if self.is_read_only(&self.workspace) {
             "without bubblewrap a workspace with a repository is read-only as a whole: install bubblewrap, or set \
              `tools.local.unprotected_repositories`"
         } else {
@@ -381,8 +397,7 @@ pub fn level(config: &LocalConfig) -> Level {
 
 /// bubblewrap, where no command could have put it.
 fn bubblewrap(config: &LocalConfig) -> Option<PathBuf> {
-    let workspace = config.workspace.iter().filter_map(|workspace| workspace.canonicalize().ok());
-    find_program("bwrap", &config.writable.iter().cloned().chain(workspace).collect::<Vec<_>>())
+    find_program("bwrap", &config.writable_by_commands())
 }
 
 /// The temporary directories that are in use.

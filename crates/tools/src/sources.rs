@@ -77,7 +77,7 @@ impl Sources {
                 prospect: Prospect::Starting,
             })),
             servers: Mutex::default(),
-            config: Arc::new(config.clone()),
+            config: Arc::new(config.clone().with_programs()),
         })
     }
 

@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use super::files;
 use crate::cli::say::{flat, say};
+use crate::tools::programs::{current_project, find_in_path};
 
 const LABEL: &str = "org.respool.respool";
 
@@ -142,7 +143,7 @@ impl Manager {
             arguments.push("-f");
         }
         let log = home.join("Library/Logs/respool.log");
-        let mut command = Command::new(program);
+        let mut command = Command::new(path_of(program)?);
         command.args(arguments);
         if self == Self::Launchd {
             command.arg(log);
@@ -204,8 +205,15 @@ fn service() -> String {
     format!("{}/{LABEL}", domain())
 }
 
+/// Finds a program of the service manager, which is not a part of the current project.
+fn path_of(program: &str) -> Result<PathBuf, String> {
+    let project: Vec<PathBuf> = current_project().into_iter().collect();
+    let missing = |_| format!("`{program}` is not installed. This system may use another service manager");
+    find_in_path(program, &project).map_err(missing)
+}
+
 fn output(program: &str, arguments: &[&str]) -> Result<Output, String> {
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let output = Command::new(path_of(program)?).args(arguments).stdin(Stdio::null()).output();
     output.map_err(|error| {
         format!("`{program}` cannot be run: {error}. This system may use another service manager")
     })

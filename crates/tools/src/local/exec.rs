@@ -17,12 +17,14 @@ use super::super::contract::{ToolError, ToolOutput};
 use super::super::environment::Passing;
 use super::super::policy::Plan;
 use super::super::process::{Group, command};
-use super::super::sandbox::{Reach, Sandbox};
+use super::super::sandbox::{AbsentSettings, Reach, Sandbox};
 use super::super::source::timed_out;
 use super::capture::HeadAndTail;
 
 /// How long a command may take to end once it is asked to, and how long its output is read once it has ended.
 const GRACE: Duration = Duration::from_millis(500);
+/// How long the launcher may take to end all processes of a command.
+const END: Duration = Duration::from_secs(6);
 
 /// What a command is said to have said that worked in silence.
 pub(super) const NO_OUTPUT: &str = "[no output]";
@@ -85,6 +87,7 @@ impl Hold {
 }
 
 pub(super) async fn exec(order: &Order<'_>, reach: Reach<'_>) -> Result<Ran, ToolError> {
+    let absent = order.sandbox.absent_settings(reach);
     let running = match (start(order, reach), &order.plan) {
         (Err(error), Plan::Program(words)) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(Ran { text: not_found(words), failed: true });
@@ -93,9 +96,27 @@ pub(super) async fn exec(order: &Order<'_>, reach: Reach<'_>) -> Result<Ran, Too
     };
     // The caller may go away. In a task of its own the command is still ended.
     let (caller, gone) = oneshot::channel();
-    let ran = tokio::spawn(to_its_end(running, order.limit, gone)).await;
+    let limit = order.limit;
+    let ran = tokio::spawn(async move {
+        let ended = to_its_end(running, limit, gone).await;
+        with_notes(ended, &absent.iter().flat_map(AbsentSettings::rename).collect::<Vec<_>>())
+    });
+    let ran = ran.await;
     drop::<oneshot::Sender<()>>(caller);
     ran.unwrap_or_else(|error| Err(ToolError::Failed(format!("the command was lost: {error}"))))
+}
+
+/// Puts notes before the output of a command: how it ended is said last.
+fn with_notes(ended: Result<Ran, ToolError>, notes: &[String]) -> Result<Ran, ToolError> {
+    if notes.is_empty() {
+        return ended;
+    }
+    let notes = format!("[{}]\n", notes.join("]\n["));
+    match ended {
+        Ok(ran) => Ok(Ran { text: notes + &ran.text, ..ran }),
+        Err(ToolError::TimedOut(text)) => Err(ToolError::TimedOut(notes + &text)),
+        other => other,
+    }
 }
 
 fn failed(error: &io::Error) -> ToolError {
@@ -122,14 +143,14 @@ async fn to_its_end(
     let Running { mut child, mut output, mut hold } = running;
     if let Ok(None) = ended {
         drop(hold);
-        let _ = timeout(GRACE, child.wait()).await;
+        let _ = timeout(END, child.wait()).await;
         return Err(ToolError::Failed("the caller of the command has gone".to_owned()));
     }
     let Ok(Some(status)) = ended else {
         hold.terminate();
         let _ = timeout(GRACE, async { tokio::join!(child.wait(), captured.take_all(&mut output)) }).await;
         drop(hold);
-        let _ = timeout(GRACE, child.wait()).await;
+        let _ = timeout(END, child.wait()).await;
         return Err(timed_out(limit, &captured.text()));
     };
     // Processes left in the background hold the pipe: what is in it now is all there is.

@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::super::config::McpConfig;
 use super::super::environment::Passing;
 use super::super::process::{AbortOnDrop, Group, command};
+use super::super::programs::not_in_path;
 use super::result::root_cause;
 use http_client::client_for;
 
@@ -216,12 +217,16 @@ async fn connect(config: &McpConfig) -> Result<Connection, Problem> {
 }
 
 async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection, Problem> {
+    if !program.contains('/') {
+        return Err(Problem { text: not_in_path(program), is_final: true });
+    }
     let cannot = |error: std::io::Error| Problem {
         text: format!("{program} cannot be started: {error}"),
         is_final: matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied),
     };
     let mut command = command(program, &Passing::default()).map_err(cannot)?;
     let own = config.env.iter().map(|(name, value)| (name, value.expose()));
+    command.envs(config.search_path.iter().map(|path| ("PATH", path)));
     command.args(&config.args).envs(own);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(cannot)?;

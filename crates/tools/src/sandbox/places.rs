@@ -5,153 +5,64 @@
 //! elsewhere. The home directory is left out of every place that contains it, and directories of `PATH` out of writable ones.
 
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use super::super::config::LocalConfig;
-use super::super::programs::homes;
+use super::super::programs::{Resolved, homes, resolve};
 
 /// The system's own, read-only.
-const SYSTEM: [&str; 19] = [
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/etc",
-    "/opt",
-    "/nix",
-    "/gnu",
-    "/snap",
-    "/proc",
-    "/sys",
-    "/run/systemd/resolve",
-    "/run/current-system",
-    "/run/wrappers",
-    "/home/linuxbrew",
-    "/var/lib/dpkg",
-];
+const SYSTEM: &str = "\
+    /usr /bin /sbin /lib /lib32 /lib64 /libx32 /etc /opt /nix /gnu /snap /proc /sys \
+    /run/systemd/resolve /run/current-system /run/wrappers /home/linuxbrew /var/lib/dpkg";
 /// Below the home directory, read-only: toolchains and settings without keys.
-const TOOLS: [&str; 30] = [
-    ".rustup",
-    ".nvm",
-    ".fnm",
-    ".volta",
-    ".n",
-    ".pyenv",
-    ".rbenv",
-    ".asdf",
-    ".jenv",
-    ".sdkman",
-    ".deno",
-    ".bun",
-    ".dotnet",
-    ".ghcup",
-    ".opam",
-    ".juliaup",
-    ".julia",
-    "go",
-    ".local/bin",
-    ".local/lib",
-    ".local/share/mise",
-    ".local/share/fnm",
-    ".local/share/uv",
-    ".local/share/pnpm",
-    ".config/git/config",
-    ".config/git/ignore",
-    ".config/git/attributes",
-    ".config/go",
-    ".gitconfig",
-    ".gitignore",
-];
+const TOOLS: &str = "\
+    .rustup .nvm .fnm .volta .n .pyenv .rbenv .asdf .jenv .sdkman .deno .bun .dotnet .ghcup .opam \
+    .juliaup .julia go .local/bin .local/lib .local/share/mise .local/share/fnm .local/share/uv \
+    .local/share/pnpm .config/git/config .config/git/ignore .config/git/attributes .config/go \
+    .gitconfig .gitignore";
 /// Below the home directory, with the network on: they say where packages come from.
-const REGISTRIES: [&str; 6] = [".npmrc", ".yarnrc", ".yarnrc.yml", ".config/pip", ".pip", ".condarc"];
+const REGISTRIES: &str = ".npmrc .yarnrc .yarnrc.yml .config/pip .pip .condarc";
 /// Below the directory of caches, writable: what a package manager or compiler keeps for itself, and no shell or editor runs.
-const CACHES: [&str; 18] = [
-    "pip",
-    "uv",
-    "pdm",
-    "pypoetry/cache",
-    "pypoetry/artifacts",
-    "go-build",
-    "yarn",
-    "node-gyp",
-    "typescript",
-    "turbo",
-    "deno",
-    "zig",
-    "ccache",
-    "sccache",
-    "bazel",
-    "huggingface",
-    "torch",
-    "matplotlib",
-];
+const CACHES: &str = "\
+    pip uv pdm pypoetry/cache pypoetry/artifacts go-build yarn node-gyp typescript turbo deno zig \
+    ccache sccache bazel huggingface torch matplotlib";
 /// Below the directory of caches, read-only: programs that people start too.
-const CACHED_PROGRAMS: [&str; 6] =
-    ["node/corepack", "ms-playwright", "puppeteer", "Cypress", "pypoetry/virtualenvs", "pre-commit"];
+const CACHED_PROGRAMS: &str = "node/corepack ms-playwright puppeteer Cypress pypoetry/virtualenvs pre-commit";
 /// Below the home directory, writable.
-const HOME_CACHES: [&str; 15] = [
-    ".npm/_cacache",
-    ".npm/_logs",
-    ".node-gyp",
-    ".pnpm-store",
-    ".local/share/pnpm/store",
-    ".yarn/berry/cache",
-    ".bun/install/cache",
-    "go/pkg/mod",
-    "go/pkg/sumdb",
-    ".gradle/caches",
-    ".gradle/wrapper",
-    ".gradle/daemon",
-    ".gradle/native",
-    ".m2/repository",
-    ".nuget/packages",
-];
+const HOME_CACHES: &str = "\
+    .npm/_cacache .npm/_logs .node-gyp .pnpm-store .local/share/pnpm/store .yarn/berry/cache \
+    .bun/install/cache go/pkg/mod go/pkg/sumdb .gradle/caches .gradle/wrapper .gradle/daemon \
+    .gradle/native .m2/repository .nuget/packages";
 /// Caches that are made if their program is there, so that they outlive a command.
-const MADE: [(&str, &str); 4] =
-    [("pip3", ".cache/pip"), ("npm", ".npm/_cacache"), ("npm", ".npm/_logs"), ("go", ".cache/go-build")];
-/// Of cargo's own directory: its credentials are not among them.
-const CARGO_READ: [&str; 6] = ["bin", "config", "config.toml", "env", ".crates.toml", ".crates2.json"];
-const CARGO_WRITTEN: [&str; 5] =
-    ["registry", "git", ".package-cache", ".package-cache-mutate", ".global-cache"];
-/// As the kernel follows in one name.
-const MOST_LINKS: usize = 40;
-/// Variables that name a toolchain's directory, and those that name a cache.
-const TOOL_VARIABLES: [&str; 11] = [
-    "RUSTUP_HOME",
-    "GOROOT",
-    "GOPATH",
-    "NVM_DIR",
-    "PYENV_ROOT",
-    "VIRTUAL_ENV",
-    "CONDA_PREFIX",
-    "JAVA_HOME",
-    "ANDROID_HOME",
-    "DOTNET_ROOT",
-    "VOLTA_HOME",
+const MADE: [(&str, &str); 5] = [
+    ("pip3", ".cache/pip"),
+    ("uv", ".cache/uv"),
+    ("npm", ".npm/_cacache"),
+    ("npm", ".npm/_logs"),
+    ("go", ".cache/go-build"),
 ];
-const CACHE_VARIABLES: [&str; 6] =
-    ["GOCACHE", "GOMODCACHE", "PIP_CACHE_DIR", "UV_CACHE_DIR", "SCCACHE_DIR", "CARGO_TARGET_DIR"];
+/// Of cargo's own directory: its credentials are not among them.
+const CARGO_READ: &str = "bin config config.toml env .crates.toml .crates2.json";
+const CARGO_WRITTEN: &str = "registry git .package-cache .package-cache-mutate .global-cache";
+/// Variables that name a toolchain's directory, and those that name a cache.
+const TOOL_VARIABLES: &str = "\
+    RUSTUP_HOME GOROOT GOPATH NVM_DIR PYENV_ROOT VIRTUAL_ENV CONDA_PREFIX JAVA_HOME ANDROID_HOME \
+    DOTNET_ROOT VOLTA_HOME";
+const CACHE_VARIABLES: &str = "GOCACHE GOMODCACHE PIP_CACHE_DIR UV_CACHE_DIR SCCACHE_DIR CARGO_TARGET_DIR";
 
 /// Places beside the workspace, without symlinks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Places {
     pub(super) readable: Vec<PathBuf>,
     pub(super) writable: Vec<PathBuf>,
+    /// Of these, the ones that the configuration names.
+    pub(super) configured: Vec<PathBuf>,
     /// Directories whose other contents are hidden where that is possible.
     pub(super) scratch: Vec<PathBuf>,
     /// respool's own files.
     pub(super) own: Vec<PathBuf>,
-}
-
-/// Where a name leads, and the symlinks on its way.
-struct Resolved {
-    real: PathBuf,
-    links: Vec<PathBuf>,
 }
 
 impl Places {
@@ -184,6 +95,7 @@ impl Places {
         Self {
             readable: without_all(real(resolved(&named.readable)), &homes),
             writable: without_all(without_all(real(writable), &homes), &programs),
+            configured: real(resolved(&config.writable)),
             scratch: real(resolved(&named.scratch)),
             // A state directory around the workspace does not make the workspace respool's own.
             own: own.filter(|own| !workspace.starts_with(own)).collect(),
@@ -205,7 +117,7 @@ impl Named {
     fn new(config: &LocalConfig, workspace: &Path, home: Option<&Path>, network: bool) -> Self {
         let variable = |name: &str| std::env::var_os(name);
         let mut named = Self::default();
-        named.readable.extend(SYSTEM.map(PathBuf::from));
+        named.readable.extend(words(SYSTEM).map(PathBuf::from));
         named.readable.extend(["/etc/resolv.conf", "/etc/localtime"].map(PathBuf::from));
         let path = variable("PATH").unwrap_or_default();
         named.programs = std::env::split_paths(&path).filter(|path| path.is_absolute()).collect();
@@ -233,12 +145,12 @@ impl Named {
         if home.join(".cargo").is_dir() {
             self.cargo(&home.join(".cargo"));
         }
-        self.readable.extend(TOOLS.iter().map(|name| home.join(name)));
+        self.readable.extend(below(home, TOOLS));
         if network {
-            self.readable.extend(REGISTRIES.iter().map(|name| home.join(name)));
+            self.readable.extend(below(home, REGISTRIES));
         }
         self.scratch.push(home.join(".npm"));
-        self.writable.extend(HOME_CACHES.iter().map(|name| home.join(name)));
+        self.writable.extend(below(home, HOME_CACHES));
     }
 
     /// cargo locks files in its own directory, so these have to be there.
@@ -249,27 +161,27 @@ impl Named {
         for name in ["registry", "git"] {
             let _ = fs::create_dir(directory.join(name));
         }
-        self.readable.extend(CARGO_READ.iter().map(|name| directory.join(name)));
-        self.writable.extend(CARGO_WRITTEN.iter().map(|name| directory.join(name)));
+        self.readable.extend(below(directory, CARGO_READ));
+        self.writable.extend(below(directory, CARGO_WRITTEN));
     }
 
     fn by_variables(&mut self, home: Option<&Path>, variable: &impl Fn(&str) -> Option<OsString>) {
-        let fitting = |names: &[&str]| -> Vec<PathBuf> {
-            let paths = names.iter().filter_map(|name| variable(name)).map(PathBuf::from);
+        let fitting = |names: &'static str| -> Vec<PathBuf> {
+            let paths = words(names).filter_map(variable).map(PathBuf::from);
             paths.filter(|path| is_narrow(path, home)).collect()
         };
-        self.readable.extend(fitting(&TOOL_VARIABLES));
-        self.writable.extend(fitting(&CACHE_VARIABLES));
-        for cargo in fitting(&["CARGO_HOME"]) {
+        self.readable.extend(fitting(TOOL_VARIABLES));
+        self.writable.extend(fitting(CACHE_VARIABLES));
+        for cargo in fitting("CARGO_HOME") {
             self.cargo(&cargo);
         }
-        for npm in fitting(&["NPM_CONFIG_CACHE", "npm_config_cache"]) {
+        for npm in fitting("NPM_CONFIG_CACHE npm_config_cache") {
             self.writable.extend(["_cacache", "_logs"].map(|name| npm.join(name)));
         }
-        let caches = fitting(&["XDG_CACHE_HOME"]).into_iter().chain(home.map(|home| home.join(".cache")));
+        let caches = fitting("XDG_CACHE_HOME").into_iter().chain(home.map(|home| home.join(".cache")));
         for caches in caches {
-            self.writable.extend(CACHES.iter().map(|name| caches.join(name)));
-            self.readable.extend(CACHED_PROGRAMS.iter().map(|name| caches.join(name)));
+            self.writable.extend(below(&caches, CACHES));
+            self.readable.extend(below(&caches, CACHED_PROGRAMS));
             self.scratch.push(caches);
         }
         let programs = self.programs.iter().filter(|directory| is_narrow(directory, home));
@@ -278,36 +190,12 @@ impl Named {
     }
 }
 
-/// Follows a name through every symlink; what does not exist stays as it is written. `None` for a circle of links.
-fn resolve(path: &Path) -> Option<Resolved> {
-    let parts = |path: &Path| -> Vec<OsString> {
-        let part = |part: Component<'_>| match part {
-            Component::Normal(_) | Component::ParentDir => Some(part.as_os_str().to_owned()),
-            _ => None,
-        };
-        path.components().rev().filter_map(part).collect()
-    };
-    let (mut real, mut links, mut rest) = (PathBuf::from("/"), Vec::new(), parts(path));
-    while let Some(part) = rest.pop() {
-        if part == OsStr::new("..") {
-            real.pop();
-            continue;
-        }
-        let next = real.join(part);
-        let Ok(target) = fs::read_link(&next) else {
-            real = next;
-            continue;
-        };
-        links.push(next);
-        if links.len() > MOST_LINKS {
-            return None;
-        }
-        if target.is_absolute() {
-            real = "/".into();
-        }
-        rest.extend(parts(&target));
-    }
-    path.is_absolute().then_some(Resolved { real, links })
+fn words(list: &'static str) -> impl Iterator<Item = &'static str> {
+    list.split_ascii_whitespace()
+}
+
+fn below(directory: &Path, names: &'static str) -> impl Iterator<Item = PathBuf> {
+    words(names).map(|name| directory.join(name))
 }
 
 /// Places without what lies in them and is not to be reached.

@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 
 use semver::Version;
 
+use crate::tools::programs::{current_project, find_in_path};
+
 /// The first version after those that refuse the newer keys; no version between this and 2026.9.6 was tested.
 const CURRENT: Version = Version::new(2026, 3, 0);
 
@@ -24,9 +26,10 @@ pub(super) enum Verdict {
 }
 
 impl OpenClaw {
-    /// The one on the PATH.
+    /// Finds the one in `PATH`, which is not a part of the current project.
     pub(super) fn find() -> Option<Self> {
-        let program = PathBuf::from("openclaw");
+        let project: Vec<PathBuf> = current_project().into_iter().collect();
+        let program = find_in_path("openclaw", &project).ok()?;
         let output = Command::new(&program).arg("--version").stdin(Stdio::null()).output().ok()?;
         let version = version_in(&String::from_utf8_lossy(&output.stdout))?;
         Some(Self { program, version })
