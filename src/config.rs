@@ -34,6 +34,7 @@ pub use misspelt::Misspelt;
 pub use page::page;
 pub use problem::{Place, Problem, Problems};
 
+use crate::adapt::Consent;
 use crate::agent::AgentConfig;
 use crate::alerts::AlertsConfig;
 use crate::expert::ExpertsConfig;
@@ -249,6 +250,7 @@ struct Document {
     limits: LimitsConfig,
     recovery: RecoveryConfig,
     context: ContextConfig,
+    adapt: Consent,
     log: LogConfig,
     runs: RunsConfig,
     responses: ResponsesConfig,
@@ -291,6 +293,7 @@ impl Document {
                 models: self.models,
                 recovery: self.recovery,
                 context: self.context,
+                adapt: self.adapt,
             },
             upstreams,
             log: self.log,

@@ -6,6 +6,7 @@
 pub mod cli;
 pub mod config;
 
+pub use ::adapt;
 pub use ::agent;
 pub use ::alerts;
 pub use ::chat;

@@ -12,7 +12,8 @@ use crate::alerts::SinkConfig;
 use crate::upstream::{Address, UpstreamConfig};
 
 /// These keys, and all below them, take effect at once. All others need a restart.
-pub(super) const AT_ONCE: [&str; 17] = [
+pub(super) const AT_ONCE: [&str; 18] = [
+    "adapt",
     "agents",
     "alerts",
     "budgets",

@@ -139,7 +139,17 @@ const MONEY: Scalar = Scalar::Number(0.0, 1_000_000_000.0);
 const ORIGIN: Scalar = Scalar::Form("an origin", origin);
 const QUIET: Scalar = Scalar::Form("quiet hours", |text| text.parse::<QuietHours>().map(drop));
 const ROUTE: Scalar = Scalar::Form("a route", route);
+const REQUEST_RULE: Scalar = Scalar::Form("a rule of docs/requests.md", request_rule);
 const RULE: Scalar = Scalar::Form("a rule", rule);
+
+/// A rule's name, or its beginning and `*`.
+fn request_rule(text: &str) -> Result<(), String> {
+    if text.ends_with('*') {
+        Ok(())
+    } else {
+        text.parse::<crate::adapt::Rule>().map(drop).map_err(|unknown| unknown.to_string())
+    }
+}
 
 fn route(text: &str) -> Result<(), String> {
     let path = text.strip_suffix("/*").unwrap_or(text);
@@ -239,6 +249,8 @@ pub const KEYS: &[Key] = &[
     Key::new("recovery.final_errors", Scalar::Word(FinalErrors::NAMES), r#""auto""#, "The form of an error after the last attempt. `auto`: OpenClaw, Codex and Claude Code get it in a form that stops them from sending the request again. `plain`: every client gets the true status."),
     Key::new("recovery.reasoning_memory", Scalar::Switch, "true", "Put back the reasoning of a tool turn if the client dropped it, as long as its tool loop lasts."),
     Key::new("context.on_overflow", Scalar::Word(OnOverflow::NAMES), r#""pass""#, "What to do with a request that is larger than the model's window: pass on the server's error (`pass`), so that the client shortens it, or shorten it here (`trim`): the oldest tool results first, then the oldest messages."),
+    Key::new("adapt.lossy", REQUEST_RULE, "[]", "Changes of a request that cost a part of its meaning and are allowed where a server refuses it (docs/requests.md). `*` at the end stands for every rule that begins so. The refusal names the rule.").of(Shape::List).example(r#"["parameter.drop:tool_choice", "messages.system_as_user"]"#),
+    Key::new("adapt.media", Scalar::Switch, "true", "Replace pictures, audio and files by a text that says so where a model takes none. Otherwise every later request of the conversation fails, too."),
     Key::new("log.format", Scalar::Word(LogFormat::NAMES), r#""auto""#, "The form of log lines on standard error: `auto` is short lines for a person on a terminal and JSON elsewhere; `text` has every value."),
     Key::new("log.level", Scalar::Word(Level::NAMES), r#""info""#, "The lowest level that is logged."),
     Key::new("log.content", Scalar::Switch, "false", "Write message text to the log."),

@@ -9,6 +9,7 @@
 )]
 
 mod access;
+mod adapt;
 mod agent_apis;
 mod agents;
 mod agents_approvals;

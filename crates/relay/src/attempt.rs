@@ -1,11 +1,13 @@
 //! One try: the bytes for one upstream, made from the client's request and a change. A value; sending it changes nothing
 //! in the request. `exchange` makes and sends attempts.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::request::ClientRequest;
+use adapt::{Rule, RuleSet, adapt};
 use translate::{Additions, Outbound, Remedy, lower_limit, outbound, trim};
 use upstream::Upstream;
 use wire::{ChatRequest, Pieces, encode_string};
@@ -25,6 +27,8 @@ pub(super) struct Attempt {
     pub(super) changed: Option<Arc<Changed>>,
     /// How it is made to fit the model's window.
     pub(super) fit: Fit,
+    /// Rules that it is adapted by, and that are not known to help yet.
+    pub(super) on_trial: RuleSet,
 }
 
 /// What decides the form in which a request goes up, besides the upstream.
@@ -36,6 +40,8 @@ pub(super) struct Form<'a> {
     /// The model as upstreams name it.
     pub(super) target_model: &'a str,
     pub(super) added: &'a Additions,
+    /// The rules that adapt it to the upstream and its model.
+    pub(super) rules: &'a RuleSet,
 }
 
 impl Form<'_> {
@@ -52,10 +58,24 @@ impl Form<'_> {
             request.object.set("model", encode_string(self.target_model));
             edits.push("model_alias");
         }
-        if edits.is_empty() {
-            return (original.clone().into(), edits);
-        }
-        (std::mem::take(&mut request.object).into_pieces(original), edits)
+        let edited = if edits.is_empty() {
+            original.clone().into()
+        } else {
+            std::mem::take(&mut request.object).into_pieces(original)
+        };
+        if self.rules.is_empty() { (edited, edits) } else { adapted(edited, edits, self.rules) }
+    }
+}
+
+/// Applies the rules to an edited body.
+fn adapted(body: Pieces, mut edits: Vec<&'static str>, rules: &RuleSet) -> (Pieces, Vec<&'static str>) {
+    let joined = body.joined();
+    let Ok(text) = std::str::from_utf8(&joined) else { return (body, edits) };
+    let adapted = adapt(text, rules);
+    edits.extend(adapted.applied.iter().map(Rule::label));
+    match adapted.body {
+        Cow::Borrowed(_) => (body, edits),
+        Cow::Owned(text) => (Bytes::from(text).into(), edits),
     }
 }
 
@@ -72,6 +92,7 @@ impl Attempt {
         request: &ClientRequest,
         changed: Option<Arc<Changed>>,
         upstream: &Arc<Upstream>,
+        on_trial: RuleSet,
     ) -> Self {
         let remedy = changed.as_ref().map(|changed| &changed.remedy);
         let can_be_raw = !upstream.model_facts(&request.target_model).is_harmony;
@@ -81,7 +102,10 @@ impl Attempt {
             _ => request.wants_raw && can_be_raw,
         };
         let original = changed.as_ref().map_or(&request.body, |changed| &changed.body);
+        let known = upstream.rules(&request.target_model);
+        let rules: RuleSet = known.union(&on_trial).cloned().collect();
         let form = Form {
+            rules: &rules,
             outbound: request.outbound,
             is_raw,
             model: &request.facts.model,
@@ -96,7 +120,15 @@ impl Attempt {
             Some(Remedy::MoreTokens(limit)) => Some(*limit),
             _ => request.rules.token_limit,
         };
-        Self { upstream: Arc::clone(upstream), body, token_limit, edits, changed, fit: Fit::default() }
+        Self {
+            upstream: Arc::clone(upstream),
+            body,
+            token_limit,
+            edits,
+            changed,
+            fit: Fit::default(),
+            on_trial,
+        }
     }
 
     /// Returns the client's own request, edited for this upstream.
@@ -106,7 +138,15 @@ impl Attempt {
         edits: Vec<&'static str>,
         token_limit: Option<u64>,
     ) -> Self {
-        Self { upstream, body, token_limit, edits, changed: None, fit: Fit::default() }
+        Self {
+            upstream,
+            body,
+            token_limit,
+            edits,
+            changed: None,
+            fit: Fit::default(),
+            on_trial: RuleSet::new(),
+        }
     }
 
     /// True when it asks for something else than the client did.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
+use adapt::Consent;
 use tool_call_parser::PreferredDialects;
 use translate::ResponseTemplate;
 use upstream::OwnWire;
@@ -87,6 +88,8 @@ pub struct RelayConfig {
     pub recovery: RecoveryConfig,
     /// `[context]`.
     pub context: ContextConfig,
+    /// `[adapt]`: the rules that lose something and are allowed.
+    pub adapt: Consent,
 }
 
 /// What holds for one model: its own settings, else its target's, else the relay's.

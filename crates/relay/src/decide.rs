@@ -17,6 +17,7 @@ use std::time::Duration;
 use super::attempt::{Changed, Fit};
 use super::config::RecoveryConfig;
 use super::outcome::{Finding, History, Refusal};
+use adapt::Rule;
 use translate::Shows;
 use upstream::{Failure, Health, RepeatPermit};
 
@@ -53,8 +54,11 @@ const PAUSES_WHEN_LIMITED: [Duration; 2] = [Duration::from_secs(2), Duration::fr
 /// How often one request is made smaller.
 const REFITS: usize = 4;
 
-/// How many forms of a request are tried when upstreams refuse its size or its parameters.
+/// How many forms of a request are tried when upstreams refuse its size or its form.
 const FORMS: usize = 8;
+
+/// How many rules are tried for one request. Each removes one named cause.
+const RULES: usize = 4;
 
 /// What is known beyond the history. `None`: it was not looked up for the last attempt yet.
 #[derive(Clone, Debug, Default)]
@@ -75,9 +79,8 @@ pub(super) struct Known {
     pub(super) remedy: Option<Change>,
     /// The change that makes the request smaller, or `Change::Nothing`.
     pub(super) smaller: Option<Change>,
-    /// `Change::DropParameters` if the upstream refuses a parameter that can be left out, or
-    /// `Change::Nothing`.
-    pub(super) parameters: Option<Change>,
+    /// `Change::Adapt` with the rule that avoids what the upstream refuses, or `Change::Nothing`.
+    pub(super) adaptation: Option<Change>,
 }
 
 /// What to look up before the next decision.
@@ -87,7 +90,7 @@ pub(super) enum Lookup {
     Health,
     Remedy,
     Smaller,
-    Parameters,
+    Adaptation,
 }
 
 /// The next attempt: what is changed for it, where it goes, and when.
@@ -107,8 +110,8 @@ pub(super) enum Change {
     Remedy(Arc<Changed>),
     /// It is made to fit the model's window.
     Smaller(Fit),
-    /// The parameters that the upstream refuses are left out.
-    DropParameters,
+    /// It is adapted to the upstream by one rule more.
+    Adapt(Arc<Rule>),
 }
 
 /// Where the next attempt goes.
@@ -228,12 +231,13 @@ fn after_refusal(refusal: Refusal, history: &History, known: &Known) -> Decision
     if of_form && times(Refusal::TooLarge) + times(Refusal::Form) > FORMS {
         return give_up(history);
     }
+    let may_adapt = times(Refusal::Form) <= RULES;
     let same_again = |change: &Change| Decision::attempt(change.clone(), Place::Same, When::Now);
-    match (refusal, &known.smaller, &known.parameters) {
+    match (refusal, &known.smaller, &known.adaptation) {
         (Refusal::TooLarge, None, _) if may_shrink => Decision::LookUp(Lookup::Smaller),
         (Refusal::TooLarge, Some(change @ Change::Smaller(_)), _) if may_shrink => same_again(change),
-        (Refusal::TooLarge | Refusal::Form, _, None) => Decision::LookUp(Lookup::Parameters),
-        (Refusal::TooLarge | Refusal::Form, _, Some(change @ Change::DropParameters)) => same_again(change),
+        (Refusal::TooLarge | Refusal::Form, _, None) if may_adapt => Decision::LookUp(Lookup::Adaptation),
+        (Refusal::TooLarge | Refusal::Form, _, Some(change @ Change::Adapt(_))) => same_again(change),
         (Refusal::NotHere, ..) if known.another_upstream => {
             Decision::attempt(Change::Nothing, Place::Next, When::Now)
         }

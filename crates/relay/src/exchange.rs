@@ -22,6 +22,7 @@ use super::outcome::{AttemptOutcome, Finding, History, Refusal, Whole};
 use super::reply_stream::ReplyStream;
 use super::request::ClientRequest;
 use super::{Opened, Relay};
+use adapt::Rule;
 use translate::{Fault, ReplyRules, Shows};
 use upstream::{
     Failure, Health, Place as QueuePlace, RepeatPermit, Upstream, UpstreamError, UpstreamResponse,
@@ -42,6 +43,8 @@ pub(super) struct Exchange {
     pub(super) has_spoken: bool,
     /// A stream was begun, so that only another stream can take its place.
     expects_stream: bool,
+    /// The rule that would avoid the last refusal, and that the owner has not allowed.
+    withheld_rule: Option<Rule>,
 }
 
 /// What belongs to one attempt. The next one replaces it, and takes over what it has in common with it.
@@ -96,6 +99,7 @@ impl Exchange {
             current: None,
             has_spoken: false,
             expects_stream: false,
+            withheld_rule: None,
         }
     }
 
@@ -188,7 +192,7 @@ impl Exchange {
             Lookup::Smaller => {
                 known.smaller = Some(Box::pin(self.next_smaller()).await.unwrap_or(Change::Nothing));
             }
-            Lookup::Parameters => known.parameters = Some(self.refused_parameters()),
+            Lookup::Adaptation => known.adaptation = Some(self.next_adaptation()),
         }
     }
 
@@ -276,7 +280,7 @@ impl Exchange {
                 }
             }
             (Change::Smaller(_), _) => self.request.record.repeats("context"),
-            (Change::DropParameters, _) => self.request.record.repeats("refused_parameter"),
+            (Change::Adapt(rule), _) => self.request.record.repeats(rule.label()),
             (Change::Nothing, Place::Next) => {
                 last.upstream.state.count_failover();
                 self.request.record.repeats("failover");

@@ -236,19 +236,19 @@ impl Relay {
         let response_template = self.config.response_template(&facts.model);
         let rules = ReplyRules { response_template, ..ReplyRules::of(&request, tools, prior) };
         let taken_ids = Arc::new(used_ids(&request));
-        let (is_free, has_tools) = (Situation::is_free(&request), request.tools().is_some());
-        let has_stop = request.object.get("stop").is_some();
+        let (is_free, has_tools, has_stop) =
+            (Situation::is_free(&request), request.tools().is_some(), request.object.get("stop").is_some());
         let form = Form {
             outbound,
             is_raw: wants_raw && !upstream.model_facts(&target_model).is_harmony,
             model: &facts.model,
             target_model: &target_model,
             added: &added,
+            rules: &upstream.rules(&target_model),
         };
         let (sent, edits) = form.edited(&mut request, body, &upstream);
-        let first = Attempt::unchanged(upstream, sent, edits, rules.token_limit);
         Ok(Draft::Ready(Arc::new(ClientRequest {
-            first,
+            first: Attempt::unchanged(upstream, sent, edits, rules.token_limit),
             upstreams,
             who,
             loop_found,

@@ -10,11 +10,8 @@ use super::ids::{may_hold_kimis, original_id};
 use tool_call_parser::mended_object;
 use wire::{ChatRequest, Message, Object, Target, array, decode_string, encode_string, is_empty_array};
 
-/// Stands in [`Target::refused`] for the role `developer`.
-pub(super) const DEVELOPER: &str = "role:developer";
-/// Stands there for values of `reasoning_effort` beyond low, medium and high.
-pub(super) const EFFORT_LIMITED: &str = "reasoning_effort:limited";
-pub(super) const EFFORT_KEY: &str = "reasoning_effort";
+/// The name of the parameter for the effort of reasoning.
+const EFFORT_KEY: &str = "reasoning_effort";
 
 /// The names under which reasoning may stand in the history.
 const REASONING: [&str; 2] = ["reasoning", "reasoning_content"];
@@ -58,7 +55,6 @@ pub fn outbound(
     note(empty_tools(object), "empty_tools");
     note(undescribed && tool_descriptions(object), "tool_description");
     note(reasoning_effort(object, target), "reasoning_effort");
-    note(refused(object, target), "refused_parameter");
     note(raw && unparsed(object), "raw");
     note(messages(request, target), "messages");
     edits
@@ -162,9 +158,8 @@ fn edited_function<'a>(text: &'a str, edit: &impl Fn(&mut Object<'_>) -> bool) -
 /// vLLM 0.10 to 0.17 knows low, medium and high; 0.18 to 0.20 also none; later ones all.
 fn reasoning_effort(object: &mut Object<'_>, target: &Target) -> bool {
     let Some(asked) = object.string(EFFORT_KEY) else { return false };
-    let learnt = target.refused.contains(EFFORT_LIMITED);
-    let limited = learnt || target.version.is_some_and(|version| version <= (0, 20));
-    let knows_none = !learnt && target.version.is_some_and(|version| version >= (0, 18));
+    let limited = target.version.is_some_and(|version| version <= (0, 20));
+    let knows_none = target.version.is_some_and(|version| version >= (0, 18));
     let nearest = match asked.as_str() {
         "low" | "medium" | "high" => return false,
         _ if !limited => return false,
@@ -175,28 +170,6 @@ fn reasoning_effort(object: &mut Object<'_>, target: &Target) -> bool {
     };
     object.set(EFFORT_KEY, nearest);
     true
-}
-
-fn refused(object: &mut Object<'_>, target: &Target) -> bool {
-    let mut changed = false;
-    for key in &target.refused {
-        changed |= match key.as_str() {
-            "strict" => without_strict(object),
-            "max_completion_tokens" => renamed_limit(object),
-            key => object.remove(key),
-        };
-    }
-    changed
-}
-
-fn renamed_limit(object: &mut Object<'_>) -> bool {
-    let Some(limit) = object.get("max_completion_tokens").map(str::to_owned) else { return false };
-    object.set("max_tokens", limit);
-    object.remove("max_completion_tokens")
-}
-
-fn without_strict(object: &mut Object<'_>) -> bool {
-    edit_tools(object, |function| function.remove("strict"))
 }
 
 fn messages(request: &mut ChatRequest<'_>, target: &Target) -> bool {
@@ -214,15 +187,7 @@ fn messages(request: &mut ChatRequest<'_>, target: &Target) -> bool {
 }
 
 fn edited_message<'a>(message: &Message<'a>, target: &Target) -> Cow<'a, str> {
-    let edited = if message.is_from("developer") && target.refused.contains(DEVELOPER) {
-        let mut object = message.object.clone();
-        object.set("role", "\"system\"");
-        Some(object)
-    } else if message.is_from("assistant") {
-        edited_assistant(message, target)
-    } else {
-        None
-    };
+    let edited = message.is_from("assistant").then(|| edited_assistant(message, target)).flatten();
     edited.map_or_else(|| message.json(), |object| Cow::Owned(object.to_json()))
 }
 
@@ -350,7 +315,7 @@ mod tests {
     }
 
     fn version(minor: u32) -> Target {
-        Target { version: Some((0, minor)), ..Target::default() }
+        Target { version: Some((0, minor)) }
     }
 
     #[test]
@@ -429,19 +394,6 @@ mod tests {
             Outbound::AsAsked,
             r#"{"messages":[{"role":"assistant","tool_calls":[{"id":"kimi3zabcdefghi","function":{"name":"ls","arguments":"{}"}}]},{"role":"tool","tool_call_id":"kimi3zabcdefghi","content":"x"}]}"#,
             r#"{"messages":[{"role":"assistant","tool_calls":[{"id":"functions.ls:3","function":{"name":"ls","arguments":"{}"}}]},{"role":"tool","tool_call_id":"functions.ls:3","content":"x"}]}"#,
-        );
-    }
-
-    #[test]
-    fn what_was_refused_once_is_left_out() {
-        let refused = ["store", "strict", "max_completion_tokens", DEVELOPER].map(str::to_owned);
-        let target = Target { refused: refused.into(), ..Target::default() };
-        check_on(
-            &target,
-            Outbound::AsAsked,
-            r#"{"messages":[{"role":"developer","content":"x"}],"store":false,"max_completion_tokens":5,
-            "tools":[{"function":{"name":"a","description":"","strict":true}}]}"#,
-            r#"{"messages":[{"role":"system","content":"x"}],"tools":[{"function":{"name":"a","description":""}}],"max_tokens":5}"#,
         );
     }
 }

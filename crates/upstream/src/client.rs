@@ -22,6 +22,7 @@ use super::config::{Address, OwnWire, UpstreamConfig};
 use super::failure::{Tier, UpstreamError};
 use super::gate::Place;
 use super::health::Probes;
+use super::learned_rules::LearnedRules;
 use super::pool::{Pool, Unanswered};
 use super::state::UpstreamState;
 use super::window::Windows;
@@ -93,6 +94,7 @@ pub struct Upstream {
     /// When the last probe failed.
     probe_failed: Mutex<Option<Instant>>,
     pub(super) windows: Windows,
+    pub(super) learned_rules: LearnedRules,
     pub(super) probes: Probes,
 }
 
@@ -144,6 +146,7 @@ impl Upstream {
             probed: OnceCell::new(),
             probe_failed: Mutex::default(),
             windows: Windows::default(),
+            learned_rules: LearnedRules::default(),
             probes: Probes::default(),
         })
     }
@@ -227,7 +230,10 @@ impl Upstream {
     pub fn learn_fingerprint(&self, fingerprint: &str) {
         let Some(text) = fingerprint.trim_matches('"').strip_prefix("vllm-") else { return };
         if let Some(version) = parse_version(text).filter(|version| self.target().version != Some(*version)) {
-            self.learn(|target| target.version = Some(version));
+            let known = self.learn(|target| target.version.replace(version));
+            if known.is_some() {
+                self.forget_rules();
+            }
         }
     }
 

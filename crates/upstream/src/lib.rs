@@ -11,6 +11,7 @@ mod failure;
 mod fleet;
 mod gate;
 mod health;
+mod learned_rules;
 mod pool;
 mod queue;
 pub mod replay;

@@ -1,12 +1,8 @@
 //! The properties of a model server that decide how a request to it is written.
 
-use std::collections::BTreeSet;
-
 /// Properties of the model server that gets a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     /// vLLM's version as (major, minor), when it is known.
     pub version: Option<(u32, u32)>,
-    /// Parameters that it refused once and that are left out since.
-    pub refused: BTreeSet<String>,
 }

@@ -69,7 +69,8 @@ fn in_words(decision: &Decision) -> String {
             let change = match change {
                 Change::Remedy(_) => "Remedy".to_owned(),
                 Change::Smaller(_) => "Smaller".to_owned(),
-                change => format!("{change:?}"),
+                Change::Adapt(_) => "Adapt".to_owned(),
+                Change::Nothing => "Nothing".to_owned(),
             };
             format!("Attempt({change}, {place:?}, {when:?})")
         }
@@ -98,8 +99,8 @@ fn settled(history: &History, world: World, now: Duration) -> Decision {
             Decision::LookUp(Lookup::Smaller) => {
                 known.smaller = Some(world.found(Change::Smaller(Fit::default())));
             }
-            Decision::LookUp(Lookup::Parameters) => {
-                known.parameters = Some(world.found(Change::DropParameters));
+            Decision::LookUp(Lookup::Adaptation) => {
+                known.adaptation = Some(world.found(Change::Adapt(Arc::new(adapt::Rule::ToolPattern))));
             }
             decision => return decision,
         }

@@ -1,16 +1,15 @@
-//! What the next attempt of an exchange may change: a remedy for the model's mistake, a smaller request, parameters left out.
+//! What the next attempt of an exchange may change: a remedy for the model's mistake, a smaller request, rules that adapt it to the upstream.
 
 use std::sync::Arc;
 
 use super::{Current, Exchange};
 use crate::Relay;
-use crate::attempt::{Attempt, Changed};
+use crate::attempt::Changed;
 use crate::decide::Change;
 use crate::outcome::Finding;
 use crate::request::ClientRequest;
-use translate::{Fault, Remedy, Situation, learn_refusals};
-use upstream::{Upstream, UpstreamError};
-use wire::ChatRequest;
+use adapt::{Rule, RuleSet, find_rule};
+use translate::{Fault, Remedy, Situation};
 
 impl Exchange {
     /// The change that may keep the model from its last mistake.
@@ -48,19 +47,26 @@ impl Exchange {
         (smaller.apply(&attempt.body).body != sent).then_some(Change::Smaller(smaller))
     }
 
-    /// Remembers the parameters that the last error names, if they can be left out, and says whether that
-    /// changes the request.
-    pub(super) fn refused_parameters(&self) -> Change {
-        let (Some(Current { attempt, .. }), Some(last)) = (&self.current, self.history.last()) else {
-            return Change::Nothing;
-        };
-        let Some(error) = last.error.as_ref().filter(|error| error.status == Some(400)) else {
-            return Change::Nothing;
-        };
-        learn(&attempt.upstream, &self.request, error);
-        // Another request may have learnt it meanwhile; what counts is that the request can be sent otherwise.
-        let leaner = Attempt::new(&self.request, attempt.changed.clone(), &attempt.upstream);
-        if leaner.body == attempt.body { Change::Nothing } else { Change::DropParameters }
+    /// The rule that avoids the cause of the last refusal, if the owner allows it.
+    pub(super) fn next_adaptation(&mut self) -> Change {
+        let found = self.find_rule();
+        let consent = &self.request.settings.adapt;
+        match found {
+            Some(rule) if consent.allows(&rule) => Change::Adapt(Arc::new(rule)),
+            Some(rule) => {
+                self.withheld_rule = Some(rule);
+                Change::Nothing
+            }
+            None => Change::Nothing,
+        }
+    }
+
+    fn find_rule(&self) -> Option<Rule> {
+        let attempt = &self.current.as_ref()?.attempt;
+        let error = self.history.last()?.error.as_ref()?;
+        let body = attempt.body.joined();
+        let body = std::str::from_utf8(&body).ok()?;
+        find_rule(&error.said, error.param.as_deref(), body, &RuleSet::new())
     }
 }
 
@@ -70,19 +76,5 @@ fn may_be_asked_again(fault: &Fault, request: &ClientRequest) -> bool {
         Fault::Empty | Fault::OnlyReasoning => !request.has_stop,
         Fault::CutReasoning => request.has_tools,
         _ => true,
-    }
-}
-
-fn learn(upstream: &Upstream, request: &ClientRequest, error: &UpstreamError) {
-    let Ok(parsed) = ChatRequest::parse(&request.body) else { return };
-    let learnt =
-        upstream.learn(|target| learn_refusals(&error.said, error.param.as_deref(), &parsed, target));
-    if !learnt.is_empty() {
-        tracing::warn!(
-            target: "respool::upstream",
-            upstream = upstream.name,
-            parameters = learnt.join(","),
-            "this upstream refuses these parameters; they are left out from now on"
-        );
     }
 }

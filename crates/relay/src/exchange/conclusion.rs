@@ -89,7 +89,13 @@ impl Exchange {
 
     /// The error of which an upstream is the cause.
     pub(super) fn fail_with(&self, cause: &UpstreamError) -> ApiError {
-        let error = cause.with_efforts(self.history.asked(), self.history.waited);
+        let mut error = cause.with_efforts(self.history.asked(), self.history.waited);
+        if let Some(rule) = &self.withheld_rule {
+            // Only its name: a refusal may quote the request.
+            let setting = rule.consent_setting();
+            error.message =
+                format!("{}. respool can adapt such requests if you allow it: {setting}", error.message);
+        }
         self.request.record.attempts_failed(cause.status, cause.for_log());
         error
     }

@@ -13,6 +13,7 @@ use crate::decide::{Change, NextAttempt, Place};
 use crate::outcome::{Finding, Refusal, Whole};
 use crate::request::{ClientRequest, Route};
 use crate::{Relay, completion};
+use adapt::{Rule, RuleSet};
 use telemetry::TRACEPARENT;
 use translate::{Fault, Reply, Shows, read_overflow};
 use upstream::{Call, OutcomeReport, Tier, Upstream, UpstreamError, UpstreamResponse};
@@ -89,9 +90,12 @@ impl Exchange {
         let upstream = Arc::clone(&attempt.upstream);
         match change {
             Change::Smaller(fit) => attempt.fit = *fit,
-            Change::DropParameters => {
+            Change::Adapt(rule) => {
                 let fit = attempt.fit;
-                *attempt = Attempt { fit, ..Attempt::new(request, attempt.changed.clone(), &upstream) };
+                let mut on_trial = std::mem::take(&mut attempt.on_trial);
+                on_trial.insert(Rule::clone(rule));
+                *attempt =
+                    Attempt { fit, ..Attempt::new(request, attempt.changed.clone(), &upstream, on_trial) };
                 *size = attempt.body.len();
             }
             Change::Nothing | Change::Remedy(_) => {}
@@ -120,9 +124,15 @@ impl Exchange {
         if self.history.attempts.is_empty() {
             upstream.state.count_request();
         }
+        let last = self.current.take().map(|current| current.attempt);
+        let (changed, on_trial) = match last {
+            Some(last) if Arc::ptr_eq(&last.upstream, &upstream) => (last.changed, last.on_trial),
+            Some(last) => (last.changed, RuleSet::new()),
+            None => (None, RuleSet::new()),
+        };
         let changed = match change {
             Change::Remedy(changed) => Some(changed),
-            _ => self.current.take().and_then(|current| current.attempt.changed),
+            _ => changed,
         };
         let is_first = Arc::ptr_eq(&upstream, &self.request.first.upstream) && changed.is_none();
         let attempt = if is_first && !self.history.has_refused_form() {
@@ -130,7 +140,7 @@ impl Exchange {
         } else {
             // Boxed as it is rare: every request pays for the size of its future.
             Box::pin(upstream.probe_version()).await;
-            Attempt::new(&self.request, changed, &upstream)
+            Attempt::new(&self.request, changed, &upstream, on_trial)
         };
         let size = attempt.body.len();
         self.current = Some(Current { attempt, size, queue_place });
@@ -153,6 +163,9 @@ impl Exchange {
         let model = &self.request.facts.model;
         if sent.is_ok() && !self.request.facts.model_is_known && attempt.upstream.knows_model(model) {
             self.request.record.known_model(model);
+        }
+        if sent.is_ok() && !attempt.on_trial.is_empty() {
+            learn_rules(attempt, &self.request);
         }
         attempt.token_limit = attempt.fit.lowered_limit(attempt.token_limit);
         let answer = sent.map_err(|error| Relay::as_overflow(attempt, error))?;
@@ -199,6 +212,21 @@ impl Exchange {
             let what = "sent a reply that respool failed to read";
             UpstreamError::broken(name, 502, ErrorCode::UpstreamError, what, error.to_string())
         })
+    }
+}
+
+/// Keeps the rules with which the request was accepted.
+fn learn_rules(attempt: &mut Attempt, request: &ClientRequest) {
+    let on_trial = std::mem::take(&mut attempt.on_trial);
+    let learned = attempt.upstream.learn_rules(&request.target_model, &on_trial);
+    for rule in learned {
+        tracing::warn!(
+            target: "respool::upstream",
+            upstream = attempt.upstream.name,
+            model = request.target_model,
+            rule = rule.to_string(),
+            "this upstream refuses a part of the requests for this model; they are adapted from now on"
+        );
     }
 }
 
@@ -263,6 +291,10 @@ pub(crate) fn finding_of(error: &UpstreamError, limit: Option<u64>) -> Finding {
     if error.tier == Tier::Glitch {
         return Finding::Mistake(Fault::Glitch, Shows::Nothing);
     }
+    // Some servers answer a request that they cannot take with a 500.
+    if matches!(error.status, Some(500 | 501)) && adapt::is_known_refusal(&error.said) {
+        return Finding::Refused(Refusal::Form);
+    }
     if let Some(failure) = error.failure() {
         return Finding::Failed(failure, error.error.retry_after.map(Duration::from_secs));
     }
@@ -270,7 +302,7 @@ pub(crate) fn finding_of(error: &UpstreamError, limit: Option<u64>) -> Finding {
         (Tier::ContextOverflow, _) => Refusal::TooLarge,
         (_, 404 | 429) => Refusal::NotHere,
         (_, 400) if read_overflow(&error.said, limit).is_some() => Refusal::TooLarge,
-        (_, 400) => Refusal::Form,
+        (_, 400 | 422) => Refusal::Form,
         _ => Refusal::Final,
     })
 }

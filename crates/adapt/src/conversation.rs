@@ -1,0 +1,123 @@
+//! The messages of a request while rules change them. A message that no rule changes keeps its bytes.
+
+use std::borrow::Cow;
+
+use wire::{Object, array, encode_string};
+
+/// One message.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry<'a> {
+    pub(crate) object: Object<'a>,
+    /// Its text in the request, unless it was changed.
+    text: Option<&'a str>,
+}
+
+impl<'a> Entry<'a> {
+    fn read(text: &'a str) -> Option<Self> {
+        Some(Self { object: Object::parse(text).ok()?, text: Some(text) })
+    }
+
+    /// A new message with this role and text.
+    pub(crate) fn new(role: &str, text: &str) -> Self {
+        let mut object = Object::default();
+        object.set("role", encode_string(role));
+        object.set("content", encode_string(text));
+        Self { object, text: None }
+    }
+
+    pub(crate) fn set(&mut self, key: &'a str, json: impl Into<Cow<'a, str>>) {
+        self.object.set(key, json);
+        self.text = None;
+    }
+
+    pub(crate) fn remove(&mut self, key: &str) {
+        if self.object.remove(key) {
+            self.text = None;
+        }
+    }
+
+    pub(crate) fn is_from(&self, role: &str) -> bool {
+        self.object.is_string("role", role)
+    }
+
+    /// True for a system or developer message.
+    pub(crate) fn is_system(&self) -> bool {
+        self.is_from("system") || self.is_from("developer")
+    }
+
+    pub(crate) fn has_calls(&self) -> bool {
+        self.object.get("tool_calls").is_some_and(|calls| !wire::is_empty_array(calls))
+    }
+
+    /// The calls, as JSON texts.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        let calls = self.object.get("tool_calls").and_then(array).unwrap_or_default();
+        calls.into_iter().map(str::to_owned).collect()
+    }
+
+    fn json(&self) -> Cow<'a, str> {
+        self.text.map_or_else(|| Cow::Owned(self.object.to_json()), Cow::Borrowed)
+    }
+
+    /// Adds the content of another message at the end, after an empty line.
+    pub(crate) fn append_content(&mut self, other: &Self) {
+        let joined = join_contents(self.object.get("content"), other.object.get("content"));
+        if let Some(joined) = joined {
+            self.set("content", joined);
+        }
+    }
+}
+
+/// The messages of a request, in order.
+#[derive(Clone, Debug)]
+pub(crate) struct Conversation<'a>(pub(crate) Vec<Entry<'a>>);
+
+impl<'a> Conversation<'a> {
+    /// Reads a `messages` array; `None` when it has anything but objects.
+    pub(crate) fn read(messages: &'a str) -> Option<Self> {
+        array(messages)?.into_iter().map(Entry::read).collect::<Option<Vec<_>>>().map(Self)
+    }
+
+    pub(crate) fn to_json(&self) -> String {
+        let messages: Vec<Cow<'_, str>> = self.0.iter().map(Entry::json).collect();
+        format!("[{}]", messages.join(","))
+    }
+}
+
+/// Joins two contents, each a JSON text: strings with an empty line between them, parts as one list.
+fn join_contents(first: Option<&str>, second: Option<&str>) -> Option<String> {
+    let first = first.filter(|content| !is_blank(content));
+    let second = second.filter(|content| !is_blank(content));
+    match (first, second) {
+        (Some(first), Some(second)) if first.starts_with('"') && second.starts_with('"') => {
+            Some(format!("{}\\n\\n{}", &first[..first.len() - 1], &second[1..]))
+        }
+        (Some(first), Some(second)) => {
+            let parts: Vec<String> = [first, second].into_iter().flat_map(parts_of).collect();
+            Some(format!("[{}]", parts.join(",")))
+        }
+        (first, second) => first.or(second).map(str::to_owned),
+    }
+}
+
+/// True for an empty string or an empty array.
+pub(crate) fn is_blank(content: &str) -> bool {
+    content == "\"\"" || wire::is_empty_array(content)
+}
+
+/// A content's parts, as JSON texts; a string is one text part.
+pub(crate) fn parts_of(content: &str) -> Vec<String> {
+    match array(content) {
+        Some(parts) => parts.into_iter().map(str::to_owned).collect(),
+        None if is_blank(content) => Vec::new(),
+        None => vec![format!(r#"{{"type":"text","text":{content}}}"#)],
+    }
+}
+
+/// The text of a content; parts without text are left out. `None` when a part without text would be lost.
+pub(crate) fn text_of(content: &str) -> Option<String> {
+    let Some(parts) = array(content) else { return wire::decode_string(content) };
+    let texts: Option<Vec<String>> =
+        parts.into_iter().map(|part| Object::parse(part).ok()?.string("text")).collect();
+    texts.map(|texts| texts.join("\n\n"))
+}

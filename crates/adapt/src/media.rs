@@ -1,0 +1,86 @@
+//! Replaces pictures, audio and files by short texts, in all messages, for a model that takes none.
+
+use serde_json::Value;
+use wire::{Object, array, encode_string};
+
+use crate::conversation::Conversation;
+use crate::rule::Rule;
+
+/// Replaces the parts that this rule names. Returns false when there are none.
+pub(crate) fn replace_media(conversation: &mut Conversation<'_>, rule: &Rule) -> bool {
+    let mut changed = false;
+    for message in &mut conversation.0 {
+        let Some(parts) = message.object.get("content").and_then(array) else { continue };
+        let replaced: Vec<String> =
+            parts.iter().map(|part| text_for(part, rule).unwrap_or_else(|| (*part).to_owned())).collect();
+        if replaced.iter().zip(&parts).any(|(new, old)| new != old) {
+            message.set("content", format!("[{}]", replaced.join(",")));
+            changed = true;
+        }
+    }
+    changed
+}
+
+/// The text part that stands for this part, if the rule is about it.
+fn text_for(part: &str, rule: &Rule) -> Option<String> {
+    let kind = Object::parse(part).ok()?.string("type")?;
+    let (thing, verb) = match (rule, kind.as_str()) {
+        (Rule::NoImages, "image_url" | "image" | "input_image" | "video_url" | "image_file") => {
+            ("picture", "see")
+        }
+        (Rule::NoAudio, "input_audio" | "audio_url" | "audio") => ("sound", "hear"),
+        (Rule::NoFiles, "file" | "input_file" | "document") => ("file", "open"),
+        _ => return None,
+    };
+    let details = details_of(part);
+    let text = format!("[A {thing} was sent here{details}. This model cannot {verb} it.]");
+    Some(format!(r#"{{"type":"text","text":{}}}"#, encode_string(&text)))
+}
+
+/// The file name, media type and size, as far as the part says them: ` (plan.pdf, application/pdf, 12 KB)`.
+fn details_of(part: &str) -> String {
+    let Ok(part) = serde_json::from_str::<Value>(part) else { return String::new() };
+    let mut details = Vec::new();
+    let holder =
+        ["image_url", "input_audio", "audio_url", "file", "source"].iter().find_map(|key| part.get(key));
+    let field = |key: &str| holder.and_then(|holder| holder.get(key)).or_else(|| part.get(key))?.as_str();
+    details.extend(field("filename").map(|name| name.chars().take(80).collect::<String>()));
+    let data =
+        field("url").or_else(|| field("file_data")).or_else(|| field("data")).or_else(|| holder?.as_str());
+    match data.and_then(|data| data.strip_prefix("data:")).and_then(|data| data.split_once(',')) {
+        Some((head, data)) => {
+            details.extend(head.split(';').next().filter(|kind| !kind.is_empty()).map(str::to_owned));
+            details.push(format!("{} KB", (data.len() * 3 / 4).div_ceil(1000)));
+        }
+        None => details.extend(field("format").or_else(|| field("media_type")).map(str::to_owned)),
+    }
+    if details.is_empty() { String::new() } else { format!(" ({})", details.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn pictures_become_texts_in_all_messages() {
+        let messages = json!([
+            {"role":"user","content":[{"type":"text","text":"look"},
+                {"type":"image_url","image_url":{"url":format!("data:image/png;base64,{}", "A".repeat(4000))}}]},
+            {"role":"tool","content":[{"type":"image_url","image_url":{"url":"https://example.org/a.png"}}]},
+            {"role":"user","content":[{"type":"input_audio","input_audio":{"data":"x","format":"wav"}}]}
+        ])
+        .to_string();
+        let mut conversation = Conversation::read(&messages).unwrap();
+        assert!(replace_media(&mut conversation, &Rule::NoImages));
+        let json: Value = serde_json::from_str(&conversation.to_json()).unwrap();
+        let text = "[A picture was sent here (image/png, 3 KB). This model cannot see it.]";
+        assert_eq!(json[0]["content"][1], json!({"type":"text","text":text}));
+        assert_eq!(json[1]["content"][0]["text"], "[A picture was sent here. This model cannot see it.]");
+        assert_eq!(json[2]["content"][0]["type"], "input_audio");
+        assert!(!replace_media(&mut conversation, &Rule::NoImages));
+        assert!(replace_media(&mut conversation, &Rule::NoAudio));
+        assert!(conversation.to_json().contains("(wav)"));
+    }
+}

@@ -1,0 +1,435 @@
+//! Applies the rules about messages. Each function does one rule and says whether it changed anything.
+
+use std::collections::{HashMap, VecDeque};
+
+use wire::{Object, decode_string, encode_string};
+
+use crate::conversation::{Conversation, Entry, is_blank, parts_of, text_of};
+use crate::rule::Rule;
+
+/// Stands for the result of a call that has none.
+const NO_RESULT: &str = "(no result)";
+/// Asks the model to go on where the conversation ends with its own words, or has no message of the user.
+const CONTINUE: &str = "Continue.";
+
+/// Applies one rule about messages.
+pub(crate) fn change_messages(conversation: &mut Conversation<'_>, rule: &Rule) -> bool {
+    match rule {
+        Rule::SystemFirst => move_system_first(conversation),
+        Rule::SystemAsUser => turn_system_into_user(conversation),
+        Rule::DeveloperAsSystem => rename_developer(conversation),
+        Rule::AlternateRoles => merge_same_roles(conversation),
+        Rule::AssistantNotLast => end_with_user(conversation),
+        Rule::UserMessage => add_user_message(conversation),
+        Rule::EmptyContent => fill_empty_content(conversation),
+        Rule::TextContent => change_contents(conversation, |content| {
+            (!content.starts_with('"')).then(|| text_of(content)).flatten().map(|text| encode_string(&text))
+        }),
+        Rule::PartsContent => change_contents(conversation, |content| {
+            content.starts_with('"').then(|| format!("[{}]", parts_of(content).join(",")))
+        }),
+        Rule::NullContent => replace_null_content(conversation),
+        Rule::ResultName => name_results(conversation),
+        Rule::ShortIds => shorten_ids(conversation),
+        Rule::OneResultPerCall => complete_results(conversation),
+        Rule::OneCallPerMessage => split_calls(conversation),
+        _ => false,
+    }
+}
+
+/// Appends each system message that is not the first message to the system message at the beginning.
+fn move_system_first(conversation: &mut Conversation<'_>) -> bool {
+    let messages = &mut conversation.0;
+    if !messages.iter().skip(1).any(Entry::is_system) {
+        return false;
+    }
+    let (mut system, others): (Vec<_>, Vec<_>) = messages.drain(..).partition(Entry::is_system);
+    let mut first = system.remove(0);
+    system.iter().for_each(|later| first.append_content(later));
+    first.set("role", "\"system\"");
+    messages.push(first);
+    messages.extend(others);
+    true
+}
+
+/// Puts system text before the text of the user's next message.
+fn turn_system_into_user(conversation: &mut Conversation<'_>) -> bool {
+    let mut changed = false;
+    for message in conversation.0.iter_mut().filter(|message| message.is_system()) {
+        message.set("role", "\"user\"");
+        changed = true;
+    }
+    merge_same_roles(conversation);
+    changed
+}
+
+fn rename_developer(conversation: &mut Conversation<'_>) -> bool {
+    let mut changed = false;
+    for message in conversation.0.iter_mut().filter(|message| message.is_from("developer")) {
+        message.set("role", "\"system\"");
+        changed = true;
+    }
+    changed
+}
+
+/// Merges neighbours of the same role: user with user, and assistant with assistant unless both have calls.
+fn merge_same_roles(conversation: &mut Conversation<'_>) -> bool {
+    let mut merged: Vec<Entry<'_>> = Vec::with_capacity(conversation.0.len());
+    let before = conversation.0.len();
+    for message in conversation.0.drain(..) {
+        let fits = merged.last().is_some_and(|last| {
+            let both = |role| last.is_from(role) && message.is_from(role);
+            both("user")
+                || (last.is_system() && message.is_system())
+                || (both("assistant") && !last.has_calls())
+        });
+        match merged.last_mut() {
+            Some(last) if fits => {
+                last.append_content(&message);
+                if message.has_calls() {
+                    last.set("tool_calls", format!("[{}]", message.calls().join(",")));
+                }
+            }
+            _ => merged.push(message),
+        }
+    }
+    conversation.0 = merged;
+    conversation.0.len() != before
+}
+
+fn end_with_user(conversation: &mut Conversation<'_>) -> bool {
+    let ends_with_assistant = conversation.0.last().is_some_and(|last| last.is_from("assistant"));
+    if ends_with_assistant {
+        conversation.0.push(Entry::new("user", CONTINUE));
+    }
+    ends_with_assistant
+}
+
+fn add_user_message(conversation: &mut Conversation<'_>) -> bool {
+    let messages = &mut conversation.0;
+    if messages.iter().any(|message| message.is_from("user")) {
+        return false;
+    }
+    let place = messages.iter().position(|message| !message.is_system()).unwrap_or(messages.len());
+    messages.insert(place, Entry::new("user", CONTINUE));
+    true
+}
+
+/// Removes messages without content and calls; an empty result gets a text.
+fn fill_empty_content(conversation: &mut Conversation<'_>) -> bool {
+    let is_empty = |message: &Entry<'_>| message.object.get("content").is_none_or(is_blank);
+    let before = conversation.0.len();
+    conversation.0.retain(|message| !is_empty(message) || message.has_calls() || message.is_from("tool"));
+    let mut changed = conversation.0.len() != before;
+    for message in conversation.0.iter_mut().filter(|message| is_empty(message)) {
+        if message.is_from("tool") {
+            message.set("content", encode_string(NO_RESULT));
+            changed = true;
+        } else if message.object.get("content").is_some() {
+            message.remove("content");
+            changed = true;
+        }
+    }
+    changed
+}
+
+fn change_contents(conversation: &mut Conversation<'_>, change: impl Fn(&str) -> Option<String>) -> bool {
+    let mut changed = false;
+    for message in &mut conversation.0 {
+        if let Some(content) = message.object.get("content").and_then(&change) {
+            message.set("content", content);
+            changed = true;
+        }
+    }
+    changed
+}
+
+fn replace_null_content(conversation: &mut Conversation<'_>) -> bool {
+    let mut changed = false;
+    for message in conversation.0.iter_mut().filter(|message| message.object.get("content").is_none()) {
+        message.set("content", "\"\"");
+        changed = true;
+    }
+    changed
+}
+
+/// Gives each tool result the name of the tool that was called.
+fn name_results(conversation: &mut Conversation<'_>) -> bool {
+    let mut names: HashMap<String, String> = HashMap::new();
+    let mut changed = false;
+    for message in &mut conversation.0 {
+        for call in message.calls() {
+            if let Some((id, name)) = id_and_name(&call) {
+                names.insert(id, name);
+            }
+        }
+        let is_unnamed = message.is_from("tool") && message.object.get("name").is_none();
+        let name = message.object.string("tool_call_id").filter(|_| is_unnamed).and_then(|id| names.get(&id));
+        if let Some(name) = name {
+            message.set("name", encode_string(name));
+            changed = true;
+        }
+    }
+    changed
+}
+
+fn id_and_name(call: &str) -> Option<(String, String)> {
+    let call = Object::parse(call).ok()?;
+    Some((call.string("id")?, Object::parse(call.get("function")?).ok()?.string("name")?))
+}
+
+/// Replaces the ids of calls and results by nine letters and digits that depend on the id alone.
+fn shorten_ids(conversation: &mut Conversation<'_>) -> bool {
+    let is_short = |id: &str| id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let mut changed = false;
+    for message in &mut conversation.0 {
+        if let Some(id) = message.object.string("tool_call_id").filter(|id| !is_short(id)) {
+            message.set("tool_call_id", encode_string(&short_id(&id)));
+            changed = true;
+        }
+        let calls = message.calls();
+        let shortened: Vec<String> = calls
+            .iter()
+            .map(|text| {
+                let Ok(mut call) = Object::parse(text) else { return text.clone() };
+                match call.string("id").filter(|id| !is_short(id)) {
+                    Some(id) => {
+                        call.set("id", encode_string(&short_id(&id)));
+                        call.to_json()
+                    }
+                    None => text.clone(),
+                }
+            })
+            .collect();
+        if shortened != calls {
+            message.set("tool_calls", format!("[{}]", shortened.join(",")));
+            changed = true;
+        }
+    }
+    changed
+}
+
+/// Nine characters from a 64-bit FNV-1a hash of the id.
+fn short_id(id: &str) -> String {
+    const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let hash = id
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let mut rest = hash;
+    (0..9)
+        .map(|_| {
+            let digit = DIGITS[usize::try_from(rest % 36).unwrap_or_default()];
+            rest /= 36;
+            char::from(digit)
+        })
+        .collect()
+}
+
+/// Gives each call exactly one result, in the order of the calls: results of one call are joined, and a missing one is
+/// a short text.
+fn complete_results(conversation: &mut Conversation<'_>) -> bool {
+    let mut changed = false;
+    let mut completed: Vec<Entry<'_>> = Vec::with_capacity(conversation.0.len());
+    let mut rest: VecDeque<Entry<'_>> = conversation.0.drain(..).collect();
+    while let Some(message) = rest.pop_front() {
+        let ids: Vec<String> = message.calls().iter().filter_map(|call| Some(id_and_name(call)?.0)).collect();
+        let is_last = rest.is_empty();
+        completed.push(message);
+        if ids.is_empty() || is_last {
+            continue;
+        }
+        let mut results: Vec<Entry<'_>> = Vec::new();
+        while rest.front().is_some_and(|next| next.is_from("tool")) {
+            results.extend(rest.pop_front());
+        }
+        let given: Vec<Option<String>> =
+            results.iter().map(|result| result.object.string("tool_call_id")).collect();
+        if given.iter().flatten().eq(ids.iter()) {
+            completed.extend(results);
+            continue;
+        }
+        changed = true;
+        completed.extend(ids.iter().map(|id| join_results(id, &results)));
+    }
+    conversation.0 = completed;
+    changed
+}
+
+fn join_results<'a>(id: &str, results: &[Entry<'a>]) -> Entry<'a> {
+    let mut own = results.iter().filter(|result| result.object.string("tool_call_id").as_deref() == Some(id));
+    let Some(mut joined) = own.next().cloned() else {
+        let mut missing = Entry::new("tool", NO_RESULT);
+        missing.set("tool_call_id", encode_string(id));
+        return missing;
+    };
+    own.for_each(|more| joined.append_content(more));
+    joined
+}
+
+/// Turns a message with several calls into one message for each call, followed by its result.
+fn split_calls(conversation: &mut Conversation<'_>) -> bool {
+    let mut changed = false;
+    let mut split: Vec<Entry<'_>> = Vec::with_capacity(conversation.0.len());
+    let mut rest: VecDeque<Entry<'_>> = conversation.0.drain(..).collect();
+    while let Some(message) = rest.pop_front() {
+        let calls = message.calls();
+        if calls.len() < 2 {
+            split.push(message);
+            continue;
+        }
+        changed = true;
+        let mut results: Vec<Entry<'_>> = Vec::new();
+        while rest.front().is_some_and(|next| next.is_from("tool")) {
+            results.extend(rest.pop_front());
+        }
+        for (position, call) in calls.iter().enumerate() {
+            let mut part = message.clone();
+            part.set("tool_calls", format!("[{call}]"));
+            if position > 0 {
+                part.set("content", "\"\"");
+                part.remove("reasoning");
+                part.remove("reasoning_content");
+            }
+            split.push(part);
+            let id = Object::parse(call).ok().and_then(|call| call.get("id").and_then(decode_string));
+            let is_own = |result: &Entry<'_>| result.object.string("tool_call_id") == id;
+            let (own, others) = results.into_iter().partition(is_own);
+            let own: Vec<Entry<'_>> = own;
+            split.extend(own);
+            results = others;
+        }
+        split.extend(results);
+    }
+    conversation.0 = split;
+    changed
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[expect(clippy::needless_pass_by_value, reason = "literals read better without a reference")]
+    fn check(rule: &Rule, messages: Value, expected: Value) {
+        let text = messages.to_string();
+        let mut conversation = Conversation::read(&text).unwrap();
+        let changed = change_messages(&mut conversation, rule);
+        let json: Value = serde_json::from_str(&conversation.to_json()).unwrap();
+        assert_eq!(json, expected, "{rule}");
+        assert_eq!(changed, messages != expected, "{rule}");
+        assert!(!change_messages(&mut conversation, rule), "{rule} twice changes nothing more");
+    }
+
+    #[test]
+    fn later_system_messages_join_the_first() {
+        check(
+            &Rule::SystemFirst,
+            json!([{"role":"system","content":"a"},{"role":"user","content":"hi"},{"role":"developer","content":"b \"c\""}]),
+            json!([{"role":"system","content":"a\n\nb \"c\""},{"role":"user","content":"hi"}]),
+        );
+        check(
+            &Rule::SystemFirst,
+            json!([{"role":"user","content":"hi"},{"role":"system","content":[{"type":"text","text":"a"}]}]),
+            json!([{"role":"system","content":[{"type":"text","text":"a"}]},{"role":"user","content":"hi"}]),
+        );
+    }
+
+    #[test]
+    fn system_text_becomes_the_users() {
+        check(
+            &Rule::SystemAsUser,
+            json!([{"role":"system","content":"a"},{"role":"user","content":"hi"}]),
+            json!([{"role":"user","content":"a\n\nhi"}]),
+        );
+    }
+
+    #[test]
+    fn neighbours_of_one_role_are_merged() {
+        check(
+            &Rule::AlternateRoles,
+            json!([{"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"b"}]},
+                {"role":"assistant","content":"x"},{"role":"assistant","content":null,"tool_calls":[{"id":"1"}]},
+                {"role":"tool","tool_call_id":"1","content":"r"},{"role":"tool","tool_call_id":"2","content":"s"}]),
+            json!([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+                {"role":"assistant","content":"x","tool_calls":[{"id":"1"}]},
+                {"role":"tool","tool_call_id":"1","content":"r"},{"role":"tool","tool_call_id":"2","content":"s"}]),
+        );
+    }
+
+    #[test]
+    fn a_conversation_ends_with_and_has_a_user_message() {
+        check(
+            &Rule::AssistantNotLast,
+            json!([{"role":"assistant","content":"x"}]),
+            json!([{"role":"assistant","content":"x"},{"role":"user","content":"Continue."}]),
+        );
+        check(
+            &Rule::UserMessage,
+            json!([{"role":"system","content":"x"},{"role":"assistant","content":"y"}]),
+            json!([{"role":"system","content":"x"},{"role":"user","content":"Continue."},{"role":"assistant","content":"y"}]),
+        );
+    }
+
+    #[test]
+    fn contents_take_the_form_that_is_wanted() {
+        let parts =
+            json!([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]);
+        check(&Rule::TextContent, parts.clone(), json!([{"role":"user","content":"a\n\nb"}]));
+        let picture = json!([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]);
+        check(&Rule::TextContent, picture.clone(), picture);
+        check(
+            &Rule::PartsContent,
+            json!([{"role":"user","content":"a"}]),
+            json!([{"role":"user","content":[{"type":"text","text":"a"}]}]),
+        );
+        check(
+            &Rule::NullContent,
+            json!([{"role":"assistant","content":null,"tool_calls":[{}]}]),
+            json!([{"role":"assistant","content":"","tool_calls":[{}]}]),
+        );
+        check(
+            &Rule::EmptyContent,
+            json!([{"role":"user","content":""},{"role":"assistant","content":"","tool_calls":[{"id":"1"}]},
+                {"role":"tool","content":"","tool_call_id":"1"}]),
+            json!([{"role":"assistant","tool_calls":[{"id":"1"}]},
+                {"role":"tool","content":"(no result)","tool_call_id":"1"}]),
+        );
+    }
+
+    #[test]
+    fn results_get_names_and_short_ids() {
+        let call = |id: &str| json!({"id":id,"type":"function","function":{"name":"read","arguments":"{}"}});
+        let messages = json!([{"role":"assistant","tool_calls":[call("call_1234567890")]},
+            {"role":"tool","tool_call_id":"call_1234567890","content":"x"}]);
+        check(
+            &Rule::ResultName,
+            messages.clone(),
+            json!([messages[0],{"role":"tool","tool_call_id":"call_1234567890","content":"x","name":"read"}]),
+        );
+        let id = short_id("call_1234567890");
+        check(
+            &Rule::ShortIds,
+            messages,
+            json!([{"role":"assistant","tool_calls":[call(&id)]},{"role":"tool","tool_call_id":id,"content":"x"}]),
+        );
+    }
+
+    #[test]
+    fn each_call_has_one_result() {
+        let call = |id: &str| json!({"id":id,"function":{"name":"f"}});
+        let result = |id: &str, text: &str| json!({"role":"tool","tool_call_id":id,"content":text});
+        check(
+            &Rule::OneResultPerCall,
+            json!([{"role":"assistant","tool_calls":[call("a"),call("b")]},result("a","1"),result("a","2"),{"role":"user","content":"x"}]),
+            json!([{"role":"assistant","tool_calls":[call("a"),call("b")]},result("a","1\n\n2"),
+                {"role":"tool","content":"(no result)","tool_call_id":"b"},{"role":"user","content":"x"}]),
+        );
+        check(
+            &Rule::OneCallPerMessage,
+            json!([{"role":"assistant","content":"t","tool_calls":[call("a"),call("b")]},result("b","2"),result("a","1")]),
+            json!([{"role":"assistant","content":"t","tool_calls":[call("a")]},result("a","1"),
+                {"role":"assistant","content":"","tool_calls":[call("b")]},result("b","2")]),
+        );
+    }
+}

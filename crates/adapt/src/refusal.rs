@@ -1,0 +1,236 @@
+//! Reads a refusal: finds the rule that avoids its cause.
+//!
+//! Servers echo parts of a request in their refusals, so words that also stand in the request name no cause. A rule counts
+//! only when it changes the request; so each further attempt removes one more named cause.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+use wire::Object;
+use wire::pattern::pattern;
+
+use crate::apply::adapt;
+use crate::parameters::EFFORT;
+use crate::rule::{Parameter, Rule, RuleSet};
+use crate::table::TABLE;
+
+/// The part of an error's text, in bytes, that is searched: a dump of the request may follow.
+const SEARCHED: usize = 1_000;
+
+/// A server's dump of the request begins with one of these.
+const ECHOES: [&str; 4] = ["'input':", "\"input\":", "input_value=", "request body:"];
+
+/// Parameters without which there is no request.
+const NEEDED: [&str; 4] = ["model", "messages", "tools", "stream"];
+
+static SIGNS: LazyLock<Vec<(&'static Rule, Vec<Regex>)>> = LazyLock::new(|| {
+    TABLE.iter().map(|row| (&row.rule, row.signs.iter().map(|sign| pattern(sign)).collect())).collect()
+});
+
+/// Words for a parameter that the server does not know; each captures its name.
+static UNKNOWN_PARAMETER: LazyLock<Vec<Regex>> = LazyLock::new(|| {
+    let patterns = [
+        r"(?i)\b(?:unrecognized|unknown|unsupported|unexpected)\b[^'\x22`:\n]{0,60}[:\s]\s*['\x22`]?([a-z_][a-z0-9_]*)",
+        r"(?i)['\x22`]?\b([a-z_][a-z0-9_]*)['\x22`]?\s+(?:is|are)\s+(?:not (?:supported|allowed|permitted|accepted)|unsupported|unknown)",
+        r"(?i)\b([a-z_][a-z0-9_]*)['\x22`]?\s*:\s*extra inputs are not permitted",
+        r"'type': 'extra_forbidden', 'loc': (?:\((?:'[a-z]+', |\d+, )*'|'(?:[a-z0-9]+\.)*)([a-z_]+)'",
+    ];
+    patterns.into_iter().map(pattern).collect()
+});
+
+/// Words for a limit that is lower than the API's own: the name, then the number.
+static LIMIT: LazyLock<Vec<Regex>> = LazyLock::new(|| {
+    let patterns = [
+        r"(?i)\b(temperature|top_p|top_k|n|top_logprobs|presence_penalty|frequency_penalty)['\x22`]?[^\n]{0,30}(?:must be|should be|has to be)[^\n0-9]{0,40}(?:less than or equal to|at most|<=|no more than)\s*([0-9.]+)",
+        r"(?i)\b(temperature|top_p|presence_penalty|frequency_penalty)['\x22`]?[^\n]{0,30}(?:must be|should be|has to be)[^\n0-9\[]{0,20}(?:in(?: the range)?|between)\s*\[?-?[0-9.]+(?:\s*,\s*|\s+and\s+)([0-9.]+)",
+    ];
+    patterns.into_iter().map(pattern).collect()
+});
+
+static EFFORT_VALUE: LazyLock<Regex> = LazyLock::new(|| {
+    pattern(
+        r"(?is)(?:literal_error|invalid|unsupported|must be|should be).{0,60}reasoning_effort|reasoning_effort.{0,60}(?:must be|should be|invalid|literal_error)",
+    )
+});
+
+static RENAMED: LazyLock<Regex> = LazyLock::new(|| {
+    pattern(
+        r"(?i)\b(max_tokens|max_completion_tokens)\b[^\n]{0,80}\buse\s+['\x22`]?(max_tokens|max_completion_tokens)\b",
+    )
+});
+
+static EXCLUSIVE: LazyLock<Regex> = LazyLock::new(|| {
+    pattern(
+        r"(?i)\b([a-z_]+)['\x22`]?\s+and\s+['\x22`]?([a-z_]+)['\x22`]?[^\n]{0,40}(?:cannot|can't|must not|may not|are mutually)[^\n]{0,20}(?:both|together|at the same time|exclusive|specified)",
+    )
+});
+
+/// The highest values that OpenAI's API itself allows: a value beyond is the client's mistake.
+const API_LIMITS: [(&str, f64); 5] = [
+    ("temperature", 2.0),
+    ("top_p", 1.0),
+    ("presence_penalty", 2.0),
+    ("frequency_penalty", 2.0),
+    ("top_logprobs", 20.0),
+];
+
+/// Finds the rule that avoids the cause of a refusal. `said` is the server's text, `param` the parameter that its error
+/// names, `body` the request as the client sent it, `active` the rules that are already applied.
+pub fn find_rule(said: &str, param: Option<&str>, body: &str, active: &RuleSet) -> Option<Rule> {
+    let sent = adapt(body, active).body;
+    let reason = searched_part(said);
+    let changes = |rule: &Rule| {
+        !active.contains(rule) && !adapt(&sent, &RuleSet::from([rule.clone()])).applied.is_empty()
+    };
+    let is_named = |signs: &[Regex]| {
+        signs.iter().any(|sign| sign.find(reason).is_some_and(|found| !sent.contains(found.as_str())))
+    };
+    let listed = SIGNS.iter().filter(|(rule, signs)| is_named(signs) && changes(rule));
+    let first = listed.map(|(rule, _)| (*rule).clone()).next();
+    first.or_else(|| {
+        parameter_rules(reason, param, &sent).into_iter().map(Rule::Parameter).find(|rule| changes(rule))
+    })
+}
+
+/// True when these are the words of a refusal that some rule answers, whatever status they came with.
+pub fn is_known_refusal(said: &str) -> bool {
+    let reason = searched_part(said);
+    SIGNS.iter().any(|(_, signs)| signs.iter().any(|sign| sign.is_match(reason)))
+}
+
+/// The beginning of the text, up to a dump of the request.
+fn searched_part(said: &str) -> &str {
+    let start = &said[..said.floor_char_boundary(SEARCHED)];
+    let end = ECHOES.iter().filter_map(|echo| start.find(echo)).min().unwrap_or(start.len());
+    &start[..end]
+}
+
+fn parameter_rules(reason: &str, param: Option<&str>, sent: &str) -> Vec<Parameter> {
+    let Ok(object) = Object::parse(sent) else { return Vec::new() };
+    let mut rules = Vec::new();
+    if let Some(found) = RENAMED.captures(reason)
+        && found[1] != found[2]
+    {
+        rules.push(Parameter::Rename(found[1].to_owned(), found[2].to_owned()));
+    }
+    if let Some(found) = EXCLUSIVE.captures(reason)
+        && object.get(&found[1]).is_some()
+    {
+        rules.push(Parameter::Drop(found[2].to_owned()));
+    }
+    rules.extend(LIMIT.iter().filter_map(|limit| limit_rule(&limit.captures(reason)?, &object)));
+    rules.extend(unknown_parameters(reason, param, &object));
+    if EFFORT_VALUE.is_match(reason) {
+        let is_usual =
+            object.string(EFFORT).is_some_and(|effort| ["low", "medium", "high"].contains(&effort.as_str()));
+        rules.push(if is_usual { Parameter::Drop(EFFORT.to_owned()) } else { Parameter::LimitEffort });
+    }
+    rules
+}
+
+fn limit_rule(found: &regex::Captures<'_>, object: &Object<'_>) -> Option<Parameter> {
+    let (name, limit) = (found.get(1)?.as_str().to_lowercase(), found.get(2)?.as_str().trim_end_matches('.'));
+    let value: f64 = object.get(&name)?.parse().ok()?;
+    let is_valid = API_LIMITS.iter().find(|(known, _)| *known == name).is_none_or(|(_, most)| value <= *most);
+    is_valid.then(|| Parameter::AtMost(name, limit.to_owned()))
+}
+
+fn unknown_parameters(reason: &str, param: Option<&str>, object: &Object<'_>) -> Vec<Parameter> {
+    let captured = UNKNOWN_PARAMETER.iter().flat_map(|known| known.captures_iter(reason));
+    let mut names: Vec<String> =
+        captured.filter_map(|found| Some(found.get(1)?.as_str().to_owned())).collect();
+    if is_refusal(reason) {
+        names.extend(param.map(str::to_owned));
+    }
+    names.retain(|name| !NEEDED.contains(&name.as_str()) && object.raw(name).is_some());
+    let replace = |name: String| match name.as_str() {
+        "max_completion_tokens" => Parameter::Rename(name, "max_tokens".to_owned()),
+        _ => Parameter::Drop(name),
+    };
+    names.into_iter().map(replace).collect()
+}
+
+fn is_refusal(reason: &str) -> bool {
+    let lower = reason.to_lowercase();
+    ["unrecognized", "unknown", "unsupported", "not supported", "unexpected", "not permitted", "not allowed"]
+        .iter()
+        .any(|word| lower.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_is_found_by_its_words() {
+        for row in TABLE {
+            let (before, after) = row.example;
+            for (server, words) in row.said {
+                let found = find_rule(words, None, before, &RuleSet::new());
+                assert_eq!(found.as_ref(), Some(&row.rule), "{server}: {words}");
+            }
+            let adapted = adapt(before, &RuleSet::from([row.rule.clone()]));
+            assert_eq!(adapted.body, after, "{}", row.rule);
+            let again = RuleSet::from([row.rule.clone()]);
+            assert_ne!(find_rule(row.said[0].1, None, before, &again).as_ref(), Some(&row.rule));
+        }
+    }
+
+    #[test]
+    fn words_in_the_request_name_no_cause() {
+        let body = r#"{"messages":[{"role":"user","content":"Why 'System message must be at the beginning'?"},{"role":"system","content":"s"}]}"#;
+        let said = "Bad request: System message must be at the beginning (in: Why 'System message must be at the beginning'?)";
+        assert_eq!(find_rule(said, None, body, &RuleSet::new()), None);
+        let dump = format!("bad value; 'input': {}", "System message must be at the beginning.");
+        let other = r#"{"messages":[{"role":"user","content":"a"},{"role":"system","content":"s"}]}"#;
+        assert_eq!(find_rule(&dump, None, other, &RuleSet::new()), None);
+    }
+
+    fn check(said: &str, expected: &[&str]) {
+        const BODY: &str = r#"{"messages":[{"role":"user","content":"x"}],"model":"m","store":false,"temperature":1.5,"top_p":0.9,
+            "foo":1,"reasoning_effort":"xhigh","max_tokens":5,"tool_choice":"required"}"#;
+        let mut active = RuleSet::new();
+        let mut found = Vec::new();
+        while let Some(rule) = find_rule(said, None, BODY, &active) {
+            found.push(rule.to_string());
+            active.insert(rule);
+        }
+        assert_eq!(found, expected, "{said}");
+    }
+
+    #[test]
+    fn parameters_are_found_by_name() {
+        check("Unrecognized request argument supplied: store", &["parameter.drop:store"]);
+        check("Unsupported parameter: 'foo' is not supported with this model.", &["parameter.drop:foo"]);
+        check(
+            "[{'type': 'extra_forbidden', 'loc': ('body', 'store'), 'msg': 'Extra inputs are not permitted'}]",
+            &["parameter.drop:store"],
+        );
+        check("store: Extra inputs are not permitted", &["parameter.drop:store"]);
+        check(
+            "'loc': ('body', 'reasoning_effort'), literal_error: Input should be 'low'",
+            &["parameter.limit_effort", "parameter.drop:reasoning_effort"],
+        );
+        check(
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+            &["parameter.rename:max_tokens:max_completion_tokens"],
+        );
+        check(
+            "`temperature` and `top_p` cannot both be specified for this model.",
+            &["parameter.drop:top_p"],
+        );
+        check("temperature must be less than or equal to 1", &["parameter.at_most:temperature:1"]);
+        check("temperature must be in [0, 1], got 1.5.", &["parameter.at_most:temperature:1"]);
+        check("tool_choice is not supported", &["parameter.drop:tool_choice"]);
+    }
+
+    #[test]
+    fn a_wrong_value_is_the_clients_mistake() {
+        let body = r#"{"messages":[],"temperature":9}"#;
+        for said in
+            ["temperature must be in [0, 2], got 9.", "Invalid value for model", "Unknown parameter: 'bar'"]
+        {
+            assert_eq!(find_rule(said, None, body, &RuleSet::new()), None, "{said}");
+        }
+    }
+}

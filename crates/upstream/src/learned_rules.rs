@@ -1,0 +1,85 @@
+//! The rules that refusals have taught about each model of an upstream. `relay` learns a rule once a request that was
+//! adapted by it has succeeded, and applies it to the requests that follow.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::client::Upstream;
+use adapt::RuleSet;
+
+/// A request goes out unchanged this long after the rules were learned: the server may have been mended.
+const TRUSTED: Duration = Duration::from_hours(24);
+/// A client that makes up model names cannot fill the memory.
+const MAX_MODELS: usize = 256;
+
+/// The rules of all models of one upstream.
+#[derive(Debug, Default)]
+pub(super) struct LearnedRules {
+    models: RwLock<HashMap<String, ModelRules>>,
+}
+
+#[derive(Clone, Debug)]
+struct ModelRules {
+    rules: Arc<RuleSet>,
+    learned: Instant,
+}
+
+impl Upstream {
+    /// The rules for this model; empty when none were learned, or when it is time to try without them.
+    pub fn rules(&self, model: &str) -> Arc<RuleSet> {
+        let models = self.learned_rules.models.read().unwrap_or_else(PoisonError::into_inner);
+        let trusted = models.get(model).filter(|known| known.learned.elapsed() < TRUSTED);
+        trusted.map(|known| Arc::clone(&known.rules)).unwrap_or_default()
+    }
+
+    /// Adds rules that made a request of this model succeed. Returns those that are new.
+    pub fn learn_rules(&self, model: &str, rules: &RuleSet) -> RuleSet {
+        let mut models = self.learned_rules.models.write().unwrap_or_else(PoisonError::into_inner);
+        if !models.contains_key(model) && models.len() >= MAX_MODELS {
+            return RuleSet::new();
+        }
+        let now = Instant::now();
+        let known = models
+            .entry(model.to_owned())
+            .or_insert_with(|| ModelRules { rules: Arc::default(), learned: now });
+        if known.learned.elapsed() >= TRUSTED {
+            *known = ModelRules { rules: Arc::default(), learned: now };
+        }
+        let new: RuleSet = rules.difference(&known.rules).cloned().collect();
+        if !new.is_empty() {
+            known.rules = Arc::new(known.rules.union(&new).cloned().collect());
+        }
+        new
+    }
+
+    /// Forgets all rules: another version of the server may take what the last one refused.
+    pub fn forget_rules(&self) {
+        self.learned_rules.models.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::UpstreamConfig;
+    use adapt::Rule;
+
+    #[tokio::test(start_paused = true)]
+    async fn rules_are_kept_for_a_day() {
+        let upstream = Upstream::new(&UpstreamConfig::default()).unwrap();
+        let pattern = RuleSet::from([Rule::ToolPattern]);
+        assert_eq!(upstream.learn_rules("m", &pattern), pattern);
+        assert!(upstream.learn_rules("m", &pattern).is_empty());
+        assert_eq!((*upstream.rules("m")).clone(), pattern);
+        assert!(upstream.rules("other").is_empty());
+        tokio::time::advance(TRUSTED).await;
+        assert!(upstream.rules("m").is_empty());
+        assert_eq!(upstream.learn_rules("m", &RuleSet::from([Rule::NoImages])).len(), 1);
+        assert!(!upstream.rules("m").contains(&Rule::ToolPattern));
+        upstream.forget_rules();
+        assert!(upstream.rules("m").is_empty());
+    }
+}
