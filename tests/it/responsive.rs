@@ -9,15 +9,18 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::agents::ask;
 use crate::support::client::{Reply, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
 use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
+use crate::support::scripted_tools::ScriptedTools;
 
-/// The longest that `/health` may take while an attack runs. Builds without optimisation on a busy machine are slow; the attacks
-/// themselves used to take minutes or to never end.
-const LONGEST: Duration = Duration::from_secs(3);
+/// The longest that `/health` may take while an attack runs. Without optimisation all work takes several times as long.
+const LONGEST: Duration = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 100 });
+/// On a busy machine an answer may take longer for other reasons, but not each time.
+const ROUNDS: usize = 5;
 
 /// A schema whose levels each refer to the next one ten times: 10^12 ways lead to the innermost one.
 fn multiplied(keyword: &str, innermost: &Value) -> Value {
@@ -102,18 +105,12 @@ async fn longest_pause(address: SocketAddr, is_over: &AtomicBool) -> Duration {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn health_answers_while_schemas_and_replies_attack() {
-    for (name, schema, arguments) in attacks() {
-        let reply = if arguments.starts_with(']') {
-            replies::text(&arguments)
-        } else {
-            replies::calls(&[("bomb", &arguments)])
-        };
-        let fake = FakeVllm::always(Script::json(200, &reply).unchecked()).await;
-        let respool = Respool::with(&fake, ONCE).await;
-        let (address, is_over) = (respool.address, Arc::new(AtomicBool::new(false)));
-        let body = request(&schema);
+/// Has three clients send this at once, round after round, until `/health` was quick in one of them.
+async fn assert_responsive(name: &str, respool: &Respool, body: &Value) {
+    let address = respool.address;
+    let mut longest = Duration::MAX;
+    for _ in 0..ROUNDS {
+        let is_over = Arc::new(AtomicBool::new(false));
         let clients = (0..3).map(|_| {
             let body = body.clone();
             async move { exchange(address, &Request::chat(&body)).await.status }
@@ -126,10 +123,84 @@ async fn health_answers_while_schemas_and_replies_attack() {
         });
         let statuses = attack.await.unwrap();
         is_over.store(true, Ordering::SeqCst);
-        let longest = watch.await.unwrap();
-        assert!(longest < LONGEST, "{name}: /health took {longest:?}");
+        longest = longest.min(watch.await.unwrap());
         assert!(begun.elapsed() < Duration::from_secs(30), "{name}: {:?}", begun.elapsed());
         assert!(statuses.iter().all(|status| *status < 500 || *status == 502), "{name}: {statuses:?}");
+        if longest < LONGEST {
+            return;
+        }
+    }
+    panic!("{name}: /health took {longest:?} or longer in each of {ROUNDS} rounds");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_answers_while_schemas_and_replies_attack() {
+    for (name, schema, arguments) in attacks() {
+        let reply = if arguments.starts_with(']') {
+            replies::text(&arguments)
+        } else {
+            replies::calls(&[("bomb", &arguments)])
+        };
+        let fake = FakeVllm::always(Script::json(200, &reply).unchecked()).await;
+        let respool = Respool::with(&fake, ONCE).await;
+        assert_responsive(name, &respool, &request(&schema)).await;
+    }
+}
+
+/// A model that makes these calls one after the other, and ends.
+fn model(body: &Value, calls: &[(&str, &str)]) -> Script {
+    let messages = body["messages"].as_array().map_or(&[][..], Vec::as_slice);
+    let made = messages.iter().filter(|message| message["role"] == "tool").count();
+    let reply = calls.get(made).map_or_else(|| replies::text("done"), |call| replies::calls(&[*call]));
+    Script::json(200, &reply).unchecked()
+}
+
+/// An MCP server declares the schema and returns the result; the model's call of it is checked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_answers_while_the_tools_of_an_agent_attack() {
+    let marks = "<|im_start|>[INST]]~b]<".repeat(200_000);
+    let (few, some) = (marks[..64 << 10].to_owned(), marks[..32 << 10].to_owned());
+    for (name, schema, arguments, result) in [
+        ("schema", multiplied("allOf", &json!({"type": "object"})), "{}".to_owned(), String::new()),
+        ("template marks in a result", json!({}), "{}".to_owned(), marks),
+        ("template marks in a schema", json!({"description": few}), "{}".to_owned(), String::new()),
+        ("template marks in arguments", json!({}), json!({"x": some}).to_string(), String::new()),
+    ] {
+        let fake = FakeVllm::thinking(move |body| model(body, &[("read", &arguments)])).await;
+        let state = tempfile::tempdir().unwrap();
+        let tools = Arc::new(ScriptedTools::new(move |_, _| Ok(result.clone())).with_schema(schema));
+        let respool = Respool::with_agent(&fake, &tools, state.path(), "").await;
+        assert_responsive(name, &respool, &ask(false)).await;
+    }
+}
+
+/// The diff of two long files that have nothing in common, and of one that is a single line.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_answers_while_diffs_are_made() {
+    let lines =
+        |word: &str| (0..25_000).map(|index| format!("{word}{}\n", index % 20_000)).collect::<String>();
+    for (name, before, after) in [
+        ("different lines", lines("a"), lines("b")),
+        (
+            "lines in another order",
+            lines("a"),
+            lines("a").lines().rev().map(|line| format!("{line}\n")).collect(),
+        ),
+        ("few kinds of lines", "a\nb\n".repeat(50_000), "b\na\na\n".repeat(40_000)),
+        ("one line", "a".repeat(200_000), "b".repeat(200_000)),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("file"), &before).unwrap();
+        let write = |text: &str| json!({"path": "file", "content": text}).to_string();
+        let (there, back) = (write(&after), write(&before));
+        let fake = FakeVllm::thinking(move |body| model(body, &[("write", &there), ("write", &back)])).await;
+        let respool = Respool::configured(&format!(
+            "state_dir = {:?}\n[tools]\npolicy.default = \"allow\"\nlocal.workspace = {:?}\n[agents.helper]\nmodel = \"gpt-oss-20b\"\n\
+             tools = [\"write\"]\n[[upstream]]\nname = \"box\"\nurl = \"{}\"\n",
+            folder.path().join("state"), folder.path(), fake.url()
+        ))
+        .await;
+        assert_responsive(name, &respool, &ask(false)).await;
     }
 }
 

@@ -1,6 +1,6 @@
-//! The sandbox of commands: each attack of issue 11, number 14, and the work that has to go on inside.
+//! The sandbox of commands: attacks by a single command, and the work that has to go on inside.
 //!
-//! What the kernel here does not have cannot be tested here; such a test says so and ends.
+//! A level that this machine does not have cannot be tested here. Such a test says so and ends, and fails where `CI` is set.
 
 use std::fs;
 use std::io::Write as _;
@@ -18,7 +18,7 @@ use crate::support::tools::{config, failure, invocation, launcher, text};
 use crate::tools_local::is_alive;
 
 /// Says that a test did not test, which is a failure where everything has to be there.
-fn skipped(why: &str) {
+pub fn skipped(why: &str) {
     assert!(std::env::var_os("CI").is_none(), "not tested: {why}");
     let _ = writeln!(std::io::stderr(), "not tested: {why}");
 }
@@ -63,27 +63,28 @@ impl Bed {
         text(&self.tools, "exec", json!({"command": command})).await
     }
 
-    fn holds_files(&self) -> bool {
-        if !self.level.holds_files() {
-            skipped(&format!("this kernel gives no more than: {}", self.level));
+    /// False where this machine has no such level; in CI that is a failure.
+    fn has(&self, level: &Level) -> bool {
+        if self.level < *level {
+            skipped(&format!("this machine gives no more than: {}", self.level));
         }
-        self.level.holds_files()
+        self.level >= *level
     }
+}
 
-    fn has_namespaces(&self) -> bool {
-        if self.level != Level::Full {
-            skipped(&format!("this kernel gives no more than: {}", self.level));
-        }
-        self.level == Level::Full
-    }
+/// A bed whose commands are confined to files; `None` where this machine cannot do that.
+async fn confined_bed(settings: &str) -> Option<Bed> {
+    Some(bed(settings).await).filter(|bed| bed.has(&Level::Landlock))
+}
+
+/// A bed whose commands have mounts and processes of their own; `None` where this machine cannot do that.
+async fn full_bed(settings: &str) -> Option<Bed> {
+    Some(bed(settings).await).filter(|bed| bed.has(&Level::Full))
 }
 
 #[tokio::test]
 async fn a_command_reaches_its_workspace_and_no_other_files() {
-    let bed = bed("").await;
-    if !bed.holds_files() {
-        return;
-    }
+    let Some(bed) = confined_bed("").await else { return };
     assert_eq!(bed.run("echo x > a && cat a && mkdir -p b/c && mv a b/c && rm -r b").await, "x\n");
     assert_eq!(bed.run("f=$(mktemp) && echo tmp > $f && cat $f").await, "tmp\n");
     let secret = bed.outer.path().join("secret").display().to_string();
@@ -116,7 +117,7 @@ async fn places_of_the_configuration_are_reached() {
     fs::write(outer.path().join("read/a"), "seen").unwrap();
     let [read, write] = ["read", "write"].map(|name| outer.path().join(name).display().to_string());
     let bed = bed_at(outer, &format!("local.readable = [{read:?}]\nlocal.writable = [{write:?}]")).await;
-    if !bed.holds_files() {
+    if !bed.has(&Level::Landlock) {
         return;
     }
     assert_eq!(bed.run(&format!("cat {read}/a && echo x > {write}/b && cat {write}/b")).await, "seenx\n");
@@ -142,10 +143,7 @@ attempt("pair", lambda: socket.socketpair())
 #[tokio::test]
 async fn sockets_are_those_that_the_configuration_gives() {
     for (network, ip) in [(false, "PermissionError"), (true, "ok")] {
-        let bed = bed(&format!("local.network = {network}")).await;
-        if !bed.holds_files() {
-            return;
-        }
+        let Some(bed) = confined_bed(&format!("local.network = {network}")).await else { return };
         fs::write(bed.work("sockets.py"), SOCKETS).unwrap();
         let said = bed.run("/usr/bin/python3 sockets.py || python3 sockets.py").await;
         let expected = format!(
@@ -157,10 +155,7 @@ async fn sockets_are_those_that_the_configuration_gives() {
 
 #[tokio::test]
 async fn what_leads_into_the_kernel_or_other_namespaces_is_refused() {
-    let bed = bed("").await;
-    if !bed.holds_files() {
-        return;
-    }
+    let Some(bed) = confined_bed("").await else { return };
     for command in [
         "unshare -Ur true",
         "unshare -m true",
@@ -225,10 +220,7 @@ async fn jobs_that_leave_their_group_end_at_the_timeout_and_on_cancel() {
 /// Also at the timeout, and when nobody waits for the command any more.
 #[tokio::test]
 async fn settings_of_a_command_that_is_ended_are_renamed() {
-    let bed = bed("").await;
-    if !bed.holds_files() {
-        return;
-    }
+    let Some(bed) = confined_bed("").await else { return };
     let command = "mkdir .vscode; touch begun; while :; do sleep 0.1; mkdir -p .vscode; done";
     let mut endless = invocation("exec", &json!({"command": command}));
     endless.timeout = Duration::from_millis(800);
@@ -269,10 +261,7 @@ async fn exit_codes_and_signals_come_through() {
 
 #[tokio::test]
 async fn other_processes_are_out_of_reach() {
-    let bed = bed("").await;
-    if !bed.holds_files() {
-        return;
-    }
+    let Some(bed) = confined_bed("").await else { return };
     // Stands for an MCP server: a child of respool with a secret in its environment and its arguments.
     let mut server = std::process::Command::new("/bin/sh")
         .args(["-c", "read x", "argument-secret"])
@@ -286,7 +275,7 @@ async fn other_processes_are_out_of_reach() {
         .await;
     assert!(!said.contains("environment-secret"), "{said}");
     assert!(server.try_wait().unwrap().is_none(), "it still runs");
-    if bed.has_namespaces() {
+    if bed.has(&Level::Full) {
         assert!(!bed.run("cat /proc/*/cmdline | tr '\\0' '\\n'").await.contains("argument-secret"));
     }
     server.kill().unwrap();
@@ -308,10 +297,7 @@ fn repository(folder: &Path) {
 
 #[tokio::test]
 async fn a_repository_is_read_only_as_a_whole() {
-    let bed = bed("").await;
-    if !bed.has_namespaces() {
-        return;
-    }
+    let Some(bed) = full_bed("").await else { return };
     repository(&bed.work(""));
     repository(&bed.work("a/b/c/d/nested"));
     fs::create_dir(bed.work("own")).unwrap();
@@ -348,17 +334,17 @@ async fn git_works_in_a_linked_work_tree() {
     git(&main, &["commit", "-q", "--allow-empty", "-m", "one"]);
     git(&main, &["worktree", "add", "-q", "../work"]);
     let bed = bed_at(outer, "").await;
-    if !bed.holds_files() {
+    if !bed.has(&Level::Landlock) {
         return;
     }
-    if bed.has_namespaces() {
+    if bed.has(&Level::Full) {
         assert_eq!(
             bed.run("echo a > a && git add a && git commit -qm two && git log --format=%s -1").await,
             "two\n"
         );
     }
     assert!(bed.run(&format!("echo x > {}/file", main.display())).await.contains("[exit code "));
-    if bed.has_namespaces() {
+    if bed.has(&Level::Full) {
         for command in ["git config core.fsmonitor x", "echo gitdir: /etc > .git"] {
             assert!(bed.run(command).await.contains("[exit code "), "{command}");
         }
@@ -373,7 +359,7 @@ async fn a_link_in_the_commands_own_tmp_leads_nowhere() {
     fs::create_dir(outer.path().join("work")).unwrap();
     let target = folder();
     let bed = bed_at(outer, "").await;
-    if !bed.has_namespaces() {
+    if !bed.has(&Level::Full) {
         return;
     }
     let name = bed.outer.path().file_name().unwrap().to_str().unwrap().to_owned();
@@ -404,10 +390,7 @@ async fn a_state_directory_around_the_workspace_leaves_it_writable() {
 /// A `.git` file leads only where the repository there knows of it.
 #[tokio::test]
 async fn a_forged_link_to_a_repository_opens_nothing() {
-    let bed = bed("").await;
-    if !bed.holds_files() {
-        return;
-    }
+    let Some(bed) = confined_bed("").await else { return };
     let outer = bed.outer.path().display().to_string();
     fs::write(bed.work(".git"), format!("gitdir: {outer}\n")).unwrap();
     for name in ["HEAD", "gitdir", "commondir"] {
@@ -481,13 +464,10 @@ async fn a_sandbox_that_cannot_be_made_runs_nothing() {
     assert!(!file.exists());
 }
 
-/// Issue 11, second round: Landlock lets anybody change what is not a file's content.
+/// Landlock lets commands change what is not a file's content.
 #[tokio::test]
 async fn modes_times_and_shared_memory_outside_stay_as_they_are() {
-    let bed = bed("").await;
-    if !bed.has_namespaces() {
-        return;
-    }
+    let Some(bed) = full_bed("").await else { return };
     let secret = bed.outer.path().join("secret");
     let before = fs::metadata(&secret).unwrap();
     for command in
@@ -532,10 +512,7 @@ fn chat(workspace: &Path) -> ToolSet {
 
 #[tokio::test]
 async fn in_the_chat_a_person_is_asked_once_more_for_what_is_beyond() {
-    let probe = bed("").await;
-    if !probe.holds_files() {
-        return;
-    }
+    let Some(_) = confined_bed("").await else { return };
     let outer = folder();
     fs::create_dir(outer.path().join("work")).unwrap();
     let tools = chat(&outer.path().join("work"));
@@ -555,10 +532,7 @@ async fn in_the_chat_a_person_is_asked_once_more_for_what_is_beyond() {
 /// A command that has to write a repository's configuration asks the person.
 #[tokio::test]
 async fn in_the_chat_gits_configuration_is_asked_for() {
-    let probe = bed("").await;
-    if !probe.has_namespaces() {
-        return;
-    }
+    let Some(_) = full_bed("").await else { return };
     let folder = folder();
     repository(folder.path());
     let tools = chat(folder.path());

@@ -2,7 +2,6 @@
 //! project, as an ordinary user where the tests run as root. A second round of attacks succeeded with each of these before.
 
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
@@ -12,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tempfile::TempDir;
 
+use crate::sandbox::skipped;
 use crate::support::tools::{call, config, launcher};
 
 /// The user that runs the commands where the tests run as root; no account has this number.
@@ -574,7 +574,7 @@ fn no_directory_of_programs_is_a_cache() {
 #[test]
 fn a_home_among_the_systems_places_is_not_readable() {
     if !is_root() {
-        let _ = writeln!(std::io::stderr(), "not tested: only root can make a home below /opt");
+        skipped("only root can make a home below /opt");
         return;
     }
     for level in ["full", "landlock"] {

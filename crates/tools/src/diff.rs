@@ -1,17 +1,41 @@
-//! Two texts as a unified diff, for people who are to see what changes. The lines are compared by `imara-diff`, whose heuristics keep the
-//! time bounded however different the texts are. Called by `tools` and `cli`.
+//! Two texts as a unified diff, for people who see what changes. The lines are compared by `imara-diff`. Called by `tools` and `cli`.
 
 use std::fmt;
 
 use imara_diff::{Algorithm, Diff, InternedInput, Interner, Token, UnifiedDiffConfig, UnifiedDiffPrinter};
 
-/// What changes between two texts, with three lines around each change; empty when nothing does. `name`: what the texts are called.
+/// The most lines, between the first and the last one that differ, that are compared. The library's time grows with the square of
+/// lines that occur often.
+const MOST_COMPARED: usize = 10_000;
+
+/// Returns the changes between two texts, with three lines around each; empty when there are none. `name` is the name of both texts.
+/// Where they differ in a very long part, that is one change.
 pub fn unified(name: &str, before: &str, after: &str) -> String {
     let input = InternedInput::new(before, after);
-    let mut diff = Diff::compute(Algorithm::Histogram, &input);
-    diff.postprocess_lines(&input);
-    let hunks = diff.unified_diff(&Lines(&input.interner), UnifiedDiffConfig::default(), &input).to_string();
+    let lines = Lines(&input.interner);
+    let hunks = one_change(&lines, &input).unwrap_or_else(|| {
+        let mut diff = Diff::compute(Algorithm::Histogram, &input);
+        diff.postprocess_lines(&input);
+        diff.unified_diff(&lines, UnifiedDiffConfig::default(), &input).to_string()
+    });
     if hunks.is_empty() { hunks } else { format!("--- {name}\n+++ {name}\n{hunks}") }
+}
+
+/// The part in which two long texts differ as one change; `None` where it is short enough to be compared.
+fn one_change(lines: &Lines<'_>, input: &InternedInput<&str>) -> Option<String> {
+    let (before, after) = (&input.before, &input.after);
+    let start = before.iter().zip(after).take_while(|(one, other)| one == other).count();
+    let (before, after) = (&before[start..], &after[start..]);
+    let end = before.iter().rev().zip(after.iter().rev()).take_while(|(one, other)| one == other).count();
+    let (removed, added) = (&before[..before.len() - end], &after[..after.len() - end]);
+    if removed.len().max(added.len()) <= MOST_COMPARED {
+        return None;
+    }
+    let [start, old, new] =
+        [start, removed.len(), added.len()].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+    let mut text = String::new();
+    let written = lines.display_header(&mut text, start, start, old, new);
+    written.and_then(|()| lines.display_hunk(&mut text, removed, added)).ok().map(|()| text)
 }
 
 /// Writes lines as `diff -u` does, also one without a line break at its end.
@@ -98,5 +122,29 @@ mod tests {
         let began = Instant::now();
         assert!(unified("all", &text('a'), &text('b')).len() > 100_000);
         assert!(began.elapsed() < Duration::from_secs(20));
+    }
+
+    /// `git apply` makes one text of the other, and a few kinds of lines take no long time.
+    #[test]
+    fn a_long_different_part_is_one_change() {
+        let began = Instant::now();
+        let (before, after) = ("a\nb\n".repeat(200_000), "b\na\na\n".repeat(150_000));
+        let (before, after) = (format!("first\n{before}last\n"), format!("first\n{after}last\n"));
+        let diff = unified("file", &before, &after);
+        assert!(diff.contains("@@ -2,400000 +2,450000 @@\n-a\n-b\n"), "{}", &diff[..200]);
+        assert!(began.elapsed() < Duration::from_secs(20));
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        write("file", &before);
+        write("diff", &diff);
+        let mut git = std::process::Command::new("git");
+        assert!(
+            git.args(["apply", "--unidiff-zero", "-p0", "diff"])
+                .current_dir(folder.path())
+                .status()
+                .unwrap()
+                .success()
+        );
+        assert!(std::fs::read_to_string(folder.path().join("file")).unwrap() == after);
     }
 }

@@ -31,6 +31,8 @@ pub(super) const PREFIX: &str = "mcp:";
 
 /// How long a call waits for a server that is down.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest description and the longest schema of a tool. No model could read more, and each of its turns works on them.
+const LARGEST_TEXT: usize = 64 << 10;
 
 /// Why a server cannot be called.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,10 +129,8 @@ impl Server {
         let is_repeatable = hints
             .is_some_and(|hints| hints.read_only_hint == Some(true) || hints.idempotent_hint == Some(true));
         let description = tool.description.as_deref().or(tool.title.as_deref()).unwrap_or_default();
-        let mut parameters = Value::Object((*tool.input_schema).clone());
-        if parameters.get("type").is_none() {
-            parameters["type"] = json!("object");
-        }
+        let description = &description[..description.floor_char_boundary(LARGEST_TEXT)];
+        let parameters = parameters_of(&tool.input_schema);
         let spec = ToolSpec {
             name: names::exposed(&self.name, &tool.name),
             description: description.to_owned(),
@@ -247,6 +247,18 @@ impl Server {
     }
 }
 
+/// Returns the schema of a tool's arguments, of which any object is valid where the schema is too long.
+fn parameters_of(schema: &Map<String, Value>) -> Value {
+    let mut parameters = Value::Object(schema.clone());
+    if parameters.to_string().len() > LARGEST_TEXT {
+        parameters = json!({});
+    }
+    if parameters.get("type").is_none() {
+        parameters["type"] = json!("object");
+    }
+    parameters
+}
+
 impl Source for Server {
     fn offers(&self) -> Vec<Offer> {
         self.tools().iter().map(|tool| self.offer(tool)).collect()
@@ -291,5 +303,17 @@ impl Source for Server {
         _: Option<&'a dyn Approver>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(within(invocation.timeout, self.call(invocation)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schema_that_is_too_long_permits_any_object() {
+        let schema = |length: usize| Map::from_iter([("description".to_owned(), "x".repeat(length).into())]);
+        assert_eq!(parameters_of(&schema(LARGEST_TEXT)), json!({"type": "object"}));
+        assert_eq!(parameters_of(&schema(3)), json!({"type": "object", "description": "xxx"}));
     }
 }

@@ -40,6 +40,12 @@ impl ScriptedTools {
         }
     }
 
+    /// The first tool, `read`, declares this schema.
+    pub fn with_schema(mut self, parameters: Value) -> Self {
+        self.specs[0].parameters = parameters;
+        self
+    }
+
     /// Each call takes so long.
     pub fn slow(mut self, delay: Duration) -> Self {
         self.delay = delay;

@@ -13,6 +13,8 @@ use super::write::{diff, replace, shortened};
 use tool_call_parser::templates::mended;
 
 const LARGEST_FILE: u64 = 16 << 20;
+/// The most bytes that one call searches: the length of the file for each edit.
+const MOST_SEARCHED: usize = 2 << 30;
 const OLD: &[&str] = &["oldText", "old_string", "old_text", "oldString"];
 const NEW: &[&str] = &["newText", "new_string", "new_text", "newString"];
 
@@ -68,6 +70,12 @@ pub(super) fn plan(workspace: &Workspace, place: &Place, edits: &[Edit]) -> Resu
     }
     let (before, encoding) =
         decode(&bytes).ok_or_else(|| ToolError::Failed(format!("{path} is a binary file, not text")))?;
+    if before.len().saturating_mul(edits.len()) > MOST_SEARCHED {
+        return Err(ToolError::Failed(format!(
+            "{path} is too long for {} edits at once: make them in several calls",
+            edits.len()
+        )));
+    }
     let after = apply(&before, edits)
         .map_err(|problem| ToolError::Failed(format!("{path}: {problem}; nothing was changed")))?;
     Ok(Change { before, after, encoding, count: edits.len() })
