@@ -178,15 +178,13 @@ async fn health_answers_while_the_tools_of_an_agent_attack() {
 /// The diff of two long files that have nothing in common, and of one that is a single line.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_answers_while_diffs_are_made() {
-    let lines =
-        |word: &str| (0..25_000).map(|index| format!("{word}{}\n", index % 20_000)).collect::<String>();
+    let lines = |word: &str| -> Vec<String> {
+        (0..25_000).map(|index| format!("{word}{}\n", index % 20_000)).collect()
+    };
+    let reversed: Vec<String> = lines("a").into_iter().rev().collect();
     for (name, before, after) in [
-        ("different lines", lines("a"), lines("b")),
-        (
-            "lines in another order",
-            lines("a"),
-            lines("a").lines().rev().map(|line| format!("{line}\n")).collect(),
-        ),
+        ("different lines", lines("a").concat(), lines("b").concat()),
+        ("lines in another order", lines("a").concat(), reversed.concat()),
         ("few kinds of lines", "a\nb\n".repeat(50_000), "b\na\na\n".repeat(40_000)),
         ("one line", "a".repeat(200_000), "b".repeat(200_000)),
     ] {
