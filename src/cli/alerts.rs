@@ -1,7 +1,7 @@
 //! `respool alerts`: shows the alerts that a server has found, tests the sinks, and silences rules. Works beside a server, through the
 //! state directory.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::Subcommand;
 
@@ -83,7 +83,7 @@ fn list(loaded: &Loaded, json: bool) -> Result<(), Failure> {
 }
 
 fn line(alert: &OpenAlert) -> String {
-    let since = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(alert.since));
+    let since = clock::format(alert.since);
     let silenced = if alert.is_silenced { "  (silenced)" } else { "" };
     let todo = Rule::named(&alert.rule).map_or("", Rule::todo);
     format!("{since}  {}  {}  {} {todo}{silenced}", alert.rule, alert.subject, alert.what)
@@ -110,10 +110,9 @@ fn silence(loaded: &Loaded, rule: &str, subject: String, span: Duration) -> Resu
     let known = || Rule::ALL.iter().map(|rule| rule.as_str()).collect::<Vec<_>>().join(", ");
     let rule = Rule::named(rule)
         .ok_or_else(|| format!("there is no rule `{rule}`. Available rules: {}", known()))?;
-    let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-    let now = millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
+    let now = clock::now();
     let silence =
-        Silence { rule: rule.as_str().to_owned(), subject, until: now.saturating_add(millis(span)) };
+        Silence { rule: rule.as_str().to_owned(), subject, until: now.saturating_add(clock::millis(span)) };
     let dir = &loaded.settings.store.state_dir;
     let added = std::fs::create_dir_all(dir).and_then(|()| Silences::add(dir, silence, now));
     added.map_err(|error| format!("the silence cannot be saved in {}: {error}", dir.display()).into())

@@ -42,7 +42,7 @@ pub(super) fn audit(loaded: &Loaded, command: AuditCommand) -> Result<(), Failur
         |file: Option<PathBuf>| file.unwrap_or_else(|| loaded.settings.store.state_dir.join(audit::FILE));
     match command {
         AuditCommand::List { limit, since, json, file } => {
-            let begin = since.and_then(|span| SystemTime::now().checked_sub(span));
+            let begin = since.and_then(|span| clock::system_time().checked_sub(span));
             list(&place(file), &Selection { limit, begin, json })
         }
         AuditCommand::Verify { file } => verify(&place(file)),

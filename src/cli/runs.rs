@@ -2,7 +2,7 @@
 //! server that also uses it.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -90,8 +90,8 @@ async fn store(loaded: &Loaded) -> Result<Arc<Store>, String> {
 async fn list(store: &Store, arguments: &ListArgs) -> Result<(), String> {
     let mut rows = store.newest(Whose::Everybody, arguments.limit).await.map_err(|error| error.0)?;
     if let Some(span) = arguments.since {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        rows.retain(|row| Duration::from_millis(row.created) >= now.saturating_sub(span));
+        let since = clock::before(span);
+        rows.retain(|row| row.created >= since);
     }
     if arguments.json {
         let rows: Vec<Value> = rows.iter().map(report::summary).collect();
@@ -125,7 +125,7 @@ fn nested(rows: &[RunRow]) -> Vec<(&RunRow, usize)> {
 }
 
 fn line(row: &RunRow, depth: usize) -> String {
-    let begun = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(row.created));
+    let begun = clock::format(row.created);
     let (size, status) = (rounded(row.bytes), row.status.as_str());
     let (indent, agent) = ("  ".repeat(depth), &row.agent);
     let parent = row.parent.as_ref().filter(|_| depth == 0);
@@ -152,13 +152,8 @@ async fn show(store: &Store, id: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 async fn cancel(store: &Store, id: &str) -> Result<(), String> {
-    if store.request_cancel(id, now()).await.map_err(|error| error.0)? {
+    if store.request_cancel(id, clock::now()).await.map_err(|error| error.0)? {
         return Ok(());
     }
     let run = store.run(id).await.map_err(|error| error.0)?.ok_or_else(|| unknown(id))?;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::Args;
 
@@ -90,9 +90,7 @@ pub(super) fn usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Failur
     let settings = &loaded.settings;
     let prices = prices(settings).map_err(|found| loaded.problems(found))?;
     let by = dimensions(&arguments.by)?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let since = u64::try_from(now.saturating_sub(arguments.since).as_millis()).unwrap_or_default();
-    let query = UsageQuery { since, until: u64::MAX, by, key: None };
+    let query = UsageQuery { since: clock::before(arguments.since), until: u64::MAX, by, key: None };
     let store = UsageStore::open(&settings.store.state_dir).map_err(|error| error.0)?;
     let read = of_store(&store, query, &prices, &settings.usage.compare);
     let report = runtime()?.block_on(read).map_err(|error| error.0)?;

@@ -136,7 +136,7 @@ pub fn invocation(id: &str, process: &str, payload: Value) -> Invocation {
 }
 
 pub fn now() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let since = std::time::Duration::from_millis(clock::now());
     u64::try_from(since.as_millis()).unwrap()
 }
 

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -113,7 +112,7 @@ fn signed(trigger: &str, id: &str, at: u64, body: &str) -> Request {
 }
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
+    clock::now_in_seconds()
 }
 
 fn letter(id: &str, from: &str) -> Value {

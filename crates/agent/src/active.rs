@@ -20,7 +20,7 @@ use super::event::EventKind;
 use super::journal::Journal;
 use super::progress;
 use super::run::Run;
-use super::stored::{now, or_log, restore};
+use super::stored::{or_log, restore};
 use super::telemetry::Telemetry;
 use super::watch::{ActiveRun, Watch, WorkReport};
 use store::{Append, ClaimScope, EntryLease, NewRun, Store, StoreError, Whose};
@@ -292,7 +292,7 @@ impl ActiveRuns {
             && let Some(store) = &self.store
         {
             // The request to cancel came after the last look at it.
-            or_log(store.request_cancel(&id, now()).await);
+            or_log(store.request_cancel(&id, clock::now()).await);
         }
         if matches!(end, WorkEnd::Suspended(_)) && !is_kept {
             self.park(Parked { id, client, run });

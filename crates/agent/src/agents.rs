@@ -21,7 +21,7 @@ use super::request::AgentRequest;
 use super::resume;
 use super::run::Run;
 use super::run_snapshot::RunSnapshot;
-use super::stored::{REPEATABLE_FOR, new_run_id, now, or_log};
+use super::stored::{REPEATABLE_FOR, new_run_id, or_log};
 use super::watch::Watch;
 use store::{ApprovalRow, ApprovalState, LateDecision, NewRun, Status, Store, StoreError, Whose, WokenRun};
 use telemetry::{Accounts, ErrorReport, Recording};
@@ -191,7 +191,7 @@ impl Agents {
         }
         let (fingerprint, client) = (request.fingerprint.clone(), request.client.clone());
         let sizes = agent.sizes(authorization.as_ref()).await;
-        let setup = new_setup(agent, request, sizes, rand::random(), now());
+        let setup = new_setup(agent, request, sizes, rand::random(), clock::now());
         let new = NewRun {
             id: id.clone(),
             agent: agent.name.to_string(),
@@ -242,7 +242,7 @@ impl Agents {
 
     /// The id of the run that this request began before, if its client has not got the answer and this process does not execute it.
     pub async fn repeated(&self, request: &AgentRequest) -> Option<String> {
-        let since = now().saturating_sub(REPEATABLE_FOR);
+        let since = clock::now().saturating_sub(REPEATABLE_FOR);
         let id = or_log(self.store()?.unanswered(&request.fingerprint, since).await)??;
         (!self.active.is_active(&id)).then_some(id)
     }
@@ -318,7 +318,7 @@ impl Agents {
     pub async fn cancel(&self, id: &str) -> Result<bool, StoreError> {
         match self.store() {
             _ if self.active.cancel(id) => Ok(true),
-            Some(store) => store.request_cancel(id, now()).await,
+            Some(store) => store.request_cancel(id, clock::now()).await,
             None => Ok(false),
         }
     }
@@ -347,7 +347,7 @@ impl Agents {
 
     /// Resumes the runs whose approvals are decided or whose time is over.
     async fn wake(&self, store: &Arc<Store>) {
-        let woken = or_log(store.woken_by_approvals(now()).await).unwrap_or_default();
+        let woken = or_log(store.woken_by_approvals(clock::now()).await).unwrap_or_default();
         let waits =
             |run: &WokenRun| run.status == Status::AwaitingApproval && !self.active.is_active(&run.id);
         for WokenRun { id, agent, .. } in woken.into_iter().filter(waits) {
@@ -470,7 +470,7 @@ pub async fn record_decision(store: &Store, decision: &Decision) -> Result<(), D
         OnTimeout::Escalate => LateDecision::Counts,
         OnTimeout::Reject => LateDecision::Refused,
     };
-    if store.decide(&decision.request, text, now(), late).await.map_err(DecideError::Store)? {
+    if store.decide(&decision.request, text, clock::now(), late).await.map_err(DecideError::Store)? {
         return Ok(());
     }
     // Somebody else may have been quicker.

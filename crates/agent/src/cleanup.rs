@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::stored::{REPEATABLE_FOR, now, or_log};
+use super::stored::{REPEATABLE_FOR, or_log};
 use store::{Cleared, Store, StoreError};
 use wire::units::Size;
 
@@ -29,7 +29,7 @@ pub(super) async fn keep_clear(store: Arc<Store>, shutdown: CancellationToken) {
 
 /// Clears once. What ended just now stays: its client may still ask for the answer.
 pub(super) async fn clear(store: &Store) -> Result<Cleared, StoreError> {
-    let now = now();
+    let now = clock::now();
     store.clear(now, now.saturating_sub(REPEATABLE_FOR)).await
 }
 

@@ -21,7 +21,7 @@ use super::outcome::Outcome;
 use super::request::AgentRequest;
 use super::run::Run;
 use super::setup::ModelSizes;
-use super::stored::{new_run_id, now, restore};
+use super::stored::{new_run_id, restore};
 use super::telemetry::Telemetry;
 use super::transcript::{Entry, Iteration};
 use store::{ClaimScope, NewRun, Status, Store, StoreError};
@@ -203,7 +203,7 @@ impl Conversation {
         let id = new_run_id();
         let sizes = self.agent.sizes(None).await;
         let request = AgentRequest::of_person(message);
-        let setup = new_setup(&self.agent, request, sizes, rand::random(), now());
+        let setup = new_setup(&self.agent, request, sizes, rand::random(), clock::now());
         let new = NewRun {
             id: id.clone(),
             agent: self.agent.name.to_string(),

@@ -23,7 +23,6 @@ use super::model_client::ModelClient;
 use super::outcome::Outcome;
 use super::run::Run;
 use super::step::{Action, CallPurpose, ModelStep, Step, Suspension, ToolStep, UnexpectedEvent};
-use super::stored::now;
 use super::telemetry::Telemetry;
 use approval::ApprovedCall;
 use store::{NewMessage, NewRun, Status};
@@ -228,7 +227,7 @@ impl Driver {
             EventKind::ApprovalRequested(_) | EventKind::HandedOver(_) => true,
             _ => false,
         };
-        let (at, was_over) = (now(), run.outcome().is_some());
+        let (at, was_over) = (clock::now(), run.outcome().is_some());
         let kind = self.apply(run, kind, at);
         let body = serde_json::to_string(&kind).unwrap_or_default();
         let append = store::Append {
@@ -305,7 +304,7 @@ impl Driver {
         let called = self.call(&invocation, step.approved_by.as_deref()).await;
         self.waited += began.elapsed();
         let display = called.as_ref().ok().and_then(|output| output.display.clone());
-        let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let took = clock::millis(began.elapsed());
         let ended = tool_end(called, took);
         let (call, display) = (&step.call, display.as_deref());
         (self.observer)(Activity::ToolFinished { call, ended: &ended, display });

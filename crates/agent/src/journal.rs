@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use super::stored::now;
 use store::{Append, Status, Store, StoreError};
 
 /// The record of one run.
@@ -99,7 +98,7 @@ impl Journal {
 
     /// Commits a status alone.
     pub(super) async fn commit_status(&mut self, status: Status) -> Committed {
-        self.commit(self.append(status, now())).await
+        self.commit(self.append(status, clock::now())).await
     }
 
     /// A change of the status at this time, to which an event may be added.

@@ -52,7 +52,7 @@ impl ModelClient {
         let progress = Arc::default();
         let asked = Box::pin(self.ask(step, &record, observer, &progress));
         let asked = within_model_time(within, &progress, asked).await;
-        let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let took = clock::millis(began.elapsed());
         let error_code = match &asked {
             Some(Err(error)) => error.code.map(ErrorCode::as_str),
             Some(Ok(_)) => None,

@@ -14,7 +14,7 @@ use super::event::{Event, EventKind};
 use super::request::{AgentRequest, normalised};
 use super::run::Run;
 use super::step::Step;
-use super::stored::{REPEATABLE_FOR, now, or_log, restore};
+use super::stored::{REPEATABLE_FOR, or_log, restore};
 use super::watch::{Watch, WorkReport};
 use store::{Status, Store, StoredRun};
 
@@ -55,7 +55,7 @@ pub(super) async fn of_results(
     // One whose client went away can be claimed, so this one was cancelled: its work does not go on as another run.
     let stored = or_log(store.run(&id).await)?.filter(|stored| stored.row.status == Status::Cancelled)?;
     let (mut run, _) = restore(&stored)?;
-    run.apply(Event { at: now(), kind: EventKind::Cancelled }).ok()?;
+    run.apply(Event { at: clock::now(), kind: EventKind::Cancelled }).ok()?;
     Some(finished(id, &run, work_end(&run)?))
 }
 
@@ -67,7 +67,7 @@ pub(super) async fn unanswered(
     authorization: Option<HeaderValue>,
 ) -> Option<Watch> {
     let store = active.store.as_ref()?;
-    let since = now().saturating_sub(REPEATABLE_FOR);
+    let since = clock::now().saturating_sub(REPEATABLE_FOR);
     let id = or_log(store.unanswered(&request.fingerprint, since).await)??;
     if active.is_active(&id) {
         // Somebody else may have asked the same; only a run that was left behind and goes on is shared.
@@ -166,7 +166,7 @@ fn may_be_told_again(end: &WorkEnd, since: u64) -> bool {
     match end {
         WorkEnd::Finished(outcome) => {
             let has_ended_well = outcome.failure.is_none() && !outcome.cancelled;
-            has_ended_well && since >= now().saturating_sub(REPEATABLE_FOR)
+            has_ended_well && since >= clock::now().saturating_sub(REPEATABLE_FOR)
         }
         WorkEnd::Suspended(_) | WorkEnd::AwaitingApproval(_) | WorkEnd::Left => true,
     }

@@ -1,8 +1,6 @@
 //! Runs as the store has them: restoring one, and what is logged when the store fails. Called by everything here that reads
 //! runs.
 
-use std::time::SystemTime;
-
 use super::event::{Event, EventKind};
 use super::run::Run;
 use super::setup::Setup;
@@ -10,12 +8,6 @@ use store::{StoreError, StoredEvent, StoredRun};
 
 /// For so long a repeated request gets the run of the first one, in milliseconds.
 pub(super) const REPEATABLE_FOR: u64 = 15 * 60_000;
-
-/// Milliseconds since 1970.
-pub(super) fn now() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// The id of a run that begins.
 pub(super) fn new_run_id() -> String {

@@ -2,7 +2,7 @@
 //! only when `[log] content` allows it. Called by `driver` and `agents`.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::approval::ApprovalRequest;
 use super::call::{CallOutcome, RequestedCall, ToolEnd};
@@ -216,7 +216,7 @@ impl Telemetry {
         let (report, tool) = (self.report.clone(), tool.to_owned());
         let write = move || {
             let failure = Failure { iteration, tool: &tool, error: &error, fix };
-            if let Err(error) = report.append(SystemTime::now(), failure) {
+            if let Err(error) = report.append(clock::system_time(), failure) {
                 tracing::error!(target: "respool::agent", %error, "the daily error report cannot be written");
             }
         };
@@ -232,7 +232,7 @@ fn span(
     mut attributes: Attributes,
     error: Option<String>,
 ) -> Span {
-    let end = SystemTime::now();
+    let end = clock::system_time();
     attributes.extend(error.as_deref().map(|error| ("error.type", error.into())));
     let kind = SpanKind::Internal;
     Span { context, parent, parent_is_remote: false, kind, name, start: end - took, end, attributes, error }

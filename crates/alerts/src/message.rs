@@ -1,7 +1,5 @@
 //! One message: the alerts that are sent at one time, for people and for programs. Pure.
 
-use std::time::{Duration, UNIX_EPOCH};
-
 use serde_json::{Value, json};
 
 use super::rule::{Rule, Severity};
@@ -82,12 +80,12 @@ impl Message {
         let entry = |entry: &Entry| {
             json!({
                 "rule": entry.rule.as_str(), "severity": entry.rule.severity().as_str(), "subject": entry.subject,
-                "state": entry.state.as_str(), "what": entry.what, "since": time(entry.since),
+                "state": entry.state.as_str(), "what": entry.what, "since": clock::format(entry.since),
                 "meaning": entry.rule.meaning(), "todo": entry.rule.todo(),
             })
         };
         let alerts: Vec<Value> = self.entries.iter().map(entry).collect();
-        json!({"source": "respool", "at": time(self.at), "title": self.title(), "text": self.text(link), "link": link, "alerts": alerts})
+        json!({"source": "respool", "at": clock::format(self.at), "title": self.title(), "text": self.text(link), "link": link, "alerts": alerts})
     }
 }
 
@@ -101,7 +99,7 @@ pub(super) fn headline(entry: &Entry) -> String {
 }
 
 fn paragraph(entry: &Entry) -> String {
-    let since = time(entry.since);
+    let since = clock::format(entry.since);
     match entry.state {
         State::Test => headline(entry),
         State::Resolved => format!("{} It began {since}.", headline(entry)),
@@ -112,10 +110,6 @@ fn paragraph(entry: &Entry) -> String {
             entry.rule.todo()
         ),
     }
-}
-
-fn time(millis: u64) -> String {
-    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(millis)).to_string()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::sync::watch;
@@ -86,15 +86,6 @@ impl AlertDelivery {
     }
 }
 
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
 impl Alerts {
     /// Starts the sinks, which end with `stop`. One that cannot work at all is said and left out.
     pub fn new(config: AlertsConfig, state_dir: PathBuf, stop: &CancellationToken) -> Self {
@@ -170,11 +161,15 @@ impl Alerts {
     }
 
     async fn look(&self, watched: &Watched) {
-        let (signals, now, delivery) = (self.signals(watched).await, now(), self.delivery());
+        let (signals, now, delivery) = (self.signals(watched).await, clock::now(), self.delivery());
         let config = &delivery.config;
         let is_wanted = |finding: &Finding| !config.disabled.iter().any(|name| name == finding.rule.as_str());
         let findings: Vec<_> = findings(&signals, now).into_iter().filter(is_wanted).collect();
-        let pace = Pace { repeat: millis(config.repeat), group: millis(config.group), quiet: config.quiet };
+        let pace = Pace {
+            repeat: clock::millis(config.repeat),
+            group: clock::millis(config.group),
+            quiet: config.quiet,
+        };
         let silences = Silences::read(&self.state_dir);
         let (message, open) = {
             let mut board = self.board();
@@ -240,7 +235,7 @@ impl Alerts {
 
     /// The alerts that hold.
     pub fn open(&self) -> Vec<OpenAlert> {
-        self.board().open(now(), &Silences::read(&self.state_dir))
+        self.board().open(clock::now(), &Silences::read(&self.state_dir))
     }
 
     /// Does not send an alert for a while.
@@ -248,18 +243,18 @@ impl Alerts {
     /// # Errors
     /// When that cannot be kept.
     pub fn silence(&self, rule: Rule, subject: &str, span: Duration) -> std::io::Result<()> {
-        let now = now();
+        let now = clock::now();
         let silence = Silence {
             rule: rule.as_str().to_owned(),
             subject: subject.to_owned(),
-            until: now + millis(span),
+            until: now + clock::millis(span),
         };
         Silences::add(&self.state_dir, silence, now)
     }
 
     /// Sends a message that says that it is a test to every sink of a configuration, once each. Returns how each went.
     pub async fn test(config: &AlertsConfig) -> Vec<(String, Result<(), String>)> {
-        let message = Message::test(now());
+        let message = Message::test(clock::now());
         let sent = config.sink.iter().map(|sink| send_once(sink.clone(), config.link.clone(), &message));
         join_all(sent).await
     }
@@ -275,7 +270,7 @@ fn removed_database(watched: &Watched) -> Option<String> {
 /// Ids of runs that failed of late and their agents; ids of tasks that failed permanently and their experts.
 async fn of_store(agents: &Agents) -> (Vec<(String, String)>, Vec<(String, String)>) {
     let Some(store) = agents.store() else { return (Vec::new(), Vec::new()) };
-    let rows = store.failed_since(now().saturating_sub(FAILED_FOR), MOST).await.unwrap_or_default();
+    let rows = store.failed_since(clock::now().saturating_sub(FAILED_FOR), MOST).await.unwrap_or_default();
     let failed = rows.into_iter().map(|row| (row.id, row.agent)).collect();
     let letters = store.newest_entries(EntryState::DeadLetter, MOST).await.unwrap_or_default();
     (failed, letters.into_iter().map(|row| (row.id, row.queue)).collect())

@@ -94,7 +94,7 @@ pub fn run(setting: Setting, runtime: &Runtime) -> Result<(), String> {
     let screen = screen(prompt.is_some());
     let mut session = runtime.block_on(begin(setting, screen, terminal))?;
     // As it is now: the line editor changes it.
-    let found = SavedTerminal::now();
+    let found = SavedTerminal::read();
     let end = runtime.spawn(session::on_end(session.ending.clone(), found));
     let done = match prompt {
         Some(prompt) => runtime.block_on(once(&mut session, &prompt)),

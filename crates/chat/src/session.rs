@@ -295,7 +295,7 @@ impl Session {
     }
 
     fn save(&mut self, path: Option<&str>) {
-        let stamp = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
+        let stamp = clock::format(clock::now());
         let default = format!("chat-{}.md", stamp.replace([':', '-'], "").trim_end_matches('Z'));
         let path = self.root.join(path.unwrap_or(&default));
         let text = transcript::markdown(self.conversation.entries(), self.conversation.open_outcome());

@@ -19,7 +19,7 @@ pub(super) struct SavedTerminal {
 
 impl SavedTerminal {
     /// `None` without a terminal.
-    pub(super) fn now() -> Option<Self> {
+    pub(super) fn read() -> Option<Self> {
         let tty = File::options().read(true).write(true).open("/dev/tty").ok()?;
         let settings = tcgetattr(&tty).ok()?.into();
         Some(Self { tty, settings })
@@ -45,7 +45,7 @@ const ESCAPE: u8 = 27;
 impl Quiet {
     /// `None` without a terminal.
     pub(super) fn begin() -> Option<Self> {
-        let quiet = Self(SavedTerminal::now()?);
+        let quiet = Self(SavedTerminal::read()?);
         quiet.set(true).then_some(quiet)
     }
 

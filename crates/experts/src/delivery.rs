@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::experts::Experts;
-use super::time::now;
 use super::trigger::fenced;
 use store::{ApprovalState, MessageRow, NewMessage, Store};
 use tools::{Approver, Caller, Invocation, Question, ToolError, ToolSet, Tools as _};
@@ -142,9 +141,9 @@ pub(super) async fn deliver(experts: Arc<Experts>, store: Arc<Store>, shutdown: 
     let Some(gateway) = &experts.gateway else { return };
     let delivering = async {
         loop {
-            let until = now() + u64::try_from(TAKES.as_millis()).unwrap_or(u64::MAX);
+            let until = clock::now() + clock::millis(TAKES);
             // One at a time: while the first of several was sent, the claims of the others would end.
-            match store.claim_messages(now(), until, 1).await.map(|mut messages| messages.pop()) {
+            match store.claim_messages(clock::now(), until, 1).await.map(|mut messages| messages.pop()) {
                 Ok(Some(message)) => one(gateway, &store, message).await,
                 found => {
                     if let Err(error) = found {
@@ -167,12 +166,12 @@ async fn one(gateway: &ToolSet, store: &Store, row: MessageRow) {
         send(gateway, &row.message).await
     };
     let done = match sent {
-        Ok(()) => store.message_delivered(&id, now()).await,
+        Ok(()) => store.message_delivered(&id, clock::now()).await,
         Err(why) => {
             let shift = row.attempts.saturating_sub(1).min(20);
             let pause = PAUSE.0.saturating_mul(1 << shift).min(PAUSE.1);
             tracing::warn!(target: "respool::expert", message = id, attempts = row.attempts, why, "a message is not delivered yet");
-            store.deliver_at(&id, now() + pause, why).await
+            store.deliver_at(&id, clock::now() + pause, why).await
         }
     };
     if let Err(error) = done {

@@ -336,14 +336,9 @@ impl Experts {
             origin: Origin::Person,
             lane: None,
             dedupe: None,
-            asked: self.now(),
+            asked: clock::now(),
             warnings: Vec::new(),
         })
-    }
-
-    /// Milliseconds since 1970.
-    pub fn now(&self) -> u64 {
-        super::time::now()
     }
 
     /// Copies an expert's own data, without what belongs to single sessions.

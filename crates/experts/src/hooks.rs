@@ -12,7 +12,6 @@ use super::config::{DEDUPE_WINDOW, ExpertsConfig};
 use super::hook_secrets::HookSecrets;
 use super::invocation::Invocation;
 use super::manifest::{Trigger, TriggerKind};
-use super::time::now;
 use super::trigger::{Event, Proof, Refusal, Schedule, events_of, invocation, is_proven, why_off};
 use store::{Enqueued, NewEntry, Queue, StoreError};
 use wire::units::Secret;
@@ -244,7 +243,7 @@ pub async fn fire(
     if let Some(why) = why_off(found) {
         return Err(format!("the trigger {trigger} is off, because {why}"));
     }
-    let now = now();
+    let now = clock::now();
     let payloads = match payload {
         Some(payload) => events_of(found, payload)?,
         None if found.kind == Some(TriggerKind::Cron) => vec![clock_payload(found, now, now)?],

@@ -51,7 +51,6 @@ mod source;
 mod state;
 #[cfg(test)]
 mod tests;
-mod time;
 mod tools;
 mod trigger;
 mod workspace;

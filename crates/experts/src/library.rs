@@ -13,7 +13,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -745,12 +745,11 @@ fn has_other_files(directory: &Path, files: &BTreeMap<String, String>) -> bool {
 }
 
 fn record_of(package: &Package, source: &Source, mark: String, previous: Option<Box<Record>>) -> Record {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Record {
         source: source.as_text(),
         version: package.manifest.version.value.clone(),
         digest: digest(&package.files),
-        installed: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+        installed: clock::now(),
         mark: Some(mark),
         previous,
     }

@@ -66,7 +66,7 @@ impl Experts {
         self.agents.cancel(run).await?;
         let notices = ConversationNotices { expert: name.to_owned(), is_function: false };
         if let Some(store) = self.agents.store() {
-            store.post(notices.lost(run, why), self.now()).await?;
+            store.post(notices.lost(run, why), clock::now()).await?;
         }
         Ok(())
     }
@@ -87,7 +87,7 @@ impl Experts {
             }
             if self.is_too_old(&row).await {
                 let notices = ConversationNotices { expert: name.to_owned(), is_function: false };
-                store.post(notices.interrupted(&row.id), self.now()).await?;
+                store.post(notices.interrupted(&row.id), clock::now()).await?;
                 seen.left_alone.insert(row.id);
                 continue;
             }
@@ -111,7 +111,7 @@ impl Experts {
         let run = self.agents.repeated(request).await?;
         let facts = self.agents.facts(&run).await.filter(|facts| facts.outcome.is_none())?;
         // A decision is an event of the run only once the run has read it.
-        let decided = self.agents.store()?.woken_by_approvals(self.now()).await.unwrap_or_default();
+        let decided = self.agents.store()?.woken_by_approvals(clock::now()).await.unwrap_or_default();
         let may_act = decided.iter().any(|woken| woken.id == run) || self.has_consent(facts).await;
         may_act.then(|| {
             format!(
@@ -133,8 +133,8 @@ impl Experts {
     /// Whether a conversation was interrupted so long ago that nobody expects it to act any more. What a person approved is made at any
     /// age.
     async fn is_too_old(&self, row: &RunRow) -> bool {
-        let allowed = u64::try_from(RESUMABLE_FOR.as_millis()).unwrap_or(u64::MAX);
-        if self.now().saturating_sub(row.updated) <= allowed {
+        let allowed = clock::millis(RESUMABLE_FOR);
+        if clock::now().saturating_sub(row.updated) <= allowed {
             return false;
         }
         let Some(facts) = self.agents.facts(&row.id).await.filter(Self::is_conversation) else {

@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 use super::catalog::{Catalog, Current, Snapshot};
 use super::hooks::new_id;
 use super::manifest::{Trigger, TriggerKind};
-use super::time::now;
 use super::trigger::{Event, Schedule, Watch, invocation};
 use store::{Clock, ClockTime, Enqueued, GoneClocks, NewEntry, Queue, StoreError};
 
@@ -85,7 +84,7 @@ impl Scheduler {
     pub async fn run(mut self, stop: CancellationToken) {
         let mut is_failing = false;
         loop {
-            let now = now();
+            let now = clock::now();
             match self.look(now).await {
                 Ok(_) => is_failing = false,
                 Err(error) if !is_failing => {

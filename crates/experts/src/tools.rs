@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
 
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
@@ -209,7 +208,7 @@ fn learning_of(arguments: &Map<String, Value>) -> LearningEntry {
     let text = |name: &str| arguments.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     LearningEntry {
         title: text("title"),
-        date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string().chars().take(10).collect(),
+        date: clock::today(),
         source: text("source"),
         observation: text("observation"),
         correction: text("correction"),
@@ -323,7 +322,7 @@ pub(super) fn tier_of(tier: Tier) -> agent::Tier {
 }
 
 fn millis(length: std::time::Duration) -> u64 {
-    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+    clock::millis(length)
 }
 
 #[cfg(test)]

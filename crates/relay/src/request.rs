@@ -308,7 +308,7 @@ impl Relay {
                 ReasoningField::Drop => None,
             },
             keep: kept_fields(&self.config.keep_fields, origin.wire),
-            created: now(),
+            created: clock::now_in_seconds(),
             context_window: modes.context_window,
         }
     }
@@ -388,10 +388,4 @@ fn outgoing(mut headers: HeaderMap, request_id: &str, outbound: Outbound) -> Hea
         headers.insert("x-request-id", id);
     }
     headers
-}
-
-/// Seconds since 1970.
-fn now() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }

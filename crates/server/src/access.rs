@@ -14,7 +14,7 @@ use super::hooks::is_hook;
 use super::key_file::KeyList;
 use super::key_reading::KeyFile;
 use super::keys::{ClientKey, KEY_HEADERS, KeyRing, carried, digest};
-use super::meter::{Meters, now};
+use super::meter::{Meters, read_clocks};
 use super::page::session::{self, Denied, Sessions, Viewer};
 use super::pages::Pages;
 use super::visit::Visit;
@@ -302,12 +302,12 @@ impl Access {
         if !self.had_wrong_keys.load(Ordering::Relaxed) {
             return None;
         }
-        self.wrong.lock().unwrap_or_else(PoisonError::into_inner).wait(from, now().steady)
+        self.wrong.lock().unwrap_or_else(PoisonError::into_inner).wait(from, read_clocks().steady)
     }
 
     fn count_wrong(&self, from: Neighbour, peer: Option<IpAddr>) {
         self.had_wrong_keys.store(true, Ordering::Relaxed);
-        if self.wrong.lock().unwrap_or_else(PoisonError::into_inner).count(from, now().steady) {
+        if self.wrong.lock().unwrap_or_else(PoisonError::into_inner).count(from, read_clocks().steady) {
             let address = peer.map(|address| address.to_string());
             tracing::warn!(target: "respool::server", address, "many wrong keys: short keys from this address are refused for a while");
         }
@@ -338,7 +338,7 @@ impl Access {
     fn operator_with_session(&self, headers: &HeaderMap) -> Option<Viewer> {
         let cookie = session::cookie(headers)?;
         let ring = self.ring();
-        let key = self.sessions.read(cookie, now().since_1970, ring.operators())?;
+        let key = self.sessions.read(cookie, read_clocks().since_1970, ring.operators())?;
         Some(self.sessions.viewer(&key.name, cookie))
     }
 
@@ -357,13 +357,13 @@ impl Access {
         if !found.is_operator {
             return Err("This is a client's key. Log in with an operator key.".to_owned());
         }
-        Ok(self.sessions.begin(&digest(key.as_bytes()), now().since_1970))
+        Ok(self.sessions.begin(&digest(key.as_bytes()), read_clocks().since_1970))
     }
 
     /// Ends the session of a request that holds.
     pub(super) fn end_session(&self, headers: &HeaderMap) {
         if let Some(cookie) = session::cookie(headers) {
-            self.sessions.end(cookie, now().since_1970);
+            self.sessions.end(cookie, read_clocks().since_1970);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use axum::response::Response;
 use bytes::Bytes;
@@ -220,9 +220,8 @@ impl RunReply {
     }
 
     fn head(&self) -> Head {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let id = Ids::new(rand::random(), HashSet::new()).reply_id();
-        Head { id, created: since.as_secs(), model: self.agent.name.to_string(), tags: vec![] }
+        Head { id, created: clock::now_in_seconds(), model: self.agent.name.to_string(), tags: vec![] }
     }
 
     fn reply(&self, ended: &WorkReport, head: Head) -> Reply {

@@ -22,13 +22,13 @@ impl CurrentApp {
         Self(Arc::new(RwLock::new(Arc::new(Assembled::new(app)))))
     }
 
-    pub(super) fn now(&self) -> Arc<Assembled> {
+    pub(super) fn current(&self) -> Arc<Assembled> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The app that holds now.
     pub fn app(&self) -> App {
-        self.now().app.clone()
+        self.current().app.clone()
     }
 
     /// From now on requests are answered with this one.

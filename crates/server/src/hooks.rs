@@ -1,7 +1,7 @@
 //! `POST /hooks/EXPERT/TRIGGER`: the webhooks of experts. A request is let in by the trigger's own secret and by nothing else: client keys do
 //! not count here, nor do the checks of hosts and pages. The answer is 202, once all that the request brought is committed.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
@@ -53,7 +53,7 @@ pub(super) async fn receive(
             }
             _ => body::read(body, &app.limits, &app.bodies).await?,
         };
-        hooks.receive(&hook, &proof, &body, now()).await.map_err(error_of)
+        hooks.receive(&hook, &proof, &body, clock::now()).await.map_err(error_of)
     };
     let response = match received.await {
         Ok(accepted) => respond::json(StatusCode::ACCEPTED, listed(&accepted).to_string()),
@@ -125,11 +125,6 @@ fn error_of(error: HookError) -> ApiError {
             error
         }
     }
-}
-
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

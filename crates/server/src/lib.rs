@@ -195,7 +195,7 @@ impl hyper::service::Service<Request<Incoming>> for Routes {
     type Future = Answered;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        let current = self.current.now();
+        let current = self.current.current();
         let app = &current.app;
         let visit = match app.access.admit(&mut request, self.peer) {
             Ok(visit) => visit,

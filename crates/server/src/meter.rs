@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use super::key_limits::{Counters, Exceeded, KeyLimits, Moment};
 use super::wrong_keys::Neighbour;
@@ -18,13 +18,10 @@ const NEIGHBOURS: usize = 16;
 const KEEP_DAYS: u64 = 400;
 
 /// The time by both clocks.
-pub(super) fn now() -> Moment {
+pub(super) fn read_clocks() -> Moment {
     static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
-    let milliseconds =
-        |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     // The first moment is not nought, so that nothing that was never looks as if it were now.
-    Moment { steady: 1 + milliseconds(BEGAN.elapsed()), since_1970: milliseconds(since_1970) }
+    Moment { steady: 1 + clock::millis(BEGAN.elapsed()), since_1970: clock::now() }
 }
 
 /// What one client uses.
@@ -50,7 +47,7 @@ impl Meter {
 
     /// Counts a request that begins, unless a limit is reached.
     pub(super) fn begin(&self, limits: &KeyLimits) -> Result<(), Exceeded> {
-        self.state().counters.begin(limits, now())
+        self.state().counters.begin(limits, read_clocks())
     }
 
     /// Counts a body until the end of its reading, unless as many requests are at work as may be.
@@ -61,7 +58,7 @@ impl Meter {
 
     /// A request that was counted has ended.
     pub(super) fn end(&self, began: Instant) {
-        self.state().counters.end(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+        self.state().counters.end(clock::millis(began.elapsed()));
     }
 
     /// The key was used from there.
@@ -97,7 +94,7 @@ impl Account for Meter {
     }
 
     fn spent(&self, model: &str, usage: Usage) {
-        let day = now().day();
+        let day = read_clocks().day();
         let mut state = self.state();
         state.counters.spend(usage.prompt.saturating_add(usage.completion), day);
         let row = state.unsaved.entry((day, model.to_owned())).or_insert_with(|| KeyUsage {
@@ -154,7 +151,7 @@ impl Meters {
             return Err(error);
         }
         self.load(store).await?;
-        let day = now().day();
+        let day = read_clocks().day();
         if self.forgotten.swap(day, Ordering::Relaxed) != day {
             store.forget_usage(day.saturating_sub(KEEP_DAYS)).await?;
         }
@@ -181,7 +178,7 @@ impl Meters {
     /// # Errors
     /// When the store cannot be read.
     pub(super) async fn load(&self, store: &Store) -> Result<(), StoreError> {
-        let day = now().day();
+        let day = read_clocks().day();
         let mut stored: HashMap<String, u64> = HashMap::new();
         for row in store.used_on(day).await? {
             let tokens = stored.entry(row.key).or_default();

@@ -49,7 +49,7 @@ pub(super) async fn done(State(app): State<App>, Path(id): Path<String>, request
     let done = async {
         requester?;
         let store = store(&app)?;
-        store.message_delivered(&id, now()).await.map_err(store_failed)?;
+        store.message_delivered(&id, clock::now()).await.map_err(store_failed)?;
         let row = store.message(&id).await.map_err(store_failed)?;
         row.as_ref().map(message_json).ok_or_else(|| unknown(&id))
     };
@@ -78,11 +78,6 @@ fn filter(query: &str) -> Result<MessageFilter, ApiError> {
         }
     }
     Ok(filter)
-}
-
-fn now() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn store(app: &App) -> Result<&Arc<Store>, ApiError> {

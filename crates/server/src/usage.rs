@@ -2,7 +2,7 @@
 //! no keys, and so are not distinguished, all are seen.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -63,9 +63,7 @@ fn read(query: &str, key: Option<String>) -> Result<(UsageQuery, bool), ApiError
         }
     }
     let by = dimensions(&by).map_err(|why| wrong("by", why))?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let since = u64::try_from(now.saturating_sub(since).as_millis()).unwrap_or_default();
-    Ok((UsageQuery { since, until: u64::MAX, by, key }, costs))
+    Ok((UsageQuery { since: clock::before(since), until: u64::MAX, by, key }, costs))
 }
 
 #[cfg(test)]

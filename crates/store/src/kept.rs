@@ -121,7 +121,7 @@ impl Store {
     /// # Errors
     /// When the store cannot be written.
     pub async fn clear_responses(&self, now: u64) -> Result<usize, StoreError> {
-        let keep = u64::try_from(self.responses.keep.as_millis()).unwrap_or(u64::MAX);
+        let keep = clock::millis(self.responses.keep);
         let (before, most) = (now.saturating_sub(keep), self.responses.max_size.0);
         let mut deleted = 0;
         for change in [ResponseChange::Expire { before }, ResponseChange::Shrink { most }] {

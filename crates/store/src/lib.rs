@@ -252,7 +252,7 @@ impl Store {
     /// # Errors
     /// When the store cannot be written.
     pub async fn clear(&self, now: u64, settled: u64) -> Result<Cleared, StoreError> {
-        let keep = u64::try_from(self.runs.keep.as_millis()).unwrap_or(u64::MAX);
+        let keep = clock::millis(self.runs.keep);
         let (before, most) = (now.saturating_sub(keep), self.runs.max_size.0);
         let old = self.bites(|answer| Job::Expire { before, answer }).await?;
         self.bites(|answer| Job::Forget { before, now, answer }).await?;

@@ -2,7 +2,7 @@
 //! Only `record` changes it.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use super::metrics;
 use super::record::RequestStart;
@@ -302,11 +302,10 @@ impl RequestLine {
 
     /// The row of this request. It takes what it needs: the line is written already.
     fn take_row(&mut self, duration: Duration, usage: Option<Usage>) -> UsageRow {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let RowFacts { agent, run, key, usage: own } = std::mem::take(&mut self.row);
         let of_account = || self.start.key().map(str::to_owned);
         UsageRow {
-            at: u64::try_from(now.saturating_sub(duration).as_millis()).unwrap_or(u64::MAX),
+            at: clock::before(duration),
             id: self.start.id.clone(),
             route: self.route.into(),
             key: key.or_else(of_account).unwrap_or_default(),

@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::fmt::{self, Write as _};
 use std::io;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -50,7 +50,7 @@ where
         } else {
             self.event_line(&fields, *metadata.level())
         };
-        let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+        let time = clock::format(clock::now());
         let time = time.get(11..19).unwrap_or_default();
         writeln!(writer, "{} {line}", self.coloured(DIM, time))
     }

@@ -165,19 +165,19 @@ impl RequestTrace {
             context: above.map_or_else(TraceContext::begin, TraceContext::child),
             parent: above.map(|above| above.span),
             parent_is_remote: parent.is_some(),
-            arrived: (arrived, SystemTime::now() - arrived.elapsed()),
+            arrived: (arrived, clock::system_time() - arrived.elapsed()),
             attempt: None,
         }
     }
 
     /// The current time by the clock that all spans of the request share, so that no span begins before its parent.
-    fn now(&self) -> SystemTime {
+    fn wall_time(&self) -> SystemTime {
         self.arrived.1 + self.arrived.0.elapsed()
     }
 
     /// It waited in the queue of an upstream until now.
     pub(super) fn queued(&self, upstream: &str, waited: Duration) {
-        let end = self.now();
+        let end = self.wall_time();
         self.record(Span {
             context: self.context.child(),
             parent: Some(self.context.span),
@@ -193,7 +193,7 @@ impl RequestTrace {
 
     /// A model is asked now.
     pub(super) fn begin_attempt(&mut self) {
-        let (context, start) = (self.context.child(), self.now());
+        let (context, start) = (self.context.child(), self.wall_time());
         self.attempt = Some(Attempt { context, start, attributes: Vec::new() });
     }
 
@@ -230,7 +230,7 @@ impl RequestTrace {
             kind: SpanKind::Client,
             name: format!("chat {}", end.model),
             start,
-            end: self.now(),
+            end: self.wall_time(),
             attributes,
             error: end.error.map(str::to_owned),
         });
@@ -250,7 +250,7 @@ impl RequestTrace {
             kind,
             name,
             start: self.arrived.1,
-            end: self.now(),
+            end: self.wall_time(),
             attributes,
             error: error.map(str::to_owned),
         });

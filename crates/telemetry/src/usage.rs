@@ -101,7 +101,7 @@ impl InFlight {
     }
 
     /// The requests under way, the oldest first.
-    pub fn now(&self) -> Vec<LiveRequest> {
+    pub fn requests(&self) -> Vec<LiveRequest> {
         let lines: Vec<_> = {
             let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
             lines.retain(|line| line.strong_count() > 0);

@@ -9,7 +9,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -162,7 +161,8 @@ pub fn append(config: &AuditConfig, entry: Entry) -> io::Result<()> {
     file.lock()?;
     let (last, is_whole) = last_line(&mut file)?;
     let previous = if last.is_empty() { NOTHING.to_owned() } else { digest(&last) };
-    let line = Line { at: humantime::format_rfc3339_millis(SystemTime::now()).to_string(), entry, previous };
+    let line =
+        Line { at: humantime::format_rfc3339_millis(clock::system_time()).to_string(), entry, previous };
     let start = if is_whole { "" } else { "\n" };
     let line = format!("{start}{}\n", serde_json::to_string(&line).map_err(io::Error::other)?);
     // One write: a reader sees the whole line or nothing of it.

@@ -111,7 +111,7 @@ impl<'a> Record<'a> {
     }
 
     fn end(&self, outcome: &str) -> Option<Entry> {
-        let took = self.begun.map(|begun| u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
+        let took = self.begun.map(|begun| clock::millis(begun.elapsed()));
         Some(Entry { outcome: Some(outcome.to_owned()), took_ms: took, ..self.bare(Step::Ended)? })
     }
 

@@ -111,7 +111,7 @@ impl ToolSet {
     /// that the model calls.
     pub fn asks_before(&self, name: &str, called: Option<&str>) -> bool {
         let names: Vec<String> = [Some(name), called].into_iter().flatten().map(str::to_owned).collect();
-        self.policy.now().asks_before(&names)
+        self.policy.current().asks_before(&names)
     }
 
     fn with_settings(&self, offer: Offer) -> ToolSpec {
@@ -133,7 +133,7 @@ impl ToolSet {
         if let Some(approver) = approver.filter(|approver| approver.consented().is_some()) {
             record.approved_by(approver);
         }
-        let policy = self.policy.now();
+        let policy = self.policy.current();
         let judgement = policy.judge(&subject);
         let consent =
             self.consent(source.as_ref(), &subject, judgement, (invocation, approver), &mut record).await;

@@ -126,7 +126,7 @@ impl UpstreamState {
 
     /// True when its circuit lets a request through.
     pub fn admits(&self) -> bool {
-        self.circuit().admits(now())
+        self.circuit().admits(runtime_time())
     }
 
     /// Counts a request that is not a repeat of one that the upstream failed.
@@ -148,7 +148,7 @@ impl UpstreamState {
     /// the upstream keeps failing, it may not, unless a useful reply is recent: then it waits for the
     /// circuit's next trial.
     pub fn withdraw_repeat(&self) -> RepeatPermit {
-        let next_trial = self.circuit().next_trial(now());
+        let next_trial = self.circuit().next_trial(runtime_time());
         self.retries.withdraw(next_trial)
     }
 
@@ -192,7 +192,7 @@ impl Upstream {
 
     /// A request is sent now. The returned report expects its outcome.
     pub fn begin(self: &Arc<Self>) -> OutcomeReport {
-        let probe = self.state.circuit().begin(now());
+        let probe = self.state.circuit().begin(runtime_time());
         OutcomeReport { upstream: Arc::clone(self), probe }
     }
 
@@ -234,7 +234,7 @@ impl OutcomeReport {
 
     /// It failed in a way that says something about the upstream: `why`, as it may stand in a log.
     pub fn failed(mut self, why: &str) {
-        let change = self.upstream.state.circuit().failed(now(), self.probe);
+        let change = self.upstream.state.circuit().failed(runtime_time(), self.probe);
         self.probe = false;
         if let Some(change) = change {
             self.upstream.changed(change, why);
@@ -243,14 +243,14 @@ impl OutcomeReport {
 }
 
 /// The runtime's time, which tests can stop.
-fn now() -> std::time::Instant {
+fn runtime_time() -> std::time::Instant {
     tokio::time::Instant::now().into_std()
 }
 
 impl Drop for OutcomeReport {
     fn drop(&mut self) {
         if self.probe {
-            self.upstream.state.circuit().abandoned(now());
+            self.upstream.state.circuit().abandoned(runtime_time());
         }
     }
 }

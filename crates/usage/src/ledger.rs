@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
@@ -80,11 +80,6 @@ pub struct Problem {
     pub cause: String,
 }
 
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 impl Ledger {
     /// `store`: `None` where no rows are kept; budgets are counted all the same.
     pub fn new(terms: Terms, store: Option<Arc<UsageStore>>) -> Self {
@@ -126,7 +121,7 @@ impl Ledger {
         let terms = self.terms();
         let Some(store) = self.store.as_ref().filter(|_| !terms.budgets.is_empty()) else { return };
         self.flush().await;
-        let now = now();
+        let now = clock::now();
         let query = UsageQuery {
             since: now - now % 86_400_000,
             until: u64::MAX,
@@ -211,8 +206,7 @@ impl Ledger {
     async fn clear(&self) {
         let Some(store) = &self.store else { return };
         let config = self.terms().config.clone();
-        let keep = u64::try_from(config.keep.as_millis()).unwrap_or(u64::MAX);
-        if let Err(error) = store.clear(now().saturating_sub(keep), config.max_size.0).await {
+        if let Err(error) = store.clear(clock::before(config.keep), config.max_size.0).await {
             tracing::warn!(target: "respool::usage", %error, "old usage records cannot be deleted");
         }
     }
@@ -231,12 +225,12 @@ impl Ledger {
         if terms.budgets.is_empty() {
             return Ok(());
         }
-        self.state().spending.check(&terms.budgets, owner, now())
+        self.state().spending.check(&terms.budgets, owner, clock::now())
     }
 
     /// The budgets that have reached their mark today.
     pub fn reached_budgets(&self) -> Vec<Warning> {
-        self.state().spending.reached(&self.terms().budgets, now())
+        self.state().spending.reached(&self.terms().budgets, clock::now())
     }
 
     /// The requests to models of the last hours.
@@ -307,7 +301,7 @@ pub async fn of_store(
     prices: &Prices,
     compare: &[String],
 ) -> Result<Report, StoreError> {
-    let (span, by) = ((query.since, query.until.min(now())), query.by.clone());
+    let (span, by) = ((query.since, query.until.min(clock::now())), query.by.clone());
     // The hardware is everybody's, also in a report on one key.
     let everybody = UsageQuery { by: Vec::new(), key: None, ..query.clone() };
     let all = store.sums(everybody).await?;
@@ -336,11 +330,11 @@ impl UsageSink for Ledger {
         {
             let cost = terms.prices.request(&row.model, usage, row.duration.as_secs_f64());
             let owner = Owner { key: &row.key, agent: &row.agent };
-            for warning in state.spending.add(&terms.budgets, owner, cost, now()) {
+            for warning in state.spending.add(&terms.budgets, owner, cost, clock::now()) {
                 warn(&warning);
             }
         }
-        let at = now();
+        let at = clock::now();
         if !row.model.is_empty() {
             state.minutes.add(Ended::of(&row), at);
         }
@@ -420,7 +414,7 @@ mod tests {
             upstream: "gpu".into(),
             usage: Some(Usage { prompt: tokens, ..Usage::default() }),
             duration: Duration::from_secs(seconds),
-            ..row(now() - 1_000 * seconds)
+            ..row(clock::now() - 1_000 * seconds)
         }
     }
 

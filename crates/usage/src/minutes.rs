@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::time::Duration;
 
 use telemetry::UsageRow;
 use wire::ErrorCode;
@@ -43,7 +42,6 @@ pub struct Ended {
 impl Ended {
     /// Of its row.
     pub fn of(row: &UsageRow) -> Self {
-        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let failed = row.outcome == "error";
         let is_own_fault = match ErrorCode::from_name(&row.error_code) {
             Some(code) => code.is_of_the_request(),
@@ -56,8 +54,8 @@ impl Ended {
             loop_stopped: !row.loop_stopped.is_empty(),
             overflowed: (row.error_code == ErrorCode::ContextLengthExceeded.as_str())
                 .then(|| identity_of(row)),
-            waited: millis(row.waited),
-            first_byte: row.first_byte.map(millis),
+            waited: clock::millis(row.waited),
+            first_byte: row.first_byte.map(clock::millis),
             error: failed.then(|| (row.upstream.clone(), row.error_code.clone())),
         }
     }

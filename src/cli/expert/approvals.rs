@@ -101,10 +101,15 @@ async fn waiting(store: &Store, expert: Option<&str>) -> Result<Vec<ApprovalRow>
 async fn list(store: &Store, expert: Option<&str>) -> Result<(), Failure> {
     for row in waiting(store, expert).await? {
         let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
-        let expires = row.expires.map(|at| format!("  expires {}", time(at))).unwrap_or_default();
+        let expires = row.expires.map(|at| format!("  expires {}", clock::format(at))).unwrap_or_default();
         let requester =
             request.requester.as_ref().map(|requester| format!("  {requester}")).unwrap_or_default();
-        say(&flat(&format!("{}  {}  {}{requester}{expires}", row.id, time(row.requested), row.agent)));
+        say(&flat(&format!(
+            "{}  {}  {}{requester}{expires}",
+            row.id,
+            clock::format(row.requested),
+            row.agent
+        )));
         for call in &request.calls {
             say(&flat(&format!("    {} {}", call.name, call.arguments)));
         }
@@ -113,11 +118,6 @@ async fn list(store: &Store, expert: Option<&str>) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-fn time(millis: u64) -> String {
-    let at = std::time::UNIX_EPOCH + std::time::Duration::from_millis(millis);
-    humantime::format_rfc3339_seconds(at).to_string()
 }
 
 async fn show(store: &Store, id: &str) -> Result<(), Failure> {

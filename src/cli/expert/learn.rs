@@ -1,7 +1,5 @@
 //! `respool expert learn`: shows what an expert has learnt, and adds entries by hand.
 
-use std::time::SystemTime;
-
 use clap::Args;
 
 use crate::cli::Failure;
@@ -49,7 +47,7 @@ pub(super) fn learn(experts: &ExpertsConfig, arguments: LearnArgs) -> Result<(),
     };
     let entry = LearningEntry {
         title,
-        date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string().chars().take(10).collect(),
+        date: clock::today(),
         source: "a person, by the command line".to_owned(),
         observation: observation.unwrap_or_default(),
         correction: correction.unwrap_or_default(),

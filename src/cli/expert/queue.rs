@@ -1,8 +1,6 @@
 //! `respool expert queue, dead-letters, outbox, drafts`: shows what waits, what failed, and what is delivered. Works on the store
 //! directly, beside a server that also uses it.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use clap::Subcommand;
 use serde_json::{Value, json};
 
@@ -72,15 +70,6 @@ fn with_store<T>(config: &Loaded, work: impl AsyncFnOnce(Store) -> Result<T, Str
     done.map_err(Failure::Failed)
 }
 
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn time(millis: u64) -> String {
-    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(millis)).to_string()
-}
-
 /// The invocations that wait, are being executed, or wait for a person; and what each waits for.
 pub(super) fn queue(config: &Loaded, expert: Option<&str>) -> Result<(), Failure> {
     with_store(config, async |store| {
@@ -120,7 +109,7 @@ async fn cancel_entry(store: &Store, id: &str) -> Result<bool, String> {
     })?;
     let is_requested = match (row.state, &row.run) {
         (EntryState::Claimed | EntryState::Waiting | EntryState::Held, Some(run)) => {
-            store.request_cancel(run, now()).await.map_err(failed)?
+            store.request_cancel(run, clock::now()).await.map_err(failed)?
         }
         (EntryState::Claimed, None) => return Err(format!("{id} is about to begin; try again")),
         (EntryState::Waiting | EntryState::Held, None) => false,
@@ -130,7 +119,7 @@ async fn cancel_entry(store: &Store, id: &str) -> Result<bool, String> {
         }
     };
     // An entry that waits for its next attempt has a run that is over, or none.
-    if !is_requested && !store.give_up(id, "it was cancelled", now()).await.map_err(failed)? {
+    if !is_requested && !store.give_up(id, "it was cancelled", clock::now()).await.map_err(failed)? {
         return Err(format!("{id} has changed in the meantime; try again"));
     }
     let left = store.entry(id).await.map_err(failed)?;
@@ -143,7 +132,7 @@ fn line(row: &EntryRow) -> String {
     format!(
         "{}  {}  {:<11}  attempt {}  {} {}{note}",
         row.id,
-        time(row.accepted),
+        clock::format(row.accepted),
         row.state.as_str(),
         row.attempt,
         row.queue,
@@ -173,7 +162,7 @@ pub(super) fn dead_letters(config: &Loaded, command: DeadLettersCommand) -> Resu
         }
         DeadLettersCommand::Replay { id } => {
             let new = format!("inv-{:032x}", rand::random::<u128>());
-            if !store.replay(&id, &new, now()).await.map_err(|error| error.0)? {
+            if !store.replay(&id, &new, clock::now()).await.map_err(|error| error.0)? {
                 return Err(no_letter(&id));
             }
             say(&format!("{id} is queued again as {new}"));
@@ -204,12 +193,12 @@ pub(super) fn outbox(config: &Loaded, command: OutboxCommand) -> Result<(), Fail
             Ok(())
         }
         OutboxCommand::Done { id } => {
-            if store.message_delivered(&id, now()).await.map_err(|error| error.0)? {
+            if store.message_delivered(&id, clock::now()).await.map_err(|error| error.0)? {
                 say(&format!("{id} is done"));
                 return Ok(());
             }
             let row = store.message(&id).await.map_err(|error| error.0)?.ok_or_else(|| no_message(&id))?;
-            let since = row.delivered.map(|at| format!(" since {}", time(at))).unwrap_or_default();
+            let since = row.delivered.map(|at| format!(" since {}", clock::format(at))).unwrap_or_default();
             say(&format!("{id} was delivered or done already{since}"));
             Ok(())
         }
@@ -231,7 +220,7 @@ async fn list(store: &Store, expert: Option<String>, kind: Option<String>) -> Re
             (None, None) => "waits".to_owned(),
         };
         let (id, kind, expert) = (&row.message.id, &row.message.kind, &row.message.expert);
-        say(&flat(&format!("{id}  {}  {kind:<10}  {expert}  {state}", time(row.created))));
+        say(&flat(&format!("{id}  {}  {kind:<10}  {expert}  {state}", clock::format(row.created))));
     }
     say_aside(&format!("{} message(s)", rows.len()));
     Ok(())

@@ -146,7 +146,7 @@ async fn queued(
         .ok_or_else(|| "there is no store, so no process is executed".to_owned())?;
     let invocation = experts.invocation(&wanted.expert, &wanted.process, payload)?;
     let id = invocation.id.clone();
-    store.enqueue(invocation.into_entry(0), experts.now()).await.map_err(|error| error.0)?;
+    store.enqueue(invocation.into_entry(0), clock::now()).await.map_err(|error| error.0)?;
     let goal = Goal { expert: wanted.expert.clone(), entry: id.clone() };
     let worker = Worker::new(experts, shutdown.clone(), Some(goal));
     let worker = worker.ok_or_else(|| "there is no store, so no process is executed".to_owned())?;

@@ -9,7 +9,7 @@ use super::Driver;
 use crate::approval::{ApprovalRequest, Decision, OnTimeout};
 use crate::event::EventKind;
 use crate::run::Run;
-use crate::stored::{now, or_log};
+use crate::stored::or_log;
 use store::{ApprovalChange, ApprovalState, LateDecision};
 use tools::{Approver, Invocation, Question, QuestionKind, Target};
 
@@ -48,7 +48,7 @@ impl Driver {
         if let Some(decision) = self.recorded_decision(request).await {
             return Some(EventKind::ApprovalDecided(decision));
         }
-        let is_due = request.expires.is_some_and(|expires| expires <= now()) && !run.is_escalated();
+        let is_due = request.expires.is_some_and(|expires| expires <= clock::now()) && !run.is_escalated();
         if is_due && run.setup().approvals.on_timeout == OnTimeout::Escalate {
             return Some(EventKind::ApprovalEscalated);
         }
@@ -81,7 +81,7 @@ impl Driver {
     async fn keep_decision(&self, decision: Decision) -> Option<EventKind> {
         let text = serde_json::to_string(&decision).unwrap_or_default();
         let Some(store) = self.journal.store() else { return Some(EventKind::ApprovalDecided(decision)) };
-        match store.decide(&decision.request, text, now(), LateDecision::Counts).await {
+        match store.decide(&decision.request, text, clock::now(), LateDecision::Counts).await {
             Ok(true) => Some(EventKind::ApprovalDecided(decision)),
             Ok(false) => {
                 let request = ApprovalRequest { id: decision.request, ..ApprovalRequest::default() };

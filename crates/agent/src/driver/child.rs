@@ -12,7 +12,7 @@ use crate::journal::{Committed, Journal};
 use crate::outcome::Outcome;
 use crate::run::Run;
 use crate::step::ChildStep;
-use crate::stored::{new_run_id, now, or_log, restore};
+use crate::stored::{new_run_id, or_log, restore};
 use crate::telemetry::Telemetry;
 use store::{ClaimScope, NewRun, Status, Store};
 use wire::ErrorCode;
@@ -50,7 +50,7 @@ impl Driver {
 
     async fn begin_child(&mut self, run: &mut Run, step: &ChildStep) -> Result<Child, String> {
         let children = self.children.clone().ok_or("this agent has no child runs")?;
-        let (agent, mut setup) = children.child(&step.call, rand::random(), now())?;
+        let (agent, mut setup) = children.child(&step.call, rand::random(), clock::now())?;
         setup.key.clone_from(&run.setup().key);
         setup.settled.extend(run.made().iter().cloned());
         setup.limits.time = setup.limits.time.min(step.within);
@@ -72,7 +72,7 @@ impl Driver {
 
     async fn resume_child(&self, id: &str, step: &ChildStep) -> Result<Child, String> {
         let children = self.children.clone().ok_or("this agent has no child runs any more")?;
-        let (agent, _) = children.child(&step.call, 0, now())?;
+        let (agent, _) = children.child(&step.call, 0, clock::now())?;
         let store = self.journal.store().ok_or("the child run was not kept")?;
         // Claimed before it is read: the process that worked on it until now can write nothing more. One that is over needs no claim.
         let claimed = or_log(store.claim(id, ClaimScope::Any).await).flatten();

@@ -62,7 +62,7 @@ async fn begun(dir: &std::path::Path) -> (Arc<Store>, Driver, Run) {
     let agent = agent();
     let request = AgentRequest::of_person(json!({"role": "user", "content": "Do it."}));
     let sizes = ModelSizes { window: 32_768, max_tokens: 100, is_harmony: false, ..ModelSizes::default() };
-    let setup = new_setup(&agent, request, sizes, 7, now());
+    let setup = new_setup(&agent, request, sizes, 7, clock::now());
     let setup_text = serde_json::to_string(&setup).unwrap();
     let new = NewRun { id: "run-1".into(), setup: setup_text, agent: "helper".into(), ..NewRun::default() };
     store.begin(new).await.unwrap();

@@ -15,7 +15,6 @@ use crate::experts::Expert;
 use crate::invocation::Invocation;
 use crate::package::Package;
 use crate::settings::{Delivery, Execution};
-use crate::time::now;
 use crate::tools::Role;
 use crate::workspace::Workspace;
 use agent::{AgentRequest, FactsError, MadeCall, Outcome, RunFacts, RunOptions, Watch, WatchEvent, WorkEnd};
@@ -59,14 +58,18 @@ impl Worker {
             // The expert was removed a moment ago; its entries wait in case it comes back.
             return self
                 .store
-                .give_back_entry(&claimed.lease, now() + 60_000, "the expert is not installed")
+                .give_back_entry(&claimed.lease, clock::now() + 60_000, "the expert is not installed")
                 .await
                 .map(drop);
         };
         // Calls of a server that has just gone away would fail, and what a person approved would be used up.
         if let Some(why) = self.experts.confirm_ready(&expert).await {
             let note = format!("{} is not ready: {why}", expert.name());
-            return self.store.give_back_entry(&claimed.lease, now() + LOOK_AGAIN, &note).await.map(drop);
+            return self
+                .store
+                .give_back_entry(&claimed.lease, clock::now() + LOOK_AGAIN, &note)
+                .await
+                .map(drop);
         }
         // What has begun here goes on here, also when a gateway was configured meanwhile. A replayed dead letter has begun, too.
         let is_replay = invocation.id != claimed.lease.entry;

@@ -8,7 +8,6 @@ use super::attempt::MAIN_SESSION;
 use super::scratchpad::OWNERS;
 use crate::experts::Experts;
 use crate::label::MODEL_PREFIX;
-use crate::time::now;
 use store::Store;
 
 /// How often to clean up.
@@ -26,7 +25,7 @@ pub(super) async fn keep_clean(experts: &Experts, store: &Store) {
         for name in experts.names() {
             clean_files(experts, store, &name).await;
         }
-        if let Err(error) = store.forget_messages(now().saturating_sub(KEEP_MESSAGES)).await {
+        if let Err(error) = store.forget_messages(clock::now().saturating_sub(KEEP_MESSAGES)).await {
             tracing::warn!(target: "respool::expert", %error, "old messages cannot be deleted");
         }
         tokio::time::sleep(EVERY).await;
@@ -45,7 +44,7 @@ async fn clean_files(experts: &Experts, store: &Store, name: &str) {
     };
     let begun = oldest.map(|millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis));
     let before =
-        (SystemTime::now() - KEEP_SCRATCH).min(begun.map_or(SystemTime::now(), |begun| begun - SLACK));
+        (clock::system_time() - KEEP_SCRATCH).min(begun.map_or(clock::system_time(), |begun| begun - SLACK));
     let root = experts.config.state_of(name);
     let swept = tokio::task::spawn_blocking(move || {
         sweep(&root.join("scratch"), before);
@@ -83,11 +82,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("a.md"), "x").unwrap();
         fs::create_dir(dir.path().join("session")).unwrap();
-        sweep(dir.path(), SystemTime::now() - Duration::from_mins(1));
+        sweep(dir.path(), clock::system_time() - Duration::from_mins(1));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
-        sweep(dir.path(), SystemTime::now() + Duration::from_mins(1));
+        sweep(dir.path(), clock::system_time() + Duration::from_mins(1));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        sweep(&dir.path().join("not there"), SystemTime::now());
+        sweep(&dir.path().join("not there"), clock::system_time());
     }
 
     /// Issue 13: a new file went with its old folder, and an old one stayed in a folder that changed.
@@ -98,14 +97,14 @@ mod tests {
         fs::create_dir_all(&deal).unwrap();
         fs::write(deal.join("notes.md"), "x").unwrap();
         fs::write(deal.join("old.md"), "x").unwrap();
-        let hour = SystemTime::now() - Duration::from_hours(1);
+        let hour = clock::system_time() - Duration::from_hours(1);
         let set = |path: &Path| fs::File::open(path).unwrap().set_modified(hour).unwrap();
         [deal.join("old.md"), deal.clone(), dir.path().join("deals")].iter().for_each(|path| set(path));
-        sweep(dir.path(), SystemTime::now() - Duration::from_mins(1));
+        sweep(dir.path(), clock::system_time() - Duration::from_mins(1));
         assert!(deal.join("notes.md").exists() && !deal.join("old.md").exists());
         set(&deal.join("notes.md"));
         set(&deal);
-        sweep(dir.path(), SystemTime::now() - Duration::from_mins(1));
+        sweep(dir.path(), clock::system_time() - Duration::from_mins(1));
         assert!(!deal.exists(), "an empty folder goes");
     }
 }

@@ -15,7 +15,6 @@ use super::verdict::{self, Next, Verdict};
 use crate::delivery::{Message, MessageKind};
 use crate::experts::Experts;
 use crate::invocation::{Invocation, Origin};
-use crate::time::now;
 use crate::trigger::event_facts;
 use crate::workspace::Workspace;
 use agent::{ApprovalRequest, CallOutcome, MadeCall, Outcome};
@@ -103,7 +102,7 @@ impl Worker {
 
     /// How late an invocation ends; a message about it is posted once.
     async fn report_if_late(&self, attempt: &Attempt<'_>) -> Result<Option<Value>, StoreError> {
-        let took = now().saturating_sub(attempt.invocation.asked);
+        let took = clock::now().saturating_sub(attempt.invocation.asked);
         let Some((late, breach)) = verdict::lateness(&attempt.delivery, took) else { return Ok(None) };
         let body = late_body(&late, "It has ended now.", attempt.invocation);
         self.post(attempt.message(late_kind(breach), LATE, body)).await?;
@@ -123,7 +122,7 @@ impl Worker {
                 let note = format!("attempt {number} failed: {noted}");
                 tracing::warn!(target: "respool::expert", expert = attempt.expert.name(), entry = attempt.claimed.lease.entry,
                     process = attempt.process.name.value, attempt = number, pause_ms = pause, "an attempt failed");
-                self.store.retry_at(&attempt.claimed.lease, now() + pause, note).await.map(drop)
+                self.store.retry_at(&attempt.claimed.lease, clock::now() + pause, note).await.map(drop)
             }
             Next::End { end, escalates } => {
                 tracing::error!(target: "respool::expert", expert = attempt.expert.name(), entry = attempt.claimed.lease.entry,
@@ -153,7 +152,7 @@ impl Worker {
                         self.post(message).await?;
                     } else {
                         // It is not delivered, only kept for whoever looks.
-                        self.store.keep_message(message.into_row(), now()).await?;
+                        self.store.keep_message(message.into_row(), clock::now()).await?;
                     }
                 }
                 self.end(attempt.claimed, end, noted).await
@@ -187,7 +186,7 @@ impl Worker {
             if attempt.package.manifest.policy.on_manual_ready {
                 self.post(message).await?;
             } else {
-                self.store.keep_message(message.into_row(), now()).await?;
+                self.store.keep_message(message.into_row(), clock::now()).await?;
             }
             posted.push(body);
         }
@@ -195,7 +194,7 @@ impl Worker {
     }
 
     pub(super) async fn post(&self, message: Message) -> Result<(), StoreError> {
-        let is_new = self.store.post(message.into_row(), now()).await?;
+        let is_new = self.store.post(message.into_row(), clock::now()).await?;
         if is_new {
             self.experts.delivery_stirred.notify_one();
         }
@@ -203,7 +202,7 @@ impl Worker {
     }
 
     pub(super) async fn end(&self, claimed: &Claimed, end: EntryEnd, note: String) -> Result<(), StoreError> {
-        self.store.complete(&claimed.lease, end, note, now()).await.map(drop)
+        self.store.complete(&claimed.lease, end, note, clock::now()).await.map(drop)
     }
 
     /// Ends an attempt that cannot continue because the package it began with is gone; a replay begins with the new one. Approved calls
@@ -272,7 +271,7 @@ impl Attempt<'_> {
 
     /// The message that asks for approval. After the timeout it is a different one, because the person is asked once more.
     pub(super) fn asked(&self, request: &ApprovalRequest) -> Message {
-        let is_late = request.expires.is_some_and(|expires| expires <= now());
+        let is_late = request.expires.is_some_and(|expires| expires <= clock::now());
         let mut body = agent::report::approval(request);
         body["is_escalated"] = is_late.into();
         let what = format!("approval-{}{}", request.id, if is_late { "-again" } else { "" });

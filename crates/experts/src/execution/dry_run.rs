@@ -11,7 +11,6 @@ use super::verdict::{self, Verdict};
 use crate::assembly::RunPlan;
 use crate::experts::Experts;
 use crate::label::is_call;
-use crate::time::now;
 use agent::{AgentRequest, MadeCall, RunOptions, WatchEvent, WorkEnd};
 use store::Claimed;
 
@@ -53,7 +52,7 @@ impl DryRun {
             attempt: 1,
             is_continued: false,
             run: None,
-            accepted: now(),
+            accepted: clock::now(),
         };
         let attempt = Attempt::new(&claimed, &invocation, expert, package, process);
         let plan = RunPlan { is_dry: true, root: Some(self.state), ..attempt.plan(Vec::new()) };

@@ -11,7 +11,6 @@ use crate::delivery::{Message, MessageKind};
 use crate::experts::Expert;
 use crate::invocation::Invocation;
 use crate::settings::{Delivery, SlaBreach};
-use crate::time::now;
 use crate::trigger::event_facts;
 use store::{EntryRow, EntryState, StoreError};
 
@@ -56,7 +55,7 @@ impl Worker {
             queue.unread.drain(..count);
         }
         // Each is forgotten only once it was reported, so a failing store is retried.
-        while let Some(index) = deadlines.open.iter().position(|(at, _)| *at < now()) {
+        while let Some(index) = deadlines.open.iter().position(|(at, _)| *at < clock::now()) {
             let row = self.store.entry(&deadlines.open[index].1).await?;
             if let Some(row) = row.filter(is_open) {
                 self.report_late_entry(&row).await?;
@@ -77,7 +76,7 @@ impl Worker {
             return Ok(());
         };
         let Some(delivery) = delivery(&expert, &invocation) else { return Ok(()) };
-        let took = now().saturating_sub(invocation.asked);
+        let took = clock::now().saturating_sub(invocation.asked);
         let Some((late, breach)) = verdict::lateness(&delivery, took) else { return Ok(()) };
         tracing::warn!(target: "respool::expert", expert = row.queue, entry = row.id, process = invocation.process,
             state = row.state.as_str(), sla = late["sla"].as_str().unwrap_or_default(), "an invocation is late");

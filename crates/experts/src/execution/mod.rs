@@ -29,7 +29,6 @@ use lateness::Deadlines;
 use super::experts::Experts;
 use super::label::MODEL_PREFIX;
 use super::resume::Interrupted;
-use super::time::now;
 use store::{ClaimRequest, Claimed, EntryState, Queue as _, Status, Store, StoreError, WokenRun};
 
 /// How often the queue is checked for due entries and entries of other processes.
@@ -130,12 +129,13 @@ impl Worker {
             return Ok(Vec::new());
         }
         // Looking is cheap; claiming is a commit.
-        let is_due = has_new || self.store.next_due(queues.clone()).await?.is_some_and(|due| due <= now());
+        let is_due =
+            has_new || self.store.next_due(queues.clone()).await?.is_some_and(|due| due <= clock::now());
         self.is_failure_logged.store(false, Ordering::Relaxed);
         if !is_due {
             return Ok(Vec::new());
         }
-        let (now, lease) = (now(), self.lease());
+        let (now, lease) = (clock::now(), self.lease());
         let working = self.working.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
         let towards = self.goal.as_ref().map(|goal| goal.entry.clone());
         self.store
@@ -144,7 +144,7 @@ impl Worker {
     }
 
     fn lease(&self) -> u64 {
-        u64::try_from(self.experts.config.lease.as_millis()).unwrap_or(u64::MAX)
+        clock::millis(self.experts.config.lease)
     }
 
     fn begin(self: &Arc<Self>, claimed: Claimed) {
@@ -162,7 +162,7 @@ impl Worker {
             }
             if worker.shutdown.is_cancelled() {
                 // Releases the entry so that another process need not wait for the claim to expire.
-                let _ = worker.store.heartbeat(&lease, now()).await;
+                let _ = worker.store.heartbeat(&lease, clock::now()).await;
             }
             worker.working.lock().unwrap_or_else(PoisonError::into_inner).remove(&lease.entry);
             drop(permit);
@@ -174,7 +174,7 @@ impl Worker {
     async fn renew(&self, claimed: &Claimed) {
         loop {
             tokio::time::sleep(self.experts.config.lease / 3).await;
-            match self.store.heartbeat(&claimed.lease, now() + self.lease()).await {
+            match self.store.heartbeat(&claimed.lease, clock::now() + self.lease()).await {
                 Ok(true) => {}
                 Ok(false) => {
                     let entry = &claimed.lease.entry;
@@ -215,11 +215,11 @@ impl Worker {
 
     /// Resumes the runs whose approvals are decided or have expired.
     async fn wake(&self) -> Result<(), StoreError> {
-        for WokenRun { id, agent, status } in self.store.woken_by_approvals(now()).await? {
+        for WokenRun { id, agent, status } in self.store.woken_by_approvals(clock::now()).await? {
             let Some(name) = agent.strip_prefix(MODEL_PREFIX) else { continue };
             match self.store.entry_of_run(&id).await? {
                 Some(entry) if entry.state == EntryState::Held => {
-                    self.store.wake(&entry.id, now()).await?;
+                    self.store.wake(&entry.id, clock::now()).await?;
                     self.stirred.notify_one();
                 }
                 None if status == Status::AwaitingApproval && self.goal.is_none() => {

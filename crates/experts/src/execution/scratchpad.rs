@@ -11,7 +11,6 @@ use sha2::{Digest as _, Sha256};
 
 use super::Worker;
 use super::attempt::Attempt;
-use crate::time::now;
 use crate::workspace::Workspace;
 use store::{EntryState, StoreError};
 
@@ -59,7 +58,7 @@ impl Scratchpads {
             taking.before.as_ref().is_some_and(|before| before.invocation == taking.owner.invocation);
         // A file that another invocation owned is not this one's, however far this one has got.
         if !is_own && (taking.is_first || taking.before.is_some()) {
-            files.set_aside(path, now())?;
+            files.set_aside(path, clock::now())?;
         }
         let (record, new) = (self.record(path), folder.join(".new"));
         fs::write(&new, serde_json::to_vec(&taking.owner)?)?;

@@ -10,7 +10,7 @@ use http::{HeaderMap, Method, header, request};
 
 use super::failed_streams::{self, FailedStreams};
 use super::writer::Writer;
-use super::{Api, Call, now};
+use super::{Api, Call};
 use crate::final_error::ErrorForm;
 use crate::{App, respond};
 use agent::client_digest;
@@ -117,7 +117,8 @@ impl Client {
             return self.refused(error);
         }
         let ids = Ids::new(rand::random(), HashSet::new());
-        let events = ResponseEvents::new(Arc::default(), Arc::clone(&app.sealer), ids, now());
+        let events =
+            ResponseEvents::new(Arc::default(), Arc::clone(&app.sealer), ids, clock::now_in_seconds());
         self.failed(error, &mut Writer::Responses(events))
     }
 

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
@@ -74,7 +74,8 @@ impl KeptResponses {
         }
         let Some(store) = self.present().await else { return Ok(recalled) };
         if let Some(id) = wanted.previous {
-            let found = store.continued_responses(&id, client, now(), (left, conversation_items)).await;
+            let found =
+                store.continued_responses(&id, client, clock::now(), (left, conversation_items)).await;
             let found = found.map_err(|error| broken(&error))?;
             let items = found.ok_or_else(|| too_large("previous_response_id", most))?;
             left = left.saturating_sub(items.iter().map(String::len).sum());
@@ -141,7 +142,8 @@ impl KeptResponses {
     async fn put(&self, response: KeptResponse, items: Vec<String>) -> Result<bool, ApiError> {
         let Some(store) = self.store().await else { return Err(no_store()) };
         let bytes = response.input.len() + response.body.len();
-        let is_kept = store.keep_response(response, items, now()).await.map_err(|error| broken(&error))?;
+        let is_kept =
+            store.keep_response(response, items, clock::now()).await.map_err(|error| broken(&error))?;
         // More than a sixteenth beyond the limit never lies there.
         let most = self.config.responses.max_size.0;
         if self.uncounted.fetch_add(bytes as u64, Ordering::Relaxed) >= most / 16 {
@@ -156,7 +158,7 @@ impl KeptResponses {
     pub(super) async fn finish(&self, response: FinishedResponse) {
         let Some(store) = self.store().await else { return };
         let FinishedResponse { id, status, items, body, .. } = response;
-        if let Err(error) = store.finish_response(&id, &status, body, items, now()).await {
+        if let Err(error) = store.finish_response(&id, &status, body, items, clock::now()).await {
             tracing::error!(target: "respool::store", %error, "the end of a response in the background could not be kept");
         }
     }
@@ -224,17 +226,11 @@ async fn keep_clear(store: Weak<Store>) {
 }
 
 async fn clear(store: &Store) {
-    match store.clear_responses(now()).await {
+    match store.clear_responses(clock::now()).await {
         Ok(0) => {}
         Ok(deleted) => tracing::info!(target: "respool::store", deleted, "responses were deleted"),
         Err(error) => tracing::error!(target: "respool::store", %error, "responses cannot be deleted"),
     }
-}
-
-/// Milliseconds since 1970.
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 pub(super) fn broken(error: &StoreError) -> ApiError {

@@ -14,7 +14,6 @@ mod writer;
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::response::Response;
@@ -387,7 +386,7 @@ async fn read(api: Api, app: &App, body: &Bytes, client: &errors::Client) -> Res
             let (model, stream) = (read.asked.model.clone(), read.asked.stream);
             background::check(read.asked.background, stream, read.asked.store)?;
             let background = read.asked.background.then(|| Continued(read.asked.previous.clone()));
-            let events = ResponseEvents::new(Arc::new(read.asked), sealer, ids, now());
+            let events = ResponseEvents::new(Arc::new(read.asked), sealer, ids, clock::now_in_seconds());
             let writer = Writer::Responses(events);
             Ok(ReadRequest { chat: read.chat, writer, model, stream, background })
         }
@@ -424,8 +423,4 @@ fn note_passed_by(passed_by: &[PassedBy], request_id: &str) {
     }
     let fields: Vec<&str> = passed_by.iter().map(|note| note.field.as_str()).collect();
     tracing::info!(target: "respool::server", request_id, fields = fields.join(", "), why = passed_by[0].why, "parts of a request were passed by");
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

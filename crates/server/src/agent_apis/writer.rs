@@ -2,7 +2,6 @@
 //!
 //! Takes the steps of its turn. Called by `reply`.
 
-use super::now;
 use relay::Origin;
 use translate::messages::MessageEvents;
 use translate::responses::{FinishedResponse, ResponseEvents};
@@ -55,7 +54,7 @@ impl Writer {
         match self {
             Self::Responses(events) => {
                 if matches!(event, TurnEvent::Finish(_)) {
-                    events.ends_at(now());
+                    events.ends_at(clock::now_in_seconds());
                 }
                 events.write(event, out);
             }

@@ -8,7 +8,7 @@ use http::{HeaderMap, StatusCode};
 use maud::{Markup, html};
 
 use super::session::Viewer;
-use super::{App, format, layout, now, page, presser, redirect, viewer};
+use super::{App, format, layout, page, presser, redirect, viewer};
 use agent::{ApprovalRequest, Decision};
 use store::{ApprovalRow, EntryRow, EntryState};
 use wire::visible::visible;
@@ -67,10 +67,10 @@ fn approval(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest) -> Mark
     let (action, about) = (format!("/ui/approvals/{}", row.id), format!("the calls of {}", row.agent));
     html! {
         section class="card" {
-            h2 { (row.agent) @if let Some(requester) = &asked.requester { " (" (visible(&requester.to_string())) ")" } " asks " (format::ago(row.requested, now())) }
+            h2 { (row.agent) @if let Some(requester) = &asked.requester { " (" (visible(&requester.to_string())) ")" } " asks " (format::ago(row.requested, clock::now())) }
             @for call in &asked.calls { p { code { (visible(&call.name)) } } pre { (visible(&call.arguments)) } }
             @if !asked.reason.is_empty() { p { "The model's reason: " (visible(&asked.reason)) } }
-            @if let Some(expires) = row.expires { p { "It times out in " (format::duration(Duration::from_millis(expires.saturating_sub(now())))) "." } }
+            @if let Some(expires) = row.expires { p { "It times out in " (format::duration(Duration::from_millis(expires.saturating_sub(clock::now())))) "." } }
             p { a href={ "/ui/runs/" (row.run) } { "Show the run" } }
             (layout::button(viewer, &action, "Approve", &about, &[("approve", "yes")]))
             (layout::button(viewer, &action, "Reject", &about, &[("approve", "no")]))
@@ -139,7 +139,7 @@ pub(super) async fn letter(State(app): State<App>, Path(id): Path<String>, reque
     }
     let Some(store) = app.agents.store() else { return redirect("/ui/approvals") };
     let done = match form.get("what") {
-        "again" => store.replay(&id, &format!("{:032x}", rand::random::<u128>()), now()).await,
+        "again" => store.replay(&id, &format!("{:032x}", rand::random::<u128>()), clock::now()).await,
         "drop" => store.drop_dead_letter(&id).await,
         _ => Ok(false),
     };

@@ -1,13 +1,12 @@
 //! Numbers, times and durations as people read them. Pure.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use maud::{Markup, html};
 
 /// A time in UTC, to the second.
 pub(super) fn time(millis: u64) -> String {
-    let text = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(millis)).to_string();
-    text.replace('T', " ").trim_end_matches('Z').to_owned()
+    clock::format(millis).replace('T', " ").trim_end_matches('Z').to_owned()
 }
 
 /// A duration with two digits that say something.

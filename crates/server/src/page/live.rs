@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderValue, header};
 use maud::{Markup, html};
 use tokio::time::{Instant, sleep};
 
-use super::{App, format, guarded, layout, now, overview, viewer};
+use super::{App, format, guarded, layout, overview, viewer};
 
 /// The time between two looks at what changed.
 const EVERY: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ pub(super) async fn live(State(app): State<App>, headers: HeaderMap) -> Response
             if reported.elapsed() >= REPORT_EVERY {
                 (today, reported) = (overview::today(&app).await, Instant::now());
             }
-            let parts = overview::live_parts(&app, &today, now());
+            let parts = overview::live_parts(&app, &today, clock::now());
             let changed = changed_events(&mut sent, parts);
             yield Ok(if changed.is_empty() { Bytes::from_static(b": nothing new\n\n") } else { Bytes::from(changed) });
             tokio::select! { () = sleep(EVERY) => {}, () = app.abort.cancelled() => break }
@@ -83,7 +83,7 @@ impl LivePart {
 
 /// The requests under way.
 pub(super) fn table(app: &App) -> Markup {
-    let requests = app.usage.in_flight.now();
+    let requests = app.usage.in_flight.requests();
     if requests.is_empty() {
         return layout::empty("Nothing is running. Requests appear here as they arrive.");
     }

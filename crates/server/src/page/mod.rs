@@ -156,8 +156,3 @@ fn redirect(to: &str) -> Response {
     }
     guarded(response)
 }
-
-/// Milliseconds since 1970.
-fn now() -> u64 {
-    super::meter::now().since_1970
-}

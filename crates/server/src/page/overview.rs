@@ -9,7 +9,7 @@ use maud::{Markup, html};
 
 use super::live::LivePart;
 use super::session::Viewer;
-use super::{App, alerts, format, layout, live, now, page, remedy, viewer};
+use super::{App, alerts, format, layout, live, page, remedy, viewer};
 use ::usage::{Problem, Report};
 use store::UsageQuery;
 use wire::ErrorCode;
@@ -22,7 +22,7 @@ pub(super) async fn overview(State(app): State<App>, headers: HeaderMap) -> Resp
         Ok(viewer) => viewer,
         Err(response) => return *response,
     };
-    let now = now();
+    let now = clock::now();
     let waiting = app.agents.approvals(1_000).await.map(|all| all.len()).unwrap_or_default();
     let [tiles, running, upstreams, problems] =
         live_parts(&app, &today(&app).await, now).map(|part| part.element());
@@ -40,7 +40,7 @@ pub(super) async fn overview(State(app): State<App>, headers: HeaderMap) -> Resp
 
 /// Reports the usage of this UTC day.
 pub(super) async fn today(app: &App) -> Report {
-    let now = now();
+    let now = clock::now();
     let query = UsageQuery { since: now - now % 86_400_000, until: u64::MAX, by: Vec::new(), key: None };
     app.usage.report(query).await.unwrap_or_default()
 }
@@ -92,7 +92,7 @@ fn tiles(app: &App, today: &Report) -> Markup {
     let tile = |value: String, name: &str| html! { div class="tile" { dd { (value) } dt { (name) } } };
     html! {
         dl class="tiles" aria-label="Today" {
-            (tile(format::count(app.usage.in_flight.now().len() as u64), "running now"))
+            (tile(format::count(app.usage.in_flight.requests().len() as u64), "running now"))
             (tile(format::count(total.requests), "requests today"))
             (tile(format::count(total.failed), "failed today"))
             (tile(format::count(repeats), "repeated attempts today"))

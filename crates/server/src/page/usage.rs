@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use url::form_urlencoded;
 
 use super::chart::{Bar, bars};
-use super::{App, format, layout, now, page, viewer};
+use super::{App, format, layout, page, viewer};
 use store::{Dimension, StoreError, UsageQuery};
 use usage::{Comparison, Line, Money, PriceSource, Report};
 
@@ -37,7 +37,7 @@ fn wanted(query: &str) -> u64 {
 }
 
 async fn markup(app: &App, days: u64) -> Result<Markup, StoreError> {
-    let today = now() / DAY;
+    let today = clock::now() / DAY;
     let since = (today + 1).saturating_sub(days) * DAY;
     let report = async |by| {
         let query = UsageQuery { since, until: u64::MAX, by: vec![by], key: None };

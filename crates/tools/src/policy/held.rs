@@ -26,13 +26,13 @@ impl HeldPolicy {
     }
 
     /// What holds now. A call is judged by it from beginning to end.
-    pub(crate) fn now(&self) -> Arc<Policies> {
+    pub(crate) fn current(&self) -> Arc<Policies> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// True when this policy holds, and no other one beside it.
     pub(crate) fn is_only(&self, config: &PolicyConfig) -> bool {
-        let policies = self.now();
+        let policies = self.current();
         policies.0.len() == 1 && policies.0[0].0 == *config
     }
 
@@ -45,7 +45,7 @@ impl HeldPolicy {
         config: &PolicyConfig,
         workspace: Option<&Path>,
     ) -> Result<Option<Policies>, Vec<Unusable>> {
-        let before = self.now();
+        let before = self.current();
         if before.0.iter().any(|(known, _)| known == config) {
             return Ok(None);
         }
@@ -150,7 +150,7 @@ mod tests {
         let at_start = config(GIT);
         let held = HeldPolicy::new(&at_start, Policy::new(&at_start, None).unwrap());
         let check = |text: &str, expected: Verdict| {
-            let judged = held.now().judge(&command(text));
+            let judged = held.current().judge(&command(text));
             assert_eq!(judged.verdict, expected, "{text}: {judged:?}");
             assert_eq!(judged.plan.is_some(), expected == Verdict::Allow, "{text}");
         };
