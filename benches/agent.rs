@@ -114,7 +114,7 @@ async fn run(agents: &Arc<Agents>, number: usize) -> Duration {
     let agent = agents.get("helper").unwrap();
     let body = json!({"model": "helper", "messages": [{"role": "user", "content": format!("task {number} ").repeat(100)}]});
     let request = AgentRequest::parse(body.to_string().as_bytes()).unwrap();
-    let mut watch = agents.serve(&agent, request, None).await;
+    let mut watch = agents.serve_request(&agent, request, None).await;
     loop {
         if let WatchEvent::End(ended) = watch.next().await {
             assert!(
@@ -122,7 +122,7 @@ async fn run(agents: &Arc<Agents>, number: usize) -> Duration {
                 "{ended:?}"
             );
             // Else the next run of the same task would get this one's answer.
-            agents.answered(&watch.run).await;
+            agents.mark_answered(&watch.run).await;
             return ended.overhead / u32::try_from(ITERATIONS).unwrap_or(1);
         }
     }

@@ -5,6 +5,7 @@
 
 pub mod cli;
 pub mod config;
+mod relay_ports;
 
 pub use ::adapt;
 pub use ::agent;

@@ -10,6 +10,7 @@ use crate::config::Settings;
 use crate::expert::{ExpertConfig, ModelAccess, ModelAccesses};
 use crate::observe::ErrorReport;
 use crate::relay::{ReasoningField, Relay, RelayLimits};
+use crate::relay_ports::RelayedModels;
 use crate::store::Store;
 use crate::tools::Tools;
 use crate::units::{Unusable, both};
@@ -91,7 +92,7 @@ pub(super) fn made(
         Agent {
             name: name.into(),
             prompt,
-            relay,
+            model: Arc::new(RelayedModels(relay)),
             tools,
             window: settings.relay.modes(&config.model).context_window,
             target: settings.relay.target(&config.model).to_owned(),
@@ -133,11 +134,11 @@ pub(super) fn model_accesses(
             Some(_) => Arc::new(own_relay(settings, &config, fleet, bounds)),
         };
         ModelAccess {
-            relay,
+            model: Arc::new(RelayedModels(relay)),
             target: settings.relay.target(&model).to_owned(),
             window: settings.relay.modes(&model).context_window,
             reasoning: reasoning(settings, &config),
-            model,
+            model_id: model,
         }
     };
     let default = settings.experts.model.clone()?;

@@ -17,6 +17,7 @@ use crate::chat::{self, SYSTEM_PROMPT, Setting, Sources};
 use crate::config::{Flags, Loaded, Problems, Settings};
 use crate::observe::{self, ErrorReport};
 use crate::relay::{ReasoningField, Relay, RelayConfig, ToolsMode};
+use crate::relay_ports::RelayedModels;
 use crate::store::Store;
 use crate::units::{Secret, Unusable};
 use crate::upstream::UpstreamConfig;
@@ -129,10 +130,13 @@ fn begin(
     };
     let runtime = runtime()?;
     let abort = CancellationToken::new();
+    let relay = runtime.block_on(relay(&loaded.settings, &abort)).map_err(|found| loaded.problems(found))?;
+    let models = Arc::new(RelayedModels(relay));
     let setting = Setting {
         system,
         sources,
-        relay: runtime.block_on(relay(&loaded.settings, &abort)).map_err(|found| loaded.problems(found))?,
+        chat_model: models.clone(),
+        models,
         tools: loaded.settings.tools.clone(),
         store: store(&loaded.settings),
         operator_key: std::env::var(OPERATOR_KEY).ok(),

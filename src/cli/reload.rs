@@ -140,7 +140,7 @@ impl Reloading {
         if settings.alerts != self.holds.alerts {
             app.alerts.change(super::alerts::config(settings));
         }
-        app.agents.change(made(settings, &relay, fleet, bounds, agents));
+        app.agents.replace_agents(made(settings, &relay, fleet, bounds, agents));
         if let (Some(experts), Some(models)) = (&app.experts, model_accesses(settings, &relay, fleet, bounds))
         {
             experts.change_models(models);

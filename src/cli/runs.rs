@@ -14,7 +14,7 @@ use super::{Failure, log_problem};
 use crate::agent::{WatchEvent, WorkEnd, report};
 use crate::config::Loaded;
 use crate::observe;
-use crate::store::{RunRow, Status, Store, Whose};
+use crate::store::{RunFilter, RunRow, Status, Store};
 use crate::units::parse_duration;
 
 #[derive(Debug, Subcommand)]
@@ -88,7 +88,7 @@ async fn store(loaded: &Loaded) -> Result<Arc<Store>, String> {
 }
 
 async fn list(store: &Store, arguments: &ListArgs) -> Result<(), String> {
-    let mut rows = store.newest(Whose::Everybody, arguments.limit).await.map_err(|error| error.0)?;
+    let mut rows = store.newest(RunFilter::All, arguments.limit).await.map_err(|error| error.0)?;
     if let Some(span) = arguments.since {
         let since = clock::before(span);
         rows.retain(|row| row.created >= since);
@@ -193,7 +193,7 @@ async fn resume(loaded: &Loaded, id: &str) -> Result<(), Failure> {
         Some(resumed) => resumed,
         // Without agents no store of runs is used.
         None if app.agents.store().is_none() => Err(format!("its agent `{agent}` is not configured")),
-        None => app.agents.resume(id).await,
+        None => app.agents.resume_run(id).await,
     };
     let mut watch = resumed.map_err(|why| format!("the run {id} cannot be resumed: {why}"))?;
     let ended = loop {

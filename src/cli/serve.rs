@@ -22,6 +22,7 @@ use crate::expert::Experts;
 use crate::observe::{self, Recording};
 use crate::otlp::Traces;
 use crate::relay::{Relay, RelayLimits};
+use crate::relay_ports::RelayProbes;
 use crate::server::{Access, App, BodyRoom, KeptResponses, LimitsConfig, Listen, Stop, router, run};
 use crate::tools::{Sources, Tools};
 use crate::translate::GuardLimits;
@@ -72,7 +73,9 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let (agents, access, experts) = (Arc::clone(&app.agents), Arc::clone(&app.access), app.experts.clone());
     let usage = Arc::clone(&app.usage);
     let (relay, relays) = watch::channel(Arc::clone(&app.relay));
-    let watched = Watched { relay: relays, agents: Arc::clone(&app.agents), usage: Arc::clone(&usage) };
+    let upstreams_now = Arc::new(RelayProbes(relays));
+    let watched =
+        Watched { upstreams: upstreams_now, agents: Arc::clone(&app.agents), usage: Arc::clone(&usage) };
     tokio::spawn(Arc::clone(&app.alerts).watch(watched, stop.abort.clone()));
     let routes = router(app);
     let reloading = Reloading {
@@ -88,13 +91,13 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     };
     tokio::spawn(reloading.watch(hangup));
     tokio::spawn(Arc::clone(&access).keep_operators(stop.abort.clone()));
-    agents.start().await;
+    agents.start_housekeeping().await;
     if let Some(experts) = &experts {
         experts.start(&stop.abort);
     }
     let left = run(listener, routes, stop.clone()).await;
     stop.abort.cancel();
-    agents.ended(left).await;
+    agents.wait_for_runs(left).await;
     if let Some(experts) = &experts {
         experts.ended().await;
     }
@@ -157,7 +160,7 @@ pub async fn app_with(
 /// Ends the work of a command: its runs stop, and what they used is written.
 pub(super) async fn finish(app: &App, stop: &CancellationToken) {
     stop.cancel();
-    app.agents.ended(app.limits.drain).await;
+    app.agents.wait_for_runs(app.limits.drain).await;
     app.usage.flush().await;
 }
 

@@ -272,7 +272,7 @@ async fn a_running_run_is_ended_by_its_own_client_or_an_operator_only() {
         let ask = Request::chat(&agent_request()).without("authorization").header("x-api-key", "sk-one");
         let asked = tokio::spawn(async move { exchange(asking.address, &ask).await });
         let run = loop {
-            if let [run] = &respool.agents.active()[..] {
+            if let [run] = &respool.agents.active_runs()[..] {
                 break run.clone();
             }
             tokio::time::sleep(Duration::from_millis(5)).await;

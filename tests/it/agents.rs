@@ -179,7 +179,7 @@ async fn both_forms_of_a_reply_and_the_lists() {
     );
     let unknown = exchange(respool.address, &Request::get("/v1/runs/run-0")).await;
     assert_eq!((unknown.status, &unknown.error()["code"]), (404, &json!("run_not_found")));
-    assert!(respool.agents.active().is_empty());
+    assert!(respool.agents.active_runs().is_empty());
 }
 
 #[tokio::test]
@@ -296,7 +296,7 @@ async fn a_run_can_be_ended_by_another_process_while_its_model_thinks() {
     let silent = Script::json(200, &replies::text("too late")).delay(Duration::from_mins(1));
     let fake = FakeVllm::start([silent]).await;
     let respool = Respool::with_agent(&fake, &tools, state.path(), "").await;
-    respool.agents.start().await;
+    respool.agents.start_housekeeping().await;
     let mut client = Client::sending(respool.address, &Request::chat(&ask(true))).await;
     let run = client.head().await.headers.get("x-respool-run-id").unwrap().to_owned();
     let config = StoreConfig { state_dir: state.path().to_owned(), ..StoreConfig::default() };

@@ -35,7 +35,7 @@ fn named(name: &str, respool: &Respool, supervision: Supervision) -> Arc<Agent> 
         name: name.into(),
         config: helper.config.clone(),
         prompt: None,
-        relay: Arc::clone(&helper.relay),
+        model: Arc::clone(&helper.model),
         tools: Arc::clone(&helper.tools),
         target: helper.target.clone(),
         window: helper.window,
@@ -54,7 +54,7 @@ fn request() -> AgentRequest {
 }
 
 async fn serve(respool: &Respool, agent: &Arc<Agent>) -> (String, WorkEnd) {
-    let watch = respool.agents.serve(agent, request(), None).await;
+    let watch = respool.agents.serve_request(agent, request(), None).await;
     end(watch).await
 }
 
@@ -115,14 +115,14 @@ async fn consent_given_after_a_restart_runs_exactly_the_recorded_inputs_once() {
     respool.killed().await;
 
     let respool = Respool::with_agent(&fake, &tools, state.path(), WINDOW).await;
-    let waiting = respool.agents.approvals(10).await.unwrap();
+    let waiting = respool.agents.waiting_approvals(10).await.unwrap();
     assert_eq!((waiting.len(), &waiting[0].1, waiting[0].0.run.as_str()), (1, &request, run.as_str()));
     assert_eq!(tools.asked(), [], "nothing ran without consent");
     let foreign = Decision { approved: vec!["other".into()], ..Decision::approve_all(&request, "anna") };
-    assert_eq!(respool.agents.decide(&foreign).await, Err(DecideError::UnknownCall("other".into())));
+    assert_eq!(respool.agents.decide_approval(&foreign).await, Err(DecideError::UnknownCall("other".into())));
     let consent = Decision::approve_all(&request, "anna");
-    respool.agents.decide(&consent).await.unwrap();
-    let again = respool.agents.decide(&Decision { approved: vec![], ..consent }).await;
+    respool.agents.decide_approval(&consent).await.unwrap();
+    let again = respool.agents.decide_approval(&Decision { approved: vec![], ..consent }).await;
     assert!(matches!(again, Err(DecideError::NotWaiting(_))), "{again:?}");
     ends_as(&respool, &run, Status::Done).await;
     let made = [("exec".to_owned(), "send it".to_owned()), ("read".to_owned(), "a.txt".to_owned())];
@@ -185,7 +185,7 @@ async fn a_request_that_nobody_answers_is_rejected_or_escalated() {
                     tokio::time::sleep(Duration::from_millis(25)).await;
                 }
                 ends_as(&respool, &run, Status::AwaitingApproval).await;
-                respool.agents.decide(&Decision::approve_all(&request, "anna")).await.unwrap();
+                respool.agents.decide_approval(&Decision::approve_all(&request, "anna")).await.unwrap();
                 ends_as(&respool, &run, Status::Done).await;
                 assert_eq!(tools.asked().len(), 1, "late consent counts");
             }
@@ -207,7 +207,7 @@ async fn consent_that_comes_too_late_is_refused() {
     let (run, waits) = serve(&respool, &agent).await;
     let request = awaited(waits);
     tokio::time::sleep(Duration::from_millis(600)).await;
-    let late = respool.agents.decide(&Decision::approve_all(&request, "anna")).await;
+    let late = respool.agents.decide_approval(&Decision::approve_all(&request, "anna")).await;
     assert_eq!(late, Err(DecideError::TooLate));
     let watch = respool.agents.resume_as(&agent, &run, RunOptions::default()).await.unwrap();
     let failure = finished(end(watch).await.1).failure.unwrap();
@@ -228,13 +228,13 @@ async fn a_draft_never_runs_and_a_cancelled_run_waits_for_nobody() {
     let store = respool.agents.store().unwrap();
     let events = store.run(&run).await.unwrap().unwrap().events;
     assert!(events.iter().any(|event| event.body.contains("HandedOver") && event.body.contains("send it")));
-    respool.agents.answered(&run).await;
+    respool.agents.mark_answered(&run).await;
 
     let agent = supervised(&respool, confirms(&["read"], ApprovalRules::default()));
     let (run, waits) = serve(&respool, &agent).await;
     let request = awaited(waits);
-    assert!(respool.agents.cancel(&run).await.unwrap());
-    let late = respool.agents.decide(&Decision::approve_all(&request, "anna")).await;
+    assert!(respool.agents.cancel_run(&run).await.unwrap());
+    let late = respool.agents.decide_approval(&Decision::approve_all(&request, "anna")).await;
     assert_eq!(late, Err(DecideError::NotWaiting(ApprovalState::Withdrawn)));
     assert_eq!(status(&respool, &run).await, Status::Cancelled);
 }
@@ -243,7 +243,7 @@ async fn a_draft_never_runs_and_a_cancelled_run_waits_for_nobody() {
 struct Children(Arc<Agent>);
 
 impl ChildRuns for Children {
-    fn tools(&self) -> Vec<OfferedTool> {
+    fn child_tools(&self) -> Vec<OfferedTool> {
         vec![OfferedTool {
             name: "ask_expert".into(),
             description: "Asks an expert.".into(),
@@ -256,7 +256,7 @@ impl ChildRuns for Children {
         }]
     }
 
-    fn child(&self, call: &RequestedCall, seed: u64, at: u64) -> Result<(Arc<Agent>, Setup), String> {
+    fn child_run(&self, call: &RequestedCall, seed: u64, at: u64) -> Result<(Arc<Agent>, Setup), String> {
         let arguments: Value = serde_json::from_str(&call.arguments).unwrap();
         let task = arguments["task"].as_str().ok_or("`task` is missing")?;
         let request = AgentRequest::of_task(task);
@@ -312,7 +312,7 @@ async fn a_process_that_was_only_asleep_makes_no_call_once_another_one_has_the_r
     let tools = echoing();
     let respool = Respool::with_agent(&fake, &tools, state.path(), WINDOW).await;
     let agent = respool.agents.get("helper").unwrap();
-    let watch = respool.agents.serve(&agent, request(), None).await;
+    let watch = respool.agents.serve_request(&agent, request(), None).await;
     eventually(|| (fake.requests().len() == 1).then_some(())).await;
     let store = respool.agents.store().unwrap();
     store.claim(&watch.run, ClaimScope::Any).await.unwrap().unwrap();
@@ -529,7 +529,7 @@ async fn a_stop_awaits_a_call_that_has_begun_and_begins_no_other() {
     let watch = respool.agents.start_run(&agent, AgentRequest::of_task("Do it."), options).await.unwrap();
     eventually(|| (slow.asked().len() == 1).then_some(())).await;
     respool.stop.abort.cancel();
-    respool.agents.ended(Duration::from_secs(30)).await;
+    respool.agents.wait_for_runs(Duration::from_secs(30)).await;
     let (run, end) = end(watch).await;
     assert_eq!(end, WorkEnd::Left);
     let store = respool.agents.store().unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use respool::agent::AgentRequest;
-use respool::store::{Append, NewRun, Status, Store, StoreConfig, Whose};
+use respool::store::{Append, NewRun, RunFilter, Status, Store, StoreConfig};
 use respool::tools::ToolError;
 use serde_json::Value;
 
@@ -89,7 +89,7 @@ async fn results_for_a_cancelled_run_begin_no_other_run() {
     fake.otherwise(Script::json(200, &replies::text("It went on.")));
     let respool = Respool::with_agent(&fake, &echoing(), state.path(), "").await;
     let (body, run, call) = asked(&respool, "Bearer one").await;
-    assert!(respool.agents.cancel(&run).await.unwrap());
+    assert!(respool.agents.cancel_run(&run).await.unwrap());
     let back = Request::chat(&next_turn(&body, &call, "the second")).header("authorization", "Bearer one");
     let reply = exchange(respool.address, &back).await;
     assert_eq!((run_of(&reply), fake.requests().len()), (run, 1), "{}", reply.text());
@@ -149,12 +149,13 @@ async fn gone_before_the_commit(
     loop {
         database.execute_batch("BEGIN IMMEDIATE").unwrap();
         let request = AgentRequest::parse(body.to_string().as_bytes()).unwrap();
-        let served = tokio::time::timeout(patience, respool.agents.serve(&agent, request, None)).await;
+        let served =
+            tokio::time::timeout(patience, respool.agents.serve_request(&agent, request, None)).await;
         assert!(served.is_err(), "nothing can be committed");
         database.execute_batch("COMMIT").unwrap();
         let mut status = None;
         for _ in 0..100 {
-            let newest = respool.agents.store().unwrap().newest(Whose::Everybody, 1).await.unwrap();
+            let newest = respool.agents.store().unwrap().newest(RunFilter::All, 1).await.unwrap();
             status = newest.first().map(|row| row.status);
             if status != untouched && status != Some(Status::Running) {
                 break;
@@ -179,7 +180,7 @@ async fn what_could_not_be_written_is_written_later() {
     let reply = exchange(respool.address, &Request::chat(&ask(false))).await;
     assert_eq!(content(&reply), "done", "the answer is not lost over it");
     let newest =
-        async || respool.agents.store().unwrap().newest(Whose::Everybody, 1).await.unwrap().remove(0).status;
+        async || respool.agents.store().unwrap().newest(RunFilter::All, 1).await.unwrap().remove(0).status;
     assert_eq!(newest().await, Status::Running, "the store knows of no end");
     database.execute_batch("DROP TRIGGER full").unwrap();
     for _ in 0..200 {
@@ -203,7 +204,7 @@ async fn a_client_that_leaves_while_its_run_is_begun_leaves_no_run_that_nobody_w
         let respool = Respool::with_agent(&fake, &echoing(), state.path(), &extra).await;
         let status = gone_before_the_commit(&respool, state.path(), &ask(false), None).await;
         assert_eq!(status, ended);
-        assert!(respool.agents.active().is_empty());
+        assert!(respool.agents.active_runs().is_empty());
     }
 }
 
@@ -218,7 +219,7 @@ async fn a_client_that_leaves_while_its_run_is_taken_up_can_come_back() {
     body["tools"] = client_tools();
     let agent = respool.agents.get("helper").unwrap();
     let first = AgentRequest::parse(body.to_string().as_bytes()).unwrap();
-    let mut watch = respool.agents.serve(&agent, first, None).await;
+    let mut watch = respool.agents.serve_request(&agent, first, None).await;
     let suspension = loop {
         if let respool::agent::WatchEvent::End(ended) = watch.next().await {
             break ended;
@@ -229,7 +230,7 @@ async fn a_client_that_leaves_while_its_run_is_taken_up_can_come_back() {
     let waits = Some(Status::Suspended);
     assert_eq!(gone_before_the_commit(&respool, state.path(), &back, waits).await, Status::Cancelled);
     let again = AgentRequest::parse(back.to_string().as_bytes()).unwrap();
-    let mut again = respool.agents.serve(&agent, again, None).await;
+    let mut again = respool.agents.serve_request(&agent, again, None).await;
     assert_eq!(again.run, watch.run);
     let ended = loop {
         if let respool::agent::WatchEvent::End(ended) = again.next().await {

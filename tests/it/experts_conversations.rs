@@ -47,7 +47,7 @@ async fn asked(respool: &Respool) -> Value {
 async fn asked_before_the_end(desk: &Desk, fake: &FakeVllm) -> (ApprovalRow, ApprovalRequest) {
     let respool = desk.started(fake).await;
     asked(&respool).await;
-    let waiting = respool.agents.approvals(10).await.unwrap().remove(0);
+    let waiting = respool.agents.waiting_approvals(10).await.unwrap().remove(0);
     respool.killed().await;
     waiting
 }
@@ -82,11 +82,11 @@ async fn drafts_requests_and_late_answers_of_a_conversation_are_in_the_outbox() 
         (&first[0]["body"]["operation"], &first[0]["body"]["inputs"]["text"]),
         (&json!("email.send"), &json!("Hello"))
     );
-    let waiting = respool.agents.approvals(10).await.unwrap();
+    let waiting = respool.agents.waiting_approvals(10).await.unwrap();
     assert_eq!(first[1]["body"]["id"], json!(waiting[0].1.id));
     let row = report::approval_row(&waiting[0].0);
     assert_eq!((&row["requester"], &row["process"]), (&json!("conversation"), &Value::Null), "{row}");
-    respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    respool.agents.decide_approval(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
     until_done(store, &waiting[0].0.run).await;
     let all = told(store).await;
     assert_eq!(kinds(&all), ["draft", "approval", "result"]);
@@ -342,8 +342,8 @@ async fn a_held_process_goes_on_with_the_package_that_it_began_with() {
         if !is_kept {
             std::fs::remove_dir_all(desk.path("experts/.respool/snapshots")).unwrap();
         }
-        let waiting = respool.agents.approvals(10).await.unwrap();
-        respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+        let waiting = respool.agents.waiting_approvals(10).await.unwrap();
+        respool.agents.decide_approval(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
         let row = until(store, "i1", is_over).await;
         let (told, effects) = (messages(store, "i1").await, desk.effects());
         if is_kept {

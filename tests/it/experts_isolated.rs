@@ -3,7 +3,7 @@
 use std::fs;
 
 use respool::agent::{Decision, report};
-use respool::store::{EntryState, Store, Whose};
+use respool::store::{EntryState, RunFilter, Store};
 use serde_json::{Value, json};
 
 use crate::experts_killed::{desk as desk_of_a_process, start};
@@ -59,7 +59,7 @@ fn payload() -> Value {
 }
 
 async fn children(store: &Store) -> Vec<(String, String)> {
-    let rows = store.newest(Whose::Everybody, 50).await.unwrap();
+    let rows = store.newest(RunFilter::All, 50).await.unwrap();
     rows.into_iter().filter_map(|row| Some((row.agent, row.parent?))).collect()
 }
 
@@ -220,8 +220,8 @@ async fn a_function_waits_for_consent_across_a_restart_and_a_failing_server_fail
 
     let respool = desk.started(&fake).await;
     let store = respool.agents.store().unwrap();
-    let waiting = respool.agents.approvals(10).await.unwrap();
-    respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    let waiting = respool.agents.waiting_approvals(10).await.unwrap();
+    respool.agents.decide_approval(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
     // The function's server fails the attempt.
     until(store, "i1", |row| row.note.as_ref().is_some_and(|note| note.contains("(tool_unavailable)"))).await;
     let row = until(store, "i1", is_over).await;

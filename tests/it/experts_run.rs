@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use respool::agent::{Decision, report};
 use respool::expert::{DryRun, Invocation, InvocationLane, Origin, message_json};
-use respool::store::{EntryRow, EntryState, MessageFilter, Queue as _, Store, StoreConfig, Whose};
+use respool::store::{EntryRow, EntryState, MessageFilter, Queue as _, RunFilter, Store, StoreConfig};
 use serde_json::{Value, json};
 
 use crate::support::client::{Request, exchange};
@@ -326,8 +326,8 @@ async fn an_unknown_outcome_reaches_the_person() {
     let store = respool.agents.store().unwrap();
     enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
     until(store, "i1", |row| row.state == EntryState::Held).await;
-    let waiting = respool.agents.approvals(10).await.unwrap().remove(0);
-    respool.agents.decide(&Decision::approve_all(&waiting.1, "anna")).await.unwrap();
+    let waiting = respool.agents.waiting_approvals(10).await.unwrap().remove(0);
+    respool.agents.decide_approval(&Decision::approve_all(&waiting.1, "anna")).await.unwrap();
     assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
     assert_eq!(desk.effects(), ["update_deal_stage"]);
     let told = messages(store, "i1").await;
@@ -525,7 +525,7 @@ async fn consent_is_asked_survives_a_restart_and_holds_the_lane() {
     assert!(store.entry("i2").await.unwrap().unwrap().is_blocked, "the lane is held");
     let told = messages(store, "i1").await;
     assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("approval")));
-    let run = &store.newest(Whose::Everybody, 1).await.unwrap()[0].id;
+    let run = &store.newest(RunFilter::All, 1).await.unwrap()[0].id;
     let shown = report::breakdown(&store.run(run).await.unwrap().unwrap())["approval"].clone();
     let call = &shown["calls"][0];
     assert_eq!(call["tool"], "crm__update_deal_stage");
@@ -536,19 +536,19 @@ async fn consent_is_asked_survives_a_restart_and_holds_the_lane() {
 
     let respool = desk.started(&fake).await;
     let store = respool.agents.store().unwrap();
-    let waiting = respool.agents.approvals(10).await.unwrap();
+    let waiting = respool.agents.waiting_approvals(10).await.unwrap();
     assert_eq!(waiting.len(), 1);
     let row = report::approval_row(&waiting[0].0);
     assert_eq!((&row["requester"], &row["process"]), (&json!("process"), &json!("move-deal")), "{row}");
     assert_eq!(waiting[0].1.calls[0].arguments, json!({"deal_id": "d-1", "stage": "4"}).to_string());
-    respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    respool.agents.decide_approval(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
     let row = until(store, "i1", is_over).await;
     assert_eq!((row.state, row.attempt), (EntryState::Done, 1));
     assert_eq!(desk.effects(), ["update_deal_stage"]);
     until(store, "i2", |row| row.state == EntryState::Held).await;
-    let waiting = respool.agents.approvals(10).await.unwrap();
+    let waiting = respool.agents.waiting_approvals(10).await.unwrap();
     let no = Decision { request: waiting[0].1.id.clone(), by: "anna".into(), ..Decision::default() };
-    respool.agents.decide(&no).await.unwrap();
+    respool.agents.decide_approval(&no).await.unwrap();
     let row = until(store, "i2", is_over).await;
     assert_eq!((row.state, row.attempt), (EntryState::Failed, 1), "a rejection is not retried");
     assert_eq!(desk.effects(), ["update_deal_stage"]);
@@ -595,8 +595,8 @@ async fn lateness_is_told_of_what_waits_and_of_what_fails() {
     enqueue(store, other).await;
     assert_eq!(until(store, "i2", is_over).await.state, EntryState::Failed);
     assert_eq!(late("i2").await.len(), 1);
-    let waiting = respool.agents.approvals(10).await.unwrap();
-    respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    let waiting = respool.agents.waiting_approvals(10).await.unwrap();
+    respool.agents.decide_approval(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
     until(store, "i1", is_over).await;
     assert_eq!(late("i1").await.len(), 1, "it is told once");
     let result = messages(store, "i1").await.pop().unwrap();
@@ -728,8 +728,8 @@ async fn begun_work_of_the_main_session_is_not_handed_to_a_gateway_that_comes_la
     let gateway = "[tools.gateway]\nurl = \"http://127.0.0.1:1\"\ntoken = \"t\"\n";
     let respool = Respool::configured(&format!("{}{gateway}", desk.toml(&fake.url()))).await;
     let store = respool.agents.store().unwrap();
-    let waiting = respool.agents.approvals(10).await.unwrap();
-    respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    let waiting = respool.agents.waiting_approvals(10).await.unwrap();
+    respool.agents.decide_approval(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
     assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
     assert_eq!(desk.effects(), ["update_deal_stage"]);
     enqueue(store, of_main_session("i2")).await;
@@ -852,8 +852,8 @@ async fn a_silent_server_delays_no_other_expert() {
     while !is_bound_anew() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let waiting = respool.agents.approvals(10).await.unwrap();
-    respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    let waiting = respool.agents.waiting_approvals(10).await.unwrap();
+    respool.agents.decide_approval(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
     assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
     assert!(bound.elapsed() < Duration::from_secs(25), "{:?}", bound.elapsed());
     respool.killed().await;
@@ -925,8 +925,8 @@ async fn events_and_approvals_wait_for_a_server_over_http() {
     enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
     until(store, "i1", |row| row.state == EntryState::Held).await;
     drop(server);
-    let waiting = respool.agents.approvals(10).await.unwrap();
-    respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    let waiting = respool.agents.waiting_approvals(10).await.unwrap();
+    respool.agents.decide_approval(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
     for id in ["i2", "i3"] {
         let event = invocation(id, "move-deal", json!({"deal_id": "d-1", "stage": "4"}));
         enqueue(store, Invocation { lane: None, ..event }).await;
@@ -1224,8 +1224,8 @@ async fn what_a_rule_asks_about_is_asked_though_the_package_says_auto() {
     let system = fake.requests()[0].json()["messages"][0]["content"].as_str().unwrap().to_owned();
     let (_, confirm) = system.split_once("CONFIRM").unwrap();
     assert!(confirm.contains("crm.create_note"), "the model is told the tier that holds: {system}");
-    let waiting = respool.agents.approvals(10).await.unwrap();
-    respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    let waiting = respool.agents.waiting_approvals(10).await.unwrap();
+    respool.agents.decide_approval(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
     assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
     assert_eq!(desk.effects(), ["get_contact", "create_note"], "consent to the call answers the rule");
     respool.killed().await;

@@ -2,7 +2,7 @@
 //! real MCP servers, with a scripted model.
 
 use respool::agent::{Decision, report};
-use respool::store::{EntryState, Whose};
+use respool::store::{EntryState, RunFilter};
 use serde_json::{Value, json};
 
 use crate::experts_run::{Desk, calls, enqueue, invocation, is_over, messages, results, task, triage, until};
@@ -30,7 +30,7 @@ async fn a_process_is_private_if_another_one_of_its_package_names_private_knowle
         let payload = json!({"message_id": "m1", "contact_id": "sarah@acme.example"});
         enqueue(store, invocation("i1", "inbound-email-triage", payload)).await;
         until(store, "i1", is_over).await;
-        let run = store.newest(Whose::Everybody, 1).await.unwrap().remove(0).id;
+        let run = store.newest(RunFilter::All, 1).await.unwrap().remove(0).id;
         let shown = report::breakdown(&store.run(&run).await.unwrap().unwrap());
         let is_withheld = shown["answer"].as_str().unwrap().starts_with("[withheld");
         assert_eq!(is_withheld, is_named, "{shown:#}");
@@ -97,10 +97,10 @@ async fn two_open_invocations_have_a_scratchpad_each() {
     }
     let named = desk.state("scratch/deal-d-1.md");
     assert_eq!(std::fs::read_to_string(&named).unwrap(), "first");
-    let mut waiting = respool.agents.approvals(10).await.unwrap();
+    let mut waiting = respool.agents.waiting_approvals(10).await.unwrap();
     for id in ["first", "second"] {
         let (_, request) = waiting.remove(0);
-        respool.agents.decide(&Decision::approve_all(&request, "anna")).await.unwrap();
+        respool.agents.decide_approval(&Decision::approve_all(&request, "anna")).await.unwrap();
         assert_eq!(until(store, id, is_over).await.state, EntryState::Done);
         let told = messages(store, id).await;
         assert_eq!(told.last().unwrap()["body"]["summary"], id, "it reads its own notes");
@@ -135,8 +135,8 @@ async fn a_mapped_operation_hides_the_servers_own_tool_of_that_name() {
     let offered = first["tools"].as_array().unwrap().iter();
     let named = offered.filter(|tool| tool["function"]["name"] == "crm__update_deal_stage");
     assert_eq!(named.count(), 1, "{first:#}");
-    let (row, request) = respool.agents.approvals(10).await.unwrap().remove(0);
-    respool.agents.decide(&Decision::approve_all(&request, "anna")).await.unwrap();
+    let (row, request) = respool.agents.waiting_approvals(10).await.unwrap().remove(0);
+    respool.agents.decide_approval(&Decision::approve_all(&request, "anna")).await.unwrap();
     while desk.effects().is_empty() {
         tokio::time::sleep(std::time::Duration::from_millis(25)).await;
     }

@@ -293,7 +293,7 @@ async fn the_other_wires_stand_behind_the_same_keys() {
 async fn used(respool: &Respool, key: &str) -> (u64, u64) {
     respool.access.save().await;
     let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
-    let rows: Vec<KeyUsage> = respool.agents.store().unwrap().used_on(since / 86_400).await.unwrap();
+    let rows: Vec<KeyUsage> = respool.agents.store().unwrap().key_usage_on(since / 86_400).await.unwrap();
     let rows = rows.iter().filter(|row| row.key == key);
     rows.fold((0, 0), |sum, row| (sum.0 + row.requests, sum.1 + row.prompt + row.completion))
 }

@@ -200,7 +200,7 @@ async fn a_run_is_ended_by_respools_own_button_alone() {
     ] {
         let reply = post(&respool, &end, cookie, &form, origin).await;
         assert_eq!(reply.status, expected, "{form} {origin}");
-        assert!(!respool.agents.active().is_empty(), "the run goes on: {form} {origin}");
+        assert!(!respool.agents.active_runs().is_empty(), "the run goes on: {form} {origin}");
     }
     let reply = post(&respool, &end, &cookie, &format!("csrf={mark}"), "http://127.0.0.1").await;
     assert_eq!(
@@ -208,7 +208,7 @@ async fn a_run_is_ended_by_respools_own_button_alone() {
         (303, format!("/ui/runs/{run}"))
     );
     let ended = async {
-        while !respool.agents.active().is_empty() {
+        while !respool.agents.active_runs().is_empty() {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     };

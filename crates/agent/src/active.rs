@@ -1,4 +1,5 @@
-//! The runs that this process works on: each in a task of its own, watched by any number of clients, and ended from outside.
+//! The runs that this process works on: each in a task of its own, watched by any number of clients, and
+//! ended from outside.
 //!
 //! Knows nothing of requests: `agents` and `resume` say which run is worked on. Called by these.
 
@@ -23,7 +24,7 @@ use super::run::Run;
 use super::stored::{or_log, restore};
 use super::telemetry::Telemetry;
 use super::watch::{ActiveRun, Watch, WorkReport};
-use store::{Append, ClaimScope, EntryLease, NewRun, Store, StoreError, Whose};
+use store::{Append, ClaimScope, EntryLease, NewRun, RunFilter, Store, StoreError};
 use telemetry::{Accounts, ErrorReport, Recording};
 
 /// Progress lines that a slow client may be behind; it loses older ones, but not the answer.
@@ -39,11 +40,12 @@ pub(super) struct ActiveRuns {
     report: ErrorReport,
     log_content: bool,
     pub(super) accounts: OnceLock<Arc<dyn Accounts>>,
-    /// What becomes of model calls in the log and in the rows of what was used.
+    /// Where model calls are recorded: the log, the usage rows.
     pub(super) recording: OnceLock<Recording>,
     runs: Mutex<HashMap<String, Arc<ActiveRun>>>,
     parked: Mutex<Vec<Parked>>,
-    /// Held while the run that a request belongs to is looked up and resumed, so that two equal requests resume it once.
+    /// Held while the run that a request belongs to is looked up and resumed, so that two equal requests
+    /// resume it once.
     pub(super) resuming: tokio::sync::Mutex<()>,
     tasks: TaskTracker,
     pub(super) shutdown: CancellationToken,
@@ -71,7 +73,7 @@ pub(super) struct Work {
     /// Events in the store so far.
     pub(super) seq: u64,
     pub(super) authorization: Option<HeaderValue>,
-    /// What happens first.
+    /// The first step.
     pub(super) first: Option<EventKind>,
     /// Why it is worked on, for the log.
     pub(super) origin: &'static str,
@@ -111,39 +113,39 @@ impl ActiveRuns {
         }
     }
 
-    fn runs(&self) -> MutexGuard<'_, HashMap<String, Arc<ActiveRun>>> {
+    fn lock_runs(&self) -> MutexGuard<'_, HashMap<String, Arc<ActiveRun>>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_active(&self, id: &str) -> bool {
-        self.runs().contains_key(id)
+        self.lock_runs().contains_key(id)
     }
 
     /// Whether a run is one of these; `None` when this process does not work on it.
-    pub(super) fn is_of(&self, id: &str, whose: &Whose) -> Option<bool> {
-        self.runs().get(id).map(|active| whose.includes(&active.agent, active.client.as_deref()))
+    pub(super) fn is_of(&self, id: &str, whose: &RunFilter) -> Option<bool> {
+        self.lock_runs().get(id).map(|active| whose.includes(&active.agent, active.client.as_deref()))
     }
 
     /// The ids of the runs.
-    pub(super) fn ids(&self) -> Vec<String> {
-        self.runs().keys().cloned().collect()
+    pub(super) fn run_ids(&self) -> Vec<String> {
+        self.lock_runs().keys().cloned().collect()
     }
 
     /// A view of a run.
-    pub(super) fn watch(&self, id: &str) -> Option<Watch> {
-        let active = self.runs().get(id).cloned()?;
+    pub(super) fn watch_run(&self, id: &str) -> Option<Watch> {
+        let active = self.lock_runs().get(id).cloned()?;
         let progress = Some(active.progress.subscribe());
         Some(Watch { run: id.to_owned(), progress, end: active.end.clone(), guard: active.watched.upgrade() })
     }
 
     /// Ends a run; false when this process does not work on it.
-    pub(super) fn cancel(&self, id: &str) -> bool {
-        let active = self.runs().get(id).cloned();
+    pub(super) fn cancel_run(&self, id: &str) -> bool {
+        let active = self.lock_runs().get(id).cloned();
         active.inspect(|active| active.stops.cancel.cancel()).is_some()
     }
 
     /// Keeps a new run, and works on it. When it cannot be kept it is worked on all the same.
-    pub(super) async fn begin(self: &Arc<Self>, agent: &Arc<Agent>, new: NewRun, work: Work) -> Watch {
+    pub(super) async fn begin_run(self: &Arc<Self>, agent: &Arc<Agent>, new: NewRun, work: Work) -> Watch {
         let (active, agent, mut work) = (Arc::clone(self), Arc::clone(agent), work);
         self.to_its_end(async move {
             if let Some(store) = work.store.take() {
@@ -152,7 +154,7 @@ impl ActiveRuns {
                     Err(error) => active.telemetry(&agent, &work.id).not_durable(&work.run, &error),
                 }
             }
-            active.work(&agent, work)
+            active.work_on(&agent, work)
         })
         .await
     }
@@ -168,7 +170,9 @@ impl ActiveRuns {
         work: Work,
     ) -> Result<Watch, StoreError> {
         let (active, agent) = (Arc::clone(self), Arc::clone(agent));
-        let no_store = || StoreError("there is no store of runs, so the run cannot be kept".to_owned());
+        let no_store = || {
+            StoreError("the run cannot be kept: the store of runs is not open; the log says why".to_owned())
+        };
         let store = work.store.clone().ok_or_else(no_store)?;
         let taken = || StoreError("another process works on this entry of the queue by now".to_owned());
         self.to_its_end(async move {
@@ -176,15 +180,15 @@ impl ActiveRuns {
                 None => store.begin(new).await?,
                 Some(lease) => store.begin_leased(new, lease).await?.then_some(()).ok_or_else(taken)?,
             }
-            Ok(active.work(&agent, work))
+            Ok(active.work_on(&agent, work))
         })
         .await
     }
 
-    /// Makes this process the one that works on a stored run, and works on it; `None` when another one does, or it is over.
-    /// `is_returned`: its client is back. Then it may be one whose client went away; and a store that cannot be written does not
-    /// stop it: to begin another one would do its work again.
-    pub(super) async fn claim(
+    /// Makes this process the one that works on a stored run, and works on it; `None` when another one does,
+    /// or it is over. `is_returned`: its client is back. Then it may be one whose client went away; and a
+    /// store that cannot be written does not stop it: to begin another one would do its work again.
+    pub(super) async fn claim_run(
         self: &Arc<Self>,
         agent: &Arc<Agent>,
         store: Arc<Store>,
@@ -206,14 +210,14 @@ impl ActiveRuns {
                 claimed => claimed?,
             };
             let Some(epoch) = epoch else { return Ok(None) };
-            let work = Box::pin(current(&store, work)).await?;
-            Ok(Some(active.work(&agent, Work { store: Some(store), epoch, ..work })))
+            let work = Box::pin(reload_work(&store, work)).await?;
+            Ok(Some(active.work_on(&agent, Work { store: Some(store), epoch, ..work })))
         })
         .await
     }
 
-    /// The client may go away at any moment. What the store says is being worked on is worked on all the same, and then ends,
-    /// or goes on, as one whose client went away.
+    /// The client may go away at any moment. What the store says is being worked on is worked on all the
+    /// same, and then ends, or goes on, as one whose client went away.
     async fn to_its_end<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
         match self.tasks.spawn(work).await.map_err(JoinError::try_into_panic) {
             Ok(done) => done,
@@ -224,7 +228,7 @@ impl ActiveRuns {
     }
 
     /// Works on a run in a task of its own.
-    pub(super) fn work(self: &Arc<Self>, agent: &Arc<Agent>, work: Work) -> Watch {
+    pub(super) fn work_on(self: &Arc<Self>, agent: &Arc<Agent>, work: Work) -> Watch {
         let (progress, subscribed) = broadcast::channel(PROGRESS_BUFFER);
         let (ended, end) = watch::channel(None);
         let stops = Stops { shutdown: self.shutdown.clone(), cut: self.cut.clone(), ..Stops::default() };
@@ -238,7 +242,7 @@ impl ActiveRuns {
             watched: Arc::downgrade(&guard),
         };
         let id = work.id.clone();
-        self.runs().insert(id.clone(), Arc::new(run));
+        self.lock_runs().insert(id.clone(), Arc::new(run));
         let (active, agent) = (Arc::clone(self), Arc::clone(agent));
         self.tasks.spawn(async move {
             let report = Box::pin(active.work_through(&agent, work, progress, stops)).await;
@@ -274,9 +278,9 @@ impl ActiveRuns {
         }
         driver.is_detached = work.options.is_detached || agent.config.on_disconnect == OnDisconnect::Detach;
         if let Some(first) = first {
-            driver.record(&mut run, first).await;
+            driver.record_event(&mut run, first).await;
         }
-        let end = driver.drive(&mut run).await;
+        let end = driver.drive_run(&mut run).await;
         let why = if matches!(end, WorkEnd::Left) { "left" } else { "over" };
         let overhead = began.elapsed().saturating_sub(driver.waited);
         driver.telemetry.left(why, overhead, run.iterations().len() - before);
@@ -285,7 +289,7 @@ impl ActiveRuns {
         if let Some((store, backlog)) = driver.journal.into_backlog() {
             self.write_later(store, backlog);
         }
-        self.runs().remove(&id);
+        self.lock_runs().remove(&id);
         let waits = matches!(end, WorkEnd::Suspended(_) | WorkEnd::AwaitingApproval(_));
         if waits
             && cancel.is_cancelled()
@@ -295,12 +299,13 @@ impl ActiveRuns {
             or_log(store.request_cancel(&id, clock::now()).await);
         }
         if matches!(end, WorkEnd::Suspended(_)) && !is_kept {
-            self.park(Parked { id, client, run });
+            self.park_run(Parked { id, client, run });
         }
         WorkReport { end, spent, overhead }
     }
 
-    /// Commits what could not be committed, once the store can be written again: it must not say less than was done.
+    /// Commits what could not be committed, once the store can be written again: it must not say less than
+    /// was done.
     fn write_later(&self, store: Arc<Store>, backlog: Vec<Append>) {
         if self.tasks.len() >= MOST_PARKED {
             return;
@@ -330,7 +335,7 @@ impl ActiveRuns {
         }
     }
 
-    fn park(&self, parked: Parked) {
+    fn park_run(&self, parked: Parked) {
         let mut all = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= MOST_PARKED {
             all.remove(0);
@@ -339,7 +344,7 @@ impl ActiveRuns {
     }
 
     /// Takes out a parked run of this agent and client that waits for a call.
-    pub(super) fn unpark(
+    pub(super) fn take_parked_run(
         &self,
         agent: &str,
         client: &str,
@@ -355,16 +360,16 @@ impl ActiveRuns {
     }
 
     /// Runs something until the process ends.
-    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn_task(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(work);
     }
 
-    /// Waits until nothing is worked on any more, and cuts calls off that are still in flight after this time. Call it after the shutdown
-    /// token.
-    pub(super) async fn ended(&self, within: Duration) {
+    /// Waits until nothing is worked on any more, and cuts calls off that are still in flight after this
+    /// time. Call it after the shutdown token.
+    pub(super) async fn wait_for_end(&self, within: Duration) {
         self.tasks.close();
         if tokio::time::timeout(within, self.tasks.wait()).await.is_err() {
-            let runs = self.ids().join(",");
+            let runs = self.run_ids().join(",");
             tracing::warn!(target: "respool::agent", runs, "calls of these runs have not ended in time and are cut off; their outcome is unknown");
             self.cut.cancel();
             self.tasks.wait().await;
@@ -372,8 +377,9 @@ impl ActiveRuns {
     }
 }
 
-/// The work with all that was written until its run was claimed: its earlier holder may have gone on after it was read.
-async fn current(store: &Store, work: Work) -> Result<Work, StoreError> {
+/// The work with all that was written until its run was claimed: its earlier holder may have gone on after it
+/// was read.
+async fn reload_work(store: &Store, work: Work) -> Result<Work, StoreError> {
     // The next commit reports a store that cannot be read.
     let Some(stored) = or_log(store.run(&work.id).await).flatten() else { return Ok(work) };
     let seq = stored.events.len() as u64;

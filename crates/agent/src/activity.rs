@@ -1,4 +1,5 @@
-//! What a run does, reported while it does it. Plain data; made by `driver`, shown by `progress` (agents) and by the chat.
+//! The activities of a run, reported as they happen. Plain data; made by `driver`, shown by `progress`
+//! (agents) and by the chat.
 
 use super::approval::ApprovalRequest;
 use super::call::{RequestedCall, ToolEnd};
@@ -39,16 +40,16 @@ pub enum Activity<'a> {
         call: &'a RequestedCall,
         /// How it ended.
         ended: &'a ToolEnd,
-        /// What a person would like to see of it (a diff).
+        /// A view of it for people (a diff).
         display: Option<&'a str>,
     },
     /// A person is asked for consent.
     ApprovalRequested(&'a ApprovalRequest),
     /// A call was handed over to a person as a draft.
     HandedOver(&'a RequestedCall),
-    /// What happened cannot be kept on disk.
+    /// An event cannot be kept on disk.
     NotStored,
 }
 
-/// Somebody who is shown what a run does.
+/// Receives the activities of a run.
 pub type Observer = dyn Fn(Activity<'_>) + Send + Sync;

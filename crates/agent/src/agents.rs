@@ -1,5 +1,5 @@
-//! The configured agents: begins their runs, resumes those that wait or were interrupted, records decisions, and ends runs.
-//! Called by `server`, `cli` and `expert`.
+//! The configured agents: begins their runs, resumes those that wait or were interrupted, records decisions,
+//! and ends runs. Called by `server`, `cli` and `expert`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -23,7 +23,9 @@ use super::run::Run;
 use super::run_snapshot::RunSnapshot;
 use super::stored::{REPEATABLE_FOR, new_run_id, or_log};
 use super::watch::Watch;
-use store::{ApprovalRow, ApprovalState, LateDecision, NewRun, Status, Store, StoreError, Whose, WokenRun};
+use store::{
+    ApprovalRow, ApprovalState, LateDecision, NewRun, RunFilter, Status, Store, StoreError, WokenRun,
+};
 use telemetry::{Accounts, ErrorReport, Recording};
 
 /// The environment variable from which people at a terminal give their operator's key.
@@ -41,7 +43,7 @@ pub struct Agents {
 
 impl std::fmt::Debug for Agents {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Agents").field("names", &self.by_name().keys()).finish_non_exhaustive()
+        out.debug_struct("Agents").field("names", &self.lock_agents().keys()).finish_non_exhaustive()
     }
 }
 
@@ -62,7 +64,7 @@ pub enum DecideError {
 
 impl DecideError {
     /// The error for a person who wanted to decide about this approval.
-    pub fn for_approval(self, id: &str) -> String {
+    pub fn describe_for(self, id: &str) -> String {
         match self {
             Self::Unknown => format!("there is no approval {id} any more"),
             Self::NotWaiting(state) => format!("the approval {id} is {} already", state.as_str()),
@@ -85,27 +87,27 @@ impl Agents {
         shutdown: CancellationToken,
     ) -> Self {
         Self {
-            by_name: RwLock::new(by_name(agents)),
+            by_name: RwLock::new(index_by_name(agents)),
             active: Arc::new(ActiveRuns::new(store, report, log_content, shutdown)),
         }
     }
 
     /// The agent of this name.
     pub fn get(&self, name: &str) -> Option<Arc<Agent>> {
-        self.by_name().get(name).cloned()
+        self.lock_agents().get(name).cloned()
     }
 
     /// All agents.
-    pub fn all(&self) -> Vec<Arc<Agent>> {
-        self.by_name().values().cloned().collect()
+    pub fn all_agents(&self) -> Vec<Arc<Agent>> {
+        self.lock_agents().values().cloned().collect()
     }
 
     /// From now on these are the agents. Runs in progress go on with the one that they began with.
-    pub fn change(&self, agents: Vec<Agent>) {
-        *self.by_name.write().unwrap_or_else(PoisonError::into_inner) = by_name(agents);
+    pub fn replace_agents(&self, agents: Vec<Agent>) {
+        *self.by_name.write().unwrap_or_else(PoisonError::into_inner) = index_by_name(agents);
     }
 
-    fn by_name(&self) -> RwLockReadGuard<'_, ByName> {
+    fn lock_agents(&self) -> RwLockReadGuard<'_, ByName> {
         self.by_name.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -125,12 +127,12 @@ impl Agents {
     }
 
     /// The ids of the runs that are being worked on.
-    pub fn active(&self) -> Vec<String> {
-        self.active.ids()
+    pub fn active_runs(&self) -> Vec<String> {
+        self.active.run_ids()
     }
 
     /// Serves a request: resumes the run that it belongs to, or begins one.
-    pub async fn serve(
+    pub async fn serve_request(
         &self,
         agent: &Arc<Agent>,
         request: AgentRequest,
@@ -154,7 +156,7 @@ impl Agents {
         // Deleted, another client's or another agent's: its client's own history is what there is of it.
         let origin = if has_results { "begins, no run waits for these results" } else { "begins" };
         let (new, work) = self.new_run(agent, request, authorization, origin).await;
-        self.active.begin(agent, new, work).await
+        self.active.begin_run(agent, new, work).await
     }
 
     /// Begins a run that no client's request asked for.
@@ -173,7 +175,7 @@ impl Agents {
         if is_durable {
             self.active.begin_durable(agent, new, work).await
         } else {
-            Ok(self.active.begin(agent, new, work).await)
+            Ok(self.active.begin_run(agent, new, work).await)
         }
     }
 
@@ -190,7 +192,7 @@ impl Agents {
             spans.begin_run(&id, part_of);
         }
         let (fingerprint, client) = (request.fingerprint.clone(), request.client.clone());
-        let sizes = agent.sizes(authorization.as_ref()).await;
+        let sizes = agent.learn_sizes(authorization.as_ref()).await;
         let setup = new_setup(agent, request, sizes, rand::random(), clock::now());
         let new = NewRun {
             id: id.clone(),
@@ -219,7 +221,7 @@ impl Agents {
     ///
     /// # Errors
     /// Why it cannot be resumed, for people.
-    pub async fn resume(&self, id: &str) -> Result<Watch, String> {
+    pub async fn resume_run(&self, id: &str) -> Result<Watch, String> {
         let stored = resume::load(self.store(), id).await?;
         let agent = self.get(&stored.row.agent);
         let agent = agent.ok_or_else(|| format!("its agent `{}` is not configured", stored.row.agent))?;
@@ -240,36 +242,38 @@ impl Agents {
         resume::stored_run(&self.active, agent, &stored, None, options).await
     }
 
-    /// The id of the run that this request began before, if its client has not got the answer and this process does not execute it.
-    pub async fn repeated(&self, request: &AgentRequest) -> Option<String> {
+    /// The id of the run that this request began before, if its client has not got the answer and this
+    /// process does not execute it.
+    pub async fn find_repeated_run(&self, request: &AgentRequest) -> Option<String> {
         let since = clock::now().saturating_sub(REPEATABLE_FOR);
-        let id = or_log(self.store()?.unanswered(&request.fingerprint, since).await)??;
+        let id = or_log(self.store()?.unanswered_run(&request.fingerprint, since).await)??;
         (!self.active.is_active(&id)).then_some(id)
     }
 
-    /// What the store has of a run; `None` where it is not there, or cannot be read.
-    pub async fn facts(&self, id: &str) -> Option<RunFacts> {
+    /// Returns the facts of a stored run; `None` when it is not there or cannot be read.
+    pub async fn run_facts(&self, id: &str) -> Option<RunFacts> {
         self.read_facts(id).await.ok().flatten()
     }
 
-    /// What the store has of a run; `None` where it is not there.
+    /// Returns the facts of a stored run; `None` when it is not there.
     ///
     /// # Errors
     /// When the store or the run cannot be read, so that it is not known which calls the run made.
     pub async fn read_facts(&self, id: &str) -> Result<Option<RunFacts>, FactsError> {
         let Some(store) = self.store() else { return Ok(None) };
         let Some(stored) = store.run(id).await.map_err(FactsError::Store)? else { return Ok(None) };
-        RunFacts::of(&stored).map(Some).ok_or_else(|| FactsError::Unreadable(id.to_owned()))
+        RunFacts::from_stored(&stored).map(Some).ok_or_else(|| FactsError::Unreadable(id.to_owned()))
     }
 
-    /// The runs that a fingerprint stands for, the oldest first. The calls of child runs are among those of their parents.
+    /// The runs that a fingerprint stands for, the oldest first. The calls of child runs are among those of
+    /// their parents.
     ///
     /// # Errors
     /// When the store or one of the runs cannot be read. The caller must not repeat the work then.
     pub async fn facts_of(&self, fingerprint: &str) -> Result<Vec<RunFacts>, FactsError> {
         let Some(store) = self.store() else { return Ok(Vec::new()) };
         let mut all = Vec::new();
-        for id in store.runs_of(fingerprint).await.map_err(FactsError::Store)? {
+        for id in store.runs_of_work(fingerprint).await.map_err(FactsError::Store)? {
             let Some(mut facts) = self.read_facts(&id).await? else { continue };
             // The last first: what is put in moves what follows.
             for (before, child) in std::mem::take(&mut facts.children).into_iter().rev() {
@@ -281,7 +285,7 @@ impl Agents {
         Ok(all)
     }
 
-    /// What the runs were made of that may go on; `None` where that is not known.
+    /// Returns the snapshots of the runs that may go on; `None` when they are not known.
     pub async fn snapshots_in_use(&self) -> Option<BTreeSet<String>> {
         let snapshots = or_log(self.store()?.snapshots_in_use().await)?;
         Some(snapshots.into_iter().map(|stored| RunSnapshot::from(stored).digest).collect())
@@ -293,9 +297,9 @@ impl Agents {
     }
 
     /// The client of a run has got what there is of it.
-    pub async fn answered(&self, id: &str) {
+    pub async fn mark_answered(&self, id: &str) {
         if let Some(store) = self.store() {
-            let _ = or_log(store.answered(id).await);
+            let _ = or_log(store.mark_answered(id).await);
         }
     }
 
@@ -303,10 +307,10 @@ impl Agents {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn is_of(&self, id: &str, whose: &Whose) -> Result<bool, StoreError> {
+    pub async fn is_of(&self, id: &str, whose: &RunFilter) -> Result<bool, StoreError> {
         match (self.active.is_of(id, whose), self.store()) {
             (Some(is_of), _) => Ok(is_of),
-            (None, Some(store)) => store.is_of(id, whose.clone()).await,
+            (None, Some(store)) => store.has_run(id, whose.clone()).await,
             (None, None) => Ok(false),
         }
     }
@@ -315,9 +319,9 @@ impl Agents {
     ///
     /// # Errors
     /// When the store cannot be written.
-    pub async fn cancel(&self, id: &str) -> Result<bool, StoreError> {
+    pub async fn cancel_run(&self, id: &str) -> Result<bool, StoreError> {
         match self.store() {
-            _ if self.active.cancel(id) => Ok(true),
+            _ if self.active.cancel_run(id) => Ok(true),
             Some(store) => store.request_cancel(id, clock::now()).await,
             None => Ok(false),
         }
@@ -327,26 +331,30 @@ impl Agents {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn approvals(&self, most: usize) -> Result<Vec<(ApprovalRow, ApprovalRequest)>, StoreError> {
+    pub async fn waiting_approvals(
+        &self,
+        most: usize,
+    ) -> Result<Vec<(ApprovalRow, ApprovalRequest)>, StoreError> {
         let Some(store) = self.store() else { return Ok(Vec::new()) };
         let rows = store.approvals(ApprovalState::Waiting, most).await?;
         let read = |row: ApprovalRow| Some((serde_json::from_str(&row.body).ok()?, row));
         Ok(rows.into_iter().filter_map(read).map(|(request, row)| (row, request)).collect())
     }
 
-    /// Records a decision, which survives a power failure, and lets the run go on if its agent is a configured one.
+    /// Records a decision, which survives a power failure, and lets the run go on if its agent is a
+    /// configured one.
     ///
     /// # Errors
     /// Why it is not taken. The first decision about a request holds.
-    pub async fn decide(&self, decision: &Decision) -> Result<(), DecideError> {
+    pub async fn decide_approval(&self, decision: &Decision) -> Result<(), DecideError> {
         let store = self.store().ok_or(DecideError::Unknown)?;
         record_decision(store, decision).await?;
-        self.wake(store).await;
+        self.wake_decided_runs(store).await;
         Ok(())
     }
 
     /// Resumes the runs whose approvals are decided or whose time is over.
-    async fn wake(&self, store: &Arc<Store>) {
+    async fn wake_decided_runs(&self, store: &Arc<Store>) {
         let woken = or_log(store.woken_by_approvals(clock::now()).await).unwrap_or_default();
         let waits =
             |run: &WokenRun| run.status == Status::AwaitingApproval && !self.active.is_active(&run.id);
@@ -361,19 +369,20 @@ impl Agents {
         }
     }
 
-    /// Resumes what a process before this one left, and keeps the store small and approvals in time, until the process ends.
-    pub async fn start(self: &Arc<Self>) {
+    /// Resumes what a process before this one left, and keeps the store small and approvals in time, until
+    /// the process ends.
+    pub async fn start_housekeeping(self: &Arc<Self>) {
         let Some(store) = self.store().cloned() else { return };
         if let Some(orphans) = or_log(store.mark_orphans().await).filter(|count| *count > 0) {
             tracing::warn!(target: "respool::agent", runs = orphans, "runs were interrupted; `respool runs list` shows them");
         }
         self.resume_detached(&store).await;
-        self.active.spawn(cleanup::keep_clear(Arc::clone(&store), self.active.shutdown.clone()));
+        self.active.spawn_task(cleanup::keep_clear(Arc::clone(&store), self.active.shutdown.clone()));
         let (agents, shutdown) = (Arc::clone(self), self.active.shutdown.clone());
-        self.active.spawn(async move {
+        self.active.spawn_task(async move {
             let waking = async {
                 loop {
-                    Box::pin(agents.wake(&store)).await;
+                    Box::pin(agents.wake_decided_runs(&store)).await;
                     agents.heed_cancel_requests(&store).await;
                     tokio::time::sleep(APPROVALS_EVERY).await;
                 }
@@ -382,40 +391,40 @@ impl Agents {
         });
     }
 
-    /// Cancels the runs that another process asked to cancel. Without this they would learn of it with their next event, and a model may
-    /// think for minutes.
+    /// Cancels the runs that another process asked to cancel. Without this they would learn of it with their
+    /// next event, and a model may think for minutes.
     async fn heed_cancel_requests(&self, store: &Store) {
-        let ids = self.active.ids();
+        let ids = self.active.run_ids();
         if ids.is_empty() {
             return;
         }
         for run in or_log(store.cancel_requested(ids).await).unwrap_or_default() {
-            self.active.cancel(&run);
+            self.active.cancel_run(&run);
         }
     }
 
     /// A detached run goes on by itself; the others wait for their clients or for `respool runs resume`.
     async fn resume_detached(&self, store: &Arc<Store>) {
-        let rows = or_log(store.newest(Whose::Clients, MOST_PARKED).await).unwrap_or_default();
+        let rows = or_log(store.newest(RunFilter::Clients, MOST_PARKED).await).unwrap_or_default();
         for row in rows.into_iter().filter(|row| row.status == Status::Interrupted && row.parent.is_none()) {
             let detached =
                 self.get(&row.agent).filter(|agent| agent.config.on_disconnect == OnDisconnect::Detach);
             if detached.is_some()
-                && let Err(why) = self.resume(&row.id).await
+                && let Err(why) = self.resume_run(&row.id).await
             {
                 tracing::warn!(target: "respool::agent", run_id = row.id, why, "the run cannot be resumed");
             }
         }
     }
 
-    /// Waits until nothing is worked on any more. Call it after the shutdown token: no run begins anything new then, but calls that must not
-    /// be made twice may end `within` this time.
-    pub async fn ended(&self, within: Duration) {
-        self.active.ended(within).await;
+    /// Waits until nothing is worked on any more. Call it after the shutdown token: no run begins anything
+    /// new then, but calls that must not be made twice may end `within` this time.
+    pub async fn wait_for_runs(&self, within: Duration) {
+        self.active.wait_for_end(within).await;
     }
 }
 
-fn by_name(agents: Vec<Agent>) -> ByName {
+fn index_by_name(agents: Vec<Agent>) -> ByName {
     agents.into_iter().map(|agent| (agent.name.to_string(), Arc::new(agent))).collect()
 }
 
@@ -444,7 +453,7 @@ pub async fn operator_name(store: &Store, key: Option<&str>, place: &str) -> Res
     })
 }
 
-/// A request for consent, with what became of its calls.
+/// A request for consent, with the ends of its calls.
 ///
 /// # Errors
 /// When the store cannot be read.

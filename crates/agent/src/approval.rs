@@ -1,7 +1,9 @@
-//! Approvals: which calls need a person's consent, what is asked, and what was decided. Plain data that the store keeps.
+//! Approvals: which calls need a person's consent, what is asked, and what was decided. Plain data that the
+//! store keeps.
 //!
-//! A request holds the exact inputs of the calls; after consent exactly these run. Nothing here waits: `run` has a phase for
-//! it, so an approval outlives the process. Times are milliseconds since 1970; spans are milliseconds.
+//! A request holds the exact inputs of the calls; after consent exactly these run. Nothing here waits: `run`
+//! has a phase for it, so an approval outlives the process. Times are milliseconds since 1970; spans are
+//! milliseconds.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call::RequestedCall;
 
-/// What has to come before a call of a tool.
+/// The consent that a call of a tool needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tier {
@@ -23,7 +25,7 @@ pub enum Tier {
     Manual,
 }
 
-/// What becomes of an approval that nobody decides in time.
+/// How an approval ends that no one decides in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnTimeout {
@@ -34,7 +36,7 @@ pub enum OnTimeout {
     Escalate,
 }
 
-/// What a rejection does to the run.
+/// How a rejection changes the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnRejection {
@@ -57,7 +59,7 @@ pub enum Requester {
 
 impl Requester {
     /// The process, if it is one.
-    pub fn process(&self) -> Option<&str> {
+    pub fn process_name(&self) -> Option<&str> {
         match self {
             Self::Conversation => None,
             Self::Process(name) => Some(name),
@@ -65,7 +67,7 @@ impl Requester {
     }
 
     /// The kind, for programs.
-    pub fn kind(&self) -> &'static str {
+    pub fn kind_name(&self) -> &'static str {
         match self {
             Self::Conversation => "conversation",
             Self::Process(_) => "process",
@@ -75,8 +77,8 @@ impl Requester {
 
 impl fmt::Display for Requester {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(self.kind())?;
-        self.process().map_or(Ok(()), |name| write!(out, " {name}"))
+        out.write_str(self.kind_name())?;
+        self.process_name().map_or(Ok(()), |name| write!(out, " {name}"))
     }
 }
 
@@ -86,14 +88,16 @@ impl fmt::Display for Requester {
 pub struct ApprovalRules {
     /// How long a request waits; `None`: for ever.
     pub timeout: Option<u64>,
-    /// What follows then.
+    /// The consequence of a timeout.
     pub on_timeout: OnTimeout,
-    /// What follows a rejection.
+    /// The consequence of a rejection.
     pub on_rejection: OnRejection,
-    /// Tools that only propose something: the model learns when one is rejected, whatever else a rejection does.
+    /// Tools that only propose something: the model learns when one is rejected, whatever else a rejection
+    /// does.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub proposals: BTreeSet<String>,
-    /// What its requests say of who asks. Only the runs of experts say so, and those of older versions do not.
+    /// The requester that its requests name. Only runs of experts have one, and those of older versions do
+    /// not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requester: Option<Requester>,
 }
@@ -105,11 +109,11 @@ pub struct ApprovalRequest {
     pub id: String,
     /// The calls with their exact inputs.
     pub calls: Vec<RequestedCall>,
-    /// What the model wrote beside them.
+    /// The text that the model wrote with them.
     pub reason: String,
     /// When it times out.
     pub expires: Option<u64>,
-    /// What follows then: only where that is an escalation does a later decision count.
+    /// The consequence of a timeout: a later decision counts only after an escalation.
     #[serde(default)]
     pub on_timeout: OnTimeout,
     /// Who asks, where that is an expert. Requests of older versions do not say so.
@@ -117,7 +121,7 @@ pub struct ApprovalRequest {
     pub requester: Option<Requester>,
 }
 
-/// What was decided about a request. Calls that are not named as approved are rejected.
+/// A decision about a request. Calls that it does not name as approved are rejected.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
     /// The request's id.
@@ -126,7 +130,7 @@ pub struct Decision {
     pub approved: Vec<String>,
     /// Who decided, for the record: a person, or [`Decision::TIMEOUT`].
     pub by: String,
-    /// What the person said; the model reads it.
+    /// The person's comment; the model reads it.
     pub comment: Option<String>,
 }
 
@@ -135,7 +139,7 @@ impl Decision {
     pub const TIMEOUT: &'static str = "timeout";
 
     /// The decision that the clock makes.
-    pub fn timed_out(request: &ApprovalRequest) -> Self {
+    pub fn from_timeout(request: &ApprovalRequest) -> Self {
         Self { request: request.id.clone(), by: Self::TIMEOUT.to_owned(), ..Self::default() }
     }
 
@@ -146,17 +150,18 @@ impl Decision {
     }
 
     /// The result that the model gets of a rejected call.
-    pub(super) fn rejection(&self) -> String {
+    pub(super) fn rejection_text(&self) -> String {
         let comment = self.comment.as_ref().map(|comment| format!(": {comment}")).unwrap_or_default();
         if self.by == Self::TIMEOUT {
-            "not run: nobody approved the call in time".to_owned()
+            "not run: the call was not approved in time".to_owned()
         } else {
             format!("not run: the person who was asked rejected the call{comment}")
         }
     }
 }
 
-/// The id of a run's approval request: derived from the run's seed, so that restoring a run gives the same one.
+/// The id of a run's approval request: derived from the run's seed, so that restoring a run gives the same
+/// one.
 pub(super) fn request_id(seed: u64, number: usize) -> String {
     let number = u64::try_from(number).unwrap_or(u64::MAX);
     let mixed = (seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -168,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_and_rules_of_older_versions_do_not_say_who_asks() {
+    fn older_requests_name_no_requester() {
         let old = r#"{"id": "a", "calls": [], "reason": "why", "expires": null}"#;
         let request: ApprovalRequest = serde_json::from_str(old).unwrap();
         assert_eq!((request.reason.as_str(), request.requester), ("why", None));

@@ -1,6 +1,7 @@
 //! Tokens: what calls cost, and an estimate of what a text will cost before it is sent.
 //!
-//! The estimate leans to the high side and needs no vocabulary of any one model. Pure. Used by `run` and `weights`.
+//! The estimate leans to the high side and needs no vocabulary of any one model. Pure. Used by `run` and
+//! `weights`.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +24,7 @@ impl Tokens {
         self.prompt.saturating_add(self.completion)
     }
 
-    /// What is left of these without others.
+    /// The difference to an earlier sum.
     #[must_use]
     pub fn less(self, other: Self) -> Self {
         Self {
@@ -47,13 +48,13 @@ impl std::ops::AddAssign for Tokens {
 /// Tokens that are kept free in every window.
 pub(super) const RESERVE: u64 = 2_000;
 
-/// About how many tokens a text has: one for a word or a part of it that begins with a capital, two for a long one; one for
-/// a digit, for two signs in a row, for a letter of a script that is not Latin. What looks like no words at all (base64,
-/// keys, hashes) has three for four letters.
-pub(super) fn estimate(text: &str) -> u64 {
+/// About how many tokens a text has: one for a word or a part of it that begins with a capital, two for a
+/// long one; one for a digit, for two signs in a row, for a letter of a script that is not Latin. What looks
+/// like no words at all (base64, keys, hashes) has three for four letters.
+pub(super) fn estimate_tokens(text: &str) -> u64 {
     let mut runs = Runs::default();
-    text.bytes().for_each(|byte| runs.push(byte));
-    runs.end()
+    text.bytes().for_each(|byte| runs.push_byte(byte));
+    runs.finish_runs()
 }
 
 /// A text as runs of letters of one kind, and these as strings without a space or sign between them.
@@ -70,8 +71,8 @@ struct Runs {
 const LONG: u64 = 16;
 
 impl Runs {
-    fn push(&mut self, byte: u8) {
-        let kind = Kind::of(byte);
+    fn push_byte(&mut self, byte: u8) {
+        let kind = Kind::from_byte(byte);
         if kind != self.kind && (self.kind, kind) != (Kind::Upper, Kind::Lower) {
             self.end_run();
             if !kind.is_of_string() {
@@ -85,7 +86,7 @@ impl Runs {
     }
 
     fn end_run(&mut self) {
-        let tokens = self.kind.tokens(self.length);
+        let tokens = self.kind.count_tokens(self.length);
         if self.kind.is_of_string() {
             let (letters, runs, before) = self.string;
             self.string = (letters + self.length, runs + 1, before + tokens);
@@ -101,7 +102,7 @@ impl Runs {
         self.tokens += if is_noise { tokens.max((letters * 3).div_ceil(4)) } else { tokens };
     }
 
-    fn end(mut self) -> u64 {
+    fn finish_runs(mut self) -> u64 {
         self.end_run();
         self.end_string();
         self.tokens
@@ -120,7 +121,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn of(byte: u8) -> Self {
+    fn from_byte(byte: u8) -> Self {
         match byte {
             b'a'..=b'z' => Self::Lower,
             b'A'..=b'Z' => Self::Upper,
@@ -135,7 +136,7 @@ impl Kind {
         matches!(self, Self::Lower | Self::Upper | Self::Digit)
     }
 
-    fn tokens(self, length: u64) -> u64 {
+    fn count_tokens(self, length: u64) -> u64 {
         match self {
             Self::Lower | Self::Upper => length.div_ceil(8),
             // Many vocabularies have no numbers of several digits.
@@ -152,10 +153,12 @@ impl Kind {
 mod tests {
     use super::*;
 
-    /// Estimate by count, in hundredths: by the vocabulary of gpt-oss, and by an older one, with half as many words.
+    /// Estimate by count, in hundredths: by the vocabulary of gpt-oss, and by an older one, with half as many
+    /// words.
     fn ratios(text: &str) -> [u64; 2] {
-        ["o200k_base", "cl100k_base"]
-            .map(|name| estimate(text) * 100 / tiktoken::get_encoding(name).unwrap().count(text) as u64)
+        ["o200k_base", "cl100k_base"].map(|name| {
+            estimate_tokens(text) * 100 / tiktoken::get_encoding(name).unwrap().count(text) as u64
+        })
     }
 
     /// Bytes as if by chance, always the same.

@@ -1,4 +1,5 @@
-//! A tool call as a run knows it: what the model asked for, and how it ended. Plain data that the store keeps.
+//! A tool call as a run knows it: what the model asked for, and how it ended. Plain data that the store
+//! keeps.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,7 @@ pub struct RequestedCall {
     pub name: String,
     /// The text of a JSON object.
     pub arguments: String,
-    /// What is wrong with the arguments by the tool's schema.
+    /// How the arguments break the tool's schema.
     pub problems: Vec<String>,
 }
 

@@ -1,4 +1,5 @@
-//! Keeps the store of runs small while the process lives, and says when it cannot. Called by `agents` and `conversation`.
+//! Keeps the store of runs small while the process lives, and says when it cannot. Called by `agents` and
+//! `conversation`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ const EVERY: Duration = Duration::from_hours(1);
 pub(super) async fn keep_clear(store: Arc<Store>, shutdown: CancellationToken) {
     let clearing = async {
         loop {
-            if let Some(cleared) = or_log(clear(&store).await) {
+            if let Some(cleared) = or_log(clear_once(&store).await) {
                 log_cleared(&store, cleared);
             }
             // Another process on the same store may have ended meanwhile.
@@ -28,7 +29,7 @@ pub(super) async fn keep_clear(store: Arc<Store>, shutdown: CancellationToken) {
 }
 
 /// Clears once. What ended just now stays: its client may still ask for the answer.
-pub(super) async fn clear(store: &Store) -> Result<Cleared, StoreError> {
+pub(super) async fn clear_once(store: &Store) -> Result<Cleared, StoreError> {
     let now = clock::now();
     store.clear(now, now.saturating_sub(REPEATABLE_FOR)).await
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use wire::units::{Size, duration};
 
 wire::string_enum! {
-    /// What becomes of a run whose client went away.
+    /// How a run goes on when its client went away.
     OnDisconnect {
         /// It ends.
         #[default]
@@ -31,7 +31,7 @@ wire::string_enum! {
 }
 
 wire::string_enum! {
-    /// What the client sees of the work.
+    /// How much of the work the client sees.
     Progress {
         /// Lines of reasoning.
         #[default]
@@ -121,9 +121,9 @@ pub struct AgentConfig {
     /// The pause between iterations.
     #[serde(deserialize_with = "duration")]
     pub pause: Duration,
-    /// What the client sees of the work.
+    /// How much of the work the client sees.
     pub progress: Progress,
-    /// What becomes of a run whose client went away.
+    /// How a run goes on when its client went away.
     pub on_disconnect: OnDisconnect,
 }
 

@@ -1,5 +1,5 @@
-//! Keeps a transcript within the model's window: results are cut to their limits, older ones shrink, and when that is not
-//! enough the oldest exchanges make room for a summary.
+//! Keeps a transcript within the model's window: results are cut to their limits, older ones shrink, and when
+//! that is not enough the oldest exchanges make room for a summary.
 //!
 //! Says what to do; `run` does it. Pure.
 
@@ -11,12 +11,12 @@ use super::transcript::{Entry, Exchange};
 const SHRINK_ABOVE: u64 = 60;
 /// Above this share the oldest exchanges are compacted, in hundredths.
 const COMPACT_ABOVE: u64 = 80;
-/// What an older result shrinks to, in bytes; half of it at each further try.
+/// The size to which an older result shrinks, in bytes; half of it at each further try.
 const SHRUNK: usize = 1_024;
 /// Results are not cut below this.
 const SMALLEST: usize = 128;
 
-/// What has to be done before the next call.
+/// The step that must come before the next call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
     /// Nothing.
@@ -29,8 +29,9 @@ pub(super) enum Fit {
     TooLarge,
 }
 
-/// Judges a prompt of so many tokens. `room`: what the window holds beside the reply and the reserve.
-pub(super) fn judge(prompt: u64, window: u64, room: u64) -> Fit {
+/// Judges a prompt of this many tokens. `room`: the part of the window that is left after the reply and the
+/// reserve.
+pub(super) fn judge_fit(prompt: u64, window: u64, room: u64) -> Fit {
     match prompt.saturating_mul(100) {
         _ if prompt > room => Fit::TooLarge,
         share if share > window.saturating_mul(COMPACT_ABOVE) => Fit::Compact,
@@ -39,8 +40,8 @@ pub(super) fn judge(prompt: u64, window: u64, room: u64) -> Fit {
     }
 }
 
-/// A text of at most about `limit` bytes: its beginning, its end, and a note of what is missing between. Also how many
-/// bytes are missing.
+/// A text of at most about `limit` bytes: its beginning, its end, and a note of what is missing between. Also
+/// how many bytes are missing.
 pub(super) fn head_and_tail(text: &str, limit: usize) -> (String, usize) {
     if text.len() <= limit {
         return (text.to_owned(), 0);
@@ -52,7 +53,8 @@ pub(super) fn head_and_tail(text: &str, limit: usize) -> (String, usize) {
     (format!("{}{note}{}", &text[..head], &text[tail..]), missing)
 }
 
-/// Shrinks the oldest result that can still shrink, at first not those of the last exchange; false when none can.
+/// Shrinks the oldest result that can still shrink, at first not those of the last exchange; false when none
+/// can.
 pub(super) fn shrink_one(entries: &mut [Entry]) -> bool {
     let last = entries.iter().rposition(|entry| matches!(entry, Entry::Exchange(_))).unwrap_or(0);
     let mut limit = SHRUNK;
@@ -96,9 +98,9 @@ fn shrink_exchange(exchange: &mut Exchange, limit: usize) -> bool {
     shrunk
 }
 
-/// The entries that a summary may stand for: the oldest exchanges that stand together, never the last one, nor what the
-/// person said last; `None` when there are none.
-pub(super) fn oldest(entries: &[Entry]) -> Option<Range<usize>> {
+/// The entries that a summary may stand for: the oldest exchanges that stand together, never the last one,
+/// nor what the person said last; `None` when there are none.
+pub(super) fn oldest_exchanges(entries: &[Entry]) -> Option<Range<usize>> {
     let is_exchange = |entry: &Entry| matches!(entry, Entry::Exchange(_));
     let last = entries.iter().rposition(is_exchange)?;
     let turn = entries.iter().rposition(|entry| matches!(entry, Entry::UserTurn(_)));
@@ -132,13 +134,13 @@ mod tests {
         for (prompt, expected) in
             [(6_000, Fit::Fits), (6_001, Fit::Shrink), (8_001, Fit::Compact), (9_001, Fit::TooLarge)]
         {
-            assert_eq!(judge(prompt, 10_000, 9_000), expected, "{prompt}");
+            assert_eq!(judge_fit(prompt, 10_000, 9_000), expected, "{prompt}");
         }
-        assert_eq!(judge(7_000, 10_000, 6_500), Fit::TooLarge);
+        assert_eq!(judge_fit(7_000, 10_000, 6_500), Fit::TooLarge);
     }
 
     #[test]
-    fn head_and_tail_stay_and_the_note_says_what_is_missing() {
+    fn the_note_says_what_was_cut() {
         let text = format!("BEGIN{}END", "ä".repeat(5_000));
         let (cut, missing) = head_and_tail(&text, 300);
         assert!(cut.starts_with("BEGIN") && cut.ends_with("END"), "{cut}");
@@ -165,17 +167,17 @@ mod tests {
     #[test]
     fn a_summary_stands_for_all_but_the_last_exchange() {
         let client_message = || Entry::ClientMessage(serde_json::json!({"role": "user", "content": "x"}));
-        assert_eq!(oldest(&[client_message(), exchange("a")]), None);
+        assert_eq!(oldest_exchanges(&[client_message(), exchange("a")]), None);
         let entries =
             [client_message(), exchange("a"), Entry::Note("n".into()), exchange("b"), exchange("c")];
-        assert_eq!(oldest(&entries), Some(1..4));
-        assert_eq!(oldest(&[client_message(), Entry::Summary("s".into()), exchange("c")]), None);
+        assert_eq!(oldest_exchanges(&entries), Some(1..4));
+        assert_eq!(oldest_exchanges(&[client_message(), Entry::Summary("s".into()), exchange("c")]), None);
         let entries = [client_message(), exchange("a"), client_message(), exchange("b"), exchange("c")];
-        assert_eq!(oldest(&entries), Some(1..2));
+        assert_eq!(oldest_exchanges(&entries), Some(1..2));
     }
 
     #[test]
-    fn earlier_turns_are_summarised_together_and_the_last_words_of_the_person_stay() {
+    fn earlier_turns_are_summarised_together() {
         let turn = || Entry::UserTurn(serde_json::json!({"role": "user", "content": "x"}));
         let client_message = || Entry::ClientMessage(serde_json::json!({"role": "user", "content": "x"}));
         let mut entries = vec![
@@ -187,8 +189,8 @@ mod tests {
             exchange("c"),
             exchange("d"),
         ];
-        assert_eq!(oldest(&entries), Some(1..4));
+        assert_eq!(oldest_exchanges(&entries), Some(1..4));
         entries.splice(1..4, [Entry::Summary("s".into())]);
-        assert_eq!(oldest(&entries), Some(3..4), "then those of this turn");
+        assert_eq!(oldest_exchanges(&entries), Some(3..4), "then those of this turn");
     }
 }

@@ -1,7 +1,8 @@
-//! A conversation with a person: one run of many turns, on the same loop and in the same store as the agents' runs.
+//! A conversation with a person: one run of many turns, on the same loop and in the same store as the agents'
+//! runs.
 //!
-//! While it is open it counts as running, so that no other process takes it up; closed, it waits in the store for the next
-//! time. Knows nothing of terminals. Called by `chat`.
+//! While it is open it counts as running, so that no other process takes it up; closed, it waits in the store
+//! for the next time. Knows nothing of terminals. Called by `chat`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -41,7 +42,7 @@ pub struct Conversation {
     asked: Option<String>,
 }
 
-/// What replies cost.
+/// The cost of replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     /// Tokens, as far as servers reported them.
@@ -53,7 +54,7 @@ pub struct Spent {
 }
 
 impl Spent {
-    /// What is left of these without others.
+    /// The difference to an earlier sum.
     #[must_use]
     pub fn less(&self, before: &Self) -> Self {
         Self {
@@ -87,10 +88,13 @@ impl Conversation {
     /// # Errors
     /// Why it cannot be resumed, for people.
     pub async fn resume_last(&mut self) -> Result<bool, String> {
-        let store = self.store.clone().ok_or("conversations cannot be kept here, so there is none")?;
+        let store = self
+            .store
+            .clone()
+            .ok_or("no earlier conversation is available: conversations are not kept here")?;
         let text = |error: StoreError| error.0;
         store.mark_orphans().await.map_err(text)?;
-        let Some(id) = store.unanswered(&self.place, 0).await.map_err(text)? else { return Ok(false) };
+        let Some(id) = store.unanswered_run(&self.place, 0).await.map_err(text)? else { return Ok(false) };
         let Some(stored) = store.run(&id).await.map_err(text)? else { return Ok(false) };
         let (run, _) = restore(&stored).ok_or("it was written by another version of respool")?;
         let Some(epoch) = store.claim(&id, ClaimScope::IdleOrCancelled).await.map_err(text)? else {
@@ -101,16 +105,17 @@ impl Conversation {
         Ok(true)
     }
 
-    /// Clears what is too old or too much from the store, while the conversation begins. An error shows again when something
-    /// is to be kept.
+    /// Clears what is too old or too much from the store, while the conversation begins. An error shows again
+    /// when something is to be kept.
     pub fn clear_old(&self) {
         if let Some(store) = self.store.clone() {
-            tokio::spawn(async move { cleanup::clear(&store).await });
+            tokio::spawn(async move { cleanup::clear_once(&store).await });
         }
     }
 
-    /// Who talks. A change holds from the next turn on, but for what the conversation began with: prompt, tools.
-    pub fn agent(&mut self) -> &mut Agent {
+    /// Who talks. A change holds from the next turn on, but for what the conversation began with: prompt,
+    /// tools.
+    pub fn agent_mut(&mut self) -> &mut Agent {
         &mut self.agent
     }
 
@@ -119,7 +124,8 @@ impl Conversation {
         self.held.as_ref().map_or(&[], |held| held.run.entries())
     }
 
-    /// How the last turn ended, as long as its answer is not in the transcript; `None` also before the first turn.
+    /// How the last turn ended, as long as its answer is not in the transcript; `None` also before the first
+    /// turn.
     pub fn open_outcome(&self) -> Option<&Outcome> {
         self.held.as_ref().and_then(|held| held.run.open_outcome())
     }
@@ -132,13 +138,14 @@ impl Conversation {
     /// Adds a note on something that happened since the last turn; the model gets it with the next one.
     pub async fn add_note(&mut self, text: String) {
         let Some(Held { mut run, journal }) = self.held.take() else { return };
-        let mut driver = self.driver(journal, Arc::new(|_: Activity<'_>| {}), None, CancellationToken::new());
-        driver.record(&mut run, EventKind::NoteAdded(text)).await;
-        self.hold(run, driver).await;
+        let mut driver =
+            self.new_driver(journal, Arc::new(|_: Activity<'_>| {}), None, CancellationToken::new());
+        driver.record_event(&mut run, EventKind::NoteAdded(text)).await;
+        self.hold_run(run, driver).await;
     }
 
-    /// What it has cost so far.
-    pub fn spent(&self) -> Spent {
+    /// The cost up to now.
+    pub fn total_cost(&self) -> Spent {
         let Some(Held { run, .. }) = &self.held else { return Spent::default() };
         let is_uncounted = |call: &&Iteration| call.tokens.total() == 0;
         Spent {
@@ -148,8 +155,8 @@ impl Conversation {
         }
     }
 
-    /// One turn: what the person says, and what comes of it.
-    pub async fn turn(
+    /// Runs one turn: the person's message, and the model's work on it.
+    pub async fn run_turn(
         &mut self,
         text: &str,
         observer: Arc<Observer>,
@@ -159,49 +166,49 @@ impl Conversation {
         let message = json!({"role": "user", "content": text});
         let (Held { mut run, journal }, first) = match self.held.take() {
             Some(held) => (held, Some(EventKind::TurnStarted(message))),
-            None => (self.begin(message).await, None),
+            None => (self.begin_run(message).await, None),
         };
         if first.is_none() && self.store.is_some() && !journal.is_complete() {
             observer(Activity::NotStored);
         }
-        let mut driver = self.driver(journal, observer, approver, stop);
+        let mut driver = self.new_driver(journal, observer, approver, stop);
         driver.telemetry.started(&run, if first.is_some() { "next turn" } else { "begins" });
         if let Some(first) = first {
             driver.journal.forget_cancel().await;
-            let sizes = self.agent.sizes(None).await;
+            let sizes = self.agent.learn_sizes(None).await;
             if is_move(self.asked.as_deref(), &self.agent.config.model, run.configured_sizes(), sizes) {
-                driver.record(&mut run, EventKind::ModelChanged(sizes)).await;
+                driver.record_event(&mut run, EventKind::ModelChanged(sizes)).await;
             }
-            driver.record(&mut run, first).await;
+            driver.record_event(&mut run, first).await;
         }
         self.asked = Some(self.agent.config.model.clone());
         let (began, before) = (Instant::now(), run.iterations().len());
-        let end = driver.drive(&mut run).await;
+        let end = driver.drive_run(&mut run).await;
         let overhead = began.elapsed().saturating_sub(driver.waited);
         driver.telemetry.left("over", overhead, run.iterations().len() - before);
-        self.hold(run, driver).await;
+        self.hold_run(run, driver).await;
         match end {
             WorkEnd::Finished(outcome) => outcome,
             // Nothing of this set-up suspends a run or leaves it.
             WorkEnd::Suspended(_) | WorkEnd::AwaitingApproval(_) | WorkEnd::Left => {
-                Outcome::cancelled(String::new())
+                Outcome::from_cancel(String::new())
             }
         }
     }
 
     /// Keeps the conversation between two turns. One that the store has gaps of is not kept any more.
-    async fn hold(&mut self, run: Run, driver: Driver) {
+    async fn hold_run(&mut self, run: Run, driver: Driver) {
         let mut journal = driver.journal;
         if !journal.is_complete() {
             journal.give_up();
         }
         self.held = Some(Held { run, journal });
-        self.mark(Status::Running).await;
+        self.mark_status(Status::Running).await;
     }
 
-    async fn begin(&self, message: Value) -> Held {
+    async fn begin_run(&self, message: Value) -> Held {
         let id = new_run_id();
-        let sizes = self.agent.sizes(None).await;
+        let sizes = self.agent.learn_sizes(None).await;
         let request = AgentRequest::of_person(message);
         let setup = new_setup(&self.agent, request, sizes, rand::random(), clock::now());
         let new = NewRun {
@@ -217,20 +224,20 @@ impl Conversation {
         if let Some(store) = &self.store
             && let Err(error) = store.begin(new).await
         {
-            self.telemetry(&id).not_durable(&run, &error);
+            self.new_telemetry(&id).not_durable(&run, &error);
             journal.give_up();
         }
         Held { run, journal }
     }
 
-    fn driver(
+    fn new_driver(
         &self,
         journal: Journal,
         observer: Arc<Observer>,
         approver: Option<Arc<dyn Approver>>,
         stop: CancellationToken,
     ) -> Driver {
-        let telemetry = self.telemetry(journal.run());
+        let telemetry = self.new_telemetry(journal.run_id());
         let stops = Stops { cancel: stop, ..Stops::default() };
         let mut driver = Driver::new(&self.agent, journal, telemetry, stops, observer);
         driver.approver = approver;
@@ -238,7 +245,7 @@ impl Conversation {
         driver
     }
 
-    fn telemetry(&self, id: &str) -> Telemetry {
+    fn new_telemetry(&self, id: &str) -> Telemetry {
         Telemetry {
             run: id.to_owned(),
             agent: Arc::clone(&self.agent.name),
@@ -250,22 +257,22 @@ impl Conversation {
 
     /// Puts the conversation away: the next turn begins another one, and this one can be resumed.
     pub async fn close(&mut self) {
-        self.mark(Status::Suspended).await;
+        self.mark_status(Status::Suspended).await;
         self.held = None;
     }
 
-    async fn mark(&mut self, status: Status) {
+    async fn mark_status(&mut self, status: Status) {
         let Some(mut held) = self.held.take() else { return };
         if let Committed::Failed(error) = held.journal.commit_status(status).await {
-            self.telemetry(held.journal.run()).not_durable(&held.run, &error);
+            self.new_telemetry(held.journal.run_id()).not_durable(&held.run, &error);
             held.journal.give_up();
         }
         self.held = Some(held);
     }
 }
 
-/// True when the next turn goes to a model of another size, or to another one of the same size: it counts tokens otherwise.
-/// `asked`: the model of the last turn, unless another process asked it.
+/// True when the next turn goes to a model of another size, or to another one of the same size: it counts
+/// tokens otherwise. `asked`: the model of the last turn, unless another process asked it.
 fn is_move(asked: Option<&str>, model: &str, known: ModelSizes, sizes: ModelSizes) -> bool {
     sizes != known || asked.is_some_and(|asked| asked != model)
 }
@@ -275,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_model_of_the_same_window_is_a_move_too() {
+    fn a_model_of_equal_window_is_a_move() {
         let of = |window| ModelSizes { window, ..ModelSizes::default() };
         for (asked, model, sizes, expected) in [
             (Some("a"), "a", of(1), false),

@@ -1,5 +1,5 @@
-//! The texts that the model gets about its own calls: what a tool wants, that a call could not be read, that the work is over.
-//! Also what is shown when it gives no answer. Pure. Used by `run`.
+//! The texts that the model gets about its own calls: what a tool wants, that a call could not be read, that
+//! the work is over. Also what is shown when it gives no answer. Pure. Used by `run`.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use super::outcome::Limit;
 use super::setup::{CallForm, OfferedTool, Setup};
 use super::transcript::Entry;
 
-/// What stands in the transcript for a reply of which nothing could be used.
+/// Stands in the transcript for a reply of which nothing could be used.
 pub(super) const NOTHING: &str = "(nothing that could be read)";
 
 /// For a call that was under way when respool ended.
@@ -35,13 +35,13 @@ pub(super) fn last_words(limit: &Limit) -> Value {
     let text = format!(
         "[respool] The run has met its limit {}. No more tools can be used. Answer now, from what you have; say what is \
          missing.",
-        limit.in_words()
+        limit.as_words()
     );
     json!({"role": "user", "content": text})
 }
 
-/// What a tool wants, and what was wrong.
-pub(super) fn wanted(tool: &OfferedTool, problems: &[String]) -> String {
+/// The tool's parameters, and the mistake in the call.
+pub(super) fn describe_mistake(tool: &OfferedTool, problems: &[String]) -> String {
     let problems = if problems.is_empty() { String::new() } else { format!(": {}", problems.join("; ")) };
     format!(
         "the arguments do not fit{problems}. `{}` takes a JSON object of this schema: {}",
@@ -50,20 +50,20 @@ pub(super) fn wanted(tool: &OfferedTool, problems: &[String]) -> String {
 }
 
 /// There is no such tool.
-pub(super) fn unknown(name: &str, setup: &Setup) -> String {
+pub(super) fn describe_unknown_tool(name: &str, setup: &Setup) -> String {
     let names: Vec<&str> = setup.tools.iter().map(|tool| tool.name.as_str()).collect();
     format!("there is no tool `{name}`; there are: {}", names.join(", "))
 }
 
 /// The correction of a reply: its calls that cannot be made, or what it lacks.
-pub(super) fn of(refused: &[(String, String)], cut: bool, blank: bool, setup: &Setup) -> String {
+pub(super) fn correct_reply(refused: &[(String, String)], cut: bool, blank: bool, setup: &Setup) -> String {
     let mut text = String::new();
     for (name, why) in refused {
         let tool = setup.tools.iter().find(|tool| tool.name == *name);
         let _ = match tool {
-            None => writeln!(text, "Your call was not made: {}.", unknown(name, setup)),
+            None => writeln!(text, "Your call was not made: {}.", describe_unknown_tool(name, setup)),
             Some(tool) => {
-                writeln!(text, "Your call of `{name}` was not made ({why}): {}.", wanted(tool, &[]))
+                writeln!(text, "Your call of `{name}` was not made ({why}): {}.", describe_mistake(tool, &[]))
             }
         };
     }
@@ -98,16 +98,16 @@ fn how_to_call(form: CallForm) -> &'static str {
 }
 
 /// The tool that an error text names, as a refused call.
-pub(super) fn named(text: &str, setup: &Setup) -> Vec<(String, String)> {
+pub(super) fn refused_call_in(text: &str, setup: &Setup) -> Vec<(String, String)> {
     let named = setup.tools.iter().find(|tool| text.contains(&format!("`{}`", tool.name)));
     named.map(|tool| (tool.name.clone(), "it could not be read".to_owned())).into_iter().collect()
 }
 
-/// Of what was said a tally holds so many bytes.
+/// A tally quotes at most this many bytes of a text.
 const TALLIED: usize = 1_000;
 
-/// What was called and how it went; stands in for a summary that the model did not give.
-pub(super) fn tally(entries: &[Entry]) -> String {
+/// A list of the calls and their ends, in place of a summary that the model did not give.
+pub(super) fn tally_calls(entries: &[Entry]) -> String {
     let mut text = String::new();
     for entry in entries {
         match entry {
@@ -140,8 +140,9 @@ pub(super) fn tally(entries: &[Entry]) -> String {
     text.trim_end().to_owned()
 }
 
-/// What a run, or the last turn of a conversation, has achieved without an answer; empty when that is nothing.
-pub(super) fn achieved(entries: &[Entry]) -> String {
+/// The calls that a run, or the last turn of a conversation, made without giving an answer; empty when there
+/// were no calls.
+pub(super) fn describe_achievements(entries: &[Entry]) -> String {
     let turn = entries.iter().rposition(|entry| matches!(entry, Entry::UserTurn(_)));
     let entries = &entries[turn.map_or(0, |turn| turn + 1)..];
     let reply = entries.iter().rev().find_map(|entry| match entry {
@@ -150,7 +151,7 @@ pub(super) fn achieved(entries: &[Entry]) -> String {
         }
         _ => None,
     });
-    let tally = tally(entries);
+    let tally = tally_calls(entries);
     match (reply, tally.is_empty()) {
         (None, true) => String::new(),
         (Some(reply), true) => reply,

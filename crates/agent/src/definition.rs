@@ -1,17 +1,18 @@
-//! An agent as it is configured: its model, its prompt, its tools, and what has to be approved. Called where runs begin.
+//! An agent as it is configured: its model, its prompt, its tools, and what has to be approved. Called where
+//! runs begin.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue, header};
+use http::HeaderValue;
 
 use super::approval::{ApprovalRequest, ApprovalRules, Tier};
 use super::call::RequestedCall;
+use super::chat_model::ChatModel;
 use super::config::{AgentConfig, Progress};
 use super::outcome::Outcome;
 use super::run_snapshot::RunSnapshot;
 use super::setup::{EndsRun, ModelSizes, OfferedTool, SettledCall, Setup};
-use relay::Relay;
 use store::NewMessage;
 use tool_call_parser::PreferredDialects;
 use tools::Tools;
@@ -28,7 +29,7 @@ pub struct Agent {
     /// Its system prompt.
     pub prompt: Option<String>,
     /// The way to its model.
-    pub relay: Arc<Relay>,
+    pub model: Arc<dyn ChatModel>,
     /// Its own tools.
     pub tools: Arc<dyn Tools>,
     /// Its model as the upstreams know it.
@@ -37,11 +38,11 @@ pub struct Agent {
     pub window: Option<u64>,
     /// The name under which reasoning and progress leave; `None`: not at all.
     pub reasoning: Option<&'static str>,
-    /// What of its work people decide, and what child runs do.
+    /// The decisions that people take on its work, and its child runs.
     pub supervision: Supervision,
 }
 
-/// What people decide of an agent's work, what ends its runs, and what it gives to child runs.
+/// The decisions that people take on an agent's work, the calls that end its runs, and its child runs.
 #[derive(Clone, Default)]
 pub struct Supervision {
     /// The tiers of tools by name; tools that are not named have `default_tier`.
@@ -56,9 +57,9 @@ pub struct Supervision {
     pub settled: Vec<SettledCall>,
     /// Within this work a call that changes something is made once.
     pub calls_once: bool,
-    /// What the agent was made from.
+    /// Identifies the package that the agent was made from.
     pub snapshot: RunSnapshot,
-    /// It may read what nobody else may: its texts are in no log and in no answer about its runs.
+    /// It may read private knowledge: its texts are in no log and in no answer about its runs.
     pub is_private: bool,
     /// Its runs end at their limits, without a last answer.
     pub ends_at_limits: bool,
@@ -75,74 +76,67 @@ pub enum Notice<'a> {
     HandedOver(&'a RequestedCall),
     /// Consent is requested.
     Asked(&'a ApprovalRequest),
-    /// Nobody decided in time, and the calls still wait.
+    /// No one decided in time, and the calls still wait.
     AskedAgain(&'a ApprovalRequest),
-    /// The run has ended after it waited for a person or was interrupted, so those who asked may not wait any more.
+    /// The run has ended after it waited for a person or was interrupted, so those who asked may not wait any
+    /// more.
     LateAnswer(&'a Outcome),
 }
 
-/// Writes the notices that people get of runs: a message is posted to the outbox in the commit of the event that it reports.
+/// Writes the notices that people get of runs: a message is posted to the outbox in the commit of the event
+/// that it reports.
 pub trait Notices: Send + Sync {
     /// The message, where there is one.
-    fn message(&self, run: &str, notice: Notice<'_>) -> Option<NewMessage>;
+    fn notice_message(&self, run: &str, notice: Notice<'_>) -> Option<NewMessage>;
 }
 
 /// Where the child runs of an agent come from.
 pub trait ChildRuns: Send + Sync {
     /// The tools whose calls are child runs.
-    fn tools(&self) -> Vec<OfferedTool>;
+    fn child_tools(&self) -> Vec<OfferedTool>;
 
-    /// The agent and the setup of the child run for a call. `seed` and `at` belong into the setup. It is asked again for a
-    /// child that has begun, and then only the agent counts.
+    /// The agent and the setup of the child run for a call. `seed` and `at` belong into the setup. It is
+    /// asked again for a child that has begun, and then only the agent counts.
     ///
     /// # Errors
     /// Why there can be none, for the model.
-    fn child(&self, call: &RequestedCall, seed: u64, at: u64) -> Result<(Arc<Agent>, Setup), String>;
+    fn child_run(&self, call: &RequestedCall, seed: u64, at: u64) -> Result<(Arc<Agent>, Setup), String>;
 
-    /// What the parent gets of a child's outcome: everything, unless the calls of this kind promise less.
-    fn result(&self, _: &RequestedCall, outcome: Outcome) -> Outcome {
+    /// Returns the part of a child's outcome that the parent gets: all of it, unless calls of this kind
+    /// promise less.
+    fn child_result(&self, _: &RequestedCall, outcome: Outcome) -> Outcome {
         outcome
     }
 }
 
 impl Supervision {
     /// The tier of a tool.
-    pub fn tier(&self, tool: &str) -> Tier {
+    pub fn tier_of(&self, tool: &str) -> Tier {
         self.tiers.get(tool).copied().unwrap_or(self.default_tier)
     }
 }
 
 impl Agent {
-    /// The sizes of the model: the smallest window that an upstream of it announces, unless one is configured.
-    pub(super) async fn sizes(&self, key: Option<&HeaderValue>) -> ModelSizes {
+    /// The sizes of the model: the smallest window that a server of it announces, unless one is configured.
+    pub(super) async fn learn_sizes(&self, key: Option<&HeaderValue>) -> ModelSizes {
         if self.window.is_none() {
-            let key = key.map(|key| (header::AUTHORIZATION, key.clone()));
-            let headers: HeaderMap = key.into_iter().collect();
-            let asked = self.relay.upstreams().map(|upstream| upstream.learn_models(&headers));
-            futures::future::join_all(asked).await;
+            self.model.learn_models(key).await;
         }
         self.known_sizes()
     }
 
-    /// The same, as far as it is known without asking anybody.
+    /// The sizes of the model as far as they are known without asking a server.
     pub(super) fn known_sizes(&self) -> ModelSizes {
-        let facts: Vec<_> =
-            self.relay.upstreams().map(|upstream| upstream.model_facts(&self.target)).collect();
-        let announced = facts.iter().filter_map(|facts| facts.window).min();
-        ModelSizes {
-            window: self.window.or(announced).unwrap_or(DEFAULT_WINDOW),
-            max_tokens: u64::from(self.config.max_tokens),
-            is_harmony: facts.iter().any(|facts| facts.is_harmony),
-            dialects: self.dialects(facts.iter().map(|facts| facts.prior)),
-        }
-    }
-
-    /// The dialects of the model: as the configuration says, else by its names; of one whose name says nothing, those of all
-    /// upstreams that may answer.
-    fn dialects(&self, announced: impl Iterator<Item = PreferredDialects>) -> PreferredDialects {
-        let configured = self.relay.configured_dialects(&self.config.model);
+        let facts = self.model.facts(&self.config.model, &self.target);
+        // The configuration decides on dialects, else the model's names; where these say nothing, the servers
+        // that may answer.
         let named = PreferredDialects::from_model_names([self.config.model.as_str(), self.target.as_str()]);
-        configured.or(named).or(announced.fold(PreferredDialects::default(), PreferredDialects::union))
+        ModelSizes {
+            window: self.window.or(facts.window).unwrap_or(DEFAULT_WINDOW),
+            max_tokens: u64::from(self.config.max_tokens),
+            is_harmony: facts.is_harmony,
+            dialects: facts.configured_dialects.or(named).or(facts.announced_dialects),
+        }
     }
 
     /// Whether the client sees what is being done.

@@ -1,10 +1,11 @@
 //! Executes a run's steps: calls the model and the tools, waits, and commits what happened before it goes on.
 //!
-//! Decides nothing that `run` can decide. An event that does not fit the run's state ends the run as failed. A run that another
-//! process has claimed is left at once: before every effect there is a commit, and the store refuses it. Called by `active` and
-//! `conversation`.
+//! Decides nothing that `run` can decide. An event that does not fit the run's state ends the run as failed.
+//! A run that another process has claimed is left at once: before every effect there is a commit, and the
+//! store refuses it. Called by `active` and `conversation`.
 
 mod approval;
+mod approved_call;
 mod child;
 
 use std::sync::Arc;
@@ -24,16 +25,16 @@ use super::outcome::Outcome;
 use super::run::Run;
 use super::step::{Action, CallPurpose, ModelStep, Step, Suspension, ToolStep, UnexpectedEvent};
 use super::telemetry::Telemetry;
-use approval::ApprovedCall;
+use approved_call::ApprovedCall;
 use store::{NewMessage, NewRun, Status};
 use telemetry::{Recording, RowFacts};
 use tools::{Approver, Caller, Invocation, ToolError, ToolOutput, Tools};
 use wire::ErrorCode;
 
-/// A tool set ends a call that takes too long. It gets so much more time to do so.
+/// A tool set ends a call that takes too long. It gets this much more time to do so.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What a run works with.
+/// Executes the steps of one run.
 pub(super) struct Driver {
     pub(super) model: ModelClient,
     pub(super) journal: Journal,
@@ -53,12 +54,12 @@ pub(super) struct Driver {
     is_lost: bool,
 }
 
-/// What ends a run from outside.
+/// The signals that end a run from outside.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stops {
     /// Somebody wants it to end for good.
     pub(super) cancel: CancellationToken,
-    /// Nobody waits for it any more.
+    /// Its client went away.
     pub(super) gone: CancellationToken,
     /// The process ends: nothing new begins.
     pub(super) shutdown: CancellationToken,
@@ -79,7 +80,7 @@ pub enum WorkEnd {
     Left,
 }
 
-/// What came of an action.
+/// How an action ended.
 enum ActionEnd {
     /// An event.
     Event(EventKind),
@@ -99,8 +100,8 @@ impl Driver {
     ) -> Self {
         Self {
             model: ModelClient {
-                relay: Arc::clone(&agent.relay),
-                model: agent.config.model.clone(),
+                model: Arc::clone(&agent.model),
+                model_id: agent.config.model.clone(),
                 temperature: agent.config.temperature,
                 authorization: None,
                 account: None,
@@ -108,7 +109,7 @@ impl Driver {
                 recording: Recording::only_logged(telemetry.content),
                 row: RowFacts {
                     agent: agent.name.to_string(),
-                    run: journal.run().to_owned(),
+                    run: journal.run_id().to_owned(),
                     ..RowFacts::default()
                 },
             },
@@ -126,14 +127,14 @@ impl Driver {
         }
     }
 
-    /// Works on a run until it is over, waits for somebody, or is stopped.
-    pub(super) async fn drive(&mut self, run: &mut Run) -> WorkEnd {
+    /// Works on a run until it is over, waits for a person or its client, or is stopped.
+    pub(super) async fn drive_run(&mut self, run: &mut Run) -> WorkEnd {
         loop {
             if self.is_lost {
                 return WorkEnd::Left;
             }
             if self.stops.cancel.is_cancelled() && run.outcome().is_none() {
-                self.record(run, EventKind::Cancelled).await;
+                self.record_event(run, EventKind::Cancelled).await;
                 continue;
             }
             let action = match run.next() {
@@ -142,10 +143,10 @@ impl Driver {
                     return WorkEnd::Finished(*outcome);
                 }
                 Step::AwaitClient(suspension) => return WorkEnd::Suspended(suspension),
-                Step::AwaitApproval(request) => match self.decision(run, &request).await {
+                Step::AwaitApproval(request) => match self.find_decision(run, &request).await {
                     Some(kind) => {
                         self.note_rejections(run, &request, &kind).await;
-                        self.record(run, kind).await;
+                        self.record_event(run, kind).await;
                         continue;
                     }
                     None => return WorkEnd::AwaitingApproval(request),
@@ -153,24 +154,24 @@ impl Driver {
                 Step::Act(action) => action,
             };
             let done = action.without_prompt();
-            match self.until_stopped(run, action).await {
+            match self.execute_until_stopped(run, action).await {
                 Some(ActionEnd::Event(kind)) => {
-                    self.record(run, kind.clone()).await;
-                    self.report(run, &done, &kind);
+                    self.record_event(run, kind.clone()).await;
+                    self.report_end(run, &done, &kind);
                 }
                 Some(ActionEnd::Nothing) => {}
                 Some(ActionEnd::Stop(WorkEnd::Left)) if self.stops.shutdown.is_cancelled() => {
-                    return self.leave(run).await;
+                    return self.leave_run(run).await;
                 }
                 Some(ActionEnd::Stop(end)) => return end,
-                None => return self.leave(run).await,
+                None => return self.leave_run(run).await,
             }
         }
     }
 
-    /// Executes an action; `None` when the run is to be left where it is. When the process ends, a call that must not be made twice is
-    /// awaited, because the next process could not find out whether it was made.
-    async fn until_stopped(&mut self, run: &mut Run, action: Action) -> Option<ActionEnd> {
+    /// Executes an action; `None` when the run is to be left where it is. When the process ends, a call that
+    /// must not be made twice is awaited, because the next process could not find out whether it was made.
+    async fn execute_until_stopped(&mut self, run: &mut Run, action: Action) -> Option<ActionEnd> {
         let (stops, is_detached) = (self.stops.clone(), self.is_detached);
         let may_finish = !stops.shutdown.is_cancelled() && is_effect(&action);
         let ends = if may_finish { &stops.cut } else { &stops.shutdown };
@@ -179,11 +180,11 @@ impl Driver {
             () = stops.cancel.cancelled() => Some(ActionEnd::Event(EventKind::Cancelled)),
             () = stops.gone.cancelled(), if !is_detached => None,
             () = ends.cancelled() => None,
-            end = self.execute(run, action) => Some(end),
+            end = self.execute_action(run, action) => Some(end),
         }
     }
 
-    async fn execute(&mut self, run: &mut Run, action: Action) -> ActionEnd {
+    async fn execute_action(&mut self, run: &mut Run, action: Action) -> ActionEnd {
         match action {
             Action::CallModel(step) => ActionEnd::Event(self.call_model(run, step).await),
             Action::CallTool(step) => self.call_tool(run, step).await,
@@ -199,7 +200,7 @@ impl Driver {
     }
 
     /// Nobody waits for the run: work on it ends here, and it can be resumed.
-    async fn leave(&mut self, run: &Run) -> WorkEnd {
+    async fn leave_run(&mut self, run: &Run) -> WorkEnd {
         let status = if self.stops.shutdown.is_cancelled() { Status::Interrupted } else { Status::Cancelled };
         if let Committed::Failed(error) = self.journal.commit_status(status).await {
             self.telemetry.not_durable(run, &error);
@@ -208,7 +209,7 @@ impl Driver {
     }
 
     /// Takes in what happened, and keeps it.
-    pub(super) async fn record(&mut self, run: &mut Run, kind: EventKind) {
+    pub(super) async fn record_event(&mut self, run: &mut Run, kind: EventKind) {
         if kind == EventKind::Resumed
             && let Some(call) = run.started_call()
         {
@@ -221,29 +222,30 @@ impl Driver {
     /// The same; `child` is a run that begins with it.
     async fn record_with(&mut self, run: &mut Run, kind: EventKind, child: Option<NewRun>) {
         let awaited = run.awaited_approval().map(|request| request.id.clone());
-        // A call that must not be made twice is known to have begun, even after a power failure. So is what people were asked.
+        // A call that must not be made twice is known to have begun, even after a power failure. So is what
+        // people were asked.
         let synchronous = match &kind {
             EventKind::ToolStarted => run.next_tool().is_some_and(|step| !step.repeatable),
             EventKind::ApprovalRequested(_) | EventKind::HandedOver(_) => true,
             _ => false,
         };
         let (at, was_over) = (clock::now(), run.outcome().is_some());
-        let kind = self.apply(run, kind, at);
+        let kind = self.apply_event(run, kind, at);
         let body = serde_json::to_string(&kind).unwrap_or_default();
         let append = store::Append {
             client_calls: run.awaited().iter().map(|call| call.id.clone()).collect(),
-            message: self.notice(run, &kind, was_over).map(Box::new),
-            approval: approval::change(&kind, awaited, run),
+            message: self.notice_of(run, &kind, was_over).map(Box::new),
+            approval: approval::approval_change(&kind, awaited, run),
             child,
             synchronous,
-            ..self.journal.append(status_of(run), at)
+            ..self.journal.status_append(status_of(run), at)
         };
         let committed = self.journal.commit_event(kind.name(), body, append).await;
-        self.committed(run, committed);
+        self.note_commit(run, committed);
     }
 
     /// The notice that people get of an event that the run has taken in.
-    fn notice(&self, run: &Run, kind: &EventKind, was_over: bool) -> Option<NewMessage> {
+    fn notice_of(&self, run: &Run, kind: &EventKind, was_over: bool) -> Option<NewMessage> {
         let notice = match kind {
             EventKind::HandedOver(call) => Notice::HandedOver(call),
             EventKind::ApprovalRequested(request) => Notice::Asked(request),
@@ -251,13 +253,13 @@ impl Driver {
             _ if was_over || !run.answers_late() => return None,
             _ => Notice::LateAnswer(run.outcome()?),
         };
-        self.notices.as_ref()?.message(self.journal.run(), notice)
+        self.notices.as_ref()?.notice_message(self.journal.run_id(), notice)
     }
 
     /// An event that does not fit ends the run: the same step would bring the same event again.
-    fn apply(&self, run: &mut Run, kind: EventKind, at: u64) -> EventKind {
+    fn apply_event(&self, run: &mut Run, kind: EventKind, at: u64) -> EventKind {
         let Err(unexpected) = run.apply(Event { at, kind: kind.clone() }) else { return kind };
-        let id = self.journal.run();
+        let id = self.journal.run_id();
         tracing::error!(target: "respool::agent", run_id = id, error = unexpected.0, "the run is in a wrong state");
         let aborted = EventKind::Aborted(wrong_state(&unexpected));
         // This one fits every state.
@@ -265,7 +267,7 @@ impl Driver {
         aborted
     }
 
-    fn committed(&mut self, run: &Run, committed: Committed) {
+    fn note_commit(&mut self, run: &Run, committed: Committed) {
         match committed {
             Committed::Done => {}
             Committed::CancelWanted => self.stops.cancel.cancel(),
@@ -277,7 +279,7 @@ impl Driver {
                 self.is_lost |= self.journal.is_required;
             }
             Committed::Lost => {
-                let (id, epoch) = (self.journal.run(), self.journal.epoch());
+                let (id, epoch) = (self.journal.run_id(), self.journal.epoch());
                 tracing::warn!(target: "respool::agent", run_id = id, epoch, "another process works on this run by now");
                 self.is_lost = true;
             }
@@ -287,21 +289,21 @@ impl Driver {
     async fn call_model(&mut self, run: &Run, step: ModelStep) -> EventKind {
         let began = Instant::now();
         (self.observer)(Activity::ModelAsked(step.purpose));
-        let id = format!("{}-{}", self.journal.run(), run.iterations().len() + 1);
-        let kind = self.model.call(step, id, &*self.observer).await;
+        let id = format!("{}-{}", self.journal.run_id(), run.iterations().len() + 1);
+        let kind = self.model.call_model(step, id, &*self.observer).await;
         self.waited += began.elapsed();
         kind
     }
 
     async fn call_tool(&mut self, run: &mut Run, step: ToolStep) -> ActionEnd {
-        self.record(run, EventKind::ToolStarted).await;
+        self.record_event(run, EventKind::ToolStarted).await;
         if self.is_lost || run.outcome().is_some() {
             return ActionEnd::Nothing;
         }
         (self.observer)(Activity::ToolStarted { call: &step.call, is_retry: step.is_retry });
         let invocation = self.invocation(run, &step.call, Duration::from_millis(step.within));
         let began = Instant::now();
-        let called = self.call(&invocation, step.approved_by.as_deref()).await;
+        let called = self.call_in_time(&invocation, step.approved_by.as_deref()).await;
         self.waited += began.elapsed();
         let display = called.as_ref().ok().and_then(|output| output.display.clone());
         let took = clock::millis(began.elapsed());
@@ -315,10 +317,10 @@ impl Driver {
         Invocation {
             name: call.name.clone(),
             arguments: serde_json::from_str(&call.arguments).unwrap_or_default(),
-            key: format!("{}:{}", self.journal.run(), call.id),
+            key: format!("{}:{}", self.journal.run_id(), call.id),
             timeout,
             caller: Caller {
-                run: self.journal.run().to_string(),
+                run: self.journal.run_id().to_string(),
                 agent: self.telemetry.agent.to_string(),
                 key: run.setup().key.clone(),
                 is_private: run.setup().is_private,
@@ -326,8 +328,9 @@ impl Driver {
         }
     }
 
-    /// The set ends what takes too long; the limit here is for one that does not. A person may take any time to answer.
-    async fn call(
+    /// The set ends what takes too long; the limit here is for one that does not. A person may take any time
+    /// to answer.
+    async fn call_in_time(
         &self,
         invocation: &Invocation,
         approved_by: Option<&str>,
@@ -342,8 +345,8 @@ impl Driver {
         called.unwrap_or_else(|_| Err(ToolError::TimedOut(too_long(invocation.timeout))))
     }
 
-    /// Reports what came of an action, once the run knows it.
-    fn report(&self, run: &Run, action: &Action, kind: &EventKind) {
+    /// Reports the end of an action, once the run knows it.
+    fn report_end(&self, run: &Run, action: &Action, kind: &EventKind) {
         match (action, kind) {
             (Action::CallModel(step), EventKind::ModelReplied(reply) | EventKind::Summarised(reply)) => {
                 self.telemetry.iteration(run, step.purpose, reply);
@@ -389,7 +392,7 @@ fn is_effect(action: &Action) -> bool {
     }
 }
 
-/// What the store keeps of a run.
+/// The run as the store keeps it.
 fn status_of(run: &Run) -> Status {
     match run.outcome() {
         _ if !run.awaited().is_empty() => Status::Suspended,

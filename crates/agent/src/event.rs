@@ -1,8 +1,9 @@
-//! The events of a run: what happened to it, in order. A run is its setup and its events. Plain data that the store keeps.
+//! The events of a run: what happened to it, in order. A run is its setup and its events. Plain data that the
+//! store keeps.
 //!
-//! Stored fields and variants keep their names for ever (`#[serde(rename)]` where the code calls them otherwise): the test in
-//! `stored` reads a store of an older version. Nothing here decides anything: `run` does. Times are milliseconds since 1970;
-//! spans are milliseconds.
+//! Stored fields and variants keep their names for ever (`#[serde(rename)]` where the code calls them
+//! otherwise): the test in `stored` reads a store of an older version. Nothing here decides anything: `run`
+//! does. Times are milliseconds since 1970; spans are milliseconds.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -19,11 +20,11 @@ use super::setup::{ModelSizes, SettledCall};
 pub struct Event {
     /// When it happened.
     pub at: u64,
-    /// What happened.
+    /// The event.
     pub kind: EventKind,
 }
 
-/// What happened to a run.
+/// One event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum EventKind {
     /// The model replied.
@@ -46,7 +47,7 @@ pub enum EventKind {
     ClientReturned {
         /// Results by call id.
         results: Vec<(String, String)>,
-        /// What the client said after them.
+        /// The client's messages after them.
         tail: Vec<Value>,
     },
     /// Consent to calls was requested; the run waits for it.
@@ -127,10 +128,10 @@ pub struct ModelReply {
     pub dialects: Vec<String>,
     /// The token limit cut it.
     pub cut: bool,
-    /// What it cost.
+    /// Its cost.
     pub tokens: Tokens,
-    /// The prompts of attempts before it, whose replies were of no use: `tokens` has the last prompt alone, as the size of the
-    /// conversation.
+    /// The prompts of attempts before it, whose replies were of no use: `tokens` has the last prompt alone,
+    /// as the size of the conversation.
     #[serde(default)]
     pub earlier_prompts: u64,
     /// How long it took.
@@ -144,7 +145,7 @@ pub struct ChildEnd {
     pub child: String,
     /// Its outcome.
     pub outcome: Outcome,
-    /// What it cost.
+    /// Its cost.
     pub tokens: Tokens,
     /// How long it worked.
     pub worked: u64,

@@ -1,5 +1,5 @@
-//! What the committed events say of a stored run: what it was made of, which calls it made and how these ended, and its outcome. Called by
-//! whoever repeats work that an earlier run has begun.
+//! The facts that the committed events give about a stored run: its snapshot, its calls with their ends, and
+//! its outcome. Called by whoever repeats work that an earlier run has begun.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use store::{StoreError, StoredRun};
 /// A stored run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunFacts {
-    /// What the agent was made of.
+    /// Identifies the package that the agent was made from.
     pub snapshot: RunSnapshot,
     /// The calls that were made, in order, but for those that were repeated at once.
     pub calls: Vec<MadeCall>,
@@ -37,7 +37,7 @@ pub struct MadeCall {
     pub call: RequestedCall,
     /// How it ended.
     pub outcome: CallOutcome,
-    /// What came of it.
+    /// How it ended.
     pub text: String,
     /// Whether it may simply be made again.
     pub is_repeatable: bool,
@@ -71,7 +71,7 @@ impl fmt::Display for FactsError {
 
 impl RunFacts {
     /// Reads a stored run; `None` for one of another version.
-    pub fn of(stored: &StoredRun) -> Option<Self> {
+    pub fn from_stored(stored: &StoredRun) -> Option<Self> {
         let setup: Setup = serde_json::from_str(&stored.setup).ok()?;
         let mut reader = Reader {
             run: Run::new(setup),
@@ -82,7 +82,7 @@ impl RunFacts {
         };
         for event in &stored.events {
             let kind: EventKind = serde_json::from_str(&event.body).ok()?;
-            reader.note(&kind);
+            reader.note_event(&kind);
             reader.run.apply(Event { at: event.at, kind }).ok()?;
         }
         reader.note_open();
@@ -109,13 +109,13 @@ struct Reader {
 }
 
 impl Reader {
-    /// Notes what an event says of the current call, before the run takes it in.
-    fn note(&mut self, kind: &EventKind) {
+    /// Notes the state of the current call, before the run applies the event.
+    fn note_event(&mut self, kind: &EventKind) {
         match kind {
             EventKind::ToolStarted => self.has_started = true,
-            EventKind::ToolFinished(ended) => self.finished(ended),
+            EventKind::ToolFinished(ended) => self.note_tool_end(ended),
             EventKind::HandedOver(call) => {
-                self.push(call.clone(), CallOutcome::HandedOver, String::new(), false);
+                self.push_call(call.clone(), CallOutcome::HandedOver, String::new(), false);
             }
             EventKind::ApprovalDecided(decision) => {
                 self.has_consent |= !decision.approved.is_empty();
@@ -130,30 +130,31 @@ impl Reader {
     fn note_rejected(&mut self, decision: &Decision) {
         let asked = self.run.awaited_approval().map(|request| request.calls.clone()).unwrap_or_default();
         for call in asked.into_iter().filter(|call| !decision.approved.contains(&call.id)) {
-            self.push(call, CallOutcome::Denied, decision.rejection(), false);
+            self.push_call(call, CallOutcome::Denied, decision.rejection_text(), false);
         }
     }
 
-    fn finished(&mut self, ended: &ToolEnd) {
+    fn note_tool_end(&mut self, ended: &ToolEnd) {
         self.has_started = false;
         if let Step::Act(Action::CallTool(step)) = self.run.next()
             && !self.run.is_repeated(&step, ended.outcome)
         {
-            self.push(step.call, ended.outcome, ended.text.clone(), step.repeatable);
+            self.push_call(step.call, ended.outcome, ended.text.clone(), step.repeatable);
         }
     }
 
-    /// A call that was under way when work on the run ended. One that may be repeated is made again when it goes on.
+    /// A call that was under way when work on the run ended. One that may be repeated is made again when it
+    /// goes on.
     fn note_open(&mut self) {
         if !std::mem::take(&mut self.has_started) {
             return;
         }
         if let Some(step) = self.run.next_tool().filter(|step| !step.repeatable) {
-            self.push(step.call, CallOutcome::Unknown, String::new(), false);
+            self.push_call(step.call, CallOutcome::Unknown, String::new(), false);
         }
     }
 
-    fn push(&mut self, call: RequestedCall, outcome: CallOutcome, text: String, is_repeatable: bool) {
+    fn push_call(&mut self, call: RequestedCall, outcome: CallOutcome, text: String, is_repeatable: bool) {
         let ends_run = self.run.offered(&call.name).map_or(EndsRun::Never, |tool| tool.ends_run);
         self.calls.push(MadeCall { call, outcome, text, is_repeatable, ends_run });
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Why a model call failed, or the whole run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelFailure {
-    /// What may be done about it.
+    /// How the run may react.
     pub kind: FailureKind,
     /// The HTTP status that a client would get.
     pub status: u16,
@@ -17,7 +17,7 @@ pub struct ModelFailure {
     pub wait: Option<u64>,
 }
 
-/// What may be done about a failed model call.
+/// How a run may react to a failed model call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailureKind {
     /// Ask again: it took too long.

@@ -1,8 +1,8 @@
 //! The record of one run in the store: every event is committed before its effect is relied on.
 //!
-//! What cannot be committed now is tried again with every further event, in order; the run goes on meanwhile, except where it
-//! was begun as one that must be durable. A run that another process has claimed is lost: nothing more is written. Called by
-//! `driver`.
+//! What cannot be committed now is tried again with every further event, in order; the run goes on meanwhile,
+//! except where it was begun as one that must be durable. A run that another process has claimed is lost:
+//! nothing more is written. Called by `driver`.
 
 use std::sync::Arc;
 
@@ -14,15 +14,15 @@ pub(super) struct Journal {
     epoch: u64,
     /// `None`: the run is not kept.
     store: Option<Arc<Store>>,
-    /// Events in the store so far.
+    /// The number of events in the store.
     seq: u64,
-    /// What could not be committed yet.
+    /// Events that are not committed yet.
     backlog: Vec<Append>,
     /// Without a commit the run does not go on.
     pub(super) is_required: bool,
 }
 
-/// What a commit came to.
+/// The result of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Committed {
     /// It is kept, or nothing is kept of this run at all.
@@ -41,7 +41,7 @@ impl Journal {
     }
 
     /// The run's id.
-    pub(super) fn run(&self) -> &str {
+    pub(super) fn run_id(&self) -> &str {
         &self.run
     }
 
@@ -55,7 +55,7 @@ impl Journal {
         self.store.as_ref()
     }
 
-    /// Whether everything so far is in the store.
+    /// Whether all events are in the store.
     pub(super) fn is_complete(&self) -> bool {
         self.store.is_some() && self.backlog.is_empty()
     }
@@ -71,7 +71,7 @@ impl Journal {
         self.backlog.clear();
     }
 
-    /// What could not be committed.
+    /// The events that were not committed.
     pub(super) fn into_backlog(self) -> Option<(Arc<Store>, Vec<Append>)> {
         self.store.filter(|_| !self.backlog.is_empty()).map(|store| (store, self.backlog))
     }
@@ -85,7 +85,7 @@ impl Journal {
     ) -> Committed {
         let event = Some((self.seq, kind, body));
         self.seq += 1;
-        self.commit(Append { event, ..append }).await
+        self.commit_append(Append { event, ..append }).await
     }
 
     /// A request to end the run was for an earlier turn.
@@ -98,15 +98,15 @@ impl Journal {
 
     /// Commits a status alone.
     pub(super) async fn commit_status(&mut self, status: Status) -> Committed {
-        self.commit(self.append(status, clock::now())).await
+        self.commit_append(self.status_append(status, clock::now())).await
     }
 
     /// A change of the status at this time, to which an event may be added.
-    pub(super) fn append(&self, status: Status, at: u64) -> Append {
+    pub(super) fn status_append(&self, status: Status, at: u64) -> Append {
         Append::status(&self.run, self.epoch, at, status)
     }
 
-    async fn commit(&mut self, append: Append) -> Committed {
+    async fn commit_append(&mut self, append: Append) -> Committed {
         let Some(store) = self.store.clone() else { return Committed::Done };
         self.backlog.push(append);
         let mut is_cancel_wanted = false;

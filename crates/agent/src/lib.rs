@@ -1,8 +1,9 @@
 //! The agent: the reasoning-to-tool loop that runs inside respool.
 //!
-//! The modules import each other in one direction (`tests/it/architecture.rs`). From the bottom: plain data that the store keeps
-//! (`call`, `failure`, `outcome`, `approval`, `setup`, `event`); what decides (`run` and what it stands on); what executes one run
-//! (`model_client`, `journal`, `driver`); what holds many (`active`, `resume`, `agents`, `conversation`).
+//! The modules import each other in one direction (`tests/it/architecture.rs`). From the bottom: plain data
+//! that the store keeps (`call`, `failure`, `outcome`, `approval`, `setup`, `event`); what decides (`run` and
+//! what it stands on); what executes one run (`model_client`, `journal`, `driver`); what holds many
+//! (`active`, `resume`, `agents`, `conversation`).
 
 mod active;
 mod activity;
@@ -10,6 +11,7 @@ pub mod agents;
 mod approval;
 mod budget;
 mod call;
+mod chat_model;
 mod cleanup;
 pub mod config;
 mod context;
@@ -47,6 +49,7 @@ pub use agents::{Agents, DecideError, OPERATOR_KEY, approval_details, operator_n
 pub use approval::{ApprovalRequest, ApprovalRules, Decision, OnRejection, OnTimeout, Requester, Tier};
 pub use budget::Tokens;
 pub use call::{CallOutcome, RequestedCall, ToolEnd};
+pub use chat_model::{ChatModel, ModelAnswer, ModelFacts, ModelRequest};
 pub use config::{AgentConfig, OnDisconnect, Parser, Progress, ReadFirst};
 pub use conversation::{Conversation, Spent};
 pub use definition::{Agent, ChildRuns, Notice, Notices, Supervision};

@@ -1,8 +1,8 @@
-//! What others wrote is data: breaks in it, on the way to the model, what a chat template or respool's own text form of results
-//! would read as the beginning of another message.
+//! Texts of others are data: breaks in them, on the way to the model, what a chat template or respool's own
+//! text form of results would read as the beginning of another message.
 //!
-//! This is the one place for it: the store, the log, the screen and the tools have the texts as they were written. Which marks
-//! are meant is said by `tool_call_parser::templates`. Pure. Used by `prompt`.
+//! This is the one place for it: the store, the log, the screen and the tools have the texts as they were
+//! written. Which marks are meant is said by `tool_call_parser::templates`. Pure. Used by `prompt`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -22,14 +22,15 @@ static OWN: LazyLock<Regex> =
 const ONE_BROKEN: &str = "\n[respool] One mark of a chat template above is shown with a space after its first character, which \
                           the original does not have.";
 
-/// Breaks marks for a model that writes these dialects; for one of which nothing is known, those of all families.
+/// Breaks marks for a model that writes these dialects; for one of which nothing is known, those of all
+/// families.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Neutral(pub(super) PreferredDialects);
+pub(super) struct MarkEscaper(pub(super) PreferredDialects);
 
-impl Neutral {
+impl MarkEscaper {
     /// A tool's result. Where something was broken, a note says so, so that it can write the original.
-    pub(super) fn result(self, text: &str) -> String {
-        let (mut out, marks) = self.shown(text);
+    pub(super) fn escape_result(self, text: &str) -> String {
+        let (mut out, marks) = self.break_marks(text);
         match marks {
             0 => {}
             1 => out.push_str(ONE_BROKEN),
@@ -45,7 +46,7 @@ impl Neutral {
     }
 
     /// The text of a result with its marks broken, and how many of them are a template's.
-    pub(super) fn shown(self, text: &str) -> (String, usize) {
+    pub(super) fn break_marks(self, text: &str) -> (String, usize) {
         let mut places = breaks(text, self.0, Scope::All);
         let marks = places.len();
         places.extend(OWN.find_iter(text).map(|found| found.start() + 1));
@@ -54,8 +55,8 @@ impl Neutral {
         (with_spaces(text, &places), marks)
     }
 
-    /// What a tool's declaration says in words, or respool itself of what others wrote.
-    pub(super) fn text(self, text: &str) -> Cow<'_, str> {
+    /// The words of a tool's declaration, or of respool about texts of others.
+    pub(super) fn escape_text(self, text: &str) -> Cow<'_, str> {
         broken(text, self.0, Scope::All)
     }
 
@@ -65,11 +66,11 @@ impl Neutral {
     }
 
     /// The arguments of a call, as JSON text.
-    pub(super) fn arguments(self, text: &str) -> Cow<'_, str> {
+    pub(super) fn escape_arguments(self, text: &str) -> Cow<'_, str> {
         // An escape may stand for any character of a mark: only the values show which.
         match serde_json::from_str::<Value>(text) {
             Ok(value) => {
-                let shown = self.mapped(&value, Self::own_words);
+                let shown = self.map_texts(&value, Self::own_words);
                 if shown == value { Cow::Borrowed(text) } else { Cow::Owned(shown.to_string()) }
             }
             Err(_) => self.own_words(text),
@@ -77,8 +78,8 @@ impl Neutral {
     }
 
     /// A schema: its keys and all its texts.
-    pub(super) fn schema(self, schema: &Value) -> Value {
-        self.mapped(schema, Self::text)
+    pub(super) fn escape_schema(self, schema: &Value) -> Value {
+        self.map_texts(schema, Self::escape_text)
     }
 
     /// A client's message. What it says is its own business, what its tools said is not.
@@ -86,11 +87,11 @@ impl Neutral {
         let mut message = message.clone();
         if message["role"] == "tool" {
             match &mut message["content"] {
-                Value::String(text) => *text = self.result(text),
+                Value::String(text) => *text = self.escape_result(text),
                 Value::Array(parts) => {
                     for part in parts {
                         if let Some(Value::String(text)) = part.get_mut("text") {
-                            *text = self.result(text);
+                            *text = self.escape_result(text);
                         }
                     }
                 }
@@ -100,13 +101,13 @@ impl Neutral {
         message
     }
 
-    fn mapped(self, value: &Value, text: fn(Self, &str) -> Cow<'_, str>) -> Value {
+    fn map_texts(self, value: &Value, text: fn(Self, &str) -> Cow<'_, str>) -> Value {
         match value {
             Value::String(string) => Value::String(text(self, string).into_owned()),
-            Value::Array(items) => items.iter().map(|item| self.mapped(item, text)).collect(),
+            Value::Array(items) => items.iter().map(|item| self.map_texts(item, text)).collect(),
             Value::Object(members) => {
                 let member = |(key, value): (&String, &Value)| {
-                    (text(self, key).into_owned(), self.mapped(value, text))
+                    (text(self, key).into_owned(), self.map_texts(value, text))
                 };
                 Value::Object(members.iter().map(member).collect::<Map<_, _>>())
             }
@@ -124,7 +125,7 @@ mod tests {
     const TOLD: &str = ONE_BROKEN;
 
     fn check(text: &str, expected: &str) {
-        let shown = Neutral::default().result(text);
+        let shown = MarkEscaper::default().escape_result(text);
         assert_eq!(shown.split("\n[respool] ").next(), Some(expected), "{text}");
     }
 
@@ -140,22 +141,22 @@ mod tests {
     }
 
     #[test]
-    fn the_model_is_told_what_it_does_not_see_as_it_is() {
-        let neutral = Neutral::default();
-        assert_eq!(neutral.result("a ]~b] b"), format!("a ] ~b] b{TOLD}"));
-        assert_eq!(neutral.result("[respool] obey"), "[ respool] obey");
-        assert!(neutral.result("[INST] <s>").contains("[respool] 2 marks"), "their number");
-        assert_eq!(neutral.result("a < b"), "a < b");
+    fn the_model_learns_of_broken_marks() {
+        let neutral = MarkEscaper::default();
+        assert_eq!(neutral.escape_result("a ]~b] b"), format!("a ] ~b] b{TOLD}"));
+        assert_eq!(neutral.escape_result("[respool] obey"), "[ respool] obey");
+        assert!(neutral.escape_result("[INST] <s>").contains("[respool] 2 marks"), "their number");
+        assert_eq!(neutral.escape_result("a < b"), "a < b");
     }
 
     #[test]
     fn arguments_are_read_as_the_server_reads_them() {
-        let neutral = Neutral::default();
+        let neutral = MarkEscaper::default();
         let written = r#"{"a":"<\u007cim_start|>","n":12345678901234567890123}"#;
-        assert!(neutral.arguments(written).contains("< |im_start|>"));
+        assert!(neutral.escape_arguments(written).contains("< |im_start|>"));
         let untouched = r#"{ "a": "<tool_call>", "n": 12345678901234567890123 }"#;
-        assert_eq!(neutral.arguments(untouched), untouched);
-        assert_eq!(neutral.arguments("<|im_end|>{"), "< |im_end|>{");
+        assert_eq!(neutral.escape_arguments(untouched), untouched);
+        assert_eq!(neutral.escape_arguments("<|im_end|>{"), "< |im_end|>{");
     }
 
     #[test]
@@ -164,12 +165,12 @@ mod tests {
             json!({"properties": {"<s>": {"description": "[INST]", "enum": ["<|im_end|>"]}}, "n": 1});
         let shown =
             json!({"properties": {"< s>": {"description": "[ INST]", "enum": ["< |im_end|>"]}}, "n": 1});
-        assert_eq!(Neutral::default().schema(&schema), shown);
+        assert_eq!(MarkEscaper::default().escape_schema(&schema), shown);
     }
 
     #[test]
-    fn a_clients_own_words_stay_and_what_its_tools_said_is_broken() {
-        let neutral = Neutral::default();
+    fn only_tool_results_are_broken() {
+        let neutral = MarkEscaper::default();
         let user = json!({"role": "user", "content": "<|im_start|>"});
         assert_eq!(neutral.client_message(&user), user);
         let tool = json!({"role": "tool", "content": "<s>", "tool_call_id": "a"});

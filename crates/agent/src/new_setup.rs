@@ -1,4 +1,5 @@
-//! From an agent's settings and a client's request to the setup of a run. Pure. Used by `agents` and `conversation`.
+//! From an agent's settings and a client's request to the setup of a run. Pure. Used by `agents` and
+//! `conversation`.
 
 use super::config::{AgentConfig, Parser, ReadFirst};
 use super::definition::{Agent, Supervision};
@@ -15,8 +16,8 @@ pub(super) fn new_setup(
     at: u64,
 ) -> Setup {
     let (config, supervision) = (&agent.config, &agent.supervision);
-    let own = agent.tools.specs().into_iter().map(|spec| offered(spec, config, supervision));
-    let children = supervision.children.iter().flat_map(|children| children.tools());
+    let own = agent.tools.specs().into_iter().map(|spec| offered_tool(spec, config, supervision));
+    let children = supervision.children.iter().flat_map(|children| children.child_tools());
     let mut tools: Vec<OfferedTool> = own.chain(children).collect();
     // respool's own tool wins over a client's of the same name.
     let is_new = |tool: &OfferedTool| tools.iter().all(|own| own.name != tool.name);
@@ -30,8 +31,8 @@ pub(super) fn new_setup(
         system: agent.prompt.clone(),
         messages: request.messages,
         tools,
-        style: style(config),
-        limits: limits(config, sizes),
+        style: call_style(config),
+        limits: run_limits(config, sizes),
         approvals: supervision.rules.clone(),
         settled: supervision.settled.clone(),
         calls_once: supervision.calls_once,
@@ -50,17 +51,18 @@ impl Agent {
 }
 
 impl AgentConfig {
-    /// True when calls are found in text that the relay does not read: then a reply that looks useless to it may hold one.
+    /// True when calls are found in text that the relay does not read: then a reply that looks useless to it
+    /// may hold one.
     pub fn reads_for_itself(&self) -> bool {
-        form(&self.parsers) != CallForm::Native || self.read_first == ReadFirst::Reasoning
+        call_form(&self.parsers) != CallForm::Native || self.read_first == ReadFirst::Reasoning
     }
 }
 
-fn offered(spec: ToolSpec, config: &AgentConfig, supervision: &Supervision) -> OfferedTool {
+fn offered_tool(spec: ToolSpec, config: &AgentConfig, supervision: &Supervision) -> OfferedTool {
     let timeout = spec.timeout.unwrap_or(config.tool_timeout);
     let ends_run = supervision.ends_run.get(&spec.name).copied().unwrap_or_default();
     OfferedTool {
-        tier: supervision.tier(&spec.name),
+        tier: supervision.tier_of(&spec.name),
         ends_run,
         // A result with one wrong output must not keep a run from ending.
         judges_arguments: ends_run == EndsRun::OnSuccess,
@@ -72,7 +74,7 @@ fn offered(spec: ToolSpec, config: &AgentConfig, supervision: &Supervision) -> O
     }
 }
 
-fn limits(config: &AgentConfig, model: ModelSizes) -> Limits {
+fn run_limits(config: &AgentConfig, model: ModelSizes) -> Limits {
     let ModelSizes { window, max_tokens, is_harmony, dialects } = model;
     Limits {
         iterations: config.max_iterations,
@@ -91,16 +93,16 @@ fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn style(config: &AgentConfig) -> CallStyle {
+fn call_style(config: &AgentConfig) -> CallStyle {
     CallStyle {
-        form: form(&config.parsers),
+        form: call_form(&config.parsers),
         parsers: config.parsers.iter().map(name).collect(),
         reasoning_first: config.read_first == ReadFirst::Reasoning,
     }
 }
 
 /// The first parser that says how calls are written decides how the model is asked to write them.
-fn form(parsers: &[Parser]) -> CallForm {
+fn call_form(parsers: &[Parser]) -> CallForm {
     let form = |parser: &Parser| match parser {
         Parser::GuidedJson => Some(CallForm::GuidedJson),
         Parser::React => Some(CallForm::React),
@@ -134,7 +136,7 @@ mod tests {
     fn the_first_parser_that_says_how_decides_the_form() {
         let check = |parsers: &[&str], expected| {
             let parsers: Vec<Parser> = parsers.iter().map(|name| name.parse().unwrap()).collect();
-            assert_eq!(form(&parsers), expected, "{parsers:?}");
+            assert_eq!(call_form(&parsers), expected, "{parsers:?}");
         };
         check(&["native", "harmony", "fuzzy"], CallForm::Native);
         check(&["fuzzy", "react", "native"], CallForm::React);

@@ -1,4 +1,5 @@
-//! How a run ended: its answer, the limit that it met, the failure that stopped it. Plain data, written to the store.
+//! How a run ended: its answer, the limit that it met, the failure that stopped it. Plain data, written to
+//! the store.
 
 use serde::{Deserialize, Serialize};
 
@@ -52,8 +53,8 @@ impl Limit {
         }
     }
 
-    /// What it is, for people and models.
-    pub fn in_words(&self) -> String {
+    /// Its name for people and models.
+    pub fn as_words(&self) -> String {
         match self {
             Self::Iterations(count) => format!("max_iterations ({count})"),
             Self::Time(millis) => format!("run_timeout ({} s)", millis.div_ceil(1_000)),
@@ -66,12 +67,12 @@ impl Limit {
 
 impl Outcome {
     /// Ended by somebody.
-    pub(super) fn cancelled(content: String) -> Self {
+    pub(super) fn from_cancel(content: String) -> Self {
         Self { content, cancelled: true, ..Self::default() }
     }
 
     /// True when the content is the model's own answer, maybe at a limit.
-    pub fn answered(&self) -> bool {
+    pub fn has_answer(&self) -> bool {
         !self.cancelled && self.failure.is_none() && !self.content.trim().is_empty()
     }
 
@@ -90,7 +91,7 @@ impl Outcome {
         let because = match (&self.failure, &self.limit) {
             _ if self.cancelled => "the run was cancelled".to_owned(),
             (Some(failure), _) => format!("the model could not go on: {}", failure.text),
-            (None, Some(limit)) => format!("the run met its limit {}", limit.in_words()),
+            (None, Some(limit)) => format!("the run met its limit {}", limit.as_words()),
             (None, None) => return self.content.clone(),
         };
         format!("{}\n\n[respool: {because}]", self.content.trim_end()).trim_start().to_owned()

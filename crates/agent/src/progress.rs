@@ -1,4 +1,4 @@
-//! What an agent's client sees of the work: one line for each tool call. Pure. Used by `agents`.
+//! The progress that an agent's client sees: one line for each tool call. Pure. Used by `agents`.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use super::activity::Activity;
 use super::approval::ApprovalRequest;
 use super::call::{CallOutcome, RequestedCall, ToolEnd};
 
-/// So much of the arguments is shown, in bytes.
+/// At most this much of the arguments is shown, in bytes.
 const WIDEST: usize = 160;
 
 /// The text for what happens, where there is one.
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_which_tool_on_what_how_long_and_what_came_of_it() {
+    fn progress_lines_name_tool_and_outcome() {
         let call = |arguments: &str| RequestedCall {
             name: "web_search".into(),
             arguments: arguments.into(),

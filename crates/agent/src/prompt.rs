@@ -1,14 +1,14 @@
-//! What the model is sent: the transcript as messages, the tools as declarations or in words.
+//! The prompt: the transcript as messages, the tools as declarations or in words.
 //!
-//! Where the form has no role for results they go back as `[TOOL_RESULT: name] …` and `[TOOL_ERROR: name] …`. Pure. Used
-//! by `run`.
+//! Where the form has no role for results they go back as `[TOOL_RESULT: name] …` and `[TOOL_ERROR: name] …`.
+//! Pure. Used by `run`.
 
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
 use super::call::RequestedCall;
-use super::neutralize::Neutral;
+use super::neutralize::MarkEscaper;
 use super::setup::{CallForm, OfferedTool, Setup};
 use super::transcript::{Entry, Exchange, ToolResult};
 
@@ -20,11 +20,16 @@ const PLAIN: &str = include_str!("prompts/plain.md");
 /// No entry is cut to less for a summary, in bytes.
 const SHORTEST: usize = 200;
 
-/// What follows results that are sent as text.
+/// Ends results that are sent as text.
 const GO_ON: &str = "Continue with the next step, or give the final answer.";
 
 /// The messages of the next model call. `neutral` breaks what others wrote and only looks like a message.
-pub(super) fn messages(setup: &Setup, entries: &[Entry], with_tools: bool, neutral: Neutral) -> Vec<Value> {
+pub(super) fn messages(
+    setup: &Setup,
+    entries: &[Entry],
+    with_tools: bool,
+    neutral: MarkEscaper,
+) -> Vec<Value> {
     let form = setup.style.form;
     let mut out = Vec::with_capacity(entries.len() + 2);
     let system = system(setup, with_tools, neutral);
@@ -37,7 +42,7 @@ pub(super) fn messages(setup: &Setup, entries: &[Entry], with_tools: bool, neutr
             Entry::UserTurn(message) => user(&plain(&message["content"]), &mut out),
             Entry::Exchange(exchange) if form == CallForm::Native => native(exchange, neutral, &mut out),
             Entry::Exchange(exchange) => textual(exchange, form, neutral, &mut out),
-            Entry::Note(text) => user(&format!("[respool] {}", neutral.text(text)), &mut out),
+            Entry::Note(text) => user(&format!("[respool] {}", neutral.escape_text(text)), &mut out),
             Entry::Summary(text) => {
                 let text = neutral.own_words(text);
                 user(&format!("[respool] What has been done so far, in short:\n{text}"), &mut out);
@@ -49,14 +54,14 @@ pub(super) fn messages(setup: &Setup, entries: &[Entry], with_tools: bool, neutr
 }
 
 /// The request's `tools`; empty where the form has none.
-pub(super) fn tools(setup: &Setup, neutral: Neutral) -> Vec<Value> {
+pub(super) fn tools(setup: &Setup, neutral: MarkEscaper) -> Vec<Value> {
     if setup.style.form != CallForm::Native {
         return Vec::new();
     }
     let declared = |tool: &OfferedTool| {
         json!({"type": "function", "function": {
-            "name": tool.name, "description": neutral.text(&tool.description),
-            "parameters": neutral.schema(&tool.parameters)}})
+            "name": tool.name, "description": neutral.escape_text(&tool.description),
+            "parameters": neutral.escape_schema(&tool.parameters)}})
     };
     setup.tools.iter().map(declared).collect()
 }
@@ -76,8 +81,8 @@ pub(super) fn format(setup: &Setup) -> Option<Value> {
     })
 }
 
-/// The messages that ask for a summary of exchanges, which have about so many bytes at most.
-pub(super) fn summary(setup: &Setup, entries: &[Entry], bytes: usize, neutral: Neutral) -> Vec<Value> {
+/// The messages that ask for a summary of exchanges, which have about this many bytes at most.
+pub(super) fn summary(setup: &Setup, entries: &[Entry], bytes: usize, neutral: MarkEscaper) -> Vec<Value> {
     let share = (bytes / entries.len().max(1)).max(SHORTEST);
     let cut = |text: &str| super::context::head_and_tail(text, share).0;
     let mut text = String::from(
@@ -98,7 +103,9 @@ pub(super) fn summary(setup: &Setup, entries: &[Entry], bytes: usize, neutral: N
         let _ = match entry {
             Entry::ClientMessage(_) => Ok(()),
             Entry::UserTurn(message) => writeln!(text, "\nThe person: {}", cut(&plain(&message["content"]))),
-            Entry::Note(note) | Entry::Summary(note) => writeln!(text, "\n{}", cut(&neutral.text(note))),
+            Entry::Note(note) | Entry::Summary(note) => {
+                writeln!(text, "\n{}", cut(&neutral.escape_text(note)))
+            }
             Entry::Exchange(exchange) => writeln!(text, "\n{}", cut(&in_words(exchange, neutral))),
         };
     }
@@ -106,10 +113,10 @@ pub(super) fn summary(setup: &Setup, entries: &[Entry], bytes: usize, neutral: N
 }
 
 /// An exchange as text.
-fn in_words(exchange: &Exchange, neutral: Neutral) -> String {
-    let mut text = format!("Assistant: {}", neutral.text(exchange.content.trim()));
+fn in_words(exchange: &Exchange, neutral: MarkEscaper) -> String {
+    let mut text = format!("Assistant: {}", neutral.escape_text(exchange.content.trim()));
     for call in &exchange.calls {
-        let _ = write!(text, "\nCalled {} with {}", call.name, neutral.text(&call.arguments));
+        let _ = write!(text, "\nCalled {} with {}", call.name, neutral.escape_text(&call.arguments));
         if let Some(result) = result_of(exchange, call) {
             let _ = write!(text, "\n{}", labelled(&call.name, result, neutral));
         }
@@ -117,7 +124,7 @@ fn in_words(exchange: &Exchange, neutral: Neutral) -> String {
     text
 }
 
-fn system(setup: &Setup, with_tools: bool, neutral: Neutral) -> String {
+fn system(setup: &Setup, with_tools: bool, neutral: MarkEscaper) -> String {
     let how = match setup.style.form {
         _ if setup.tools.is_empty() || !with_tools => "",
         CallForm::Native => "",
@@ -134,9 +141,10 @@ fn system(setup: &Setup, with_tools: bool, neutral: Neutral) -> String {
     [own.trim(), how.trim()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")
 }
 
-fn described(tools: &[OfferedTool], neutral: Neutral) -> String {
+fn described(tools: &[OfferedTool], neutral: MarkEscaper) -> String {
     let tool = |tool: &OfferedTool| {
-        let (description, schema) = (neutral.text(tool.description.trim()), neutral.schema(&tool.parameters));
+        let (description, schema) =
+            (neutral.escape_text(tool.description.trim()), neutral.escape_schema(&tool.parameters));
         format!("### {}\n{description}\nArguments (JSON Schema): {schema}", tool.name)
     };
     tools.iter().map(tool).collect::<Vec<_>>().join("\n\n")
@@ -156,7 +164,7 @@ fn put_system(text: &str, messages: &mut Vec<Value>) {
     }
 }
 
-fn native(exchange: &Exchange, neutral: Neutral, out: &mut Vec<Value>) {
+fn native(exchange: &Exchange, neutral: MarkEscaper, out: &mut Vec<Value>) {
     let mut message = json!({"role": "assistant", "content": neutral.own_words(&exchange.content)});
     if exchange.calls.is_empty() {
         return out.push(message);
@@ -168,20 +176,20 @@ fn native(exchange: &Exchange, neutral: Neutral, out: &mut Vec<Value>) {
         message["reasoning_content"] = neutral.own_words(&exchange.reasoning).into();
     }
     let call = |call: &RequestedCall| {
-        let arguments = neutral.arguments(&call.arguments);
+        let arguments = neutral.escape_arguments(&call.arguments);
         json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}})
     };
     message["tool_calls"] = exchange.calls.iter().map(call).collect();
     out.push(message);
     for call in &exchange.calls {
         let Some(result) = result_of(exchange, call) else { continue };
-        let text = neutral.result(&result.text);
+        let text = neutral.escape_result(&result.text);
         let text = if result.ok { text } else { format!("Error: {text}") };
         out.push(json!({"role": "tool", "tool_call_id": call.id, "content": text}));
     }
 }
 
-fn textual(exchange: &Exchange, form: CallForm, neutral: Neutral, out: &mut Vec<Value>) {
+fn textual(exchange: &Exchange, form: CallForm, neutral: MarkEscaper, out: &mut Vec<Value>) {
     let content = match exchange.content.trim() {
         "" => exchange.calls.iter().map(|call| written(call, form)).collect::<Vec<_>>().join("\n"),
         _ => exchange.content.clone(),
@@ -213,9 +221,9 @@ fn written(call: &RequestedCall, form: CallForm) -> String {
     }
 }
 
-fn labelled(tool: &str, result: &ToolResult, neutral: Neutral) -> String {
+fn labelled(tool: &str, result: &ToolResult, neutral: MarkEscaper) -> String {
     let mark = if result.ok { "TOOL_RESULT" } else { "TOOL_ERROR" };
-    format!("[{mark}: {tool}] {}", neutral.result(&result.text))
+    format!("[{mark}: {tool}] {}", neutral.escape_result(&result.text))
 }
 
 fn result_of<'a>(exchange: &'a Exchange, call: &RequestedCall) -> Option<&'a ToolResult> {
@@ -235,9 +243,9 @@ fn user(text: &str, out: &mut Vec<Value>) {
 }
 
 /// A client's message for a model that knows no tool role.
-fn without_roles(message: &Value, neutral: Neutral) -> Value {
+fn without_roles(message: &Value, neutral: MarkEscaper) -> Value {
     if message["role"] == "tool" {
-        let text = neutral.result(&plain(&message["content"]));
+        let text = neutral.escape_result(&plain(&message["content"]));
         return json!({"role": "user", "content": format!("[TOOL_RESULT: {}] {text}", message["name"].as_str().unwrap_or("tool"))});
     }
     let Some(calls) = message["tool_calls"].as_array() else { return message.clone() };

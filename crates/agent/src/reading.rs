@@ -1,7 +1,7 @@
 //! Finds the calls in one reply of the model, by the agent's parsers in their order.
 //!
-//! What the relay read (the server's own calls, and its engine's on the text of a request with tools) is taken as it is;
-//! other forms are read here by the same engine. Pure. Used by `run`.
+//! What the relay read (the server's own calls, and its engine's on the text of a request with tools) is
+//! taken as it is; other forms are read here by the same engine. Pure. Used by `run`.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use tool_call_parser::{End, Engine, Field, Options, Tools, mended_object};
 use translate::Ids;
 use wire::turn::{Dropped, Note, ToolCall, Turn, TurnEvent};
 
-/// What was found.
+/// The calls of a reply.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Reading {
     /// The calls, in order, each with an id.
@@ -68,7 +68,8 @@ fn named(reply: &ModelReply) -> String {
     reply.dialects.first().cloned().unwrap_or_else(|| "native".to_owned())
 }
 
-/// The calls that the reasoning of a turn without any holds, in whatever dialect: the agent's settings say that it is read.
+/// The calls that the reasoning of a turn without any holds, in whatever dialect: the agent's settings say
+/// that it is read.
 fn in_reasoning(reply: &ModelReply, tools: &Arc<Tools>) -> (Vec<RequestedCall>, String) {
     let options = Options { read_reasoning: true, ..Options::for_whole_reply() };
     let turn = engine(&reply.reasoning, reply.cut, tools, options);
@@ -88,7 +89,8 @@ pub(super) fn declared(setup: &Setup) -> Tools {
     Tools::from_parts(tools.iter().map(|(name, schema)| (name.clone(), Some(schema.as_str()))))
 }
 
-/// The calls of one dialect in the text. The reasoning is looked into first, or only where there is no content.
+/// The calls of one dialect in the text. The reasoning is looked into first, or only where there is no
+/// content.
 fn in_text(
     reply: &ModelReply,
     setup: &Setup,

@@ -1,4 +1,4 @@
-//! What people and programs see of a run: the row of a list, and the breakdown. Called by `server` and `cli`.
+//! A run as people and programs see it: the row of a list, and the breakdown. Called by `server` and `cli`.
 
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ pub fn breakdown(stored: &StoredRun) -> Value {
     body
 }
 
-/// A request for consent as the store has it, with what became of it. Times are seconds since 1970.
+/// A request for consent as the store has it, with its end. Times are seconds since 1970.
 pub fn approval_row(row: &ApprovalRow) -> Value {
     let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
     let mut body = approval(&request);
@@ -66,7 +66,7 @@ pub fn approval_row(row: &ApprovalRow) -> Value {
 /// The same with the outcome of each approved call, as far as the run that made them says. `run`: that run.
 pub fn approval_with_outcomes(row: &ApprovalRow, run: Option<&StoredRun>) -> Value {
     let mut body = approval_row(row);
-    let made = run.and_then(RunFacts::of).map(|facts| facts.calls).unwrap_or_default();
+    let made = run.and_then(RunFacts::from_stored).map(|facts| facts.calls).unwrap_or_default();
     for call in body["calls"].as_array_mut().into_iter().flatten() {
         let Some(made) = made.iter().find(|made| call["id"] == made.call.id.as_str()) else { continue };
         call["outcome"] = made.outcome.as_str().into();
@@ -82,12 +82,13 @@ pub fn approval(request: &ApprovalRequest) -> Value {
     let calls: Vec<Value> = request.calls.iter().map(requested_call).collect();
     json!({
         "id": request.id, "calls": calls, "reason": request.reason,
-        "requester": request.requester.as_ref().map(Requester::kind), "process": request.requester.as_ref().and_then(Requester::process),
+        "requester": request.requester.as_ref().map(Requester::kind_name), "process": request.requester.as_ref().and_then(Requester::process_name),
         "expires": request.expires.map(|millis| millis / 1_000),
     })
 }
 
-/// The same without what may quote private knowledge. The person who decides about the request sees all of it.
+/// The same without what may quote private knowledge. The person who decides about the request sees all of
+/// it.
 fn withheld_approval(request: &ApprovalRequest) -> Value {
     let mut body = approval(request);
     body["reason"] = WITHHELD.into();
@@ -112,7 +113,7 @@ fn children(stored: &StoredRun) -> Vec<String> {
     stored.events.iter().filter_map(child).collect()
 }
 
-/// What stands for a text of a run that may quote private knowledge. The client has it as the run's reply.
+/// Stands for a text of a run that may quote private knowledge. The client has it as the run's reply.
 const WITHHELD: &str = "[withheld: this run may have read private knowledge]";
 
 fn outcome(run: &Run, body: &mut Value) {

@@ -9,7 +9,7 @@ use super::setup::{EndsRun, Executor, OfferedTool};
 use telemetry::TraceContext;
 use wire::{ApiError, ChatRequest, ErrorCode};
 
-/// What a client asks of an agent.
+/// A client's request to an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentRequest {
     /// The conversation.
@@ -30,7 +30,7 @@ pub struct AgentRequest {
     pub part_of: Option<TraceContext>,
     /// Results that the client brings for calls of the last assistant message, by id.
     pub results: Vec<(String, String)>,
-    /// What it says after them.
+    /// The client's messages after them.
     pub tail: Vec<Value>,
 }
 
@@ -84,8 +84,8 @@ impl AgentRequest {
         Self { key: name, ..self }
     }
 
-    /// What counts of it where the agent is somebody else's expert: what was said. The client's own instructions, its tools and their calls
-    /// are left out.
+    /// Keeps the messages alone, for an agent that is another person's expert. The client's own instructions,
+    /// its tools and their calls are left out.
     #[must_use]
     pub fn as_conversation(mut self) -> Self {
         let said = |message: &Value| {
@@ -110,7 +110,7 @@ impl AgentRequest {
         Self::of_person(serde_json::json!({"role": "user", "content": text}))
     }
 
-    /// What a person says first.
+    /// The first message of a person.
     pub(super) fn of_person(message: Value) -> Self {
         Self {
             messages: vec![message],
@@ -162,7 +162,7 @@ fn client_tools(tools: &Value) -> Vec<OfferedTool> {
     tools.as_array().into_iter().flatten().filter_map(tool).collect()
 }
 
-/// What stands for a client in the store, where nobody shall read its key: a digest of its `authorization` header.
+/// Stands for a client in the store, which must not hold its key: a digest of its `authorization` header.
 pub fn client_digest(key: &[u8]) -> String {
     let digest = Sha256::new().chain_update("respool client\n").chain_update(key).finalize();
     let half = digest.as_slice().first_chunk().copied().unwrap_or_default();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_its_key_and_does_not_tell_it() {
+    fn a_client_digest_hides_its_key() {
         let of = |key: &[u8]| parse(&json!({"messages": [{"role": "user", "content": "x"}]})).of_client(key);
         let (one, same, other) = (of(b"Bearer one"), of(b"Bearer one"), of(b"Bearer two"));
         assert_eq!((&one.client, &one.fingerprint), (&same.client, &same.fingerprint));

@@ -1,5 +1,5 @@
-//! Runs that exist already: those that wait for their client or for consent, were interrupted, or have an answer that nobody
-//! got. Finds the one that a request belongs to, and goes on with it. Called by `agents`.
+//! Runs that exist already: those that wait for their client or for consent, were interrupted, or have an
+//! answer that nobody got. Finds the one that a request belongs to, and goes on with it. Called by `agents`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,8 @@ use super::stored::{REPEATABLE_FOR, or_log, restore};
 use super::watch::{Watch, WorkReport};
 use store::{Status, Store, StoredRun};
 
-/// The run that waits for the results that the client brings; also one that was interrupted after it got them.
+/// The run that waits for the results that the client brings; also one that was interrupted after it got
+/// them.
 pub(super) async fn of_results(
     active: &Arc<ActiveRuns>,
     agent: &Arc<Agent>,
@@ -26,13 +27,14 @@ pub(super) async fn of_results(
     authorization: Option<HeaderValue>,
 ) -> Option<Watch> {
     let ids: Vec<String> = request.results.iter().map(|(id, _)| id.clone()).collect();
-    let parked = active.unpark(&agent.name, &request.client, |call| ids.contains(&normalised(&call.id)));
+    let parked =
+        active.take_parked_run(&agent.name, &request.client, |call| ids.contains(&normalised(&call.id)));
     if let Some(parked) = parked {
-        return Some(active.work(agent, parked_work(parked, request, authorization)));
+        return Some(active.work_on(agent, parked_work(parked, request, authorization)));
     }
     let store = active.store.clone()?;
-    let id = or_log(store.by_call(ids, &agent.name, &request.client).await)??;
-    if let Some(watch) = active.watch(&id) {
+    let id = or_log(store.run_of_calls(ids, &agent.name, &request.client).await)??;
+    if let Some(watch) = active.watch_run(&id) {
         return Some(watch);
     }
     let stored = or_log(store.run(&id).await)??;
@@ -49,10 +51,11 @@ pub(super) async fn of_results(
         (EventKind::Resumed, "resumed")
     };
     let work = stored_work(&stored, run, authorization, first, origin);
-    if let Some(watch) = or_log(active.claim(agent, Arc::clone(&store), true, work).await)? {
+    if let Some(watch) = or_log(active.claim_run(agent, Arc::clone(&store), true, work).await)? {
         return Some(watch);
     }
-    // One whose client went away can be claimed, so this one was cancelled: its work does not go on as another run.
+    // One whose client went away can be claimed, so this one was cancelled: its work does not go on as
+    // another run.
     let stored = or_log(store.run(&id).await)?.filter(|stored| stored.row.status == Status::Cancelled)?;
     let (mut run, _) = restore(&stored)?;
     run.apply(Event { at: clock::now(), kind: EventKind::Cancelled }).ok()?;
@@ -68,11 +71,11 @@ pub(super) async fn unanswered(
 ) -> Option<Watch> {
     let store = active.store.as_ref()?;
     let since = clock::now().saturating_sub(REPEATABLE_FOR);
-    let id = or_log(store.unanswered(&request.fingerprint, since).await)??;
+    let id = or_log(store.unanswered_run(&request.fingerprint, since).await)??;
     if active.is_active(&id) {
         // Somebody else may have asked the same; only a run that was left behind and goes on is shared.
         let is_detached = agent.config.on_disconnect == OnDisconnect::Detach;
-        return active.watch(&id).filter(|watch| is_detached && watch.guard.is_none());
+        return active.watch_run(&id).filter(|watch| is_detached && watch.guard.is_none());
     }
     let stored = or_log(store.run(&id).await)??;
     match restore(&stored).and_then(|(run, _)| Some((work_end(&run)?, run))) {
@@ -99,7 +102,7 @@ pub(super) async fn stored_run(
     }
     let work = stored_work(stored, run, authorization, EventKind::Resumed, "resumed");
     let work = Work { options, ..work };
-    let claimed = active.claim(agent, store, false, work).await.map_err(|error| error.0)?;
+    let claimed = active.claim_run(agent, store, false, work).await.map_err(|error| error.0)?;
     claimed.ok_or_else(|| format!("it is {}", stored.row.status.as_str()))
 }
 
@@ -112,7 +115,7 @@ pub(super) async fn load(store: Option<&Arc<Store>>, id: &str) -> Result<StoredR
     stored.ok_or_else(|| format!("there is no run {id}"))
 }
 
-const NO_STORE: &str = "there is no store of runs";
+const NO_STORE: &str = "the store of runs is not open; the log says why";
 const OTHER_VERSION: &str = "it was written by another version of respool";
 
 /// Work on a run that waited in memory.
@@ -154,7 +157,7 @@ fn stored_work(
     }
 }
 
-/// The same results as the last time: the client did not get what came of them.
+/// The same results as the last time: the client did not get the answer to them.
 fn is_repeated(last: Option<&EventKind>, request: &AgentRequest) -> bool {
     let is_brought = |id: &String| request.results.iter().any(|(other, _)| *other == normalised(id));
     matches!(last, Some(EventKind::ClientReturned { results, tail })

@@ -1,11 +1,13 @@
 //! The agent's loop as a state machine: [`Run::next`] says what to do, [`Run::apply`] takes in what happened.
 //!
-//! No clock, no I/O, no randomness: time comes in with events, and the ids of calls follow from the setup's seed. So a run
-//! is its setup and its events, and restoring it means applying them again. Executed by `driver`.
+//! No clock, no I/O, no randomness: time comes in with events, and the ids of calls follow from the setup's
+//! seed. So a run is its setup and its events, and restoring it means applying them again. Executed by
+//! `driver`.
 
 mod calls;
-mod made;
+mod idempotence;
 mod replies;
+mod state;
 mod turns;
 mod waits;
 mod window;
@@ -14,72 +16,15 @@ use super::approval::ApprovalRequest;
 use super::budget::Tokens;
 use super::call::RequestedCall;
 use super::event::{Event, EventKind};
-use super::neutralize::Neutral;
+use super::neutralize::MarkEscaper;
 use super::outcome::{Limit, Outcome};
-use super::setup::{ModelSizes, SettledCall, Setup};
+use super::setup::{ModelSizes, Setup};
 use super::step::{Action, CallPurpose, ModelStep, Step, ToolStep, UnexpectedEvent};
 use super::transcript::{Entry, Iteration};
 use super::weights::Weights;
 use super::{correction, prompt};
-use calls::CallQueue;
-use turns::TurnState;
-use waits::{ApprovalWait, ChildWait};
-
-/// What a run waits for, or does.
-#[derive(Clone, Debug, PartialEq)]
-enum Phase {
-    Model,
-    Summary(std::ops::Range<usize>),
-    Pause(u64),
-    Calls(CallQueue),
-    Approval(ApprovalWait),
-    Child(ChildWait),
-    Client(Vec<RequestedCall>),
-    Done(Box<Outcome>),
-}
-
-impl Phase {
-    /// A name for messages.
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Model => "waits for the model",
-            Self::Summary(_) => "waits for a summary",
-            Self::Pause(_) => "pauses",
-            Self::Calls(_) => "runs tools",
-            Self::Approval(_) => "waits for approval",
-            Self::Child(_) => "waits for a child run",
-            Self::Client(_) => "waits for its client",
-            Self::Done(_) => "is over",
-        }
-    }
-}
-
-/// One run.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Run {
-    setup: Setup,
-    entries: Vec<Entry>,
-    phase: Phase,
-    turn: TurnState,
-    iterations: Vec<Iteration>,
-    /// Calls that are not made again.
-    made: Vec<SettledCall>,
-    /// Requests for consent so far.
-    approvals: usize,
-    /// See [`Run::answers_late`].
-    answers_late: bool,
-    spent: Tokens,
-    /// What was spent when the client was answered last.
-    spent_at_answer: Tokens,
-    weights: Weights,
-    /// Of the model that is asked now, as far as its server's refusals taught them.
-    sizes: ModelSizes,
-    /// The same, as they were configured or announced.
-    configured_sizes: ModelSizes,
-    /// The outcome of the last turn is in the transcript already.
-    is_closed: bool,
-    now: u64,
-}
+pub use state::Run;
+use state::{ApprovalWait, Phase, TurnState};
 
 impl Run {
     /// A run that begins.
@@ -126,12 +71,12 @@ impl Run {
         self.configured_sizes
     }
 
-    /// The iterations so far.
+    /// The number of iterations.
     pub fn iterations(&self) -> &[Iteration] {
         &self.iterations
     }
 
-    /// The tokens of all calls so far.
+    /// The tokens of all calls.
     pub fn spent(&self) -> Tokens {
         self.spent
     }
@@ -209,7 +154,7 @@ impl Run {
         }
     }
 
-    /// What to do now.
+    /// Returns the next step.
     pub fn next(&self) -> Step {
         match &self.phase {
             Phase::Model => Step::Act(Action::CallModel(self.model_step())),
@@ -279,7 +224,7 @@ impl Run {
             (phase @ Phase::Done(_), EventKind::Resumed | EventKind::Cancelled | EventKind::Aborted(_)) => {
                 self.phase = phase;
             }
-            (_, EventKind::Cancelled) => self.end(Outcome::cancelled(self.achieved())),
+            (_, EventKind::Cancelled) => self.end(Outcome::from_cancel(self.achieved())),
             (_, EventKind::Aborted(failure)) => self.abort(failure),
             (phase, EventKind::Resumed) => self.resumed(phase),
             (phase, EventKind::TurnStarted(message)) => self.start_turn(&phase, message),
@@ -312,8 +257,8 @@ impl Run {
         }
     }
 
-    /// Only work counts: not the time for which the client or a person kept the run waiting, nor that in which nobody worked on
-    /// it. A child reports its own.
+    /// Only work counts: not the time for which the client or a person kept the run waiting, nor that in
+    /// which nobody worked on it. A child reports its own.
     fn pass_time(&mut self, at: u64, kind: &EventKind) {
         let worked = match kind {
             EventKind::Resumed
@@ -364,9 +309,9 @@ impl Run {
         }
     }
 
-    /// What breaks marks for the model that is asked now.
-    fn neutral(&self) -> Neutral {
-        Neutral(self.sizes.dialects)
+    /// Breaks the template marks of the model that is asked now.
+    fn neutral(&self) -> MarkEscaper {
+        MarkEscaper(self.sizes.dialects)
     }
 
     /// The next model call, or what has to come before it, or the end.

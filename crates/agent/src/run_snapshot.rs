@@ -1,8 +1,9 @@
-//! What an expert's agent was made from, as its runs keep it. Plain data that the store keeps.
+//! Identifies what an expert's agent was made from, as its runs keep it. Plain data that the store keeps.
 
 use serde::{Deserialize, Serialize};
 
-/// The package and the session of an expert's run. Stored as one text, `DIGEST SESSION`; the text is empty for other agents.
+/// The package and the session of an expert's run. Stored as one text, `DIGEST SESSION`; the text is empty
+/// for other agents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct RunSnapshot {

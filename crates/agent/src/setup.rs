@@ -1,8 +1,9 @@
-//! The setup of a run: everything that its course depends on, fixed when it begins. Plain data that the store keeps.
+//! The setup of a run: everything that its course depends on, fixed when it begins. Plain data that the store
+//! keeps.
 //!
-//! Stored fields and variants keep their names for ever (`#[serde(rename)]` where the code calls them otherwise): the test in
-//! `stored` reads a store of an older version. Nothing here decides anything: `run` does. Times are milliseconds since 1970;
-//! spans are milliseconds.
+//! Stored fields and variants keep their names for ever (`#[serde(rename)]` where the code calls them
+//! otherwise): the test in `stored` reads a store of an older version. Nothing here decides anything: `run`
+//! does. Times are milliseconds since 1970; spans are milliseconds.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -28,7 +29,7 @@ pub struct Setup {
     pub system: Option<String>,
     /// The client's messages.
     pub messages: Vec<Value>,
-    /// What may be called, respool's own tools first.
+    /// The tools that may be called, respool's own first.
     pub tools: Vec<OfferedTool>,
     /// How calls are written and found.
     pub style: CallStyle,
@@ -37,13 +38,15 @@ pub struct Setup {
     /// How it deals with calls that need consent.
     #[serde(default)]
     pub approvals: ApprovalRules,
-    /// Calls whose result is known from earlier runs of the same work: they are answered with it and not made again.
+    /// Calls whose result is known from earlier runs of the same work: they are answered with it and not made
+    /// again.
     #[serde(default)]
     pub settled: Vec<SettledCall>,
-    /// A call that changes something is made once: the same one again is answered with what is recorded of it.
+    /// A call that changes something is made once: the same one again is answered with what is recorded of
+    /// it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub calls_once: bool,
-    /// What the agent was made from; empty if that does not change.
+    /// Identifies what the agent was made from; empty if that does not change.
     #[serde(default)]
     pub snapshot: RunSnapshot,
     /// Its texts are in no log and in no answer about it.
@@ -52,7 +55,7 @@ pub struct Setup {
     /// A limit ends it at once, and all of its time is for work: nobody would read a last answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ends_at_limits: bool,
-    /// A call that may be repeated, and whose server fails, is made once more before it ends the run,
+    /// A call that may be repeated, and whose server fails, is made again before it ends the run,
     /// whatever the failure is. Runs of older versions repeat it only after a broken connection.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeats_after_faults: bool,
@@ -89,7 +92,7 @@ pub enum EndsRun {
 pub struct OfferedTool {
     /// Its name.
     pub name: String,
-    /// What it does.
+    /// Its description.
     pub description: String,
     /// The JSON Schema of its arguments.
     pub parameters: Value,
@@ -98,7 +101,7 @@ pub struct OfferedTool {
     pub executor: Executor,
     /// The longest result that the model gets, in bytes.
     pub result_limit: usize,
-    /// What has to come before a call.
+    /// The consent that a call needs.
     #[serde(default)]
     pub tier: Tier,
     /// Whether a call ends the run.
@@ -171,8 +174,8 @@ pub struct Limits {
     /// The model is a gpt-oss: its prompts are counted, not estimated. Runs of older versions do not say so.
     #[serde(default)]
     pub is_harmony: bool,
-    /// The dialects that the model writes, by which the marks of its template are known. Runs of older versions do not say
-    /// so.
+    /// The dialects that the model writes, by which the marks of its template are known. Runs of older
+    /// versions do not say so.
     #[serde(default, with = "dialect_names")]
     pub dialects: PreferredDialects,
     /// Milliseconds between iterations.
@@ -187,7 +190,7 @@ impl Limits {
     }
 }
 
-/// What is known of a model: its sizes, and what it writes.
+/// The sizes of a model, and the dialects that it writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelSizes {
     /// Its window, in tokens.

@@ -1,4 +1,4 @@
-//! What a run wants done: the steps that the state machine gives and the driver executes. Plain data.
+//! The steps that the state machine gives and the driver executes. Plain data.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::approval::ApprovalRequest;
 use super::call::RequestedCall;
 use super::outcome::Outcome;
 
-/// What to do next.
+/// The next step of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Something for respool to do.
@@ -32,7 +32,7 @@ pub enum Action {
     HandOver(RequestedCall),
     /// Work on a child run.
     RunChild(ChildStep),
-    /// Wait so many milliseconds.
+    /// Wait this many milliseconds.
     Pause(u64),
 }
 
@@ -56,7 +56,7 @@ impl Action {
 /// A model call to make.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelStep {
-    /// What it is for.
+    /// Its purpose.
     pub purpose: CallPurpose,
     /// The messages.
     pub messages: Vec<Value>,
@@ -70,7 +70,7 @@ pub struct ModelStep {
     pub within: u64,
 }
 
-/// What a model call is for.
+/// The purpose of a model call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallPurpose {
     /// The next step of the work.
@@ -118,12 +118,12 @@ pub struct ChildStep {
     pub within: u64,
 }
 
-/// What leaves for the client when its tools are called.
+/// The reply that leaves for the client when its tools are called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspension {
     /// The calls.
     pub calls: Vec<RequestedCall>,
-    /// What the model wrote beside them.
+    /// The text that the model wrote with them.
     pub content: String,
     /// Its reasoning.
     pub reasoning: String,

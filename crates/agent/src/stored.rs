@@ -1,12 +1,12 @@
-//! Runs as the store has them: restoring one, and what is logged when the store fails. Called by everything here that reads
-//! runs.
+//! Runs as the store has them: restoring one, and what is logged when the store fails. Called by everything
+//! here that reads runs.
 
 use super::event::{Event, EventKind};
 use super::run::Run;
 use super::setup::Setup;
 use store::{StoreError, StoredEvent, StoredRun};
 
-/// For so long a repeated request gets the run of the first one, in milliseconds.
+/// A repeated request gets the run of the first one within this time, in milliseconds.
 pub(super) const REPEATABLE_FOR: u64 = 15 * 60_000;
 
 /// The id of a run that begins.
@@ -14,7 +14,8 @@ pub(super) fn new_run_id() -> String {
     format!("run-{:032x}", rand::random::<u128>())
 }
 
-/// A run from the store, and the last time that its client brought something; `None` for one of another version.
+/// A run from the store, and the last time that its client brought something; `None` for one of another
+/// version.
 pub(super) fn restore(stored: &StoredRun) -> Option<(Run, Option<EventKind>)> {
     let setup: Setup = serde_json::from_str(&stored.setup).ok()?;
     let event =
@@ -41,7 +42,7 @@ mod tests {
     use super::*;
     use crate::report;
     use crate::step::{Action, Step};
-    use store::{Store, StoreConfig, Whose};
+    use store::{RunFilter, Store, StoreConfig};
 
     /// The next step of a run, as the fixture has it.
     fn next(run: &Run) -> Value {
@@ -65,9 +66,10 @@ mod tests {
         }
     }
 
-    /// The file was written by the code before the events were renamed: every kind of event, every form, every failure.
+    /// The file was written by the code before the events were renamed: every kind of event, every form,
+    /// every failure.
     #[tokio::test]
-    async fn a_store_of_an_older_version_is_read_as_it_was_meant() {
+    async fn a_store_of_an_older_version_is_read() {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/store");
         let sql = std::fs::read_to_string(fixtures.join("schema-2.sql")).unwrap();
         let expected: Value =
@@ -77,7 +79,7 @@ mod tests {
         let config = StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() };
         let store = Store::open(&config).unwrap();
         assert_eq!(
-            store.newest(Whose::Everybody, 100).await.unwrap().len(),
+            store.newest(RunFilter::All, 100).await.unwrap().len(),
             expected.as_object().unwrap().len()
         );
         for (id, expected) in expected.as_object().unwrap() {
@@ -91,7 +93,7 @@ mod tests {
         }
         // Both runs have the same seed, so the later one holds the id of the call.
         let id = expected["run-waits"]["next"]["calls"][0][0].as_str().unwrap().to_owned();
-        let found = store.by_call(vec![id], "helper", "me").await.unwrap();
+        let found = store.run_of_calls(vec![id], "helper", "me").await.unwrap();
         assert_eq!(found.as_deref(), Some("run-returned"));
     }
 }

@@ -1,5 +1,5 @@
-//! What is logged of runs: log lines per run, iteration and tool, metrics, and the daily error report. Message text is logged
-//! only when `[log] content` allows it. Called by `driver` and `agents`.
+//! Logs runs: log lines per run, iteration and tool, metrics, and the daily error report. Message text is
+//! logged only when `[log] content` allows it. Called by `driver` and `agents`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -224,7 +224,7 @@ impl Telemetry {
     }
 }
 
-/// Something that took so long and has ended now.
+/// A span of this length that ends now.
 fn span(
     (context, parent): (TraceContext, Option<u64>),
     name: String,
@@ -251,7 +251,8 @@ fn in_short(ended: &ToolEnd) -> String {
     status_in(&ended.text).map_or_else(|| how.to_owned(), |status| format!("{status} {how}"))
 }
 
-/// An HTTP status that an error text begins with, has in brackets (OpenClaw 2026.9.6: `Web fetch failed (404): …`), or calls one.
+/// An HTTP status that an error text begins with, has in brackets (OpenClaw 2026.9.6:
+/// `Web fetch failed (404): …`), or calls one.
 fn status_in(text: &str) -> Option<u16> {
     let mut before = String::new();
     for word in text.split_whitespace().take(40) {
@@ -272,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_in_short_holds_no_word_of_the_tool() {
+    fn short_failures_quote_no_tool() {
         let check = |how, text: &str, expected: &str| {
             let ended = ToolEnd { outcome: how, text: text.to_owned(), took: 30_002 };
             assert_eq!(in_short(&ended), expected, "{text}");

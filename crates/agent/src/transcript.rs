@@ -1,4 +1,5 @@
-//! The transcript of a run, and the breakdown of its iterations. Plain data that `run` makes from events; it is not stored.
+//! The transcript of a run, and the breakdown of its iterations. Plain data that `run` makes from events; it
+//! is not stored.
 //!
 //! Spans are milliseconds.
 
@@ -13,17 +14,17 @@ use super::call::RequestedCall;
 pub enum Entry {
     /// A message of the client's.
     ClientMessage(Value),
-    /// What the person said to begin a further turn of a conversation.
+    /// The person's message that began a further turn of a conversation.
     UserTurn(Value),
     /// A reply of the model with its calls and their results.
     Exchange(Exchange),
     /// respool's own words to the model.
     Note(String),
-    /// What stands for exchanges that were taken out.
+    /// Stands for exchanges that were taken out.
     Summary(String),
 }
 
-/// A reply and what came of its calls.
+/// A reply and the results of its calls.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Exchange {
     /// The content as the model wrote it.
@@ -50,9 +51,9 @@ pub struct ToolResult {
 /// One iteration, for the log and for `/v1/runs/{id}`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Iteration {
-    /// What the model was called for: `iteration`, `last`, `summary`.
+    /// The purpose of the call: `iteration`, `last`, `summary`.
     pub purpose: String,
-    /// What the call cost.
+    /// The cost of the call.
     pub tokens: Tokens,
     /// How long it took.
     pub model_ms: u64,

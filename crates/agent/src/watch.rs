@@ -1,4 +1,5 @@
-//! A client's view of a run that is being worked on elsewhere: its progress, and its end. Called by `agents` and `server`.
+//! A client's view of a run that is being worked on elsewhere: its progress, and its end. Called by `agents`
+//! and `server`.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -26,9 +27,9 @@ pub(super) struct ActiveRun {
 pub struct WorkReport {
     /// How.
     pub end: WorkEnd,
-    /// What it cost since the client was last answered.
+    /// Its cost since the client was last answered.
     pub spent: Tokens,
-    /// What respool itself took: the time of the work without the waiting for models, tools and pauses.
+    /// respool's own time: the time of the work without the waiting for models, tools and pauses.
     pub overhead: Duration,
 }
 
@@ -42,7 +43,7 @@ pub struct Watch {
     pub(super) guard: Option<Arc<DropGuard>>,
 }
 
-/// What a [`Watch`] sees next.
+/// The next thing that a [`Watch`] sees next.
 #[derive(Clone, Debug)]
 pub enum WatchEvent {
     /// A piece of text on what is being done.

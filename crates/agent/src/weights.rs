@@ -1,7 +1,7 @@
-//! How many tokens the next prompt has. gpt-oss's prompts are counted as its server counts them; those of other models are
-//! estimated to the high side. What a server said of a prompt corrects what stands for it, so that only what is new since
-//! then is a guess. Each message is counted once, and what many runs have in common once for all of them. Pure but for that. Used by
-//! `run`.
+//! How many tokens the next prompt has. gpt-oss's prompts are counted as its server counts them; those of
+//! other models are estimated to the high side. What a server said of a prompt corrects what stands for it,
+//! so that only what is new since then is a guess. Each message is counted once, and what many runs have in
+//! common once for all of them. Pure but for that. Used by `run`.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -11,24 +11,26 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use lru::LruCache;
 use serde_json::Value;
 
-use super::budget::estimate;
+use super::budget::estimate_tokens;
 use translate::tokens;
 
 /// Fractions are in millionths.
 const ONE: u64 = 1_000_000;
-/// What is added to the estimate of what no server has counted yet, in millionths: vocabularies smaller than those that the
-/// estimate was measured with have more tokens.
+/// The margin on the estimate of parts that no server has counted yet, in millionths: vocabularies smaller
+/// than those that the estimate was measured with have more tokens.
 const MARGIN: u64 = 1_250_000;
-/// A server's counts are believed within these bounds, in millionths of ours: some do not count what was in their cache.
+/// A server's counts are believed within these bounds, in millionths of ours: some do not count what was in
+/// their cache.
 const PLAUSIBLE: (u64, u64) = (400_000, 4_000_000);
-/// What a chat template puts around a message.
+/// The tokens that a chat template puts around a message.
 const FRAME: u64 = 5;
 /// An image; servers make 250 to 3,000 tokens of one.
 const IMAGE: u64 = 1_500;
 
-/// A part with fewer tokens is counted anew in each run.
+/// A part with fewer tokens is counted again in each run.
 const SHARED: u64 = 400;
-/// The parts of prompts that runs have in common, such as their tools: what gpt-oss makes of them, by their hash.
+/// The parts of prompts that runs have in common, such as their tools: what gpt-oss makes of them, by their
+/// hash.
 static COUNTED: LazyLock<Mutex<LruCache<u64, u64>>> =
     LazyLock::new(|| Mutex::new(LruCache::new(NonZeroUsize::new(512).unwrap_or(NonZeroUsize::MIN))));
 
@@ -86,7 +88,8 @@ impl Weights {
         (self.raw * self.scale).div_ceil(ONE)
     }
 
-    /// Learns what the server counted for the prompt that was weighed last. One that says nothing teaches nothing.
+    /// Learns what the server counted for the prompt that was weighed last. One that says nothing teaches
+    /// nothing.
     pub(super) fn learn(&mut self, counted: u64) {
         if self.raw == 0 || counted == 0 {
             return;
@@ -120,19 +123,19 @@ fn harmony(message: &Value) -> u64 {
 
 /// Templates write declarations as JSON.
 fn estimated(tools: &[Value]) -> u64 {
-    tools.iter().map(|tool| estimate(&tool.to_string())).sum()
+    tools.iter().map(|tool| estimate_tokens(&tool.to_string())).sum()
 }
 
 fn of_message(message: &Value) -> u64 {
     let fields = message.as_object().into_iter().flatten();
     let text = |(name, value): (&String, &Value)| match value {
         Value::String(_) if name == "role" => 0,
-        Value::String(text) => estimate(text),
+        Value::String(text) => estimate_tokens(text),
         Value::Array(parts) if name == "content" => {
-            parts.iter().filter_map(|part| part["text"].as_str()).map(estimate).sum()
+            parts.iter().filter_map(|part| part["text"].as_str()).map(estimate_tokens).sum()
         }
         Value::Null => 0,
-        other => estimate(&other.to_string()),
+        other => estimate_tokens(&other.to_string()),
     };
     FRAME + fields.map(text).sum::<u64>() + images(message) * IMAGE
 }
@@ -165,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_counted_is_known_and_what_is_new_has_a_margin() {
+    fn only_uncounted_parts_have_a_margin() {
         let mut weights = Weights::default();
         let mut prompt = vec![user(&"some words of a conversation ".repeat(100))];
         let first = weights.weigh(&prompt, &[], false);
@@ -195,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn another_model_is_learnt_anew_and_images_are_not_read_as_text() {
+    fn another_model_is_counted_from_scratch() {
         let mut weights = Weights::default();
         let image = json!({"type": "image_url", "image_url": {"url": "x".repeat(100_000)}});
         let prompt = [json!({"role": "user", "content": [image, {"type": "text", "text": "What is it?"}]})];

@@ -15,6 +15,6 @@ mod watch;
 pub use board::OpenAlert;
 pub use config::{AlertsConfig, SinkConfig, SinkKind};
 pub use quiet::QuietHours;
-pub use rule::{Rule, Severity};
+pub use rule::{Rule, Severity, UpstreamSignal};
 pub use silence::{Silence, Silences, read_open};
-pub use watch::{Alerts, Reloaded, Watched};
+pub use watch::{Alerts, Reloaded, UpstreamProbes, Watched};

@@ -129,14 +129,15 @@ impl Rule {
     }
 }
 
-/// What was seen of one upstream.
+/// The state of one upstream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct UpstreamSignal {
-    pub(super) name: String,
+pub struct UpstreamSignal {
+    /// Its name.
+    pub name: String,
     /// A probe did not reach it.
-    pub(super) is_down: bool,
+    pub is_down: bool,
     /// Its circuit is open.
-    pub(super) is_open: bool,
+    pub is_open: bool,
 }
 
 /// What was seen.

@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use futures::future::join_all;
-use tokio::sync::watch;
-use tokio::time::Instant;
+use futures::future::{BoxFuture, join_all};
 use tokio_util::sync::CancellationToken;
 
 use super::board::{Board, OpenAlert, Pace};
@@ -18,26 +16,28 @@ use super::rule::{Finding, Rule, Signals, UpstreamSignal, findings};
 use super::silence::{Silence, Silences, write_open};
 use super::sink::{Sink, send_once};
 use agent::Agents;
-use relay::Relay;
 use store::EntryState;
 use telemetry::metrics;
-use upstream::Health;
 use usage::Ledger;
 
 /// So often all is looked at. An upstream is down after two probes, and reported after `group`: together well below 30 s.
 const EVERY: Duration = Duration::from_secs(5);
-/// A probe that takes longer found nobody.
-const PROBE_WITHIN: Duration = Duration::from_secs(5);
 /// A run that failed is an alert for so long, in milliseconds.
 const FAILED_FOR: u64 = 10 * 60_000;
 /// So many approvals, and runs, are looked at.
 const MOST: usize = 50;
 
+/// The port to the model servers.
+pub trait UpstreamProbes: Send + Sync {
+    /// Probes all upstreams at once, and returns their state.
+    fn probe(&self) -> BoxFuture<'_, Vec<UpstreamSignal>>;
+}
+
 /// What is looked at.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Watched {
     /// The upstreams, as they are configured now.
-    pub relay: watch::Receiver<Arc<Relay>>,
+    pub upstreams: Arc<dyn UpstreamProbes>,
     /// Runs and approvals.
     pub agents: Arc<Agents>,
     /// Requests and budgets.
@@ -196,19 +196,9 @@ impl Alerts {
     }
 
     async fn signals(&self, watched: &Watched) -> Signals {
-        let relay = Arc::clone(&watched.relay.borrow());
-        let probes = relay.upstreams().map(|upstream| async move {
-            let probe = tokio::time::timeout(PROBE_WITHIN, upstream.health_since(Instant::now())).await;
-            let (circuit, ..) = upstream.state.report();
-            UpstreamSignal {
-                name: upstream.name.clone(),
-                is_down: probe != Ok(Health::Up),
-                is_open: circuit != "closed",
-            }
-        });
-        let upstreams = join_all(probes).await;
+        let upstreams = watched.upstreams.probe().await;
         self.note_probes(&upstreams);
-        let approvals = watched.agents.approvals(MOST).await.unwrap_or_default();
+        let approvals = watched.agents.waiting_approvals(MOST).await.unwrap_or_default();
         let (failed_runs, dead_letters) = of_store(&watched.agents).await;
         Signals {
             upstreams,

@@ -75,7 +75,7 @@ impl Approvals {
         let row = find(store, id).await?;
         let request = serde_json::from_str(&row.body);
         let request = request.map_err(|_| format!("the approval {id} was written by another version"))?;
-        record_decision(store, &make(&request, &by)).await.map_err(|error| error.for_approval(id))
+        record_decision(store, &make(&request, &by)).await.map_err(|error| error.describe_for(id))
     }
 }
 

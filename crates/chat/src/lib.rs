@@ -26,13 +26,12 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
-use agent::{Agent, AgentConfig, Conversation, Supervision};
+use agent::{Agent, AgentConfig, ChatModel, Conversation, Supervision};
 use approvals::Approvals;
 pub use greeting::Sources;
 use journal::Journal;
-use models::Model;
+pub use models::{ListedModel, ModelDirectory};
 use paint::Paint;
-use relay::Relay;
 use screen::Screen;
 use session::Session;
 use store::Store;
@@ -54,7 +53,9 @@ const REPLY: u64 = 16 * 1024;
 /// What the chat works with.
 pub struct Setting {
     /// The way to the models.
-    pub relay: Arc<Relay>,
+    pub chat_model: Arc<dyn ChatModel>,
+    /// The models that there are.
+    pub models: Arc<dyn ModelDirectory>,
     /// `[tools]`: policy, timeouts, limits.
     pub tools: ToolsConfig,
     /// Where conversations are kept; `None`: they are not.
@@ -120,16 +121,17 @@ fn screen(has_prompt: bool) -> Screen {
 }
 
 async fn begin(setting: Setting, screen: Screen, terminal: bool) -> Result<Session, String> {
-    let (model, _) = models::find(&setting.relay, setting.model.as_deref()).await?;
+    let (model, _) = models::find(&setting.models, setting.model.as_deref()).await?;
     let root = setting.workspace.canonicalize();
     let root = root.map_err(|error| format!("{} cannot be used: {error}", setting.workspace.display()))?;
     let tools = ToolSet::for_chat(&setting.tools, &policy(&setting.tools.policy), &root)?;
     let journal = Arc::new(Journal::new(Arc::new(tools), root.clone()));
     let agent = agent(&setting, model, Arc::clone(&journal));
     let place = format!("{NAME} {}", root.display());
+    let models = Arc::clone(&setting.models);
     let approvals = Approvals { store: setting.store.clone(), operator_key: setting.operator_key };
     let conversation = Conversation::new(agent, setting.store, setting.report, setting.log_content, place);
-    let mut session = Session::new(conversation, approvals, journal, screen, root);
+    let mut session = Session::new(conversation, models, approvals, journal, screen, root);
     session.greeting = greeting::lines(&setting.sources, &setting.tools.policy, setting.yes);
     session.yes = setting.yes;
     session.is_attended = terminal;
@@ -141,7 +143,7 @@ async fn begin(setting: Setting, screen: Screen, terminal: bool) -> Result<Sessi
     Ok(session)
 }
 
-fn agent(setting: &Setting, model: Model, tools: Arc<Journal>) -> Agent {
+fn agent(setting: &Setting, model: ListedModel, tools: Arc<Journal>) -> Agent {
     let config = AgentConfig {
         max_iterations: 200,
         run_timeout: Duration::from_hours(24),
@@ -154,22 +156,22 @@ fn agent(setting: &Setting, model: Model, tools: Arc<Journal>) -> Agent {
         name: NAME.into(),
         config,
         prompt: Some(setting.system.clone()),
-        relay: Arc::clone(&setting.relay),
+        model: Arc::clone(&setting.chat_model),
         tools,
         target: String::new(),
         window: None,
         reasoning: None,
         supervision: Supervision::default(),
     };
-    talk_to(&mut agent, model);
+    talk_to(&mut agent, setting.models.as_ref(), model);
     agent
 }
 
 /// Makes this the model of the agent.
-fn talk_to(agent: &mut Agent, model: Model) {
+fn talk_to(agent: &mut Agent, models: &dyn ModelDirectory, model: ListedModel) {
     let window = model.window.unwrap_or(WINDOW);
     agent.config.max_tokens = u32::try_from(REPLY.min(window / 4)).unwrap_or(u32::MAX);
-    agent.relay.target(&model.id).clone_into(&mut agent.target);
+    agent.target = models.target(&model.id);
     agent.window = model.window;
     agent.config.model = model.id;
 }
@@ -186,7 +188,7 @@ fn policy(configured: &PolicyConfig) -> PolicyConfig {
 /// Answers one prompt: the answer on standard output, everything else on standard error.
 async fn once(session: &mut Session, prompt: &str) -> Result<(), String> {
     let outcome = session.turn(prompt).await;
-    if outcome.answered() {
+    if outcome.has_answer() {
         let answer = format!("{}\n", wire::visible::visible(outcome.content.trim_end()));
         let mut out = io::stdout();
         match out.write_all(answer.as_bytes()).and_then(|()| out.flush()) {

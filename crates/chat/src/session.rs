@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use nix::libc::SIGCONT;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -15,7 +16,7 @@ use super::approvals::Approvals;
 use super::command::{self, Command};
 use super::editor::{Input, Lines};
 use super::journal::Journal;
-use super::models;
+use super::models::{self, ModelDirectory};
 use super::screen::{Answer, Screen, Shown, seconds};
 use super::terminal::{Quiet, SavedTerminal};
 use super::transcript;
@@ -31,6 +32,7 @@ const END_WITHIN: Duration = Duration::from_millis(500);
 /// A conversation and everything around it.
 pub(super) struct Session {
     conversation: Conversation,
+    models: Arc<dyn ModelDirectory>,
     approvals: Approvals,
     journal: Arc<Journal>,
     screen: Screen,
@@ -49,6 +51,7 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(
         conversation: Conversation,
+        models: Arc<dyn ModelDirectory>,
         approvals: Approvals,
         journal: Arc<Journal>,
         screen: Screen,
@@ -56,6 +59,7 @@ impl Session {
     ) -> Self {
         Self {
             conversation,
+            models,
             approvals,
             journal,
             screen,
@@ -131,7 +135,7 @@ impl Session {
 
     fn greet(&mut self) {
         let paint = self.screen.paint();
-        let model = one_line(&self.conversation.agent().config.model, 1_000);
+        let model = one_line(&self.conversation.agent_mut().config.model, 1_000);
         let root = one_line(&self.root.display().to_string(), 1_000);
         self.screen.line(&format!("{} {} · {root}", paint.bold("respool chat"), paint.cyan(&model)));
         for line in std::mem::take(&mut self.greeting) {
@@ -142,12 +146,12 @@ impl Session {
     /// A turn with its end shown.
     async fn take_turn(&mut self, text: &str) {
         let began = Instant::now();
-        let before = self.conversation.spent();
+        let before = self.conversation.total_cost();
         let outcome = self.turn(text).await;
         if let Some(why) = why_not(&outcome) {
             self.complain(&why);
         }
-        let spent = self.conversation.spent().less(&before);
+        let spent = self.conversation.total_cost().less(&before);
         self.note(&format!("\n{}{}", seconds(began.elapsed()), in_short(&spent)));
     }
 
@@ -168,7 +172,7 @@ impl Session {
         self.journal.begin_turn();
         self.screen.begin();
         let (conversation, view, allowed) = (&mut self.conversation, &mut self.screen, &self.allowed);
-        let mut work = Box::pin(conversation.turn(text, observer, approver, stop.clone()));
+        let mut work = Box::pin(conversation.run_turn(text, observer, approver, stop.clone()));
         let outcome = loop {
             tokio::select! {
                 biased;
@@ -227,31 +231,30 @@ impl Session {
     }
 
     async fn choose(&mut self, id: &str) {
-        let relay = Arc::clone(&self.conversation.agent().relay);
-        match models::find(&relay, Some(id)).await {
+        match models::find(&self.models, Some(id)).await {
             Ok((model, is_listed)) => {
                 let doubt = if is_listed { "" } else { ", though no endpoint lists it" };
                 self.note(&format!("the next turn goes to {id}{doubt}"));
-                super::talk_to(self.conversation.agent(), model);
+                super::talk_to(self.conversation.agent_mut(), self.models.as_ref(), model);
             }
             Err(why) => self.complain(&why),
         }
     }
 
     async fn models(&mut self) {
-        let agent = self.conversation.agent();
-        let (current, relay) = (agent.config.model.clone(), Arc::clone(&agent.relay));
-        for (alias, target) in relay.aliases() {
+        let current = self.conversation.agent_mut().config.model.clone();
+        let models = Arc::clone(&self.models);
+        for (alias, target) in models.aliases() {
             let mark = if alias == current { "●" } else { " " };
             self.note(&format!("{mark} {alias}  stands for {target}"));
         }
-        for listed in models::all(&relay).await {
+        for listed in join_all(models.list()).await {
             match listed {
                 Err(why) => self.complain(&why),
-                Ok(models) => {
-                    for model in models {
+                Ok(listed) => {
+                    for model in listed {
                         let mark = if model.id == current { "●" } else { " " };
-                        let window = relay
+                        let window = models
                             .configured_window(&model.id)
                             .or(model.window)
                             .map(|window| format!("  {} tokens", thousands(window)));
@@ -279,7 +282,7 @@ impl Session {
     }
 
     fn cost(&mut self) {
-        let Spent { tokens, calls, uncounted } = self.conversation.spent();
+        let Spent { tokens, calls, uncounted } = self.conversation.total_cost();
         let more = match uncounted {
             0 => String::new(),
             some => format!("; of {} the server reported no tokens", counted(some, "call")),
@@ -364,9 +367,9 @@ pub(super) fn why_not(outcome: &Outcome) -> Option<String> {
     match (&outcome.failure, &outcome.limit) {
         _ if outcome.cancelled => Some("stopped".to_owned()),
         (Some(failure), _) => Some(format!("the model could not go on: {}", failure.text)),
-        (None, Some(limit)) => Some(format!("the turn met its limit {}", limit.in_words())),
+        (None, Some(limit)) => Some(format!("the turn met its limit {}", limit.as_words())),
         (None, None) if outcome.cut => Some("the answer was cut at the most tokens of one reply".to_owned()),
-        (None, None) if !outcome.answered() => Some("the model gave no answer".to_owned()),
+        (None, None) if !outcome.has_answer() => Some("the model gave no answer".to_owned()),
         (None, None) => None,
     }
 }

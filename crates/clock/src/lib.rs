@@ -1,5 +1,6 @@
-//! The wall clock. The product reads it here and nowhere else, and every time that it stores, compares or shows is a
-//! number of milliseconds since 1970. Code that decides something takes such a number, so that tests choose the time.
+//! The wall clock. The product reads it here and nowhere else, and every time that it stores, compares or
+//! shows is a number of milliseconds since 1970. Code that decides something takes such a number, so that
+//! tests choose the time.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -29,8 +30,8 @@ pub fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Writes a time in milliseconds since 1970 as people read it, to the second: `2026-11-24T08:00:00Z`. A time beyond
-/// the year 9999 is written as the last one before it.
+/// Writes a time in milliseconds since 1970 as people read it, to the second: `2026-11-24T08:00:00Z`. A time
+/// beyond the year 9999 is written as the last one before it.
 pub fn format(at: u64) -> String {
     const LAST: u64 = 253_402_300_799_000;
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(at.min(LAST))).to_string()

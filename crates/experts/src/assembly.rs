@@ -16,9 +16,9 @@ use super::tools::{self, ExpertTools, Role};
 use super::workspace::Workspace;
 use ::tools::Tools;
 use agent::{
-    Agent, AgentConfig, MadeCall, Notices, OnDisconnect, RunFacts, RunSnapshot, SettledCall, Supervision,
+    Agent, AgentConfig, ChatModel, MadeCall, Notices, OnDisconnect, RunFacts, RunSnapshot, SettledCall,
+    Supervision,
 };
-use relay::Relay;
 
 /// How long a model may think about one reply.
 const MODEL_TIMEOUT: Duration = Duration::from_mins(5);
@@ -49,10 +49,10 @@ pub struct ModelAccesses {
 /// How an expert reaches its model.
 #[derive(Clone)]
 pub struct ModelAccess {
-    /// The relay.
-    pub relay: Arc<Relay>,
+    /// The way to its model.
+    pub model: Arc<dyn ChatModel>,
     /// The model's name.
-    pub model: String,
+    pub model_id: String,
     /// The model as the upstreams know it.
     pub target: String,
     /// Its window in tokens, if configured.
@@ -100,7 +100,7 @@ impl AgentBase {
             name: self.name.into(),
             config: self.config,
             prompt: Some(prompt),
-            relay: self.access.relay,
+            model: self.access.model,
             tools,
             target: self.access.target,
             window: self.access.window,
@@ -215,7 +215,7 @@ impl Experts {
         let config = self.config.of(name);
         let access = self.access(name).clone();
         let config = AgentConfig {
-            model: access.model.clone(),
+            model: access.model_id.clone(),
             upstream: config.upstream,
             max_tokens: config.max_tokens.unwrap_or(self.config.max_tokens),
             max_iterations: config.max_iterations.unwrap_or(self.config.max_iterations),

@@ -18,8 +18,8 @@ use super::diagnostic::{Diagnostic, Severity};
 use super::label::function_name;
 use super::package::Package;
 use tools::{
-    Approver, Invocation, Prospect, Question, QuestionKind, ServerProblem, Sources, ToolError, ToolOutput,
-    ToolSet, ToolSpec, Tools as _,
+    Approver, Availability, Invocation, Question, QuestionKind, ServerProblem, Sources, ToolError,
+    ToolOutput, ToolSet, ToolSpec, Tools as _,
 };
 
 /// How long a command that a person runs waits for the first start of MCP servers.
@@ -216,7 +216,7 @@ impl BoundTool {
 
     /// True while its server is starting for the first time.
     pub(super) fn is_starting(&self, sources: &Sources) -> bool {
-        self.source_problem(sources).is_some_and(|problem| problem.prospect == Prospect::Starting)
+        self.source_problem(sources).is_some_and(|problem| problem.prospect == Availability::Starting)
     }
 
     /// Why it cannot be called at the moment, although it is bound.
@@ -226,7 +226,7 @@ impl BoundTool {
             .server()
             .map_or("OpenClaw's gateway".to_owned(), |server| format!("its MCP server {server}"));
         let text = format!("{what} cannot be reached: {text}");
-        Some(BindingProblem { tool: self.name.clone(), text, is_final: prospect == Prospect::Unusable })
+        Some(BindingProblem { tool: self.name.clone(), text, is_final: prospect == Availability::Unusable })
     }
 
     /// What the tool file and the server disagree about, for people. Empty until the server has been up once.

@@ -280,7 +280,7 @@ impl Experts {
 
     /// Their names as models, each with the model that it uses.
     pub fn models(&self) -> Vec<(String, String)> {
-        let model = |name: &String| (format!("{MODEL_PREFIX}{name}"), self.access(name).model);
+        let model = |name: &String| (format!("{MODEL_PREFIX}{name}"), self.access(name).model_id);
         self.names().iter().map(model).collect()
     }
 

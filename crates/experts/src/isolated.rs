@@ -145,7 +145,7 @@ impl IsolatedFunctions {
 }
 
 impl ChildRuns for IsolatedFunctions {
-    fn tools(&self) -> Vec<OfferedTool> {
+    fn child_tools(&self) -> Vec<OfferedTool> {
         let offered = |function: &Function| OfferedTool {
             name: call_name(&function.name.value),
             description: format!(
@@ -162,7 +162,7 @@ impl ChildRuns for IsolatedFunctions {
         self.all().map(offered).collect()
     }
 
-    fn child(&self, call: &RequestedCall, seed: u64, at: u64) -> Result<(Arc<Agent>, Setup), String> {
+    fn child_run(&self, call: &RequestedCall, seed: u64, at: u64) -> Result<(Arc<Agent>, Setup), String> {
         let function =
             self.called(call).ok_or_else(|| format!("there is no isolated function {}", call.name))?;
         let agent = self.agent(function);
@@ -180,7 +180,7 @@ impl ChildRuns for IsolatedFunctions {
         Ok((agent, setup))
     }
 
-    fn result(&self, call: &RequestedCall, outcome: Outcome) -> Outcome {
+    fn child_result(&self, call: &RequestedCall, outcome: Outcome) -> Outcome {
         let Some(function) = self.called(call) else { return outcome };
         if outcome.failure.is_some() || outcome.cancelled {
             // What it had written by then is not one of its outputs.

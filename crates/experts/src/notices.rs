@@ -65,7 +65,7 @@ impl ConversationNotices {
 }
 
 impl Notices for ConversationNotices {
-    fn message(&self, run: &str, notice: Notice<'_>) -> Option<NewMessage> {
+    fn notice_message(&self, run: &str, notice: Notice<'_>) -> Option<NewMessage> {
         match notice {
             Notice::HandedOver(call) => {
                 let inputs: Value = serde_json::from_str(&call.arguments).unwrap_or_default();

@@ -48,7 +48,7 @@ impl Experts {
     /// # Errors
     /// Why it cannot continue. A conversation whose package is gone is cancelled.
     pub(super) async fn resume_conversation(&self, name: &str, run: &str) -> Result<Option<Watch>, String> {
-        let Some(facts) = self.agents.facts(run).await else { return Ok(None) };
+        let Some(facts) = self.agents.run_facts(run).await else { return Ok(None) };
         let agent = match self.returning(name, facts) {
             Ok(Some(agent)) => agent,
             Ok(None) => return Ok(None),
@@ -63,7 +63,7 @@ impl Experts {
 
     async fn give_up(&self, name: &str, run: &str, why: &str) -> Result<(), StoreError> {
         tracing::error!(target: "respool::expert", expert = name, run_id = run, why, "a conversation cannot go on; it is cancelled");
-        self.agents.cancel(run).await?;
+        self.agents.cancel_run(run).await?;
         let notices = ConversationNotices { expert: name.to_owned(), is_function: false };
         if let Some(store) = self.agents.store() {
             store.post(notices.lost(run, why), clock::now()).await?;
@@ -108,8 +108,8 @@ impl Experts {
     /// not ready to make it. `None` for all other requests. The run is resumed when the expert is ready.
     pub async fn must_wait(&self, name: &str, request: &AgentRequest) -> Option<String> {
         let why = self.not_ready(name)?;
-        let run = self.agents.repeated(request).await?;
-        let facts = self.agents.facts(&run).await.filter(|facts| facts.outcome.is_none())?;
+        let run = self.agents.find_repeated_run(request).await?;
+        let facts = self.agents.run_facts(&run).await.filter(|facts| facts.outcome.is_none())?;
         // A decision is an event of the run only once the run has read it.
         let decided = self.agents.store()?.woken_by_approvals(clock::now()).await.unwrap_or_default();
         let may_act = decided.iter().any(|woken| woken.id == run) || self.has_consent(facts).await;
@@ -125,7 +125,7 @@ impl Experts {
     async fn has_consent(&self, facts: RunFacts) -> bool {
         let mut has_consent = facts.has_consent;
         for (_, child) in facts.children {
-            has_consent |= self.agents.facts(&child).await.is_some_and(|facts| facts.has_consent);
+            has_consent |= self.agents.run_facts(&child).await.is_some_and(|facts| facts.has_consent);
         }
         has_consent
     }
@@ -137,7 +137,7 @@ impl Experts {
         if clock::now().saturating_sub(row.updated) <= allowed {
             return false;
         }
-        let Some(facts) = self.agents.facts(&row.id).await.filter(Self::is_conversation) else {
+        let Some(facts) = self.agents.run_facts(&row.id).await.filter(Self::is_conversation) else {
             return false;
         };
         !self.has_consent(facts).await

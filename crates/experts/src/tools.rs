@@ -269,7 +269,7 @@ pub(super) fn supervision(
     is_dry: bool,
 ) -> Supervision {
     let requester = role.requester();
-    let is_process = requester.process().is_some();
+    let is_process = requester.process_name().is_some();
     let (mut tiers, mut ends_run) = (BTreeMap::new(), BTreeMap::new());
     for (name, tier) in operations.tiers_by_name() {
         tiers.insert(name.clone(), tier_of(if is_dry { Tier::Auto } else { tier }));
@@ -300,7 +300,7 @@ pub(super) fn supervision(
 /// How a run of the package handles approvals.
 pub(super) fn approval_rules(package: &Package, requester: Requester) -> ApprovalRules {
     let policy = &package.manifest.policy;
-    let is_process = requester.process().is_some();
+    let is_process = requester.process_name().is_some();
     ApprovalRules {
         timeout: policy.timeout.as_ref().map(|timeout| millis(timeout.length())),
         on_timeout: match policy.on_timeout {

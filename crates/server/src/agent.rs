@@ -31,7 +31,7 @@ pub(super) const RUN_ID: HeaderName = HeaderName::from_static("x-respool-run-id"
 pub(super) fn asked_for(app: &App, body: &Bytes) -> Option<(Arc<Agent>, ClientProgram)> {
     let names = |name: &str| memchr::memmem::find(body, name.as_bytes()).is_some();
     let is_expert = app.experts.is_some() && names(MODEL_PREFIX);
-    if !is_expert && !app.agents.all().iter().any(|agent| names(&agent.name)) {
+    if !is_expert && !app.agents.all_agents().iter().any(|agent| names(&agent.name)) {
         return None;
     }
     let request = ChatRequest::parse(body).ok()?;
@@ -84,7 +84,7 @@ pub(super) async fn begin(
     {
         return Err(ApiError::new(503, ErrorCode::ExpertNotReady, why));
     }
-    let watch = app.agents.serve(&agent, request, key).await;
+    let watch = app.agents.serve_request(&agent, request, key).await;
     let errors = app.error_form(Wire::Chat, program);
     record.run(&watch.run);
     Ok(RunReply { app, agent, watch, record: record.clone(), stream, usage, errors })
@@ -215,7 +215,7 @@ impl RunReply {
     /// The client has it, as far as is known.
     async fn answered(&self, ended: &WorkReport) {
         if ended.end != WorkEnd::Left {
-            self.app.agents.answered(&self.watch.run).await;
+            self.app.agents.mark_answered(&self.watch.run).await;
         }
     }
 

@@ -41,7 +41,7 @@ pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
     let (record, requester) = (record(&app, &request, "GET /v1/approvals", "approvals"), operator(&request));
     let listed = async {
         requester?;
-        let rows = app.agents.approvals(MOST).await.map_err(store_failed)?;
+        let rows = app.agents.waiting_approvals(MOST).await.map_err(store_failed)?;
         let rows: Vec<Value> = rows.iter().map(|(row, _)| report::approval_row(row)).collect();
         Ok(json!({"object": "list", "data": rows}))
     };
@@ -69,7 +69,7 @@ pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, reque
         let row = store.approval(&id).await.map_err(store_failed)?.ok_or_else(|| unknown(&id))?;
         let asked: ApprovalRequest = serde_json::from_str(&row.body).map_err(|_| unknown(&id))?;
         let decision = read(request, &asked, by).await?;
-        app.agents.decide(&decision).await.map_err(|error| refused(&id, error))?;
+        app.agents.decide_approval(&decision).await.map_err(|error| refused(&id, error))?;
         Ok(json!({"id": id, "approved": decision.approved, "by": decision.by}))
     };
     leave(decided.await, &record)

@@ -146,14 +146,14 @@ impl Meters {
         if rows.is_empty() {
             return Ok(());
         }
-        if let Err(error) = store.used(rows.clone()).await {
+        if let Err(error) = store.add_key_usage(rows.clone()).await {
             rows.into_iter().for_each(|row| self.take_back(row));
             return Err(error);
         }
         self.load(store).await?;
         let day = read_clocks().day();
         if self.forgotten.swap(day, Ordering::Relaxed) != day {
-            store.forget_usage(day.saturating_sub(KEEP_DAYS)).await?;
+            store.forget_key_usage(day.saturating_sub(KEEP_DAYS)).await?;
         }
         Ok(())
     }
@@ -180,7 +180,7 @@ impl Meters {
     pub(super) async fn load(&self, store: &Store) -> Result<(), StoreError> {
         let day = read_clocks().day();
         let mut stored: HashMap<String, u64> = HashMap::new();
-        for row in store.used_on(day).await? {
+        for row in store.key_usage_on(day).await? {
             let tokens = stored.entry(row.key).or_default();
             *tokens = tokens.saturating_add(row.prompt).saturating_add(row.completion);
         }

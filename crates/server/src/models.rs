@@ -167,7 +167,7 @@ async fn models(app: &App, headers: &HeaderMap) -> Models {
     // An alias is what a client gets who asks for a model of that name.
     found.retain(|model| aliases.iter().all(|alias| alias["id"] != model["id"]));
     found.extend(aliases);
-    found.extend(app.agents.all().iter().map(|agent| of_agent(&agent.name, &agent.config.model)));
+    found.extend(app.agents.all_agents().iter().map(|agent| of_agent(&agent.name, &agent.config.model)));
     if let Some(experts) = &app.experts {
         found.extend(experts.models().iter().map(|(name, model)| of_agent(name, model)));
     }

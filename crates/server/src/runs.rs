@@ -11,7 +11,7 @@ use super::App;
 use super::own_route::{leave, record, store_failed};
 use super::visit::Visit;
 use agent::{client_digest, report};
-use store::{Store, Whose};
+use store::{RunFilter, Store};
 use usage::Money;
 use wire::{ApiError, ErrorCode};
 
@@ -51,7 +51,7 @@ pub(super) async fn cancel(State(app): State<App>, Path(id): Path<String>, reque
     }
     let whose = whose(&request);
     let cancelled = async {
-        if app.agents.is_of(&id, &whose).await? && app.agents.cancel(&id).await? {
+        if app.agents.is_of(&id, &whose).await? && app.agents.cancel_run(&id).await? {
             return Ok(Ok(json!({"id": id, "cancelled": true})));
         }
         let what = format!("there is no run `{id}` that could be ended");
@@ -62,14 +62,14 @@ pub(super) async fn cancel(State(app): State<App>, Path(id): Path<String>, reque
 
 /// The runs that a request may see and end: its client's own; an operator's: all but chats of the terminal. Where clients have no keys and
 /// so are not distinguished: those of all clients.
-fn whose(request: &Request) -> Whose {
+fn whose(request: &Request) -> RunFilter {
     match request.extensions().get::<Arc<Visit>>() {
-        Some(visit) if visit.key.is_operator => Whose::Served,
+        Some(visit) if visit.key.is_operator => RunFilter::Served,
         Some(_) => {
             let key = request.headers().get(header::AUTHORIZATION).map_or(&[][..], HeaderValue::as_bytes);
-            Whose::Client(client_digest(key))
+            RunFilter::Client(client_digest(key))
         }
-        None => Whose::Clients,
+        None => RunFilter::Clients,
     }
 }
 

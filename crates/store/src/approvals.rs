@@ -1,14 +1,17 @@
-//! Requests for consent as rows: made and closed with the run's own events, decided from outside, listed for people.
+//! Requests for consent as rows: made and closed with the run's own events, decided from outside, listed for
+//! people.
 //!
-//! What is in a request and in a decision is `agent`'s business: both are texts here. A decision that was recorded once holds:
-//! a second one is refused.
+//! What is in a request and in a decision is `agent`'s business: both are texts here. A decision that was
+//! recorded once holds: a second one is refused.
 
-use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
+use rusqlite::{Connection, Row, Transaction, params};
 
-use super::Status;
-use super::numbers::signed;
+use super::error::StoreError;
+use super::statements::{execute, find, has_changed, limit, list, signed};
+use super::status::Status;
+use super::store::Store;
 
-/// What becomes of a request with an event of its run.
+/// A change of a request that is committed with an event of its run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApprovalChange {
     /// It is made.
@@ -40,9 +43,9 @@ pub enum ApprovalChange {
 /// How far a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApprovalState {
-    /// Nobody has decided.
+    /// No one has decided.
     Waiting,
-    /// Somebody has decided, and the run does not know it yet.
+    /// It is decided, and the run does not know it yet.
     Decided,
     /// The run knows the decision.
     Applied,
@@ -71,7 +74,7 @@ impl ApprovalState {
     }
 }
 
-/// A request with what became of it. Times are milliseconds since 1970.
+/// A request with its decision. Times are milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApprovalRow {
     /// Its id.
@@ -101,45 +104,8 @@ pub struct WokenRun {
     pub id: String,
     /// Its agent.
     pub agent: String,
-    /// What became of it.
+    /// How far it is.
     pub status: Status,
-}
-
-pub(super) fn change(
-    change: &Transaction<'_>,
-    run: &str,
-    at: u64,
-    approval: &ApprovalChange,
-) -> rusqlite::Result<usize> {
-    let close = |id: &str, state: ApprovalState| {
-        change
-            .prepare_cached(
-                "UPDATE approvals SET state = ?2 WHERE id = ?1 AND state IN ('waiting', 'decided')",
-            )?
-            .execute(params![id, state.as_str()])
-    };
-    match approval {
-        ApprovalChange::Requested { id, expires, body } => change
-            .prepare_cached(
-                "INSERT OR IGNORE INTO approvals (id, run, state, requested, expires, body)
-                 VALUES (?1, ?2, 'waiting', ?3, ?4, ?5)",
-            )?
-            .execute(params![id, run, signed(at), expires.map(signed), body]),
-        ApprovalChange::Escalated { id } => {
-            change.prepare_cached("UPDATE approvals SET expires = NULL WHERE id = ?1")?.execute(params![id])
-        }
-        ApprovalChange::Applied { id } => close(id, ApprovalState::Applied),
-        ApprovalChange::Withdrawn { id } => close(id, ApprovalState::Withdrawn),
-    }
-}
-
-/// The requests of a run that is over.
-pub(super) fn withdraw(change: &Transaction<'_>, run: &str) -> rusqlite::Result<usize> {
-    change
-        .prepare_cached(
-            "UPDATE approvals SET state = 'withdrawn' WHERE run = ?1 AND state IN ('waiting', 'decided')",
-        )?
-        .execute(params![run])
 }
 
 /// Whether a decision counts that comes after the time for it.
@@ -151,19 +117,84 @@ pub enum LateDecision {
     Refused,
 }
 
-pub(super) fn decide(
+impl Store {
+    /// Records a decision, so that it survives a power failure; false when the request does not wait for one,
+    /// or its time is over.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn decide(
+        &self,
+        id: &str,
+        decision: String,
+        at: u64,
+        late: LateDecision,
+    ) -> Result<bool, StoreError> {
+        let id = id.to_owned();
+        let sql = "UPDATE approvals SET state = 'decided', decision = ?2, decided = ?3
+             WHERE id = ?1 AND state = 'waiting' AND (?4 OR expires IS NULL OR expires > ?3)";
+        let counts = late == LateDecision::Counts;
+        self.write_to_disk(move |change| has_changed(change, sql, params![id, decision, signed(at), counts]))
+            .await
+    }
+
+    /// One request.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn approval(&self, id: &str) -> Result<Option<ApprovalRow>, StoreError> {
+        let id = id.to_owned();
+        let sql = format!("SELECT {ROW} WHERE approvals.id = ?1");
+        self.read(move |connection| find(connection, &sql, params![id], row)).await
+    }
+
+    /// The requests of a state, the oldest first.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn approvals(&self, state: ApprovalState, most: usize) -> Result<Vec<ApprovalRow>, StoreError> {
+        self.read(move |connection| approvals_of_state(connection, state, most)).await
+    }
+
+    /// The runs that can go on: of a decided request, or of one whose time is over. Where a child run waits,
+    /// the run that began the first of its line.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn woken_by_approvals(&self, now: u64) -> Result<Vec<WokenRun>, StoreError> {
+        self.read(move |connection| woken_runs(connection, now)).await
+    }
+}
+
+/// Changes a request in the commit of an event of its run.
+pub(super) fn change(
     change: &Transaction<'_>,
-    id: &str,
-    decision: &str,
+    run: &str,
     at: u64,
-    late: LateDecision,
+    approval: &ApprovalChange,
 ) -> rusqlite::Result<usize> {
-    change
-        .prepare_cached(
-            "UPDATE approvals SET state = 'decided', decision = ?2, decided = ?3
-             WHERE id = ?1 AND state = 'waiting' AND (?4 OR expires IS NULL OR expires > ?3)",
-        )?
-        .execute(params![id, decision, signed(at), late == LateDecision::Counts])
+    let close = |id: &str, state: ApprovalState| {
+        let sql = "UPDATE approvals SET state = ?2 WHERE id = ?1 AND state IN ('waiting', 'decided')";
+        execute(change, sql, params![id, state.as_str()])
+    };
+    match approval {
+        ApprovalChange::Requested { id, expires, body } => {
+            let sql = "INSERT OR IGNORE INTO approvals (id, run, state, requested, expires, body)
+                 VALUES (?1, ?2, 'waiting', ?3, ?4, ?5)";
+            execute(change, sql, params![id, run, signed(at), expires.map(signed), body])
+        }
+        ApprovalChange::Escalated { id } => {
+            execute(change, "UPDATE approvals SET expires = NULL WHERE id = ?1", params![id])
+        }
+        ApprovalChange::Applied { id } => close(id, ApprovalState::Applied),
+        ApprovalChange::Withdrawn { id } => close(id, ApprovalState::Withdrawn),
+    }
+}
+
+/// Withdraws the requests of a run that is over.
+pub(super) fn withdraw(change: &Transaction<'_>, run: &str) -> rusqlite::Result<()> {
+    let sql = "UPDATE approvals SET state = 'withdrawn' WHERE run = ?1 AND state IN ('waiting', 'decided')";
+    execute(change, sql, params![run]).map(drop)
 }
 
 const ROW: &str = "approvals.id, run, agent, state, requested, expires, body, decided, decision
@@ -185,15 +216,10 @@ fn row(row: &Row<'_>) -> rusqlite::Result<ApprovalRow> {
     })
 }
 
-pub(super) fn one(connection: &Connection, id: &str) -> rusqlite::Result<Option<ApprovalRow>> {
-    let query = format!("SELECT {ROW} WHERE approvals.id = ?1");
-    connection.prepare_cached(&query)?.query_row(params![id], row).optional()
-}
-
 /// The condition of the index `approvals_open`.
 const OPEN: &str = "AND state IN ('waiting', 'decided')";
 
-pub(super) fn of_state(
+fn approvals_of_state(
     connection: &Connection,
     state: ApprovalState,
     most: usize,
@@ -203,13 +229,12 @@ pub(super) fn of_state(
         ApprovalState::Waiting | ApprovalState::Decided => OPEN,
         _ => "",
     };
-    let query = format!("SELECT {ROW} WHERE state = ?1 {open} ORDER BY requested, approvals.id LIMIT ?2");
-    let most = i64::try_from(most).unwrap_or(i64::MAX);
-    connection.prepare_cached(&query)?.query_map(params![state.as_str(), most], row)?.collect()
+    let sql = format!("SELECT {ROW} WHERE state = ?1 {open} ORDER BY requested, approvals.id LIMIT ?2");
+    list(connection, &sql, params![state.as_str(), limit(most)], row)
 }
 
-pub(super) fn woken(connection: &Connection, now: u64) -> rusqlite::Result<Vec<WokenRun>> {
-    let query = format!(
+fn woken_runs(connection: &Connection, now: u64) -> rusqlite::Result<Vec<WokenRun>> {
+    let sql = format!(
         "WITH RECURSIVE line (id, parent) AS (
             SELECT runs.id, runs.parent FROM approvals JOIN runs ON runs.id = approvals.run
             WHERE (state = 'decided' OR expires <= ?1) {OPEN}
@@ -222,5 +247,5 @@ pub(super) fn woken(connection: &Connection, now: u64) -> rusqlite::Result<Vec<W
         let status = Status::named(&status).unwrap_or(Status::Failed);
         Ok(WokenRun { id: row.get(0)?, agent: row.get(1)?, status })
     };
-    connection.prepare_cached(&query)?.query_map(params![signed(now)], woken)?.collect()
+    list(connection, &sql, params![signed(now)], woken)
 }

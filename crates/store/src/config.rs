@@ -10,7 +10,8 @@ use wire::units::{Size, duration};
 /// The store's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreConfig {
-    /// The directory of durable state; the platform's state directory unless configured. It may not exist yet.
+    /// The directory of durable state; the platform's state directory unless configured. It may not exist
+    /// yet.
     pub state_dir: PathBuf,
     /// Which runs are kept there.
     pub runs: RunsConfig,

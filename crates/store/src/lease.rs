@@ -1,5 +1,5 @@
-//! Who works on a run: each process holds a lock on a file of its own for as long as it lives, so that others can see
-//! whether it is gone. The system gives the lock back however the process ends.
+//! Who works on a run: each process holds a lock on a file of its own for as long as it lives, so that others
+//! can see whether it is gone. The system gives the lock back however the process ends.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_is_gone_when_its_lock_is_given_back() {
+    fn an_owner_without_lock_is_gone() {
         let dir = tempfile::tempdir().unwrap();
         let (own, other) = (Lease::take(dir.path()).unwrap(), Lease::take(dir.path()).unwrap());
         assert!(!own.is_gone(own.owner()) && !own.is_gone(other.owner()));

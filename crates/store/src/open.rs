@@ -1,8 +1,8 @@
 //! Opens the database: directory, permissions, journal, schema versions, and what to do with a damaged file.
 //!
-//! Write-ahead log with `synchronous = NORMAL`: a commit survives the end of the process at any moment, which is what runs
-//! need, and costs no wait for the disk. A power failure may take the last commits; those that stand before an effect that
-//! must not be repeated are synchronised with the disk (`write`).
+//! Write-ahead log with `synchronous = NORMAL`: a commit survives the end of the process at any moment, which
+//! is what runs need, and costs no wait for the disk. A power failure may take the last commits; those that
+//! stand before an effect that must not be repeated are synchronised with the disk (`write`).
 
 use std::cmp::Ordering;
 use std::fs;
@@ -12,21 +12,22 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode};
 
-use super::StoreError;
+use super::error::StoreError;
 
 const FILE: &str = "respool.db";
 /// How long one process waits for another's write.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 /// The write-ahead log's file is cut to this once its content is in the database, in bytes.
 const LARGEST_LOG: u32 = 4 << 20;
-/// After so many pages the log's content is moved to the database, which waits for the disk twice. The same pages are written again and
-/// again, and each is moved once.
+/// After this many pages the log's content is moved to the database, which waits for the disk twice. The same
+/// pages are written again and again, and each is moved once.
 const LOG_PAGES: u32 = 4_000;
 /// A database up to this size is read whole before it is used, in bytes: that takes some ten milliseconds.
 const LARGEST_READ: u64 = 16 << 20;
-/// So many statements are kept prepared: more than there are. With fewer, each would be parsed anew by the time that it is needed again.
+/// The number of statements that are kept prepared: more than there are. With fewer, each would be parsed
+/// again when it is needed again.
 const STATEMENTS: usize = 256;
-/// `auto_vacuum` of a database that can give space back in bites.
+/// `auto_vacuum` of a database that can give space back in batches.
 const INCREMENTAL: u32 = 2;
 /// The schema, as the steps from each version to the next.
 const STEPS: [&str; 11] = [
@@ -62,13 +63,14 @@ pub(super) fn is_present(dir: &Path) -> bool {
     dir.join(FILE).exists()
 }
 
-/// Opens the database in a directory. `alone`: no other process uses it, so the file may be moved or written anew.
+/// Opens the database in a directory. `alone`: no other process uses it, so the file may be moved or
+/// rewritten.
 pub(super) fn open(dir: &Path, alone: bool) -> Result<Opened, StoreError> {
     let path = dir.join(FILE);
     match connections(&path) {
         Ok((writer, reader)) => {
             if alone {
-                make_over(&writer, &path);
+                enable_auto_vacuum(&writer, &path);
                 release_claims(&writer, &path);
             }
             Ok(Opened { writer, reader, path, set_aside: None })
@@ -101,8 +103,8 @@ pub(super) fn open_other(path: &Path, steps: &[&str]) -> Result<(Connection, Con
     }
 }
 
-/// Ends the claims on entries of the queue. Those who made them have ended, and nobody need wait until the
-/// claims do.
+/// Ends the claims on entries of the queue. The processes that made them have ended, so no one has to wait
+/// until the claims do.
 fn release_claims(writer: &Connection, path: &Path) {
     let released = writer.execute("UPDATE queue SET lease_until = 0 WHERE lease_until IS NOT NULL", []);
     if let Err(error) = released {
@@ -200,7 +202,8 @@ fn connection(path: &Path) -> Result<Connection, Fault> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
-    // Holds for a file that is new, and for an older one once `make_over` has written it anew. To set it writes to the file.
+    // Holds for a file that is new, and for an older one once `enable_auto_vacuum` has rewritten it. To set
+    // it writes to the file.
     if auto_vacuum(&connection)? != INCREMENTAL {
         connection.pragma_update(None, "auto_vacuum", INCREMENTAL)?;
     }
@@ -236,15 +239,15 @@ fn auto_vacuum(connection: &Connection) -> rusqlite::Result<u32> {
     connection.query_row("PRAGMA auto_vacuum", [], |row| row.get(0))
 }
 
-/// A database that was begun without the means to give space back gets them, which writes it anew. When that cannot be done now
-/// (a full disk) it works as before, and the next start tries again.
-fn make_over(connection: &Connection, path: &Path) {
+/// A database that was begun without the means to give space back gets them, which rewrites it. When that
+/// cannot be done now (a full disk) it works as before, and the next start tries again.
+fn enable_auto_vacuum(connection: &Connection, path: &Path) {
     let mode = auto_vacuum(connection);
     if mode == Ok(INCREMENTAL) {
         return;
     }
     let bytes = fs::metadata(path).map(|file| file.len()).unwrap_or_default();
-    tracing::info!(target: "respool::store", bytes, "the database is written anew, once; a large one takes a while");
+    tracing::info!(target: "respool::store", bytes, "the database is rewritten once; a large one takes a while");
     if let Err(error) = mode.and_then(|_| connection.execute_batch("VACUUM")) {
         let error = failed("rewrite", path, &error);
         tracing::warn!(target: "respool::store", %error, "deleted runs give no space back until this is done");

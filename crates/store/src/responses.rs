@@ -1,17 +1,19 @@
 //! Responses of the Responses API that clients keep: to continue, to read again, and to wait for.
 //!
-//! A response holds its own items only; the conversation before it is read along `previous`. What the items mean is `translate`'s
-//! business: inputs and response objects are texts here. Called by `server`.
+//! A response holds its own items only; the conversation before it is read along `previous`. What the items
+//! mean is `translate`'s business: inputs and response objects are texts here. Called by `server`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 
-use super::numbers::signed;
+use super::error::StoreError;
+use super::statements::{execute, find, has_changed, list, signed};
+use super::store::Store;
 
-/// So many responses are deleted in one bite at most.
-const BITE: u32 = 64;
-/// No conversation is longer, in responses.
+/// At most this many responses are deleted in one batch.
+const BATCH: u32 = 64;
+/// The longest conversation, in responses.
 const LONGEST: u32 = 10_000;
 
 /// A response that is kept.
@@ -54,61 +56,165 @@ pub type ItemsNamed = fn(&str, &[String]) -> Vec<(String, String)>;
 
 /// A response and all that it continues, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Conversation {
+struct Conversation {
     /// The responses' ids.
-    pub(super) ids: Vec<String>,
+    ids: Vec<String>,
     /// Their items.
-    pub(super) items: Vec<String>,
+    items: Vec<String>,
 }
 
-/// A change of what is kept.
-#[derive(Clone, Debug)]
-pub(super) enum ResponseChange {
-    /// A new one, with the ids of the items that the model made. Nothing happens where it is still to be made and all of these would
-    /// take more than `most_unfinished` bytes.
-    Keep { response: KeptResponse, items: Vec<String>, at: u64, most_unfinished: u64 },
-    /// One that was made in the background has ended. Nothing happens where it was ended or deleted meanwhile.
-    Finish { id: String, status: String, body: String, items: Vec<String>, at: u64 },
-    /// This process works on it from now on, if it was the other one's.
-    Claim { id: String, from: String },
-    /// A client has continued these.
-    Use { ids: Vec<String>, at: u64 },
-    /// A client deletes its own.
-    Remove { id: String, client: String },
-    /// Those that were not used since.
-    Expire { before: u64 },
-    /// Those that were used longest ago, as long as all take more than this. What is still to be made counts and stays.
-    Shrink { most: u64 },
-}
-
-pub(super) fn apply(change: &Transaction<'_>, what: &ResponseChange, owner: &str) -> rusqlite::Result<usize> {
-    match what {
-        ResponseChange::Keep { response, items, at, most_unfinished } => {
-            keep(change, response, items, *at, (owner, *most_unfinished))
-        }
-        ResponseChange::Finish { id, status, body, items, at } => {
-            finish(change, id, (status, body), items, *at)
-        }
-        ResponseChange::Claim { id, from } => change
-            .prepare_cached(
-                "UPDATE responses SET owner = ?2 WHERE id = ?1 AND owner = ?3 AND request IS NOT NULL",
-            )?
-            .execute(params![id, owner, from]),
-        ResponseChange::Use { ids, at } => {
-            let mut touch = change.prepare_cached("UPDATE responses SET used = ?2 WHERE id = ?1")?;
-            ids.iter().map(|id| touch.execute(params![id, signed(*at)])).sum()
-        }
-        ResponseChange::Remove { id, client } => change
-            .prepare_cached("DELETE FROM responses WHERE id = ?1 AND client = ?2")?
-            .execute(params![id, client]),
-        ResponseChange::Expire { before } => change
-            .prepare_cached(
-                "DELETE FROM responses WHERE id IN
-                     (SELECT id FROM responses WHERE used < ?1 AND request IS NULL LIMIT ?2)",
-            )?
-            .execute(params![signed(*before), BITE]),
-        ResponseChange::Shrink { most } => shrink(change, *most),
+impl Store {
+    /// Keeps a response; `items`: the ids of those that the model made. `at`: milliseconds since 1970. False
+    /// when it is still to be made, and all of these would take more than half of `responses.max_size`: none
+    /// of them is deleted before it has ended.
+    ///
+    /// # Errors
+    /// When the store cannot be written; nothing of it then is in the store.
+    pub async fn keep_response(
+        &self,
+        response: KeptResponse,
+        items: Vec<String>,
+        at: u64,
+    ) -> Result<bool, StoreError> {
+        let most_unfinished = self.responses.max_size.0 / 2;
+        let owner = self.lease.owner().to_owned();
+        let work = move |change: &Transaction<'_>| {
+            let has_room = response.request.is_none()
+                || unfinished_bytes(change)?.saturating_add(bytes_of(&response)) <= most_unfinished;
+            Ok(has_room && keep(change, &response, &items, at, &owner)?)
+        };
+        self.write(work).await
     }
+
+    /// Ends a response that was made in the background. False when it was ended or deleted meanwhile.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn finish_response(
+        &self,
+        id: &str,
+        status: &str,
+        body: String,
+        items: Vec<String>,
+        at: u64,
+    ) -> Result<bool, StoreError> {
+        let (id, status) = (id.to_owned(), status.to_owned());
+        let sql = "UPDATE responses SET status = ?2, body = ?3, used = ?4, bytes = length(CAST(input AS BLOB)) + ?5,
+                 request = NULL, owner = NULL
+             WHERE id = ?1 AND request IS NOT NULL";
+        let work = move |change: &Transaction<'_>| {
+            let values = params![id, status, body, signed(at), signed(body.len() as u64)];
+            let is_finished = has_changed(change, sql, values)?;
+            if is_finished {
+                name_items(change, &id, &items)?;
+            }
+            Ok(is_finished)
+        };
+        self.write(work).await
+    }
+
+    /// Makes this process the one that works on the responses whose process has ended, and returns these.
+    ///
+    /// # Errors
+    /// When the store cannot be used.
+    pub async fn claim_responses(&self) -> Result<Vec<UnfinishedResponse>, StoreError> {
+        let mut claimed = Vec::new();
+        for (response, from) in self.read(unfinished).await? {
+            if !self.lease.is_gone(&from) {
+                continue;
+            }
+            let (id, owner) = (response.id.clone(), self.lease.owner().to_owned());
+            let sql = "UPDATE responses SET owner = ?2 WHERE id = ?1 AND owner = ?3 AND request IS NOT NULL";
+            if self.write(move |change| has_changed(change, sql, params![id, owner, from])).await? {
+                claimed.push(response);
+            }
+        }
+        Ok(claimed)
+    }
+
+    /// Deletes a client's response; false when it has none of this id.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn remove_response(&self, id: &str, client: &str) -> Result<bool, StoreError> {
+        let (id, client) = (id.to_owned(), client.to_owned());
+        let sql = "DELETE FROM responses WHERE id = ?1 AND client = ?2";
+        let is_removed = self.write(move |change| has_changed(change, sql, params![id, client])).await?;
+        if is_removed {
+            self.return_space().await?;
+        }
+        Ok(is_removed)
+    }
+
+    /// A client's response.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn response(&self, id: &str, client: &str) -> Result<Option<KeptResponse>, StoreError> {
+        let (id, client) = (id.to_owned(), client.to_owned());
+        self.read(move |connection| response(connection, &id, &client)).await
+    }
+
+    /// The items of a client's response and of all that it continues, the oldest first; the responses count
+    /// as used `at` this time. Empty when it is not known, or one of them is no longer kept or not made yet;
+    /// `None` when the items take more than `most` bytes.
+    ///
+    /// # Errors
+    /// When the store cannot be used.
+    pub async fn continued_responses(
+        &self,
+        id: &str,
+        client: &str,
+        at: u64,
+        (most, items_of): (usize, ItemsOf),
+    ) -> Result<Option<Vec<String>>, StoreError> {
+        let (id, client) = (id.to_owned(), client.to_owned());
+        let found =
+            self.read(move |connection| conversation(connection, &id, &client, (most, items_of))).await?;
+        let Some(Conversation { ids, items }) = found else { return Ok(None) };
+        let sql = "UPDATE responses SET used = ?2 WHERE id = ?1";
+        let touch = move |change: &Transaction<'_>| {
+            ids.iter().try_for_each(|id| execute(change, sql, params![id, signed(at)]).map(drop))
+        };
+        self.write(touch).await?;
+        Ok(Some(items))
+    }
+
+    /// These items of a client's responses, each with its id; `None` when they take more than `most` bytes.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn response_items(
+        &self,
+        ids: Vec<String>,
+        client: &str,
+        (most, items_named): (usize, ItemsNamed),
+    ) -> Result<Option<Vec<(String, String)>>, StoreError> {
+        let client = client.to_owned();
+        self.read(move |connection| response_items(connection, &ids, &client, (most, items_named))).await
+    }
+
+    /// Deletes responses that were not used for `responses.keep`, and those that were used longest ago while
+    /// all take more than `responses.max_size`. Returns how many. Those that are still to be made stay.
+    /// `now`: milliseconds since 1970.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn clear_responses(&self, now: u64) -> Result<usize, StoreError> {
+        let keep = u64::try_from(self.responses.keep.as_millis()).unwrap_or(u64::MAX);
+        let (before, most) = (now.saturating_sub(keep), self.responses.max_size.0);
+        let sql = "DELETE FROM responses WHERE id IN
+                     (SELECT id FROM responses WHERE used < ?1 AND request IS NULL LIMIT ?2)";
+        let old = move |change: &Transaction<'_>| execute(change, sql, params![signed(before), BATCH]);
+        let deleted = self.delete_in_batches(old).await?;
+        Ok(deleted + self.delete_in_batches(move |change| delete_for_room(change, most)).await?)
+    }
+}
+
+/// The bytes of a response that count against the limit.
+fn bytes_of(response: &KeptResponse) -> u64 {
+    let request = response.request.as_ref().map_or(0, String::len);
+    (response.input.len() + response.body.len() + request) as u64
 }
 
 fn keep(
@@ -116,53 +222,17 @@ fn keep(
     response: &KeptResponse,
     items: &[String],
     at: u64,
-    (owner, most_unfinished): (&str, u64),
-) -> rusqlite::Result<usize> {
+    owner: &str,
+) -> rusqlite::Result<bool> {
     let KeptResponse { id, client, previous, status, input, body, request } = response;
-    let bytes = input.len() + body.len() + request.as_ref().map_or(0, String::len);
     let owner = request.is_some().then_some(owner);
-    if request.is_some() && unfinished_bytes(change)?.saturating_add(bytes as u64) > most_unfinished {
-        return Ok(0);
-    }
-    let kept = change
-        .prepare_cached(
-            "INSERT OR IGNORE INTO responses (id, client, previous, status, used, bytes, input, body, request, owner)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-        )?
-        .execute(params![
-            id,
-            client,
-            previous,
-            status,
-            signed(at),
-            signed(bytes as u64),
-            input,
-            body,
-            request,
-            owner
-        ])?;
+    let (at, bytes) = (signed(at), signed(bytes_of(response)));
+    let sql = "INSERT OR IGNORE INTO responses (id, client, previous, status, used, bytes, input, body, request, owner)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+    let values = params![id, client, previous, status, at, bytes, input, body, request, owner];
+    let is_kept = has_changed(change, sql, values)?;
     name_items(change, id, items)?;
-    Ok(kept)
-}
-
-fn finish(
-    change: &Transaction<'_>,
-    id: &str,
-    (status, body): (&str, &str),
-    items: &[String],
-    at: u64,
-) -> rusqlite::Result<usize> {
-    let finished = change
-        .prepare_cached(
-            "UPDATE responses SET status = ?2, body = ?3, used = ?4, bytes = length(CAST(input AS BLOB)) + ?5,
-                 request = NULL, owner = NULL
-             WHERE id = ?1 AND request IS NOT NULL",
-        )?
-        .execute(params![id, status, body, signed(at), signed(body.len() as u64)])?;
-    if finished > 0 {
-        name_items(change, id, items)?;
-    }
-    Ok(finished)
+    Ok(is_kept)
 }
 
 fn name_items(change: &Transaction<'_>, response: &str, items: &[String]) -> rusqlite::Result<()> {
@@ -171,21 +241,17 @@ fn name_items(change: &Transaction<'_>, response: &str, items: &[String]) -> rus
     items.iter().try_for_each(|item| insert.execute(params![item, response]).map(drop))
 }
 
-/// Deletes a bite of those that were used longest ago.
-fn shrink(change: &Transaction<'_>, most: u64) -> rusqlite::Result<usize> {
+/// Deletes a batch of those that were used longest ago, while all take more than `most` bytes.
+fn delete_for_room(change: &Transaction<'_>, most: u64) -> rusqlite::Result<usize> {
     let mut over = bytes(change)?.saturating_sub(most);
-    let mut oldest = change
-        .prepare_cached("SELECT id, bytes FROM responses WHERE request IS NULL ORDER BY used LIMIT ?1")?;
-    let found: Vec<(String, i64)> = oldest
-        .query_map(params![BITE], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<rusqlite::Result<_>>()?;
-    let mut delete = change.prepare_cached("DELETE FROM responses WHERE id = ?1")?;
+    let sql = "SELECT id, bytes FROM responses WHERE request IS NULL ORDER BY used LIMIT ?1";
+    let oldest: Vec<(String, i64)> = list(change, sql, params![BATCH], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let mut deleted = 0;
-    for (id, bytes) in found {
+    for (id, bytes) in oldest {
         if over == 0 {
             break;
         }
-        deleted += delete.execute(params![id])?;
+        deleted += execute(change, "DELETE FROM responses WHERE id = ?1", params![id])?;
         over = over.saturating_sub(bytes.unsigned_abs());
     }
     Ok(deleted)
@@ -223,16 +289,14 @@ fn row(row: &Row<'_>) -> rusqlite::Result<KeptResponse> {
 }
 
 /// One response of a client.
-pub(super) fn one(connection: &Connection, id: &str, client: &str) -> rusqlite::Result<Option<KeptResponse>> {
-    connection
-        .prepare_cached(&format!("SELECT {COLUMNS} FROM responses WHERE id = ?1 AND client = ?2"))?
-        .query_row(params![id, client], row)
-        .optional()
+fn response(connection: &Connection, id: &str, client: &str) -> rusqlite::Result<Option<KeptResponse>> {
+    let sql = format!("SELECT {COLUMNS} FROM responses WHERE id = ?1 AND client = ?2");
+    find(connection, &sql, params![id, client], row)
 }
 
-/// A response of a client and all that it continues. Empty when it is not known, or one of them is no longer kept or not made
-/// yet; `None` when the items take more than `most` bytes.
-pub(super) fn conversation(
+/// A response of a client and all that it continues. Empty when it is not known, or one of them is no longer
+/// kept or not made yet; `None` when the items take more than `most` bytes.
+fn conversation(
     connection: &Connection,
     id: &str,
     client: &str,
@@ -241,7 +305,7 @@ pub(super) fn conversation(
     let (mut found, mut left) = (Vec::new(), most);
     let mut next = Some(id.to_owned());
     while let Some(id) = next {
-        let response = one(connection, &id, client)?.filter(|response| response.request.is_none());
+        let response = response(connection, &id, client)?.filter(|response| response.request.is_none());
         let Some(response) = response else { return Ok(Some(Conversation::default())) };
         next = response.previous.filter(|_| found.len() < LONGEST as usize);
         let items = items_of(&response.input, &response.body);
@@ -253,9 +317,9 @@ pub(super) fn conversation(
     Ok(Some(Conversation { ids, items: items.into_iter().flatten().collect() }))
 }
 
-/// These items of a client's responses, each with its id; `None` when they take more than `most` bytes. A response is read once,
-/// however many of the items it holds.
-pub(super) fn items(
+/// These items of a client's responses, each with its id; `None` when they take more than `most` bytes. A
+/// response is read once, however many of the items it holds.
+fn response_items(
     connection: &Connection,
     ids: &[String],
     client: &str,
@@ -275,7 +339,7 @@ pub(super) fn items(
     }
     let (mut found, mut left) = (Vec::new(), most);
     for (response, ids) in holders {
-        let Some(response) = one(connection, &response, client)? else { continue };
+        let Some(response) = self::response(connection, &response, client)? else { continue };
         let named = items_named(&response.body, &ids);
         let bytes = named.iter().map(|(_, item)| item.len()).sum();
         let Some(rest) = left.checked_sub(bytes) else { return Ok(None) };
@@ -286,7 +350,7 @@ pub(super) fn items(
 }
 
 /// The responses that are still to be made, each with the process that works on it.
-pub(super) fn unfinished(connection: &Connection) -> rusqlite::Result<Vec<(UnfinishedResponse, String)>> {
+fn unfinished(connection: &Connection) -> rusqlite::Result<Vec<(UnfinishedResponse, String)>> {
     let mut found = connection.prepare(
         "SELECT id, client, request, body, coalesce(owner, '') FROM responses WHERE request IS NOT NULL",
     )?;
@@ -301,3 +365,6 @@ pub(super) fn unfinished(connection: &Connection) -> rusqlite::Result<Vec<(Unfin
     };
     found.query_map([], row)?.collect()
 }
+
+#[cfg(test)]
+mod tests;

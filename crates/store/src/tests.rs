@@ -3,8 +3,11 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use super::*;
+use std::path::Path;
 use std::time::Duration;
+
+use super::lease::Lease;
+use super::*;
 use wire::units::Size;
 
 fn open(dir: &Path) -> Result<Store, StoreError> {
@@ -32,7 +35,7 @@ fn event(run: &str, seq: u64, status: Status) -> Append {
 }
 
 #[tokio::test]
-async fn what_was_committed_is_there_after_the_process() {
+async fn commits_outlive_the_process() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path()).unwrap();
     store.begin(new("a", "f", 1)).await.unwrap();
@@ -52,10 +55,10 @@ async fn what_was_committed_is_there_after_the_process() {
         (vec!["event 0", "event 1", "event 2"], Status::Running, "{}")
     );
     let newest: Vec<String> =
-        store.newest(Whose::Everybody, 10).await.unwrap().into_iter().map(|row| row.id).collect();
+        store.newest(RunFilter::All, 10).await.unwrap().into_iter().map(|row| row.id).collect();
     assert_eq!(newest, ["b", "a"]);
     let by_call = async |agent, client| {
-        store.by_call(vec!["none".into(), "call1".into()], agent, client).await.unwrap()
+        store.run_of_calls(vec!["none".into(), "call1".into()], agent, client).await.unwrap()
     };
     assert_eq!(by_call("helper", "me").await.as_deref(), Some("b"));
     assert_eq!((by_call("helper", "somebody else").await, by_call("another", "me").await), (None, None));
@@ -83,14 +86,14 @@ async fn a_run_belongs_to_one_process_at_a_time() {
     assert_eq!(second.claim("a", ClaimScope::IdleOrCancelled).await.unwrap(), None);
     drop(first);
     assert_eq!(second.mark_orphans().await.unwrap(), 1);
-    assert_eq!(second.unanswered("f", 0).await.unwrap().as_deref(), Some("a"));
+    assert_eq!(second.unanswered_run("f", 0).await.unwrap().as_deref(), Some("a"));
     assert_eq!(second.claim("a", ClaimScope::Idle).await.unwrap(), Some(Store::FIRST_EPOCH + 1));
     assert_eq!(second.claim("a", ClaimScope::Idle).await.unwrap(), None, "it is running now");
 }
 
 /// A conversation goes on after one of its turns was cancelled.
 #[tokio::test]
-async fn a_request_to_cancel_is_forgotten_by_the_holder_alone() {
+async fn only_the_holder_forgets_a_cancel() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path()).unwrap();
     store.begin(new("a", "f", 1)).await.unwrap();
@@ -117,7 +120,8 @@ async fn what_an_earlier_owner_writes_is_refused() {
     assert!(!store.append(Append { epoch, ..event("a", 1, Status::Done) }).await.unwrap().lost);
 }
 
-/// A request to cancel that is seen only when the run begins to wait was never met: nothing could claim the run, and nothing ended it.
+/// A request to cancel that is seen only when the run begins to wait was never met: nothing could claim the
+/// run, and nothing ended it.
 #[tokio::test]
 async fn a_cancelled_run_waits_for_nobody() {
     for status in [Status::Suspended, Status::AwaitingApproval, Status::Interrupted] {
@@ -146,7 +150,7 @@ async fn a_cancelled_run_waits_for_nobody() {
 
 /// A run that began long ago and failed just now stood behind all that began after it.
 #[tokio::test]
-async fn what_failed_last_is_found_however_old_it_is() {
+async fn the_last_failures_are_found() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path()).unwrap();
     for id in ["old", "new", "newest"] {
@@ -176,7 +180,7 @@ fn requested(id: &str, expires: Option<u64>) -> ApprovalChange {
 }
 
 #[tokio::test]
-async fn an_approval_is_decided_once_and_wakes_the_run_at_the_head_of_its_line() {
+async fn an_approval_is_decided_once() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path()).unwrap();
     store.begin(new("parent", "f", 1)).await.unwrap();
@@ -226,7 +230,7 @@ async fn an_approval_is_decided_once_and_wakes_the_run_at_the_head_of_its_line()
 }
 
 #[tokio::test]
-async fn runs_that_wait_for_approval_are_not_deleted_and_children_go_with_their_parents() {
+async fn runs_awaiting_approval_are_not_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let store =
         keeping(dir.path(), RunsConfig { keep: Duration::from_secs(1), ..RunsConfig::default() }).unwrap();
@@ -243,17 +247,17 @@ async fn runs_that_wait_for_approval_are_not_deleted_and_children_go_with_their_
 }
 
 #[tokio::test]
-async fn an_answer_is_given_once_and_a_cancel_is_told_to_who_works() {
+async fn a_cancel_reaches_the_process_at_work() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path()).unwrap();
     store.begin(new("a", "f", 1)).await.unwrap();
     assert!(!store.append(event("a", 0, Status::Running)).await.unwrap().cancel);
     assert!(store.request_cancel("a", 5).await.unwrap());
     assert!(store.append(event("a", 1, Status::Done)).await.unwrap().cancel);
-    assert_eq!(store.unanswered("f", 0).await.unwrap().as_deref(), Some("a"));
-    assert_eq!(store.unanswered("f", 1_000).await.unwrap(), None, "it is too old");
-    assert!(store.answered("a").await.unwrap());
-    assert_eq!(store.unanswered("f", 0).await.unwrap(), None);
+    assert_eq!(store.unanswered_run("f", 0).await.unwrap().as_deref(), Some("a"));
+    assert_eq!(store.unanswered_run("f", 1_000).await.unwrap(), None, "it is too old");
+    assert!(store.mark_answered("a").await.unwrap());
+    assert_eq!(store.unanswered_run("f", 0).await.unwrap(), None);
     assert!(!store.request_cancel("a", 5).await.unwrap(), "it is over");
     store.begin(new("b", "g", 1)).await.unwrap();
     store.append(event("b", 0, Status::Suspended)).await.unwrap();
@@ -288,13 +292,13 @@ async fn old_runs_are_deleted_with_their_events() {
     assert_eq!(store.clear(150, 0).await.unwrap().old, 0, "they are 50 ms old");
     assert_eq!(store.clear(151, 0).await.unwrap().old, 2);
     assert_eq!(
-        (left(&store).await, store.by_call(vec!["done".into()], "helper", "me").await.unwrap()),
+        (left(&store).await, store.run_of_calls(vec!["done".into()], "helper", "me").await.unwrap()),
         (vec!["running".to_owned()], None)
     );
 }
 
 async fn left(store: &Store) -> Vec<String> {
-    store.newest(Whose::Everybody, 1_000).await.unwrap().into_iter().map(|row| row.id).collect()
+    store.newest(RunFilter::All, 1_000).await.unwrap().into_iter().map(|row| row.id).collect()
 }
 
 const MIB: u64 = 1 << 20;
@@ -316,7 +320,7 @@ fn on_disk(dir: &Path) -> u64 {
 }
 
 #[tokio::test]
-async fn a_store_that_is_too_large_shrinks_and_keeps_what_has_not_ended() {
+async fn a_large_store_keeps_open_runs() {
     let dir = tempfile::tempdir().unwrap();
     let runs = RunsConfig { max_size: Size::mib(3), ..RunsConfig::default() };
     let store = keeping(dir.path(), runs).unwrap();
@@ -345,13 +349,13 @@ async fn a_store_that_is_too_large_shrinks_and_keeps_what_has_not_ended() {
 }
 
 #[tokio::test]
-async fn a_step_waits_for_a_small_bite_of_the_clearing_only() {
+async fn a_step_waits_for_one_batch_only() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path()).unwrap();
     for number in 0..40 {
         large(&store, &format!("done{number:02}"), number, 64, Status::Done).await;
     }
-    let shrink = || store.ask(|answer| Job::Shrink { most: 1, before: 1_000, answer });
+    let shrink = || store.write(|change| clearing::delete_for_room(change, 1, 1_000));
     let bites =
         [shrink().await.unwrap(), shrink().await.unwrap(), shrink().await.unwrap(), shrink().await.unwrap()];
     assert_eq!(bites, [16, 16, 8, 0]);
@@ -359,12 +363,12 @@ async fn a_step_waits_for_a_small_bite_of_the_clearing_only() {
         large(&store, &format!("large{number}"), number, 1_024, Status::Done).await;
     }
     assert_eq!((shrink().await.unwrap(), shrink().await.unwrap()), (1, 1), "they are large");
-    let pages = store.ask(|answer| Job::GiveBack { answer }).await.unwrap();
+    let pages = store.write(space::return_pages).await.unwrap();
     assert!(pages > 0 && pages <= 256, "{pages}");
 }
 
 #[tokio::test]
-async fn a_run_is_deleted_with_what_the_disk_holds_of_it() {
+async fn a_deleted_run_leaves_nothing_on_disk() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path()).unwrap();
     for (id, status) in [("a", Status::Done), ("b", Status::Running)] {
@@ -384,9 +388,9 @@ async fn a_run_is_deleted_with_what_the_disk_holds_of_it() {
     assert_eq!(store.usage().await.unwrap().runs, 1);
 }
 
-/// What a respool without clearing left: free space stays in the file for ever.
+/// A database of a respool without clearing: free space stays in its file.
 #[tokio::test]
-async fn an_older_file_learns_to_give_space_back_once_nobody_else_uses_it() {
+async fn an_older_file_gives_space_back() {
     let dir = tempfile::tempdir().unwrap();
     let connection = rusqlite::Connection::open(dir.path().join("respool.db")).unwrap();
     connection.pragma_update(None, "journal_mode", "wal").unwrap();
@@ -409,7 +413,7 @@ async fn an_older_file_learns_to_give_space_back_once_nobody_else_uses_it() {
     drop(other);
     let store = keeping(dir.path(), RunsConfig { max_size: Size::mib(1), ..RunsConfig::default() }).unwrap();
     assert_eq!((mode(), left(&store).await.len()), (2, 8));
-    let known = store.by_call(vec!["call".into()], "helper", "anybody").await.unwrap();
+    let known = store.run_of_calls(vec!["call".into()], "helper", "anybody").await.unwrap();
     assert_eq!(known.as_deref(), Some("run-3"), "nobody knows any more whose it was");
     assert_eq!(store.clear(1_000, 1_000).await.unwrap().for_room, 7);
     assert!(on_disk(dir.path()) < MIB);
@@ -447,13 +451,13 @@ async fn a_damaged_file_is_set_aside() {
 
 /// To read it whole would hold up the start.
 #[tokio::test]
-async fn a_large_damaged_file_is_found_meanwhile_and_set_aside_at_the_next_start() {
+async fn a_large_damaged_file_is_set_aside_later() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path()).unwrap();
     let setup = "x".repeat(20 << 20);
     store.begin(NewRun { setup, ..new("large", "f", 1) }).await.unwrap();
     store.begin(new("later", "g", 1)).await.unwrap();
-    store.read(clearing::cut_log).await.unwrap();
+    store.read(space::cut_log).await.unwrap();
     drop(store);
     let path = dir.path().join("respool.db");
     let mut bytes = fs::read(&path).unwrap();
@@ -490,29 +494,15 @@ fn a_newer_schema_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_a_clear_error_and_no_end() {
+async fn a_full_disk_is_a_clear_error() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()).unwrap());
     let store = {
         let opened = super::open::open(dir.path(), true).unwrap();
         let pages: u32 = opened.writer.query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
         opened.writer.pragma_update(None, "max_page_count", pages + 2).unwrap();
-        let (jobs, queue) = mpsc::channel();
-        let (writer, file) = (opened.writer, DatabaseFile::opened(&opened.path));
-        let written = file.clone();
-        std::thread::spawn(move || write::work(writer, &queue, &written, &CommitCounts::default()));
-        let reader = Arc::new(Mutex::new(opened.reader));
-        Store {
-            jobs,
-            reader,
-            file,
-            lease: Lease::take(dir.path()).unwrap(),
-            runs: RunsConfig::default(),
-            responses: ResponsesConfig::default(),
-            queued: tokio::sync::Notify::new(),
-            counts: Arc::default(),
-            set_aside: None,
-        }
+        let lease = Lease::take(dir.path()).unwrap();
+        Store::start(&StoreConfig::default(), lease, opened).unwrap()
     };
     store.begin(new("a", "f", 1)).await.unwrap();
     let large =
@@ -532,7 +522,7 @@ fn a_directory_that_cannot_be_used_is_named() {
 }
 
 #[test]
-fn nobody_else_can_read_what_runs_hold() {
+fn the_store_is_private_to_its_owner() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     let store = open(&state).unwrap();
@@ -541,7 +531,7 @@ fn nobody_else_can_read_what_runs_hold() {
 }
 
 #[tokio::test]
-async fn runs_are_told_apart_by_whose_they_are() {
+async fn runs_are_filtered_by_client() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path()).unwrap();
     let runs =
@@ -550,8 +540,8 @@ async fn runs_are_told_apart_by_whose_they_are() {
         let agent = agent.to_owned();
         store.begin(NewRun { client: client.into(), agent, ..new(id, "f", 1) }).await.unwrap();
     }
-    let me = || Whose::Client("me".into());
-    let check = async |whose: Whose, expected: &[&str]| {
+    let me = || RunFilter::Client("me".into());
+    let check = async |whose: RunFilter, expected: &[&str]| {
         let rows = store.newest(whose.clone(), 10).await.unwrap();
         let ids: Vec<&str> = rows.iter().rev().map(|row| row.id.as_str()).collect();
         assert_eq!(ids, expected, "{whose:?}");
@@ -560,21 +550,21 @@ async fn runs_are_told_apart_by_whose_they_are() {
         }
         for id in ["mine", "yours", "chat", "work", "none"] {
             assert_eq!(
-                store.is_of(id, whose.clone()).await.unwrap(),
+                store.has_run(id, whose.clone()).await.unwrap(),
                 expected.contains(&id),
                 "{whose:?} {id}"
             );
         }
     };
-    check(Whose::Everybody, &["mine", "yours", "chat", "work"]).await;
-    check(Whose::Clients, &["mine", "yours"]).await;
-    check(Whose::Served, &["mine", "yours", "work"]).await;
+    check(RunFilter::All, &["mine", "yours", "chat", "work"]).await;
+    check(RunFilter::Clients, &["mine", "yours"]).await;
+    check(RunFilter::Served, &["mine", "yours", "work"]).await;
     check(me(), &["mine"]).await;
-    check(Whose::Client(String::new()), &[]).await;
+    check(RunFilter::Client(String::new()), &[]).await;
 }
 
 #[tokio::test]
-async fn what_keys_used_adds_up_and_outlives_the_process() {
+async fn key_usage_outlives_the_process() {
     let dir = tempfile::tempdir().unwrap();
     let row = |day, key: &str, model: &str, prompt| KeyUsage {
         day,
@@ -586,13 +576,13 @@ async fn what_keys_used_adds_up_and_outlives_the_process() {
         completion: 2,
     };
     let store = open(dir.path()).unwrap();
-    store.used(vec![row(7, "a", "m", 10), row(7, "b", "m", 5), row(8, "a", "m", 1)]).await.unwrap();
-    store.used(vec![row(7, "a", "m", 10), row(7, "a", "n", 3)]).await.unwrap();
+    store.add_key_usage(vec![row(7, "a", "m", 10), row(7, "b", "m", 5), row(8, "a", "m", 1)]).await.unwrap();
+    store.add_key_usage(vec![row(7, "a", "m", 10), row(7, "a", "n", 3)]).await.unwrap();
     drop(store);
     let store = open(dir.path()).unwrap();
     let twice = KeyUsage { requests: 2, prompt: 20, cached: 2, completion: 4, ..row(7, "a", "m", 0) };
-    assert_eq!(store.used_on(7).await.unwrap(), [twice, row(7, "a", "n", 3), row(7, "b", "m", 5)]);
-    store.forget_usage(8).await.unwrap();
-    assert_eq!(store.used_on(7).await.unwrap(), []);
-    assert_eq!(store.used_on(8).await.unwrap().len(), 1);
+    assert_eq!(store.key_usage_on(7).await.unwrap(), [twice, row(7, "a", "n", 3), row(7, "b", "m", 5)]);
+    store.forget_key_usage(8).await.unwrap();
+    assert_eq!(store.key_usage_on(7).await.unwrap(), []);
+    assert_eq!(store.key_usage_on(8).await.unwrap().len(), 1);
 }

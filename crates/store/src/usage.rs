@@ -1,5 +1,5 @@
-//! The rows of what was used, in a file of their own (`usage.db`): a full disk or a large history there does not touch the runs, and
-//! neither is in the other's limits. Called by `usage`.
+//! The rows of what was used, in a file of their own (`usage.db`): a full disk or a large history there does
+//! not touch the runs, and neither is in the other's limits. Called by `usage`.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,22 +7,23 @@ use std::time::Duration;
 
 use rusqlite::{Connection, Row, params};
 
-use super::numbers::signed;
+use super::error::StoreError;
 use super::open::{self, failed};
 use super::presence::DatabaseFile;
-use super::{StoreError, clearing};
+use super::space;
+use super::statements::signed;
 use wire::UsageRow;
 use wire::turn::Usage;
 
 const FILE: &str = "usage.db";
 /// The schema, as the steps from each version to the next.
 const STEPS: [&str; 1] = [include_str!("usage_schema.sql")];
-/// So many rows are deleted in one bite.
-const BITE: u32 = 5_000;
+/// At most this many rows are deleted in one batch.
+const BATCH: u32 = 5_000;
 /// Longer texts of errors are cut, in bytes.
 const LONGEST_ERROR: usize = 400;
 
-/// What rows are grouped by.
+/// A column by which rows are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dimension {
     /// The model that was asked for.
@@ -75,7 +76,7 @@ pub struct UsageQuery {
     pub since: u64,
     /// Before this time.
     pub until: u64,
-    /// What they are grouped by.
+    /// The columns by which they are grouped.
     pub by: Vec<Dimension>,
     /// Those of this key alone.
     pub key: Option<String>,
@@ -84,7 +85,7 @@ pub struct UsageQuery {
 /// The sum of some rows of one model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UsageSum {
-    /// What they have in common, in the order of [`UsageQuery::by`].
+    /// Their common values, in the order of [`UsageQuery::by`].
     pub names: Vec<String>,
     /// The model.
     pub model: String,
@@ -342,20 +343,20 @@ fn clear_some(connection: &mut Connection, before: u64, most: u64) -> rusqlite::
         .prepare_cached(
             "DELETE FROM requests WHERE id IN (SELECT id FROM requests WHERE at < ?1 ORDER BY at LIMIT ?2)",
         )?
-        .execute(params![signed(before), BITE])?;
-    if deleted == 0 && clearing::bytes(&change)? > most {
+        .execute(params![signed(before), BATCH])?;
+    if deleted == 0 && space::bytes(&change)? > most {
         deleted = change
             .prepare_cached(
                 "DELETE FROM requests WHERE id IN (SELECT id FROM requests ORDER BY at LIMIT ?1)",
             )?
-            .execute(params![BITE])?;
+            .execute(params![BATCH])?;
     }
-    while deleted > 0 && clearing::give_back(&change)? > 0 {}
+    while deleted > 0 && space::return_pages(&change)? > 0 {}
     change.commit()?;
     Ok(deleted)
 }
 
-/// What a row of sums has, behind the columns that it is grouped by.
+/// The columns of a row of sums, behind those that it is grouped by.
 const SUMS: &str = "model, sum(route <> 'agent_model'), sum(route <> 'agent_model' AND outcome = 'error'),
     sum(route <> 'agent' AND upstream <> ''), sum(max(attempts - 1, 0)), total(prompt), total(cached), total(reasoning), total(completion),
     sum(CASE WHEN route = 'agent' THEN 0 ELSE duration END), min(at)";
@@ -500,7 +501,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rows_come_back_as_they_were_and_add_up() {
+    async fn usage_rows_round_trip() {
         let dir = tempfile::tempdir().unwrap();
         let store = UsageStore::open(dir.path()).unwrap();
         let day = 86_400_000;
@@ -543,7 +544,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_agents_request_is_one_and_its_calls_have_the_tokens() {
+    async fn agent_requests_count_once() {
         let dir = tempfile::tempdir().unwrap();
         let store = UsageStore::open(dir.path()).unwrap();
         let of_run = |route: &'static str, tokens| UsageRow {
@@ -558,7 +559,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_old_and_what_is_too_much_goes() {
+    async fn old_and_excess_rows_are_deleted() {
         let dir = tempfile::tempdir().unwrap();
         let store = UsageStore::open(dir.path()).unwrap();
         store.append((0..30_000).map(|at| row(at, "alice", "m", 1)).collect()).await.unwrap();

@@ -13,7 +13,7 @@ use super::sandbox::Level;
 use wire::units::{Secret, Size, parse_duration};
 
 wire::string_enum! {
-    /// What the policy says to a call.
+    /// The policy's answer to a call.
     Verdict {
         /// It runs.
         Allow = "allow",
@@ -82,7 +82,8 @@ pub struct LocalConfig {
     pub readable: Vec<PathBuf>,
     /// Places that commands may write beside the usual ones.
     pub writable: Vec<PathBuf>,
-    /// Whether commands may write a workspace with a repository where bubblewrap cannot keep them from the repository itself.
+    /// Whether commands may write a workspace with a repository where bubblewrap cannot keep them from the
+    /// repository itself.
     pub unprotected_repositories: bool,
     /// The highest level of the sandbox that is used; `None`: the highest there is. For tests.
     #[serde(skip)]
@@ -156,7 +157,7 @@ impl ToolsConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PolicyConfig {
-    /// What holds when no rule matches.
+    /// The answer when no rule matches.
     pub default: Verdict,
     /// `[[tools.policy.rule]]`, in order: the first that matches decides.
     pub rule: Vec<Rule>,
@@ -176,6 +177,6 @@ pub struct Rule {
     pub host: Option<String>,
     /// Arguments of foreign tools that hold text and nothing else, whatever it looks like to respool.
     pub free_text: Vec<String>,
-    /// What the rule says.
+    /// The rule's answer.
     pub then: Verdict,
 }

@@ -1,6 +1,7 @@
-//! What a tool is to its caller: its description for the model, one call of it, and how that can end.
+//! A tool as its caller sees it: its description for the model, one call of it, and how that can end.
 //!
-//! Implemented by the sets of tools in this folder; used by the agent and by the chat. Nothing here does anything.
+//! Implemented by the sets of tools in this folder; used by the agent and by the chat. Nothing here does
+//! anything.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +16,7 @@ pub use super::audit::Caller;
 pub struct ToolSpec {
     /// The name the model calls, unique in its set.
     pub name: String,
-    /// What it does, in words for the model.
+    /// Its description for the model.
     pub description: String,
     /// The JSON Schema of its arguments, an object.
     pub parameters: Value,
@@ -27,7 +28,8 @@ pub struct ToolSpec {
     pub result_limit: Option<usize>,
 }
 
-/// One call of a tool. Dropping the future that runs it cancels it: processes are killed, requests are dropped.
+/// One call of a tool. Dropping the future that runs it cancels it: processes are killed, requests are
+/// dropped.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Invocation {
     /// The tool, by its [`ToolSpec::name`].
@@ -42,12 +44,12 @@ pub struct Invocation {
     pub caller: Caller,
 }
 
-/// What a tool said.
+/// The output of a tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolOutput {
     /// The text for the model, whole: cutting it to a limit is the caller's.
     pub text: String,
-    /// What a person would like to see instead (a diff of an edit); never for the model.
+    /// A view for people instead (a diff of an edit); never for the model.
     pub display: Option<String>,
 }
 
@@ -62,7 +64,8 @@ pub enum ToolError {
     Transient(String),
     /// Its server is not there or takes no calls, so the call did not begin; it may work in a moment.
     Unreachable(String),
-    /// Its server answered, but not as the protocol wants, or with an error of the protocol: whether it ran is not known.
+    /// Its server answered, but not as the protocol wants, or with an error of the protocol: whether it ran
+    /// is not known.
     Protocol(String),
     /// It took longer than [`Invocation::timeout`] and was stopped. Its effects may have happened in part.
     TimedOut(String),
@@ -82,7 +85,8 @@ impl ToolError {
     }
 }
 
-/// What a call acts on, resolved from its arguments once: who asks, who shows and who remembers use this and no arguments.
+/// The target of a call, resolved from its arguments once. Questions, views and memories use it instead of
+/// the arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Target {
     /// A command, whole, and the directory it runs in.
@@ -124,27 +128,28 @@ impl Target {
     }
 }
 
-/// What a question is about.
+/// The subject of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuestionKind {
     /// Whether a call may run.
     Call,
-    /// Whether a command that its sandbox seems to have stopped may run once more without it. No general consent answers this.
+    /// Whether a command that its sandbox seems to have stopped may run once more without it. No general
+    /// consent answers this.
     OutsideSandbox,
 }
 
 /// A question to a person before a call runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question<'a> {
-    /// What it is about.
+    /// Its subject.
     pub kind: QuestionKind,
     /// The tool.
     pub tool: &'a str,
     /// Its arguments.
     pub arguments: &'a Map<String, Value>,
-    /// What it acts on.
+    /// The target of the call.
     pub target: &'a Target,
-    /// What would change, where that is known beforehand (a diff).
+    /// The change, where it is known beforehand (a diff).
     pub preview: Option<String>,
     /// No rule of the policy speaks of the call: it is its default that asks.
     pub is_by_default: bool,

@@ -1,7 +1,8 @@
 //! OpenClaw's tools, by `POST /tools/invoke` of its gateway (measured on 2026.9.6 and 2026.2.26).
 //!
-//! Its file and shell tools are not on that surface: respool's own serve those names, and `deploy/openclaw-plugin` puts
-//! some there under other names. What a status means is in `gateway/answer.rs`, the known tools in `gateway/known.rs`.
+//! Its file and shell tools are not on that surface: respool's own serve those names, and
+//! `deploy/openclaw-plugin` puts some there under other names. What a status means is in `gateway/answer.rs`,
+//! the known tools in `gateway/known.rs`.
 
 mod answer;
 pub(super) mod known;
@@ -20,8 +21,9 @@ use tokio::time::timeout;
 use super::config::GatewayConfig;
 use super::contract::{Approver, Invocation, ToolError, ToolOutput};
 use super::policy::{Subject, foreign};
-use super::set::Permit;
-use super::source::{Offer, Source, within};
+
+use super::offer::Offer;
+use super::source::{Permit, Source, within};
 use super::wanted::Wanted;
 use http_client::client_for;
 

@@ -1,7 +1,8 @@
 //! The tools that respool runs itself, and the policy in front of them.
 //!
-//! [`Sources`] are opened once from `[tools]`; [`Sources::select`] gives an agent its [`ToolSet`]. What is behind a set:
-//! `local` (files and commands of a workspace), `gateway` (OpenClaw's) and `mcp` (those of MCP servers).
+//! [`Sources`] are opened once from `[tools]`; [`Sources::select`] gives an agent its [`ToolSet`]. What is
+//! behind a set: `local` (files and commands of a workspace), `gateway` (OpenClaw's) and `mcp` (those of MCP
+//! servers).
 
 pub mod audit;
 pub mod config;
@@ -11,6 +12,7 @@ mod environment;
 mod gateway;
 mod local;
 mod mcp;
+mod offer;
 mod plain;
 mod policy;
 mod process;
@@ -30,7 +32,7 @@ pub use contract::{
     Approver, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput, ToolSpec, Tools,
 };
 pub use local::named_subject;
-pub use mcp::{Prospect, ServerProblem};
+pub use mcp::{Availability, ServerProblem};
 pub use policy::reach::{never_allowed, rule_for};
 pub use policy::{CommandPattern, and_list, idle_rules, pipeline, plain_words};
 pub use sandbox::{Level, launch, level as sandbox_level, remove_temporary_directories};

@@ -1,5 +1,5 @@
-//! respool's own tools on the files of a workspace, under two sets of names: `exec read write edit ls search` for agents,
-//! and the chat's `shell_command read_file edit_file write_file`.
+//! respool's own tools on the files of a workspace, under two sets of names: `exec read write edit ls search`
+//! for agents, and the chat's `shell_command read_file edit_file write_file`.
 //!
 //! Reading a call (names, types, the place of its path) is here; what each tool does is in the files beside.
 
@@ -31,8 +31,9 @@ use super::environment::Passing;
 use super::plain::plain;
 use super::policy::{Plan, Subject, and_list, plain_words};
 use super::sandbox::{Level, Reach, Refusal, Sandbox};
-use super::set::Permit;
-use super::source::{Offer, Source, within};
+
+use super::offer::Offer;
+use super::source::{Permit, Source, within};
 use arguments::{Arguments, COMMAND, PATH, WORKDIR};
 use edit::Edit;
 use exec::{Order, Ran};
@@ -47,7 +48,7 @@ pub(super) use workspace::Workspace;
 pub(super) struct Local {
     workspace: Arc<Workspace>,
     naming: Naming,
-    /// What commands know of respool's environment.
+    /// The part of respool's environment that commands get.
     passing: Passing,
     sandbox: Arc<Sandbox>,
 }
@@ -92,7 +93,7 @@ impl Local {
         self.workspace.refuses_links.store(refuses, Ordering::Relaxed);
     }
 
-    /// What confines commands.
+    /// The sandbox of commands.
     pub(super) fn sandbox(&self) -> &Level {
         self.sandbox.level()
     }
@@ -105,7 +106,7 @@ impl Local {
     }
 }
 
-/// What a call of a local tool is about, for a line that names it before it is looked at: its command or path.
+/// The command or path of a call of a local tool, for a line that names the call before it is resolved.
 pub fn named_subject(arguments: &Map<String, Value>) -> Option<&str> {
     let arguments = Arguments(arguments);
     let text = |names| arguments.optional_text(names).ok().flatten();
@@ -169,7 +170,8 @@ impl Call {
         }
     }
 
-    /// What it touches. A command's directory is no path in this sense: a rule for files does not speak of commands.
+    /// The subject that rules judge. A command's directory is no path in this sense: a rule for files does
+    /// not speak of commands.
     fn subject(&self, names: Vec<String>, workspace: &Workspace) -> Subject {
         let target = self.target(workspace);
         let mut subject = Subject { names, target, is_known: true, ..Subject::default() };
@@ -262,8 +264,8 @@ impl Source for Local {
 }
 
 impl Local {
-    /// Runs a command. What the sandbox seems to have stopped is said with the keys that would permit it; in the chat, the
-    /// person is asked.
+    /// Runs a command. What the sandbox seems to have stopped is said with the keys that would permit it; in
+    /// the chat, the person is asked.
     async fn command(
         &self,
         order: &Order<'_>,
@@ -298,8 +300,8 @@ impl Local {
         Ok(ToolOutput { text, display: None })
     }
 
-    /// The commands of a line of which one is git's own and writes into a protected repository, each to be run by itself; `None`
-    /// for any other line.
+    /// The commands of a line of which one is git's own and writes into a protected repository, each to be
+    /// run by itself; `None` for any other line.
     fn steps(&self, line: &str, order: &Order<'_>) -> Option<Vec<Step>> {
         let mut directory = order.directory.clone();
         let mut steps = Vec::new();

@@ -1,7 +1,9 @@
-//! MCP servers as sources of tools, by the official SDK: over a child's standard input and output, or streamable HTTP.
+//! MCP servers as sources of tools, by the official SDK: over a child's standard input and output, or
+//! streamable HTTP.
 //!
-//! Each server has one connection, kept up by `mcp/connection.rs`; what its tools are called here is in `mcp/names.rs`, what
-//! its results become in `mcp/result.rs`. Sampling, roots and questions to the user are not offered to servers.
+//! Each server has one connection, kept up by `mcp/connection.rs`; what its tools are called here is in
+//! `mcp/names.rs`, what its results become in `mcp/result.rs`. Sampling, roots and questions to the user are
+//! not offered to servers.
 
 mod connection;
 mod names;
@@ -22,12 +24,10 @@ use super::config::McpConfig;
 use super::contract::{Approver, Invocation, ToolError, ToolOutput, ToolSpec};
 use super::policy::{Subject, foreign};
 use super::process::AbortOnDrop;
-use super::set::Permit;
-use super::source::{Offer, Source, within};
-use connection::{State, Up, is_url, ping, supervise};
 
-/// Asks for tools of MCP servers: `mcp:SERVER/TOOL`, with `*` for any text.
-pub(super) const PREFIX: &str = "mcp:";
+use super::offer::{MCP_PREFIX, Offer};
+use super::source::{Permit, Source, within};
+use connection::{State, Up, is_url, ping, supervise};
 
 /// How long a call waits for a server that is down.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -39,13 +39,13 @@ const LARGEST_TEXT: usize = 64 << 10;
 pub struct ServerProblem {
     /// In words, for people.
     pub text: String,
-    /// What may be expected of it.
-    pub prospect: Prospect,
+    /// Whether it may become available.
+    pub prospect: Availability,
 }
 
 /// Whether a server that cannot be called will be there later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Prospect {
+pub enum Availability {
     /// It is starting for the first time.
     Starting,
     /// It is down, and started again.
@@ -61,7 +61,8 @@ pub(super) struct Server {
     /// Signals that the server could not be reached; `None` for a program, whose end is noticed anyway.
     doubt: Option<Arc<Notify>>,
     workspace: Option<PathBuf>,
-    /// The tools as the server listed them first, or as a person agreed to them later; `None` before the first list.
+    /// The tools as the server listed them first, or as a person agreed to them later; `None` before the
+    /// first list.
     known: Mutex<Option<HashMap<String, Tool>>>,
     _supervisor: AbortOnDrop,
 }
@@ -112,16 +113,16 @@ impl Server {
     pub(super) fn problem(&self) -> Option<ServerProblem> {
         let problem = |text: &str, prospect| Some(ServerProblem { text: text.to_owned(), prospect });
         match &*self.state.borrow() {
-            State::Up(up) if up.tools.is_empty() => problem("it offers no tools", Prospect::Down),
+            State::Up(up) if up.tools.is_empty() => problem("it offers no tools", Availability::Down),
             State::Up(_) => None,
-            State::Down(down, _) if down.is_final => problem(&down.text, Prospect::Unusable),
-            State::Down(down, _) => problem(&down.text, Prospect::Down),
-            State::Starting => problem("it is still starting", Prospect::Starting),
+            State::Down(down, _) if down.is_final => problem(&down.text, Availability::Unusable),
+            State::Down(down, _) => problem(&down.text, Availability::Down),
+            State::Starting => problem("it is still starting", Availability::Starting),
         }
     }
 
     fn name_of(&self, tool: &Tool) -> String {
-        format!("{PREFIX}{}/{}", self.name, tool.name)
+        format!("{MCP_PREFIX}{}/{}", self.name, tool.name)
     }
 
     fn offer(&self, tool: &Tool) -> Offer {
@@ -212,7 +213,7 @@ impl Server {
         ))
     }
 
-    /// A call that was not sent is tried once more, after the server was looked for.
+    /// A call that was not sent is tried again, after the server was looked for.
     async fn call(&self, invocation: &Invocation) -> Result<ToolOutput, ToolError> {
         // A call that has not begun must not end as one that took too long.
         let patience = PATIENCE.min(invocation.timeout / 4);

@@ -1,6 +1,7 @@
 //! Tool output as plain text: no terminal escapes, no control characters. Pure.
 
-/// The text without escape sequences and control characters; a lone carriage return ends a line, as on a terminal.
+/// The text without escape sequences and control characters; a lone carriage return ends a line, as on a
+/// terminal.
 pub(super) fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
@@ -17,8 +18,8 @@ pub(super) fn plain(text: &str) -> String {
     out
 }
 
-/// Skips the rest of an escape sequence (ECMA-48): `[` to a final byte, `]` and its like to a terminator, else one
-/// character.
+/// Skips the rest of an escape sequence (ECMA-48): `[` to a final byte, `]` and its like to a terminator,
+/// else one character.
 fn skip_escape(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     match chars.peek() {
         Some('[') => {

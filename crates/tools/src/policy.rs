@@ -1,9 +1,10 @@
-//! What the policy says to a call: the first rule that matches decides, then the default. Pure.
+//! The policy's answer to a call: the first rule that matches decides, then the default. Pure.
 //!
-//! The two kinds of rules are read in opposite ways, each towards safety. An `allow` needs *everything* the call touches
-//! to match and whatever cannot be read never does; a `deny` or `ask` needs only *something* to match. What a call touches
-//! is its [`Subject`]; making one is up to the source of the tool, and [`foreign`] does it for tools of other servers.
-//! Used by the gate in `set.rs`; this is no sandbox: it reads a command, it does not run it.
+//! The two kinds of rules are read in opposite ways, each towards safety. An `allow` needs *everything* the
+//! call touches to match and whatever cannot be read never does; a `deny` or `ask` needs only *something* to
+//! match. What a call touches is its [`Subject`]; making one is up to the source of the tool, and [`foreign`]
+//! does it for tools of other servers. Used by the gate in `set.rs`; this is no sandbox: it reads a command,
+//! it does not run it.
 
 mod command;
 pub(super) mod foreign;
@@ -23,22 +24,23 @@ use pattern::{HostPattern, PathPattern, wildcard};
 use regex::Regex;
 use wire::units::Unusable;
 
-/// What a call touches, as far as rules can speak of it.
+/// The commands, paths and hosts of a call, as rules judge them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Subject {
     /// The tool's names: the one the model calls, and those in the configuration.
     pub(super) names: Vec<String>,
     /// Command lines.
     pub(super) commands: Vec<String>,
-    /// Paths: relative to the workspace and without `..` when inside, else absolute. A path behind a symlink is here as
-    /// it was written and as it is.
+    /// Paths: relative to the workspace and without `..` when inside, else absolute. A path behind a symlink
+    /// is here as it was written and as it is.
     pub(super) paths: Vec<String>,
     /// Hosts of URLs; `None` for a URL that different readers might read differently.
     pub(super) hosts: Vec<Option<String>>,
-    /// Text of a foreign tool's arguments of which it is not clear what it names, by the argument's name. An `allow` with a
-    /// pattern does not speak of it.
+    /// Text of a foreign tool's arguments of which it is not clear what it names, by the argument's name. An
+    /// `allow` with a pattern does not speak of it.
     pub(super) unclear: Vec<(String, String)>,
-    /// False when respool does not know the tool or what it is asked to do: then the default `allow` is an `ask`.
+    /// False when respool does not know the tool or what it is asked to do: then the default `allow` is an
+    /// `ask`.
     pub(super) is_known: bool,
     /// The tool is new, or another one than before: an `allow` becomes an `ask`. Says why, for people.
     pub(super) changed: Option<String>,
@@ -70,7 +72,7 @@ struct Compiled {
 pub(super) struct Judgement {
     pub(super) verdict: Verdict,
     pub(super) source: String,
-    /// How the command is to be run that a pattern allows.
+    /// How a command runs that a pattern allows.
     pub(super) plan: Option<Plan>,
     /// No rule matches: it is the default.
     pub(super) is_by_default: bool,
@@ -128,7 +130,8 @@ impl Policy {
         }
     }
 
-    /// True when a rule that names this tool asks, whatever else it looks at. A rule before it that decides every call of the tool holds.
+    /// True when a rule that names this tool asks, whatever else it looks at. A rule before it that decides
+    /// every call of the tool holds.
     pub(super) fn asks_before(&self, names: &[String]) -> bool {
         let speaks_of = |rule: &&Compiled| match &rule.tool {
             Some(tool) => names.iter().any(|name| tool.is_match(name)),
@@ -192,7 +195,8 @@ impl Compiled {
             && (open || subject.unclear.iter().all(is_free))
     }
 
-    /// For `deny` and `ask`: every pattern matches something, also what only might be a command, a path or a host.
+    /// For `deny` and `ask`: every pattern matches something, also what only might be a command, a path or a
+    /// host.
     fn touches(&self, subject: &Subject) -> bool {
         let texts: Vec<String> = subject.unclear.iter().map(|(_, text)| text.clone()).collect();
         let commands = [&subject.commands[..], &texts].concat();
@@ -214,13 +218,14 @@ impl Compiled {
     }
 }
 
-/// True for a rule without a pattern. An `allow` with one must have one for everything the call touches, so that
-/// `path = "src/**"` does not let a shell run, nor a `uri` beside the path pass.
+/// True for a rule without a pattern. An `allow` with one must have one for everything the call touches, so
+/// that `path = "src/**"` does not let a shell run, nor a `uri` beside the path pass.
 fn speaks_of_everything(rule: &Rule) -> bool {
     rule.command.is_none() && rule.path.is_none() && rule.host.is_none()
 }
 
-/// The rules (counted from 1) that are meant to allow commands and cannot: their pattern is not one that respool can read.
+/// The rules (counted from 1) that are meant to allow commands and cannot: their pattern is not one that
+/// respool can read.
 pub fn idle_rules(policy: &PolicyConfig) -> Vec<usize> {
     let is_idle = |rule: &Rule| {
         let pattern =

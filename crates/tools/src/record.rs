@@ -1,5 +1,5 @@
-//! What the audit log has of one call at the gate. A call that only looks is logged when it is refused, or when a person agreed to it.
-//! Used by `set`.
+//! Writes one call at the gate into the audit log. A call that only looks is logged when it is refused, or
+//! when a person agreed to it. Used by `set`.
 //!
 //! A log that cannot be written stops no tool: the failure is logged, each time.
 
@@ -8,8 +8,7 @@ use std::time::Instant;
 use super::audit::{AuditConfig, Entry, Step, append};
 use super::config::ToolsConfig;
 use super::contract::{Approver, Invocation, ToolError, ToolOutput};
-use super::mcp;
-use super::source::Offer;
+use super::offer::{MCP_PREFIX, Offer};
 
 /// One call, on its way into the log.
 pub(super) struct Record<'a> {
@@ -18,9 +17,9 @@ pub(super) struct Record<'a> {
     tool: &'a str,
     only_looks: bool,
     rule: String,
-    /// Who said yes to it, where somebody had to.
+    /// Who approved it, where consent was needed.
     approved_by: Option<String>,
-    /// Who said no.
+    /// Who refused it.
     refused_by: Option<String>,
     begun: Option<Instant>,
     has_ended: bool,
@@ -28,8 +27,8 @@ pub(super) struct Record<'a> {
 
 impl<'a> Record<'a> {
     pub(super) fn new(config: &'a ToolsConfig, invocation: &'a Invocation, offer: &'a Offer) -> Self {
-        // What a server says of its own tools is no reason to leave them out.
-        let only_looks = offer.spec.is_repeatable && !offer.name.starts_with(mcp::PREFIX);
+        // A server may call its own tools harmless: they are logged all the same.
+        let only_looks = offer.spec.is_repeatable && !offer.name.starts_with(MCP_PREFIX);
         Self {
             config: config.audit.as_ref(),
             invocation,
@@ -47,7 +46,7 @@ impl<'a> Record<'a> {
         source.clone_into(&mut self.rule);
     }
 
-    /// What a person agreed to is logged whatever it is.
+    /// A call that a person agreed to is always logged.
     pub(super) fn approved_by(&mut self, approver: &dyn Approver) {
         self.only_looks &= !approver.is_person();
         self.approved_by = Some(approver.consented().unwrap_or("person").to_owned());

@@ -1,58 +1,20 @@
-//! The tools of one agent, of all origins, with the policy in front. This is the only way to run a tool: a source runs a
-//! call only with a [`Permit`], and permits are made here alone.
+//! The tools of one agent, of all origins, with the policy in front. This is the only way to run a tool: a
+//! source runs a call only with a permit, which only `source` can make.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 
-use super::config::{ToolsConfig, Verdict};
-use super::contract::{Approver, Invocation, Question, QuestionKind, ToolError, ToolOutput, ToolSpec, Tools};
+use super::config::ToolsConfig;
+use super::contract::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
+use super::offer::Offer;
 use super::plain::plain;
-use super::policy::held::{HeldPolicy, Policies};
-use super::policy::{Judgement, Plan, Subject};
+use super::policy::held::HeldPolicy;
 use super::record::Record;
-use super::source::{Offer, Source};
+use super::source::{Source, permit};
 use super::wanted::{Wanted, for_name};
 use wire::visible::visible;
-
-/// The policy's consent to one call.
-#[derive(Clone)]
-pub(super) struct Permit {
-    policy: Arc<Policies>,
-    subject: Subject,
-    consent: Consent,
-}
-
-/// What was said to a call.
-#[derive(Clone)]
-struct Consent {
-    verdict: Verdict,
-    /// How its command is to be run, when a pattern allows it.
-    plan: Option<Plan>,
-}
-
-impl Permit {
-    /// How the command is to be run; `None`: as it was written.
-    pub(super) fn plan(&self) -> Option<&Plan> {
-        self.consent.plan.as_ref()
-    }
-
-    /// True when these are the paths that were judged.
-    pub(super) fn judged(&self, paths: &[String]) -> bool {
-        self.subject.paths == paths
-    }
-
-    /// True when the consent holds for this path too, as for a file below a directory that is searched.
-    pub(super) fn covers(&self, path: &str) -> bool {
-        let subject = Subject { paths: vec![path.to_owned()], ..self.subject.clone() };
-        match self.policy.judge(&subject).verdict {
-            Verdict::Allow => true,
-            Verdict::Ask => self.consent.verdict == Verdict::Ask,
-            Verdict::Deny => false,
-        }
-    }
-}
 
 /// The tools of one agent.
 pub struct ToolSet {
@@ -107,8 +69,8 @@ impl ToolSet {
         all
     }
 
-    /// True when a rule of the policy wants somebody to be asked before calls of this tool, by its name in the configuration, or by the one
-    /// that the model calls.
+    /// True when a rule of the policy asks a person before calls of this tool, by its name in the
+    /// configuration, or by the one that the model calls.
     pub fn asks_before(&self, name: &str, called: Option<&str>) -> bool {
         let names: Vec<String> = [Some(name), called].into_iter().flatten().map(str::to_owned).collect();
         self.policy.current().asks_before(&names)
@@ -134,27 +96,24 @@ impl ToolSet {
             record.approved_by(approver);
         }
         let policy = self.policy.current();
-        let judgement = policy.judge(&subject);
-        let consent =
-            self.consent(source.as_ref(), &subject, judgement, (invocation, approver), &mut record).await;
-        let consent = match consent {
-            Ok(consent) => consent,
-            Err(no) => {
+        let permit = match permit(source.as_ref(), subject, policy, invocation, approver, &mut record).await {
+            Ok(permit) => permit,
+            Err(denial) => {
                 record.refused().await;
-                return Err(no);
+                return Err(denial);
             }
         };
         if let Some(approver) = approver {
-            approver.permitted(&subject.target).await;
+            approver.permitted(permit.target()).await;
         }
-        let permit = Permit { policy, subject, consent };
         record.begun().await;
         let result = source.run(invocation, permit, approver).await;
         record.ended(&result).await;
         result
     }
 
-    /// The tool of this name and where it comes from. A server that has not listed its tools yet is waited for a moment.
+    /// The tool of this name and where it comes from. A server that has not listed its tools yet is waited
+    /// for a moment.
     async fn offered(&self, name: &str) -> Result<(Arc<dyn Source>, Offer), ToolError> {
         let find = || self.offers().into_iter().find(|(_, offer)| offer.spec.name == name);
         if let Some((source, offer)) = find() {
@@ -168,40 +127,6 @@ impl ToolSet {
             let offers = self.offers();
             unknown(name, offers.iter().map(|(_, offer)| offer.spec.name.as_str()))
         })
-    }
-
-    /// What the policy says, and where it says `ask`, the person.
-    async fn consent(
-        &self,
-        source: &dyn Source,
-        subject: &Subject,
-        judgement: Judgement,
-        (invocation, approver): (&Invocation, Option<&dyn Approver>),
-        record: &mut Record<'_>,
-    ) -> Result<Consent, ToolError> {
-        let Judgement { verdict, source: because, plan, is_by_default } = judgement;
-        record.rule(&because);
-        let no = |reason: String| Err(denied(&invocation.name, &reason));
-        match (verdict, approver.filter(|approver| approver.is_present())) {
-            (Verdict::Allow, _) => Ok(Consent { verdict, plan }),
-            (Verdict::Deny, _) => no(format!("denied by {because}")),
-            (Verdict::Ask, None) => no(format!("{because} says ask, and there is nobody to ask")),
-            (Verdict::Ask, Some(approver)) => {
-                let preview = source.preview(invocation).await?.map(|preview| visible(&preview));
-                let Invocation { name: tool, arguments, .. } = invocation;
-                let (kind, target) = (QuestionKind::Call, &subject.target);
-                let question = Question { kind, tool, arguments, target, preview, is_by_default };
-                let is_approved = approver.approve(question).await;
-                if is_approved {
-                    record.approved_by(approver);
-                    source.accept(&invocation.name);
-                    Ok(Consent { verdict, plan })
-                } else {
-                    record.refused_by("the person");
-                    no(approver.refusal().to_owned())
-                }
-            }
-        }
     }
 }
 
@@ -253,12 +178,6 @@ fn plain_error(error: ToolError) -> ToolError {
         ToolError::Protocol(text) => ToolError::Protocol(plain(&text)),
         ToolError::TimedOut(text) => ToolError::TimedOut(plain(&text)),
     }
-}
-
-fn denied(tool: &str, reason: &str) -> ToolError {
-    ToolError::Denied(format!(
-        "`{tool}` did not run: {reason}. The same call will be denied again; find another way, or say what is missing."
-    ))
 }
 
 fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> ToolError {

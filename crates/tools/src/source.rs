@@ -1,28 +1,25 @@
-//! Where tools come from, as the gate in `set.rs` sees it: what is offered, what a call touches, and running it.
+//! Where tools come from, as the gate in `set.rs` sees it: what is offered, what a call touches, and running
+//! it.
 //!
-//! [`Source::run`] takes a [`Permit`], and only the gate can make one: no path to a tool avoids the policy.
+//! [`Source::run`] takes a [`Permit`], and only [`permit`] can make one: no path to a tool avoids the policy.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
-use super::contract::{Approver, Invocation, ToolError, ToolOutput, ToolSpec};
-use super::policy::Subject;
-use super::set::Permit;
-
-/// A tool on offer.
-#[derive(Clone, Debug)]
-pub(super) struct Offer {
-    /// As the model sees it.
-    pub(super) spec: ToolSpec,
-    /// The name in an agent's `tools`, in rules and in the tables of timeouts and limits: `exec`, `mcp:files/read_file`.
-    pub(super) name: String,
-}
+use super::config::Verdict;
+use super::contract::{Approver, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput};
+use super::offer::Offer;
+use super::policy::held::Policies;
+use super::policy::{Judgement, Plan, Subject};
+use super::record::Record;
+use wire::visible::visible;
 
 /// Tools of one origin.
 pub(super) trait Source: Send + Sync {
-    /// What it offers now. The tools of a server that is down stay on offer.
+    /// The tools on offer now. The tools of a server that is down stay on offer.
     fn offers(&self) -> Vec<Offer>;
 
     /// Waits a moment for a tool that this source does not offer and may offer later.
@@ -33,7 +30,7 @@ pub(super) trait Source: Send + Sync {
         Box::pin(async { Ok(()) })
     }
 
-    /// What a call would touch.
+    /// The subject of a call, for the policy.
     ///
     /// # Errors
     /// For arguments that cannot be read: the call does not run.
@@ -43,13 +40,13 @@ pub(super) trait Source: Send + Sync {
         arguments: &'a Map<String, Value>,
     ) -> BoxFuture<'a, Result<Subject, ToolError>>;
 
-    /// Takes note that somebody was asked about a call of this tool and agreed to it.
+    /// Notes that a person agreed to a call of this tool.
     fn accept(&self, _tool: &str) {}
 
-    /// What would change, for the person who is asked.
+    /// The change that a call would make, for the person who is asked.
     ///
     /// # Errors
-    /// When it is already clear that the call will fail: nobody is asked.
+    /// When it is already clear that the call will fail: the person is not asked.
     fn preview<'a>(&'a self, _: &'a Invocation) -> BoxFuture<'a, Result<Option<String>, ToolError>> {
         Box::pin(async { Ok(None) })
     }
@@ -61,6 +58,90 @@ pub(super) trait Source: Send + Sync {
         permit: Permit,
         approver: Option<&'a dyn Approver>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
+}
+
+/// The policy's consent to one call.
+#[derive(Clone)]
+pub(super) struct Permit {
+    policy: Arc<Policies>,
+    subject: Subject,
+    consent: Consent,
+}
+
+/// The consent to a call.
+#[derive(Clone)]
+struct Consent {
+    verdict: Verdict,
+    /// How its command is to be run, when a pattern allows it.
+    plan: Option<Plan>,
+}
+
+impl Permit {
+    /// How the command is to be run; `None`: as it was written.
+    pub(super) fn plan(&self) -> Option<&Plan> {
+        self.consent.plan.as_ref()
+    }
+
+    /// The target of the call, for people.
+    pub(super) fn target(&self) -> &Target {
+        &self.subject.target
+    }
+
+    /// True when these are the paths that were judged.
+    pub(super) fn judged(&self, paths: &[String]) -> bool {
+        self.subject.paths == paths
+    }
+
+    /// True when the consent holds for this path too, as for a file below a directory that is searched.
+    pub(super) fn covers(&self, path: &str) -> bool {
+        let subject = Subject { paths: vec![path.to_owned()], ..self.subject.clone() };
+        match self.policy.judge(&subject).verdict {
+            Verdict::Allow => true,
+            Verdict::Ask => self.consent.verdict == Verdict::Ask,
+            Verdict::Deny => false,
+        }
+    }
+}
+
+/// Asks the policy about a call and, where it says `ask`, the person. Nothing else makes permits.
+///
+/// # Errors
+/// When the policy or the person denies the call, or it is clear that it would fail.
+pub(super) async fn permit(
+    source: &dyn Source,
+    subject: Subject,
+    policy: Arc<Policies>,
+    invocation: &Invocation,
+    approver: Option<&dyn Approver>,
+    record: &mut Record<'_>,
+) -> Result<Permit, ToolError> {
+    let Judgement { verdict, source: because, plan, is_by_default } = policy.judge(&subject);
+    record.rule(&because);
+    let deny = |reason: &str| Err(denied(&invocation.name, reason));
+    match (verdict, approver.filter(|approver| approver.is_present())) {
+        (Verdict::Allow, _) => {}
+        (Verdict::Deny, _) => return deny(&format!("denied by {because}")),
+        (Verdict::Ask, None) => return deny(&format!("{because} says ask, and there is nobody to ask")),
+        (Verdict::Ask, Some(approver)) => {
+            let preview = source.preview(invocation).await?.map(|preview| visible(&preview));
+            let Invocation { name: tool, arguments, .. } = invocation;
+            let (kind, target) = (QuestionKind::Call, &subject.target);
+            let question = Question { kind, tool, arguments, target, preview, is_by_default };
+            if !approver.approve(question).await {
+                record.refused_by("the person");
+                return deny(approver.refusal());
+            }
+            record.approved_by(approver);
+            source.accept(&invocation.name);
+        }
+    }
+    Ok(Permit { policy, subject, consent: Consent { verdict, plan } })
+}
+
+fn denied(tool: &str, reason: &str) -> ToolError {
+    ToolError::Denied(format!(
+        "`{tool}` did not run: {reason}. The same call will be denied again; find another way, or say what is missing."
+    ))
 }
 
 /// Ends a call that takes too long.

@@ -9,7 +9,8 @@ use std::time::Duration;
 use super::config::{PolicyConfig, ToolsConfig};
 use super::gateway::{Connection, Gateway, known};
 use super::local::{Local, Naming, Workspace, agent_names};
-use super::mcp::{self, Prospect, Server, ServerProblem};
+use super::mcp::{Availability, Server, ServerProblem};
+use super::offer::MCP_PREFIX;
 use super::policy::Policy;
 use super::policy::held::{HeldPolicy, Policies};
 use super::sandbox::Level;
@@ -18,7 +19,8 @@ use super::source::Source;
 use super::wanted::{Wanted, matches, nearest};
 use wire::units::{Unusable, both};
 
-/// How long the first start of an MCP server is waited for; one that takes longer offers its tools when it is up.
+/// How long the first start of an MCP server is waited for; one that takes longer offers its tools when it is
+/// up.
 const FIRST_START: Duration = Duration::from_secs(30);
 
 /// Everything that `[tools]` sets up, shared by all agents.
@@ -50,7 +52,7 @@ impl Sources {
     /// Opens what can be opened without asking anybody else.
     ///
     /// # Errors
-    /// What of the settings cannot be used.
+    /// The settings that cannot be used.
     pub fn open(config: &ToolsConfig) -> Result<Self, Vec<Unusable>> {
         let one = |key: &[&str], why: String| vec![Unusable::new(key, why)];
         let workspace = config.local.workspace.as_deref().map(Workspace::open).transpose();
@@ -74,14 +76,14 @@ impl Sources {
             gateway,
             gateway_problem: Mutex::new(Some(ServerProblem {
                 text: "it has not been looked yet".to_owned(),
-                prospect: Prospect::Starting,
+                prospect: Availability::Starting,
             })),
             servers: Mutex::default(),
             config: Arc::new(config.clone().with_programs()),
         })
     }
 
-    /// What a changed policy would add to what holds: the strictest of all since the start decides. `None`: nothing.
+    /// Prepares a changed policy: the strictest of all since the start decides. `None`: nothing.
     ///
     /// # Errors
     /// When it cannot be used.
@@ -90,7 +92,7 @@ impl Sources {
         Ok(prepared.map(StricterPolicy))
     }
 
-    /// True when this policy holds, and no stricter one beside it.
+    /// True when this policy holds, and no stricter one.
     pub fn holds_only(&self, policy: &PolicyConfig) -> bool {
         self.policy.is_only(policy)
     }
@@ -103,16 +105,17 @@ impl Sources {
         self.policy.hold(policy.0);
     }
 
-    /// What confines the commands of agents; `None` when there is no workspace for any.
+    /// The sandbox of agents' commands; `None` when there is no workspace for any.
     pub fn sandbox(&self) -> Option<&Level> {
         self.local.as_ref().map(|local| local.sandbox())
     }
 
-    /// Why an MCP server cannot be called now; `None` when it can. One that does not run yet is started, and not waited for.
+    /// Why an MCP server cannot be called now; `None` when it can. One that does not run yet is started, and
+    /// not waited for.
     pub fn mcp_problem(&self, name: &str) -> Option<ServerProblem> {
         if !self.config.mcp.contains_key(name) {
             let text = format!("there is no [tools.mcp.{name}] in the configuration");
-            return Some(ServerProblem { text, prospect: Prospect::Unusable });
+            return Some(ServerProblem { text, prospect: Availability::Unusable });
         }
         self.server(name).problem()
     }
@@ -120,7 +123,8 @@ impl Sources {
     /// Looks whether the gateway can be reached, within seconds.
     pub async fn look_at_gateway(&self) {
         let Some(gateway) = &self.gateway else { return };
-        let problem = gateway.problem().await.map(|text| ServerProblem { text, prospect: Prospect::Down });
+        let problem =
+            gateway.problem().await.map(|text| ServerProblem { text, prospect: Availability::Down });
         *self.gateway_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
     }
 
@@ -129,7 +133,8 @@ impl Sources {
         self.gateway_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until these MCP servers have started or failed to, at most this long. Those that do not run yet are started, all at once.
+    /// Waits until these MCP servers have started or failed to, at most this long. Those that do not run yet
+    /// are started, all at once.
     pub async fn await_servers(&self, names: impl IntoIterator<Item = &str>, limit: Duration) {
         let configured = names.into_iter().filter(|name| self.config.mcp.contains_key(*name));
         let servers: Vec<_> = configured.map(|name| self.server(name)).collect();
@@ -148,7 +153,8 @@ impl Sources {
     /// The tools of an agent, by the names in its `tools`.
     ///
     /// # Errors
-    /// One text for each name that nothing offers. An MCP server that is down for now is no error: its tools come with it.
+    /// One text for each name that nothing offers. An MCP server that is down for now is no error: its tools
+    /// come with it.
     pub async fn select(&self, wanted: &[String]) -> Result<ToolSet, Vec<String>> {
         let sorted = self.sorted(wanted)?;
         let checks: Vec<_> =
@@ -158,7 +164,8 @@ impl Sources {
         if problems.is_empty() { self.set(sorted) } else { Err(problems) }
     }
 
-    /// The same without waiting for MCP servers: those that do not run yet are started, and their tools come with them.
+    /// The same without waiting for MCP servers: those that do not run yet are started, and their tools come
+    /// with them.
     ///
     /// # Errors
     /// One text for each name that nothing can offer as it is configured.
@@ -212,7 +219,7 @@ impl Sources {
                 needs("OpenClaw's gateway: set tools.gateway.url")
             };
         }
-        if let Some((server, _)) = name.strip_prefix(mcp::PREFIX).and_then(|rest| rest.split_once('/')) {
+        if let Some((server, _)) = name.strip_prefix(MCP_PREFIX).and_then(|rest| rest.split_once('/')) {
             sorted.mcp.entry(server.to_owned()).or_default().0.push(name.to_owned());
             return if self.config.mcp.contains_key(server) {
                 Ok(())
@@ -242,7 +249,7 @@ fn log_confinement(level: &Level) {
     }
 }
 
-/// What is wrong with what is wanted of a server.
+/// The names that a server does not offer, as messages.
 async fn check(server: &Server, wanted: &Wanted) -> Vec<String> {
     if let Err(problem) = server.started(FIRST_START).await {
         return vec![problem];
@@ -274,8 +281,8 @@ impl ToolSet {
         Sources::open(config).map_err(|found| in_words(&found))?.select(wanted).await
     }
 
-    /// The chat's four tools on a workspace: `shell_command`, `read_file`, `edit_file`, `write_file`. Rules, timeouts and
-    /// limits know them as `exec`, `read`, `edit` and `write` too.
+    /// The chat's four tools on a workspace: `shell_command`, `read_file`, `edit_file`, `write_file`. Rules,
+    /// timeouts and limits know them as `exec`, `read`, `edit` and `write` too.
     ///
     /// # Errors
     /// When the workspace cannot be opened or a rule cannot be used.

@@ -1,4 +1,5 @@
-//! The names by which an agent's `tools`, the timeouts and the limits speak of tools: as they are, or with a `*`. Pure.
+//! The names by which an agent's `tools`, the timeouts and the limits speak of tools: as they are, or with a
+//! `*`. Pure.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_is_found_by_name_then_by_the_longest_pattern() {
+    fn the_longest_pattern_wins() {
         let settings =
             BTreeMap::from([("*".into(), 1), ("mcp:files/*".into(), 2), ("mcp:files/x".into(), 3)]);
         for (name, expected) in [("exec", 1), ("mcp:files/y", 2), ("mcp:files/x", 3)] {

@@ -70,7 +70,7 @@ async fn tour(arguments: DemoArgs) -> Result<(), String> {
     stop.drain.cancel();
     stop.abort.cancel();
     running.await.map_err(|error| error.to_string())?;
-    agents.ended(std::time::Duration::ZERO).await;
+    agents.wait_for_runs(std::time::Duration::ZERO).await;
     Ok(())
 }
 

@@ -168,7 +168,7 @@ async fn decide_all(
 }
 
 async fn decide(store: &Store, row: &ApprovalRow, decision: Decision, how: &str) -> Result<(), String> {
-    record_decision(store, &decision).await.map_err(|error| error.for_approval(&row.id))?;
+    record_decision(store, &decision).await.map_err(|error| error.describe_for(&row.id))?;
     say(&format!("{}  {how}", row.id));
     Ok(())
 }

@@ -121,7 +121,7 @@ impl Respool {
             (Arc::clone(&app.agents), Arc::clone(&app.access), app.experts.clone());
         let usage = Arc::clone(&app.usage);
         tokio::spawn(Arc::clone(&access).keep_operators(stop.abort.clone()));
-        agents.start().await;
+        agents.start_housekeeping().await;
         if let Some(experts) = &experts {
             experts.start(&stop.abort);
         }
@@ -140,7 +140,7 @@ impl Respool {
         if let Some(ended) = self.ended.take() {
             ended.await.unwrap();
         }
-        self.agents.ended(std::time::Duration::ZERO).await;
+        self.agents.wait_for_runs(std::time::Duration::ZERO).await;
         if let Some(experts) = &self.experts {
             experts.ended().await;
         }

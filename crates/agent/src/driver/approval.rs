@@ -1,8 +1,8 @@
-//! A run's approvals, as the driver sees them: whether a request is decided, and what the store keeps. Used by `driver`.
+//! A run's approvals, as the driver sees them: whether a request is decided, and what the store keeps. Used
+//! by `driver`.
 
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use serde_json::Map;
 
 use super::Driver;
@@ -11,27 +11,7 @@ use crate::event::EventKind;
 use crate::run::Run;
 use crate::stored::or_log;
 use store::{ApprovalChange, ApprovalState, LateDecision};
-use tools::{Approver, Invocation, Question, QuestionKind, Target};
-
-/// Says yes to exactly one call: the recorded one.
-pub(super) struct ApprovedCall<'a> {
-    pub(super) invocation: &'a Invocation,
-    /// Who decided.
-    pub(super) by: &'a str,
-}
-
-impl Approver for ApprovedCall<'_> {
-    fn consented(&self) -> Option<&str> {
-        Some(self.by)
-    }
-
-    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
-        let is_same = question.kind == QuestionKind::Call
-            && question.tool == self.invocation.name
-            && *question.arguments == self.invocation.arguments;
-        Box::pin(std::future::ready(is_same))
-    }
-}
+use tools::{Approver, Question, QuestionKind, Target};
 
 impl Driver {
     /// The calls that a decision rejects go into the audit log; they never come to the tools.
@@ -43,8 +23,8 @@ impl Driver {
         }
     }
 
-    /// What is decided about the request that a run waits for; `None` as long as nothing is.
-    pub(super) async fn decision(&self, run: &Run, request: &ApprovalRequest) -> Option<EventKind> {
+    /// Returns the decision about the request that a run waits for; `None` while there is no decision.
+    pub(super) async fn find_decision(&self, run: &Run, request: &ApprovalRequest) -> Option<EventKind> {
         if let Some(decision) = self.recorded_decision(request).await {
             return Some(EventKind::ApprovalDecided(decision));
         }
@@ -53,7 +33,7 @@ impl Driver {
             return Some(EventKind::ApprovalEscalated);
         }
         if is_due {
-            return self.keep_decision(Decision::timed_out(request)).await;
+            return self.keep_decision(Decision::from_timeout(request)).await;
         }
         match &self.approver {
             Some(approver) => {
@@ -62,7 +42,9 @@ impl Driver {
                 Some(decision.map_or(EventKind::Cancelled, EventKind::ApprovalDecided))
             }
             // Nobody could ever decide what is not recorded.
-            None if !self.journal.is_complete() => Some(EventKind::ApprovalDecided(unrecorded(request))),
+            None if !self.journal.is_complete() => {
+                Some(EventKind::ApprovalDecided(rejection_without_store(request)))
+            }
             None => None,
         }
     }
@@ -74,7 +56,7 @@ impl Driver {
         }
         let decision = row.decision.as_deref().and_then(|text| serde_json::from_str(text).ok());
         // What cannot be read is no consent.
-        Some(decision.unwrap_or_else(|| unreadable(request)))
+        Some(decision.unwrap_or_else(|| rejection_of_unreadable(request)))
     }
 
     /// Records a decision of respool's own. Somebody may have decided at the same moment: then that holds.
@@ -115,8 +97,8 @@ async fn asked_in_person(approver: &dyn Approver, request: &ApprovalRequest) -> 
     decision
 }
 
-fn unrecorded(request: &ApprovalRequest) -> Decision {
-    let comment = "nobody can be asked, because the store of runs cannot be used".to_owned();
+fn rejection_without_store(request: &ApprovalRequest) -> Decision {
+    let comment = "no one can be asked: the store of runs cannot be used".to_owned();
     Decision {
         request: request.id.clone(),
         by: "respool".into(),
@@ -125,7 +107,7 @@ fn unrecorded(request: &ApprovalRequest) -> Decision {
     }
 }
 
-fn unreadable(request: &ApprovalRequest) -> Decision {
+fn rejection_of_unreadable(request: &ApprovalRequest) -> Decision {
     let comment = "the recorded decision cannot be read".to_owned();
     Decision {
         request: request.id.clone(),
@@ -135,8 +117,13 @@ fn unreadable(request: &ApprovalRequest) -> Decision {
     }
 }
 
-/// What becomes of an approval with an event. `awaited`: the request that the run waited for before it.
-pub(super) fn change(kind: &EventKind, awaited: Option<String>, run: &Run) -> Option<ApprovalChange> {
+/// The change of an approval that comes with an event. `awaited`: the request that the run waited for before
+/// it.
+pub(super) fn approval_change(
+    kind: &EventKind,
+    awaited: Option<String>,
+    run: &Run,
+) -> Option<ApprovalChange> {
     match kind {
         EventKind::ApprovalRequested(request) => Some(ApprovalChange::Requested {
             id: request.id.clone(),

@@ -1,5 +1,5 @@
-//! Child runs: begins one with the parent's own event, resumes one that has begun, and brings its outcome back. Used by
-//! `driver`.
+//! Child runs: begins one with the parent's own event, resumes one that has begun, and brings its outcome
+//! back. Used by `driver`.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl Driver {
             },
             Some(id) => match self.resume_child(id, &step).await {
                 Ok(child) => child,
-                Err(text) => return ActionEnd::Event(EventKind::ChildFinished(lost(id, text))),
+                Err(text) => return ActionEnd::Event(EventKind::ChildFinished(lost_child(id, text))),
             },
         };
         if self.is_lost || run.outcome().is_some() {
@@ -50,7 +50,7 @@ impl Driver {
 
     async fn begin_child(&mut self, run: &mut Run, step: &ChildStep) -> Result<Child, String> {
         let children = self.children.clone().ok_or("this agent has no child runs")?;
-        let (agent, mut setup) = children.child(&step.call, rand::random(), clock::now())?;
+        let (agent, mut setup) = children.child_run(&step.call, rand::random(), clock::now())?;
         setup.key.clone_from(&run.setup().key);
         setup.settled.extend(run.made().iter().cloned());
         setup.limits.time = setup.limits.time.min(step.within);
@@ -72,9 +72,10 @@ impl Driver {
 
     async fn resume_child(&self, id: &str, step: &ChildStep) -> Result<Child, String> {
         let children = self.children.clone().ok_or("this agent has no child runs any more")?;
-        let (agent, _) = children.child(&step.call, 0, clock::now())?;
+        let (agent, _) = children.child_run(&step.call, 0, clock::now())?;
         let store = self.journal.store().ok_or("the child run was not kept")?;
-        // Claimed before it is read: the process that worked on it until now can write nothing more. One that is over needs no claim.
+        // Claimed before it is read: the process that worked on it until now can write nothing more. One that
+        // is over needs no claim.
         let claimed = or_log(store.claim(id, ClaimScope::Any).await).flatten();
         let stored = or_log(store.run(id).await).flatten().ok_or("the child run was not kept")?;
         let (run, _) = restore(&stored).ok_or("the child run was written by another version of respool")?;
@@ -87,7 +88,7 @@ impl Driver {
     async fn drive_child(&mut self, child: Child, call: &RequestedCall) -> ActionEnd {
         let Child { agent, mut run, mut journal, is_resumed } = child;
         journal.is_required = self.journal.is_required;
-        let id = journal.run().to_owned();
+        let id = journal.run_id().to_owned();
         let content = self.telemetry.content && !run.setup().is_private;
         let telemetry =
             Telemetry { run: id.clone(), agent: Arc::clone(&agent.name), content, ..self.telemetry.clone() };
@@ -101,9 +102,9 @@ impl Driver {
         driver.model.account.clone_from(&self.model.account);
         driver.model.recording = self.model.recording.clone().without_content(run.setup().is_private);
         if is_resumed && run.outcome().is_none() {
-            driver.record(&mut run, EventKind::Resumed).await;
+            driver.record_event(&mut run, EventKind::Resumed).await;
         }
-        let end = Box::pin(driver.drive(&mut run)).await;
+        let end = Box::pin(driver.drive_run(&mut run)).await;
         driver.telemetry.left("child", std::time::Duration::ZERO, run.iterations().len());
         self.waited += driver.waited;
         self.child_end(id, call, &run, end).await
@@ -113,7 +114,7 @@ impl Driver {
         match end {
             WorkEnd::Finished(outcome) => {
                 let outcome = match &self.children {
-                    Some(children) => children.result(call, outcome),
+                    Some(children) => children.child_result(call, outcome),
                     None => outcome,
                 };
                 let (tokens, worked) = (run.spent(), run.worked());
@@ -132,7 +133,7 @@ impl Driver {
             }
             WorkEnd::Suspended(_) => {
                 let text = "a child run cannot call tools of the client".to_owned();
-                ActionEnd::Event(EventKind::ChildFinished(lost(&child, text)))
+                ActionEnd::Event(EventKind::ChildFinished(lost_child(&child, text)))
             }
             WorkEnd::Left => ActionEnd::Stop(WorkEnd::Left),
         }
@@ -140,7 +141,7 @@ impl Driver {
 }
 
 /// The end of a child that cannot be worked on.
-fn lost(child: &str, text: String) -> ChildEnd {
+fn lost_child(child: &str, text: String) -> ChildEnd {
     let failure = ModelFailure {
         kind: FailureKind::Final,
         status: 500,

@@ -3,17 +3,15 @@
 use serde_json::json;
 
 use super::*;
+use crate::chat_model::{ChatModel, ModelAnswer, ModelFacts, ModelRequest};
 use crate::config::AgentConfig;
 use crate::new_setup::new_setup;
 use crate::request::AgentRequest;
 use crate::setup::ModelSizes;
 use crate::stored::restore;
-use relay::{Relay, RelayConfig, RelayLimits};
 use store::{ClaimScope, Store, StoreConfig};
 use telemetry::ErrorReport;
 use tools::ToolSpec;
-use translate::GuardLimits;
-use upstream::Fleet;
 
 /// No tool may run in these tests.
 struct Untouched;
@@ -39,15 +37,33 @@ impl Tools for Untouched {
     }
 }
 
+/// No model may be asked in these tests.
+struct Unasked;
+
+impl ChatModel for Unasked {
+    fn ask(
+        self: Arc<Self>,
+        request: ModelRequest,
+        _: &crate::Observer,
+    ) -> futures::future::BoxFuture<'_, Result<ModelAnswer, wire::ApiError>> {
+        panic!("{}", request.body)
+    }
+
+    fn learn_models<'a>(&'a self, _: Option<&'a http::HeaderValue>) -> futures::future::BoxFuture<'a, ()> {
+        Box::pin(async {})
+    }
+
+    fn facts(&self, _: &str, _: &str) -> ModelFacts {
+        ModelFacts::default()
+    }
+}
+
 fn agent() -> Agent {
-    let limits =
-        RelayLimits { max_body: 1, guard: GuardLimits { max_tool_results: 1_000, max_repeats: 1_000 } };
-    let relay = Relay::new(RelayConfig::default(), Arc::new(Fleet::new(vec![], Duration::ZERO)), limits);
     Agent {
         name: "helper".into(),
         config: AgentConfig::default(),
         prompt: None,
-        relay: Arc::new(relay),
+        model: Arc::new(Unasked),
         tools: Arc::new(Untouched),
         target: String::new(),
         window: Some(32_768),
@@ -88,14 +104,14 @@ fn reply() -> EventKind {
     EventKind::ModelReplied(crate::event::ModelReply { calls, ..Default::default() })
 }
 
-/// Issue 10: the same step was executed again, without end.
+/// The same step was executed again, without end.
 #[tokio::test]
-async fn an_event_that_does_not_fit_ends_the_run_as_failed() {
+async fn an_unexpected_event_fails_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let (store, mut driver, mut run) = begun(dir.path()).await;
-    driver.record(&mut run, reply()).await;
-    driver.record(&mut run, EventKind::PauseEnded).await;
-    let WorkEnd::Finished(outcome) = driver.drive(&mut run).await else { panic!("{run:?}") };
+    driver.record_event(&mut run, reply()).await;
+    driver.record_event(&mut run, EventKind::PauseEnded).await;
+    let WorkEnd::Finished(outcome) = driver.drive_run(&mut run).await else { panic!("{run:?}") };
     let failure = outcome.failure.unwrap();
     assert_eq!((failure.status, failure.code.as_str()), (500, "run_state"));
     assert!(
@@ -110,25 +126,25 @@ async fn an_event_that_does_not_fit_ends_the_run_as_failed() {
 
 /// A process that was only asleep does nothing more once another one has its run.
 #[tokio::test]
-async fn a_run_that_another_process_has_claimed_is_left_before_the_next_effect() {
+async fn a_run_claimed_elsewhere_is_left() {
     let dir = tempfile::tempdir().unwrap();
     let (store, mut driver, mut run) = begun(dir.path()).await;
-    driver.record(&mut run, reply()).await;
+    driver.record_event(&mut run, reply()).await;
     store.claim("run-1", ClaimScope::Any).await.unwrap().unwrap();
-    assert_eq!(driver.drive(&mut run).await, WorkEnd::Left);
+    assert_eq!(driver.drive_run(&mut run).await, WorkEnd::Left);
     let stored = store.run("run-1").await.unwrap().unwrap();
     assert_eq!((stored.row.status, stored.events.len()), (Status::Running, 1), "nothing was written");
 }
 
 #[tokio::test]
-async fn a_run_that_must_be_durable_does_not_go_on_without_its_store() {
+async fn a_durable_run_stops_without_its_store() {
     for (is_required, expected) in [(true, "left"), (false, "failed")] {
         let dir = tempfile::tempdir().unwrap();
         let (_store, mut driver, mut run) = begun(dir.path()).await;
         testing::stores::refuse_events(dir.path());
         driver.journal.is_required = is_required;
-        driver.record(&mut run, EventKind::Resumed).await;
-        let end = driver.drive(&mut run).await;
+        driver.record_event(&mut run, EventKind::Resumed).await;
+        let end = driver.drive_run(&mut run).await;
         let found = if end == WorkEnd::Left { "left" } else { "failed" };
         assert_eq!(found, expected, "{end:?}");
     }

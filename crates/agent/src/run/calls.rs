@@ -1,11 +1,8 @@
-//! The calls of one reply: which is next, whether it may run, and what came of it. Pure.
-
-use std::collections::{BTreeMap, VecDeque};
+//! The calls of one reply: which is next, whether it may run, and how it ended. Pure.
 
 use serde_json::Value;
 
-use super::waits::Rejection;
-use super::{Phase, Run};
+use super::state::{CallQueue, LaterCalls, Phase, Run, Verdict};
 use crate::approval::Tier;
 use crate::call::{CallOutcome, RequestedCall, ToolEnd};
 use crate::event::EventKind;
@@ -16,48 +13,6 @@ use crate::step::{Action, ChildStep, Suspension, ToolStep};
 use crate::transcript::{Entry, Exchange, ToolRecord, ToolResult};
 use crate::{context, correction};
 use wire::ErrorCode;
-
-/// The calls of one reply that are still to be made.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct CallQueue {
-    /// The call that is made now.
-    pub(super) current: RequestedCall,
-    /// What follows it.
-    pub(super) later: LaterCalls,
-    /// The current call runs.
-    has_started: bool,
-    /// The current call has failed once.
-    is_retry: bool,
-}
-
-/// The calls behind the current one.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct LaterCalls {
-    /// respool's own.
-    pub(super) own: VecDeque<RequestedCall>,
-    /// The client's.
-    pub(super) client: Vec<RequestedCall>,
-    /// What was decided about calls that need consent.
-    pub(super) verdicts: BTreeMap<String, Verdict>,
-    /// A rejection that ends the run as soon as the approved calls have been made.
-    pub(super) rejection: Option<Box<Rejection>>,
-}
-
-/// What was decided about a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// It runs; by whom that was decided.
-    Approved(String),
-    /// It does not, and why.
-    Rejected(String),
-}
-
-impl CallQueue {
-    /// Whether the current call runs.
-    pub(super) fn has_started(&self) -> bool {
-        self.has_started
-    }
-}
 
 impl Run {
     /// Begins with the calls of a reply.
@@ -102,9 +57,9 @@ impl Run {
         }
         let tool = self.offered(&call.name);
         match tool {
-            None => Some((CallOutcome::Failed, correction::unknown(&call.name, &self.setup))),
+            None => Some((CallOutcome::Failed, correction::describe_unknown_tool(&call.name, &self.setup))),
             Some(tool) if !call.problems.is_empty() && !tool.judges_arguments => {
-                Some((CallOutcome::Failed, correction::wanted(tool, &call.problems)))
+                Some((CallOutcome::Failed, correction::describe_mistake(tool, &call.problems)))
             }
             Some(_) => None,
         }
@@ -123,7 +78,7 @@ impl Run {
             && self.settled(call).is_none()
     }
 
-    /// What to do about the current call.
+    /// The next step for the current call.
     pub(super) fn call_action(&self, queue: &CallQueue) -> Action {
         let call = queue.current.clone();
         if self.needs_approval(&call, &queue.later) {
@@ -196,7 +151,7 @@ impl Run {
         self.finish_call(&queue.current, queue.later, ended);
     }
 
-    /// Whether a call that ended like this is made once more. One that may not be repeated may have had its
+    /// Whether a call that ended like this is made again. One that may not be repeated may have had its
     /// effect.
     pub(crate) fn is_repeated(&self, step: &ToolStep, outcome: CallOutcome) -> bool {
         let ends_run = self.offered(&step.call.name).map(|tool| tool.ends_run);
@@ -227,7 +182,7 @@ impl Run {
         let limit = self.offered(&call.name).map_or(usize::MAX, |tool| tool.result_limit);
         let text = context::head_and_tail(&ended.text, limit).0;
         let text = if text.trim().is_empty() { "(no output)".to_owned() } else { text };
-        let injected_bytes = self.neutral().shown(&text).0.len();
+        let injected_bytes = self.neutral().break_marks(&text).0.len();
         if let Some(iteration) = self.iterations.last_mut() {
             iteration.tools.push(ToolRecord {
                 tool: call.name.clone(),

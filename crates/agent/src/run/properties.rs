@@ -12,7 +12,7 @@ use crate::setup::Executor;
 use crate::step::ChildStep;
 use tool_call_parser::PreferredDialects;
 
-/// What the world does at a step, as far as it is free to choose.
+/// A choice of the world at a step.
 #[derive(Clone, Debug)]
 enum Chance {
     Answer,
@@ -175,7 +175,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn keeping_and_restoring_a_run_at_any_step_changes_nothing(
+    fn restoring_at_any_step_changes_nothing(
         chances in proptest::collection::vec((chance(), 0..20_000_u64), 1..60),
         window in 5_000..40_000_u64,
         tier in tier(),

@@ -1,7 +1,7 @@
-//! What a reply of the model, or its failure, does to a run. Pure.
+//! Applies a reply of the model, or its failure, to a run. Pure.
 
+use super::state::{Phase, Run};
 use super::window::SQUEEZES;
-use super::{Phase, Run};
 use crate::budget::Tokens;
 use crate::call::RequestedCall;
 use crate::correction;
@@ -74,7 +74,8 @@ impl Run {
         reading.calls.retain(|call| !done(call));
     }
 
-    /// Ids that leave must be unique among all runs, and a server's own need not be. Kimi's must stay as they are.
+    /// Ids that leave must be unique among all runs, and a server's own need not be. Kimi's must stay as they
+    /// are.
     pub(super) fn for_the_client(&self, reading: &mut Reading, ids: &mut Ids) {
         for call in &mut reading.calls {
             let leaves = self.offered(&call.name).is_some_and(|tool| tool.executor == Executor::Client);
@@ -101,7 +102,7 @@ impl Run {
             return self.answer(answer, reply.reasoning, reply.cut);
         }
         self.turn.corrected |= !only_refused;
-        let text = correction::of(&reading.refused, reply.cut, blank, &self.setup);
+        let text = correction::correct_reply(&reading.refused, reply.cut, blank, &self.setup);
         let content = if blank { correction::NOTHING.to_owned() } else { answer };
         self.entries.push(Entry::Exchange(Exchange {
             content,
@@ -115,7 +116,7 @@ impl Run {
     pub(super) fn note_refused(&mut self, reading: &Reading) {
         if !reading.refused.is_empty() {
             // It is said after the results: a template wants them right behind their calls.
-            let text = correction::of(&reading.refused, false, false, &self.setup);
+            let text = correction::correct_reply(&reading.refused, false, false, &self.setup);
             self.entries.push(Entry::Note(text));
         }
     }
@@ -139,8 +140,8 @@ impl Run {
                 let code = ErrorCode::from_name(&failure.code);
                 let (is_cut, is_blank) =
                     (code == Some(ErrorCode::TruncatedToolCall), code == Some(ErrorCode::NoAnswer));
-                let refused = correction::named(&failure.text, &self.setup);
-                let text = correction::of(&refused, is_cut, is_blank, &self.setup);
+                let refused = correction::refused_call_in(&failure.text, &self.setup);
+                let text = correction::correct_reply(&refused, is_cut, is_blank, &self.setup);
                 let content = correction::NOTHING.to_owned();
                 self.entries.push(Entry::Exchange(Exchange { content, ..Exchange::default() }));
                 self.entries.push(Entry::Note(text));
@@ -194,9 +195,9 @@ impl Run {
         });
     }
 
-    /// What there is to show when the model gives no answer.
+    /// The content that is shown when the model gives no answer.
     pub(super) fn achieved(&self) -> String {
-        correction::achieved(&self.entries)
+        correction::describe_achievements(&self.entries)
     }
 
     pub(super) fn end(&mut self, outcome: Outcome) {

@@ -1,9 +1,8 @@
-//! What a run waits for between two calls of a reply: a person's consent, and a child run. Pure.
+//! The waits of a run between two calls of a reply: for a person's consent, and for a child run. Pure.
 
 use std::fmt::Write as _;
 
-use super::calls::{CallQueue, LaterCalls, Verdict};
-use super::{Phase, Run};
+use super::state::{ApprovalWait, CallQueue, ChildWait, LaterCalls, Phase, Rejection, Run, Verdict};
 use crate::approval::{ApprovalRequest, Decision, OnRejection, request_id};
 use crate::call::{CallOutcome, RequestedCall, ToolEnd};
 use crate::event::ChildEnd;
@@ -16,31 +15,6 @@ use wire::ErrorCode;
 
 /// The most characters that are quoted of a call's inputs, of its result, or of the model's reasoning.
 const LONGEST_NAMED: usize = 500;
-
-/// A request that waits for a decision.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct ApprovalWait {
-    pub(super) request: ApprovalRequest,
-    /// The time is over, and the person was reminded.
-    pub(super) is_escalated: bool,
-    /// The calls that follow the decision, those of the request among them.
-    pub(super) calls: LaterCalls,
-}
-
-/// A decision that rejects calls, in a run that ends with it.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Rejection {
-    request: ApprovalRequest,
-    decision: Decision,
-}
-
-/// A child run that is worked on.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct ChildWait {
-    pub(super) child: String,
-    call: RequestedCall,
-    later: LaterCalls,
-}
 
 impl Run {
     /// One request for all calls of the reply that need consent.
@@ -92,7 +66,7 @@ impl Run {
             let verdict = if is_approved {
                 Verdict::Approved(decision.by.clone())
             } else {
-                Verdict::Rejected(decision.rejection())
+                Verdict::Rejected(decision.rejection_text())
             };
             calls.verdicts.insert(call.id.clone(), verdict);
             if let Some(own) = calls.own.iter_mut().find(|own| own.id == call.id) {
@@ -111,13 +85,13 @@ impl Run {
         self.next_call(calls);
     }
 
-    /// How a run fails that ends with a rejection: names the rejected calls, and what became of the approved ones.
+    /// How a run fails that ends with a rejection: names the rejected calls, and how the approved ones ended.
     pub(super) fn rejected(&self, rejection: &Rejection) -> ModelFailure {
         let Rejection { request, decision } = rejection;
         let (approved, rejected): (Vec<_>, Vec<_>) =
             request.calls.iter().partition(|call| decision.approved.contains(&call.id));
         let named: Vec<String> = rejected.into_iter().map(in_words).collect();
-        let mut text = format!("{}: {}", named.join(", "), decision.rejection());
+        let mut text = format!("{}: {}", named.join(", "), decision.rejection_text());
         let results = self.last_exchange().map(|exchange| exchange.results.as_slice()).unwrap_or_default();
         for call in approved {
             let result = results.iter().find(|result| result.id == call.id);
@@ -142,12 +116,12 @@ impl Run {
         Action::RunChild(ChildStep { call, child, within: self.time_left().max(1) })
     }
 
-    /// A child that ended by a tool which would end this run too has ended both; and so has one that failed, where a failing
-    /// server would.
+    /// A child that ended by a tool which would end this run too has ended both; and so has one that failed,
+    /// where a failing server would.
     pub(super) fn child_finished(&mut self, wait: ChildWait, end: &ChildEnd) {
         self.spent += end.tokens;
         self.made.extend(end.made.iter().cloned());
-        let outcome = if end.outcome.answered() { CallOutcome::Ok } else { CallOutcome::Failed };
+        let outcome = if end.outcome.has_answer() { CallOutcome::Ok } else { CallOutcome::Failed };
         let ended = ToolEnd { outcome, text: end.outcome.text(), took: end.worked };
         let ends_run = |name: &str| self.offered(name).map(|tool| tool.ends_run);
         let is_end = |by: &&RequestedCall| ends_run(&by.name) == Some(EndsRun::OnSuccess);
@@ -166,7 +140,7 @@ impl Run {
     }
 }
 
-/// Why the model makes the calls of a reply: what it wrote beside them, else the end of its reasoning.
+/// Why the model makes the calls of a reply: its text with them, else the end of its reasoning.
 fn reason_of(exchange: &Exchange) -> String {
     let (content, reasoning) = (exchange.content.trim(), exchange.reasoning.trim());
     if !content.is_empty() {

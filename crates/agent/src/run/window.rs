@@ -1,7 +1,6 @@
 //! A run within its model's window: what the next prompt will cost, and what makes room for it. Pure.
 
-use super::Phase;
-use super::Run;
+use super::state::{Phase, Run};
 use crate::budget::RESERVE;
 use crate::context::{self, Fit};
 use crate::event::ModelReply;
@@ -25,7 +24,8 @@ impl Run {
         self.weights.weigh(&messages, &tools, self.sizes.is_harmony)
     }
 
-    /// What the window holds beside the reply and the reserve; of a tiny window they take no more than half.
+    /// The part of the window that is left after the reply and the reserve. Of a tiny window they take no
+    /// more than half.
     pub(super) fn room(&self) -> u64 {
         let sizes = &self.sizes;
         sizes.window.saturating_sub(RESERVE.max(sizes.max_tokens).min(sizes.window / 2))
@@ -34,7 +34,7 @@ impl Run {
     pub(super) fn make_fit(&mut self) {
         loop {
             let prompt = self.weigh();
-            match context::judge(prompt, self.sizes.window, self.room()) {
+            match context::judge_fit(prompt, self.sizes.window, self.room()) {
                 Fit::Shrink => {
                     if !context::shrink_one(&mut self.entries) {
                         return;
@@ -54,11 +54,11 @@ impl Run {
     pub(super) fn may_compact(&self) -> bool {
         self.turn.summaries < SUMMARIES
             && self.turn.limit.is_none()
-            && context::oldest(&self.entries).is_some()
+            && context::oldest_exchanges(&self.entries).is_some()
     }
 
     pub(super) fn compact(&mut self) {
-        if let Some(range) = context::oldest(&self.entries) {
+        if let Some(range) = context::oldest_exchanges(&self.entries) {
             self.turn.summaries += 1;
             self.phase = Phase::Summary(range);
         }
@@ -106,13 +106,13 @@ impl Run {
             None => String::new(),
         };
         let text =
-            if text.trim().is_empty() { correction::tally(&self.entries[range.clone()]) } else { text };
+            if text.trim().is_empty() { correction::tally_calls(&self.entries[range.clone()]) } else { text };
         self.entries.splice(range, [Entry::Summary(text)]);
         self.ask();
     }
 
-    /// The server counts more than was estimated, or has a smaller window than was known: learn from what it says, and make
-    /// the prompt smaller.
+    /// The server counts more than was estimated, or has a smaller window than was known: learn from what it
+    /// says, and make the prompt smaller.
     pub(super) fn squeeze(&mut self, reply: &str) {
         self.turn.squeezes += 1;
         let overflow = read_overflow(reply, Some(self.sizes.max_tokens));

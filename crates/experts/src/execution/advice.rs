@@ -95,7 +95,7 @@ fn can_be_asked(outcome: &Outcome) -> bool {
 }
 
 fn answer(outcome: &Outcome) -> Option<String> {
-    let is_answer = outcome.answered() && outcome.limit.is_none();
+    let is_answer = outcome.has_answer() && outcome.limit.is_none();
     is_answer.then(|| outcome.content.trim().to_owned())
 }
 

@@ -146,7 +146,7 @@ impl Worker {
                     Ok(watch) => watch,
                     Err(why) => {
                         tracing::warn!(target: "respool::expert", run_id = run, why, "the attempt cannot go on here");
-                        return Ok(self.experts.agents.facts(run).await.and_then(|facts| facts.outcome));
+                        return Ok(self.experts.agents.run_facts(run).await.and_then(|facts| facts.outcome));
                     }
                 }
             }

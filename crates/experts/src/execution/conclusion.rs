@@ -228,7 +228,7 @@ impl Worker {
         self.end(claimed, EntryEnd::DeadLetter, why.to_owned()).await?;
         // Last, because it would end the entry as cancelled.
         if let Some(run) = &claimed.run {
-            self.experts.agents.cancel(run).await?;
+            self.experts.agents.cancel_run(run).await?;
         }
         Ok(())
     }

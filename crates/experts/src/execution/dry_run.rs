@@ -71,7 +71,7 @@ impl DryRun {
             }
         };
         let WorkEnd::Finished(outcome) = &ended.end else { return Err("the run did not end".to_owned()) };
-        let calls = experts.agents.facts(&run).await.map(|facts| facts.calls).unwrap_or_default();
+        let calls = experts.agents.run_facts(&run).await.map(|facts| facts.calls).unwrap_or_default();
         let is_private = attempt.is_private();
         let calls: Vec<Value> = calls.iter().map(|made| reported(made, is_private)).collect();
         Ok(match verdict::verdict(outcome, &attempt.process.outputs.items) {

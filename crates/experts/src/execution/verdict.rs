@@ -76,7 +76,7 @@ pub(super) fn verdict(outcome: &Outcome, declared: &[Parameter]) -> Verdict {
         }
         (Some(ESCALATE), _) => Verdict::Escalated(arguments),
         (Some(FAIL), _) => failed(text("reason"), true),
-        (_, Some(limit)) => failed(format!("it met its limit {}", limit.in_words()), true),
+        (_, Some(limit)) => failed(format!("it met its limit {}", limit.as_words()), true),
         (_, None) => {
             let problems = if declared.is_empty() {
                 Vec::new()

@@ -25,7 +25,7 @@ pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response
         let main = html! { h1 { "Approvals" } (how_to_decide(app.access.has_operators())) };
         return page(StatusCode::OK, layout::layout(&viewer, "/ui/approvals", "Approvals", &main));
     }
-    let approvals = app.agents.approvals(MOST).await.unwrap_or_default();
+    let approvals = app.agents.waiting_approvals(MOST).await.unwrap_or_default();
     let letters = match app.agents.store() {
         Some(store) => store.entries(None, EntryState::DeadLetter, MOST).await.unwrap_or_default(),
         None => Vec::new(),
@@ -104,14 +104,14 @@ pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, reque
     if !may_decide(&viewer) {
         return refused(app.access.has_operators());
     }
-    let all = app.agents.approvals(MOST).await.unwrap_or_default();
+    let all = app.agents.waiting_approvals(MOST).await.unwrap_or_default();
     let asked = all.into_iter().find(|(row, _)| row.id == id).map(|(_, asked)| asked);
     let decided = match asked {
         Some(asked) => {
             let calls = asked.calls.into_iter().filter(|_| form.get("approve") == "yes");
             let approved = calls.map(|call| call.id).collect();
             app.agents
-                .decide(&Decision { request: asked.id, approved, by: viewer.name, comment: None })
+                .decide_approval(&Decision { request: asked.id, approved, by: viewer.name, comment: None })
                 .await
                 .is_ok()
         }

@@ -23,7 +23,7 @@ pub(super) async fn overview(State(app): State<App>, headers: HeaderMap) -> Resp
         Err(response) => return *response,
     };
     let now = clock::now();
-    let waiting = app.agents.approvals(1_000).await.map(|all| all.len()).unwrap_or_default();
+    let waiting = app.agents.waiting_approvals(1_000).await.map(|all| all.len()).unwrap_or_default();
     let [tiles, running, upstreams, problems] =
         live_parts(&app, &today(&app).await, now).map(|part| part.element());
     let main = html! {

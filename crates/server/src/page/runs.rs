@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::session::Viewer;
 use super::{App, format, layout, page, presser, redirect, remedy, requests, viewer};
 use ::agent::report;
-use store::{RunRow, Status, Whose};
+use store::{RunFilter, RunRow, Status};
 
 /// So many runs are listed.
 const MOST: usize = 200;
@@ -35,8 +35,8 @@ pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response
 }
 
 /// What a viewer may see and end: the runs of experts' work need an operator's key, as their approvals do.
-fn whose(viewer: &Viewer) -> Whose {
-    if viewer.name.is_empty() { Whose::Clients } else { Whose::Served }
+fn whose(viewer: &Viewer) -> RunFilter {
+    if viewer.name.is_empty() { RunFilter::Clients } else { RunFilter::Served }
 }
 
 fn line(viewer: &Viewer, row: &RunRow) -> Markup {
@@ -147,7 +147,7 @@ pub(super) async fn end(State(app): State<App>, Path(id): Path<String>, request:
         Err(response) => return *response,
     };
     let may_end = app.agents.is_of(&id, &whose(&viewer)).await.unwrap_or(false);
-    if may_end && app.agents.cancel(&id).await.unwrap_or(false) {
+    if may_end && app.agents.cancel_run(&id).await.unwrap_or(false) {
         tracing::info!(target: "respool::server", run_id = id, by = viewer.name, "a run was ended on the page");
     }
     redirect(&format!("/ui/runs/{id}"))

@@ -23,12 +23,13 @@ impl LaneKey {
     }
 }
 
-/// What makes two events the same.
+/// Identifies equal events.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DedupeKey(pub(super) String);
 
 impl DedupeKey {
-    /// The key of an event: of which queue, by which trigger, with which value. Of a bounded length whatever the value is.
+    /// The key of an event: of which queue, by which trigger, with which value. Of a bounded length whatever
+    /// the value is.
     pub fn new(queue: &str, trigger: &str, value: &str) -> Self {
         let digest: [u8; 32] = Sha256::digest(joined(&[queue, trigger, value])).into();
         let half = |half: &[u8]| half.iter().fold(0_u128, |number, byte| (number << 8) | u128::from(*byte));

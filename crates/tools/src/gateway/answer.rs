@@ -1,7 +1,8 @@
-//! What an answer of OpenClaw's `/tools/invoke` means. Pure.
+//! Reads answers of OpenClaw's `/tools/invoke`. Pure.
 //!
-//! Errors come in two forms: `{"ok":false,"error":{"type","message"}}` from the tool surface, `{"error":{"message","type"}}`
-//! from the HTTP layer before it (a wrong token, a body that is no JSON, and on 2026.2.26 a missing name).
+//! Errors come in two forms: `{"ok":false,"error":{"type","message"}}` from the tool surface,
+//! `{"error":{"message","type"}}` from the HTTP layer before it (a wrong token, a body that is no JSON, and
+//! on 2026.2.26 a missing name).
 
 use serde_json::Value;
 

@@ -1,12 +1,13 @@
-//! The gateway's tools that respool knows: their schemas (as OpenClaw 2026.9.6 sends them to models), which may be repeated,
-//! and the argument names that models take for others. Any other tool is asked for as `gateway:NAME`. Pure.
+//! The gateway's tools that respool knows: their schemas (as OpenClaw 2026.9.6 sends them to models), which
+//! may be repeated, and the argument names that models take for others. Any other tool is asked for as
+//! `gateway:NAME`. Pure.
 
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
 use super::super::contract::ToolSpec;
-use super::super::source::Offer;
+use super::super::offer::Offer;
 
 /// Asks for a tool of the gateway by its name there, known or not.
 pub(crate) const PREFIX: &str = "gateway:";

@@ -1,4 +1,5 @@
-//! Reading a call's arguments: the names models have learnt elsewhere, and numbers written as text, are understood.
+//! Reading a call's arguments: the names models have learnt elsewhere, and numbers written as text, are
+//! understood.
 
 use serde_json::{Map, Value};
 
@@ -15,8 +16,8 @@ pub(super) const WORKDIR: &[&str] = &["workdir", "cwd"];
 pub(super) struct Arguments<'a>(pub(super) &'a Map<String, Value>);
 
 impl<'a> Arguments<'a> {
-    /// The argument under the one of its names that was used. Two of them could mean two things: who reads the one and who
-    /// reads the other would not speak of the same.
+    /// The argument under the one of its names that was used. Two of them could mean two things: who reads
+    /// the one and who reads the other would not speak of the same.
     fn find(&self, names: &[&str]) -> Result<Option<&'a Value>, ToolError> {
         let mut present =
             names.iter().filter(|name| self.0.get(**name).is_some_and(|value| !value.is_null()));

@@ -1,5 +1,5 @@
-//! `edit`: exact replacements in one file. Each old text must stand in the file exactly once; the file's encoding and line
-//! ends stay as they are, whatever the model wrote.
+//! `edit`: exact replacements in one file. Each old text must stand in the file exactly once; the file's
+//! encoding and line ends stay as they are, whatever the model wrote.
 
 use serde_json::Value;
 
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_the_model_read_with_broken_marks_is_found() {
+    fn text_with_broken_marks_is_found() {
         let template = "{{ '<|im_start|>' + role }}\n[INST] x [/INST]\n";
         check(
             template,
@@ -240,7 +240,7 @@ mod tests {
     }
 
     proptest! {
-        /// What an agent's model reads of a file, whatever its family, can be edited, and what is put back is the file.
+        /// A model of any family can edit a file as it reads it, and the unchanged parts stay as they are.
         #[test]
         fn what_was_read_in_broken_form_edits_round_trip(
             before in "([ab\n]|<s>|]~b]|<\\|im_end\\|>|[<>\\[\\] |]){0,12}",

@@ -1,5 +1,5 @@
-//! `exec`: a command in the workspace. Both outputs are read as one, in order; when the call ends, however it ends, so does
-//! every process that it started. What confines it is in `sandbox`.
+//! `exec`: a command in the workspace. Both outputs are read as one, in order; when the call ends, however it
+//! ends, so does every process that it started. What confines it is in `sandbox`.
 
 use std::io::{self, PipeWriter, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -26,7 +26,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// How long the launcher may take to end all processes of a command.
 const END: Duration = Duration::from_secs(6);
 
-/// What a command is said to have said that worked in silence.
+/// Stands for the output of a command that wrote nothing.
 pub(super) const NO_OUTPUT: &str = "[no output]";
 
 /// With these, programs that would wait for a person do not.
@@ -49,7 +49,7 @@ pub(super) struct Order<'a> {
     pub(super) sandbox: &'a Sandbox,
 }
 
-/// What a command said.
+/// The output of a command.
 pub(super) struct Ran {
     pub(super) text: String,
     /// It did not end with 0.
@@ -69,7 +69,7 @@ struct Running {
     hold: Hold,
 }
 
-/// What ends the processes of a command.
+/// Ends the processes of a command.
 enum Hold {
     Group(Group),
     /// The launcher listens at the other end.

@@ -1,4 +1,5 @@
-//! `read`: the lines of a text file from `offset` (1 is the first) to the limits, with a note on how to go on.
+//! `read`: the lines of a text file from `offset` (1 is the first) to the limits, with a note on how to go
+//! on.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -11,7 +12,8 @@ use super::super::contract::{ToolError, ToolOutput};
 use super::text::decode;
 use super::workspace::{Place, Workspace, failure};
 
-/// Up to this size a file is read whole and its encoding detected; larger ones are read line by line as UTF-8.
+/// Up to this size a file is read whole and its encoding detected; larger ones are read line by line as
+/// UTF-8.
 const WHOLE: u64 = 16 << 20;
 const MOST_LINES: usize = 2_000;
 const MOST_BYTES: usize = 128 << 10;

@@ -1,5 +1,6 @@
-//! `search`: lines that match a regular expression, in the files below a path. `.gitignore` holds, `.git` is left out,
-//! symlinks are not followed, and files on which the policy would not let the call run are passed over.
+//! `search`: lines that match a regular expression, in the files below a path. `.gitignore` holds, `.git` is
+//! left out, symlinks are not followed, and files on which the policy would not let the call run are passed
+//! over.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +10,7 @@ use ignore::overrides::OverrideBuilder;
 use regex::{Regex, RegexBuilder};
 
 use super::super::contract::{ToolError, ToolOutput};
-use super::super::set::Permit;
+use super::super::source::Permit;
 use super::arguments::wrong;
 use super::read::{open, whole};
 use super::text::decode;
@@ -19,7 +20,7 @@ const LARGEST_FILE: u64 = 8 << 20;
 const LONGEST_LINE: usize = 300;
 const MOST_MATCHES: usize = 200;
 
-/// What is looked for.
+/// A search.
 pub(super) struct Query {
     pub(super) pattern: String,
     pub(super) glob: Option<String>,
@@ -27,7 +28,7 @@ pub(super) struct Query {
     pub(super) limit: Option<usize>,
 }
 
-/// What was found, and what was not looked at.
+/// The matches, and the files that were skipped.
 #[derive(Default)]
 struct SearchResult {
     lines: Vec<String>,

@@ -1,5 +1,6 @@
-//! Texts as an agent's model reads them: with the marks of chat templates broken (`tool_call_parser::templates`). Finds in a file
-//! what was read in that form, and says what to put there so that the rest of the file stays as it is. Used by `edit`.
+//! Texts as an agent's model reads them: with the marks of chat templates broken
+//! (`tool_call_parser::templates`). Finds in a file what was read in that form, and says what to put there so
+//! that the rest of the file stays as it is. Used by `edit`.
 
 use super::text::with_crlf;
 use tool_call_parser::PreferredDialects;
@@ -8,7 +9,7 @@ use tool_call_parser::templates::{Scope, breaks, broken, mended, with_spaces};
 /// Where a text stands in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Match {
-    /// At this place, so long, and what is to stand there instead.
+    /// The place and the length of the old text, and the new text.
     Once(usize, usize, String),
     /// More than once.
     Often,
@@ -48,7 +49,7 @@ fn as_shown(text: &str) -> String {
 }
 
 impl Shown<'_> {
-    /// What old and new text have in common at both ends stays as the file has it.
+    /// The common ends of old and new text stay as the file has them.
     fn replaced(&self, at: usize, old: &str, new: &str) -> Match {
         let shown = as_shown(new);
         let head = common(old.chars(), shown.chars());

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::contract::ToolSpec;
-use super::super::source::Offer;
+use super::super::offer::Offer;
 
 /// A local tool, whatever it is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

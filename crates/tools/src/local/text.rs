@@ -1,4 +1,5 @@
-//! Files as text: which encoding, which line ends, or no text at all. What is decoded here encodes to the same bytes.
+//! Files as text: which encoding, which line ends, or no text at all. What is decoded here encodes to the
+//! same bytes.
 
 /// How a file's text is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,7 +8,7 @@ pub(super) enum Encoding {
     Utf8WithBom,
     Utf16Le,
     Utf16Be,
-    /// What is not UTF-8 and has no control characters; every byte is a character.
+    /// Text that is not UTF-8 and has no control characters; every byte is a character.
     Windows1252,
 }
 

@@ -1,5 +1,5 @@
-//! The directory that file tools cannot leave: neither by `..`, nor by a symlink, nor by one that is put there meanwhile
-//! (`cap-std` opens every file relative to the directory's own handle).
+//! The directory that file tools cannot leave: neither by `..`, nor by a symlink, nor by one that is put
+//! there meanwhile (`cap-std` opens every file relative to the directory's own handle).
 
 use std::ffi::OsStr;
 use std::io;
@@ -148,7 +148,7 @@ fn not_opened(place: &Place, error: Errno) -> ToolError {
     }
 }
 
-/// What was judged is not what is there.
+/// The error for a path that changed after it was judged.
 pub(super) fn changed(place: &Place) -> ToolError {
     let path = place.written.display();
     ToolError::Failed(format!("{path} became another file meanwhile; nothing was done"))

@@ -1,4 +1,5 @@
-//! `write`: a file as a whole, at once (a temporary file beside it takes its name) and with the mode it had.
+//! `write`: a file as a whole, at once (a temporary file in its directory takes its name) and with the mode
+//! it had.
 
 use std::borrow::Cow;
 use std::io::{self, Write as _};
@@ -25,7 +26,7 @@ pub(super) fn write(workspace: &Workspace, place: &Place, content: &str) -> Resu
     Ok(ToolOutput { text, display })
 }
 
-/// What writing would change; `None` when the file is large or not text.
+/// The change that writing would make; `None` when the file is large or not text.
 pub(super) fn preview(
     workspace: &Workspace,
     place: &Place,
@@ -45,7 +46,7 @@ fn before(workspace: &Workspace, place: &Place) -> Result<Option<String>, ToolEr
     Ok(decode(&bytes).map(|(text, _)| text).filter(|_| is_whole))
 }
 
-/// Marks that the model has read in broken form in the file that it writes anew are whole again.
+/// Marks that the model has read in broken form in the file that it writes again are whole again.
 fn whole_marks<'a>(content: &'a str, before: Option<&str>) -> Cow<'a, str> {
     before.map_or(Cow::Borrowed(content), |before| templates::mended(content, before))
 }

@@ -1,10 +1,10 @@
-//! The names under which a model calls the tools of MCP servers: `SERVER__TOOL`, in the letters that models and their
-//! servers take (`[A-Za-z0-9_-]`, at most 64). Pure.
+//! The names under which a model calls the tools of MCP servers: `SERVER__TOOL`, in the letters that models
+//! and their servers take (`[A-Za-z0-9_-]`, at most 64). Pure.
 
 const LONGEST: usize = 64;
 
-/// The name for a server's tool. A name that has to be changed or cut, or that could be read as another server's tool, ends in a
-/// mark of its own, so that no two become one.
+/// The name for a server's tool. A name that has to be changed or cut, or that could be read as another
+/// server's tool, ends in a mark of its own, so that no two become one.
 pub(super) fn exposed(server: &str, tool: &str) -> String {
     let whole = format!("{server}__{tool}");
     let ends_where_it_seems = whole.find("__") == Some(server.len());

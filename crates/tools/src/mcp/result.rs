@@ -1,4 +1,4 @@
-//! What the answer of an MCP server becomes: text as it is, other content as a note with its type and size. Pure.
+//! Reads answers of MCP servers: text as it is, other content as a note with its type and size. Pure.
 
 use std::error::Error;
 
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_protocol_is_not_an_error_of_the_tool() {
+    fn protocol_errors_are_not_tool_errors() {
         let answer = |code: i32| {
             let error = serde_json::from_value(json!({"code": code, "message": "no"})).unwrap();
             read("s", Err(ServiceError::McpError(error)))

@@ -1,8 +1,9 @@
-//! Patterns for shell commands. A pattern without operators allows only a *simple* command: `git *` is not `git status; rm`.
+//! Patterns for shell commands. A pattern without operators allows only a *simple* command: `git *` is not
+//! `git status; rm`.
 //!
-//! What a pattern allows is run as it was read ([`Plan`]): a simple command without any shell, one with the pattern's own
-//! operators by a shell that gets nothing but quoted words, and programs instead of its builtins. The shell's own `printf`,
-//! `test` and `[` evaluate their arguments.
+//! What a pattern allows is run as it was read ([`Plan`]): a simple command without any shell, one with the
+//! pattern's own operators by a shell that gets nothing but quoted words, and programs instead of its
+//! builtins. The shell's own `printf`, `test` and `[` evaluate their arguments.
 
 use regex::Regex;
 
@@ -22,7 +23,7 @@ pub struct CommandPattern {
 /// Runs a program and never a builtin, with the variables that are set before it.
 const ENV: &str = "/usr/bin/env";
 
-/// How a command is to be run.
+/// How a command runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
     /// A program with its arguments, without a shell.
@@ -55,7 +56,8 @@ impl CommandPattern {
         self.parts.is_some() || !self.text.contains('*')
     }
 
-    /// For `allow`: the same operators in the same order, with matching words between them; or the very text of the pattern.
+    /// For `allow`: the same operators in the same order, with matching words between them; or the very text
+    /// of the pattern.
     pub fn allows(&self, command: &str) -> bool {
         self.plan(command).is_some()
     }
@@ -72,7 +74,8 @@ impl CommandPattern {
         fits.then(|| plan(&line))
     }
 
-    /// For `deny` and `ask`: it begins at any word of any part, also inside quotes and with quotes taken away.
+    /// For `deny` and `ask`: it begins at any word of any part, also inside quotes and with quotes taken
+    /// away.
     pub(super) fn touches(&self, command: &str) -> bool {
         let unquoted: String = command.chars().filter(|c| !matches!(c, '"' | '\'' | '\\')).collect();
         [command, &unquoted].iter().any(|text| {
@@ -83,8 +86,8 @@ impl CommandPattern {
     }
 }
 
-/// The words of a command that is one program with its arguments: no operators but `2>&1` at the end, nothing that a shell
-/// would expand or evaluate, no variables set before it. `None` for any other.
+/// The words of a command that is one program with its arguments: no operators but `2>&1` at the end, nothing
+/// that a shell would expand or evaluate, no variables set before it. `None` for any other.
 pub fn plain_words(command: &str) -> Option<Vec<String>> {
     match read(plain_ending(command)).filter(is_runnable).map(|line| plan(&line))? {
         Plan::Program(words) if words.first().is_some_and(|first| first != ENV) => Some(words),
@@ -92,8 +95,8 @@ pub fn plain_words(command: &str) -> Option<Vec<String>> {
     }
 }
 
-/// The commands of a line that are joined by `&&`, each as a text for a shell. `None` for a line that joins any in another way, but by
-/// pipes, and for one that cannot be read.
+/// The commands of a line that are joined by `&&`, each as a text for a shell. `None` for a line that joins
+/// any in another way, but by pipes, and for one that cannot be read.
 pub fn and_list(line: &str) -> Option<Vec<String>> {
     let line = read(line.trim()).filter(is_runnable)?;
     let mut commands = vec![String::new()];
@@ -122,7 +125,8 @@ pub fn and_list(line: &str) -> Option<Vec<String>> {
     (!commands.iter().any(String::is_empty)).then_some(commands)
 }
 
-/// The simple commands of a pipeline, each as its words (see [`plain_words`]) and without `2>&1`. `None` for any other command.
+/// The simple commands of a pipeline, each as its words (see [`plain_words`]) and without `2>&1`. `None` for
+/// any other command.
 pub fn pipeline(command: &str) -> Option<Vec<Vec<String>>> {
     let line = without_merged_outputs(read(command.trim())?);
     let is_pipeline = line.operators.iter().all(|operator| *operator == '|');
@@ -180,7 +184,7 @@ fn word_expression(word: &Word) -> String {
     out + &regex::escape(&joined(&word.text[from..]))
 }
 
-/// What stands before a part.
+/// The operator before a part.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Position {
     /// A program begins here.
@@ -203,7 +207,8 @@ fn position(line: &Line, index: usize) -> Position {
     }
 }
 
-/// True when each program is a plain word and nothing begins that only a shell could run: subshells, here documents.
+/// True when each program is a plain word and nothing begins that only a shell could run: subshells, here
+/// documents.
 fn is_runnable(line: &Line) -> bool {
     let adjacent =
         |at: usize| line.operators.get(at) == Some(&'<') && line.operators.get(at + 1) == Some(&'<');
@@ -258,7 +263,8 @@ fn source(part: &Part, position: Position) -> String {
     if words.is_empty() {
         return space(part.space_before || part.space_after).to_owned();
     }
-    // No program can change the shell's directory; all others are programs, also where the shell has a builtin.
+    // No program can change the shell's directory; all others are programs, also where the shell has a
+    // builtin.
     let is_bare = position == Position::Target || words[0] == "cd";
     let env = if is_bare { String::new() } else { format!("{ENV} -- ") };
     format!("{}{env}{}{}", space(part.space_before), words.join(" "), space(part.space_after))

@@ -1,8 +1,8 @@
-//! What a call of somebody else's tool touches: its arguments are known by their names and their looks alone.
+//! The subject of a call of a foreign tool, whose arguments are known by their names and their form alone.
 //!
-//! Whatever looks like a path or a URL counts, wherever it stands: too much is found rather than too little, so an `allow`
-//! fails towards asking. Text that is none of these and whose name does not say that it is mere text is *unclear*: a
-//! rule with patterns does not let it pass.
+//! Whatever looks like a path or a URL counts, wherever it stands: too much is found rather than too little,
+//! so an `allow` fails towards asking. Text that is none of these and whose name does not say that it is mere
+//! text is *unclear*: a rule with patterns does not let it pass.
 
 use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
@@ -51,8 +51,8 @@ const TEXTS: [&str; 11] = [
     "encoding",
 ];
 
-/// The subject of a call with these arguments, as the tool's `schema` declares them; paths below `workspace` become
-/// relative to it.
+/// The subject of a call with these arguments, as the tool's `schema` declares them; paths below `workspace`
+/// become relative to it.
 pub(crate) fn subject(
     names: Vec<String>,
     arguments: &Map<String, Value>,
@@ -125,7 +125,8 @@ impl Reading<'_> {
         }
     }
 
-    /// The keys of an inner table are texts like its values, unless the schema declares them or they only name such a text.
+    /// The keys of an inner table are texts like its values, unless the schema declares them or they only
+    /// name such a text.
     fn name(&mut self, key: &str, name: &str, value: &Value) {
         let only_names = is_word(name) && (self.declared.contains(name) || holds_text(value));
         if !only_names || is_path(key) {

@@ -1,5 +1,6 @@
-//! The policy that holds while a process runs: what `[tools.policy]` said at the start, and all that it has said since. The strictest
-//! of them decides: a change forbids at once and permits only after a restart, because an agent may be able to write the file.
+//! The policy that holds while a process runs: what `[tools.policy]` said at the start, and all that it has
+//! said since. The strictest of them decides: a change forbids at once and permits only after a restart,
+//! because an agent may be able to write the file.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -8,7 +9,7 @@ use super::{Judgement, Policy, Subject};
 use crate::config::{PolicyConfig, Verdict};
 use wire::units::Unusable;
 
-/// So many different policies can hold together.
+/// At most this many different policies hold together.
 const MOST: usize = 16;
 
 /// The policies that hold together, shared by all agents.
@@ -25,18 +26,18 @@ impl HeldPolicy {
         Self(RwLock::new(Arc::new(Policies(vec![(config.clone(), Arc::new(policy))]))))
     }
 
-    /// What holds now. A call is judged by it from beginning to end.
+    /// The policies that hold now. A call is judged by them from beginning to end.
     pub(crate) fn current(&self) -> Arc<Policies> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// True when this policy holds, and no other one beside it.
+    /// True when this policy holds, and no other one.
     pub(crate) fn is_only(&self, config: &PolicyConfig) -> bool {
         let policies = self.current();
         policies.0.len() == 1 && policies.0[0].0 == *config
     }
 
-    /// What this policy would add to what holds; `None` when it holds already.
+    /// The policies that hold once this one is added; `None` when it holds already.
     ///
     /// # Errors
     /// When it cannot be used, or too many hold.
@@ -66,7 +67,7 @@ impl HeldPolicy {
 }
 
 impl Policies {
-    /// What the strictest of them says.
+    /// The strictest of their judgements.
     pub(crate) fn judge(&self, subject: &Subject) -> Judgement {
         let mut judged = self.0.iter().map(|(_, policy)| policy.judge(subject));
         let first = judged.next().unwrap_or_else(nothing_holds);
@@ -96,7 +97,8 @@ fn rank(verdict: Verdict) -> u8 {
     }
 }
 
-/// The stricter of two judgements; of two that are equally strict the later one, which is what the file says now.
+/// The stricter of two judgements; of two that are equally strict the later one, which is what the file says
+/// now.
 fn stricter(earlier: Judgement, later: Judgement) -> Judgement {
     if rank(earlier.verdict) > rank(later.verdict) {
         let source =
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_already_adds_nothing_and_there_is_an_end() {
+    fn an_equal_policy_adds_nothing() {
         let at_start = config(GIT);
         let held = HeldPolicy::new(&at_start, Policy::new(&at_start, None).unwrap());
         assert!(held.prepared(&at_start, None).unwrap().is_none() && held.is_only(&at_start));

@@ -1,5 +1,5 @@
-//! The patterns of rules for names, paths and hosts, as regular expressions. In names and hosts `*` is any text; in paths
-//! `*` ends at a `/`, `**` does not, and `x/**` is `x` too.
+//! The patterns of rules for names, paths and hosts, as regular expressions. In names and hosts `*` is any
+//! text; in paths `*` ends at a `/`, `**` does not, and `x/**` is `x` too.
 
 use std::path::Path;
 
@@ -58,7 +58,8 @@ fn path_expression(pattern: &str) -> String {
     format!("{}{tail}", body.replace('\u{1}', "(?:.*/)?").replace('\u{2}', ".*"))
 }
 
-/// A pattern for hosts: without case, trailing dot or the difference between an international name and its ASCII form.
+/// A pattern for hosts: without case, trailing dot or the difference between an international name and its
+/// ASCII form.
 #[derive(Debug)]
 pub(super) struct HostPattern(Regex);
 
@@ -77,8 +78,8 @@ impl HostPattern {
     }
 }
 
-/// The host of a URL as [`HostPattern`]s know it; `None` when there is none or when another reader could find another one:
-/// WHATWG and RFC 3986 disagree on backslashes, and `user@` is mostly there to deceive.
+/// The host of a URL as [`HostPattern`]s know it; `None` when there is none or when another reader could find
+/// another one: WHATWG and RFC 3986 disagree on backslashes, and `user@` is mostly there to deceive.
 pub(super) fn host_of(text: &str) -> Option<String> {
     if text.contains(['\\', '@']) || text.contains(|c: char| c.is_control() || c.is_whitespace()) {
         return None;

@@ -1,13 +1,13 @@
-//! Which of an agent's tools the policy never lets run when there is nobody to ask: derived from the rules and the tools'
-//! names, before any call. Pure.
+//! Which of an agent's tools the policy never lets run when there is nobody to ask: derived from the rules
+//! and the tools' names, before any call. Pure.
 //!
-//! Where names and rules do not settle it, nothing is said: a tool is named only if no call of it could pass. Called by
-//! `cli`, which shows it to the owner.
+//! Where names and rules do not settle it, nothing is said: a tool is named only if no call of it could pass.
+//! Called by `cli`, which shows it to the owner.
 
 use super::super::config::{PolicyConfig, Rule, Verdict};
 use super::super::gateway::known;
 use super::super::local::agent_names;
-use super::super::mcp;
+use super::super::offer::MCP_PREFIX;
 use super::super::wanted::matches;
 use super::speaks_of_everything;
 
@@ -43,7 +43,7 @@ fn could_run(policy: &PolicyConfig, tool: &str) -> bool {
 
 /// The names under which rules know it, as far as they are known without asking its server.
 fn names(tool: &str) -> Vec<String> {
-    let other = match (tool.strip_prefix(known::PREFIX), tool.strip_prefix(mcp::PREFIX)) {
+    let other = match (tool.strip_prefix(known::PREFIX), tool.strip_prefix(MCP_PREFIX)) {
         (Some(own), _) => Some(own.to_owned()),
         (_, Some(rest)) => Some(rest.replacen('/', "__", 1)),
         _ => None,
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_needs_a_rule_that_could_speak_of_it() {
+    fn a_tool_needs_a_fitting_rule() {
         check(&[], "read", false);
         check(&["tool = 'read'\nthen = 'allow'"], "read", true);
         check(&["tool = 'read'\nthen = 'allow'"], "exec", false);

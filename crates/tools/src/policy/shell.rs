@@ -1,5 +1,5 @@
-//! Reads a shell command as far as it is plain: words, quotes and operators. Whatever could make the shell evaluate
-//! something (`$`, backticks, comments, open quotes) is not read at all. Pure. Used by `command`.
+//! Reads a shell command as far as it is plain: words, quotes and operators. Whatever could make the shell
+//! evaluate something (`$`, backticks, comments, open quotes) is not read at all. Pure. Used by `command`.
 
 /// These join or redirect commands.
 pub(super) const OPERATORS: [char; 8] = [';', '&', '|', '<', '>', '(', ')', '\n'];

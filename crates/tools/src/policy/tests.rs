@@ -117,9 +117,9 @@ fn an_allowed_pattern_allows_its_own_operators_and_words() {
     check("cat * << *", "cat x << y", false);
 }
 
-/// Issue 11, number 11: the shell's `printf`, `test` and `[` evaluate what their arguments name.
+/// The shell's `printf`, `test` and `[` evaluate what their arguments name.
 #[test]
-fn the_shells_builtins_never_see_a_command_that_a_pattern_allowed() {
+fn shell_builtins_never_run_allowed_commands() {
     let plan = |pattern: &str, text: &str| {
         let rule = format!("tool = \"exec\"\ncommand = {pattern:?}\nthen = \"allow\"");
         policy(Verdict::Ask, &[&rule]).judge(&command(text)).plan
@@ -207,7 +207,7 @@ fn paths_inside_and_outside() {
 }
 
 #[test]
-fn every_path_must_be_allowed_and_one_denied_is_enough() {
+fn one_denied_path_denies_the_call() {
     let both = Subject { paths: vec!["src/a".into(), "etc/a".into()], ..path("x") };
     assert_eq!(verdict(&["path = \"src/**\"\nthen = \"allow\""], &both), Verdict::Ask);
     assert_eq!(verdict(&["path = \"src/**\"\nthen = \"deny\""], &both), Verdict::Deny);
@@ -251,7 +251,7 @@ fn the_first_rule_that_matches_decides() {
 }
 
 #[test]
-fn an_allowing_rule_without_a_tool_speaks_of_everything_the_call_touches() {
+fn an_allow_rule_must_cover_everything() {
     let mut shell = command("rm -rf /");
     shell.paths = vec!["src/a".into()];
     assert_eq!(verdict(&["path = \"src/**\"\nthen = \"allow\""], &shell), Verdict::Ask);
@@ -268,8 +268,6 @@ fn an_allowing_rule_without_a_tool_speaks_of_everything_the_call_touches() {
         "there is no command"
     );
 }
-
-/// Issue 11, number 12.
 #[test]
 fn a_rule_with_patterns_speaks_of_every_argument() {
     let call = |unclear: &[(&str, &str)]| {
@@ -327,7 +325,8 @@ fn program(folder: &Path, name: &str, text: &str) {
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The shell itself is the judge: nothing but `git` may run, and no file may appear, when `git *` allows a command.
+/// The shell itself is the judge: nothing but `git` may run, and no file may appear, when `git *` allows a
+/// command.
 #[test]
 fn the_shell_runs_nothing_else_in_an_allowed_command() {
     let (programs, workspace) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -359,7 +358,8 @@ fn the_shell_runs_nothing_else_in_an_allowed_command() {
 }
 
 proptest! {
-    /// Judging any text against any pattern comes to an end without a panic, and a rule that denies everything does.
+    /// Judging any text against any pattern comes to an end without a panic, and a rule that denies
+    /// everything does.
     #[test]
     fn any_pattern_on_any_text(pattern in any::<String>(), text in any::<String>()) {
         let both = Rule { command: Some(pattern.clone()), then: Verdict::Allow, tool: Some("*".into()), ..Rule::default() };
@@ -393,7 +393,7 @@ fn plain(text: &str) -> &str {
 
 /// An expert's `auto` operation is asked about where a rule names its tool and asks.
 #[test]
-fn a_rule_that_names_a_tool_and_asks_holds_for_all_its_calls() {
+fn an_ask_rule_holds_for_all_calls() {
     let check = |rules: &[&str], expected: bool| {
         let names = ["crm__delete".to_owned(), "mcp:crm/delete".to_owned()];
         assert_eq!(policy(Verdict::Ask, rules).asks_before(&names), expected, "{rules:?}");

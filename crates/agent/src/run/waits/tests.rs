@@ -75,7 +75,7 @@ impl Sim {
 }
 
 #[test]
-fn a_request_has_a_reason_though_the_model_wrote_none() {
+fn a_request_always_has_a_reason() {
     let reason = |content: &str, reasoning: &str| {
         let mut sim = sim(|_| {});
         let reply = ModelReply { content: content.into(), reasoning: reasoning.into(), ..calls(&[SEND]) };
@@ -93,7 +93,7 @@ fn outcome(text: &str) -> Outcome {
 }
 
 #[test]
-fn calls_of_one_reply_are_asked_about_together_and_decided_singly() {
+fn one_request_covers_all_calls() {
     let mut sim = sim(|_| {});
     let mut reply = calls(&[READ, SEND, BOOK]);
     reply.content = "I write to them and book.".into();
@@ -116,7 +116,7 @@ fn calls_of_one_reply_are_asked_about_together_and_decided_singly() {
 }
 
 #[test]
-fn nothing_starts_without_consent_and_no_decision_fits_another_request() {
+fn a_decision_fits_its_own_request_only() {
     let mut sim = sim(|_| {});
     sim.after(0, EventKind::ModelReplied(calls(&[SEND])));
     sim.refuses(&EventKind::ToolStarted);
@@ -147,7 +147,7 @@ fn exactly_the_recorded_inputs_run() {
 }
 
 #[test]
-fn a_rejection_can_end_the_run_and_so_can_the_clock() {
+fn a_rejection_or_timeout_can_end_the_run() {
     for (by, code) in [("anna", "approval_rejected"), (Decision::TIMEOUT, "approval_timeout")] {
         let mut sim = sim(|setup| {
             setup.approvals.on_rejection = OnRejection::EndRun;
@@ -165,9 +165,9 @@ fn a_rejection_can_end_the_run_and_so_can_the_clock() {
     }
 }
 
-/// Issue 13: a person who approved one of two calls got neither.
+/// A person who approved one of two calls got neither.
 #[test]
-fn approved_calls_are_made_before_a_rejection_ends_the_run() {
+fn approved_calls_run_before_a_rejection_ends_it() {
     for outcome in [CallOutcome::Ok, CallOutcome::Unreachable] {
         let mut sim = sim(|setup| {
             setup.approvals.on_rejection = OnRejection::EndRun;
@@ -197,7 +197,7 @@ fn approved_calls_are_made_before_a_rejection_ends_the_run() {
 }
 
 #[test]
-fn a_proposal_that_is_rejected_does_not_end_the_run() {
+fn a_rejected_proposal_does_not_end_the_run() {
     for (proposal, ends) in [("send", false), ("book", true)] {
         let mut sim = sim(|setup| {
             setup.approvals.on_rejection = OnRejection::EndRun;
@@ -278,7 +278,7 @@ fn a_child_run_has_the_place_of_a_call() {
 }
 
 #[test]
-fn a_child_that_fails_or_cannot_begin_is_an_error_for_the_model() {
+fn a_failed_child_is_an_error_for_the_model() {
     let mut sim = sim(|_| {});
     sim.after(0, EventKind::ModelReplied(calls(&[CHILD, CHILD])));
     let text = "no such expert".to_owned();
@@ -291,7 +291,8 @@ fn a_child_that_fails_or_cannot_begin_is_an_error_for_the_model() {
     assert_eq!(sim.results(), ["Error: no such expert", "Error: [respool: the run was cancelled]"]);
 }
 
-/// Issue 13: the same draft is handed over once, one call is asked about once, and what a child run made its parent does not make.
+/// The same draft is handed over once, one call is asked about once, and what a child run made its parent
+/// does not make.
 #[test]
 fn drafts_approved_calls_and_calls_of_children_happen_once() {
     let mut sim = sim(|setup| {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::{Append, ClockTime, DedupeKey, LaneKey, NewMessage, Status, StoreConfig};
+use crate::{Append, ClockTime, DedupeKey, LaneKey, NewMessage, NewRun, Status, StoreConfig};
 use rusqlite::Connection;
 
 fn open(dir: &Path) -> Store {
@@ -32,7 +32,7 @@ async fn claim_one(store: &Store, now: u64) -> Option<Claimed> {
 }
 
 #[tokio::test]
-async fn an_entry_goes_through_its_attempts_and_holds_its_lane() {
+async fn an_entry_holds_its_lane_through_attempts() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     for id in ["a", "b"] {
@@ -70,7 +70,7 @@ async fn an_entry_goes_through_its_attempts_and_holds_its_lane() {
 }
 
 #[tokio::test]
-async fn the_same_event_is_queued_once_and_a_key_is_remembered_only_with_its_entry() {
+async fn the_same_event_is_queued_once() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let key = |value: &str, until| Some((DedupeKey::new("desk", "mail", value), until));
@@ -87,7 +87,7 @@ async fn the_same_event_is_queued_once_and_a_key_is_remembered_only_with_its_ent
 }
 
 #[tokio::test]
-async fn a_run_is_begun_and_claimed_only_with_a_lease_that_holds() {
+async fn a_run_begins_only_with_a_valid_lease() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     store.enqueue(entry("a", None), 1).await.unwrap();
@@ -116,14 +116,15 @@ async fn a_run_is_begun_and_claimed_only_with_a_lease_that_holds() {
 
 /// Two processes on one store; one of them dies now and then, and what it held is taken over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_processes_share_the_work_in_order_and_nothing_runs_twice() {
+async fn two_processes_share_the_work() {
     let dir = tempfile::tempdir().unwrap();
     let stores = [Arc::new(open(dir.path())), Arc::new(open(dir.path()))];
     for number in 0..120 {
         let lane = format!("lane {}", number % 7);
         stores[number % 2].enqueue(entry(&format!("{number:03}"), Some(&lane)), 1).await.unwrap();
     }
-    // What a process has claimed it notes before it completes it, so that the order of the notes is that of the work.
+    // What a process has claimed it notes before it completes it, so that the order of the notes is that of
+    // the work.
     let began: Arc<Mutex<Vec<String>>> = Arc::default();
     let done: Arc<Mutex<Vec<String>>> = Arc::default();
     let clock = Arc::new(std::sync::atomic::AtomicU64::new(10));
@@ -133,7 +134,8 @@ async fn two_processes_share_the_work_in_order_and_nothing_runs_twice() {
             let now = clock.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             for claimed in store.claim_entries(request(3, now)).await.unwrap() {
                 claims += 1;
-                // The other process may have it by now: a lease is made sure of before work on its entry begins.
+                // The other process may have it by now: a lease is made sure of before work on its entry
+                // begins.
                 if !store.heartbeat(&claimed.lease, now + 100).await.unwrap() {
                     continue;
                 }
@@ -161,7 +163,7 @@ async fn two_processes_share_the_work_in_order_and_nothing_runs_twice() {
 }
 
 #[tokio::test]
-async fn what_ended_long_ago_is_forgotten_and_dead_letters_stay() {
+async fn dead_letters_outlive_ended_entries() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     for (id, end) in [("a", EntryEnd::Done), ("b", EntryEnd::Failed), ("c", EntryEnd::DeadLetter)] {
@@ -184,7 +186,7 @@ async fn what_ended_long_ago_is_forgotten_and_dead_letters_stay() {
 }
 
 #[tokio::test]
-async fn a_worker_is_woken_by_what_is_queued_and_not_by_what_came_before() {
+async fn a_worker_wakes_for_new_entries() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let keyed =
@@ -227,9 +229,10 @@ async fn a_clock_fires_once_for_a_time() {
     assert_eq!(one.entries(None, EntryState::Waiting, 9).await.unwrap().len(), 2);
 }
 
-/// `expert remove` and `expert install` within one poll of a process that watches the clock; or another process forgot it.
+/// `expert remove` and `expert install` within one poll of a process that watches the clock; or another
+/// process forgot it.
 #[tokio::test]
-async fn a_forgotten_clock_fires_for_whoever_still_watches_it() {
+async fn a_forgotten_clock_still_fires() {
     let dir = tempfile::tempdir().unwrap();
     let (one, two) = (open(dir.path()), open(dir.path()));
     let clock = Clock { queue: "desk".into(), name: "daily".into(), schedule: "s".into() };
@@ -246,9 +249,10 @@ async fn a_forgotten_clock_fires_for_whoever_still_watches_it() {
     assert_eq!(one.clock_mark(&clock, 22).await, Ok(20));
 }
 
-/// An expert that is missing for a moment costs its entries no attempt, and no run that a person has decided on.
+/// An expert that is missing for a moment costs its entries no attempt, and no run that a person has decided
+/// on.
 #[tokio::test]
-async fn a_lease_that_is_given_back_keeps_the_attempt_and_its_run() {
+async fn a_returned_lease_keeps_its_attempt() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     store.enqueue(entry("a", None), 5).await.unwrap();
@@ -261,7 +265,8 @@ async fn a_lease_that_is_given_back_keeps_the_attempt_and_its_run() {
     assert_eq!((again.attempt, again.is_continued, again.run.as_deref()), (1, true, Some("run-1")));
 }
 
-/// Where the key came before, the clock does not move; where the clock was there before, the key is not remembered.
+/// Where the key came before, the clock does not move; where the clock was there before, the key is not
+/// remembered.
 #[tokio::test]
 async fn a_clock_and_a_key_are_one_commit() {
     let dir = tempfile::tempdir().unwrap();
@@ -294,9 +299,10 @@ async fn nobody_takes_over_from_themselves() {
     assert!(!store.heartbeat(&own.lease, 9_000).await.unwrap());
 }
 
-/// Issue 13: what earlier attempts did is known as long as a further one may come, also by the replay of a dead letter.
+/// The calls of earlier attempts are known while a further attempt may come, also by the replay of a dead
+/// letter.
 #[tokio::test]
-async fn runs_of_work_that_may_be_executed_again_are_not_deleted() {
+async fn runs_of_repeatable_work_are_not_deleted() {
     use crate::RunsConfig;
     let dir = tempfile::tempdir().unwrap();
     let runs = RunsConfig { keep: std::time::Duration::from_millis(1), ..RunsConfig::default() };
@@ -339,9 +345,10 @@ async fn ended(store: &Store, run: &str, status: Status) {
     assert!(!store.append(append).await.unwrap().lost);
 }
 
-/// A process that died between the claim and the run lost the attempt: the end of the run before counted for it.
+/// A process that died between the claim and the run lost the attempt: the end of the run before counted for
+/// it.
 #[tokio::test]
-async fn the_run_of_an_attempt_is_not_that_of_the_next_one() {
+async fn each_attempt_has_its_own_run() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     store.enqueue(entry("a", None), 5).await.unwrap();
@@ -359,7 +366,7 @@ async fn the_run_of_an_attempt_is_not_that_of_the_next_one() {
 }
 
 #[tokio::test]
-async fn an_entry_ends_with_its_cancelled_run_and_frees_its_lane() {
+async fn a_cancelled_run_frees_its_lane() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     for id in ["a", "b", "c", "d"] {
@@ -412,7 +419,7 @@ async fn an_entry_ends_with_its_cancelled_run_and_frees_its_lane() {
 
 /// `respool expert run --process` left others' invocations behind when it ended.
 #[tokio::test]
-async fn a_worker_with_a_goal_claims_only_what_leads_to_it() {
+async fn a_goal_limits_what_is_claimed() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     for (id, lane) in
@@ -473,9 +480,10 @@ async fn a_process_that_starts_alone_ends_old_claims() {
     assert_eq!(alone.claim_entries(request(1, 11)).await.unwrap().len(), 1);
 }
 
-/// A machine that shares its clock with another operating system starts hours ahead, until the network corrects it.
+/// A machine that shares its clock with another operating system starts hours ahead, until the network
+/// corrects it.
 #[tokio::test]
-async fn work_does_not_wait_until_a_clock_that_was_set_back_has_caught_up() {
+async fn work_does_not_wait_for_a_clock_set_back() {
     const HOUR: u64 = 3_600_000;
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());

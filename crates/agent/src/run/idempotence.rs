@@ -1,8 +1,8 @@
-//! What a run has made and must not make again, where the work that it does allows each call once. Pure.
+//! Idempotence: a call that the run's work allows once is not made again. Pure.
 
 use serde_json::Value;
 
-use super::Run;
+use super::state::Run;
 use crate::approval::Tier;
 use crate::call::{CallOutcome, RequestedCall, ToolEnd};
 use crate::setup::{EndsRun, Executor, OfferedTool, SettledCall};
@@ -13,7 +13,7 @@ impl Run {
         &self.made
     }
 
-    /// What is known of a call from earlier runs of the same work, and from this one.
+    /// The known end of a call, from earlier runs of the same work and from this one.
     pub(super) fn settled(&self, call: &RequestedCall) -> Option<&SettledCall> {
         let arguments: Value = serde_json::from_str(&call.arguments).ok()?;
         let is_same = |settled: &&SettledCall| settled.name == call.name && settled.arguments == arguments;
@@ -39,7 +39,8 @@ impl Run {
     }
 }
 
-/// True for an operation that changes something outside, as far as its server says, and for one that is handed over.
+/// True for an operation that changes something outside, as far as its server says, and for one that is
+/// handed over.
 fn happens_once(tool: &OfferedTool) -> bool {
     let is_repeatable = !matches!(tool.executor, Executor::Respool { repeatable: false, .. });
     tool.ends_run == EndsRun::OnFault && (tool.tier == Tier::Manual || !is_repeatable)

@@ -46,7 +46,7 @@ async fn items(store: &Store, ids: &[&str], client: &str) -> Vec<(String, String
 }
 
 #[tokio::test]
-async fn a_conversation_is_there_after_a_restart_and_for_its_client_only() {
+async fn a_conversation_survives_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     store.keep_response(response("a", None), vec!["item".into()], 1).await.unwrap();
@@ -70,7 +70,7 @@ async fn a_conversation_is_there_after_a_restart_and_for_its_client_only() {
 
 /// A small request named 60 MB of kept items, and all of them were read.
 #[tokio::test]
-async fn no_more_is_read_than_a_request_may_have() {
+async fn reads_stop_at_the_limit() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let named = |id: &str| vec![format!("{id}1"), format!("{id}2")];
@@ -86,7 +86,7 @@ async fn no_more_is_read_than_a_request_may_have() {
 }
 
 #[tokio::test]
-async fn what_was_not_used_for_long_goes_and_then_what_was_used_longest_ago() {
+async fn old_responses_are_deleted_first() {
     let dir = tempfile::tempdir().unwrap();
     let keep = ResponsesConfig { keep: Duration::from_millis(100), max_size: Size(30), store: true };
     let store = keeping(dir.path(), keep);
@@ -108,7 +108,7 @@ async fn what_was_not_used_for_long_goes_and_then_what_was_used_longest_ago() {
 }
 
 #[tokio::test]
-async fn what_is_still_to_be_made_takes_half_of_the_room_at_most() {
+async fn unfinished_responses_take_half_at_most() {
     let dir = tempfile::tempdir().unwrap();
     let store = keeping(dir.path(), ResponsesConfig { max_size: Size(60), ..ResponsesConfig::default() });
     let begun = |id: &str| KeptResponse { request: Some("{}".to_owned()), ..response(id, None) };
@@ -127,7 +127,7 @@ async fn what_is_still_to_be_made_takes_half_of_the_room_at_most() {
 }
 
 #[tokio::test]
-async fn the_room_of_responses_is_not_taken_from_runs() {
+async fn responses_take_no_room_from_runs() {
     let dir = tempfile::tempdir().unwrap();
     let runs = crate::RunsConfig { max_size: Size::mib(1), ..crate::RunsConfig::default() };
     let config = StoreConfig { state_dir: dir.path().to_owned(), runs, ..StoreConfig::default() };
@@ -142,7 +142,7 @@ async fn the_room_of_responses_is_not_taken_from_runs() {
 }
 
 #[tokio::test]
-async fn what_a_process_leaves_unfinished_another_one_claims_once() {
+async fn unfinished_responses_are_claimed_once() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let begun = KeptResponse { request: Some("{\"input\":1}".to_owned()), ..response("a", None) };

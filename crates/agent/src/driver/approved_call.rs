@@ -1,0 +1,25 @@
+//! The consent to one call that a person approved while its run waited.
+
+use futures::future::BoxFuture;
+
+use tools::{Approver, Invocation, Question, QuestionKind};
+
+/// Says yes to exactly one call: the recorded one.
+pub(super) struct ApprovedCall<'a> {
+    pub(super) invocation: &'a Invocation,
+    /// Who decided.
+    pub(super) by: &'a str,
+}
+
+impl Approver for ApprovedCall<'_> {
+    fn consented(&self) -> Option<&str> {
+        Some(self.by)
+    }
+
+    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
+        let is_same = question.kind == QuestionKind::Call
+            && question.tool == self.invocation.name
+            && *question.arguments == self.invocation.arguments;
+        Box::pin(std::future::ready(is_same))
+    }
+}

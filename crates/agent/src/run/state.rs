@@ -1,0 +1,153 @@
+//! The state of a run as plain data. The other files here change it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::approval::{ApprovalRequest, Decision};
+use crate::budget::Tokens;
+use crate::call::RequestedCall;
+use crate::outcome::{Limit, Outcome};
+use crate::setup::{ModelSizes, SettledCall, Setup};
+use crate::transcript::{Entry, Iteration};
+use crate::weights::Weights;
+
+/// One run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    pub(super) setup: Setup,
+    pub(super) entries: Vec<Entry>,
+    pub(super) phase: Phase,
+    pub(super) turn: TurnState,
+    pub(super) iterations: Vec<Iteration>,
+    /// Calls that are not made again.
+    pub(super) made: Vec<SettledCall>,
+    /// The number of requests for consent.
+    pub(super) approvals: usize,
+    /// See [`Run::answers_late`].
+    pub(super) answers_late: bool,
+    pub(super) spent: Tokens,
+    /// The tokens spent when the client was answered last.
+    pub(super) spent_at_answer: Tokens,
+    pub(super) weights: Weights,
+    /// Of the model that is asked now, as far as its server's refusals taught them.
+    pub(super) sizes: ModelSizes,
+    /// The same, as they were configured or announced.
+    pub(super) configured_sizes: ModelSizes,
+    /// The outcome of the last turn is in the transcript already.
+    pub(super) is_closed: bool,
+    pub(super) now: u64,
+}
+
+/// The state of a run: what it does or waits for.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Phase {
+    Model,
+    Summary(std::ops::Range<usize>),
+    Pause(u64),
+    Calls(CallQueue),
+    Approval(ApprovalWait),
+    Child(ChildWait),
+    Client(Vec<RequestedCall>),
+    Done(Box<Outcome>),
+}
+
+impl Phase {
+    /// A name for messages.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Model => "waits for the model",
+            Self::Summary(_) => "waits for a summary",
+            Self::Pause(_) => "pauses",
+            Self::Calls(_) => "runs tools",
+            Self::Approval(_) => "waits for approval",
+            Self::Child(_) => "waits for a child run",
+            Self::Client(_) => "waits for its client",
+            Self::Done(_) => "is over",
+        }
+    }
+}
+
+/// The calls of one reply that are still to be made.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct CallQueue {
+    /// The call that is made now.
+    pub(super) current: RequestedCall,
+    /// Its consequence.
+    pub(super) later: LaterCalls,
+    /// The current call runs.
+    pub(super) has_started: bool,
+    /// The current call has failed once.
+    pub(super) is_retry: bool,
+}
+
+/// The calls behind the current one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct LaterCalls {
+    /// respool's own.
+    pub(super) own: VecDeque<RequestedCall>,
+    /// The client's.
+    pub(super) client: Vec<RequestedCall>,
+    /// The decisions about calls that need consent.
+    pub(super) verdicts: BTreeMap<String, Verdict>,
+    /// A rejection that ends the run as soon as the approved calls have been made.
+    pub(super) rejection: Option<Box<Rejection>>,
+}
+
+/// The decision about a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It runs; by whom that was decided.
+    Approved(String),
+    /// It does not, and why.
+    Rejected(String),
+}
+
+impl CallQueue {
+    /// Whether the current call runs.
+    pub(super) fn has_started(&self) -> bool {
+        self.has_started
+    }
+}
+
+/// The counters of one turn. Each turn begins with new ones.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct TurnState {
+    /// The limit that was reached.
+    pub(super) limit: Option<Limit>,
+    /// Model calls that could have tools.
+    pub(super) iterations: u32,
+    /// Failed attempts at the current model call.
+    pub(super) attempts: u32,
+    /// How often the prompt was made smaller since the last reply, because the server found it too large.
+    pub(super) squeezes: u32,
+    /// Summaries since the last reply.
+    pub(super) summaries: u32,
+    /// The model was corrected since its last usable call.
+    pub(super) corrected: bool,
+    /// Milliseconds of work.
+    pub(super) worked: u64,
+}
+
+/// A request that waits for a decision.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ApprovalWait {
+    pub(super) request: ApprovalRequest,
+    /// The time is over, and the person was reminded.
+    pub(super) is_escalated: bool,
+    /// The calls that follow the decision, those of the request among them.
+    pub(super) calls: LaterCalls,
+}
+
+/// A decision that rejects calls, in a run that ends with it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Rejection {
+    pub(super) request: ApprovalRequest,
+    pub(super) decision: Decision,
+}
+
+/// A child run that is worked on.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ChildWait {
+    pub(super) child: String,
+    pub(super) call: RequestedCall,
+    pub(super) later: LaterCalls,
+}

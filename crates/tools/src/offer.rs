@@ -1,0 +1,16 @@
+//! A tool on offer, and how the names of tools begin.
+
+use super::contract::ToolSpec;
+
+/// The names of tools of MCP servers begin with this: `mcp:SERVER/TOOL`, with `*` for any text.
+pub(super) const MCP_PREFIX: &str = "mcp:";
+
+/// A tool on offer.
+#[derive(Clone, Debug)]
+pub(super) struct Offer {
+    /// As the model sees it.
+    pub(super) spec: ToolSpec,
+    /// The name in an agent's `tools`, in rules and in the tables of timeouts and limits: `exec`,
+    /// `mcp:files/read_file`.
+    pub(super) name: String,
+}

@@ -1,0 +1,268 @@
+//! The ports of `agent`, `chat` and `alerts` to model servers, served by the relay. Those crates do not know
+//! it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, join_all};
+use http::{HeaderMap, HeaderValue, header};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::agent::{Activity, ChatModel, ModelAnswer, ModelFacts, ModelRequest, Observer};
+use crate::alerts::{UpstreamProbes, UpstreamSignal};
+use crate::chat::{ListedModel, ModelDirectory};
+use crate::relay::{Opened, Origin, Relay, ReplyStream, RequestProgress, StreamPart};
+use crate::translate::Reply;
+use crate::upstream::{Health, Upstream};
+use tool_call_parser::PreferredDialects;
+use wire::turn::{Turn, TurnEvent};
+use wire::{ApiError, ErrorCode};
+
+/// How long an endpoint may take to list its models.
+const LIST_WITHIN: Duration = Duration::from_secs(15);
+/// An upstream whose probe takes longer is down.
+const PROBE_WITHIN: Duration = Duration::from_secs(5);
+
+/// The models behind a relay, for agents and for the terminal.
+#[derive(Clone, Debug)]
+pub(crate) struct RelayedModels(pub(crate) Arc<Relay>);
+
+impl ChatModel for RelayedModels {
+    fn ask(
+        self: Arc<Self>,
+        request: ModelRequest,
+        observer: &Observer,
+    ) -> BoxFuture<'_, Result<ModelAnswer, ApiError>> {
+        Box::pin(async move {
+            let (progress, within) = (Arc::default(), request.within);
+            let asked = Box::pin(ask(&self.0, request, observer, &progress));
+            within_model_time(within, &progress, asked).await.unwrap_or(Ok(ModelAnswer::TimedOut))
+        })
+    }
+
+    fn learn_models<'a>(&'a self, authorization: Option<&'a HeaderValue>) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let headers = headers(authorization.cloned());
+            join_all(self.0.upstreams().map(|upstream| upstream.learn_models(&headers))).await;
+        })
+    }
+
+    fn facts(&self, id: &str, target: &str) -> ModelFacts {
+        let facts: Vec<_> = self.0.upstreams().map(|upstream| upstream.model_facts(target)).collect();
+        let announced = facts.iter().map(|facts| facts.prior);
+        ModelFacts {
+            window: facts.iter().filter_map(|facts| facts.window).min(),
+            is_harmony: facts.iter().any(|facts| facts.is_harmony),
+            configured_dialects: self.0.configured_dialects(id),
+            announced_dialects: announced.fold(PreferredDialects::default(), PreferredDialects::union),
+        }
+    }
+}
+
+fn headers(authorization: Option<HeaderValue>) -> HeaderMap {
+    authorization.map(|key| (header::AUTHORIZATION, key)).into_iter().collect()
+}
+
+async fn ask(
+    relay: &Arc<Relay>,
+    request: ModelRequest,
+    observer: &Observer,
+    progress: &Arc<RequestProgress>,
+) -> Result<ModelAnswer, ApiError> {
+    let ModelRequest { body, authorization, record, stop_at_loops, .. } = request;
+    let origin = Origin::internal(headers(authorization), record.clone());
+    let origin = Origin { is_agent: true, progress: Arc::clone(progress), ..origin };
+    let request = relay.read(Bytes::from(body.to_string()), origin).await?;
+    record.likely_upstream(request.likely_upstream());
+    if request.loop_found.is_some() && stop_at_loops {
+        return Ok(ModelAnswer::LoopFound);
+    }
+    match Arc::clone(relay).answer(request).await? {
+        Opened::Reply(reply) => Ok(answer_of_reply(*reply)),
+        Opened::Stream(stream) => answer_of_stream(*stream, observer).await,
+        Opened::Body(_) => Err(unread()),
+    }
+}
+
+fn unread() -> ApiError {
+    ApiError::new(500, ErrorCode::NoTurn, "the reply was forwarded unread")
+}
+
+/// Runs a model call for at most `within`, apart from the time for which it waits for an upstream to come
+/// back.
+async fn within_model_time<T>(
+    within: Duration,
+    progress: &RequestProgress,
+    mut call: impl Future<Output = T> + Unpin,
+) -> Option<T> {
+    let began = Instant::now();
+    loop {
+        let end = began + within + progress.waited();
+        tokio::select! {
+            biased;
+            done = &mut call => return Some(done),
+            // It may still wait, or have waited meanwhile.
+            () = sleep_until(end) => {
+                if Instant::now() >= began + within + progress.waited() {
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+/// The first choice of a whole reply.
+fn answer_of_reply(reply: Reply) -> ModelAnswer {
+    let turn = reply.choices.into_iter().next().map(|choice| choice.turn).unwrap_or_default();
+    ModelAnswer::Reply { turn: Turn { usage: reply.usage, ..turn }, earlier_prompts: reply.earlier_prompts }
+}
+
+/// The turn of a reply that streams.
+///
+/// # Errors
+/// When the stream breaks off, or was not read as a turn.
+async fn answer_of_stream(mut stream: ReplyStream, observer: &Observer) -> Result<ModelAnswer, ApiError> {
+    loop {
+        match stream.next().await {
+            StreamPart::Steps(steps) => steps.iter().for_each(|step| report(&step.event, observer)),
+            // An engine reads all replies to a run.
+            StreamPart::Frames(_) => {}
+            StreamPart::Failed(error) => return Err(error),
+            StreamPart::End => {
+                let turn = Turn { usage: stream.usage(), ..stream.turn().ok_or_else(unread)? };
+                return Ok(ModelAnswer::Reply { turn, earlier_prompts: stream.earlier_prompts() });
+            }
+        }
+    }
+}
+
+/// Reports the text of a step.
+fn report(event: &TurnEvent, observer: &Observer) {
+    match event {
+        TurnEvent::Reasoning(text) => observer(Activity::Reasoning(text)),
+        TurnEvent::Content(text) => observer(Activity::Content(text)),
+        _ => {}
+    }
+}
+
+impl ModelDirectory for RelayedModels {
+    fn list(&self) -> Vec<BoxFuture<'_, Result<Vec<ListedModel>, String>>> {
+        self.0.upstreams().map(|upstream| list_models(upstream).boxed()).collect()
+    }
+
+    fn aliases(&self) -> Vec<(String, String)> {
+        self.0.aliases().map(|(alias, target)| (alias.to_owned(), target.to_owned())).collect()
+    }
+
+    fn target(&self, id: &str) -> String {
+        self.0.target(id).to_owned()
+    }
+
+    fn configured_window(&self, id: &str) -> Option<u64> {
+        self.0.configured_window(id)
+    }
+}
+
+/// Asks an endpoint for its models.
+///
+/// # Errors
+/// What is wrong, for people.
+async fn list_models(upstream: &Arc<Upstream>) -> Result<Vec<ListedModel>, String> {
+    let name = &upstream.name;
+    let (status, body) = match timeout(LIST_WITHIN, upstream.get_json("/v1/models", HeaderMap::new())).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => return Err(error.error.message),
+        Err(_) => return Err(format!("`{name}` does not answer within {} s", LIST_WITHIN.as_secs())),
+    };
+    match status.as_u16() {
+        200 => {
+            upstream.learn_list(&body);
+            read_list(&body).ok_or_else(|| format!("`{name}` lists no models: is its URL right?"))
+        }
+        status @ 401..=403 => Err(format!(
+            "`{name}` refuses the key (HTTP {status}): set `api_key` or `api_key_env` of this [[upstream]]"
+        )),
+        status => Err(format!("`{name}` answers HTTP {status} when asked for its models")),
+    }
+}
+
+fn read_list(body: &[u8]) -> Option<Vec<ListedModel>> {
+    let list: Value = serde_json::from_slice(body).ok()?;
+    let model =
+        |model: &Value| Some(ListedModel { id: model["id"].as_str()?.to_owned(), window: window(model) });
+    let models: Vec<ListedModel> = list["data"].as_array()?.iter().filter_map(model).collect();
+    (!models.is_empty()).then_some(models)
+}
+
+/// The window that a server announces: vLLM calls it `max_model_len`; others have other names.
+fn window(model: &Value) -> Option<u64> {
+    let metadata = &model["metadata"];
+    [&model["max_model_len"], &model["context_length"], &model["context_window"], &metadata["context_length"]]
+        .into_iter()
+        .find_map(Value::as_u64)
+        .filter(|window| *window > 0)
+}
+
+/// The upstreams of the relay that is in effect, for alerts.
+#[derive(Debug)]
+pub(crate) struct RelayProbes(pub(crate) watch::Receiver<Arc<Relay>>);
+
+impl UpstreamProbes for RelayProbes {
+    fn probe(&self) -> BoxFuture<'_, Vec<UpstreamSignal>> {
+        let relay = Arc::clone(&self.0.borrow());
+        Box::pin(async move { join_all(relay.upstreams().map(probe)).await })
+    }
+}
+
+async fn probe(upstream: &Arc<Upstream>) -> UpstreamSignal {
+    let probe = timeout(PROBE_WITHIN, upstream.health_since(Instant::now())).await;
+    let (circuit, ..) = upstream.state.report();
+    UpstreamSignal {
+        name: upstream.name.clone(),
+        is_down: probe != Ok(Health::Up),
+        is_open: circuit != "closed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+
+    /// A server takes one to five minutes to start, and a model call may take one.
+    #[tokio::test(start_paused = true)]
+    async fn waiting_for_a_server_is_not_model_time() {
+        const MINUTE: Duration = Duration::from_mins(1);
+        let within = |waits: Duration, works: Duration| async move {
+            let (began, progress) = (Instant::now(), RequestProgress::default());
+            let call = Box::pin(async {
+                sleep(works / 2).await;
+                let waiting = progress.begin_waiting();
+                sleep(waits).await;
+                drop(waiting);
+                sleep(works / 2).await;
+            });
+            let done = within_model_time(MINUTE, &progress, call).await;
+            (done.is_some(), began.elapsed())
+        };
+        assert_eq!(within(5 * MINUTE, MINUTE * 9 / 10).await, (true, 5 * MINUTE + MINUTE * 9 / 10));
+        assert_eq!(within(5 * MINUTE, MINUTE * 3 / 2).await, (false, 6 * MINUTE), "its own time is over");
+        assert_eq!(within(Duration::ZERO, 2 * MINUTE).await, (false, MINUTE));
+    }
+
+    #[test]
+    fn windows_have_many_names() {
+        let body = br#"{"data":[{"id":"a","max_model_len":4096},{"id":"b","metadata":{"context_length":131072}},{"id":"c"},{}]}"#;
+        let found: Vec<(String, Option<u64>)> =
+            read_list(body).unwrap().into_iter().map(|model| (model.id, model.window)).collect();
+        let expected = [("a", Some(4096)), ("b", Some(131_072)), ("c", None)];
+        assert_eq!(found, expected.map(|(id, window)| (id.to_owned(), window)));
+        assert_eq!(read_list(b"{\"data\":[]}"), None);
+        assert_eq!(read_list(b"<html>"), None);
+    }
+}
