@@ -1,4 +1,4 @@
-//! `respool audit`: shows what tools did and what was refused, and verifies the log.
+//! `respool audit`: shows the calls of tools that the audit log has.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -29,9 +29,10 @@ pub(super) enum AuditCommand {
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
     },
-    /// Verify that no line was changed or removed; exits with 1 if one was.
+    /// Removed: lines carry no hashes any more.
+    #[command(hide = true)]
     Verify {
-        /// The audit log [default: `audit.jsonl` in the state directory]
+        /// Ignored
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
     },
@@ -45,7 +46,11 @@ pub(super) fn audit(loaded: &Loaded, command: AuditCommand) -> Result<(), Failur
             let begin = since.and_then(|span| clock::system_time().checked_sub(span));
             list(&place(file), &Selection { limit, begin, json })
         }
-        AuditCommand::Verify { file } => verify(&place(file)),
+        AuditCommand::Verify { .. } => Err(Failure::Failed(
+            "`audit verify` was removed: lines of the audit log carry no hashes any more, because a user who may write the file \
+             could renew them. To detect changes, send the lines to another machine. `respool audit list` shows them"
+                .to_owned(),
+        )),
     }
 }
 
@@ -114,24 +119,4 @@ fn in_words(line: &Line) -> String {
     ];
     let details: Vec<String> = details.into_iter().flatten().collect();
     format!("{}  {step:7}  {}  {}", line.at, entry.tool, details.join(", "))
-}
-
-fn verify(file: &std::path::Path) -> Result<(), Failure> {
-    match audit::verify(&text(file)?) {
-        Ok(found) => {
-            say(&format!(
-                "{}: {} lines, none changed or missing; the last hash is {}",
-                file.display(),
-                found.lines,
-                found.last
-            ));
-            Ok(())
-        }
-        Err(broken) => Err(Failure::Failed(format!(
-            "{}, line {}: {}. What is before that line is whole",
-            file.display(),
-            broken.line,
-            broken.why
-        ))),
-    }
 }

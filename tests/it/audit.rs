@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use respool::tools::{AuditConfig, Caller, Sources, ToolSet, Tools as _, audit};
+use respool::tools::{AuditConfig, Caller, Sources, ToolSet, Tools as _};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -133,7 +133,7 @@ async fn a_cancelled_call_is_told_of() {
 }
 
 #[tokio::test]
-async fn the_command_shows_and_verifies() {
+async fn the_command_lists_calls() {
     let (folder, set) = tools(false).await;
     for _ in 0..3 {
         call(&set, "exec", &json!({"command": "echo words"}), None).await;
@@ -144,13 +144,8 @@ async fn the_command_shows_and_verifies() {
         code == 0 && said.lines().count() == 6 && said.contains("agent coder, run run-1, key team-a"),
         "{said}"
     );
-    let last = audit::verify(&fs::read_to_string(&file).unwrap()).unwrap().last;
     let (code, said) = respool(&file, "verify");
-    assert!(code == 0 && said.contains("6 lines") && said.contains(&last), "{said}");
-    let text = fs::read_to_string(&file).unwrap().replacen("\"outcome\":\"ok\"", "\"outcome\":\"no\"", 1);
-    fs::write(&file, text).unwrap();
-    let (code, said) = respool(&file, "verify");
-    assert!(code == 1 && said.contains("line 3"), "{said}");
-    let (code, said) = respool(&folder.path().join("none"), "verify");
+    assert!(code == 1 && said.contains("was removed"), "{said}");
+    let (code, said) = respool(&folder.path().join("none"), "list");
     assert!(code == 1 && said.contains("there is no audit log"), "{said}");
 }
