@@ -16,7 +16,8 @@ use super::policy::held::{HeldPolicy, Policies};
 use super::sandbox::Level;
 use super::set::ToolSet;
 use super::source::Source;
-use super::wanted::{Wanted, matches, nearest};
+use super::wanted::{Wanted, nearest};
+use wire::pattern::matches_stars;
 use wire::units::{Unusable, both};
 
 /// How long the first start of an MCP server is waited for; one that takes longer offers its tools when it is
@@ -255,7 +256,7 @@ async fn check(server: &Server, wanted: &Wanted) -> Vec<String> {
         return vec![problem];
     }
     let Some(names) = server.names() else { return Vec::new() };
-    let missing = wanted.0.iter().filter(|name| !names.iter().any(|known| matches(name, known)));
+    let missing = wanted.0.iter().filter(|name| !names.iter().any(|known| matches_stars(name, known)));
     missing.map(|name| format!("the MCP server offers no {name:?}; it has {}", names.join(", "))).collect()
 }
 

@@ -1,4 +1,4 @@
-//! Regular expressions that are part of the program.
+//! Regular expressions that are part of the program, and names with stars in them.
 
 use regex::Regex;
 
@@ -13,4 +13,47 @@ use regex::Regex;
 )]
 pub fn pattern(text: &'static str) -> Regex {
     Regex::new(text).expect("a pattern of this program is valid")
+}
+
+/// Whether a name fits a pattern, in which `*` stands for any text.
+pub fn matches_stars(pattern: &str, name: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(mut name) = name.strip_prefix(start) else { return false };
+    let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
+    for part in middle.split('*') {
+        let Some((_, after)) = name.split_once(part) else { return false };
+        name = after;
+    }
+    name.ends_with(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches_stars;
+
+    #[test]
+    fn stars_stand_for_any_text() {
+        for (pattern, name, expected) in [
+            ("read", "read", true),
+            ("read", "reader", false),
+            ("mcp:files/*", "mcp:files/read_file", true),
+            ("mcp:files/*", "mcp:other/read_file", false),
+            ("mcp:*/read_*", "mcp:files/read_file", true),
+            ("a*b", "ab", true),
+            ("a*ba", "aba", true),
+            ("ab*ba", "aba", false),
+            ("*", "anything", true),
+            ("*", "", true),
+            ("a*b*c", "a-b-c", true),
+            ("a*b*c", "abc", true),
+            ("a*b*c", "ac", false),
+            ("a*a", "a", false),
+            ("*b", "ab", true),
+            ("ab*ab", "abab", true),
+            ("ab*ab", "abaab", true),
+            ("ab*ab", "aab", false),
+        ] {
+            assert_eq!(matches_stars(pattern, name), expected, "{pattern} {name}");
+        }
+    }
 }

@@ -8,8 +8,8 @@ use super::super::config::{PolicyConfig, Rule, Verdict};
 use super::super::gateway::known;
 use super::super::local::agent_names;
 use super::super::offer::MCP_PREFIX;
-use super::super::wanted::matches;
 use super::speaks_of_everything;
+use wire::pattern::matches_stars;
 
 /// The tools among those of an agent's `tools` that are denied whatever they are called with.
 pub fn never_allowed<'a>(policy: &PolicyConfig, tools: &'a [String]) -> Vec<&'a str> {
@@ -31,7 +31,7 @@ fn could_run(policy: &PolicyConfig, tool: &str) -> bool {
                 return true;
             }
             Verdict::Ask | Verdict::Deny
-                if is_plain(rule) && names.iter().any(|name| matches(pattern, name)) =>
+                if is_plain(rule) && names.iter().any(|name| matches_stars(pattern, name)) =>
             {
                 return false;
             }
@@ -167,8 +167,8 @@ mod tests {
         /// The two readers of `*` agree: a name overlaps with a pattern exactly if it matches it.
         #[test]
         fn a_name_overlaps_with_what_it_matches(pattern in "[ab*]{0,6}", name in "[ab]{0,6}") {
-            proptest::prop_assert_eq!(overlap(&pattern, &name), matches(&pattern, &name));
-            proptest::prop_assert_eq!(overlap(&name, &pattern), matches(&pattern, &name));
+            proptest::prop_assert_eq!(overlap(&pattern, &name), matches_stars(&pattern, &name));
+            proptest::prop_assert_eq!(overlap(&name, &pattern), matches_stars(&pattern, &name));
         }
     }
 }
