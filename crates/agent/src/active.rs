@@ -70,7 +70,7 @@ pub(super) struct Work {
     pub(super) store: Option<Arc<Store>>,
     /// The epoch of this process.
     pub(super) epoch: u64,
-    /// Events in the store so far.
+    /// The number of events in the store.
     pub(super) seq: u64,
     pub(super) authorization: Option<HeaderValue>,
     /// The first step.
@@ -83,7 +83,7 @@ pub(super) struct Work {
 /// How a run is worked on that no client waits for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunOptions {
-    /// It goes on when nobody waits for it.
+    /// It goes on when its client is gone.
     pub is_detached: bool,
     /// It must not go on where it cannot be kept.
     pub is_durable: bool,
@@ -266,7 +266,7 @@ impl ActiveRuns {
         let mut journal = Journal::new(&id, work.epoch, work.store, work.seq);
         journal.is_required = work.options.is_durable;
         let observer = Arc::new(move |activity: super::activity::Activity<'_>| {
-            // Nobody may be looking.
+            // There may be no observer.
             let _ = progress::text(activity).map(|text| progress.send(text));
         });
         let mut driver = Driver::new(agent, journal, telemetry, stops, observer);

@@ -482,7 +482,7 @@ pub async fn record_decision(store: &Store, decision: &Decision) -> Result<(), D
     if store.decide(&decision.request, text, clock::now(), late).await.map_err(DecideError::Store)? {
         return Ok(());
     }
-    // Somebody else may have been quicker.
+    // Another decision may have come first.
     let row = store.approval(&decision.request).await.map_err(DecideError::Store)?;
     Err(match row.map(|row| row.state) {
         None => DecideError::Unknown,

@@ -135,7 +135,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Stands for nobody: the time was over.
+    /// Stands for the clock: the time was over.
     pub const TIMEOUT: &'static str = "timeout";
 
     /// The decision that the clock makes.

@@ -67,7 +67,7 @@ struct Runs {
     string: (u64, u64, u64),
 }
 
-/// A string of so many letters may be no word.
+/// A string of this many letters may not be a word.
 const LONG: u64 = 16;
 
 impl Runs {

@@ -83,7 +83,7 @@ impl Conversation {
         Self { agent, store, report, log_content, place, held: None, asked: None }
     }
 
-    /// Resumes the last conversation of this place. False when there is none.
+    /// Resumes the last conversation of this place. False when there is no such conversation.
     ///
     /// # Errors
     /// Why it cannot be resumed, for people.
@@ -106,7 +106,7 @@ impl Conversation {
     }
 
     /// Clears what is too old or too much from the store, while the conversation begins. An error shows again
-    /// when something is to be kept.
+    /// when something must be kept.
     pub fn clear_old(&self) {
         if let Some(store) = self.store.clone() {
             tokio::spawn(async move { cleanup::clear_once(&store).await });
@@ -119,7 +119,7 @@ impl Conversation {
         &mut self.agent
     }
 
-    /// The transcript so far.
+    /// The transcript.
     pub fn entries(&self) -> &[Entry] {
         self.held.as_ref().map_or(&[], |held| held.run.entries())
     }

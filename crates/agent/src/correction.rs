@@ -16,7 +16,7 @@ pub(super) const NOTHING: &str = "(nothing that could be read)";
 pub(super) const OUTCOME_UNKNOWN: &str = "the outcome is unknown: respool was interrupted while this call ran. It may have \
      taken effect, in whole or in part. Find out before you repeat it.";
 
-/// For a call that was under way when somebody stopped the turn.
+/// For a call that was under way when a person stopped the turn.
 pub(super) const STOPPED_CALL: &str =
     "stopped before it ended; it may have taken effect, in whole or in part";
 

@@ -41,7 +41,7 @@ pub(super) struct Driver {
     pub(super) telemetry: Telemetry,
     /// Who is asked when the policy says `ask`, and for consent.
     pub(super) approver: Option<Arc<dyn Approver>>,
-    /// It goes on when nobody waits for it.
+    /// It goes on when its client is gone.
     pub(super) is_detached: bool,
     /// Time spent waiting for models, tools and pauses.
     pub(super) waited: Duration,
@@ -57,7 +57,7 @@ pub(super) struct Driver {
 /// The signals that end a run from outside.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stops {
-    /// Somebody wants it to end for good.
+    /// A person or its client ended it for good.
     pub(super) cancel: CancellationToken,
     /// Its client went away.
     pub(super) gone: CancellationToken,
@@ -199,7 +199,7 @@ impl Driver {
         }
     }
 
-    /// Nobody waits for the run: work on it ends here, and it can be resumed.
+    /// Ends the work on a run whose client is gone. It can be resumed.
     async fn leave_run(&mut self, run: &Run) -> WorkEnd {
         let status = if self.stops.shutdown.is_cancelled() { Status::Interrupted } else { Status::Cancelled };
         if let Committed::Failed(error) = self.journal.commit_status(status).await {

@@ -52,9 +52,9 @@ pub enum EventKind {
     },
     /// Consent to calls was requested; the run waits for it.
     ApprovalRequested(ApprovalRequest),
-    /// Nobody decided in time, and the person was reminded.
+    /// No one decided in time, and the person was reminded.
     ApprovalEscalated,
-    /// Somebody decided.
+    /// A decision was made.
     ApprovalDecided(Decision),
     /// A call was handed over to a person as a draft.
     HandedOver(RequestedCall),
@@ -70,7 +70,7 @@ pub enum EventKind {
     LoopDetected,
     /// The run goes on after the process ended, or after its client went away.
     Resumed,
-    /// Somebody ended the run.
+    /// A person or the client ended the run.
     Cancelled,
     /// respool ended the run, because it cannot go on.
     Aborted(ModelFailure),

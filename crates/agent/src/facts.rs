@@ -1,5 +1,5 @@
 //! The facts that the committed events give about a stored run: its snapshot, its calls with their ends, and
-//! its outcome. Called by whoever repeats work that an earlier run has begun.
+//! its outcome. Called by code that repeats work of an earlier run.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub struct RunFacts {
     pub calls: Vec<MadeCall>,
     /// Its child runs, each with the number of calls that were made before it began.
     pub children: Vec<(usize, String)>,
-    /// Its texts are for nobody else.
+    /// Its texts are private.
     pub is_private: bool,
     /// Whether a person has approved a call of it.
     pub has_consent: bool,

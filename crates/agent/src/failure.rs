@@ -26,7 +26,7 @@ pub enum FailureKind {
     Transient,
     /// The prompt does not fit.
     Overflow,
-    /// The reply was a call that nobody could read.
+    /// The reply was a call that could not be read.
     Unreadable,
     /// Nothing can be done.
     Final,

@@ -27,7 +27,7 @@ pub(super) struct Journal {
 pub(super) enum Committed {
     /// It is kept, or nothing is kept of this run at all.
     Done,
-    /// It is kept, and somebody wants the run to end.
+    /// It is kept, and a cancellation of the run was requested.
     CancelWanted,
     /// It is not kept.
     Failed(StoreError),

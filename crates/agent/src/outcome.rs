@@ -19,7 +19,7 @@ pub struct Outcome {
     pub limit: Option<Limit>,
     /// The failure that ended it.
     pub failure: Option<ModelFailure>,
-    /// Somebody ended it.
+    /// A person or its client ended it.
     pub cancelled: bool,
     /// The call that ended it, where one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -66,7 +66,7 @@ impl Limit {
 }
 
 impl Outcome {
-    /// Ended by somebody.
+    /// The outcome of a run that was ended from outside.
     pub(super) fn from_cancel(content: String) -> Self {
         Self { content, cancelled: true, ..Self::default() }
     }

@@ -1,5 +1,6 @@
 //! Runs that exist already: those that wait for their client or for consent, were interrupted, or have an
-//! answer that nobody got. Finds the one that a request belongs to, and goes on with it. Called by `agents`.
+//! answer that no client got. Finds the one that a request belongs to, and goes on with it. Called by
+//! `agents`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +74,7 @@ pub(super) async fn unanswered(
     let since = clock::now().saturating_sub(REPEATABLE_FOR);
     let id = or_log(store.unanswered_run(&request.fingerprint, since).await)??;
     if active.is_active(&id) {
-        // Somebody else may have asked the same; only a run that was left behind and goes on is shared.
+        // Another client may have asked the same; only a run that was left behind and goes on is shared.
         let is_detached = agent.config.on_disconnect == OnDisconnect::Detach;
         return active.watch_run(&id).filter(|watch| is_detached && watch.guard.is_none());
     }
@@ -84,7 +85,7 @@ pub(super) async fn unanswered(
     }
 }
 
-/// Goes on with a stored run that nobody works on.
+/// Goes on with a stored run that no process works on.
 ///
 /// # Errors
 /// Why that cannot be, for people.
@@ -109,7 +110,7 @@ pub(super) async fn stored_run(
 /// A run from the store by its id.
 ///
 /// # Errors
-/// Why there is none, for people.
+/// When there is no such run, with the reason for people.
 pub(super) async fn load(store: Option<&Arc<Store>>, id: &str) -> Result<StoredRun, String> {
     let stored = store.ok_or(NO_STORE)?.run(id).await.map_err(|error| error.0)?;
     stored.ok_or_else(|| format!("there is no run {id}"))

@@ -258,7 +258,7 @@ impl Run {
     }
 
     /// Only work counts: not the time for which the client or a person kept the run waiting, nor that in
-    /// which nobody worked on it. A child reports its own.
+    /// which no process worked on it. A child reports its own.
     fn pass_time(&mut self, at: u64, kind: &EventKind) {
         let worked = match kind {
             EventKind::Resumed

@@ -52,7 +52,7 @@ pub struct Setup {
     /// Its texts are in no log and in no answer about it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_private: bool,
-    /// A limit ends it at once, and all of its time is for work: nobody would read a last answer.
+    /// A limit ends it at once, and all of its time is for work: a last answer would not be read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ends_at_limits: bool,
     /// A call that may be repeated, and whose server fails, is made again before it ends the run,

@@ -103,7 +103,7 @@ pub struct ToolStep {
     pub repeatable: bool,
     /// Whether this is its second attempt.
     pub is_retry: bool,
-    /// Who has approved exactly these inputs, where somebody had to.
+    /// The person who approved exactly these inputs, where approval was needed.
     pub approved_by: Option<String>,
 }
 

@@ -202,7 +202,7 @@ impl Telemetry {
         spans.record(span(spans.run(&self.run), name, took, attributes, None));
     }
 
-    /// The run is no longer worked on here. `overhead`: what respool itself took for so many iterations.
+    /// Logs that the work on a run ends here. `overhead`: respool's own time for these iterations.
     pub(super) fn left(&self, why: &'static str, overhead: Duration, iterations: usize) {
         agent_metrics::running(-1.0);
         let each = overhead / u32::try_from(iterations).unwrap_or(u32::MAX).max(1);

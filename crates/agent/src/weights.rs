@@ -140,7 +140,7 @@ fn of_message(message: &Value) -> u64 {
     FRAME + fields.map(text).sum::<u64>() + images(message) * IMAGE
 }
 
-/// The parts of a message that are no text.
+/// The number of parts of a message that are not text.
 fn images(message: &Value) -> u64 {
     let parts = message["content"].as_array().into_iter().flatten();
     parts.filter(|part| !part["text"].is_string()).count() as u64

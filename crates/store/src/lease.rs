@@ -57,7 +57,7 @@ impl Lease {
                 true
             }
             Err(TryLockError::WouldBlock) => false,
-            // A file system without locks: nobody else can be known to be alive.
+            // A file system without locks: no other process can be known to be alive.
             Err(TryLockError::Error(_)) => true,
         }
     }

@@ -52,7 +52,7 @@ pub(super) struct Opened {
     pub(super) set_aside: Option<PathBuf>,
 }
 
-/// Makes the directory, for its owner alone, where there is none.
+/// Makes the directory, for its owner alone, if it is missing.
 pub(super) fn make_directory(dir: &Path) -> Result<(), StoreError> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(|error| unusable(dir, &error.to_string()))

@@ -21,8 +21,8 @@ pub(super) fn return_pages(change: &Transaction<'_>) -> rusqlite::Result<usize> 
     Ok(usize::try_from(returned).unwrap_or(usize::MAX))
 }
 
-/// Moves the write-ahead log into the database and cuts it to nothing. When another connection writes or reads right now, it stays
-/// and is cut the next time.
+/// Moves the write-ahead log into the database and cuts it to nothing. When another connection writes or
+/// reads right now, it stays and is cut the next time.
 pub(super) fn cut_log(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
     connection.busy_timeout(Duration::ZERO)?;

@@ -17,7 +17,7 @@ wire::string_enum! {
     Verdict {
         /// It runs.
         Allow = "allow",
-        /// Somebody is asked; without anybody to ask it is denied.
+        /// A person is asked; where no person can be asked, it is denied.
         #[default]
         Ask = "ask",
         /// It does not run, and the model gets an error.
@@ -50,7 +50,7 @@ pub struct ToolsConfig {
     pub mcp: BTreeMap<String, McpConfig>,
     /// `[tools.policy]`.
     pub policy: PolicyConfig,
-    /// The log of what tools did; `None`: there is none.
+    /// The log of what tools did; `None`: calls are not recorded.
     #[serde(skip)]
     pub audit: Option<AuditConfig>,
     /// How long a tool may take, by its name.
@@ -72,15 +72,15 @@ fn durations<'de, D: Deserializer<'de>>(source: D) -> Result<BTreeMap<String, Du
 pub struct LocalConfig {
     /// The directory that local tools cannot leave; `None`: no local tools.
     pub workspace: Option<PathBuf>,
-    /// Variables that commands get beside those that they get anyway: names, or patterns with `*`.
+    /// Further variables that commands get: names, or patterns with `*`.
     pub pass_env: Vec<String>,
     /// Whether commands run in a sandbox.
     pub sandbox: SandboxMode,
     /// Whether commands have a network; `None`: in the chat alone.
     pub network: Option<bool>,
-    /// Places that commands may read beside the usual ones.
+    /// Further places that commands may read.
     pub readable: Vec<PathBuf>,
-    /// Places that commands may write beside the usual ones.
+    /// Further places that commands may write.
     pub writable: Vec<PathBuf>,
     /// Whether commands may write a workspace with a repository where bubblewrap cannot keep them from the
     /// repository itself.
@@ -100,7 +100,8 @@ pub struct LocalConfig {
 }
 
 impl LocalConfig {
-    /// Returns the directories that commands write, without symlinks: the workspace, and the places that the configuration adds.
+    /// Returns the directories that commands write, without symlinks: the workspace, and the places that the
+    /// configuration adds.
     pub fn writable_by_commands(&self) -> Vec<PathBuf> {
         let places = self.workspace.iter().chain(&self.writable);
         places.filter_map(|place| place.canonicalize().ok()).collect()
@@ -129,7 +130,7 @@ pub struct McpConfig {
     pub command: Option<String>,
     /// Its arguments.
     pub args: Vec<String>,
-    /// Its environment, beside what it needs to run.
+    /// Its environment, added to what it needs to run.
     pub env: BTreeMap<String, Secret>,
     /// The server's URL.
     pub url: Option<String>,

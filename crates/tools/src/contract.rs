@@ -105,7 +105,7 @@ pub enum Target {
         /// As it was written, without `..`.
         written: PathBuf,
     },
-    /// Something else: somebody else's tool.
+    /// The target of a foreign tool.
     #[default]
     Other,
 }
@@ -155,9 +155,9 @@ pub struct Question<'a> {
     pub is_by_default: bool,
 }
 
-/// Somebody who can be asked when the policy says `ask`, and who watches what runs.
+/// The person who can be asked when the policy says `ask`, and who watches what runs.
 pub trait Approver: Send + Sync {
-    /// False when a question would reach nobody.
+    /// False when no person would see a question.
     fn is_present(&self) -> bool {
         true
     }
@@ -198,7 +198,7 @@ pub trait Tools: Send + Sync {
         approver: Option<&'a dyn Approver>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
 
-    /// Writes down that somebody refused a call before it came here.
+    /// Records that a person refused a call before it came here.
     fn note_refusal<'a>(&'a self, _: &'a Invocation, _by: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }

@@ -1,15 +1,16 @@
-//! Two texts as a unified diff, for people who see what changes. The lines are compared by `imara-diff`. Called by `tools` and `cli`.
+//! Two texts as a unified diff, for people who see what changes. The lines are compared by `imara-diff`.
+//! Called by `tools` and `cli`.
 
 use std::fmt;
 
 use imara_diff::{Algorithm, Diff, InternedInput, Interner, Token, UnifiedDiffConfig, UnifiedDiffPrinter};
 
-/// The most lines, between the first and the last one that differ, that are compared. The library's time grows with the square of
-/// lines that occur often.
+/// The most lines, between the first and the last one that differ, that are compared. The library's time
+/// grows with the square of lines that occur often.
 const MOST_COMPARED: usize = 10_000;
 
-/// Returns the changes between two texts, with three lines around each; empty when there are none. `name` is the name of both texts.
-/// Where they differ in a very long part, that is one change.
+/// Returns the changes between two texts, with three lines around each; empty when there are none. `name` is
+/// the name of both texts. Where they differ in a very long part, that is one change.
 pub fn unified(name: &str, before: &str, after: &str) -> String {
     let input = InternedInput::new(before, after);
     let lines = Lines(&input.interner);
@@ -62,7 +63,8 @@ impl UnifiedDiffPrinter for Lines<'_> {
     ) -> fmt::Result {
         let [before, after] =
             [(start_before, len_before), (start_after, len_after)].map(|(start, length)| {
-                // Lines are counted from one; of none of them the place before is named, and of one its number alone.
+                // Lines are counted from one; of none of them the place before is named, and of one its
+                // number alone.
                 match length {
                     0 => format!("{start},0"),
                     1 => (start + 1).to_string(),

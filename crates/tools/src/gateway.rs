@@ -57,7 +57,7 @@ impl Connection {
     /// When TLS cannot be set up.
     pub(super) fn new(config: &GatewayConfig) -> Result<Option<Self>, String> {
         let Some(url) = &config.url else { return Ok(None) };
-        // Neither a proxy nor another host is to see the token.
+        // Neither a proxy nor another host may see the token.
         let builder = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
         let client = client_for(url, builder).map_err(|error| format!("tools.gateway: {error}"))?;
         let endpoint = format!("{}/tools/invoke", url.trim_end_matches('/'));

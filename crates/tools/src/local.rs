@@ -1,7 +1,7 @@
 //! respool's own tools on the files of a workspace, under two sets of names: `exec read write edit ls search`
 //! for agents, and the chat's `shell_command read_file edit_file write_file`.
 //!
-//! Reading a call (names, types, the place of its path) is here; what each tool does is in the files beside.
+//! Reading a call (names, types, the place of its path) is here; the work of each tool is in the other files.
 
 mod arguments;
 mod capture;
@@ -401,7 +401,7 @@ impl Local {
     }
 }
 
-/// Runs file work where it may block. When nobody waits for it any more, it is stopped.
+/// Runs file work where it may block. It is stopped when its caller is gone.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce(&AtomicBool) -> Result<T, ToolError> + Send + 'static,
 ) -> Result<T, ToolError> {

@@ -31,7 +31,8 @@ use connection::{State, Up, is_url, ping, supervise};
 
 /// How long a call waits for a server that is down.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest description and the longest schema of a tool. No model could read more, and each of its turns works on them.
+/// The longest description and the longest schema of a tool. No model could read more, and each of its turns
+/// works on them.
 const LARGEST_TEXT: usize = 64 << 10;
 
 /// Why a server cannot be called.
@@ -50,7 +51,7 @@ pub enum Availability {
     Starting,
     /// It is down, and started again.
     Down,
-    /// Somebody has to change something first.
+    /// A person has to change something first.
     Unusable,
 }
 

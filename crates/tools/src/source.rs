@@ -72,12 +72,12 @@ pub(super) struct Permit {
 #[derive(Clone)]
 struct Consent {
     verdict: Verdict,
-    /// How its command is to be run, when a pattern allows it.
+    /// How its command runs, when a pattern allows it.
     plan: Option<Plan>,
 }
 
 impl Permit {
-    /// How the command is to be run; `None`: as it was written.
+    /// How the command runs; `None`: as it was written.
     pub(super) fn plan(&self) -> Option<&Plan> {
         self.consent.plan.as_ref()
     }

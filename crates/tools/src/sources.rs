@@ -274,7 +274,7 @@ fn in_words(problems: &[Unusable]) -> Vec<String> {
 }
 
 impl ToolSet {
-    /// The tools of an agent that shares its sources with nobody.
+    /// The tools of an agent that does not share its sources.
     ///
     /// # Errors
     /// As [`Sources::open`] and [`Sources::select`].

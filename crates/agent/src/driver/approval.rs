@@ -41,7 +41,7 @@ impl Driver {
                 let decision = self.stops.cancel.run_until_cancelled(decision).await;
                 Some(decision.map_or(EventKind::Cancelled, EventKind::ApprovalDecided))
             }
-            // Nobody could ever decide what is not recorded.
+            // A request that is not recorded could never be decided.
             None if !self.journal.is_complete() => {
                 Some(EventKind::ApprovalDecided(rejection_without_store(request)))
             }
@@ -59,7 +59,8 @@ impl Driver {
         Some(decision.unwrap_or_else(|| rejection_of_unreadable(request)))
     }
 
-    /// Records a decision of respool's own. Somebody may have decided at the same moment: then that holds.
+    /// Records a decision of respool's own. A person may have decided at the same moment: then that decision
+    /// holds.
     async fn keep_decision(&self, decision: Decision) -> Option<EventKind> {
         let text = serde_json::to_string(&decision).unwrap_or_default();
         let Some(store) = self.journal.store() else { return Some(EventKind::ApprovalDecided(decision)) };

@@ -31,7 +31,7 @@ impl Run {
         self.setup.calls_once && (is_proposal || self.offered(tool).is_some_and(happens_once))
     }
 
-    /// Notes a call that was made, or whose outcome nobody knows, if it must not be made again.
+    /// Notes a call that was made, or whose outcome is unknown, if it must not be made again.
     pub(super) fn note_made(&mut self, call: &RequestedCall, ended: &ToolEnd) {
         let Some((outcome, text)) = recorded(ended).filter(|_| self.is_once(&call.name)) else { return };
         let Ok(arguments) = serde_json::from_str(&call.arguments) else { return };

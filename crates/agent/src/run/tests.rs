@@ -215,7 +215,7 @@ fn a_model_call_fits_the_time_left() {
     assert_eq!(sim.model_call().within, 80_000 - 50_100);
 }
 
-/// Nobody reads the last answer of a process that failed.
+/// The last answer of a failed process would not be read.
 #[test]
 fn limits_without_a_last_call_take_all_time() {
     let mut sim = sim(|setup| {
@@ -317,7 +317,7 @@ fn a_settled_call_is_answered_from_the_record() {
     assert!(matches!(sim.run.next(), Step::Act(Action::RequestApproval(_))), "other inputs are another call");
 }
 
-/// Within one attempt, too, a call that changes something is made once, also when nobody knows whether it
+/// Within one attempt, too, a call that changes something is made once, also when it is unknown whether it
 /// succeeded.
 #[test]
 fn a_repeated_call_is_answered_from_the_record() {
@@ -884,7 +884,7 @@ fn the_reasoning_is_read_first_when_that_is_wanted() {
     }
 }
 
-/// Calls in reasoning that the model ended are none, unless the agent says that reasoning is read.
+/// Calls in reasoning that the model ended do not count, unless the agent says that reasoning is read.
 #[test]
 fn a_native_agent_finds_calls_in_reasoning() {
     let call = r#"<tool_call>{"name": "read", "arguments": {"path": "b.txt"}}</tool_call>"#;

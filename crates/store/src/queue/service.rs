@@ -168,8 +168,8 @@ impl Store {
         self.read(move |connection| rows::next_due(connection, &queues)).await
     }
 
-    /// Queues a dead letter again, at the end of its lane, under a new id; false when it is none. Its dedupe
-    /// key does not count.
+    /// Queues a dead letter again, at the end of its lane, under a new id; false when it is not one. Its
+    /// dedupe key does not count.
     ///
     /// # Errors
     /// When the store cannot be written.
@@ -178,7 +178,7 @@ impl Store {
         self.write(move |change| changes::replay(change, &entry, &new_id, now)).await
     }
 
-    /// Drops a dead letter; false when it is none.
+    /// Drops a dead letter; false when it is not one.
     ///
     /// # Errors
     /// When the store cannot be written.

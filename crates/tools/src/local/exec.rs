@@ -80,7 +80,7 @@ impl Hold {
     fn terminate(&mut self) {
         match self {
             Self::Group(group) => group.terminate(),
-            // It fails when nobody is there any more, which is what is wanted.
+            // It fails when the processes have ended, which is fine.
             Self::Launcher(pipe) => drop(pipe.write_all(b"t")),
         }
     }

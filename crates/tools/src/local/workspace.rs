@@ -38,7 +38,7 @@ impl Workspace {
     /// Opens a directory.
     ///
     /// # Errors
-    /// When it is none, or cannot be opened.
+    /// When it is not a directory, or cannot be opened.
     pub(crate) fn open(path: &Path) -> Result<Self, String> {
         let open = || {
             let root = path.canonicalize()?;

@@ -56,7 +56,7 @@ fn change(place: &Place, before: Option<String>, content: &str) -> Option<String
     Some(diff(&place.written, &before, content))
 }
 
-/// The change as a unified diff, whole: somebody may be asked about it.
+/// The change as a unified diff, whole: a person may be asked about it.
 pub(super) fn diff(path: &Path, before: &str, after: &str) -> String {
     let path = path.display().to_string().replace('\n', "\\n");
     crate::diff::unified(&path, before, after)

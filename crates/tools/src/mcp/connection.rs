@@ -112,7 +112,7 @@ impl rmcp::ClientHandler for Listener {
     }
 }
 
-/// Keeps a server up for as long as this runs. `doubt` signals that somebody could not reach it; the state is
+/// Keeps a server up for as long as this runs. `doubt` signals that a call could not reach it; the state is
 /// then sent again, changed or not.
 pub(super) async fn supervise(
     name: String,

@@ -13,7 +13,7 @@ use super::Subject;
 use super::pattern::host_of;
 
 const COMMANDS: [&str; 3] = ["command", "cmd", "script"];
-/// Beside a command they are its arguments.
+/// With a command they are its arguments.
 const ARGUMENTS: [&str; 4] = ["args", "arguments", "argv", "parameters"];
 const HOSTS: [&str; 7] = ["url", "urls", "uri", "targeturl", "host", "hostname", "domain"];
 /// A name with one of these at its end names a path.
@@ -150,7 +150,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Some readers decode a path once more.
+    /// Some readers decode a path again.
     fn path(&mut self, path: &str) {
         let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
         self.subject.paths.push(normal(path, self.workspace));

@@ -74,7 +74,7 @@ impl Policies {
         judged.fold(first, stricter)
     }
 
-    /// True when a rule of any of them wants somebody to be asked before calls of the tool of these names.
+    /// True when a rule of any of them asks a person before calls of the tool of these names.
     pub(crate) fn asks_before(&self, names: &[String]) -> bool {
         self.0.iter().any(|(_, policy)| policy.asks_before(names))
     }

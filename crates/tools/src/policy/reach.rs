@@ -1,4 +1,4 @@
-//! Which of an agent's tools the policy never lets run when there is nobody to ask: derived from the rules
+//! Which of an agent's tools the policy never lets run when no person can be asked: derived from the rules
 //! and the tools' names, before any call. Pure.
 //!
 //! Where names and rules do not settle it, nothing is said: a tool is named only if no call of it could pass.

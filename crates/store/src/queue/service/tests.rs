@@ -141,7 +141,7 @@ async fn two_processes_share_the_work() {
                 }
                 began.lock().unwrap().push(claimed.lease.entry.clone());
                 if dies && claims % 5 == 0 {
-                    // It never comes back; somebody finds the lease over.
+                    // It never comes back; another worker finds the lease over.
                     clock.fetch_add(1_000, std::sync::atomic::Ordering::Relaxed);
                     continue;
                 }
