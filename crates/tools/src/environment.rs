@@ -4,7 +4,7 @@
 //! `local`.
 
 use super::config::LocalConfig;
-use super::wanted::matches;
+use wire::pattern::matches_stars;
 
 /// What a child may know where nobody sits.
 const SHORT: [&str; 15] = [
@@ -119,7 +119,7 @@ impl Passing {
         let is_wanted = SHORT.contains(&name)
             || name.starts_with("LC_")
             || (self.is_persons && is_persons(name))
-            || self.also.iter().any(|pattern| matches(pattern, name));
+            || self.also.iter().any(|pattern| matches_stars(pattern, name));
         is_wanted && !self.keys.iter().any(|key| key == name) && !looks_secret(name, value)
     }
 }
