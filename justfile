@@ -28,6 +28,11 @@ generate:
     UPDATE_DOCS=1 cargo test --lib config
     UPDATE_DOCS=1 cargo test --test it faults::page
     INSTA_UPDATE=always cargo test
+    scripts/prose --lower
+
+# Phrases and names that readers stumble over, counted against a budget for each crate (`just prose --show all` lists them).
+prose *OPTIONS:
+    scripts/prose {{OPTIONS}}
 
 # What is shipped: static binary, archive, Debian package, checksums, bill of materials (into DIR). Needs musl-tools and cargo-cyclonedx.
 dist DIR="target/dist-out":
@@ -92,6 +97,20 @@ bench-queue:
 # How long a package of 200 files takes to validate.
 bench-experts:
     cargo test --release --test it expert_speed -- --ignored --nocapture --test-threads 1
+
+# What a release must pass beyond `just ci`: kills, the soak, mutants, licences, and the real servers and clients (into DIR, about 10 GB).
+release DIR SEED="1": kill-test soak (mutants SEED) (openclaw DIR) (vllm DIR)
+    cargo deny check bans licenses sources
+    tests/vllm-suites/run.sh {{DIR}}
+    tests/openclaw/run.sh {{DIR}} storms
+    tests/openclaw/run.sh {{DIR}} misbehaviours
+    tests/openclaw/run.sh {{DIR}} long-turns
+
+# Change the code in small ways and see whether a test notices: 1 of 40 mutants, chosen by SEED. Needs cargo-mutants.
+mutants SEED="1":
+    cargo mutants --shard {{SEED}}/40 -p tool-call-parser
+    cargo mutants --shard {{SEED}}/40 -p relay -f crates/relay/src/decide.rs
+    cargo mutants --shard {{SEED}}/40 -p agent -f 'crates/agent/src/run/**'
 
 # End the process a hundred times at random points of agents' runs.
 kill-test:
