@@ -1,4 +1,4 @@
-//! What the agent's loop costs outside model and tool time, with durable commits, and the memory of many runs at once.
+//! The cost of the agent's loop outside model and tool time, with durable commits, and the memory of many runs at once.
 //!
 //! `cargo bench --bench agent` measures runs of ten iterations: one at a time, two hundred with a model that thinks for a
 //! second, and two hundred with a model that answers at once, which shows how many iterations fit into a second. Model
@@ -9,14 +9,16 @@
 #![expect(clippy::cast_precision_loss, reason = "counts of a benchmark")]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::future::{BoxFuture, join_all};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
 use respool::agent::{AgentRequest, Agents, WatchEvent, WorkEnd};
 use respool::config::{FileText, Flags, resolve};
 use respool::tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
@@ -29,6 +31,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// How long the model thinks, in milliseconds: half of it more or less, as real ones do.
 static THINKS: AtomicU64 = AtomicU64::new(0);
+static RANDOM: Mutex<Option<StdRng>> = Mutex::new(None);
 
 const ITERATIONS: usize = 10;
 const RESULT: usize = 2_000;
@@ -77,7 +80,9 @@ async fn model(request: http::Request<Incoming>) -> Result<http::Response<Full<B
 }
 
 fn thinking() -> Duration {
-    Duration::from_millis(THINKS.load(Ordering::Relaxed)).mul_f64(rand::random_range(0.5..1.5))
+    let factor =
+        RANDOM.lock().unwrap().get_or_insert_with(|| StdRng::seed_from_u64(1)).random_range(0.5..1.5);
+    Duration::from_millis(THINKS.load(Ordering::Relaxed)).mul_f64(factor)
 }
 
 async fn upstream() -> String {

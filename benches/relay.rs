@@ -1,4 +1,4 @@
-//! What the relay does for a request before it is sent: time, allocations and bytes for each reading.
+//! The relay's work for a request before it is sent: time, allocations and bytes for each reading.
 //!
 //! `cargo bench --bench relay`. The limits that hold are in `tests/allocations.rs`.
 

@@ -1,4 +1,4 @@
-//! Streams and large requests on the Responses and Messages routes, beside the same on the chat route.
+//! Streams and large requests on the Responses and Messages routes, compared with the chat route.
 //!
 //! `cargo bench --bench wires`: respool has one thread, the model server and the client another, all over real sockets. The routes
 //! take turns in every round; the figures are medians, and what counts are their ratios. `ROUNDS=9` is the default.
@@ -140,7 +140,7 @@ fn respool(upstream: SocketAddr, state: PathBuf) -> (SocketAddr, PathBuf) {
     receiver.recv().unwrap()
 }
 
-/// The processor time of a thread so far.
+/// The processor time that a thread has used.
 fn processor_time(counted: &PathBuf) -> Duration {
     let text = fs::read_to_string(counted).unwrap();
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())

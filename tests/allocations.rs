@@ -1,4 +1,4 @@
-//! What a request costs in memory: allocations and bytes, counted by the allocator: its reading, the whole way from socket to socket,
+//! The memory that a request costs: allocations and bytes, counted by the allocator: its reading, the whole way from socket to socket,
 //! and a stream that is open. A test binary of its own, because the counting allocator takes the place of the usual one in it.
 //! `cargo bench --bench relay` shows the reading with its time.
 //!
@@ -81,7 +81,7 @@ fn reading_a_request_stays_cheap() {
 /// Replies of an upstream, ready to be sent.
 const SHORT_REPLY: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"How can I help you today?","reasoning":null,"tool_calls":[]},"logprobs":null,"finish_reason":"stop","stop_reason":null,"token_ids":null}],"service_tier":null,"system_fingerprint":"vllm-0.32.0-d13fe2ed","usage":{"prompt_tokens":9,"total_tokens":16,"completion_tokens":7,"prompt_tokens_details":null},"prompt_logprobs":null}"#;
 
-/// What a whole request costs from the client's socket to the client's socket: the server, the relay and the upstream's client.
+/// The cost of a whole request from the client's socket to the client's socket: the server, the relay and the upstream's client.
 /// Both peers read and write without allocating.
 mod whole {
     use std::net::SocketAddr;

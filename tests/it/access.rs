@@ -1,13 +1,13 @@
 //! Who may ask: clients with a key of respool's own, which goes no further; and no page that reached respool by a stranger's name.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use respool::store::NewRun;
 use serde_json::json;
 
 use crate::support::accumulate::Rules;
 use crate::support::client::{Request, exchange};
+use crate::support::eventually;
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
 use crate::support::respool::Respool;
@@ -50,7 +50,7 @@ fn requests() -> Vec<(Request, Script)> {
 }
 
 #[tokio::test]
-async fn without_a_key_nothing_is_answered_and_nothing_goes_up() {
+async fn requests_without_a_key_stop_here() {
     let (fake, state) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     let respool = asking_for_keys(&fake, "", state.path()).await;
     for (request, _) in requests() {
@@ -93,7 +93,7 @@ async fn a_clients_key_stays_here() {
 }
 
 #[tokio::test]
-async fn agents_and_runs_answer_to_no_name_that_a_stranger_chose() {
+async fn foreign_host_names_reach_no_agent() {
     let (state, tools) =
         (tempfile::tempdir().unwrap(), Arc::new(ScriptedTools::new(|_, _| Ok(String::new()))));
     let fake = FakeVllm::always(Script::json(200, &replies::text("Hello"))).await;
@@ -117,7 +117,7 @@ fn under(request: &Request, host: &str) -> Request {
 }
 
 #[tokio::test]
-async fn a_page_cannot_use_the_upstreams_key() {
+async fn pages_cannot_use_the_upstream_key() {
     let fake = FakeVllm::start([]).await;
     let respool = Respool::with(&fake, "[[upstream]]\napi_key = \"sk-up\"\n").await;
     let simple =
@@ -147,7 +147,7 @@ async fn a_page_cannot_use_the_upstreams_key() {
 }
 
 #[tokio::test]
-async fn what_an_upstream_lets_pages_do_is_not_passed_on_with_a_key_of_respools() {
+async fn cors_headers_of_upstreams_are_dropped() {
     for (keys, expected) in [("", Some("*")), ("api_key = \"sk-up\"", None)] {
         let open = Script::json(200, &json!({})).header("access-control-allow-origin", "*");
         let fake = FakeVllm::always(open.unchecked()).await;
@@ -158,7 +158,7 @@ async fn what_an_upstream_lets_pages_do_is_not_passed_on_with_a_key_of_respools(
 }
 
 #[tokio::test]
-async fn an_upstreams_page_is_in_a_sandbox() {
+async fn pages_of_upstreams_are_sandboxed() {
     let page = Script::whole(200, "text/html", "<script>alert(1)</script>")
         .header("set-cookie", "respool_session=x")
         .header("clear-site-data", "\"*\"")
@@ -215,7 +215,7 @@ async fn begin_chat(respool: &Respool) -> String {
 }
 
 #[tokio::test]
-async fn a_client_sees_and_ends_its_own_runs_only_and_an_operator_all() {
+async fn clients_see_only_their_own_runs() {
     let (fake, state) =
         (FakeVllm::always(Script::json(200, &replies::text("Hello"))).await, tempfile::tempdir().unwrap());
     let toml = format!(
@@ -257,7 +257,7 @@ async fn a_client_sees_and_ends_its_own_runs_only_and_an_operator_all() {
 }
 
 #[tokio::test]
-async fn a_running_run_is_ended_by_its_own_client_or_an_operator_only() {
+async fn strangers_cannot_cancel_a_run() {
     let (fake, state) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     fake.otherwise(Script::silence());
     let toml = format!(
@@ -271,12 +271,7 @@ async fn a_running_run_is_ended_by_its_own_client_or_an_operator_only() {
         let asking = Arc::clone(&respool);
         let ask = Request::chat(&agent_request()).without("authorization").header("x-api-key", "sk-one");
         let asked = tokio::spawn(async move { exchange(asking.address, &ask).await });
-        let run = loop {
-            if let [run] = &respool.agents.active_runs()[..] {
-                break run.clone();
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        };
+        let run = eventually(|| respool.agents.active_runs().pop()).await;
         let cancel = Request::post(&format!("/v1/runs/{run}/cancel"), "");
         for (key, expected) in [(stranger, 404), (owner, 200)] {
             if key == "sk-one" && expected == 404 {
@@ -290,7 +285,7 @@ async fn a_running_run_is_ended_by_its_own_client_or_an_operator_only() {
 }
 
 #[tokio::test]
-async fn chats_are_not_shown_where_nobody_has_a_key() {
+async fn chats_stay_hidden_without_keys() {
     let (fake, state) =
         (FakeVllm::always(Script::json(200, &replies::text("Hello"))).await, tempfile::tempdir().unwrap());
     let tools = Arc::new(ScriptedTools::new(|_, _| Ok(String::new())));

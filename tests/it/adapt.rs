@@ -40,7 +40,7 @@ fn request(text: &str) -> Value {
 }
 
 #[tokio::test]
-async fn each_rule_is_learned_from_one_refusal() {
+async fn one_refusal_teaches_each_rule() {
     for row in TABLE.iter().filter(|row| row.loss != Loss::Lossy) {
         let (before, after) = row.example;
         let fake = FakeVllm::start([refusal(400, row.said[0].1), ok(), ok()]).await;
@@ -58,7 +58,7 @@ async fn each_rule_is_learned_from_one_refusal() {
 }
 
 #[tokio::test]
-async fn a_lossy_rule_is_named_and_not_applied() {
+async fn lossy_rules_need_consent() {
     let body = request(r#"{"messages":[{"role":"system","content":"a"},{"role":"user","content":"b"}]}"#);
     let fake = FakeVllm::always(refusal(400, "System role not supported")).await;
     let respool = Respool::before(&fake).await;
@@ -68,7 +68,7 @@ async fn a_lossy_rule_is_named_and_not_applied() {
 }
 
 #[tokio::test]
-async fn a_lossy_rule_is_applied_with_consent() {
+async fn lossy_rules_apply_with_consent() {
     let body = request(r#"{"messages":[{"role":"system","content":"a"},{"role":"user","content":"b"}]}"#);
     let fake = FakeVllm::start([refusal(400, "System role not supported"), ok()]).await;
     let respool = Respool::with(&fake, "[adapt]\nlossy = [\"messages.*\"]").await;
@@ -87,7 +87,7 @@ async fn pictures_stay_where_media_is_false() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_no_rule_answers_is_passed_on() {
+async fn unknown_refusals_reach_the_client() {
     let fake = FakeVllm::always(refusal(400, "You must be at least 13 years old")).await;
     let respool = Respool::before(&fake).await;
     let reply = exchange(respool.address, &Request::chat(&request("{}"))).await;
@@ -95,7 +95,7 @@ async fn a_refusal_that_no_rule_answers_is_passed_on() {
 }
 
 #[tokio::test]
-async fn a_rule_that_does_not_help_is_not_kept() {
+async fn useless_rules_are_forgotten() {
     let body = request(TABLE[0].example.0);
     let words = TABLE[0].said[0].1;
     let fake = FakeVllm::start([refusal(400, words), refusal(400, words), ok()]).await;

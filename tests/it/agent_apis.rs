@@ -52,7 +52,7 @@ async fn all_four(respool: &Respool, tools: bool) -> [Told; 4] {
 }
 
 #[tokio::test]
-async fn a_call_of_a_leaking_model_is_a_call_on_both_routes() {
+async fn leaked_calls_are_read_on_both_routes() {
     let leaked = || {
         Script::json(
             200,
@@ -77,7 +77,7 @@ async fn a_call_of_a_leaking_model_is_a_call_on_both_routes() {
 }
 
 #[tokio::test]
-async fn text_is_told_as_it_comes_and_collected_without_a_stream() {
+async fn text_streams_or_is_collected() {
     let streamed = || Script::sse(replies::text_stream(&["Hel", "lo"], true));
     let fake = FakeVllm::start([streamed(), streamed(), streamed(), streamed()]).await;
     let respool = Respool::before(&fake).await;
@@ -100,7 +100,7 @@ fn text_item(object: &Value) -> &Value {
 
 /// Streamed and whole, read at once or as it comes: what the deltas have is what the item has.
 #[tokio::test]
-async fn log_probabilities_reach_a_client_of_the_responses_api() {
+async fn responses_clients_get_log_probabilities() {
     let of = |token: &str| {
         let bytes = token.as_bytes();
         json!({"token": token, "logprob": -0.5, "bytes": bytes, "top_logprobs": [{"token": token, "logprob": -0.5, "bytes": bytes}]})
@@ -157,7 +157,7 @@ async fn log_probabilities_reach_a_client_of_the_responses_api() {
 }
 
 #[tokio::test]
-async fn heartbeats_bridge_silence_in_each_clients_own_events() {
+async fn heartbeats_are_events_of_each_api() {
     let silence = Duration::from_millis(600);
     let call = || Script::json(200, &replies::calls(&[("read", r#"{"path": "a"}"#)])).delay(silence);
     let fake = FakeVllm::start([call(), call()]).await;
@@ -172,7 +172,7 @@ async fn heartbeats_bridge_silence_in_each_clients_own_events() {
 }
 
 #[tokio::test]
-async fn errors_have_the_shape_of_the_route() {
+async fn errors_fit_their_route() {
     let refused =
         || Script::json(400, &replies::error(400, "temperature must be non-negative", "BadRequestError"));
     let fake = FakeVllm::start([refused(), refused(), refused(), refused()]).await;
@@ -199,7 +199,7 @@ async fn errors_have_the_shape_of_the_route() {
 }
 
 #[tokio::test]
-async fn a_client_of_anthropic_is_told_which_stop_sequence_the_model_wrote() {
+async fn messages_name_the_stop_sequence() {
     let stopped = |mut chunk: Value| {
         chunk["choices"][0]["stop_reason"] = "END".into();
         chunk
@@ -232,7 +232,7 @@ async fn a_client_of_anthropic_is_told_which_stop_sequence_the_model_wrote() {
 }
 
 #[tokio::test]
-async fn truncation_auto_lets_the_oldest_results_go() {
+async fn truncation_auto_drops_the_oldest_results() {
     let too_long = || {
         let what = "This model's maximum context length is 8000 tokens. However, your request has 30000 input tokens. Please reduce the length of the input messages.";
         Script::json(400, &replies::error(400, what, "BadRequestError"))
@@ -260,9 +260,9 @@ async fn truncation_auto_lets_the_oldest_results_go() {
     fake.finish();
 }
 
-/// OpenClaw names itself in its prompt, whichever API it speaks.
+/// OpenClaw names itself in its prompt on every API.
 #[tokio::test]
-async fn openclaw_gets_what_it_does_not_repeat_on_every_route() {
+async fn openclaw_gets_final_errors_everywhere() {
     let broken = || Script::json(500, &replies::error(500, "CUDA error", "InternalServerError"));
     let fake = FakeVllm::start([broken(), broken(), broken()]).await;
     let respool = Respool::with(&fake, ONCE).await;
@@ -286,7 +286,7 @@ async fn openclaw_gets_what_it_does_not_repeat_on_every_route() {
 }
 
 #[tokio::test]
-async fn a_stream_that_fails_after_its_head_ends_with_an_error_event() {
+async fn late_failures_are_error_events() {
     let late = || {
         Script::json(500, &replies::error(500, "boom", "InternalServerError"))
             .delay(Duration::from_millis(400))
@@ -303,7 +303,7 @@ async fn a_stream_that_fails_after_its_head_ends_with_an_error_event() {
 
 /// Claude Code sends a request whose stream failed again without `stream`: respool has tried already.
 #[tokio::test]
-async fn what_claude_code_repeats_after_a_failed_stream_is_not_asked_again() {
+async fn repeats_after_failed_streams_go_nowhere() {
     let late = Script::json(500, &replies::error(500, "boom", "InternalServerError"))
         .delay(Duration::from_millis(400));
     let fake = FakeVllm::start([late, Script::json(200, &replies::text("hi"))]).await;
@@ -339,7 +339,7 @@ async fn a_bad_request_names_the_field() {
 }
 
 #[tokio::test]
-async fn a_clients_key_counts_in_either_header_and_goes_up_as_a_bearers() {
+async fn keys_go_up_as_bearer_tokens() {
     let fake =
         FakeVllm::start([Script::json(200, &replies::text("hi")).expect_authorization("Bearer sk-mine")])
             .await;
@@ -354,7 +354,7 @@ async fn a_clients_key_counts_in_either_header_and_goes_up_as_a_bearers() {
 }
 
 #[tokio::test]
-async fn without_a_key_a_client_of_anthropic_is_refused_in_its_shape() {
+async fn messages_clients_need_a_key() {
     let fake = FakeVllm::start([]).await;
     let respool = Respool::with(&fake, "client_keys = [\"sk-0123456789abcdef\"]").await;
     let reply = post(&respool, "/v1/messages", &message_request(false, false)).await;
@@ -363,7 +363,7 @@ async fn without_a_key_a_client_of_anthropic_is_refused_in_its_shape() {
 }
 
 #[tokio::test]
-async fn tokens_are_counted_by_the_server_where_it_can_and_the_header_says_how() {
+async fn token_counts_name_their_source() {
     let fake = FakeVllm::start([]).await;
     fake.serve_models(&["gpt-oss-20b", "llama"]);
     fake.count_as(77);
@@ -393,7 +393,7 @@ async fn tokens_are_counted_by_the_server_where_it_can_and_the_header_says_how()
 }
 
 #[tokio::test]
-async fn a_wire_can_be_left_to_the_server() {
+async fn apis_can_be_left_to_the_server() {
     let own = Script::json(200, &json!({"id": "resp_own", "usage": {"input_tokens": 5, "output_tokens": 3}}))
         .on("POST", "/v1/responses");
     let own_message = |status| Script::json(status, &json!({"id": "msg_own"})).on("POST", "/v1/messages");
@@ -467,7 +467,7 @@ async fn an_agent_answers_on_both_wires() {
 }
 
 #[tokio::test]
-async fn a_call_for_the_clients_own_tool_goes_through_an_agent_on_both_wires() {
+async fn agents_pass_calls_of_client_tools() {
     let state = tempfile::tempdir().unwrap();
     let fake = FakeVllm::thinking(|body| {
         let results = body["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "tool");
@@ -510,7 +510,7 @@ async fn a_call_for_the_clients_own_tool_goes_through_an_agent_on_both_wires() {
 }
 
 #[tokio::test]
-async fn models_are_listed_in_the_clients_shape() {
+async fn model_lists_fit_the_client() {
     let fake = FakeVllm::start([]).await;
     fake.serve_models(&["gpt-oss-20b"]);
     let respool = Respool::before(&fake).await;
@@ -524,7 +524,7 @@ async fn models_are_listed_in_the_clients_shape() {
 }
 
 #[tokio::test]
-async fn what_the_model_said_can_be_named_by_the_same_key() {
+async fn earlier_responses_belong_to_their_key() {
     let text = |text: &str| Script::sse(replies::text_stream(&[text], true));
     let fake = FakeVllm::start([text("Alpha"), text("Beta"), text("Gamma"), text("Delta")]).await;
     let respool = Respool::before(&fake).await;
@@ -557,7 +557,7 @@ async fn what_the_model_said_can_be_named_by_the_same_key() {
 
 /// A stream that does not end is told without limit on the chat route, which keeps nothing of it; here it is kept until its end.
 #[tokio::test]
-async fn a_live_reply_is_no_larger_than_a_whole_one_may_be() {
+async fn live_replies_have_the_same_limit() {
     let pieces = vec!["many words ".repeat(1 << 10); 200];
     let fake = FakeVllm::always(Script::sse(replies::text_stream(
         &pieces.iter().map(String::as_str).collect::<Vec<_>>(),
@@ -579,7 +579,7 @@ async fn a_live_reply_is_no_larger_than_a_whole_one_may_be() {
 
 /// Codex repeats a status of 401, 404 or 413 five times, and shows a 400 as raw JSON.
 #[tokio::test]
-async fn codex_gets_a_stream_that_fails_also_for_what_could_not_be_read() {
+async fn codex_gets_failed_streams_for_bad_requests() {
     let fake = FakeVllm::start([]).await;
     let respool =
         Respool::with(&fake, "client_keys = [\"sk-one-and-only\"]\n[limits]\nmax_body = \"64KiB\"").await;
@@ -617,7 +617,7 @@ async fn codex_gets_a_stream_that_fails_also_for_what_could_not_be_read() {
 
 /// The SDKs read `request-id`, and errors in Anthropic's shape alone.
 #[tokio::test]
-async fn every_answer_to_a_client_of_anthropic_has_its_shape_and_a_request_id() {
+async fn messages_answers_carry_a_request_id() {
     let fake = FakeVllm::always(Script::sse(replies::text_stream(&["Hello"], true))).await;
     let respool = Respool::with(&fake, "client_keys = [\"sk-0123456789abcdef\"]").await;
     let of_anthropic = |request: Request| request.header("anthropic-version", "2023-06-01");
@@ -648,7 +648,7 @@ async fn every_answer_to_a_client_of_anthropic_has_its_shape_and_a_request_id() 
 
 /// OpenAI's servers write nothing that a custom tool's expression does not match; a model here is asked again.
 #[tokio::test]
-async fn a_custom_call_matches_its_expression_or_is_asked_for_again() {
+async fn custom_calls_must_match_their_expression() {
     let call =
         |text: &str| Script::json(200, &replies::calls(&[("when", &json!({"input": text}).to_string())]));
     let fake = FakeVllm::start([call("abc"), call("42")]).await;
@@ -665,7 +665,7 @@ async fn a_custom_call_matches_its_expression_or_is_asked_for_again() {
 
 /// The same where the reply is read as it streams: nothing of a call leaves before it is whole.
 #[tokio::test]
-async fn a_custom_calls_expression_holds_on_the_live_route_too() {
+async fn live_custom_calls_must_match_too() {
     let call = |text: &str| {
         let function = json!({"name": "when", "arguments": json!({"input": text}).to_string()});
         let call = json!([{"index": 0, "id": "chatcmpl-tool-1", "type": "function", "function": function}]);
@@ -691,7 +691,7 @@ async fn a_custom_calls_expression_holds_on_the_live_route_too() {
 
 /// A reply that the window cut is not one that `max_tokens` cut: a larger limit would not help.
 #[tokio::test]
-async fn a_reply_that_fills_the_window_says_so_on_messages() {
+async fn messages_report_a_full_window() {
     let finish = || replies::frame(&replies::chunk(&json!({}), Some("length")));
     let usage = |completion: u64| {
         let usage =
@@ -743,7 +743,7 @@ async fn a_reply_that_fills_the_window_says_so_on_messages() {
 }
 
 #[tokio::test]
-async fn a_refusal_without_tools_is_one_on_messages() {
+async fn messages_report_refusals_without_tools() {
     let frames = || {
         let piece = replies::frame(&replies::chunk(&json!({"refusal": "I will not."}), None));
         let finish = replies::frame(&replies::chunk(&json!({}), Some("stop")));
@@ -761,7 +761,7 @@ async fn a_refusal_without_tools_is_one_on_messages() {
 
 /// The key of Anthropic's clients is respool's own key, and the same one as a bearer's.
 #[tokio::test]
-async fn a_key_in_anthropics_header_is_the_same_as_a_bearers() {
+async fn anthropic_keys_equal_bearer_tokens() {
     let fake = FakeVllm::always(Script::sse(replies::text_stream(&["Hello"], true))).await;
     fake.serve_models(&["gpt-oss-20b"]);
     let state = tempfile::tempdir().unwrap();
@@ -781,7 +781,7 @@ async fn a_key_in_anthropics_header_is_the_same_as_a_bearers() {
 }
 
 #[tokio::test]
-async fn one_call_at_a_time_is_one_call_on_both_routes() {
+async fn parallel_calls_can_be_forbidden() {
     let two =
         || Script::json(200, &replies::calls(&[("read", r#"{"path": "a"}"#), ("read", r#"{"path": "b"}"#)]));
     let fake = FakeVllm::start([two(), two(), two(), two()]).await;
@@ -812,7 +812,7 @@ async fn dropped_reasoning_leaves_on_neither_route() {
 
 /// The client declared no tool, and the server calls one all the same, as it streams calls: in pieces.
 #[tokio::test]
-async fn a_native_call_in_pieces_is_one_call_without_declared_tools() {
+async fn native_pieces_join_without_declared_tools() {
     let piece = |call: Value| replies::frame(&replies::chunk(&json!({"tool_calls": [call]}), None));
     let named =
         json!({"index": 0, "id": "a", "type": "function", "function": {"name": "read", "arguments": ""}});
@@ -838,7 +838,7 @@ async fn a_native_call_in_pieces_is_one_call_without_declared_tools() {
 }
 
 #[tokio::test]
-async fn a_refusal_on_the_live_route_is_an_answer() {
+async fn live_refusals_are_answers() {
     let refused = || {
         let chunks = [
             replies::chunk(&json!({"refusal": "I will not."}), None),

@@ -13,6 +13,7 @@ use crate::support::accumulate::Rules;
 use crate::support::client::{Client, Request, exchange};
 use crate::support::eventually;
 use crate::support::fake_vllm::FakeVllm;
+use crate::support::look_within;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
@@ -38,7 +39,7 @@ pub fn scripts(replies: &[Value]) -> Vec<Script> {
 }
 
 #[tokio::test]
-async fn an_agent_answers_through_tools_in_one_stream() {
+async fn tool_results_lead_to_one_stream() {
     let state = tempfile::tempdir().unwrap();
     let tools = echoing();
     let fake = FakeVllm::start(scripts(&[
@@ -90,7 +91,7 @@ pub fn client_tools() -> Value {
 
 pub const QUESTION: (&str, &str) = ("ask_user", r#"{"question": "Which?"}"#);
 
-/// What OpenClaw makes of a reply with calls: the conversation so far, the calls, and a result.
+/// OpenClaw's next messages after a reply with calls: the conversation so far, the calls, and a result.
 pub fn next_turn(body: &Value, id: &str, result: &str) -> Value {
     let mut body = body.clone();
     body["messages"].as_array_mut().unwrap().extend([
@@ -103,7 +104,7 @@ pub fn next_turn(body: &Value, id: &str, result: &str) -> Value {
 }
 
 #[tokio::test]
-async fn the_clients_tools_leave_as_calls_and_the_run_goes_on_after_a_restart() {
+async fn runs_with_client_tools_survive_restarts() {
     let state = tempfile::tempdir().unwrap();
     let tools = echoing();
     let fake = FakeVllm::start(scripts(&[
@@ -156,7 +157,7 @@ async fn the_clients_tools_leave_as_calls_and_the_run_goes_on_after_a_restart() 
 }
 
 #[tokio::test]
-async fn both_forms_of_a_reply_and_the_lists() {
+async fn replies_and_lists_have_both_forms() {
     let state = tempfile::tempdir().unwrap();
     let fake = FakeVllm::start(scripts(&[replies::calls(&[READ]), replies::text("It says hello.")])).await;
     let respool = Respool::with_agent(&fake, &echoing(), state.path(), "").await;
@@ -183,7 +184,7 @@ async fn both_forms_of_a_reply_and_the_lists() {
 }
 
 #[tokio::test]
-async fn a_failure_before_anything_was_done_has_its_own_status() {
+async fn early_failures_keep_their_status() {
     let state = tempfile::tempdir().unwrap();
     let overflow =
         replies::error(400, "This model's maximum context length is 10 tokens.", "BadRequestError");
@@ -201,7 +202,7 @@ async fn a_failure_before_anything_was_done_has_its_own_status() {
 }
 
 #[tokio::test]
-async fn a_failing_tool_is_told_to_the_model_and_written_to_the_days_report() {
+async fn tool_failures_reach_model_and_report() {
     let state = tempfile::tempdir().unwrap();
     let tools = Arc::new(ScriptedTools::new(|_, _| Err(ToolError::Failed("there is no file a.txt".into()))));
     let fake = FakeVllm::start(scripts(&[replies::calls(&[READ]), replies::text("It is not there.")])).await;
@@ -223,7 +224,7 @@ async fn a_failing_tool_is_told_to_the_model_and_written_to_the_days_report() {
     );
 }
 
-/// What is still to come of a reply.
+/// The rest of a reply.
 async fn rest(client: &mut Client) -> String {
     let mut text = String::new();
     while let Some(chunk) = client.chunk().await {
@@ -233,7 +234,7 @@ async fn rest(client: &mut Client) -> String {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_ends_its_run_or_leaves_it_behind() {
+async fn disconnects_end_or_detach_the_run() {
     for (setting, outcome) in [("cancel", "cancelled"), ("detach", "done")] {
         let state = tempfile::tempdir().unwrap();
         let tools = Arc::new(ScriptedTools::new(|_, _| Ok("x".into())).slow(Duration::from_millis(300)));
@@ -246,16 +247,9 @@ async fn a_client_that_goes_away_ends_its_run_or_leaves_it_behind() {
         let run = head.headers.get("x-respool-run-id").unwrap().to_owned();
         client.reset();
         let path = format!("/v1/runs/{run}");
-        let ended = async {
-            loop {
-                let found = exchange(respool.address, &Request::get(&path)).await.json();
-                if found["status"] != "running" {
-                    return found;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        let ended = tokio::time::timeout(Duration::from_secs(10), ended).await.unwrap();
+        let shown = async || exchange(respool.address, &Request::get(&path)).await.json();
+        let look = async || Some(shown().await).filter(|run| run["status"] != "running");
+        let ended = look_within(Duration::from_secs(10), look).await.expect("the run ends");
         assert_eq!(ended["status"], outcome, "{ended}");
         if setting == "detach" {
             assert_eq!(ended["answer"], "done", "its answer is kept");
@@ -272,7 +266,7 @@ async fn a_client_that_goes_away_ends_its_run_or_leaves_it_behind() {
 }
 
 #[tokio::test]
-async fn a_run_can_be_ended_from_outside() {
+async fn runs_can_be_cancelled() {
     let state = tempfile::tempdir().unwrap();
     let tools = Arc::new(ScriptedTools::new(|_, _| Ok("x".into())).slow(Duration::from_mins(1)));
     let fake = FakeVllm::start(scripts(&[replies::calls(&[READ])])).await;
@@ -290,7 +284,7 @@ async fn a_run_can_be_ended_from_outside() {
 
 /// `respool runs cancel` beside a server: the run learnt of it when its model had replied.
 #[tokio::test]
-async fn a_run_can_be_ended_by_another_process_while_its_model_thinks() {
+async fn another_process_can_cancel_a_run() {
     let state = tempfile::tempdir().unwrap();
     let tools = Arc::new(ScriptedTools::new(|_, _| Ok("x".into())));
     let silent = Script::json(200, &replies::text("too late")).delay(Duration::from_mins(1));
@@ -306,7 +300,7 @@ async fn a_run_can_be_ended_by_another_process_while_its_model_thinks() {
 }
 
 #[tokio::test]
-async fn silence_is_filled_with_heartbeats_and_progress_can_be_silent() {
+async fn heartbeats_fill_silent_runs() {
     let state = tempfile::tempdir().unwrap();
     let tools = Arc::new(ScriptedTools::new(|_, _| Ok("x".into())).slow(Duration::from_millis(400)));
     let fake = FakeVllm::start(scripts(&[replies::calls(&[READ]), replies::text("done")])).await;
@@ -319,9 +313,9 @@ async fn silence_is_filled_with_heartbeats_and_progress_can_be_silent() {
     assert_eq!((turn.choices[&0].reasoning.as_str(), turn.choices[&0].content.as_str()), ("", "done"));
 }
 
-/// What must not be done twice goes on for a while when respool is stopped; its client does not wait for it.
+/// A call that must not be made twice continues for a while when respool is stopped. Its client does not wait for it.
 #[tokio::test]
-async fn a_stopped_stream_ends_before_its_tool_does() {
+async fn stopped_streams_do_not_await_tools() {
     for is_committed in [false, true] {
         let state = tempfile::tempdir().unwrap();
         let tools = Arc::new(ScriptedTools::new(|_, _| Ok("x".into())).slow(Duration::from_mins(1)));
@@ -347,7 +341,7 @@ async fn a_stopped_stream_ends_before_its_tool_does() {
 
 /// The time that a request took to arrive counts, as on the other routes.
 #[tokio::test]
-async fn the_head_leaves_by_the_time_of_arrival() {
+async fn commit_after_counts_from_arrival() {
     let pause = Duration::from_secs(4);
     let state = tempfile::tempdir().unwrap();
     let fake = FakeVllm::start([Script::silence()]).await;
@@ -365,7 +359,7 @@ async fn the_head_leaves_by_the_time_of_arrival() {
 }
 
 #[tokio::test]
-async fn a_stopped_process_leaves_a_run_that_the_repeated_request_takes_up() {
+async fn repeated_requests_resume_stopped_runs() {
     let state = tempfile::tempdir().unwrap();
     let slow = Arc::new(ScriptedTools::new(|_, _| Ok("x".into())).slow(Duration::from_mins(1)));
     let fake = FakeVllm::start(scripts(&[replies::calls(&[READ]), replies::text("done")])).await;
@@ -387,7 +381,7 @@ async fn a_stopped_process_leaves_a_run_that_the_repeated_request_takes_up() {
 }
 
 #[tokio::test]
-async fn a_run_without_a_store_answers_all_the_same() {
+async fn runs_work_without_a_store() {
     let state = tempfile::tempdir().unwrap();
     std::fs::write(state.path().join("blocked"), "a file where a directory should be").unwrap();
     let mut tools = client_tools();
@@ -406,7 +400,7 @@ async fn a_run_without_a_store_answers_all_the_same() {
 }
 
 #[tokio::test]
-async fn calls_in_the_reasoning_of_a_model_without_tools() {
+async fn reasoning_calls_need_declared_tools() {
     let state = tempfile::tempdir().unwrap();
     let thought = |text: &str| {
         replies::completion(&json!({"role": "assistant", "content": null, "reasoning": text}), "stop")
@@ -438,7 +432,7 @@ async fn calls_in_the_reasoning_of_a_model_without_tools() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_is_gone_is_tried_three_times_in_all_and_then_said() {
+async fn missing_upstreams_get_three_attempts() {
     let state = tempfile::tempdir().unwrap();
     let fake = FakeVllm::start(scripts(&[replies::calls(&[READ])])).await;
     fake.otherwise(Script::json(503, &replies::error(503, "loading", "x")));
@@ -467,7 +461,7 @@ async fn respool(config: &Path, arguments: &[&str]) -> (String, String, bool) {
 }
 
 #[tokio::test]
-async fn an_interrupted_run_is_listed_shown_taken_up_and_ended_by_the_program() {
+async fn the_program_manages_interrupted_runs() {
     let state = tempfile::tempdir().unwrap();
     let slow = Arc::new(ScriptedTools::new(|_, _| Ok("x".into())).slow(Duration::from_mins(1)));
     let fake = FakeVllm::start(scripts(&[replies::calls(&[READ]), replies::text("done")])).await;
@@ -520,7 +514,7 @@ async fn an_interrupted_run_is_listed_shown_taken_up_and_ended_by_the_program() 
 }
 
 #[tokio::test]
-async fn a_step_that_cannot_be_kept_is_said_and_loses_no_answer() {
+async fn failed_commits_lose_no_answer() {
     let state = tempfile::tempdir().unwrap();
     let database = state.path().join("respool.db");
     let tools = Arc::new(ScriptedTools::new(move |_, _| {
@@ -547,7 +541,7 @@ async fn a_step_that_cannot_be_kept_is_said_and_loses_no_answer() {
 }
 
 #[tokio::test]
-async fn an_agents_own_tools_are_those_of_its_settings_behind_the_policy() {
+async fn agents_get_their_configured_tools() {
     let state = tempfile::tempdir().unwrap();
     let workspace = tempfile::tempdir().unwrap();
     std::fs::write(workspace.path().join("a.txt"), "hello from the file").unwrap();
@@ -579,7 +573,7 @@ async fn an_agents_own_tools_are_those_of_its_settings_behind_the_policy() {
         .filter_map(|it| it["content"].as_str())
         .collect();
     assert!(results[0].contains("hello from the file"), "{results:?}");
-    // Nobody is there to be asked, so `ask` is a denial, and the model is told.
+    // No person can be asked, so `ask` is a denial, and the model learns that.
     assert!(
         results[1].to_lowercase().contains("not allowed") || results[1].to_lowercase().contains("denied"),
         "{results:?}"
@@ -588,7 +582,7 @@ async fn an_agents_own_tools_are_those_of_its_settings_behind_the_policy() {
 }
 
 #[tokio::test]
-async fn a_run_that_failed_is_not_what_the_next_request_gets() {
+async fn failed_runs_are_not_resumed() {
     let state = tempfile::tempdir().unwrap();
     let tools = echoing();
     let fake = FakeVllm::start([]).await;
@@ -604,7 +598,7 @@ async fn a_run_that_failed_is_not_what_the_next_request_gets() {
 }
 
 #[tokio::test]
-async fn agents_are_listed_also_when_no_server_answers() {
+async fn agents_are_listed_without_a_server() {
     let dead = "[[upstream]]\nname = \"dead\"\nurl = \"http://127.0.0.1:1\"\n";
     let state = tempfile::tempdir().unwrap();
     let agent = format!("state_dir = \"{}\"\n[agents.helper]\nmodel = \"m\"\n{dead}", state.path().display());

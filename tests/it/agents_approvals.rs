@@ -15,10 +15,12 @@ use crate::agents::{READ, ask, echoing, scripts};
 use crate::support::client::{Request, exchange};
 use crate::support::eventually;
 use crate::support::fake_vllm::FakeVllm;
+use crate::support::look_within;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
 use crate::support::scripted_tools::ScriptedTools;
+use crate::support::wait_until;
 
 const EXEC: (&str, &str) = ("exec", r#"{"command":"send it"}"#);
 const WINDOW: &str = "[models.\"gpt-oss-20b\"]\ncontext_window = 32768";
@@ -85,13 +87,9 @@ async fn status(respool: &Respool, run: &str) -> Status {
 }
 
 async fn ends_as(respool: &Respool, run: &str, expected: Status) {
-    for _ in 0..2_000 {
-        if status(respool, run).await == expected {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    panic!("{run} is {:?}", status(respool, run).await);
+    let is_so = async || (status(respool, run).await == expected).then_some(());
+    let found = look_within(Duration::from_mins(1), is_so).await;
+    assert!(found.is_some(), "{run} is {:?}", status(respool, run).await);
 }
 
 async fn fake(replies: &[Value]) -> FakeVllm {
@@ -99,7 +97,7 @@ async fn fake(replies: &[Value]) -> FakeVllm {
 }
 
 #[tokio::test]
-async fn consent_given_after_a_restart_runs_exactly_the_recorded_inputs_once() {
+async fn late_consent_runs_recorded_inputs_once() {
     let state = tempfile::tempdir().unwrap();
     let fake = fake(&[replies::calls(&[EXEC, READ]), replies::text("Sent.")]).await;
     let tools = echoing();
@@ -132,7 +130,7 @@ async fn consent_given_after_a_restart_runs_exactly_the_recorded_inputs_once() {
 }
 
 #[tokio::test]
-async fn a_decision_of_another_process_is_seen_and_a_rejection_is_told_to_the_model() {
+async fn decisions_cross_processes() {
     let state = tempfile::tempdir().unwrap();
     let fake = fake(&[replies::calls(&[EXEC]), replies::text("Then not.")]).await;
     let tools = echoing();
@@ -153,7 +151,7 @@ async fn a_decision_of_another_process_is_seen_and_a_rejection_is_told_to_the_mo
 }
 
 #[tokio::test]
-async fn a_request_that_nobody_answers_is_rejected_or_escalated() {
+async fn unanswered_requests_are_rejected_or_escalated() {
     for on_timeout in [OnTimeout::Reject, OnTimeout::Escalate] {
         let state = tempfile::tempdir().unwrap();
         let answer = (on_timeout == OnTimeout::Escalate).then(|| replies::text("Sent."));
@@ -178,12 +176,8 @@ async fn a_request_that_nobody_answers_is_rejected_or_escalated() {
             OnTimeout::Escalate => {
                 let request = awaited(waits);
                 let store = respool.agents.store().unwrap();
-                for _ in 0..400 {
-                    if store.approval(&request.id).await.unwrap().unwrap().expires.is_none() {
-                        break;
-                    }
-                    tokio::time::sleep(Duration::from_millis(25)).await;
-                }
+                let approval = async || store.approval(&request.id).await.unwrap().unwrap();
+                wait_until("it is escalated", async || approval().await.expires.is_none()).await;
                 ends_as(&respool, &run, Status::AwaitingApproval).await;
                 respool.agents.decide_approval(&Decision::approve_all(&request, "anna")).await.unwrap();
                 ends_as(&respool, &run, Status::Done).await;
@@ -193,9 +187,9 @@ async fn a_request_that_nobody_answers_is_rejected_or_escalated() {
     }
 }
 
-/// Issue 13: also where no process was there to reject the calls when their time was over.
+/// Also if no process was running when the time for the decision ended.
 #[tokio::test]
-async fn consent_that_comes_too_late_is_refused() {
+async fn expired_consent_is_refused() {
     let state = tempfile::tempdir().unwrap();
     let fake = fake(&[replies::calls(&[EXEC])]).await;
     let tools = echoing();
@@ -215,7 +209,7 @@ async fn consent_that_comes_too_late_is_refused() {
 }
 
 #[tokio::test]
-async fn a_draft_never_runs_and_a_cancelled_run_waits_for_nobody() {
+async fn drafts_never_run() {
     let state = tempfile::tempdir().unwrap();
     let read_last = [replies::calls(&[EXEC]), replies::text("Drafted."), replies::calls(&[READ])];
     let fake = fake(&read_last).await;
@@ -265,7 +259,7 @@ impl ChildRuns for Children {
 }
 
 #[tokio::test]
-async fn a_child_run_that_waits_for_consent_goes_on_with_its_parent_after_a_restart() {
+async fn waiting_child_runs_survive_restarts() {
     let state = tempfile::tempdir().unwrap();
     let ask_expert = ("ask_expert", r#"{"task":"send the letter"}"#);
     let fake = fake(&[
@@ -305,7 +299,7 @@ async fn a_child_run_that_waits_for_consent_goes_on_with_its_parent_after_a_rest
 }
 
 #[tokio::test]
-async fn a_process_that_was_only_asleep_makes_no_call_once_another_one_has_the_run() {
+async fn sleeping_processes_lose_their_run() {
     let state = tempfile::tempdir().unwrap();
     let slow = Script::json(200, &replies::calls(&[EXEC])).delay(Duration::from_millis(400));
     let fake = FakeVllm::start(vec![slow]).await;
@@ -321,7 +315,7 @@ async fn a_process_that_was_only_asleep_makes_no_call_once_another_one_has_the_r
 }
 
 #[tokio::test]
-async fn a_run_that_must_be_durable_does_not_begin_without_a_store() {
+async fn durable_runs_need_a_store() {
     let state = tempfile::tempdir().unwrap();
     std::fs::write(state.path().join("file"), "").unwrap();
     let fake = fake(&[]).await;
@@ -333,7 +327,7 @@ async fn a_run_that_must_be_durable_does_not_begin_without_a_store() {
 }
 
 #[tokio::test]
-async fn a_run_of_the_queue_goes_on_only_while_its_lease_holds() {
+async fn queued_runs_stop_without_their_lease() {
     let state = tempfile::tempdir().unwrap();
     let slow = Script::json(200, &replies::calls(&[EXEC])).delay(Duration::from_millis(500));
     let mut scripts = vec![slow];
@@ -401,7 +395,7 @@ fn head(state: &std::path::Path) -> String {
 }
 
 #[tokio::test]
-async fn only_operators_see_and_decide_over_http() {
+async fn only_operators_decide_over_http() {
     let state = tempfile::tempdir().unwrap();
     let fake = fake(&[replies::calls(&[EXEC]), replies::text("Sent.")]).await;
     let tools = echoing();
@@ -448,7 +442,7 @@ async fn only_operators_see_and_decide_over_http() {
 }
 
 #[tokio::test]
-async fn nobody_decides_over_http_where_there_is_no_operator() {
+async fn http_decisions_need_an_operator() {
     let state = tempfile::tempdir().unwrap();
     let fake = fake(&[]).await;
     let respool = Respool::with_agent(&fake, &echoing(), state.path(), "").await;
@@ -470,7 +464,7 @@ async fn command(config: &std::path::Path, arguments: &[&str], key: Option<&str>
 }
 
 #[tokio::test]
-async fn an_operator_decides_by_the_command_line_and_the_server_goes_on() {
+async fn command_line_decisions_reach_the_server() {
     let state = tempfile::tempdir().unwrap();
     let fake = fake(&[replies::calls(&[EXEC, READ]), replies::text("Half of it.")]).await;
     let tools = echoing();
@@ -519,7 +513,7 @@ async fn an_operator_decides_by_the_command_line_and_the_server_goes_on() {
 
 /// A call that a stop cut off was neither made nor known not to be made.
 #[tokio::test]
-async fn a_stop_awaits_a_call_that_has_begun_and_begins_no_other() {
+async fn stops_await_begun_calls() {
     let state = tempfile::tempdir().unwrap();
     let fake = fake(&[replies::calls(&[EXEC])]).await;
     let slow = Arc::new(ScriptedTools::new(|_, _| Ok("sent".into())).slow(Duration::from_millis(500)));

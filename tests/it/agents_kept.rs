@@ -1,4 +1,4 @@
-//! Runs that are kept: whose they are, what is told again, what becomes of one whose client leaves at the wrong moment, and
+//! Kept runs: their owners, repeated answers, runs whose client leaves at the wrong moment, and
 //! what is cleared.
 
 use std::path::Path;
@@ -15,12 +15,14 @@ use crate::agents::{QUESTION, READ, ask, client_tools, echoing, next_turn, scrip
 use crate::support::accumulate::Rules;
 use crate::support::client::{Reply, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
+use crate::support::look_within;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
 use crate::support::scripted_tools::ScriptedTools;
+use crate::support::wait_until;
 
-/// What the client asks first, and the id of the call that it gets.
+/// The client's first request, and the id of the call that it gets.
 async fn asked(respool: &Respool, key: &str) -> (Value, String, String) {
     let mut body = ask(false);
     body["tools"] = client_tools();
@@ -38,7 +40,7 @@ fn content(reply: &Reply) -> String {
 }
 
 #[tokio::test]
-async fn a_run_that_waits_goes_on_for_its_own_agent_and_key_alone() {
+async fn waiting_runs_belong_to_agent_and_key() {
     for durable in [true, false] {
         let state = tempfile::tempdir().unwrap();
         std::fs::write(state.path().join("file"), "").unwrap();
@@ -67,7 +69,7 @@ async fn a_run_that_waits_goes_on_for_its_own_agent_and_key_alone() {
 
 /// The slower of two equal requests found nothing to resume and began another run, which did the work again.
 #[tokio::test(flavor = "multi_thread")]
-async fn equal_results_at_the_same_time_resume_their_run_once() {
+async fn equal_results_resume_a_run_once() {
     let state = tempfile::tempdir().unwrap();
     let fake = FakeVllm::start(scripts(&[replies::calls(&[QUESTION])])).await;
     fake.otherwise(Script::json(200, &replies::text("The second one.")).delay(Duration::from_millis(200)));
@@ -83,7 +85,7 @@ async fn equal_results_at_the_same_time_resume_their_run_once() {
 
 /// Work that a person cancelled went on as another run when the client brought its results.
 #[tokio::test]
-async fn results_for_a_cancelled_run_begin_no_other_run() {
+async fn late_results_begin_no_run() {
     let state = tempfile::tempdir().unwrap();
     let fake = FakeVllm::start(scripts(&[replies::calls(&[QUESTION])])).await;
     fake.otherwise(Script::json(200, &replies::text("It went on.")));
@@ -113,7 +115,7 @@ async fn a_failure_is_not_told_twice() {
 }
 
 #[tokio::test]
-async fn an_answer_is_told_again_for_a_quarter_of_an_hour() {
+async fn answers_are_repeated_for_fifteen_minutes() {
     let state = tempfile::tempdir().unwrap();
     let texts = ["The second one.", "It is another day."].map(replies::text);
     let fake = FakeVllm::start(scripts(&[&[replies::calls(&[QUESTION])], &texts[..]].concat())).await;
@@ -154,14 +156,12 @@ async fn gone_before_the_commit(
         assert!(served.is_err(), "nothing can be committed");
         database.execute_batch("COMMIT").unwrap();
         let mut status = None;
-        for _ in 0..100 {
+        let look = async || {
             let newest = respool.agents.store().unwrap().newest(RunFilter::All, 1).await.unwrap();
             status = newest.first().map(|row| row.status);
-            if status != untouched && status != Some(Status::Running) {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+            (status != untouched && status != Some(Status::Running)).then_some(())
+        };
+        look_within(Duration::from_secs(2), look).await;
         patience *= 2;
         if status != untouched || patience > Duration::from_secs(4) {
             return status.unwrap();
@@ -170,7 +170,7 @@ async fn gone_before_the_commit(
 }
 
 #[tokio::test]
-async fn what_could_not_be_written_is_written_later() {
+async fn failed_writes_are_made_later() {
     let state = tempfile::tempdir().unwrap();
     let fake = FakeVllm::always(Script::json(200, &replies::text("done"))).await;
     let respool = Respool::with_agent(&fake, &echoing(), state.path(), WINDOW).await;
@@ -183,19 +183,13 @@ async fn what_could_not_be_written_is_written_later() {
         async || respool.agents.store().unwrap().newest(RunFilter::All, 1).await.unwrap().remove(0).status;
     assert_eq!(newest().await, Status::Running, "the store knows of no end");
     database.execute_batch("DROP TRIGGER full").unwrap();
-    for _ in 0..200 {
-        if newest().await == Status::Done {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("the run is still {:?}", newest().await);
+    wait_until("the run is done", async || newest().await == Status::Done).await;
 }
 
 const WINDOW: &str = "[models.\"gpt-oss-20b\"]\ncontext_window = 32768";
 
 #[tokio::test]
-async fn a_client_that_leaves_while_its_run_is_begun_leaves_no_run_that_nobody_works_on() {
+async fn early_disconnects_leave_no_orphaned_run() {
     for (setting, ended) in [("cancel", Status::Cancelled), ("detach", Status::Done)] {
         let state = tempfile::tempdir().unwrap();
         let fake = FakeVllm::always(Script::json(200, &replies::text("done"))).await;
@@ -209,7 +203,7 @@ async fn a_client_that_leaves_while_its_run_is_begun_leaves_no_run_that_nobody_w
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_while_its_run_is_taken_up_can_come_back() {
+async fn disconnects_during_resumption_lose_nothing() {
     let state = tempfile::tempdir().unwrap();
     let fake = FakeVllm::start(scripts(&[replies::calls(&[QUESTION])])).await;
     fake.otherwise(Script::json(200, &replies::text("The second one.")));
@@ -242,7 +236,7 @@ async fn a_client_that_leaves_while_its_run_is_taken_up_can_come_back() {
 }
 
 #[tokio::test]
-async fn old_runs_are_gone_after_the_start() {
+async fn old_runs_are_removed_at_start() {
     let state = tempfile::tempdir().unwrap();
     let config = StoreConfig { state_dir: state.path().to_owned(), ..StoreConfig::default() };
     let store = Store::open(&config).unwrap();
@@ -256,16 +250,11 @@ async fn old_runs_are_gone_after_the_start() {
     let fake = FakeVllm::start([]).await;
     let respool = Respool::with_agent(&fake, &echoing(), state.path(), "").await;
     let store = Arc::clone(respool.agents.store().unwrap());
-    let cleared = async {
-        while store.usage().await.unwrap().runs > 0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(10), cleared).await.expect("it is still there");
+    wait_until("the run is removed", async || store.usage().await.unwrap().runs == 0).await;
 }
 
 #[tokio::test]
-async fn the_error_report_holds_the_words_of_others_only_where_that_is_allowed() {
+async fn error_reports_respect_the_content_setting() {
     for (content, expected) in [
         (
             false,

@@ -1,10 +1,10 @@
 //! The end of the process at any moment: the real program serves an agent with real tools, is killed at random points of a
 //! run of twenty calls, is started again, and its client repeats the request. Transcript and workspace must end as those of an
-//! undisturbed run, but for the calls whose outcome the model was told is unknown: these happened once or not at all.
+//! undisturbed run, but for calls that were reported to the model as unknown: these happened once or not at all.
 //!
 //! The processes of a command end with the program.
 //!
-//! `RESPOOL_KILLS=100` kills more often than the few times of every test run.
+//! `RESPOOL_KILLS=100` kills more often than the few times of every test run; `RESPOOL_SEED` repeats the moments of an earlier run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,11 +12,15 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
+use testing::seed::seed;
 use tokio::process::{Child, Command};
 
 use crate::support::eventually;
 use crate::support::fake_vllm::FakeVllm;
+use crate::support::look_within;
 use crate::support::replies;
 use crate::support::script::Script;
 use crate::tools_local::is_alive;
@@ -97,16 +101,15 @@ impl Place {
 
     /// The address of the program, once it is ready.
     async fn address(&self) -> String {
-        let patience = Instant::now() + Duration::from_mins(1);
-        loop {
-            let log = fs::read_to_string(self.path("log")).unwrap();
-            assert!(Instant::now() < patience, "it does not start: {log}");
+        let log = || fs::read_to_string(self.path("log")).unwrap();
+        let look = async || {
+            let log = log();
             let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            match lines.find(|line| line["message"] == "ready") {
-                Some(line) => return line["listen"].as_str().unwrap().to_owned(),
-                None => tokio::time::sleep(Duration::from_millis(1)).await,
-            }
-        }
+            let ready = lines.find(|line| line["message"] == "ready")?;
+            Some(ready["listen"].as_str().unwrap().to_owned())
+        };
+        let address = look_within(Duration::from_mins(1), look).await;
+        address.unwrap_or_else(|| panic!("it does not start: {}", log()))
     }
 
     async fn get(&self, path: &str) -> Option<Value> {
@@ -144,7 +147,7 @@ fn before(part: usize) -> String {
     format!("{part}, state: open\n{}", "a line that nobody edits\n".repeat(2000))
 }
 
-/// What a run left.
+/// The traces of a run.
 struct Traces {
     /// The last prompt, with places for ids.
     transcript: Vec<Value>,
@@ -154,7 +157,7 @@ struct Traces {
     took: Duration,
 }
 
-/// One run to its end, with so many kills at most; `life` tells how long each process lives that is killed.
+/// Runs one run to its end, with at most this many kills. `life` returns how long each killed process lives.
 async fn run(kills: usize, mut life: impl FnMut() -> Duration) -> Traces {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let fake = FakeVllm::thinking(model).await;
@@ -207,7 +210,7 @@ fn with_places(messages: &[Value]) -> Vec<Value> {
 /// Calls of unknown outcome: the tool and the part of the run.
 type Open = BTreeSet<(&'static str, usize)>;
 
-/// What the killed run should have left, from what the undisturbed one did.
+/// The traces that the killed run should have left, derived from the undisturbed one.
 fn compare(undisturbed: &Traces, found: &Traces) -> Open {
     let mut open = Open::new();
     let mut results = 0;
@@ -265,13 +268,14 @@ fn compare_files(undisturbed: &Traces, found: &Traces, open: &Open) {
 }
 
 #[tokio::test]
-async fn a_killed_process_loses_no_step_and_repeats_no_effect() {
+async fn kills_lose_and_repeat_nothing() {
     let wanted: usize = std::env::var("RESPOOL_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(5);
+    let mut random = StdRng::seed_from_u64(seed());
     let undisturbed = run(0, || unreachable!()).await;
     assert_eq!(undisturbed.transcript.len(), 1 + 7 * PARTS);
     let (mut kills, mut unknown) = (0, BTreeMap::<&str, usize>::new());
     while kills < wanted {
-        let life = || undisturbed.took.mul_f64(rand::random_range(0.0..0.7));
+        let life = || undisturbed.took.mul_f64(random.random_range(0.0..0.7));
         let found = run(5.min(wanted - kills), life).await;
         kills += found.kills;
         for (tool, _) in compare(&undisturbed, &found) {
@@ -282,7 +286,7 @@ async fn a_killed_process_loses_no_step_and_repeats_no_effect() {
 }
 
 #[tokio::test]
-async fn a_command_ends_with_the_program_and_is_not_begun_again() {
+async fn commands_die_with_the_program() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let command = "echo begun >> effects; (sleep 1000 & echo $! > pid; wait)";
     let thinking = FakeVllm::thinking(move |request| {

@@ -174,7 +174,7 @@ fn siblings(name: &str, code: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_files_of_a_module_import_each_other_in_one_direction() {
+fn files_import_in_one_direction() {
     for folder in ["agent", "store"] {
         let prefix = format!("{folder}/");
         let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -230,10 +230,10 @@ fn the_pure_files_are_there() {
         .for_each(|file| assert!(names.iter().any(|name| name.starts_with(file)), "{file} has moved"));
 }
 
-/// Issue 10: what a request decides by is never read from its log line. `observe` alone knows the line, and a record of a request gives
+/// No decision about a request reads its log line. `observe` alone knows the line, and a record of a request gives
 /// back only what was known at its start and what goes on in headers.
 #[test]
-fn the_log_line_is_written_and_not_read() {
+fn the_log_line_is_never_read() {
     for (module, name, code) in modules() {
         assert!(module == "telemetry" || !code.contains("RequestLine"), "{name} uses the log line");
         if name == "telemetry/record.rs" {
@@ -251,7 +251,7 @@ fn the_log_line_is_written_and_not_read() {
 }
 
 #[test]
-fn files_say_what_they_are_and_stay_readable() {
+fn files_have_headers_and_stay_short() {
     for (_, name, code) in modules() {
         assert!(code.starts_with("//!"), "{name} has no header");
         assert!(code.lines().count() <= 800, "{name} has {} lines", code.lines().count());

@@ -1,4 +1,4 @@
-//! The audit log: what the gate before the tools writes, and what `respool audit` says of it.
+//! The audit log: what the gate before the tools writes, and what `respool audit` shows.
 
 use std::fs;
 use std::path::Path;
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::tools::{Person, config, invocation, launcher};
+use crate::support::wait_until;
 
 async fn tools(content: bool) -> (TempDir, ToolSet) {
     let folder = tempfile::tempdir().unwrap();
@@ -44,7 +45,7 @@ fn respool(file: &Path, command: &str) -> (i32, String) {
 }
 
 #[tokio::test]
-async fn effects_and_refusals_are_recorded_with_rule_and_caller() {
+async fn records_name_rule_and_caller() {
     let (folder, set) = tools(false).await;
     call(&set, "exec", &json!({"command": "echo hidden-words"}), None).await;
     call(&set, "read", &json!({"path": "nothing"}), None).await;
@@ -85,7 +86,7 @@ async fn effects_and_refusals_are_recorded_with_rule_and_caller() {
 }
 
 #[tokio::test]
-async fn what_was_refused_before_it_came_to_the_tools_is_recorded() {
+async fn early_refusals_are_recorded() {
     let (folder, set) = tools(false).await;
     let mut refused = invocation("exec", &json!({"command": "echo x"}));
     refused.caller = Caller { run: "run-1".into(), ..Caller::default() };
@@ -98,7 +99,7 @@ async fn what_was_refused_before_it_came_to_the_tools_is_recorded() {
 }
 
 #[tokio::test]
-async fn a_call_that_a_lost_process_made_has_an_end() {
+async fn calls_of_lost_processes_end() {
     let (folder, set) = tools(false).await;
     let mut interrupted = invocation("exec", &json!({"command": "echo x"}));
     interrupted.caller = Caller { run: "run-1".into(), ..Caller::default() };
@@ -126,7 +127,7 @@ async fn a_cancelled_call_is_told_of() {
     let file = folder.path().join("state/audit.jsonl");
     tokio::select! {
         ended = set.call(&long, Some(&person)) => panic!("it ended: {ended:?}"),
-        () = async { while !file.exists() { tokio::time::sleep(Duration::from_millis(10)).await } } => {}
+        () = wait_until("the call has begun", async || file.exists()) => {}
     }
     let lines = lines(&folder);
     assert_eq!((&lines[0]["step"], &lines[1]["outcome"]), (&json!("begun"), &json!("cancelled")));

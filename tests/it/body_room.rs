@@ -43,9 +43,9 @@ async fn unfinished(address: std::net::SocketAddr) -> Option<String> {
     Some(String::from_utf8_lossy(&answer[..length]).into_owned())
 }
 
-/// Issue 10: 40 unfinished bodies of 30 MiB took 1.25 GiB.
+/// 40 unfinished bodies of 30 MiB took 1.25 GiB.
 #[tokio::test]
-async fn unfinished_bodies_take_no_more_than_their_room() {
+async fn unfinished_bodies_stay_within_budget() {
     let fake = FakeVllm::always(Script::json(200, &replies::text("Paris"))).await;
     let toml = format!(
         "[limits]\nmax_bodies = \"64MiB\"\nclient_timeout = \"40s\"\n[[upstream]]\nname = \"box\"\nurl = \"{}\"\n",
@@ -74,7 +74,7 @@ async fn unfinished_bodies_take_no_more_than_their_room() {
 
 /// A stream that has spoken is never asked for again: its request's body makes room for others, however long it goes on.
 #[tokio::test]
-async fn a_stream_that_has_spoken_lets_go_of_its_request() {
+async fn speaking_streams_release_their_request() {
     let stream = replies::text_stream(&["Par", "is"], false);
     let begins: Vec<_> = stream[..2].to_vec();
     let fake = FakeVllm::always(Script::sse(begins).then_stall()).await;
@@ -102,7 +102,7 @@ async fn a_stream_that_has_spoken_lets_go_of_its_request() {
 
 /// The chat request that another API's request became counts like the request itself, as long as the model server is silent.
 #[tokio::test]
-async fn bodies_of_the_other_apis_count_while_they_wait() {
+async fn waiting_bodies_of_other_apis_count() {
     let long = "x".repeat(700 << 10);
     let response = json!({"model": "gpt-oss-20b", "input": long, "stream": true, "store": false});
     let background = json!({"model": "gpt-oss-20b", "input": long, "background": true});

@@ -15,7 +15,7 @@ use crate::support::accumulate::{Choice, Rules};
 use crate::support::client::{Reply, Request, exchange};
 use crate::support::respool::{ONCE, Respool};
 
-/// What a reply amounts to: its choices, or the status of its error.
+/// The essence of a reply: its choices, or the status of its error.
 pub(crate) type Told = Result<Vec<Choice>, u16>;
 
 /// The captures of one version, and respool in front of them.
@@ -99,7 +99,7 @@ fn lost(body: &[u8]) -> bool {
     })
 }
 
-/// What `v0.10.2-serving-code-gptoss` was asked.
+/// The request of the capture `v0.10.2-serving-code-gptoss`.
 fn without_its_request() -> Value {
     let tool = |name: &str, parameter: &str| {
         let properties = json!({parameter: {"type": "string"}});
@@ -117,7 +117,7 @@ fn told(reply: &Reply, stream: bool, rules: &Rules) -> Told {
     }
     let turn = if stream { reply.stream(rules) } else { reply.completion(rules) };
     let mut choices: Vec<Choice> = turn.choices.into_values().collect();
-    // Ids are made anew where the recorded one could not be kept.
+    // Ids are replaced where the recorded one could not be kept.
     choices.iter_mut().flat_map(|choice| &mut choice.tool_calls).for_each(|call| call.id.clear());
     match turn.error {
         Some(error) => Err(error["code"].as_u64().and_then(|code| code.try_into().ok()).unwrap_or_default()),
@@ -134,7 +134,7 @@ pub(crate) fn sets() -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn whatever_vllm_said_what_leaves_is_flawless_and_the_same_in_both_forms() {
+async fn captured_replies_leave_flawless_in_both_forms() {
     let mut flaws = Vec::new();
     let mut count = 0;
     for set in sets() {

@@ -1,5 +1,5 @@
 //! Every case of `crates/tool-call-parser/cases` through the whole relay: the live route, fed in small pieces, tells the same
-//! turn as the buffered one. What the turn must be is judged beside the engine (`cases.rs` of that crate).
+//! turn as the buffered one. The engine's own tests judge the turn (`cases.rs` of that crate).
 
 use serde_json::{Value, json};
 
@@ -106,7 +106,7 @@ async fn told(respool: &Respool, body: &Value, rules: &Rules) -> Result<Choice, 
 }
 
 #[tokio::test]
-async fn the_live_route_tells_every_case_as_the_buffered_one_does() {
+async fn live_cases_equal_buffered_ones() {
     let (mut differ, mut count) = (Vec::new(), 0);
     let (whole_fake, stream_fake) = (FakeVllm::start([]).await, FakeVllm::start([]).await);
     let buffered = Respool::with(&whole_fake, ONCE).await;

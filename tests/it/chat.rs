@@ -12,7 +12,7 @@ use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
 use crate::support::script::Script;
 
-/// A workspace with one file, and a state directory beside it.
+/// A workspace with one file, and a state directory next to it.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -91,14 +91,14 @@ fn edit() -> Script {
     calls(&[("edit_file", json!({"file_path": "a.txt", "old_string": "two", "new_string": "2"}))])
 }
 
-/// What the model got as the result of its last call.
+/// The result that the model got for its last call.
 fn last_result(fake: &FakeVllm, request: usize) -> String {
     let body = fake.requests()[request].json();
     body["messages"].as_array().unwrap().last().unwrap()["content"].as_str().unwrap().to_owned()
 }
 
 #[tokio::test]
-async fn the_answer_is_on_standard_output_and_all_else_on_standard_error() {
+async fn only_answers_go_to_standard_output() {
     let place = Place::new();
     let read = ("read_file", json!({"file_path": "a.txt"}));
     let fake = FakeVllm::start([calls(&[read]), edit(), text(&["It says **two**", " \u{1b}[31mnow."])]).await;
@@ -114,7 +114,7 @@ async fn the_answer_is_on_standard_output_and_all_else_on_standard_error() {
 }
 
 #[tokio::test]
-async fn the_model_gets_the_seeds_tools_and_the_shipped_prompt() {
+async fn models_get_four_tools_and_the_prompt() {
     let place = Place::new();
     let fake = FakeVllm::start([text(&["ok"])]).await;
     assert!(place.chat(&fake.url(), "", &["-p", "hi"]).await.status.success());
@@ -132,7 +132,7 @@ async fn the_model_gets_the_seeds_tools_and_the_shipped_prompt() {
 }
 
 #[tokio::test]
-async fn without_a_terminal_what_must_be_asked_is_denied_and_the_model_is_told() {
+async fn without_a_terminal_questions_are_denied() {
     let place = Place::new();
     let fake = FakeVllm::start([edit(), text(&["I may not."])]).await;
     let done = place.chat(&fake.url(), "", &["-p", "Change it."]).await;
@@ -144,7 +144,7 @@ async fn without_a_terminal_what_must_be_asked_is_denied_and_the_model_is_told()
 }
 
 #[tokio::test]
-async fn what_the_policy_says_holds_also_against_yes() {
+async fn the_policy_overrules_yes() {
     let place = Place::new();
     let rules = |then: &str| format!("[[tools.policy.rule]]\ntool = \"edit\"\nthen = \"{then}\"\n");
     let fake = FakeVllm::start([edit(), text(&["no"]), edit(), text(&["yes"])]).await;
@@ -156,7 +156,7 @@ async fn what_the_policy_says_holds_also_against_yes() {
 }
 
 #[tokio::test]
-async fn aliases_and_windows_of_the_configuration_hold() {
+async fn configured_aliases_and_windows_hold() {
     let place = Place::new();
     let settings = "[models.fast]\ntarget = \"gpt-oss-20b\"\ncontext_window = 9000\n\
                     [models.\"gpt-oss-20b\"]\ncontext_window = 30000\n";
@@ -173,7 +173,7 @@ async fn aliases_and_windows_of_the_configuration_hold() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_or_written_is_bad_configuration() {
+async fn unusable_files_are_bad_configuration() {
     let place = Place::new();
     let fake = FakeVllm::start([]).await;
     let done = place.chat(&fake.url(), "", &["--system", "nowhere.md", "-p", "hi"]).await;
@@ -188,9 +188,9 @@ async fn what_cannot_be_read_or_written_is_bad_configuration() {
     );
 }
 
-/// Issue 11: a call with two names for its path was asked about as one file and wrote the other.
+/// A call with two names for its path was asked about as one file and wrote the other.
 #[tokio::test]
-async fn a_path_under_two_names_is_refused_and_neither_is_written() {
+async fn paths_under_two_names_are_refused() {
     let place = Place::new();
     let hook = json!({"file_path": "README.md", "path": ".git/hooks/pre-commit", "content": "evil"});
     let fake = FakeVllm::start([calls(&[("write_file", hook)]), text(&["ok"])]).await;
@@ -201,7 +201,7 @@ async fn a_path_under_two_names_is_refused_and_neither_is_written() {
 }
 
 #[tokio::test]
-async fn a_conversation_is_open_in_one_terminal_at_a_time() {
+async fn conversations_open_in_one_terminal() {
     let place = Place::new();
     let wait = ("shell_command", json!({"command": "touch begun; until [ -e go ]; do sleep 0.05; done"}));
     let fake = FakeVllm::start([calls(&[wait]), text(&["first"])]).await;
@@ -223,7 +223,7 @@ async fn a_conversation_is_open_in_one_terminal_at_a_time() {
 }
 
 #[tokio::test]
-async fn commands_get_the_persons_environment_less_its_secrets() {
+async fn commands_see_no_secrets() {
     let place = Place::new();
     let settings = "[tools.local]\npass_env = [\"OTHER_TOKEN\"]\n\
                     [tools.gateway]\nurl = \"http://127.0.0.1:1\"\ntoken_env = \"GATE\"\n";
@@ -234,7 +234,7 @@ async fn commands_get_the_persons_environment_less_its_secrets() {
 }
 
 #[tokio::test]
-async fn a_conversation_goes_on_in_another_process() {
+async fn conversations_continue_in_another_process() {
     let place = Place::new();
     let run = ("shell_command", json!({"command": "echo 41 > n; cat n"}));
     let fake = FakeVllm::start([calls(&[run]), text(&["It is 41."]), text(&["It was 41."])]).await;
@@ -266,7 +266,7 @@ async fn a_conversation_goes_on_in_another_process() {
 }
 
 #[tokio::test]
-async fn a_conversation_that_was_killed_goes_on_too() {
+async fn killed_conversations_continue() {
     let place = Place::new();
     let run = ("shell_command", json!({"command": "echo $$ > pid; touch begun; sleep 60"}));
     let fake = FakeVllm::start([calls(&[run]), text(&["I see."])]).await;
@@ -288,7 +288,7 @@ async fn a_conversation_that_was_killed_goes_on_too() {
 }
 
 #[tokio::test]
-async fn failures_say_what_to_do_and_the_exit_code_tells() {
+async fn failures_set_the_exit_code() {
     let place = Place::new();
     let check = |done: &Output, code: i32, parts: &[&str]| {
         assert_eq!((done.status.code(), stdout(done).as_str()), (Some(code), ""), "{}", stderr(done));
@@ -313,7 +313,7 @@ async fn failures_say_what_to_do_and_the_exit_code_tells() {
 }
 
 #[tokio::test]
-async fn a_base_path_of_its_own_is_kept() {
+async fn base_paths_are_kept() {
     let place = Place::new();
     let fake = FakeVllm::start([text(&["ok"]).unchecked().on("POST", "/v1/openai/chat/completions")]).await;
     let upstream = format!("{}/v1/openai", fake.url());

@@ -1,4 +1,4 @@
-//! Requests that do not fit the model's window: what the client is told, what is made smaller, and what is known before.
+//! Requests that do not fit the model's window: the client's error, what is made smaller, and what is known before.
 
 use std::fs;
 use std::time::Duration;
@@ -67,14 +67,14 @@ const TOO_LONG: [&str; 5] = [
     "This model's maximum context length is 20000 tokens. However, your request has 30000 input tokens. Please reduce the length of the input messages.",
 ];
 
-/// What OpenClaw 2026.9.6 takes for an overflow, and answers by compacting (its `assistant-error` patterns).
+/// Texts that OpenClaw 2026.9.6 takes for an overflow and answers by compacting (its `assistant-error` patterns).
 fn is_recognised(text: &str) -> bool {
     let pattern = r"(?i)exceeds (?:the )?(?:model'?s )?maximum context length(?: of [\d,]+ tokens?|\s*\([\d,]+\))|reduce the length of the messages|maximum context length is \d+ tokens";
     regex::Regex::new(pattern).unwrap().is_match(text)
 }
 
 #[tokio::test]
-async fn an_overflow_goes_on_in_words_that_openclaw_knows() {
+async fn overflows_use_words_openclaw_knows() {
     let captured = [
         "v0.13.0-gptoss-general",
         "v0.16.0-gptoss-general",
@@ -97,7 +97,7 @@ async fn an_overflow_goes_on_in_words_that_openclaw_knows() {
 }
 
 #[tokio::test]
-async fn a_prompt_that_just_fills_the_window_is_an_overflow_too() {
+async fn full_prompts_are_overflows() {
     let full = || said("max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)");
     let fake = FakeVllm::start([full(), full()]).await;
     let respool = Respool::before(&fake).await;
@@ -145,7 +145,7 @@ fn check_trimmed(body: &Value, sent: &Value) {
 }
 
 #[tokio::test]
-async fn what_cannot_be_trimmed_enough_is_an_honest_overflow() {
+async fn untrimmable_requests_are_honest_overflows() {
     let fake = FakeVllm::always(said(TOO_LONG[2])).await;
     let respool = Respool::with(&fake, TRIM).await;
     for (body, most) in [(openclaw(), 2), (long(12), 5)] {
@@ -158,7 +158,7 @@ async fn what_cannot_be_trimmed_enough_is_an_honest_overflow() {
 }
 
 #[tokio::test]
-async fn the_header_is_there_when_the_head_leaves_early() {
+async fn early_heads_carry_the_header() {
     let _time = IdleTime::begin();
     let slow = ok().delay(Duration::from_secs(4));
     let fake = FakeVllm::start([said(TOO_LONG[2]), slow]).await;
@@ -169,7 +169,7 @@ async fn the_header_is_there_when_the_head_leaves_early() {
 }
 
 #[tokio::test]
-async fn a_limit_that_is_too_high_is_lowered_to_the_room() {
+async fn high_limits_are_lowered() {
     for (text, expected) in [
         (
             "'max_tokens' or 'max_completion_tokens' is too large: 4096. This model's maximum context length is 2048 tokens and your request has 330 input tokens (4096 > 2048 - 330).",
@@ -234,7 +234,7 @@ async fn numbers_beyond_reason_are_only_numbers() {
 }
 
 #[tokio::test]
-async fn a_client_that_takes_the_context_to_be_full_is_told_that_it_is() {
+async fn full_contexts_are_reported() {
     let fake = FakeVllm::start([]).await;
     let respool = Respool::before(&fake).await;
     for limit in [1, 16] {
@@ -248,7 +248,7 @@ async fn a_client_that_takes_the_context_to_be_full_is_told_that_it_is() {
 }
 
 #[tokio::test]
-async fn a_small_limit_of_a_small_request_is_a_wish() {
+async fn small_limits_are_kept() {
     let fake = FakeVllm::always(ok()).await;
     let respool = Respool::before(&fake).await;
     let mut small = openclaw();
@@ -285,7 +285,7 @@ fn slowly() -> Script {
 }
 
 #[tokio::test]
-async fn the_room_for_a_gpt_oss_is_counted_here() {
+async fn gpt_oss_tokens_are_counted_here() {
     let fake = FakeVllm::always(slowly()).await;
     fake.serve_window(16_000);
     let mut body = openclaw();
@@ -298,7 +298,7 @@ async fn the_room_for_a_gpt_oss_is_counted_here() {
 }
 
 #[tokio::test]
-async fn other_models_are_counted_by_the_server_and_only_near_the_window() {
+async fn servers_count_tokens_near_the_window() {
     for (window, count, tokenized, limit) in [
         (131_072, 15_000, 0, 8192),
         (24_000, 15_000, 1, 8192),
@@ -343,7 +343,7 @@ async fn replies_tell_how_long_tokens_are() {
 }
 
 #[tokio::test]
-async fn trimming_begins_before_the_first_refusal_once_the_window_is_known() {
+async fn known_windows_trim_early() {
     let fake = FakeVllm::always(slowly()).await;
     fake.serve_window(20_000);
     let body = long(12);
@@ -353,7 +353,7 @@ async fn trimming_begins_before_the_first_refusal_once_the_window_is_known() {
 }
 
 #[tokio::test]
-async fn the_next_turn_is_cut_in_the_same_places() {
+async fn later_turns_keep_the_cuts() {
     let fake = FakeVllm::always(ok()).await;
     let respool =
         Respool::with(&fake, &format!("{TRIM}\n[models.\"gpt-oss-20b\"]\ncontext_window = 30000")).await;
@@ -384,7 +384,7 @@ async fn the_next_turn_is_cut_in_the_same_places() {
 }
 
 #[tokio::test]
-async fn a_configured_window_holds_from_the_first_request() {
+async fn configured_windows_hold_at_once() {
     let fake = FakeVllm::always(ok()).await;
     let respool = Respool::with(&fake, "[models.\"gpt-oss-20b\"]\ncontext_window = 16000").await;
     let mut body = openclaw();
@@ -395,7 +395,7 @@ async fn a_configured_window_holds_from_the_first_request() {
 
 /// A prompt that fills the window leaves room for a token or two: a call is cut, or nothing is said. The model is asked once.
 #[tokio::test]
-async fn a_window_that_only_the_usage_shows_to_be_full_is_an_overflow() {
+async fn usage_reveals_a_full_window() {
     let full = |mut reply: Value| {
         reply["choices"][0]["finish_reason"] = json!("length");
         reply["usage"] = json!({"prompt_tokens": 7999, "completion_tokens": 1, "total_tokens": 8000});
@@ -446,7 +446,7 @@ async fn a_window_that_only_the_usage_shows_to_be_full_is_an_overflow() {
 }
 
 #[tokio::test]
-async fn nothing_waits_for_a_server_that_does_not_tell() {
+async fn silent_servers_delay_nothing() {
     let _time = IdleTime::begin();
     let silent = |path: &str, method: &str| Script::silence().on(method, path);
     let fake = FakeVllm::start([silent("/v1/models", "GET"), slowly()]).await;
@@ -470,7 +470,7 @@ async fn nothing_waits_for_a_server_that_does_not_tell() {
 
 /// A call that the limit cut is asked for with a higher one, but with no more than there is room for.
 #[tokio::test]
-async fn a_cut_reply_gets_the_room_there_is() {
+async fn cut_replies_get_more_room() {
     let mut cut = replies::calls(&[("exec", r#"{"command": "ls"#)]);
     cut["choices"][0]["finish_reason"] = json!("length");
     cut["usage"]["prompt_tokens"] = json!(12_789);

@@ -1,4 +1,4 @@
-//! Everything that can go wrong, and what the client is told.
+//! Everything that can go wrong, and the client's error for it.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ fn said(status: u16, message: &str) -> Script {
 }
 
 #[tokio::test]
-async fn errors_of_the_upstream_keep_their_status() {
+async fn upstream_errors_keep_their_status() {
     check(said(400, "temperature must be non-negative"), 400, Value::Null).await;
     check(said(404, "The model `x` does not exist."), 404, json!("not_found")).await;
     check(said(429, "slow down"), 429, json!("rate_limit_exceeded")).await;
@@ -63,7 +63,7 @@ async fn errors_of_the_upstream_keep_their_status() {
 }
 
 #[tokio::test]
-async fn a_refused_key_is_reported_without_its_status() {
+async fn refused_keys_hide_their_status() {
     for status in [401, 402, 403] {
         check(
             Script::json(status, &json!({"error": "Unauthorized"})),
@@ -75,7 +75,7 @@ async fn a_refused_key_is_reported_without_its_status() {
 }
 
 #[tokio::test]
-async fn errors_that_hide_in_a_success_are_found() {
+async fn errors_inside_successes_are_found() {
     let glitch = "unexpected tokens remaining in message header: Some(\"x\")";
     check(Script::json(200, &replies::error(400, glitch, "BadRequestError")), 502, json!("model_glitch"))
         .await;
@@ -130,7 +130,7 @@ async fn no_success_hides_a_failure() {
 }
 
 #[tokio::test]
-async fn broken_replies_are_errors_with_a_code() {
+async fn broken_replies_have_error_codes() {
     let broken: [(Script, &str); 9] = [
         (Script::whole(200, "application/json", "{\"choices\": [{"), "upstream_invalid_json"),
         (Script::whole(200, "application/json", "{\"choices\": 7}"), "upstream_invalid_json"),
@@ -266,7 +266,7 @@ async fn a_refused_parameter_is_learnt_once() {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_off_says_so() {
+async fn broken_streams_say_so() {
     let frames = replies::text_stream(&["Hello"], false);
     let begun = || Script::sse(frames[..2].to_vec());
     let json_error =
@@ -297,7 +297,7 @@ async fn a_stream_that_breaks_off_says_so() {
 }
 
 #[tokio::test]
-async fn a_stream_without_done_is_closed_properly() {
+async fn streams_without_done_are_completed() {
     let mut frames = replies::text_stream(&["Hello"], false);
     frames.pop();
     let fake = FakeVllm::start([Script::sse(frames.clone()), Script::sse(frames).reset()]).await;
@@ -311,7 +311,7 @@ async fn a_stream_without_done_is_closed_properly() {
 }
 
 #[tokio::test]
-async fn a_stream_of_nothing_is_an_error() {
+async fn empty_streams_are_errors() {
     for frames in [vec![], vec![replies::DONE.to_owned()], vec![": only comments\n\n".to_owned()]] {
         let fake = FakeVllm::start([Script::sse(frames)]).await;
         let respool = Respool::with(&fake, ONCE).await;
@@ -341,7 +341,7 @@ async fn bad_requests_are_told_so() {
 }
 
 #[tokio::test]
-async fn keys_are_replaced_only_when_one_is_configured() {
+async fn client_keys_pass_unless_replaced() {
     let script = |expected: &str| Script::json(200, &replies::text("x")).expect_authorization(expected);
     let request = Request::chat(&tools_route::request()).header("authorization", "Bearer client");
     for (extra, expected) in [("", "Bearer client"), ("[[upstream]]\napi_key = \"own\"", "Bearer own")] {
@@ -352,7 +352,7 @@ async fn keys_are_replaced_only_when_one_is_configured() {
 }
 
 #[tokio::test]
-async fn the_request_id_goes_up_and_comes_back() {
+async fn request_ids_make_the_round_trip() {
     let fake = FakeVllm::always(Script::json(200, &replies::text("x"))).await;
     let respool = Respool::before(&fake).await;
     let trace = "00-e737c19a947e27451a1aaf3f07df61d9-077ce95b883eb76e-01";

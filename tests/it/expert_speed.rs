@@ -1,4 +1,4 @@
-//! What experts cost beside their models. Measurements, so not part of every run:
+//! The cost of experts without their models. Measurements, so not part of every run:
 //!
 //! `cargo test --release --test it expert_speed -- --ignored --nocapture --test-threads 1`
 
@@ -64,7 +64,7 @@ fn write_package(root: &Path) {
 
 #[test]
 #[ignore = "a measurement: see the head of the file"]
-fn a_package_of_two_hundred_files_is_validated_in_fifty_milliseconds() {
+fn large_packages_validate_in_50_ms() {
     let dir = tempfile::tempdir().unwrap();
     write_package(&dir.path().join("large"));
     let mut times: Vec<Duration> = Vec::new();
@@ -93,7 +93,7 @@ fn a_package_of_two_hundred_files_is_validated_in_fifty_milliseconds() {
 /// turn in one run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement: see the head of the file"]
-async fn an_event_reaches_the_model_within_a_few_waits_for_the_disk() {
+async fn events_reach_the_model_fast() {
     let model = |_: &Value| calls(&[("finish_process", json!({"summary": "s"}))]);
     let fake = FakeVllm::thinking(model).await;
     let desk = Desk::new(&fake.url());

@@ -38,7 +38,7 @@ fn validate_json(root: &Path) -> (Value, Option<i32>) {
 }
 
 #[test]
-fn validate_exits_with_0_or_1_and_prints_json() {
+fn validate_prints_json() {
     let folder = tempfile::tempdir().unwrap();
     write_package(folder.path());
     let (found, code) = validate_json(folder.path());
@@ -76,7 +76,7 @@ fn validate_shows_people_the_line() {
 }
 
 #[test]
-fn validate_of_what_is_not_there_says_so() {
+fn validate_names_missing_packages() {
     let out = respool(&["expert", "validate", "/nowhere/at/all"]);
     assert_eq!(out.status.code(), Some(1));
     assert!(String::from_utf8(out.stderr).unwrap().contains("/nowhere/at/all cannot be opened as a package"));
@@ -140,7 +140,7 @@ impl Installation {
 }
 
 #[test]
-fn an_installed_package_is_its_owners_alone() {
+fn installed_packages_are_private() {
     let it = Installation::new();
     it.install();
     let mut folders = vec![it.path("experts")];
@@ -169,7 +169,7 @@ fn a_pipe_is_no_package() {
 }
 
 #[test]
-fn an_expert_is_installed_listed_shown_and_removed() {
+fn experts_install_list_show_remove() {
     let it = Installation::new();
     assert!(it.done(&["list"]).contains("Experts in ") && it.done(&["list"]).contains(": 0"));
     it.install();
@@ -195,7 +195,7 @@ fn an_expert_is_installed_listed_shown_and_removed() {
 
 /// As `git clone` makes it: the folder has another name, and nothing is known of the origin.
 #[test]
-fn a_package_that_was_put_there_by_hand_is_an_expert_too() {
+fn copied_packages_are_experts() {
     let it = Installation::new();
     write_package(&it.path("experts/clone-of-desk"));
     assert!(it.done(&["list"]).contains("lending-desk  0.1.0"));
@@ -216,7 +216,7 @@ fn a_package_that_was_put_there_by_hand_is_an_expert_too() {
 
 /// The first folder by its name was used, whatever respool had installed.
 #[test]
-fn of_folders_with_one_name_the_installed_one_is_used_and_the_others_are_told_why_not() {
+fn installed_folders_win_over_namesakes() {
     let it = Installation::new();
     it.install();
     write_package(&it.path("experts/a-copy"));
@@ -254,7 +254,7 @@ fn of_folders_with_one_name_the_installed_one_is_used_and_the_others_are_told_wh
 }
 
 #[test]
-fn removal_keeps_bindings_for_the_next_installation_unless_all_is_purged() {
+fn removal_keeps_bindings_unless_purged() {
     let it = Installation::new();
     it.edit("expert.yaml", "components:", "requires: {tools: [shell]}\ncomponents:");
     it.install();
@@ -294,7 +294,7 @@ fn removal_keeps_bindings_for_the_next_installation_unless_all_is_purged() {
 
 /// A package's author could have written the file.
 #[test]
-fn removal_of_a_clone_keeps_no_bindings_that_came_with_it() {
+fn removal_drops_bindings_of_clones() {
     let it = Installation::new();
     write_package(&it.path("experts/clone"));
     fs::write(it.path("experts/clone/bindings.yaml"), "tools: {}\n").unwrap();
@@ -303,7 +303,7 @@ fn removal_of_a_clone_keeps_no_bindings_that_came_with_it() {
 }
 
 #[test]
-fn a_further_bind_adds_to_the_names_of_operations() {
+fn later_binds_add_operations() {
     let it = Installation::new();
     it.edit("expert.yaml", "components:", "requires: {tools: [shelf]}\ncomponents:");
     it.install();
@@ -323,7 +323,7 @@ fn a_further_bind_adds_to_the_names_of_operations() {
 }
 
 #[test]
-fn files_of_file_managers_and_archivers_are_neither_installed_nor_in_the_way() {
+fn clutter_is_not_installed() {
     let it = Installation::new();
     let regular = tar::EntryType::Regular;
     let mut archive = tar_of_source(&it, "desk/");
@@ -350,7 +350,7 @@ fn files_of_file_managers_and_archivers_are_neither_installed_nor_in_the_way() {
 
 /// Whoever wrote the package may have written a `bindings.yaml` in it, and so could bind the user's tools.
 #[test]
-fn bindings_that_come_with_a_clone_are_not_read() {
+fn cloned_bindings_are_ignored() {
     let it = Installation::new();
     let clone = it.path("experts/clone");
     write_package(&clone);
@@ -372,7 +372,7 @@ fn bindings_that_come_with_a_clone_are_not_read() {
 
 /// The record of a package that was deleted by hand does not make its successor's bindings the user's.
 #[test]
-fn a_folder_in_the_place_of_an_installed_one_does_not_bind_itself() {
+fn replaced_folders_lose_their_bindings() {
     let it = Installation::new();
     it.edit("expert.yaml", "components:", "requires: {tools: [shell]}\ncomponents:");
     it.install();
@@ -389,7 +389,7 @@ fn a_folder_in_the_place_of_an_installed_one_does_not_bind_itself() {
 
 /// Records of earlier builds have no mark: their folder counts while its files are those that were installed.
 #[test]
-fn a_record_without_a_mark_holds_for_the_installed_files() {
+fn unmarked_records_hold_for_installed_files() {
     let it = Installation::new();
     it.edit("expert.yaml", "components:", "requires: {tools: [shell]}\ncomponents:");
     it.install();
@@ -404,7 +404,7 @@ fn a_record_without_a_mark_holds_for_the_installed_files() {
 }
 
 #[test]
-fn files_beside_the_package_and_a_package_that_does_not_load_need_force() {
+fn unknown_files_need_force() {
     let it = Installation::new();
     it.install();
     fs::write(it.path("experts/lending-desk/notes.txt"), "mine").unwrap();
@@ -435,7 +435,7 @@ fn names_cannot_leave_the_directory() {
 }
 
 #[test]
-fn a_package_with_errors_is_not_installed() {
+fn faulty_packages_are_not_installed() {
     let it = Installation::new();
     it.edit("expert.yaml", "spec: \"1.0\"", "spec: \"2.0\"");
     assert!(it.refused(&["install", it.path("source").to_str().unwrap()]).contains("unsupported-spec"));
@@ -443,7 +443,7 @@ fn a_package_with_errors_is_not_installed() {
 }
 
 #[test]
-fn only_what_the_package_names_is_installed() {
+fn only_named_files_are_installed() {
     let it = Installation::new();
     for extra in ["bindings.yaml", "run.sh", "scratch/x.md", "learnings/_package.md"] {
         let path = it.path("source").join(extra);
@@ -461,7 +461,7 @@ fn only_what_the_package_names_is_installed() {
 }
 
 #[test]
-fn a_compatible_update_is_made_and_taken_back() {
+fn compatible_updates_can_be_undone() {
     let it = Installation::new();
     it.install();
     assert!(it.done(&["update", "lending-desk"]).contains("up to date"));
@@ -483,7 +483,7 @@ fn a_compatible_update_is_made_and_taken_back() {
 }
 
 #[test]
-fn state_is_made_once_and_never_overwritten() {
+fn state_is_never_overwritten() {
     let it = Installation::new();
     let template = |name: &str, text: &str| {
         let path = it.path("source").join(name);
@@ -525,7 +525,7 @@ fn state_is_made_once_and_never_overwritten() {
 }
 
 #[test]
-fn major_versions_and_changes_by_hand_need_force() {
+fn risky_updates_need_force() {
     let it = Installation::new();
     it.install();
     it.edit("expert.yaml", "version: \"0.1.0\"", "version: \"1.0.0\"");
@@ -540,7 +540,7 @@ fn major_versions_and_changes_by_hand_need_force() {
 
 /// Each of these loosens what the expert may do, in a patch version.
 #[test]
-fn what_loosens_needs_a_yes_whatever_the_version_says() {
+fn loosening_updates_need_consent() {
     const TOOLS: &str =
         "requires: {tools: [shelf]}\npolicy: {approval: {overrides: {shelf.find: manual}}}\ncomponents:";
     for (from, to, said) in [
@@ -578,7 +578,7 @@ fn what_loosens_needs_a_yes_whatever_the_version_says() {
 }
 
 #[test]
-fn a_broken_update_leaves_the_old_package() {
+fn broken_updates_change_nothing() {
     let it = Installation::new();
     it.install();
     it.edit("expert.yaml", "spec: \"1.0\"", "spec: \"7.0\"");
@@ -588,7 +588,7 @@ fn a_broken_update_leaves_the_old_package() {
 
 /// A process that ended between its two renames.
 #[test]
-fn a_half_made_update_is_put_right() {
+fn interrupted_updates_are_repaired() {
     let it = Installation::new();
     it.install();
     fs::create_dir_all(it.path("experts/.respool/replaced")).unwrap();
@@ -623,7 +623,7 @@ fn tar_of_source(it: &Installation, folder: &str) -> tar::Builder<Vec<u8>> {
 }
 
 #[test]
-fn archives_are_installed_from_their_top_or_one_folder() {
+fn archives_install_from_top_or_folder() {
     for folder in ["", "./", "lending-desk-0.1.0/"] {
         let it = Installation::new();
         let tar = tar_of_source(&it, folder).into_inner().unwrap();
@@ -707,7 +707,7 @@ fn git(folder: &Path, arguments: &[&str]) {
 }
 
 #[test]
-fn repositories_are_cloned_without_their_submodules_and_hooks() {
+fn clones_skip_submodules_and_hooks() {
     let it = Installation::new();
     let source = it.path("source");
     git(&source, &["init", "-q"]);
@@ -734,7 +734,7 @@ fn repositories_are_cloned_without_their_submodules_and_hooks() {
 
 /// `EXPERTS.md` follows each change of the installed experts.
 #[test]
-fn the_main_agent_is_told_of_experts() {
+fn the_main_agent_knows_experts() {
     let installation = Installation::new();
     let page = || fs::read_to_string(installation.path("workspace/EXPERTS.md"));
     let source = installation.path("source");
@@ -749,7 +749,7 @@ fn the_main_agent_is_told_of_experts() {
 }
 
 #[test]
-fn a_trigger_is_fired_by_hand_and_an_entry_is_learnt() {
+fn triggers_fire_by_hand() {
     let installation = Installation::new();
     installation.edit(
         "expert.yaml",

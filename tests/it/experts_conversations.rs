@@ -15,9 +15,11 @@ use crate::experts_killed::{desk as desk_of_a_process, start};
 use crate::experts_run::{Desk, calls, enqueue, invocation, is_over, messages, results, until};
 use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
+use crate::support::look_within;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
+use crate::support::wait_until;
 
 fn draft() -> (&'static str, Value) {
     ("email__send", json!({"to": "sarah@acme.example", "text": "Hello"}))
@@ -27,7 +29,7 @@ fn moving() -> (&'static str, Value) {
     ("crm__update_deal_stage", json!({"deal_id": "d-1", "stage": "4"}))
 }
 
-/// What an expert has to say beside its answers, the oldest first.
+/// The messages of an expert apart from its answers, the oldest first.
 async fn told(store: &Store) -> Vec<Value> {
     let mut all = store.messages(MessageFilter::default(), 100).await.unwrap();
     all.sort_by_key(|row| row.created);
@@ -53,18 +55,13 @@ async fn asked_before_the_end(desk: &Desk, fake: &FakeVllm) -> (ApprovalRow, App
 }
 
 async fn until_done(store: &Store, run: &str) {
-    for _ in 0..2_400 {
-        if store.run(run).await.unwrap().unwrap().row.status == Status::Done {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    panic!("{:?}", store.run(run).await.unwrap().unwrap().row);
+    let status = async || store.run(run).await.unwrap().unwrap().row.status;
+    wait_until("the run is done", async || status().await == Status::Done).await;
 }
 
-/// Issue 13: "handed over" was said of drafts that nobody got.
+/// Before, drafts that no person got were reported as "handed over".
 #[tokio::test]
-async fn drafts_requests_and_late_answers_of_a_conversation_are_in_the_outbox() {
+async fn the_outbox_has_conversation_messages() {
     let model = |request: &Value| match results(request).len() {
         0 => calls(&[draft(), moving()]),
         _ => Script::json(200, &replies::text("The deal is moved.")),
@@ -96,9 +93,9 @@ async fn drafts_requests_and_late_answers_of_a_conversation_are_in_the_outbox() 
     respool.killed().await;
 }
 
-/// Issue 13: what a person consented to is done and answered, also where the process ends right after the call.
+/// A call with a person's consent is made and answered, even if the process ends right after the call.
 #[tokio::test(flavor = "multi_thread")]
-async fn consent_in_a_conversation_survives_the_end_of_the_process() {
+async fn consent_survives_a_restart() {
     for is_by_hand in [false, true] {
         let model = |request: &Value| match results(request).len() {
             0 => calls(&[moving()]),
@@ -151,9 +148,9 @@ fn gate(desk: &Desk) {
     fs::write(desk.path("up"), "").unwrap();
 }
 
-/// Issue 13: an approved call whose server was still starting failed, and the consent was used up.
+/// An approved call whose server was still starting failed, and the consent was used up.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_approved_call_waits_until_its_server_is_there() {
+async fn approved_calls_wait_for_their_server() {
     let move_of = |deal: &str| ("crm__update_deal_stage", json!({"deal_id": deal, "stage": "4"}));
     for is_by_hand in [false, true] {
         let model = move |request: &Value| match results(request).len() {
@@ -196,9 +193,9 @@ async fn an_approved_call_waits_until_its_server_is_there() {
     }
 }
 
-/// Issue 13: a client that repeated its request resumed its run while a server was down, and the consent was used up.
+/// A client that repeated its request resumed its run while a server was down, and the consent was used up.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeated_request_waits_until_its_expert_is_ready() {
+async fn repeated_requests_wait_for_the_expert() {
     let model = |request: &Value| match results(request).len() {
         0 => calls(&[moving()]),
         _ => Script::json(200, &replies::text("Moved.")),
@@ -226,18 +223,13 @@ async fn a_repeated_request_waits_until_its_expert_is_ready() {
 }
 
 async fn until_file(desk: &Desk, name: &str, text: &str) {
-    for _ in 0..2_400 {
-        if fs::read_to_string(desk.path(name)).is_ok_and(|found| found.contains(text)) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    panic!("{name} does not say {text}: {:?}", fs::read_to_string(desk.path(name)));
+    let found = || fs::read_to_string(desk.path(name)).unwrap_or_default();
+    wait_until(&format!("{name} says {text}"), async || found().contains(text)).await;
 }
 
-/// Issue 13: conversations were taken over at the start of a process only, so those of one that ended beside it stayed.
+/// Conversations were taken over at the start of a process only, so those of one that ended beside it stayed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_living_process_takes_over_the_conversations_of_one_that_ended() {
+async fn conversations_move_to_living_processes() {
     let answers = AtomicUsize::new(0);
     let model = move |request: &Value| match results(request).len() {
         0 => calls(&[moving()]),
@@ -264,9 +256,9 @@ async fn a_living_process_takes_over_the_conversations_of_one_that_ended() {
     other.killed().await;
 }
 
-/// Issue 13: the answer of an interrupted conversation reached nobody, and one of weeks ago began to act again.
+/// Before, the answer of an interrupted conversation was lost, and a conversation of weeks ago began to act again.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interrupted_conversation_answers_or_asks_to_be_resumed() {
+async fn interrupted_conversations_answer_or_ask() {
     for is_old in [false, true] {
         let answers = AtomicUsize::new(0);
         let model = move |request: &Value| match results(request).len() {
@@ -294,12 +286,8 @@ async fn an_interrupted_conversation_answers_or_asks_to_be_resumed() {
         }
         let respool = desk.started(&fake).await;
         if is_old {
-            let message = loop {
-                match told(&store).await.pop() {
-                    Some(message) => break message,
-                    None => tokio::time::sleep(Duration::from_millis(25)).await,
-                }
-            };
+            let look = async || told(&store).await.pop();
+            let message = look_within(Duration::from_mins(1), look).await.expect("a message");
             assert_eq!(message["kind"], "escalation");
             let advice = message["body"]["recommendation"].as_str().unwrap();
             assert!(advice.contains(&format!("respool runs resume {run}")), "{advice}");
@@ -313,9 +301,9 @@ async fn an_interrupted_conversation_answers_or_asks_to_be_resumed() {
     }
 }
 
-/// Issue 13: an approved call is made by the package that asked for it. Where that one is gone, nothing is made, and a person is told.
+/// An approved call is made by the package that asked for it. Where that one is gone, nothing is made, and a person is told.
 #[tokio::test]
-async fn a_held_process_goes_on_with_the_package_that_it_began_with() {
+async fn held_processes_keep_their_package() {
     let model = |request: &Value| match results(request).len() {
         0 => calls(&[moving()]),
         _ => calls(&[("finish_process", json!({"summary": "moved"}))]),
@@ -332,13 +320,8 @@ async fn a_held_process_goes_on_with_the_package_that_it_began_with() {
         std::fs::write(&tools, text.split("  - name: update_deal_stage").next().unwrap()).unwrap();
         desk.change(&[("version: \"0.1.0\"", "version: \"0.1.1\"")]);
         let experts = respool.experts.as_ref().unwrap();
-        for _ in 0..400 {
-            if experts.get("sales-desk").unwrap().package.manifest.version.value == "0.1.1" {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        assert_eq!(experts.get("sales-desk").unwrap().package.manifest.version.value, "0.1.1");
+        let version = || experts.get("sales-desk").unwrap().package.manifest.version.value.clone();
+        wait_until("the package is updated", async || version() == "0.1.1").await;
         if !is_kept {
             std::fs::remove_dir_all(desk.path("experts/.respool/snapshots")).unwrap();
         }

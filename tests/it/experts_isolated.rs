@@ -63,7 +63,7 @@ async fn children(store: &Store) -> Vec<(String, String)> {
     rows.into_iter().filter_map(|row| Some((row.agent, row.parent?))).collect()
 }
 
-/// What the model of a function's own run is told.
+/// The prompt of a function's own run.
 fn is_told_of_itself_alone(child: &Value) {
     let tools = |request: &Value| -> Vec<String> {
         let tools = request["tools"].as_array().unwrap();
@@ -103,9 +103,9 @@ async fn is_shown_under(store: &Store, run: &str) {
     );
 }
 
-/// Issue 13: what the process has done its functions do not do again, nor the process itself what they have done.
+/// Functions do not repeat what their process has done, and the process does not repeat what they have done.
 #[tokio::test]
-async fn an_operation_is_made_once_by_a_process_and_its_functions_together() {
+async fn processes_and_functions_share_calls() {
     let other = ("crm__create_note", json!({"deal_id": "d-1", "text": "answered"}));
     let model = move |request: &Value| match (is_function(request), results(request).len()) {
         (true, 0) | (false, 2) => calls(&[note(), other.clone()]),
@@ -126,7 +126,7 @@ async fn an_operation_is_made_once_by_a_process_and_its_functions_together() {
 }
 
 #[tokio::test]
-async fn a_function_gets_its_inputs_tools_and_knowledge_and_gives_its_outputs() {
+async fn functions_have_inputs_and_outputs() {
     let model = |request: &Value| match (is_function(request), results(request).len()) {
         (true, 0) => calls(&[("read", json!({"path": "knowledge/margins.md"})), note()]),
         (true, 2) => calls(&[finish(json!({"text": "Dear Sarah", "confidence": "sure"}))]),
@@ -175,9 +175,9 @@ async fn a_function_gets_its_inputs_tools_and_knowledge_and_gives_its_outputs() 
     respool.killed().await;
 }
 
-/// What a function did counts as done for a later attempt; and a function that is not sure ends the process.
+/// A later attempt counts what a function did as done. A function that is not sure ends the process.
 #[tokio::test]
-async fn a_later_attempt_makes_no_call_again_and_doubt_goes_to_a_person() {
+async fn later_attempts_repeat_no_call() {
     let model = |request: &Value| match (is_function(request), results(request).len()) {
         (true, 0) => calls(&[note()]),
         (true, _) if results(request)[0].contains("recorded in an earlier attempt") => {
@@ -201,7 +201,7 @@ async fn a_later_attempt_makes_no_call_again_and_doubt_goes_to_a_person() {
 }
 
 #[tokio::test]
-async fn a_function_waits_for_consent_across_a_restart_and_a_failing_server_fails_the_attempt() {
+async fn functions_await_consent_across_restarts() {
     let model = |request: &Value| match (is_function(request), results(request).len()) {
         (true, 0) => calls(&[("crm__update_deal_stage", json!({"deal_id": "d-1", "stage": "4"}))]),
         (true, 1) => calls(&[("crm__get_deal", json!({"contact_id": "c-1"}))]),
@@ -236,7 +236,7 @@ async fn a_function_waits_for_consent_across_a_restart_and_a_failing_server_fail
 
 /// The process ends in the middle of a function, after its effect: another one goes on with it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_function_goes_on_where_it_was() {
+async fn killed_functions_continue() {
     let model = |request: &Value| match (is_function(request), results(request).len()) {
         (true, 0) => calls(&[note()]),
         (true, _) => calls(&[finish(json!({"text": "Dear Sarah", "confidence": "high"}))])

@@ -1,5 +1,5 @@
 //! The end of the process at any moment, and two processes on one store: the real program executes the sales desk's processes with real MCP
-//! servers. Nothing is lost, and nothing that must not be is done twice: a call whose outcome the model was told is unknown happened once or
+//! servers. Nothing is lost, and nothing that must not be is done twice: a call that was reported to the model as unknown happened once or
 //! not at all.
 //!
 //! `RESPOOL_KILLS=100` kills more often than the few times of every test run.
@@ -20,6 +20,7 @@ use crate::experts_run::{
 };
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::script::Script;
+use crate::support::wait_until;
 
 pub fn desk(upstream: &str) -> (Desk, Store) {
     let desk = Desk::new(upstream);
@@ -65,7 +66,7 @@ async fn queued(faults: Value) -> (FakeVllm, Desk, Store) {
     (fake, desk, store)
 }
 
-/// One flow to its end with so many kills at most, each after what `life` gives for it. Gives after how many steps of its attempt each came.
+/// Runs one flow to its end with at most this many kills. `life` says when each comes. Returns the steps of its attempt before each.
 async fn killed(most: usize, faults: Value, life: impl Fn(usize) -> Life) -> Vec<usize> {
     let (fake, desk, store) = queued(faults).await;
     let mut kills = Vec::new();
@@ -151,10 +152,10 @@ fn wanted(default: usize) -> usize {
     std::env::var("RESPOOL_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(default)
 }
 
-/// The last process of a flow is not killed: it may take so long.
+/// The last process of a flow is not killed; this is its limit.
 const LAST_LIFE: Duration = Duration::from_mins(2);
 
-/// How long a process lives: until it has asked the model so often, and so much longer.
+/// The life of a process: until it has asked the model this often, and a time after that.
 struct Life {
     requests: usize,
     then: Duration,
@@ -163,9 +164,7 @@ struct Life {
 impl Life {
     async fn over(&self, fake: &FakeVllm) {
         let wanted = fake.requests().len() + self.requests;
-        while fake.requests().len() < wanted {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        wait_until("the model is asked", async || fake.requests().len() >= wanted).await;
         tokio::time::sleep(self.then).await;
     }
 }
@@ -177,7 +176,7 @@ fn life(kill: usize) -> Life {
 
 /// The claim of a process that was killed ended only after `experts.lease`, half a minute by default.
 #[tokio::test(flavor = "multi_thread")]
-async fn work_continues_at_once_after_a_restart() {
+async fn work_continues_at_once_after_restart() {
     let slow = |request: &Value| triage(request).delay(Duration::from_millis(300));
     let fake = FakeVllm::thinking(slow).await;
     fake.allow_cut_requests();
@@ -200,18 +199,18 @@ async fn work_continues_at_once_after_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kills_at_any_step_of_the_good_flow_lose_and_double_nothing() {
+async fn kills_in_the_good_flow_are_harmless() {
     killed(wanted(4), json!({}), life).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kills_at_any_step_of_the_failing_flow_lose_and_double_nothing() {
+async fn kills_in_the_failing_flow_are_harmless() {
     killed(wanted(4), json!({"get_deal": ["error"]}), |kill| life(kill + 2)).await;
 }
 
 /// Each process gets one commit further than the one before the last, and ends before it or after it.
 #[tokio::test(flavor = "multi_thread")]
-async fn kills_at_commits_lose_and_double_nothing() {
+async fn kills_at_commits_are_harmless() {
     let commits = (1..=20).flat_map(|number| ["before", "after"].map(|moment| format!("{moment}:{number}")));
     let kills = killed_at_commits(json!({"get_deal": ["error"]}), commits).await;
     assert!(kills >= 10, "{kills}");
@@ -278,7 +277,7 @@ fn noting(request: &Value) -> Script {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_processes_share_the_work_of_one_store() {
+async fn two_processes_share_one_store() {
     let fake = FakeVllm::thinking(noting).await;
     fake.allow_cut_requests();
     let (desk, store) = desk(&fake.url());

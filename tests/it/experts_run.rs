@@ -13,9 +13,11 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
+use crate::support::look_within;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
+use crate::support::wait_until;
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
 
@@ -148,15 +150,13 @@ pub async fn enqueue(store: &Store, invocation: Invocation) {
 /// Waits until an entry is as it should be.
 pub async fn until(store: &Store, id: &str, is_so: impl Fn(&EntryRow) -> bool) -> EntryRow {
     let mut last = None;
-    for _ in 0..4_800 {
+    let look = async || {
         let row = store.entry(id).await.unwrap().unwrap();
-        if is_so(&row) {
-            return row;
-        }
-        last = Some(row);
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    panic!("it stays {last:?}");
+        last = Some(row.clone());
+        is_so(&row).then_some(row)
+    };
+    let found = look_within(Duration::from_mins(2), look).await;
+    found.unwrap_or_else(|| panic!("it stays {last:?}"))
 }
 
 pub fn is_over(row: &EntryRow) -> bool {
@@ -237,7 +237,7 @@ fn mail() -> Value {
 }
 
 #[tokio::test]
-async fn a_mail_becomes_a_draft_a_note_and_a_result() {
+async fn mails_become_drafts_notes_and_results() {
     let fake = FakeVllm::thinking(triage).await;
     let desk = Desk::new(&fake.url());
     let respool = desk.started(&fake).await;
@@ -282,7 +282,7 @@ async fn a_mail_becomes_a_draft_a_note_and_a_result() {
 }
 
 #[tokio::test]
-async fn a_failed_step_is_repeated_later_and_nothing_before_it() {
+async fn only_failed_steps_are_repeated() {
     let fake = FakeVllm::thinking(triage).await;
     let desk = Desk::new(&fake.url());
     desk.faults(&json!({"get_deal": ["error", "error"]}));
@@ -345,7 +345,7 @@ async fn an_unknown_outcome_reaches_the_person() {
 /// A call without its required arguments reached the server after two corrections, and a person was asked for
 /// consent to it.
 #[tokio::test]
-async fn a_call_without_required_arguments_is_never_made() {
+async fn calls_need_their_required_arguments() {
     let model = |request: &Value| match results(request).len() {
         0 => calls(&[("crm__create_note", json!({"deal_id": "d-1"}))]),
         1 => calls(&[("crm__update_deal_stage", json!({"deal_id": "d-1"}))]),
@@ -367,7 +367,7 @@ async fn a_call_without_required_arguments_is_never_made() {
 
 /// One hiccup of a server cost a whole attempt, and with a single attempt the process.
 #[tokio::test]
-async fn a_read_is_repeated_once_after_a_protocol_error() {
+async fn reads_are_repeated_after_protocol_errors() {
     let fake = FakeVllm::thinking(triage).await;
     let desk = Desk::new(&fake.url());
     desk.faults(&json!({"get_deal": ["error"]}));
@@ -382,7 +382,7 @@ async fn a_read_is_repeated_once_after_a_protocol_error() {
 
 /// When the record of a run cannot be read, respool does not know which calls the run made, so it makes no more.
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_run_that_cannot_be_read_nothing_more_is_done() {
+async fn unreadable_runs_stop_the_work() {
     let fake = FakeVllm::thinking(triage).await;
     let desk = Desk::new(&fake.url());
     desk.faults(&json!({"get_deal": ["error", "error"]}));
@@ -401,9 +401,9 @@ async fn after_a_run_that_cannot_be_read_nothing_more_is_done() {
     respool.killed().await;
 }
 
-/// What is not repeatable and succeeded is answered from the record, also where a later attempt makes the call again.
+/// A successful call that may not be repeated is answered from the record, even if a later attempt makes it again.
 #[tokio::test]
-async fn an_operation_that_succeeded_is_not_made_again_by_a_later_attempt() {
+async fn later_attempts_repeat_no_success() {
     let model = |request: &Value| {
         let is_later = !task(request).contains("This is attempt 1.");
         match (results(request).len(), is_later) {
@@ -438,7 +438,7 @@ async fn an_operation_that_succeeded_is_not_made_again_by_a_later_attempt() {
     respool.killed().await;
 }
 
-/// Issue 13: a replay knows what was done before: neither the note nor the draft comes again.
+/// A replay knows what was done before: neither the note nor the draft comes again.
 #[tokio::test]
 async fn a_replay_hands_nothing_over_again() {
     let model = |request: &Value| {
@@ -477,7 +477,7 @@ async fn a_replay_hands_nothing_over_again() {
 }
 
 #[tokio::test]
-async fn after_the_last_attempt_the_person_is_told() {
+async fn the_last_attempt_informs_the_person() {
     let model = |request: &Value| {
         if request["tools"].is_null() {
             return Script::json(200, &replies::text("Ask Sarah for the number of her deal."));
@@ -513,7 +513,7 @@ fn moving(request: &Value) -> Script {
 }
 
 #[tokio::test]
-async fn consent_is_asked_survives_a_restart_and_holds_the_lane() {
+async fn waiting_for_consent_holds_the_lane() {
     let fake = FakeVllm::thinking(moving).await;
     let desk = Desk::new(&fake.url());
     let respool = desk.started(&fake).await;
@@ -556,9 +556,9 @@ async fn consent_is_asked_survives_a_restart_and_holds_the_lane() {
     respool.killed().await;
 }
 
-/// Lateness is told while a person is awaited, and of what fails without a word; once each.
+/// Lateness is reported while a person is awaited, and for work that fails silently; once each.
 #[tokio::test]
-async fn lateness_is_told_of_what_waits_and_of_what_fails() {
+async fn late_work_is_reported() {
     let model = |request: &Value| {
         if task(request).contains("\"stage\": \"fails\"") {
             calls(&[("fail_process", json!({"reason": "no such stage"}))])
@@ -581,12 +581,7 @@ async fn lateness_is_told_of_what_waits_and_of_what_fails() {
         let told = messages(store, id).await;
         told.into_iter().filter(|one| one["body"]["sla"] == "1s").collect::<Vec<_>>()
     };
-    for _ in 0..1_200 {
-        if !late("i1").await.is_empty() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    wait_until("the person is told", async || !late("i1").await.is_empty()).await;
     let told = late("i1").await;
     assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("escalation")));
     assert!(told[0]["body"]["reason"].as_str().unwrap().contains("within its limit of 1s"), "{told:?}");
@@ -617,20 +612,16 @@ async fn a_late_invocation_warns_the_person() {
     event.asked = now() - 5_000;
     enqueue(store, event).await;
     let is_late = |one: &Value| one["id"] == "i1:late";
-    let warning = loop {
-        if let Some(found) = messages(store, "i1").await.into_iter().find(is_late) {
-            break found;
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    };
+    let look = async || messages(store, "i1").await.into_iter().find(is_late);
+    let warning = look_within(Duration::from_mins(1), look).await.expect("a warning");
     assert_eq!((&warning["kind"], &warning["body"]["sla"]), (&json!("warning"), &json!("1s")));
     assert_eq!(warning["body"]["sender"], "sarah@acme.example", "{warning}");
     respool.killed().await;
 }
 
-/// Without a message a draft is still there for whoever looks, also when its process has failed.
+/// Without a message a draft can still be found, even when its process has failed.
 #[tokio::test]
-async fn a_draft_that_is_not_told_is_kept() {
+async fn undelivered_drafts_are_kept() {
     let model = |request: &Value| match results(request).len() {
         0 => calls(&[("email__send", json!({"to": "a", "text": "b"}))]),
         _ => calls(&[("escalate", json!({"reason": "r", "context": "c", "recommendation": "d"}))]),
@@ -650,9 +641,9 @@ async fn a_draft_that_is_not_told_is_kept() {
     respool.killed().await;
 }
 
-/// A dead gateway and a dead server keep an expert from being ready, and the main agent is told so.
+/// A dead gateway and a dead server keep an expert from being ready, and the main agent learns that.
 #[tokio::test]
-async fn the_main_agent_is_told_of_what_cannot_be_reached() {
+async fn the_main_agent_knows_unreachable_tools() {
     let fake = FakeVllm::thinking(moving).await;
     let desk = Desk::new(&fake.url());
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -662,14 +653,11 @@ async fn the_main_agent_is_told_of_what_cannot_be_reached() {
     let toml = format!("{}[tools.gateway]\nurl = \"http://{address}\"\n", desk.toml(&fake.url()));
     let respool = Respool::configured(&toml).await;
     let page_has = async |text: &str, is_there: bool| {
-        for _ in 0..1_200 {
+        wait_until(text, async || {
             let page = fs::read_to_string(desk.path("workspace/EXPERTS.md")).unwrap_or_default();
-            if page.contains("## sales-desk") && page.contains(text) == is_there {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        panic!("{}", fs::read_to_string(desk.path("workspace/EXPERTS.md")).unwrap());
+            page.contains("## sales-desk") && page.contains(text) == is_there
+        })
+        .await;
     };
     page_has("- **Not ready:** email: OpenClaw's gateway cannot be reached", true).await;
     let store = respool.agents.store().unwrap();
@@ -686,7 +674,7 @@ async fn the_main_agent_is_told_of_what_cannot_be_reached() {
 
 /// Without a gateway the triggers of the main session share one session of the expert.
 #[tokio::test]
-async fn triggers_of_the_main_session_share_one() {
+async fn main_session_triggers_share_a_session() {
     let model = |request: &Value| match results(request).len() {
         0 => calls(&[("read", json!({"path": "state/session-notes.md"}))]),
         1 => calls(&[("write", json!({"path": "state/session-notes.md", "content": "seen before"}))]),
@@ -711,7 +699,7 @@ async fn triggers_of_the_main_session_share_one() {
 
 /// Work of the main session that has begun continues here when a gateway is configured meanwhile; only new work is handed to OpenClaw.
 #[tokio::test]
-async fn begun_work_of_the_main_session_is_not_handed_to_a_gateway_that_comes_later() {
+async fn begun_work_ignores_later_gateways() {
     let fake = FakeVllm::thinking(moving).await;
     let desk = Desk::new(&fake.url());
     let respool = desk.started(&fake).await;
@@ -747,7 +735,7 @@ async fn begun_work_of_the_main_session_is_not_handed_to_a_gateway_that_comes_la
 
 /// A replayed dead letter of the main session knows what was done; the main session would do it again.
 #[tokio::test]
-async fn a_replay_of_the_main_session_is_not_handed_to_a_gateway_that_comes_later() {
+async fn replays_ignore_later_gateways() {
     let model = |request: &Value| match results(request).len() {
         0 => calls(&[("crm__create_note", json!({"text": "once", "deal_id": "d-1"}))]),
         _ if task(request).contains("the moon is wrong") => {
@@ -779,7 +767,7 @@ async fn a_replay_of_the_main_session_is_not_handed_to_a_gateway_that_comes_late
 
 /// A process may wait for a person longer than files of failed ones are kept.
 #[tokio::test]
-async fn working_data_stays_while_a_person_is_awaited() {
+async fn working_data_stays_during_approvals() {
     let fake = FakeVllm::thinking(moving).await;
     let desk = Desk::new(&fake.url());
     let respool = desk.started(&fake).await;
@@ -802,13 +790,8 @@ async fn working_data_stays_while_a_person_is_awaited() {
     aged(&desk.state("sessions/i1"), 8);
 
     let respool = desk.started(&fake).await;
-    for _ in 0..400 {
-        if !desk.state("scratch/left.md").exists() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    assert!(!desk.state("scratch/left.md").exists(), "no open work can have made it");
+    // No open work can have made it.
+    wait_until("left.md is removed", async || !desk.state("scratch/left.md").exists()).await;
     assert!(desk.state("scratch/pad.md").exists() && desk.state("sessions/i1").exists());
     respool.killed().await;
 }
@@ -816,7 +799,7 @@ async fn working_data_stays_while_a_person_is_awaited() {
 /// A server that starts and says nothing keeps nobody waiting but the expert that is bound to it: not the start of respool, and not the
 /// others' approvals when it is bound later.
 #[tokio::test]
-async fn a_silent_server_delays_no_other_expert() {
+async fn silent_servers_delay_no_other_expert() {
     let fake = FakeVllm::thinking(moving).await;
     let desk = Desk::new(&fake.url());
     let silent = |name: &str| format!("[tools.mcp.{name}]\ncommand = \"sleep\"\nargs = [\"1000\"]\n");
@@ -848,10 +831,8 @@ async fn a_silent_server_delays_no_other_expert() {
 
     let bound = std::time::Instant::now();
     bind("silent-two");
-    let is_bound_anew = || experts.get("quiet-desk").unwrap().bound_tools()[0].1 == "silent-two";
-    while !is_bound_anew() {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let is_bound_again = || experts.get("quiet-desk").unwrap().bound_tools()[0].1 == "silent-two";
+    wait_until("it is bound again", async || is_bound_again()).await;
     let waiting = respool.agents.waiting_approvals(10).await.unwrap();
     respool.agents.decide_approval(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
     assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
@@ -860,7 +841,7 @@ async fn a_silent_server_delays_no_other_expert() {
 }
 
 #[tokio::test]
-async fn events_wait_while_a_server_is_down_or_nothing_is_bound() {
+async fn events_wait_for_servers_and_bindings() {
     let fake = FakeVllm::thinking(triage).await;
     let desk = Desk::new(&fake.url());
     desk.bind("tools:\n  crm: {type: mcp, server: crm-fake}\n");
@@ -889,15 +870,13 @@ impl HttpCrm {
         let tools = format!("{EXAMPLES}/experts-demo/servers/crm.json");
         let server =
             Self(Command::new("python3").args([script, &tools]).arg(desk.path("journal")).spawn().unwrap());
-        for _ in 0..1_000 {
+        wait_until("it listens", async || {
             let port = fs::read_to_string(desk.path("journal.port")).ok().and_then(|port| port.parse().ok());
             let address = port.map(|port: u16| ("127.0.0.1", port));
-            if address.is_some_and(|address| std::net::TcpStream::connect(address).is_ok()) {
-                return server;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        panic!("it does not listen");
+            address.is_some_and(|address| std::net::TcpStream::connect(address).is_ok())
+        })
+        .await;
+        server
     }
 
     fn toml(desk: &Desk, upstream: &str) -> String {
@@ -916,7 +895,7 @@ impl Drop for HttpCrm {
 
 /// Events escalated, and an approval was used up without an effect, when a server behind a URL was away.
 #[tokio::test]
-async fn events_and_approvals_wait_for_a_server_over_http() {
+async fn work_waits_for_http_servers() {
     let fake = FakeVllm::thinking(moving).await;
     let desk = Desk::new(&fake.url());
     let server = HttpCrm::start(&desk).await;
@@ -936,9 +915,7 @@ async fn events_and_approvals_wait_for_a_server_over_http() {
         let problems = experts.problems(&experts.get("sales-desk").unwrap());
         problems.iter().any(|problem| problem.text.contains("Connection refused"))
     };
-    while !is_away() {
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
+    wait_until("its absence is noticed", async || is_away()).await;
     // Long enough for all of them to be claimed, if they could be.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     for id in ["i1", "i2", "i3"] {
@@ -959,7 +936,7 @@ async fn events_and_approvals_wait_for_a_server_over_http() {
 }
 
 #[tokio::test]
-async fn an_expert_is_a_model_without_the_clients_instructions_and_tools() {
+async fn experts_ignore_client_instructions_and_tools() {
     let model = |request: &Value| match results(request).len() {
         0 => calls(&[("read", json!({"path": "state/pipeline.md"}))]),
         _ => Script::json(200, &replies::text("Nothing moves.")),
@@ -988,7 +965,7 @@ async fn an_expert_is_a_model_without_the_clients_instructions_and_tools() {
 
 /// The model does all that a mail asks of it: still nothing is sent, changed or read that the package does not let it.
 #[tokio::test]
-async fn a_model_that_obeys_a_mail_can_do_no_more_than_the_policy_lets_it() {
+async fn injected_instructions_meet_the_policy() {
     let steps: [(&str, Value); 6] = [
         ("read", json!({"path": "../../../respool.toml"})),
         ("read", json!({"path": "/etc/passwd"})),
@@ -1029,7 +1006,7 @@ fn respool(desk: &Desk, arguments: &[&str]) -> Output {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_line_binds_validates_and_runs() {
+async fn the_command_line_runs_experts() {
     let fake = FakeVllm::thinking(moving).await;
     let desk = Desk::new(&fake.url());
     fs::remove_file(desk.path("expert-config/sales-desk/bindings.yaml")).unwrap();
@@ -1091,7 +1068,7 @@ async fn the_command_line_binds_validates_and_runs() {
 
 /// A server that never ran had three events in its queue after three seconds of a dry run.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_runs_one_process_fires_no_clocks() {
+async fn single_runs_fire_no_clocks() {
     let model = |request: &Value| moving(request).delay(Duration::from_millis(1_200));
     let fake = FakeVllm::thinking(model).await;
     let desk = Desk::new(&fake.url());
@@ -1140,7 +1117,7 @@ async fn the_first_approval_takes_one_key() {
 
 /// The person who looks at a dry run sees what would be done, and nothing of private knowledge.
 #[tokio::test]
-async fn a_dry_run_reports_no_private_knowledge() {
+async fn dry_runs_hide_private_knowledge() {
     let model = |request: &Value| match results(request).len() {
         0 => calls(&[
             ("read", json!({"path": "knowledge/margins.md"})),
@@ -1188,9 +1165,9 @@ fn the_documented_example_runs() {
     assert_eq!(journal.lines().count(), 3, "find, current and add_note: {journal}");
 }
 
-/// What docs/experts.md names: an accepted event, the beginning of a call that may not be repeated, a draft, a request for consent.
+/// The commits that docs/experts.md names: an accepted event, the beginning of a call that may not be repeated, a draft, a request for consent.
 #[tokio::test]
-async fn only_what_must_survive_a_power_failure_waits_for_the_disk() {
+async fn few_commits_wait_for_the_disk() {
     let fake = FakeVllm::thinking(triage).await;
     let desk = Desk::new(&fake.url());
     let respool = desk.started(&fake).await;
@@ -1206,7 +1183,7 @@ async fn only_what_must_survive_a_power_failure_waits_for_the_disk() {
 
 /// A rule of the owner's policy stands above the package's `auto`.
 #[tokio::test]
-async fn what_a_rule_asks_about_is_asked_though_the_package_says_auto() {
+async fn rules_ask_despite_auto() {
     let model = |request: &Value| match results(request).len() {
         0 => calls(&[("crm__get_contact", json!({"email": "a"}))]),
         1 => calls(&[("crm__create_note", json!({"deal_id": "d-1", "text": "t"}))]),
@@ -1233,7 +1210,7 @@ async fn what_a_rule_asks_about_is_asked_though_the_package_says_auto() {
 
 /// Results, drafts, questions and the runs that made them over HTTP, for operators alone.
 #[tokio::test]
-async fn the_outbox_is_seen_over_http_by_operators_alone() {
+async fn only_operators_see_the_outbox() {
     let fake = FakeVllm::thinking(triage).await;
     let desk = Desk::new(&fake.url());
     let toml = format!(

@@ -1,4 +1,4 @@
-//! What runs of one expert keep apart: private knowledge from lists, scratchpads from each other, and operations that have one name. Bound to
+//! The separation of one expert's runs: private knowledge from lists, scratchpads from each other, and operations that have one name. Bound to
 //! real MCP servers, with a scripted model.
 
 use respool::agent::{Decision, report};
@@ -10,10 +10,11 @@ use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
 use crate::support::script::Script;
+use crate::support::wait_until;
 
-/// Issue 13: a process that preloads private knowledge left it in state, learnings and results, which the other processes read.
+/// A process that preloads private knowledge left it in state, learnings and results, which the other processes read.
 #[tokio::test]
-async fn a_process_is_private_if_another_one_of_its_package_names_private_knowledge() {
+async fn private_knowledge_makes_all_processes_private() {
     for is_named in [false, true] {
         let fake = FakeVllm::thinking(triage).await;
         let desk = Desk::new(&fake.url());
@@ -38,9 +39,9 @@ async fn a_process_is_private_if_another_one_of_its_package_names_private_knowle
     }
 }
 
-/// Issue 13: a server that quoted a call's inputs in its error had them shown in lists.
+/// A server that quoted a call's inputs in its error had them shown in lists.
 #[tokio::test]
-async fn lists_say_that_a_private_attempt_failed_and_not_why() {
+async fn lists_hide_reasons_of_private_failures() {
     for on_failure in ["on_failure: escalate", "on_failure: dead_letter"] {
         let fake = FakeVllm::thinking(triage).await;
         let desk = Desk::new(&fake.url());
@@ -61,9 +62,9 @@ async fn lists_say_that_a_private_attempt_failed_and_not_why() {
     }
 }
 
-/// Issue 13: the second of two invocations took the file of the first, and the first that ended deleted it.
+/// The second of two invocations took the file of the first, and the first that ended deleted it.
 #[tokio::test]
-async fn two_open_invocations_have_a_scratchpad_each() {
+async fn invocations_have_their_own_scratchpads() {
     let model = |request: &Value| {
         let task = task(request);
         let between = |before: &str, after: &str| {
@@ -113,9 +114,9 @@ async fn two_open_invocations_have_a_scratchpad_each() {
     respool.killed().await;
 }
 
-/// Issue 13: the server's own tool was offered under the name that the user had given to another one.
+/// The server's own tool was offered under the name that the user had given to another one.
 #[tokio::test]
-async fn a_mapped_operation_hides_the_servers_own_tool_of_that_name() {
+async fn mapped_operations_hide_server_tools() {
     let model = |request: &Value| match results(request).len() {
         0 => calls(&[("crm__update_deal_stage", json!({"deal_id": "d-1", "text": "t"}))]),
         _ => Script::json(200, &replies::text("Done.")),
@@ -137,9 +138,7 @@ async fn a_mapped_operation_hides_the_servers_own_tool_of_that_name() {
     assert_eq!(named.count(), 1, "{first:#}");
     let (row, request) = respool.agents.waiting_approvals(10).await.unwrap().remove(0);
     respool.agents.decide_approval(&Decision::approve_all(&request, "anna")).await.unwrap();
-    while desk.effects().is_empty() {
-        tokio::time::sleep(std::time::Duration::from_millis(25)).await;
-    }
+    wait_until("the call is made", async || !desk.effects().is_empty()).await;
     assert_eq!(desk.effects(), ["create_note"]);
     drop(store.run(&row.run).await.unwrap());
     respool.killed().await;

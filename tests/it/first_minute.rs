@@ -1,4 +1,4 @@
-//! Issue 14, numbers 1 and 9: what somebody meets in the first minute with the program: its version, its pages, its demo.
+//! The first minute with the program: its version, its pages, its demo.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,7 +10,7 @@ use crate::support::client::Request;
 use crate::support::client::exchange;
 
 #[test]
-fn the_version_names_commit_target_and_features() {
+fn the_version_names_its_build() {
     let (code, shown, _) = run(&["--version"], None, &[]);
     assert_eq!(code, 0);
     let lines: Vec<&str> = shown.lines().collect();
@@ -37,7 +37,7 @@ fn man_pages_and_completions_are_written() {
 }
 
 #[test]
-fn the_demo_is_a_tour_of_seven_scenes() {
+fn the_demo_has_seven_scenes() {
     let began = Instant::now();
     let (code, shown, errors) = run(&["demo"], None, &[]);
     assert_eq!(code, 0, "{errors}");
@@ -68,7 +68,7 @@ fn the_demo_is_a_tour_of_seven_scenes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_demo_stays_up_for_any_client() {
+async fn the_demo_serves_any_client() {
     let directory = tempfile::tempdir().unwrap();
     let mut demo =
         program(directory.path(), &["demo", "--serve", "--listen", "127.0.0.1:0"]).spawn().unwrap();
@@ -107,7 +107,7 @@ fn service(home: &Path, path: &str, arguments: &[&str]) -> (i32, String) {
 
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
-async fn the_service_is_installed_started_waited_for_and_removed() {
+async fn the_service_can_be_installed_and_removed() {
     let fake = crate::support::fake_vllm::FakeVllm::start([]).await;
     fake.serve_models(&["m"]);
     // systemd's part, which starts the service, is this one's.
@@ -158,7 +158,7 @@ async fn the_service_is_installed_started_waited_for_and_removed() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_service_that_does_not_start_says_why() {
+fn failed_services_say_why() {
     let (home, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let show = "case \"$*\" in *show*) printf 'ActiveState=failed\\nExecMainStatus=78\\n';; esac";
     let path = stand_ins(
@@ -192,7 +192,7 @@ fn a_service_that_does_not_start_says_why() {
 }
 
 #[test]
-fn misspelt_variables_are_named_with_what_was_meant() {
+fn misspelt_variables_get_a_suggestion() {
     let variables = [("RESPOOL_LISTEN", "127.0.0.1:9"), ("RESPOOL_KEY_OF_MINE", "k")];
     let note = "RESPOOL_LISTEN is not read; did you mean RESPOOL__LISTEN?";
     let (_, said, _) = run(&["check", "--upstream", "http://127.0.0.1:9"], None, &variables);
@@ -207,7 +207,7 @@ fn misspelt_variables_are_named_with_what_was_meant() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_speaks_of_what_the_user_wrote() {
+async fn check_names_what_the_user_wrote() {
     let fake = crate::support::fake_vllm::FakeVllm::start([]).await;
     // A server without TLS that answers a TLS client at once.
     let respool = crate::support::respool::Respool::before(&fake).await;
@@ -236,7 +236,7 @@ async fn check_speaks_of_what_the_user_wrote() {
 /// The columns of the terminal in the test.
 const COLUMNS: u16 = 80;
 
-/// A terminal, and what a program has written to it so far.
+/// A terminal, and what a program has written to it.
 struct Terminal {
     pieces: std::sync::mpsc::Receiver<String>,
     text: String,
@@ -270,7 +270,7 @@ impl Terminal {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn serve_on_a_terminal_shows_a_banner_and_short_lines() {
+async fn terminals_get_a_banner() {
     let fake = crate::support::fake_vllm::FakeVllm::start([]).await;
     fake.serve_models(&["gpt-oss-20b"]);
     let reply = crate::support::replies::text("Paris");

@@ -19,7 +19,7 @@ fn part(head: &str, value: &[u8]) -> Vec<u8> {
     [head.as_bytes(), value, b"\r\n"].concat()
 }
 
-/// A form with a file of so many bytes, in which a boundary and a model seem to stand.
+/// A form with a file of this many bytes, in which a boundary and a model seem to stand.
 fn form(model: &str, size: usize, model_first: bool) -> Vec<u8> {
     let audio = [b"RIFF\0\xff--b-1 name=\"model\"".to_vec(), vec![0x80; size]].concat();
     let file = part("name=\"file\"; filename=\"a.wav\"", &audio);
@@ -60,7 +60,7 @@ async fn an_alias_holds_in_a_form() {
 }
 
 #[tokio::test]
-async fn a_form_goes_to_its_models_server() {
+async fn forms_go_to_their_model() {
     let (a, b) = (FakeVllm::start([]).await, FakeVllm::always(heard()).await);
     let of = |model: &str| format!("models = [\"{model}\"]");
     let servers = [("a", &*a.url(), &*of("one")), ("b", &*b.url(), &*of("org/whisper-large"))];
@@ -74,7 +74,7 @@ async fn a_form_goes_to_its_models_server() {
 
 /// The first model would decide the server, the alias and the budget, and the server might take the second.
 #[tokio::test]
-async fn a_form_with_two_models_is_refused() {
+async fn forms_name_one_model() {
     let fake = FakeVllm::always(heard()).await;
     fake.allow_cut_requests();
     let respool = Respool::with(&fake, ALIAS).await;
@@ -113,7 +113,7 @@ async fn a_file_streams_behind_the_model() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_form_is_logged_with_model_stream_tokens_and_outcome() {
+async fn forms_are_logged_in_full() {
     let fake = FakeVllm::always(heard()).await;
     let served = Served::start(&fake.url());
     for model_first in [true, false] {
@@ -127,7 +127,7 @@ async fn a_form_is_logged_with_model_stream_tokens_and_outcome() {
 
 /// A client that still writes when its answer comes got a broken pipe instead of it.
 #[tokio::test]
-async fn an_upload_that_cannot_go_up_gets_its_error() {
+async fn failed_uploads_get_an_error() {
     let down = "[recovery]\nwait_for_upstream = \"0s\"\n[[upstream]]\nname = \"box\"\nurl = \"http://127.0.0.1:1\"\n";
     let respool = Respool::configured(down).await;
     for _ in 0..4 {

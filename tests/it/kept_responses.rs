@@ -1,12 +1,13 @@
 //! Responses that clients keep: `previous_response_id`, reading, deleting and cancelling them, and those made in the background.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::support::client::{Reply, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
+use crate::support::look_within;
 use crate::support::replies;
 use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
@@ -39,7 +40,7 @@ async fn get(respool: &Respool, key: &str, id: &str) -> (u16, Value) {
     send(respool, key, Request::get(&format!("/v1/responses/{id}"))).await
 }
 
-/// What of a directory holds this text.
+/// The files of a directory that hold this text.
 fn holds(dir: &Path, text: &str) -> bool {
     let files = std::fs::read_dir(dir)
         .into_iter()
@@ -49,7 +50,7 @@ fn holds(dir: &Path, text: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_conversation_goes_on_after_a_restart_for_the_same_key() {
+async fn conversations_survive_restarts_per_key() {
     let state = tempfile::tempdir().unwrap();
     let fake = FakeVllm::start([says("Alpha"), says("Beta"), says("Gamma")]).await;
     let respool = started(&fake, state.path(), "").await;
@@ -73,7 +74,7 @@ async fn a_conversation_goes_on_after_a_restart_for_the_same_key() {
 }
 
 #[tokio::test]
-async fn a_streamed_response_is_kept_before_its_last_event_leaves() {
+async fn streams_are_kept_before_they_end() {
     let fake = FakeVllm::start([says("Alpha"), says("Beta")]).await;
     let state = tempfile::tempdir().unwrap();
     let respool = started(&fake, state.path(), "").await;
@@ -90,7 +91,7 @@ async fn a_streamed_response_is_kept_before_its_last_event_leaves() {
 }
 
 #[tokio::test]
-async fn a_kept_response_is_read_listed_and_deleted_by_its_key_alone() {
+async fn kept_responses_belong_to_their_key() {
     let fake = FakeVllm::start([says("Alpha")]).await;
     let state = tempfile::tempdir().unwrap();
     let respool = started(&fake, state.path(), "").await;
@@ -124,7 +125,7 @@ async fn a_kept_response_is_read_listed_and_deleted_by_its_key_alone() {
 
 /// A small request that names much of what is kept is no larger for the model server than any other.
 #[tokio::test]
-async fn what_is_kept_makes_no_request_larger_than_it_may_be() {
+async fn kept_items_respect_the_body_limit() {
     let long = "word ".repeat(20 << 10);
     let fake = FakeVllm::start([says(&long), says("Beta"), says("Gamma")]).await;
     let state = tempfile::tempdir().unwrap();
@@ -150,7 +151,7 @@ async fn what_is_kept_makes_no_request_larger_than_it_may_be() {
 }
 
 #[tokio::test]
-async fn a_stream_that_failed_is_not_said_to_be_kept() {
+async fn failed_streams_are_not_kept() {
     let late = Script::json(500, &replies::error(500, "boom", "InternalServerError"));
     let fake = FakeVllm::start([late.delay(Duration::from_millis(400))]).await;
     let state = tempfile::tempdir().unwrap();
@@ -165,7 +166,7 @@ async fn a_stream_that_failed_is_not_said_to_be_kept() {
 }
 
 #[tokio::test]
-async fn nothing_is_left_of_what_is_not_to_be_kept() {
+async fn unkept_responses_leave_no_trace() {
     for (extra, store) in [("", json!(false)), ("[responses]\nstore = false", Value::Null)] {
         let fake = FakeVllm::start([says("Alpha")]).await;
         let state = tempfile::tempdir().unwrap();
@@ -182,7 +183,7 @@ async fn nothing_is_left_of_what_is_not_to_be_kept() {
 }
 
 #[tokio::test]
-async fn the_disk_holds_what_is_kept_and_no_longer_what_was_deleted() {
+async fn deleted_responses_leave_the_disk() {
     let fake = FakeVllm::start([says("Alpha")]).await;
     let state = tempfile::tempdir().unwrap();
     let respool = started(&fake, state.path(), "").await;
@@ -195,15 +196,13 @@ async fn the_disk_holds_what_is_kept_and_no_longer_what_was_deleted() {
 
 /// Waits until a response has this status.
 async fn until(respool: &Respool, key: &str, id: &str, status: &str) -> Value {
-    let late = Instant::now() + Duration::from_secs(30);
-    loop {
-        let last = get(respool, key, id).await.1;
-        if last["status"] == status {
-            return last;
-        }
-        assert!(Instant::now() < late, "not {status}: {last}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let mut last = Value::Null;
+    let look = async || {
+        last = get(respool, key, id).await.1;
+        (last["status"] == status).then(|| last.clone())
+    };
+    let found = look_within(Duration::from_secs(30), look).await;
+    found.unwrap_or_else(|| panic!("not {status}: {last}"))
 }
 
 fn in_background() -> Value {
@@ -211,7 +210,7 @@ fn in_background() -> Value {
 }
 
 #[tokio::test]
-async fn a_response_in_the_background_is_made_while_nobody_waits() {
+async fn background_responses_need_no_client() {
     let fake = FakeVllm::start([says("Alpha").delay(Duration::from_millis(200)), says("Beta")]).await;
     let state = tempfile::tempdir().unwrap();
     let respool = started(&fake, state.path(), "").await;
@@ -240,9 +239,9 @@ async fn a_response_in_the_background_is_made_while_nobody_waits() {
     fake.finish();
 }
 
-/// What is still to be made is never deleted, so there is not more of it than the room permits.
+/// Unfinished responses are never deleted, so the room bounds their number.
 #[tokio::test]
-async fn responses_in_the_background_take_half_of_the_room_at_most() {
+async fn background_responses_take_half_the_room() {
     let fake = FakeVllm::always(Script::silence()).await;
     let state = tempfile::tempdir().unwrap();
     let respool = started(&fake, state.path(), "[responses]\nmax_size = \"128KiB\"").await;
@@ -259,7 +258,7 @@ async fn responses_in_the_background_take_half_of_the_room_at_most() {
 }
 
 #[tokio::test]
-async fn a_response_in_the_background_survives_a_restart() {
+async fn background_responses_survive_restarts() {
     let fake = FakeVllm::start([Script::silence(), says("Alpha")]).await;
     let state = tempfile::tempdir().unwrap();
     let respool = started(&fake, state.path(), "").await;
@@ -275,7 +274,7 @@ async fn a_response_in_the_background_survives_a_restart() {
 
 /// The client's own key went upstream, is stored nowhere, and is wanted there.
 #[tokio::test]
-async fn a_response_that_needs_its_clients_key_fails_plainly_after_a_restart() {
+async fn responses_with_client_keys_fail_after_restart() {
     let refused = Script::json(401, &json!({"error": "Unauthorized"})).expect_no_authorization();
     let fake = FakeVllm::start([Script::silence().expect_authorization("Bearer a"), refused]).await;
     let state = tempfile::tempdir().unwrap();
@@ -294,7 +293,7 @@ async fn a_response_that_needs_its_clients_key_fails_plainly_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_response_in_the_background_is_cancelled_and_its_request_ends() {
+async fn background_responses_can_be_cancelled() {
     let fake = FakeVllm::start([Script::silence()]).await;
     let state = tempfile::tempdir().unwrap();
     let respool = started(&fake, state.path(), "").await;
@@ -309,7 +308,7 @@ async fn a_response_in_the_background_is_cancelled_and_its_request_ends() {
 }
 
 #[tokio::test]
-async fn a_failure_in_the_background_is_told_when_asked() {
+async fn background_failures_are_reported() {
     let refused =
         Script::json(400, &replies::error(400, "temperature must be non-negative", "BadRequestError"));
     let fake = FakeVllm::start([refused]).await;
@@ -327,7 +326,7 @@ async fn a_failure_in_the_background_is_told_when_asked() {
 }
 
 #[tokio::test]
-async fn a_key_for_certain_models_reads_and_ends_its_own() {
+async fn restricted_keys_manage_their_responses() {
     let fake = FakeVllm::start([says("Alpha")]).await;
     let state = tempfile::tempdir().unwrap();
     std::fs::write(

@@ -12,10 +12,12 @@ use crate::lifecycle::Served;
 use crate::support::accumulate::Rules;
 use crate::support::client::{Client, Reply, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
+use crate::support::look_within;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
 use crate::support::scripted_tools::ScriptedTools;
+use crate::support::wait_until;
 use crate::tools_route;
 
 const ALICE: &str = "sk-alice-0123456789";
@@ -68,9 +70,9 @@ fn no_such_model() -> (u16, String) {
     (404, "model_not_found".to_owned())
 }
 
-/// Issue 11: the audit log did not say who asked.
+/// The audit log did not say who asked.
 #[tokio::test]
-async fn tools_know_the_name_of_the_key_also_after_a_restart() {
+async fn tools_know_the_key_after_restart() {
     let exec = ("exec", r#"{"command":"x"}"#);
     let turns = [replies::calls(&[READ, QUESTION]), replies::calls(&[exec]), replies::text("Done.")];
     let (fake, dir, tools) =
@@ -102,7 +104,7 @@ fn form_of(models: &[&str]) -> Request {
 }
 
 #[tokio::test]
-async fn a_key_opens_its_models_and_agents_only() {
+async fn keys_open_their_models_and_agents() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     fake.otherwise(Script::json(200, &replies::text("Paris")).unchecked());
     let keys = format!("bob = '{BOB}'\n[alice]\nkey = '{ALICE}'\nmodels = ['gpt-oss-*']\nagents = []\n");
@@ -175,23 +177,18 @@ async fn a_key_opens_its_models_and_agents_only() {
 }
 
 #[tokio::test]
-async fn a_changed_file_holds_without_a_restart() {
+async fn key_files_reload_without_restart() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     let respool = with_keys(&fake, dir.path(), &format!("alice = '{ALICE}'")).await;
     let status = async |key| ask(&respool, key, Request::get("/v1/runs")).await.status;
     assert_eq!((status(ALICE).await, status(BOB).await), (200, 401));
     std::fs::write(dir.path().join("keys.toml"), format!("bob = '{BOB}'")).unwrap();
-    for _ in 0..1_000 {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        if status(ALICE).await == 401 {
-            break;
-        }
-    }
+    wait_until("the file is read", async || status(ALICE).await == 401).await;
     assert_eq!((status(ALICE).await, status(BOB).await), (401, 200));
 }
 
 #[tokio::test]
-async fn a_limit_is_a_429_with_the_true_wait_and_final_for_openclaw() {
+async fn limits_answer_429_with_the_wait() {
     let (fake, dir) =
         (FakeVllm::always(Script::json(200, &replies::text("Paris"))).await, tempfile::tempdir().unwrap());
     let keys = format!("bob = '{BOB}'\n[alice]\nkey = '{ALICE}'\nrequests_per_minute = 2\n");
@@ -234,15 +231,8 @@ async fn so_many_requests_at_a_time() {
         holding.reset();
         fake.otherwise(Script::json(200, &replies::text("Paris")).unchecked());
         // The place is free as soon as the client has gone.
-        let mut free = false;
-        for _ in 0..1_000 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            free = ask(&respool, ALICE, Request::chat(&chat("gpt-oss-20b"))).await.status == 200;
-            if free {
-                break;
-            }
-        }
-        assert!(free);
+        let status = async || ask(&respool, ALICE, Request::chat(&chat("gpt-oss-20b"))).await.status;
+        wait_until("the place is free", async || status().await == 200).await;
     }
 }
 
@@ -259,7 +249,7 @@ fn other_wires(model: &str) -> [Request; 3] {
 }
 
 #[tokio::test]
-async fn the_other_wires_stand_behind_the_same_keys() {
+async fn other_apis_need_the_same_keys() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     fake.otherwise(Script::sse(replies::text_stream(&["Paris"], true)).unchecked());
     let keys = format!("[alice]\nkey = '{ALICE}'\nmodels = ['gpt-oss-*']\nrequests_per_minute = 3\n");
@@ -289,7 +279,7 @@ async fn the_other_wires_stand_behind_the_same_keys() {
     assert_eq!(fake.requests().len(), 2);
 }
 
-/// What a key has used today: requests and tokens.
+/// The requests and tokens that a key has used today.
 async fn used(respool: &Respool, key: &str) -> (u64, u64) {
     respool.access.save().await;
     let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
@@ -339,7 +329,7 @@ async fn tokens_are_counted_on_every_route() {
 }
 
 #[tokio::test]
-async fn whoever_leaves_before_the_end_pays_too() {
+async fn clients_that_leave_pay_too() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     fake.allow_cut_requests();
     let respool = with_keys(&fake, dir.path(), &format!("alice = '{ALICE}'")).await;
@@ -356,20 +346,14 @@ async fn whoever_leaves_before_the_end_pays_too() {
         got += client.chunk().await.unwrap().bytes.len();
     }
     client.reset();
-    let mut seen = (0, 0);
-    for _ in 0..1_000 {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        seen = used(&respool, "alice").await;
-        if seen.0 > 0 {
-            break;
-        }
-    }
+    let look = async || Some(used(&respool, "alice").await).filter(|seen| seen.0 > 0);
+    let seen = look_within(Duration::from_mins(1), look).await.expect("the request is counted");
     let prompt = body.to_string().len() as u64 / 4;
     assert!(seen.0 == 1 && seen.1 >= prompt + 12 && seen.1 < prompt + 60, "{seen:?} {prompt}");
 }
 
 #[tokio::test]
-async fn the_tokens_of_a_day_outlive_the_process_and_another_key_of_the_name() {
+async fn daily_tokens_survive_a_restart() {
     let (fake, dir) =
         (FakeVllm::always(Script::json(200, &replies::text("Paris"))).await, tempfile::tempdir().unwrap());
     let keys = |key: &str| format!("[alice]\nkey = '{key}'\ntokens_per_day = 300\n");
@@ -389,7 +373,7 @@ async fn the_tokens_of_a_day_outlive_the_process_and_another_key_of_the_name() {
 }
 
 #[tokio::test]
-async fn a_run_goes_on_paying_when_its_client_has_left() {
+async fn detached_runs_keep_paying() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     let path = dir.path().display();
     std::fs::write(dir.path().join("keys.toml"), format!("alice = '{ALICE}'")).unwrap();
@@ -404,19 +388,13 @@ async fn a_run_goes_on_paying_when_its_client_has_left() {
     let client = Client::sending(respool.address, &of(ALICE, Request::chat(&chat("helper")))).await;
     fake.wait_for_requests(1).await;
     client.reset();
-    let mut seen = (0, 0);
-    for _ in 0..150 {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        seen = used(&respool, "alice").await;
-        if seen.0 == 2 {
-            break;
-        }
-    }
+    let look = async || Some(used(&respool, "alice").await).filter(|seen| seen.0 == 2);
+    let seen = look_within(Duration::from_mins(1), look).await.expect("both calls are counted");
     assert_eq!(seen, (2, 2 * 162));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_has_the_name_and_never_the_key() {
+async fn logs_never_show_keys() {
     let (fake, dir) =
         (FakeVllm::always(Script::json(200, &replies::text("Paris"))).await, tempfile::tempdir().unwrap());
     let (path, url) = (dir.path().display(), fake.url());
@@ -438,7 +416,7 @@ async fn the_log_has_the_name_and_never_the_key() {
 }
 
 #[tokio::test]
-async fn a_stream_of_a_key_is_the_same_stream() {
+async fn keys_do_not_change_streams() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     let respool = with_keys(&fake, dir.path(), &format!("alice = '{ALICE}'")).await;
     let mut body = chat("gpt-oss-20b");

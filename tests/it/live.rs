@@ -1,4 +1,4 @@
-//! The live route (`tools_mode = "live"`): the same turns as the buffered one, told as they come.
+//! The live route (`tools_mode = "live"`): the same turns as the buffered one, sent as they come.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn native(pieces: &[&str]) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn text_comes_at_once_and_a_call_whole() {
+async fn text_streams_and_calls_come_whole() {
     let mut deltas = vec![json!({"reasoning": "Let me"}), json!({"reasoning": " look."})];
     deltas.extend(native(&["{\"pa", "th\": \"a", ".txt\"}"]));
     let fake =
@@ -65,7 +65,7 @@ async fn text_comes_at_once_and_a_call_whole() {
 }
 
 #[tokio::test]
-async fn a_call_in_the_text_is_held_back_and_read() {
+async fn calls_in_text_are_read() {
     let text = "I will look.\n<tools>\n{\"name\": \"read\", \"arguments\": {\"path\": \"a.txt\"}}\n</tools>";
     let deltas: Vec<Value> = text.chars().map(|letter| json!({"content": letter.to_string()})).collect();
     let fake = FakeVllm::start([Script::sse(stream(&deltas, "stop"))]).await;
@@ -81,7 +81,7 @@ async fn a_call_in_the_text_is_held_back_and_read() {
 }
 
 #[tokio::test]
-async fn calls_with_the_same_index_or_none_stay_apart() {
+async fn calls_stay_apart_without_an_index() {
     let call = |index: Value, id: &str, path: &str| {
         json!({"tool_calls": [{"index": index, "id": id, "type": "function",
             "function": {"name": "read", "arguments": format!("{{\"path\": \"{path}\"}}")}}]})
@@ -100,7 +100,7 @@ async fn calls_with_the_same_index_or_none_stay_apart() {
 }
 
 #[tokio::test]
-async fn a_call_that_was_cut_is_not_sent() {
+async fn cut_calls_are_not_sent() {
     let deltas = native(&["{\"path\": \"a"]);
     let fake = FakeVllm::start([Script::sse(stream(&deltas, "length"))]).await;
     let respool = Respool::with(&fake, &format!("{LIVE}\n{ONCE}")).await;
@@ -109,7 +109,7 @@ async fn a_call_that_was_cut_is_not_sent() {
 }
 
 #[tokio::test]
-async fn heartbeats_and_failures_are_those_of_the_relay() {
+async fn heartbeats_and_failures_equal_the_relay() {
     let _time = IdleTime::begin();
     let quick = "tools_mode = \"live\"\n[recovery]\nattempts = 0\n[limits]\ncommit_after = \"2s\"\nheartbeat = \"2s\"";
     let silence = Duration::from_secs(11);
@@ -134,7 +134,7 @@ async fn heartbeats_and_failures_are_those_of_the_relay() {
 }
 
 #[tokio::test]
-async fn text_that_was_held_back_is_not_lost_when_the_stream_breaks() {
+async fn broken_streams_release_held_text() {
     let frames = stream(&[json!({"content": "Look: "}), json!({"content": "a <to"})], "stop")[..3].to_vec();
     let fake = FakeVllm::start([Script::sse(frames).pause(2, Duration::from_millis(100))]).await;
     let respool = Respool::with(&fake, LIVE).await;
@@ -166,7 +166,7 @@ async fn raw_parsing_asks_for_unparsed_text() {
     }
 }
 
-/// Reasoning, content, calls and finish reason of each choice, as the server itself told them.
+/// Reasoning, content, calls and finish reason of each choice, as the server itself sent them.
 pub(crate) type Direct = BTreeMap<u64, (String, String, BTreeMap<u64, (String, String)>, String)>;
 
 pub(crate) fn direct(body: &[u8]) -> Direct {
@@ -194,7 +194,7 @@ pub(crate) fn direct(body: &[u8]) -> Direct {
     choices
 }
 
-/// vLLM's whole form writes arguments anew, with spaces; its stream sends the model's own text.
+/// vLLM's whole form rewrites arguments, with spaces; its stream sends the model's own text.
 pub(crate) fn anew(arguments: &str) -> String {
     serde_json::from_str::<Value>(arguments).map_or_else(|_| arguments.to_owned(), |value| value.to_string())
 }
@@ -206,7 +206,7 @@ fn rewritten(mut told: Told) -> Told {
 }
 
 #[tokio::test]
-async fn the_live_turn_is_the_buffered_one_wherever_vllm_told_both_the_same() {
+async fn live_turns_equal_buffered_ones() {
     let (mut compared, mut differ) = (0, Vec::new());
     for set in sets() {
         let buffered = Version::start(set.clone(), "").await;
@@ -230,11 +230,11 @@ async fn the_live_turn_is_the_buffered_one_wherever_vllm_told_both_the_same() {
             }
             let (whole, stream) = (rewritten(whole), rewritten(stream));
             if whole == Err(502) && told[0].values().all(|told| told.1.trim().is_empty()) {
-                // Lost by the server: told by the usage, which these streams were recorded without.
+                // Lost by the server: seen only in the usage, which these streams were recorded without.
                 continue;
             }
             if whole == Err(422) && stream == Err(502) {
-                // Cut in a call: told by the usage too.
+                // Cut in a call: seen only in the usage too.
                 continue;
             }
             compared += 1;

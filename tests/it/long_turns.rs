@@ -67,7 +67,7 @@ fn path_of(part: usize) -> String {
     format!("part-{part}.txt")
 }
 
-/// The results that the model has so far.
+/// The results that the model has.
 fn parts_read(request: &Value) -> usize {
     let messages = request["messages"].as_array().unwrap();
     messages
@@ -236,7 +236,7 @@ impl Turn {
         Ok(())
     }
 
-    /// What OpenClaw's tools say. Only the call that the model meant is ever made.
+    /// The results of OpenClaw's tools. Only the call that the model meant is ever made.
     fn result_of(&mut self, name: &str, arguments: &Value) -> Result<String, String> {
         match (name, arguments["path"].as_str()) {
             ("read", Some(path)) if path == path_of(self.parts) => {
@@ -285,7 +285,7 @@ async fn dying(useful: usize) -> FakeVllm {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_gets_no_storm() {
+async fn dead_servers_get_no_storm() {
     let _time = IdleTime::begin();
     let fake = dying(50).await;
     let respool = Respool::with(&fake, "[recovery]\nwait_for_upstream = \"1m\"").await;
@@ -304,7 +304,7 @@ async fn a_server_that_dies_gets_no_storm() {
 }
 
 #[tokio::test]
-async fn a_dying_server_ends_a_long_turn_in_minutes() {
+async fn dying_servers_end_turns_in_minutes() {
     let _time = IdleTime::begin();
     let fake = dying(1).await;
     let respool = Respool::with(&fake, "[recovery]\nwait_for_upstream = \"1m\"").await;

@@ -45,7 +45,7 @@ const SHAPES: [Shape; 4] = [
 ];
 
 #[tokio::test]
-async fn the_model_is_warned_and_only_the_model() {
+async fn only_the_model_is_warned() {
     for extra in ROUTES {
         for (kind, end, round) in SHAPES {
             let fake = FakeVllm::start([answer(extra), answer(extra)]).await;
@@ -80,7 +80,7 @@ fn assert_warned(sent: &Value, asked: &Value, kind: &str) {
 }
 
 #[tokio::test]
-async fn if_it_goes_on_the_run_ends_with_an_honest_answer() {
+async fn endless_loops_end_honestly() {
     for extra in ROUTES {
         let fake = FakeVllm::start([]).await;
         let respool = Respool::with(&fake, extra).await;
@@ -116,7 +116,7 @@ async fn the_thresholds_follow_the_setting() {
 }
 
 #[tokio::test]
-async fn a_request_without_tools_is_not_warned() {
+async fn requests_without_tools_get_no_warning() {
     let fake = FakeVllm::start([answer("live")]).await;
     let respool = Respool::before(&fake).await;
     let mut body = conversation(&rounds(6, |_| ("exec", "ls".into(), "same")));

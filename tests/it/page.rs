@@ -11,6 +11,7 @@ use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
+use crate::support::wait_until;
 
 const ALICE: &str = "sk-alice-0123456789";
 const ROOT: &str = "sk-root-0123456789";
@@ -69,7 +70,7 @@ fn mark(page: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_page_is_strict_and_loads_nothing_from_elsewhere() {
+async fn pages_load_nothing_foreign() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     let respool = started(&fake, dir.path(), false).await;
     for path in PAGES {
@@ -98,7 +99,7 @@ async fn every_page_is_strict_and_loads_nothing_from_elsewhere() {
 }
 
 #[tokio::test]
-async fn requests_and_their_problems_are_shown_without_content() {
+async fn requests_are_shown_without_content() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     let respool = started(&fake, dir.path(), false).await;
     fake.then(Script::json(200, &replies::text("Paris")).unchecked());
@@ -118,7 +119,7 @@ async fn requests_and_their_problems_are_shown_without_content() {
 }
 
 #[tokio::test]
-async fn where_clients_have_keys_an_operators_key_opens_the_page() {
+async fn operator_keys_open_the_page() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     let respool = started(&fake, dir.path(), true).await;
     for path in PAGES.iter().chain(&["/ui/live"]) {
@@ -160,19 +161,12 @@ async fn where_clients_have_keys_an_operators_key_opens_the_page() {
     );
     // Another key of the file opens nothing any more.
     std::fs::write(dir.path().join("keys.toml"), format!("alice = '{ALICE}'\n")).unwrap();
-    let mut status = 200;
-    for _ in 0..1_000 {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        status = get(&respool, "/", &cookie).await.status;
-        if status == 303 {
-            break;
-        }
-    }
-    assert_eq!(status, 303, "a key that is taken away ends its sessions");
+    let status = async || get(&respool, "/", &cookie).await.status;
+    wait_until("a key that is taken away ends its sessions", async || status().await == 303).await;
 }
 
 #[tokio::test]
-async fn a_run_is_ended_by_respools_own_button_alone() {
+async fn only_the_own_button_ends_runs() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     fake.allow_cut_requests();
     let respool = started(&fake, dir.path(), true).await;
@@ -207,16 +201,11 @@ async fn a_run_is_ended_by_respools_own_button_alone() {
         (reply.status, reply.headers.get("location").unwrap().to_owned()),
         (303, format!("/ui/runs/{run}"))
     );
-    let ended = async {
-        while !respool.agents.active_runs().is_empty() {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(std::time::Duration::from_secs(10), ended).await.expect("the run ends");
+    wait_until("the run ends", async || respool.agents.active_runs().is_empty()).await;
 }
 
 #[tokio::test]
-async fn a_model_that_a_key_may_not_use_is_advised_rightly() {
+async fn forbidden_models_get_the_right_advice() {
     let (one, two, dir) =
         (FakeVllm::start([]).await, FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     one.serve_models(&["gpt-oss-20b"]);
@@ -248,7 +237,7 @@ async fn a_model_that_a_key_may_not_use_is_advised_rightly() {
 }
 
 #[tokio::test]
-async fn a_failed_run_shows_its_requests_and_the_reason() {
+async fn failed_runs_show_the_reason() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     let respool = started(&fake, dir.path(), false).await;
     fake.then(Script::json(401, &replies::error(401, "Unauthorized", "AuthenticationError")).unchecked());
@@ -288,9 +277,29 @@ async fn what_runs_is_told_live() {
     assert!(told.contains("event: now\ndata: ") && !told.contains("capital"), "{told}");
 }
 
-/// Issue 13: without keys the page showed what `/v1/approvals` refuses, and let anybody drop dead letters.
+/// On a loopback address, operator keys alone turn no client away: the page opens without a session, except for what a
+/// client without a key may not see elsewhere.
 #[tokio::test]
-async fn approvals_and_dead_letters_are_for_operators_alone() {
+async fn operator_keys_alone_leave_the_page_open() {
+    let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    let (path, url) = (dir.path().display(), fake.url());
+    let toml = format!(
+        "operator_keys_env = \"OPERATORS\"\nstate_dir = \"{path}\"\n[log]\nerrors_dir = \"{path}/logs\"\n\
+         [[upstream]]\nname = \"box\"\nurl = \"{url}\"\n"
+    );
+    let respool = Respool::started_in(&toml, &[("OPERATORS", ROOT)], None).await;
+    for path in PAGES {
+        assert_eq!(get(&respool, path, "").await.status, 200, "{path}");
+    }
+    let approvals = async |cookie: &str| get(&respool, "/ui/approvals", cookie).await.text().clone();
+    assert!(approvals("").await.contains("log in with an operator key"));
+    let cookie = logged_in(&respool).await;
+    assert!(!approvals(&cookie).await.contains("log in with an operator key"));
+}
+
+/// Without keys the page showed what `/v1/approvals` refuses, and let anybody drop dead letters.
+#[tokio::test]
+async fn approvals_are_for_operators() {
     for has_keys in [false, true] {
         let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
         let respool = started(&fake, dir.path(), has_keys).await;

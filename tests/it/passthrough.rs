@@ -23,7 +23,7 @@ fn asking_usage(asked: bool) -> Value {
 }
 
 #[tokio::test]
-async fn a_stream_comes_through_clean_and_usage_is_always_asked_for() {
+async fn streams_pass_clean_and_with_usage() {
     for asked in [true, false] {
         let fake =
             FakeVllm::start([Script::sse(replies::text_stream(&["Hel", "lo ", "wörld 🙂"], true))]).await;
@@ -40,7 +40,7 @@ async fn a_stream_comes_through_clean_and_usage_is_always_asked_for() {
 }
 
 #[tokio::test]
-async fn no_frame_waits_for_a_later_one() {
+async fn frames_do_not_wait() {
     let _time = IdleTime::begin();
     let script = Script::sse(replies::text_stream(&["a", "b"], false)).pause(2, Duration::from_secs(20));
     let fake = FakeVllm::start([script]).await;
@@ -57,7 +57,7 @@ async fn no_frame_waits_for_a_later_one() {
 }
 
 #[tokio::test]
-async fn frames_that_need_no_change_keep_their_bytes() {
+async fn unchanged_frames_keep_their_bytes() {
     let odd = "data:  {\"id\":\"x\", \"object\":\"chat.completion.chunk\", \"created\":1, \"model\":\"m\", \"choices\":[ {\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\\u00e9\"},\"finish_reason\":null} ]}\n\n";
     let last = "data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\r\n\r\n";
     let fake = FakeVllm::start([Script::sse([odd, last, "data: [DONE]\n\n"])]).await;
@@ -89,7 +89,7 @@ async fn odd_streams_come_out_straight() {
 }
 
 #[tokio::test]
-async fn a_whole_completion_loses_only_what_openai_has_not() {
+async fn completions_lose_only_foreign_fields() {
     let fake = FakeVllm::start([Script::json(200, &replies::text("hello"))]).await;
     let respool = Respool::before(&fake).await;
     let body = json!({"messages": [{"role": "user", "content": "hi"}], "x": 1.50});
@@ -105,7 +105,7 @@ async fn a_whole_completion_loses_only_what_openai_has_not() {
 }
 
 #[tokio::test]
-async fn json_for_a_stream_is_spooled_out() {
+async fn json_replies_become_streams() {
     let fake = FakeVllm::start([Script::json(200, &replies::text("whole"))]).await;
     let respool = Respool::before(&fake).await;
     let turn = exchange(respool.address, &Request::chat(&request())).await.stream(&Rules::default());
@@ -113,7 +113,7 @@ async fn json_for_a_stream_is_spooled_out() {
 }
 
 #[tokio::test]
-async fn every_choice_of_a_stream_comes_through() {
+async fn all_choices_of_streams_pass() {
     let chunk = |index: u64, delta: Value, finish: Value| {
         let mut chunk = replies::chunk(&delta, None);
         chunk["choices"][0]["index"] = json!(index);
@@ -182,7 +182,7 @@ async fn other_routes_pass_as_they_are() {
 }
 
 #[tokio::test]
-async fn an_encoded_answer_is_passed_on_encoded() {
+async fn encoded_answers_stay_encoded() {
     let fake =
         FakeVllm::start([Script::json(200, &json!({"a": 1})).gzip().on("GET", "/openapi.json").unchecked()])
             .await;
@@ -196,7 +196,7 @@ async fn an_encoded_answer_is_passed_on_encoded() {
 }
 
 #[tokio::test]
-async fn models_are_listed_by_name_and_alias() {
+async fn models_are_listed_with_aliases() {
     let fake = FakeVllm::start([]).await;
     fake.serve_models(&["gpt-oss-20b", "org/other"]);
     let respool = Respool::with(&fake, "[models.\"fast\"]\ntarget = \"gpt-oss-20b\"").await;
@@ -213,7 +213,7 @@ async fn models_are_listed_by_name_and_alias() {
 }
 
 #[tokio::test]
-async fn an_alias_goes_up_as_its_target() {
+async fn aliases_go_up_as_targets() {
     let fake = FakeVllm::start([Script::json(200, &replies::text("x"))]).await;
     let respool = Respool::with(&fake, "[models.\"fast\"]\ntarget = \"gpt-oss-20b\"").await;
     exchange(
@@ -226,7 +226,7 @@ async fn an_alias_goes_up_as_its_target() {
 }
 
 #[tokio::test]
-async fn an_alias_holds_on_every_route_and_for_bodies_of_any_size() {
+async fn aliases_hold_on_every_route() {
     let answered = || Script::json(200, &json!({"data": []})).unchecked();
     let fake = FakeVllm::start([answered(), answered(), answered()]).await;
     let alias = "[models.\"fast\"]\ntarget = \"gpt-oss-20b\"";
@@ -257,7 +257,7 @@ async fn respools_own_pages() {
 }
 
 #[tokio::test]
-async fn a_base_url_without_v1_works_too() {
+async fn base_urls_need_no_v1() {
     let fake = FakeVllm::start([Script::json(200, &replies::text("x"))]).await;
     fake.serve_models(&["gpt-oss-20b"]);
     let respool = Respool::before(&fake).await;
@@ -272,7 +272,7 @@ async fn a_base_url_without_v1_works_too() {
 }
 
 #[tokio::test]
-async fn a_finish_that_the_server_left_out_is_added() {
+async fn missing_finish_reasons_are_added() {
     let text = replies::frame(&replies::chunk(&json!({"content": "Hello"}), None));
     let fake = FakeVllm::start([Script::sse([replies::role_frame(), text, replies::DONE.to_owned()])]).await;
     let respool = Respool::before(&fake).await;
@@ -284,7 +284,7 @@ async fn a_finish_that_the_server_left_out_is_added() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_complete_and_never_closed_ends() {
+async fn complete_streams_end_without_closing() {
     let mut frames = replies::text_stream(&["Hello"], true);
     frames.pop();
     for settings in ["", crate::live::LIVE] {
@@ -297,7 +297,7 @@ async fn a_stream_that_is_complete_and_never_closed_ends() {
 }
 
 #[tokio::test]
-async fn the_clients_key_opens_the_list_of_models() {
+async fn client_keys_open_the_model_list() {
     let list = Script::json(200, &json!({"object": "list", "data": [{"id": "m"}]})).on("GET", "/v1/models");
     let fake = FakeVllm::start([list.expect_authorization("Bearer client").unchecked()]).await;
     let respool = Respool::before(&fake).await;
@@ -306,7 +306,7 @@ async fn the_clients_key_opens_the_list_of_models() {
 }
 
 #[tokio::test]
-async fn a_stop_cuts_what_is_passed_on() {
+async fn stop_sequences_cut_passed_text() {
     let endless =
         Script::endless(200, "application/octet-stream", vec![7; 100]).on("GET", "/openapi.json").unchecked();
     let fake = FakeVllm::start([endless]).await;

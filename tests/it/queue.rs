@@ -14,6 +14,7 @@ use crate::support::idle_time::IdleTime;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
+use crate::support::wait_until;
 use crate::upstreams::{before, begins};
 use crate::{passthrough, tools_route};
 
@@ -44,19 +45,13 @@ async fn report(respool: &Respool) -> Value {
     exchange(respool.address, &Request::get("/ready")).await.json()["upstreams"][0].clone()
 }
 
-/// Waits until so many requests are in the queue.
+/// Waits until `count` requests are in the queue.
 async fn queued(respool: &Respool, count: u64) {
-    for _ in 0..2_000 {
-        if report(respool).await["queued"] == count {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{} instead of {count} in the queue", report(respool).await["queued"]);
+    wait_until("the requests are queued", async || report(respool).await["queued"] == count).await;
 }
 
 #[tokio::test]
-async fn no_more_at_a_time_than_may_be() {
+async fn concurrency_stays_within_its_limit() {
     let _time = IdleTime::begin();
     let fake = FakeVllm::always(working(WORK)).await;
     let respool = Respool::with(&fake, "[[upstream]]\nmax_concurrency = 2").await;
@@ -92,7 +87,7 @@ async fn clients_and_conversations_take_turns() {
 }
 
 #[tokio::test]
-async fn clients_that_share_a_key_are_told_apart_by_their_address() {
+async fn addresses_separate_clients_of_a_key() {
     let _time = IdleTime::begin();
     let fake = long_on_the_first().await;
     let respool = Respool::with(&fake, "[[upstream]]\nmax_concurrency = 1").await;
@@ -129,7 +124,7 @@ async fn who_hangs_up_leaves_the_queue() {
 }
 
 #[tokio::test]
-async fn over_the_bound_a_429_says_when_to_come_back() {
+async fn full_queues_answer_429() {
     let _time = IdleTime::begin();
     let fake = long_on_the_first().await;
     let respool = Respool::with(&fake, "[[upstream]]\nmax_concurrency = 1\nmax_queue = 1").await;
@@ -154,7 +149,7 @@ async fn over_the_bound_a_429_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn a_place_is_held_until_the_stream_has_ended() {
+async fn streams_hold_their_place() {
     let _time = IdleTime::begin();
     let stream = Script::sse(replies::text_stream(&["a", "b"], false)).pause(2, WORK * 2);
     let fake = FakeVllm::always(stream).await;
@@ -178,7 +173,7 @@ async fn a_place_is_held_until_the_stream_has_ended() {
 }
 
 #[tokio::test]
-async fn whoever_waits_gets_the_head_and_heartbeats() {
+async fn waiting_clients_get_heartbeats() {
     let _time = IdleTime::begin();
     for form in [tools_route::request(), passthrough::request()] {
         let fake = FakeVllm::always(working(Duration::from_secs(14))).await;
@@ -200,7 +195,7 @@ async fn whoever_waits_gets_the_head_and_heartbeats() {
 }
 
 #[tokio::test]
-async fn a_stop_lets_the_queue_finish_or_says_so() {
+async fn stops_drain_the_queue() {
     let _time = IdleTime::begin();
     for (drain, finishes) in [("20s", true), ("1s", false)] {
         let fake = FakeVllm::always(working(Duration::from_secs(3))).await;
@@ -224,7 +219,7 @@ async fn a_stop_lets_the_queue_finish_or_says_so() {
 }
 
 #[tokio::test]
-async fn a_long_wait_is_worth_a_move() {
+async fn long_waits_justify_a_move() {
     let _time = IdleTime::begin();
     let (a, b) = (FakeVllm::always(working(WORK)).await, FakeVllm::always(working(WORK)).await);
     let keys = "models = [\"gpt-oss-20b\"]\nmax_concurrency = 1";

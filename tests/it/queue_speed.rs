@@ -1,4 +1,4 @@
-//! What the queue costs, beside bare commits of the same size on the same disk. Measurements, so not part of every run:
+//! The cost of the queue, compared with bare commits of the same size on the same disk. Measurements, so not part of every run:
 //!
 //! `cargo test --release --test it queue_speed -- --ignored --nocapture --test-threads 1`
 
@@ -116,7 +116,7 @@ fn peak_memory() -> u64 {
 /// The rates vary with the machine, so bare commits are timed before and after each of three rounds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement: see the head of the file"]
-async fn ten_thousand_events_in_five_hundred_lanes_are_drained_in_order() {
+async fn lanes_drain_in_order() {
     let mut ratios = Vec::new();
     for _ in 0..3 {
         let dir = tempfile::tempdir().unwrap();
@@ -155,7 +155,7 @@ fn assert_drained_in_order(done: &[String]) {
     assert!(lanes.values().all(|numbers| numbers.is_sorted()));
 }
 
-/// A store with so many ended runs of the queue, and events that wait.
+/// A store with this many ended runs of the queue, and waiting events.
 fn fill(dir: &Path, finished: u32, waiting: u32) {
     drop(open(dir));
     let mut database = rusqlite::Connection::open(dir.join("respool.db")).unwrap();
@@ -217,7 +217,7 @@ async fn a_full_store_starts_quickly() {
 
 #[tokio::test]
 #[ignore = "a measurement: see the head of the file"]
-async fn an_event_is_accepted_within_a_few_waits_for_the_disk() {
+async fn events_are_accepted_fast() {
     let dir = tempfile::tempdir().unwrap();
     let commit = one_synchronised_commit(dir.path());
     let store = open(dir.path());

@@ -1,4 +1,4 @@
-//! Reasoning that a client drops in a tool loop comes back to the model, on both routes, and to nobody else.
+//! Reasoning that a client drops in a tool loop comes back to the model, on both routes, and to no other client.
 
 use serde_json::{Value, json};
 
@@ -69,7 +69,7 @@ async fn asked(respool: &Respool, body: &Value) -> Vec<Call> {
     turn.choices[&0].tool_calls.clone()
 }
 
-/// What the second request of a loop became upstream, when its body was changed so.
+/// The second request of a loop as it went upstream, after this change to its body.
 async fn second_request(extra: &str, change: impl Fn(&mut Value)) -> Value {
     let fake = FakeVllm::start([thoughtful(extra, "I need a.txt.", &[READ]), answer(extra)]).await;
     let respool = Respool::with(&fake, extra).await;
@@ -82,7 +82,7 @@ async fn second_request(extra: &str, change: impl Fn(&mut Value)) -> Value {
 }
 
 #[tokio::test]
-async fn every_turn_of_the_loop_gets_its_own_reasoning_once() {
+async fn each_turn_gets_its_reasoning_once() {
     for extra in ROUTES {
         let both = [READ, ("exec", r#"{"command": "ls"}"#)];
         let fake = FakeVllm::start([
@@ -144,7 +144,7 @@ async fn what_the_client_sends_itself_stands() {
 }
 
 #[tokio::test]
-async fn nothing_is_put_back_where_it_does_not_belong() {
+async fn foreign_reasoning_is_not_restored() {
     let user = json!({"role": "user", "content": "Thank you. And b.txt?"});
     for extra in ROUTES {
         let after =
@@ -166,7 +166,7 @@ async fn nothing_is_put_back_where_it_does_not_belong() {
 }
 
 #[tokio::test]
-async fn another_client_with_the_same_words_gets_nothing() {
+async fn other_clients_get_no_reasoning() {
     let fake = FakeVllm::start([thoughtful("", "SECRET", &[READ]), answer(""), answer("")]).await;
     let respool = Respool::before(&fake).await;
     let mut body = tools_route::request();
@@ -181,7 +181,7 @@ async fn another_client_with_the_same_words_gets_nothing() {
 }
 
 #[tokio::test]
-async fn it_goes_under_the_name_that_the_version_reads() {
+async fn reasoning_uses_the_versions_field() {
     for (version, name, other) in
         [("0.13.0", "reasoning_content", "reasoning"), ("0.32.0", "reasoning", "reasoning_content")]
     {
@@ -201,7 +201,7 @@ async fn it_goes_under_the_name_that_the_version_reads() {
 }
 
 #[tokio::test]
-async fn a_dropped_name_for_the_client_does_not_drop_it_for_the_model() {
+async fn clients_may_drop_the_field() {
     for extra in ROUTES {
         let sent = second_request(&format!("{extra}\nreasoning = \"drop\""), |_| {}).await;
         assert_eq!(sent["messages"][2]["reasoning"], "I need a.txt.", "{extra}");
@@ -209,7 +209,7 @@ async fn a_dropped_name_for_the_client_does_not_drop_it_for_the_model() {
 }
 
 #[tokio::test]
-async fn a_refused_parameter_does_not_cost_the_reasoning() {
+async fn refused_parameters_keep_reasoning() {
     let refusal = replies::error(400, "Unrecognized request argument supplied: store", "BadRequestError");
     let fake =
         FakeVllm::start([thoughtful("", "I need a.txt.", &[READ]), Script::json(400, &refusal), answer("")])

@@ -47,7 +47,7 @@ fn asked(fake: &FakeVllm) -> usize {
 }
 
 #[tokio::test]
-async fn a_whole_reply_leaves_although_its_body_never_ends() {
+async fn whole_replies_leave_before_the_end() {
     let _time = IdleTime::begin();
     let text = replies::text("ok").to_string();
     for body in [tools_route::request(), whole(tools_route::request()), whole(passthrough::request())] {
@@ -64,7 +64,7 @@ async fn a_whole_reply_leaves_although_its_body_never_ends() {
 }
 
 #[tokio::test]
-async fn a_whole_call_that_the_client_can_correct_leaves_after_the_last_attempt() {
+async fn correctable_calls_leave_last() {
     for (name, arguments) in [("open_browser", r#"{"url": "x"}"#), ("read", "{}")] {
         let message = call(name, arguments);
         let live: Vec<String> = [
@@ -97,7 +97,7 @@ async fn a_whole_call_that_the_client_can_correct_leaves_after_the_last_attempt(
 }
 
 #[tokio::test]
-async fn a_reply_without_a_choice_is_asked_again_once() {
+async fn empty_replies_are_repeated_once() {
     let _time = IdleTime::begin();
     let mut empty = replies::text("");
     empty["choices"] = json!([]);
@@ -117,7 +117,7 @@ fn waits(bound: &str) -> String {
     format!("[recovery]\nwait_for_upstream = \"{bound}\"")
 }
 
-/// A server that is down for so many probes, and then answers.
+/// A server that is down for a number of probes and then answers.
 async fn starting(probes: usize) -> FakeVllm {
     let down = || Script::json(503, &json!({})).unchecked();
     let fake = FakeVllm::start((0..probes).map(|_| down().on("GET", "/health"))).await;
@@ -127,7 +127,7 @@ async fn starting(probes: usize) -> FakeVllm {
 }
 
 #[tokio::test]
-async fn a_server_that_starts_is_waited_for() {
+async fn requests_wait_for_starting_servers() {
     let _time = IdleTime::begin();
     for body in [tools_route::request(), passthrough::request()] {
         let fake = starting(20).await;
@@ -144,7 +144,7 @@ async fn a_server_that_starts_is_waited_for() {
 
 /// A server of two that is up answers at once; while both are down, the one that comes back first does, whichever was asked last.
 #[tokio::test]
-async fn another_server_stands_in_for_one_that_starts() {
+async fn other_servers_replace_starting_ones() {
     let _time = IdleTime::begin();
     let models = "models = [\"gpt-oss-20b\"]";
     let beside_one_that_is_gone = async |fake: &FakeVllm| {
@@ -172,7 +172,7 @@ async fn another_server_stands_in_for_one_that_starts() {
 }
 
 #[tokio::test]
-async fn the_error_of_a_server_that_does_not_start_says_how_long_was_waited() {
+async fn startup_errors_name_the_wait() {
     let _time = IdleTime::begin();
     for (bound, expected) in [("12s", Some("respool waited 12 s for it")), ("0s", None)] {
         let down = Script::json(503, &json!({}));
@@ -188,7 +188,7 @@ async fn the_error_of_a_server_that_does_not_start_says_how_long_was_waited() {
 }
 
 #[tokio::test]
-async fn a_busy_server_is_left_alone_for_as_long_as_it_asks() {
+async fn busy_servers_get_their_pause() {
     let _time = IdleTime::begin();
     let busy = |seconds: &str| {
         Script::json(429, &replies::error(429, "slow down", "x")).header("retry-after", seconds)
@@ -205,7 +205,7 @@ async fn a_busy_server_is_left_alone_for_as_long_as_it_asks() {
 }
 
 #[tokio::test]
-async fn a_live_reply_is_bounded_like_a_whole_one() {
+async fn live_replies_are_bounded() {
     let chunk = replies::frame(&replies::chunk(&json!({"content": "x".repeat(4_000)}), None));
     let fake = FakeVllm::always(Script::endless(200, "text/event-stream", chunk)).await;
     let settings = format!("{LIVE}\n[recovery]\nattempts = 0\n[limits]\nmax_body = \"256KiB\"");
@@ -237,7 +237,7 @@ async fn status(address: SocketAddr, request: &Request) -> u16 {
 }
 
 #[tokio::test]
-async fn what_a_server_may_have_read_is_sent_again_only_if_it_changes_nothing() {
+async fn only_harmless_requests_are_resent() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let server = tokio::spawn(answers_once_per_connection(listener));
@@ -251,7 +251,7 @@ async fn what_a_server_may_have_read_is_sent_again_only_if_it_changes_nothing() 
 }
 
 #[tokio::test]
-async fn metrics_name_the_model_and_the_upstream() {
+async fn metrics_name_model_and_upstream() {
     let fake = FakeVllm::always(says("ok")).await;
     fake.serve_models(&["named-in-metrics"]);
     let respool = Respool::before(&fake).await;

@@ -55,7 +55,7 @@ fn last_message(request: &Value) -> String {
     request["messages"].as_array().unwrap().last().unwrap()["content"].to_string()
 }
 
-/// What the client got, whichever form it asked for.
+/// The turn that the client got, in either form.
 async fn ask(respool: &Respool, body: &Value) -> Accumulated {
     let reply = exchange(respool.address, &Request::chat(body)).await;
     let rules = Rules { usage: None, ..Rules::default() };
@@ -92,7 +92,7 @@ async fn rescued(model: &str, useless: Script, check: impl Fn(&Value)) {
 }
 
 #[tokio::test]
-async fn what_the_server_could_not_read_is_asked_again() {
+async fn unreadable_replies_are_repeated() {
     for status in [500, 400, 200] {
         rescued("gpt-oss-20b", Script::json(status, &glitch()), |second| {
             assert_eq!(last_message(second), "\"What does a.txt say?\"", "the same request");
@@ -103,7 +103,7 @@ async fn what_the_server_could_not_read_is_asked_again() {
 }
 
 #[tokio::test]
-async fn a_reply_that_breaks_off_is_asked_again() {
+async fn broken_replies_are_repeated() {
     rescued("gpt-oss-20b", good().reset_after(100), |_| {}).await;
     rescued("gpt-oss-20b", Script::whole(200, "application/json", "{\"choices\": [{"), |_| {}).await;
     rescued("gpt-oss-20b", Script::json(500, &replies::error(500, "EngineCore", "x")), |_| {}).await;
@@ -120,7 +120,7 @@ async fn an_empty_reply_is_asked_again() {
 }
 
 #[tokio::test]
-async fn reasoning_without_an_answer_is_reminded_of_it() {
+async fn pure_reasoning_gets_a_reminder() {
     let thinking = message(&json!({"role": "assistant", "content": null, "reasoning": "Hm."}), "stop");
     rescued("gpt-oss-20b", thinking, |second| {
         let last = last_message(second);
@@ -131,7 +131,7 @@ async fn reasoning_without_an_answer_is_reminded_of_it() {
 }
 
 #[tokio::test]
-async fn what_the_servers_parser_lost_is_asked_for_unparsed() {
+async fn lost_calls_are_asked_for_unparsed() {
     let lost = message(&json!({"role": "assistant", "content": null}), "tool_calls");
     rescued("qwen3-coder", lost.clone(), |second| {
         assert_eq!((&second["tool_choice"], &second["skip_special_tokens"]), (&json!("none"), &json!(false)));
@@ -149,7 +149,7 @@ async fn what_the_servers_parser_lost_is_asked_for_unparsed() {
 }
 
 #[tokio::test]
-async fn a_bad_call_is_told_what_it_lacks() {
+async fn bad_calls_get_a_correction() {
     rescued("gpt-oss-20b", message(&native("read", "{\"file\": 1}"), "tool_calls"), |second| {
         let last = last_message(second);
         assert!(last.contains("`read`") && last.contains("It requires: path."), "{last}");
@@ -158,7 +158,7 @@ async fn a_bad_call_is_told_what_it_lacks() {
 }
 
 #[tokio::test]
-async fn an_unknown_tool_is_told_which_there_are() {
+async fn unknown_tools_get_the_list() {
     rescued("gpt-oss-20b", message(&native("open_file", "{\"path\": \"a\"}"), "tool_calls"), |second| {
         let last = last_message(second);
         assert!(last.contains("no tool `open_file`") && last.contains("read, exec"), "{last}");
@@ -167,7 +167,7 @@ async fn an_unknown_tool_is_told_which_there_are() {
 }
 
 #[tokio::test]
-async fn a_call_that_the_limit_cut_gets_more_room() {
+async fn cut_calls_get_more_room() {
     let cut = message(
         &json!({"role": "assistant", "content": "{\"name\": \"read\", \"arguments\": {\"pa"}),
         "length",
@@ -200,7 +200,7 @@ async fn the_second_remedy_is_stronger() {
 }
 
 #[tokio::test]
-async fn when_nothing_helps_the_error_is_final_and_honest() {
+async fn hopeless_replies_end_honestly() {
     let thinking = json!({"role": "assistant", "content": null, "reasoning": "Hm."});
     for (useless, code) in [
         (Script::json(500, &glitch()), "model_glitch"),
@@ -221,7 +221,7 @@ async fn when_nothing_helps_the_error_is_final_and_honest() {
 }
 
 #[tokio::test]
-async fn of_useless_replies_the_one_that_says_something_leaves() {
+async fn the_least_useless_reply_leaves() {
     let mut talking = native("open_file", "{}");
     talking["content"] = json!("I would open the file.");
     let thinking = json!({"role": "assistant", "content": null, "reasoning": "Hm."});
@@ -252,7 +252,7 @@ async fn usage_is_that_of_all_attempts() {
 }
 
 #[tokio::test]
-async fn the_live_route_asks_again_only_what_it_has_not_sent() {
+async fn live_replies_repeat_only_unsent_parts() {
     let bad = json!({"tool_calls": [{"index": 0, "id": "chatcmpl-tool-1", "type": "function",
         "function": {"name": "read", "arguments": "{}"}}]});
     let error = Script::sse([replies::role_frame(), replies::frame(&glitch()), replies::DONE.to_owned()]);
@@ -281,7 +281,7 @@ async fn the_live_route_asks_again_only_what_it_has_not_sent() {
 }
 
 #[tokio::test]
-async fn a_stream_without_tools_is_asked_again_before_it_has_spoken() {
+async fn silent_streams_are_repeated() {
     let _time = IdleTime::begin();
     let answer = || sse(&[json!({"content": "Hello"})], "stop");
     let late = Duration::from_secs(6);
@@ -313,7 +313,7 @@ async fn a_stream_without_tools_is_asked_again_before_it_has_spoken() {
 }
 
 #[tokio::test]
-async fn a_completion_without_tools_is_asked_again() {
+async fn plain_completions_are_repeated() {
     let mut body = passthrough::request();
     body["stream"] = json!(false);
     let fake = FakeVllm::start([
@@ -336,7 +336,7 @@ async fn a_completion_without_tools_is_asked_again() {
 }
 
 #[tokio::test]
-async fn what_the_client_wanted_so_is_not_asked_again() {
+async fn requested_outcomes_are_not_repeated() {
     let thinking = message(&json!({"role": "assistant", "content": null, "reasoning": "Hm."}), "stop");
     let cut = message(&json!({"role": "assistant", "content": null, "reasoning": "Hm."}), "length");
     for (key, value, reply) in
@@ -370,7 +370,7 @@ async fn second_attempts_end_in_time() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_ends_the_second_attempt() {
+async fn disconnects_end_the_second_attempt() {
     let _time = IdleTime::begin();
     for (settings, useless) in [("", Script::json(500, &glitch())), (LIVE, sse(&[], "stop"))] {
         let fake = FakeVllm::start([useless, Script::silence()]).await;
@@ -385,7 +385,7 @@ async fn a_client_that_leaves_ends_the_second_attempt() {
 }
 
 #[tokio::test]
-async fn a_second_attempt_carries_what_the_first_one_did() {
+async fn second_attempts_keep_the_request() {
     let fake = FakeVllm::start([good(), Script::json(500, &glitch()), good()]).await;
     let respool = Respool::before(&fake).await;
     let mut body = asking("gpt-oss-20b", false);
@@ -401,7 +401,7 @@ async fn a_second_attempt_carries_what_the_first_one_did() {
 }
 
 #[tokio::test]
-async fn a_second_stream_has_its_own_time_to_end() {
+async fn second_streams_have_their_own_timeout() {
     let _time = IdleTime::begin();
     let useless = sse(&[], "stop").pause(2, Duration::from_millis(100));
     let slow = sse(&[json!({"content": "Hel"}), json!({"content": "lo"})], "stop")
@@ -413,7 +413,7 @@ async fn a_second_stream_has_its_own_time_to_end() {
 }
 
 #[tokio::test]
-async fn a_useful_first_reply_is_not_thrown_away_for_a_server_that_went_away() {
+async fn useful_replies_survive_later_failures() {
     let mut talking = native("open_file", "{}");
     talking["content"] = json!("I would open the file.");
     for gone in [Script::json(503, &json!({})), Script::json(429, &replies::error(429, "slow down", "x"))] {
@@ -427,7 +427,7 @@ async fn a_useful_first_reply_is_not_thrown_away_for_a_server_that_went_away() {
 }
 
 #[tokio::test]
-async fn a_server_without_room_is_not_the_models_fault() {
+async fn full_servers_are_not_model_faults() {
     let thinking = message(&json!({"role": "assistant", "content": null, "reasoning": "Hm."}), "stop");
     let fake = FakeVllm::start([thinking]).await;
     fake.otherwise(Script::json(429, &replies::error(429, "slow down", "x")).header("retry-after", "7"));

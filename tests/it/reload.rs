@@ -11,6 +11,7 @@ use crate::support::client::{Client, Reply, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
 use crate::support::script::Script;
+use crate::support::wait_until;
 
 /// The next line of the configuration's watch.
 fn told(served: &Served) -> Value {
@@ -45,7 +46,7 @@ async fn ask(address: SocketAddr, key: &str) -> Reply {
 }
 
 #[test]
-fn a_changed_file_holds_is_refused_or_needs_a_restart() {
+fn reloads_apply_fail_or_need_restart() {
     let upstream = upstream("http://127.0.0.1:9");
     let served = Served::with_file(&upstream, &[]);
     let write = |text: &str| write(&served, &format!("{text}\n{upstream}"));
@@ -63,7 +64,7 @@ fn a_changed_file_holds_is_refused_or_needs_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_finishes_where_it_began_and_the_next_one_goes_elsewhere() {
+async fn streams_finish_where_they_began() {
     let before = FakeVllm::start([
         Script::sse(replies::text_stream(&["one", " two"], false)).pause(2, Duration::from_secs(8))
     ])
@@ -89,7 +90,7 @@ async fn a_stream_finishes_where_it_began_and_the_next_one_goes_elsewhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_come_and_go_at_once_but_the_last_one() {
+async fn all_keys_but_the_last_reload() {
     let fake = FakeVllm::always(Script::json(200, &replies::text("hello"))).await;
     let keys = |keys: &str| format!("client_keys = [{keys}]\n{}", upstream(&fake.url()));
     let served = Served::with_file(&upstream(&fake.url()), &[]);
@@ -107,7 +108,7 @@ async fn keys_come_and_go_at_once_but_the_last_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_file_changes_nothing_and_the_page_says_so() {
+async fn wrong_files_change_nothing() {
     let fake = FakeVllm::always(Script::json(200, &replies::text("hello"))).await;
     let served = Served::with_file(&upstream(&fake.url()), &[]);
     // It is wrong as a whole: the part that is right does not hold either.
@@ -118,11 +119,8 @@ async fn a_wrong_file_changes_nothing_and_the_page_says_so() {
     let page = async || exchange(served.address, &Request::get("/")).await.text();
     assert!(page().await.contains("limits.heartbeat"));
     let alert = served.directory.path().join(".local/state/respool/alerts-open.json");
-    let end = std::time::Instant::now() + Duration::from_mins(1);
-    while !std::fs::read_to_string(&alert).is_ok_and(|text| text.contains("reload_failed")) {
-        assert!(std::time::Instant::now() < end, "no alert in {}", alert.display());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let alerts = || std::fs::read_to_string(&alert).unwrap_or_default();
+    wait_until("an alert is written", async || alerts().contains("reload_failed")).await;
     change(&served, &format!("[log]\ncontent = true\n{}", upstream(&fake.url())));
     let page = page().await;
     assert!(
@@ -131,7 +129,7 @@ async fn a_wrong_file_changes_nothing_and_the_page_says_so() {
     );
 }
 
-/// A model that reads the file `a` and says what came of it.
+/// A model that reads the file `a` and repeats the result.
 async fn reading_model() -> FakeVllm {
     FakeVllm::thinking(|request| {
         let last =
@@ -146,7 +144,7 @@ async fn reading_model() -> FakeVllm {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn policy_and_agents_give_nobody_more_without_a_restart() {
+async fn reloads_grant_nothing_more() {
     let (fake, work) = (reading_model().await, tempfile::tempdir().unwrap());
     std::fs::write(work.path().join("a"), "the text of the file").unwrap();
     let file = |policy: &str, agents: &str| {

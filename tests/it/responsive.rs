@@ -135,7 +135,7 @@ async fn assert_responsive(name: &str, respool: &Respool, body: &Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn health_answers_while_schemas_and_replies_attack() {
+async fn health_answers_under_attack() {
     for (name, schema, arguments) in attacks() {
         let reply = if arguments.starts_with(']') {
             replies::text(&arguments)
@@ -250,7 +250,7 @@ fn says_that_it_goes_in_a_circle(reply: &Reply) {
 
 /// One request to such a respool once opened 19,787 connections and was never answered.
 #[tokio::test]
-async fn a_respool_that_is_its_own_upstream_says_so() {
+async fn self_loops_are_reported() {
     for others in [0, 1] {
         let door = Door::new().await;
         let mut respools = vec![Respool::configured(&upstream(door.address)).await];

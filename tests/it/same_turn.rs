@@ -17,7 +17,7 @@ use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
 use crate::tools_route;
 
-/// What the model says.
+/// The model's words.
 #[derive(Clone, Debug, Default)]
 struct Said {
     reasoning: String,
@@ -90,7 +90,7 @@ fn requests() -> [Value; 3] {
 }
 
 #[test]
-fn any_turn_is_the_same_through_every_real_route() {
+fn turns_are_equal_on_every_route() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let saying = Arc::new(Mutex::new(Said::default()));
     let shared = Arc::clone(&saying);

@@ -1,4 +1,4 @@
-//! Issue 14, number 1: `respool setup openclaw`, with a stand-in for the `openclaw` program. The real ones: `tests/openclaw/setup.sh DIR`.
+//! `respool setup openclaw`, with a stand-in for the `openclaw` program. The real ones: `tests/openclaw/setup.sh DIR`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -34,7 +34,7 @@ fn setup(home: &Path, path: &str, arguments: &[&str]) -> (i32, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn openclaw_json_is_changed_validated_kept_and_restored() {
+async fn setup_changes_and_restores_openclaw_json() {
     let fake = FakeVllm::start([]).await;
     fake.serve_models(&["gpt-oss-120b"]);
     let upstream = fake.url();
@@ -108,7 +108,7 @@ fn setup_at(home: &Path, url: &str, arguments: &[&str], variables: &[(&str, &str
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_respool_with_keys_needs_one_for_openclaw() {
+async fn setup_needs_a_key_for_openclaw() {
     let fake = FakeVllm::start([]).await;
     fake.serve_models(&["gpt-oss-120b"]);
     fake.otherwise(Script::json(200, &replies::text("ready")).unchecked());
@@ -162,7 +162,7 @@ async fn setup_names_what_goes_past_respool() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn setup_gives_the_cause_of_a_failed_connection() {
+async fn setup_names_connection_failures() {
     let fake = FakeVllm::start([]).await;
     fake.serve_models(&["m"]);
     // A server without TLS that answers a TLS client at once.

@@ -16,7 +16,7 @@ use crate::tools_route;
 
 const LIMITS: &str = "[limits]\ncommit_after = \"3s\"\nheartbeat = \"2s\"";
 const SILENCE: Duration = Duration::from_secs(12);
-/// The upstream must be told of the end of a request so soon.
+/// The upstream must learn within this time that a request has ended.
 const ABORT_WITHIN: Duration = Duration::from_millis(250);
 
 #[tokio::test]
@@ -34,7 +34,7 @@ async fn heartbeats_bridge_a_silent_tool_turn() {
 }
 
 #[tokio::test]
-async fn heartbeats_bridge_a_stream_that_has_not_begun() {
+async fn heartbeats_bridge_a_late_start() {
     let _time = IdleTime::begin();
     let frames = || replies::text_stream(&["late"], true);
     let no_head = Script::sse(frames()).delay(SILENCE);
@@ -51,7 +51,7 @@ async fn heartbeats_bridge_a_stream_that_has_not_begun() {
 }
 
 #[tokio::test]
-async fn heartbeats_bridge_a_pause_in_the_middle() {
+async fn heartbeats_bridge_pauses() {
     let _time = IdleTime::begin();
     let fake =
         FakeVllm::start([Script::sse(replies::text_stream(&["a", "b"], false)).pause(2, SILENCE)]).await;
@@ -62,7 +62,7 @@ async fn heartbeats_bridge_a_pause_in_the_middle() {
 }
 
 #[tokio::test]
-async fn a_failure_before_the_commit_is_a_status_and_after_it_an_event() {
+async fn failures_become_statuses_or_events() {
     let _time = IdleTime::begin();
     let failing =
         || Script::json(500, &replies::error(500, "EngineCore encountered an issue.", "InternalServerError"));
@@ -79,7 +79,7 @@ async fn a_failure_before_the_commit_is_a_status_and_after_it_an_event() {
 }
 
 #[tokio::test]
-async fn an_error_event_before_any_chunk_is_a_status() {
+async fn early_error_events_are_statuses() {
     let error = replies::frame(&replies::error(
         400,
         "This model's maximum context length is 10 tokens.",
@@ -92,7 +92,7 @@ async fn an_error_event_before_any_chunk_is_a_status() {
 }
 
 #[tokio::test]
-async fn json_clients_wait_for_the_true_status() {
+async fn json_clients_get_the_true_status() {
     let _time = IdleTime::begin();
     let fake = FakeVllm::start([Script::json(200, &replies::text("late")).delay(SILENCE)]).await;
     let respool = Respool::with(&fake, LIMITS).await;
@@ -117,7 +117,7 @@ async fn hangs_up(body: &serde_json::Value, script: Script, wait: Duration, extr
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_ends_the_upstream_request_in_every_phase() {
+async fn disconnects_end_upstream_requests() {
     let _time = IdleTime::begin();
     let mut whole = tools_route::request();
     whole["stream"] = json!(false);
@@ -133,7 +133,7 @@ async fn a_client_that_leaves_ends_the_upstream_request_in_every_phase() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_ends_retries_too() {
+async fn disconnects_end_retries() {
     let _time = IdleTime::begin();
     let fake = FakeVllm::always(Script::json(503, &json!({}))).await;
     let respool = Respool::before(&fake).await;

@@ -61,7 +61,7 @@ fn is_rebuilt(reply: &Reply, got: &Accumulated) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn a_client_rebuilds_the_turn_from_chunks_and_from_json(reply in reply(), usage in any::<bool>()) {
+    fn chunks_and_json_rebuild_the_turn(reply in reply(), usage in any::<bool>()) {
         let rules = Rules { choices: reply.choices.len(), usage: Some(usage), ..Rules::default() };
         let mut chunks = Vec::new();
         ChatSink::new(Some("reasoning_content"), usage).write_reply(reply.clone(), &mut chunks);

@@ -24,7 +24,7 @@ async fn tools(gateway: &FakeGateway, wanted: &[&str]) -> ToolSet {
 }
 
 #[tokio::test]
-async fn a_call_goes_out_in_the_gateways_form() {
+async fn calls_use_the_gateways_form() {
     let gateway = FakeGateway::start([said("found\u{1b}[1m it"), said("ran")]).await;
     let tools = tools(&gateway, &["web_search", "gateway:host_exec"]).await;
     assert_eq!(text(&tools, "web_search", json!({"q": "rust", "count": 3})).await, "found it");
@@ -71,7 +71,7 @@ async fn errors_are_told_apart() {
 }
 
 #[tokio::test]
-async fn a_silent_or_absent_gateway_is_given_up() {
+async fn silent_gateways_are_given_up() {
     let gateway = FakeGateway::start([(0, &[][..], String::new())]).await;
     let tools = tools(&gateway, &["web_fetch"]).await;
     let arguments = json!({"url": "https://example.org/"});
@@ -87,7 +87,7 @@ async fn a_silent_or_absent_gateway_is_given_up() {
 }
 
 #[tokio::test]
-async fn what_the_policy_denies_or_is_too_large_never_leaves() {
+async fn denied_and_large_calls_stay_here() {
     let gateway = FakeGateway::start([said("ok")]).await;
     let rules = "[[policy.rule]]\ntool = \"web_fetch\"\nhost = \"*.example.org\"\nthen = \"allow\"\n";
     let tools = set(&format!("{rules}{}", gateway.settings()), &["web_fetch", "web_search"]).await;
@@ -107,7 +107,7 @@ async fn what_the_policy_denies_or_is_too_large_never_leaves() {
 }
 
 #[tokio::test]
-async fn names_belong_to_the_local_tools_first() {
+async fn local_tools_own_their_names() {
     let check = async |toml: &str, wanted: &[&str], expected: &[&str]| {
         let wanted: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
         let problems = ToolSet::open(&config(toml), &wanted).await.err().unwrap_or_default();

@@ -13,10 +13,11 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::tools::{Person, call, config, failure, invocation, set, text};
+use crate::support::wait_until;
 
 const ALL: &[&str] = &["exec", "read", "write", "edit", "ls", "search"];
 
-/// A workspace beside a secret file, and the tools on it. Everything is allowed.
+/// A workspace next to a secret file, and the tools on it. Everything is allowed.
 async fn workspace() -> (TempDir, ToolSet) {
     workspace_with("policy.default = \"allow\"").await
 }
@@ -34,15 +35,6 @@ async fn workspace_with(settings: &str) -> (TempDir, ToolSet) {
 
 fn file(outer: &TempDir, name: &str) -> std::path::PathBuf {
     outer.path().join("work").join(name)
-}
-
-/// Waits for a condition that another process brings about.
-async fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
-    while !condition() {
-        assert!(Instant::now() < end, "{what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }
 
 pub(crate) fn is_alive(pid_file: &Path) -> bool {
@@ -87,7 +79,7 @@ async fn no_tool_leaves_the_workspace() {
 }
 
 #[tokio::test]
-async fn a_command_gives_both_outputs_in_order_and_its_exit_code() {
+async fn commands_report_output_and_exit_code() {
     let (outer, tools) = workspace().await;
     fs::create_dir(file(&outer, "sub")).unwrap();
     let check = async |command: &str, expected: &str| {
@@ -111,7 +103,7 @@ async fn a_command_gives_both_outputs_in_order_and_its_exit_code() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_command_cannot_read_the_process_that_started_it() {
+async fn commands_cannot_read_respools_memory() {
     let (_outer, tools) = workspace().await;
     let read = json!({"command": format!("id -u; head -c 20 /proc/{}/environ", std::process::id())});
     let said = text(&tools, "exec", read).await;
@@ -120,10 +112,10 @@ async fn a_command_cannot_read_the_process_that_started_it() {
     assert!(said.starts_with("0\n") || said.contains("Permission denied"), "{said}");
 }
 
-/// Issue 11: a command wrote to the person's terminal by `/dev/tty`, and typed into it (TIOCSTI).
+/// A command wrote to the person's terminal by `/dev/tty`, and typed into it (TIOCSTI).
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_command_has_a_session_of_its_own_and_so_no_terminal() {
+async fn commands_have_no_terminal() {
     let (_outer, tools) = workspace().await;
     let found =
         text(&tools, "exec", json!({"command": "cut -d' ' -f6,7 /proc/$$/stat; echo x > /dev/tty"})).await;
@@ -136,7 +128,7 @@ async fn a_command_has_a_session_of_its_own_and_so_no_terminal() {
 }
 
 #[tokio::test]
-async fn a_command_does_not_see_the_environment_of_respool() {
+async fn commands_see_no_environment() {
     let (_outer, tools) = workspace().await;
     assert!(std::env::var("CARGO_MANIFEST_DIR").is_ok(), "there is something to hide");
     let names = text(&tools, "exec", json!({"command": "env | sed 's/=.*//' | sort"})).await;
@@ -175,7 +167,7 @@ async fn a_command_does_not_see_the_environment_of_respool() {
 }
 
 #[tokio::test]
-async fn a_command_that_takes_too_long_ends_with_all_its_processes() {
+async fn slow_commands_end_with_their_processes() {
     let (outer, tools) = workspace().await;
     let command = "echo begun; (sleep 1000 & echo $! > grandchild; wait) & sleep 1000";
     let slow = Invocation {
@@ -186,7 +178,7 @@ async fn a_command_that_takes_too_long_ends_with_all_its_processes() {
     let Err(ToolError::TimedOut(problem)) = tools.call(&slow, None).await else { panic!("it ended") };
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     assert_eq!(problem, "begun\n\n[stopped after 700 ms; it may have done a part of its work]");
-    eventually("the grandchild ends", || !is_alive(&file(&outer, "grandchild"))).await;
+    wait_until("the grandchild ends", async || !is_alive(&file(&outer, "grandchild"))).await;
     let stubborn = Invocation {
         timeout: Duration::from_millis(300),
         ..invocation(
@@ -195,7 +187,7 @@ async fn a_command_that_takes_too_long_ends_with_all_its_processes() {
         )
     };
     assert!(matches!(tools.call(&stubborn, None).await, Err(ToolError::TimedOut(_))));
-    eventually("who ignores SIGTERM ends too", || !is_alive(&file(&outer, "stubborn"))).await;
+    wait_until("who ignores SIGTERM ends too", async || !is_alive(&file(&outer, "stubborn"))).await;
     let Err(ToolError::TimedOut(problem)) =
         call(&tools, "exec", json!({"command": "sleep 1000", "timeout": "1"})).await
     else {
@@ -205,29 +197,29 @@ async fn a_command_that_takes_too_long_ends_with_all_its_processes() {
 }
 
 #[tokio::test]
-async fn a_cancelled_command_ends_with_all_its_processes() {
+async fn cancelled_commands_end_with_their_processes() {
     let (outer, tools) = workspace().await;
     let pid = file(&outer, "grandchild");
     let long = invocation("exec", &json!({"command": "(sleep 1000 & echo $! > grandchild; wait)"}));
     tokio::select! {
         result = tools.call(&long, None) => panic!("it ended: {result:?}"),
-        () = eventually("it starts", || fs::read_to_string(&pid).is_ok_and(|text| text.ends_with('\n'))) => {}
+        () = wait_until("it starts", async || fs::read_to_string(&pid).is_ok_and(|text| text.ends_with('\n'))) => {}
     }
-    eventually("the grandchild ends", || !is_alive(&pid)).await;
+    wait_until("the grandchild ends", async || !is_alive(&pid)).await;
 }
 
 #[tokio::test]
-async fn processes_in_the_background_end_with_the_call() {
+async fn background_processes_end_with_the_call() {
     let (outer, tools) = workspace().await;
     let begun = Instant::now();
     let said = text(&tools, "exec", json!({"command": "sleep 1000 & echo $! > child; echo done"})).await;
     assert_eq!(said, "done\n");
     assert!(begun.elapsed() < Duration::from_secs(30));
-    eventually("the child ends", || !is_alive(&file(&outer, "child"))).await;
+    wait_until("the child ends", async || !is_alive(&file(&outer, "child"))).await;
 }
 
 #[tokio::test]
-async fn of_a_long_output_the_beginning_and_the_end_are_kept() {
+async fn long_outputs_keep_both_ends() {
     let (_outer, tools) = workspace().await;
     let long = "echo first; yes 0123456789 | head -c 30000000; echo last";
     let said = text(&tools, "exec", json!({"command": long})).await;
@@ -241,7 +233,7 @@ async fn of_a_long_output_the_beginning_and_the_end_are_kept() {
 }
 
 #[tokio::test]
-async fn reading_goes_line_by_line_to_the_limits() {
+async fn reading_respects_line_limits() {
     let (outer, tools) = workspace().await;
     let check = async |name: &str, bytes: &[u8], arguments: Value, expected: &str| {
         fs::write(file(&outer, name), bytes).unwrap();
@@ -278,7 +270,7 @@ async fn reading_goes_line_by_line_to_the_limits() {
 }
 
 #[tokio::test]
-async fn a_huge_file_is_read_in_pieces() {
+async fn huge_files_are_read_in_pieces() {
     let (outer, tools) = workspace().await;
     let line = "0123456789abcde\n";
     fs::write(file(&outer, "huge"), line.repeat((20 << 20) / 16) + "the end").unwrap();
@@ -298,7 +290,7 @@ async fn a_huge_file_is_read_in_pieces() {
 }
 
 #[tokio::test]
-async fn what_is_no_text_file_is_refused_in_clear_words() {
+async fn binary_files_are_refused_clearly() {
     let (outer, tools) = workspace().await;
     fs::write(file(&outer, "binary"), b"\x7fELF\0\x01").unwrap();
     fs::create_dir(file(&outer, "dir")).unwrap();
@@ -331,7 +323,7 @@ async fn what_is_no_text_file_is_refused_in_clear_words() {
 }
 
 #[tokio::test]
-async fn a_file_is_written_at_once_and_keeps_its_mode() {
+async fn writes_are_atomic_and_keep_modes() {
     let (outer, tools) = workspace().await;
     let said = call(&tools, "write", json!({"path": "new/deep/file", "content": "a\nb"})).await.unwrap();
     assert_eq!(said.text, "Wrote 3 bytes to new/deep/file");
@@ -353,7 +345,7 @@ async fn a_file_is_written_at_once_and_keeps_its_mode() {
 }
 
 #[tokio::test]
-async fn an_edit_keeps_encoding_line_ends_and_mode() {
+async fn edits_keep_encoding_and_mode() {
     let (outer, tools) = workspace().await;
     let check = async |before: &[u8], arguments: Value, after: &[u8]| {
         fs::write(file(&outer, "file"), before).unwrap();
@@ -396,7 +388,7 @@ async fn an_edit_keeps_encoding_line_ends_and_mode() {
 }
 
 #[tokio::test]
-async fn an_edit_shows_what_it_changes_before_and_after() {
+async fn edits_show_their_changes() {
     let (outer, tools) = workspace_with("").await;
     fs::write(file(&outer, "file"), "one\ntwo\nthree\n").unwrap();
     let edit = invocation("edit", &json!({"path": "file", "edits": [{"oldText": "two", "newText": "2"}]}));
@@ -413,9 +405,9 @@ async fn an_edit_shows_what_it_changes_before_and_after() {
     assert_eq!(person.asked.lock().unwrap().len(), 1, "nobody is asked about what cannot work");
 }
 
-/// Issue 11: the question named one file, the tool wrote another.
+/// The question named one file, the tool wrote another.
 #[tokio::test]
-async fn an_argument_under_two_names_is_refused() {
+async fn doubled_arguments_are_refused() {
     let (outer, tools) = workspace().await;
     fs::write(file(&outer, "a"), "old").unwrap();
     for (name, arguments, named) in [
@@ -517,7 +509,7 @@ async fn directories_are_listed_and_files_searched() {
 }
 
 #[tokio::test]
-async fn the_policy_decides_on_what_a_path_really_is() {
+async fn the_policy_resolves_paths() {
     let (outer, tools) = workspace_with(
         r#"
         [policy]
@@ -560,9 +552,9 @@ impl Approver for Swapper {
     }
 }
 
-/// Issue 11: an agent's model reads such marks with a space inside (`agent/neutralize.rs`); files must not change by that.
+/// An agent's model reads such marks with a space inside (`agent/neutralize.rs`); files must not change by that.
 #[tokio::test]
-async fn a_file_with_marks_of_templates_stays_as_it_is() {
+async fn template_marks_stay_in_files() {
     let (outer, tools) = workspace().await;
     let template = "{{ '<|im_start|>' + role }}\n{{ '[INST]' }}\nend\n";
     fs::write(file(&outer, "t"), template).unwrap();
@@ -580,7 +572,7 @@ async fn a_file_with_marks_of_templates_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn what_was_judged_is_what_is_changed() {
+async fn judged_files_are_the_changed_files() {
     let (outer, tools) = workspace_with("").await;
     for folder in ["asked", "other"] {
         fs::create_dir(file(&outer, folder)).unwrap();
@@ -611,9 +603,9 @@ fn race(work: &Path, stop: Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
     })
 }
 
-/// Issue 11, number 13: 69 of 750 racing reads gave denied data.
+/// 69 of 750 racing reads gave denied data.
 #[tokio::test]
-async fn no_race_reads_what_a_rule_denies() {
+async fn races_read_no_denied_file() {
     let rule = "policy.default = \"allow\"\n[[policy.rule]]\npath = \"denied/**\"\nthen = \"deny\"";
     let (outer, tools) = workspace_with(rule).await;
     for folder in ["good", "denied"] {
@@ -644,7 +636,7 @@ async fn no_race_reads_what_a_rule_denies() {
 }
 
 #[tokio::test]
-async fn a_hard_link_to_a_denied_file_is_refused() {
+async fn hard_links_to_denied_files_fail() {
     let rule = "policy.default = \"allow\"\n[[policy.rule]]\npath = \"denied/**\"\nthen = \"deny\"";
     for (settings, is_refused) in [(rule, true), ("policy.default = \"allow\"", false)] {
         let (outer, tools) = workspace_with(settings).await;
@@ -668,7 +660,7 @@ async fn a_hard_link_to_a_denied_file_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_to_be_asked_does_not_run_unasked() {
+async fn unasked_calls_do_not_run() {
     let (outer, tools) =
         workspace_with("[[policy.rule]]\ntool = \"exec\"\ncommand = \"echo *\"\nthen = \"allow\"").await;
     let write = invocation("write", &json!({"path": "file", "content": "x"}));
@@ -688,9 +680,9 @@ async fn what_is_to_be_asked_does_not_run_unasked() {
     assert!(!file(&outer, "pwned").exists());
 }
 
-/// Issue 11, number 11: what a rule with a pattern allows never reaches the shell's own `printf`, `test` and `[`.
+/// A command that a rule with a pattern allows never reaches the shell's own `printf`, `test` and `[`.
 #[tokio::test]
-async fn no_argument_of_an_allowed_command_is_evaluated() {
+async fn arguments_are_not_evaluated() {
     let rules = ["printf *", "test *", "[ *", "cd * && printf *", "echo *"]
         .map(|command| format!("[[policy.rule]]\ntool = \"exec\"\ncommand = {command:?}\nthen = \"allow\""));
     let (outer, tools) = workspace_with(&rules.join("\n")).await;
@@ -718,7 +710,7 @@ async fn text_of(tools: &ToolSet, command: &str) -> Result<respool::tools::ToolO
 }
 
 #[tokio::test]
-async fn names_that_nothing_offers_are_told_before_anything_runs() {
+async fn unknown_names_are_reported_first() {
     let check = async |toml: &str, wanted: &[&str], expected: &[&str]| {
         let wanted: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
         let problems = ToolSet::open(&config(toml), &wanted).await.err().unwrap_or_default();
@@ -742,7 +734,7 @@ async fn names_that_nothing_offers_are_told_before_anything_runs() {
 }
 
 #[tokio::test]
-async fn timeouts_and_limits_are_those_of_the_settings() {
+async fn configured_timeouts_and_limits_hold() {
     let settings = "timeouts = { exec = \"2m\", \"*\" = \"5s\" }\nresult_limits = { read = \"1KiB\" }";
     let (_outer, tools) = workspace_with(settings).await;
     let specs = tools.specs();
@@ -756,7 +748,7 @@ async fn timeouts_and_limits_are_those_of_the_settings() {
 }
 
 #[tokio::test]
-async fn the_chat_has_exactly_its_four_tools() {
+async fn chat_has_four_tools() {
     let outer = tempfile::tempdir().unwrap();
     let settings = ToolsConfig::default();
     let rules = config("policy.rule = [{ tool = \"exec\", command = \"echo *\", then = \"allow\" }]").policy;

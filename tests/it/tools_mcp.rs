@@ -3,13 +3,14 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use respool::tools::{Invocation, Sources, ToolError, ToolSet, Tools as _};
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::support::tools::{Person, call, config, failure, invocation, set, text};
+use crate::support::wait_until;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/strict_mcp.py");
 
@@ -34,14 +35,6 @@ fn no_problems(folder: &TempDir) {
     assert_eq!(said(folder, "problems"), "");
 }
 
-async fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        assert!(Instant::now() < end, "{what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 fn names(tools: &ToolSet) -> Vec<String> {
     tools.specs().into_iter().map(|spec| spec.name).collect()
 }
@@ -55,7 +48,7 @@ fn none_lives(pids: &str) -> bool {
 }
 
 #[tokio::test]
-async fn tools_are_found_and_their_results_are_text() {
+async fn results_of_tools_are_text() {
     let (folder, tools) = strict(&["mcp:strict/*"]).await;
     let specs = tools.specs();
     assert_eq!(specs.len(), 9, "all pages of the list");
@@ -89,7 +82,7 @@ async fn only_what_is_wanted_is_offered() {
 }
 
 #[tokio::test]
-async fn wrong_settings_are_told_at_the_start() {
+async fn wrong_settings_are_reported_at_start() {
     let folder = tempfile::tempdir().unwrap();
     let check = async |toml: &str, wanted: &str, expected: &str| {
         let problems = ToolSet::open(&config(toml), &[wanted.to_owned()]).await.err().unwrap();
@@ -112,18 +105,18 @@ async fn wrong_settings_are_told_at_the_start() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_start_is_no_reason_to_stop() {
+async fn failed_servers_do_not_stop_respool() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("refuse"), "").unwrap();
     let tools = set(&settings(folder.path(), ""), &["mcp:strict/*"]).await;
     assert!(names(&tools).is_empty());
     fs::remove_file(folder.path().join("refuse")).unwrap();
-    eventually("it is started again", || names(&tools).len() == 9).await;
+    wait_until("it is started again", async || names(&tools).len() == 9).await;
     no_problems(&folder);
 }
 
 #[tokio::test]
-async fn a_server_that_dies_is_started_again() {
+async fn dead_servers_are_restarted() {
     let (folder, tools) = strict(&["mcp:strict/*"]).await;
     let Err(ToolError::Transient(problem)) = call(&tools, "strict__die", json!({})).await else {
         panic!("it lives")
@@ -138,12 +131,12 @@ async fn a_server_that_dies_is_started_again() {
     assert_eq!(said(&folder, "pids").lines().count(), 2);
     assert_eq!(text(&tools, "strict__echo", json!({"text": "again"})).await, "again");
     let pids = said(&folder, "pids");
-    eventually("what the first left behind is gone", || none_lives(pids.lines().next().unwrap())).await;
+    wait_until("what the first left behind is gone", async || none_lives(pids.lines().next().unwrap())).await;
     no_problems(&folder);
 }
 
 #[tokio::test]
-async fn a_tool_of_a_server_that_is_down_is_not_unknown() {
+async fn tools_of_dead_servers_stay_known() {
     let (folder, tools) = strict(&["mcp:strict/*"]).await;
     fs::write(folder.path().join("refuse"), "").unwrap();
     assert!(matches!(call(&tools, "strict__die", json!({})).await, Err(ToolError::Transient(_))));
@@ -167,7 +160,7 @@ async fn a_tool_of_a_server_that_is_down_is_not_unknown() {
 }
 
 #[tokio::test]
-async fn an_error_of_the_protocol_is_told_apart_from_one_of_the_tool() {
+async fn protocol_errors_differ_from_tool_errors() {
     let (_folder, tools) = strict(&["mcp:strict/*"]).await;
     assert_eq!(
         call(&tools, "strict__fail", json!({})).await,
@@ -182,7 +175,7 @@ async fn an_error_of_the_protocol_is_told_apart_from_one_of_the_tool() {
 async fn a_changed_list_is_read_again() {
     let (folder, tools) = strict(&["mcp:strict/*"]).await;
     assert_eq!(text(&tools, "strict__grow", json!({})).await, "grown");
-    eventually("the new tool is offered", || names(&tools).contains(&"strict__grown".to_owned())).await;
+    wait_until("the new tool is offered", async || names(&tools).contains(&"strict__grown".to_owned())).await;
     no_problems(&folder);
 }
 
@@ -191,7 +184,7 @@ async fn a_changed_list_is_read_again() {
 async fn new_tools_need_a_persons_consent() {
     let (folder, tools) = strict(&["mcp:strict/*"]).await;
     assert_eq!(text(&tools, "strict__grow", json!({})).await, "grown");
-    eventually("the new tool is offered", || names(&tools).contains(&"strict__grown".to_owned())).await;
+    wait_until("the new tool is offered", async || names(&tools).contains(&"strict__grown".to_owned())).await;
     let Err(ToolError::Denied(why)) = call(&tools, "strict__grown", json!({})).await else {
         panic!("it ran")
     };
@@ -208,11 +201,11 @@ async fn new_tools_need_a_persons_consent() {
 }
 
 #[tokio::test]
-async fn a_slow_call_ends_and_the_server_is_told() {
+async fn slow_calls_are_cancelled() {
     let (folder, tools) = strict(&["mcp:strict/*"]).await;
     let slow = Invocation { timeout: Duration::from_millis(300), ..invocation("strict__slow", &json!({})) };
     assert!(matches!(tools.call(&slow, None).await, Err(ToolError::TimedOut(_))));
-    eventually("the server is told", || !said(&folder, "cancelled").is_empty()).await;
+    wait_until("the server is told", async || !said(&folder, "cancelled").is_empty()).await;
     assert_eq!(text(&tools, "strict__echo", json!({"text": "still here"})).await, "still here");
     no_problems(&folder);
 }
@@ -224,7 +217,7 @@ async fn all_processes_end_with_the_tools() {
     assert_eq!(pids.split_whitespace().count(), 2, "the server and its child");
     assert!(!none_lives(&pids));
     drop(tools);
-    eventually("both end", || none_lives(&pids)).await;
+    wait_until("both end", async || none_lives(&pids)).await;
 }
 
 #[tokio::test]
@@ -288,7 +281,7 @@ impl Drop for HttpServer {
 async fn http_server(folder: &TempDir) -> HttpServer {
     let before = said(folder, "listening").lines().count();
     let server = Command::new("python3").arg(SCRIPT).arg(folder.path()).arg("--http").spawn().unwrap();
-    eventually("it listens", || said(folder, "listening").lines().count() > before).await;
+    wait_until("it listens", async || said(folder, "listening").lines().count() > before).await;
     HttpServer(server)
 }
 
@@ -303,7 +296,7 @@ fn http_settings(folder: &TempDir, token: &str) -> String {
 async fn a_server_over_http() {
     let folder = tempfile::tempdir().unwrap();
     let server = http_server(&folder).await;
-    eventually("it says where", || folder.path().join("port").exists()).await;
+    wait_until("it says where", async || folder.path().join("port").exists()).await;
     let settings = |token: &str| http_settings(&folder, token);
     let tools = set(&settings("mcp-token"), &["mcp:web/*"]).await;
     assert_eq!(text(&tools, "web__echo", json!({"text": "by event stream"})).await, "by event stream");
@@ -321,10 +314,10 @@ async fn a_server_over_http() {
 }
 
 #[tokio::test]
-async fn a_sent_request_has_an_unknown_outcome_over_http() {
+async fn sent_requests_have_unknown_outcomes() {
     let folder = tempfile::tempdir().unwrap();
     let server = http_server(&folder).await;
-    eventually("it says where", || folder.path().join("port").exists()).await;
+    wait_until("it says where", async || folder.path().join("port").exists()).await;
     let tools = set(&http_settings(&folder, "mcp-token"), &["mcp:web/*"]).await;
     let died = call(&tools, "web__die", json!({})).await;
     let Err(ToolError::Transient(problem)) = died else { panic!("{died:?}") };
@@ -337,17 +330,17 @@ async fn a_sent_request_has_an_unknown_outcome_over_http() {
 }
 
 #[tokio::test]
-async fn a_server_over_http_that_goes_away_is_noticed() {
+async fn absent_http_servers_are_noticed() {
     let folder = tempfile::tempdir().unwrap();
     let server = http_server(&folder).await;
-    eventually("it says where", || folder.path().join("port").exists()).await;
+    wait_until("it says where", async || folder.path().join("port").exists()).await;
     let sources = Sources::open(&config(&http_settings(&folder, "mcp-token"))).unwrap();
     let _tools = sources.select(&["mcp:web/*".to_owned()]).await.unwrap();
     assert_eq!(sources.mcp_problem("web"), None);
     drop(server);
-    eventually("it is down", || sources.mcp_problem("web").is_some()).await;
+    wait_until("it is down", async || sources.mcp_problem("web").is_some()).await;
     let problem = sources.mcp_problem("web").unwrap();
     assert!(problem.text.contains("Connection refused") && !problem.text.contains("rmcp"), "{problem:?}");
     let _server = http_server(&folder).await;
-    eventually("it is up again", || sources.mcp_problem("web").is_none()).await;
+    wait_until("it is up again", async || sources.mcp_problem("web").is_none()).await;
 }

@@ -15,7 +15,7 @@ fn setting(name: &str) -> String {
 
 #[tokio::test]
 #[ignore = "needs the gateway that tests/openclaw/tools.sh starts"]
-async fn openclaws_gateway_runs_its_tools_and_the_plugins() {
+async fn openclaws_gateway_runs_tools() {
     let settings = |token: &str| {
         format!(
             "policy.default = \"allow\"\npolicy.rule = [{{ tool = \"host_*\", then = \"allow\" }}, {{ tool = \"nope\", then = \"allow\" }}]\n\
@@ -73,7 +73,7 @@ async fn openclaws_gateway_runs_its_tools_and_the_plugins() {
     refusals(&settings).await;
 }
 
-/// What the gateway refuses: a wrong token, and what an agent is denied.
+/// The gateway refuses a wrong token and what an agent is denied.
 async fn refusals(settings: &impl Fn(&str) -> String) {
     let wrong = set(&settings("wrong"), &["agents_list"]).await;
     assert!(failure(&wrong, "agents_list", json!({})).await.contains("(401)"));
@@ -85,7 +85,7 @@ async fn refusals(settings: &impl Fn(&str) -> String) {
 
 #[tokio::test]
 #[ignore = "needs the servers that tests/mcp/run.sh installs"]
-async fn the_reference_mcp_servers_over_both_transports() {
+async fn reference_mcp_servers_work() {
     let bin = PathBuf::from(setting("MCP_SERVERS")).join("node_modules/.bin");
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path().canonicalize().unwrap();

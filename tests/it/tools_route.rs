@@ -60,7 +60,7 @@ async fn both_forms(reply: &Value, changes: Value, rules: &Rules) -> crate::supp
 }
 
 #[tokio::test]
-async fn native_calls_leave_one_per_chunk_with_clean_ids() {
+async fn native_calls_leave_with_clean_ids() {
     let reply = replies::calls(&[READ, ("exec", r#"{"command": "ls"}"#)]);
     let turn = both_forms(&reply, json!({}), &Rules { usage: Some(true), ..Rules::default() }).await;
     let choice = &turn.choices[&0];
@@ -75,7 +75,7 @@ async fn native_calls_leave_one_per_chunk_with_clean_ids() {
 }
 
 #[tokio::test]
-async fn the_three_text_formats_of_the_seed_become_calls() {
+async fn three_text_formats_become_calls() {
     for text in [
         "<tools>\n{\"name\": \"read\", \"arguments\": {\"path\": \"/tmp/a.txt\"}}\n</tools>",
         "<tools>\n{\n  \"name\": \"read\",\n  \"arguments\": {\n    \"path\": \"/tmp/a.txt\"\n  }\n}\n</tools>",
@@ -105,7 +105,7 @@ async fn ordinary_json_is_no_call() {
 }
 
 #[tokio::test]
-async fn a_call_beside_finish_reason_stop_is_a_tool_turn() {
+async fn calls_correct_the_finish_reason() {
     let mut reply = replies::calls(&[READ]);
     reply["choices"][0]["finish_reason"] = json!("stop");
     reply["choices"][0]["message"]["content"] = json!("I will read it.");
@@ -115,7 +115,7 @@ async fn a_call_beside_finish_reason_stop_is_a_tool_turn() {
 }
 
 #[tokio::test]
-async fn finish_reasons_of_vllm_alone_are_mapped() {
+async fn foreign_finish_reasons_are_mapped() {
     for (theirs, ours) in [
         (json!("abort"), "stop"),
         (json!("eos"), "stop"),
@@ -131,7 +131,7 @@ async fn finish_reasons_of_vllm_alone_are_mapped() {
 }
 
 #[tokio::test]
-async fn what_the_client_forbids_does_not_leave() {
+async fn forbidden_calls_do_not_leave() {
     let reply = replies::calls(&[READ, ("exec", r#"{"command": "ls"}"#)]);
     let turn = both_forms(&reply, json!({"parallel_tool_calls": false}), &Rules::default()).await;
     assert_eq!(turn.choices[&0].tool_calls.len(), 1);
@@ -159,7 +159,7 @@ async fn logprobs_ride_along_without_vllms_fields() {
 }
 
 #[tokio::test]
-async fn usage_comes_exactly_when_it_was_asked_for() {
+async fn usage_comes_when_requested() {
     let fake = FakeVllm::always(Script::json(200, &replies::text("hi"))).await;
     let respool = Respool::before(&fake).await;
     for asked in [true, false] {
@@ -172,7 +172,7 @@ async fn usage_comes_exactly_when_it_was_asked_for() {
 }
 
 #[tokio::test]
-async fn reasoning_has_the_configured_name_and_fields_may_be_kept() {
+async fn configured_fields_are_kept() {
     for (setting, name) in [("reasoning", Some("reasoning")), ("drop", None)] {
         let fake = FakeVllm::always(Script::json(200, &replies::calls(&[READ]))).await;
         let extra = format!("reasoning = \"{setting}\"\nkeep_fields = [\"stop_reason\", \"metrics\"]");
@@ -186,7 +186,7 @@ async fn reasoning_has_the_configured_name_and_fields_may_be_kept() {
 }
 
 #[tokio::test]
-async fn a_call_cut_by_the_token_limit_is_never_sent() {
+async fn cut_calls_are_never_sent() {
     let cut = |content: &str| {
         let mut reply = replies::text(content);
         reply["choices"][0]["finish_reason"] = json!("length");
@@ -224,7 +224,7 @@ async fn ids_are_unique_in_the_conversation() {
 }
 
 #[tokio::test]
-async fn the_real_openclaw_request_goes_up_unchanged_but_for_two_keys() {
+async fn openclaws_request_changes_in_two_keys() {
     let body = include_str!("../../fixtures/openclaw/request-2026.9.6-fulltools.json");
     let fake = FakeVllm::always(Script::json(200, &replies::calls(&[READ]))).await;
     let respool = Respool::before(&fake).await;
@@ -237,7 +237,7 @@ async fn the_real_openclaw_request_goes_up_unchanged_but_for_two_keys() {
 }
 
 #[tokio::test]
-async fn the_loop_guard_answers_in_the_form_that_was_asked_for() {
+async fn the_loop_guard_answers_in_form() {
     let fake = FakeVllm::start([]).await;
     let respool = Respool::before(&fake).await;
     let mut body = request();
@@ -259,7 +259,7 @@ async fn the_loop_guard_answers_in_the_form_that_was_asked_for() {
 }
 
 #[tokio::test]
-async fn a_tool_found_by_tool_search_is_called_through_tool_call() {
+async fn found_tools_use_tool_call() {
     let mut body = request();
     body["tools"].as_array_mut().unwrap().push(json!({"type": "function", "function": {"name": "tool_call", "description": "",
         "parameters": {"type": "object", "properties": {"id": {"type": "string"}, "args": {"type": "object"}}, "required": ["id"]}}}));
@@ -282,7 +282,7 @@ async fn a_tool_found_by_tool_search_is_called_through_tool_call() {
 }
 
 #[tokio::test]
-async fn kimis_own_ids_go_down_clean_and_up_again() {
+async fn kimi_ids_make_the_round_trip() {
     let mut reply = replies::calls(&[READ]);
     reply["choices"][0]["message"]["tool_calls"][0]["id"] = json!("functions.read:4");
     let fake = FakeVllm::start([Script::json(200, &reply), Script::json(200, &replies::text("done"))]).await;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
@@ -17,6 +17,7 @@ use crate::lifecycle::Served;
 use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::http1::{Framing, Incoming};
+use crate::support::look_within;
 use crate::support::replies;
 use crate::support::script::Script;
 
@@ -43,18 +44,13 @@ impl Collector {
         Self { url, got }
     }
 
-    /// The spans, once there are so many.
+    /// The spans, once there are `count` of them.
     async fn spans(&self, count: usize) -> Vec<Span> {
-        let end = Instant::now() + Duration::from_mins(1);
-        loop {
-            let spans = self.got.lock().unwrap().0.clone();
-            if spans.len() >= count {
-                return spans;
-            }
-            let names: Vec<_> = spans.iter().map(|span| &span.name).collect();
-            assert!(Instant::now() < end, "{count} spans are expected, these came: {names:?}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let spans = || self.got.lock().unwrap().0.clone();
+        let look = async || Some(spans()).filter(|spans| spans.len() >= count);
+        let found = look_within(Duration::from_mins(1), look).await;
+        let names = || spans().into_iter().map(|span| span.name).collect::<Vec<_>>();
+        found.unwrap_or_else(|| panic!("{count} spans are expected, these came: {:?}", names()))
     }
 
     fn holds(&self, text: &str) -> bool {
@@ -129,7 +125,7 @@ fn question(model: &str) -> Request {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_its_attempts_and_what_the_upstream_is_told_are_one_trace() {
+async fn requests_and_attempts_share_a_trace() {
     let broken =
         Script::json(500, &replies::error(500, "EngineCore encountered an issue.", "InternalServerError"));
     let fake = FakeVllm::start([broken, Script::json(200, &replies::text("the secret answer"))]).await;
@@ -163,7 +159,7 @@ async fn a_request_its_attempts_and_what_the_upstream_is_told_are_one_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agents_run_its_model_calls_and_tools_are_one_trace() {
+async fn runs_share_one_trace() {
     let work = tempfile::tempdir().unwrap();
     std::fs::write(work.path().join("a"), "the secret file").unwrap();
     let calls = Script::json(200, &replies::calls(&[("read", r#"{"path": "a"}"#)]));
@@ -194,7 +190,7 @@ async fn an_agents_run_its_model_calls_and_tools_are_one_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_want_a_trace_recorded_has_none_and_without_a_collector_nothing_changes() {
+async fn unwanted_traces_are_not_recorded() {
     let fake = FakeVllm::always(Script::json(200, &replies::text("hello"))).await;
     let collector = Collector::start().await;
     let with = served(&fake, &collector, "");

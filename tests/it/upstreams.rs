@@ -11,6 +11,7 @@ use crate::support::idle_time::IdleTime;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::{Fault, Script};
+use crate::support::wait_until;
 use crate::{passthrough, tools_route};
 
 /// The pause before the first trial of an upstream that failed.
@@ -56,7 +57,7 @@ async fn ask(respool: &Respool, body: &Value) -> Reply {
     exchange(respool.address, &Request::chat(body)).await
 }
 
-/// What answered, which is the name of the server.
+/// The name of the server that answered.
 async fn who(respool: &Respool, body: &Value) -> String {
     ask(respool, body).await.stream(&Rules::default()).choices[&0].content.clone()
 }
@@ -87,17 +88,10 @@ async fn standing(respool: &Respool, name: &str) -> Value {
 
 /// Waits until the models of all upstreams are known.
 async fn lists_known(respool: &Respool, names: &[&str]) {
-    for _ in 0..1_000 {
-        let mut known = true;
-        for name in names {
-            known &= standing(respool, name).await["models"].is_array();
-        }
-        if known {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+    for name in names {
+        let is_known = async || standing(respool, name).await["models"].is_array();
+        wait_until("the list of models comes", is_known).await;
     }
-    panic!("the lists of models did not come");
 }
 
 #[tokio::test]
@@ -117,7 +111,7 @@ async fn a_conversation_stays_where_it_is() {
 }
 
 #[tokio::test]
-async fn a_conversation_is_known_by_openclaws_session() {
+async fn openclaw_sessions_name_conversations() {
     let (_a, _b, respool) = pair().await;
     for header in ["session_id", "x-session-affinity"] {
         for session in 0..6 {
@@ -145,7 +139,7 @@ async fn shares_follow_the_weights() {
 }
 
 #[tokio::test]
-async fn each_model_goes_to_its_server_also_under_another_name() {
+async fn models_and_aliases_reach_their_server() {
     let (a, b) = (says("a").await, says("b").await);
     b.serve_models(&["org/other"]);
     let alias = "[models.\"fast\"]\ntarget = \"org/other\"";
@@ -168,7 +162,7 @@ async fn each_model_goes_to_its_server_also_under_another_name() {
 }
 
 #[tokio::test]
-async fn a_dead_and_a_silent_server_hold_nobody_up() {
+async fn dead_servers_delay_no_client() {
     let _time = IdleTime::begin();
     let (works, silent) = (says("works").await, FakeVllm::start([]).await);
     silent.otherwise(Script::silence().on("GET", "/v1/models"));
@@ -185,7 +179,7 @@ async fn a_dead_and_a_silent_server_hold_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_server_whose_models_are_not_known_may_be_the_right_one() {
+async fn servers_without_a_list_are_tried() {
     let _time = IdleTime::begin();
     let (a, b) = (says("a").await, says("b").await);
     b.otherwise(ok("b"));
@@ -213,7 +207,7 @@ async fn lists_of_models_are_merged() {
 }
 
 #[tokio::test]
-async fn another_one_stands_in_for_one_that_fails() {
+async fn another_server_replaces_a_failing_one() {
     let head_only = Script::sse(replies::text_stream(&["x"], false)).reset_after(0);
     let in_the_head = Script::raw("HTTP/1.1 200 OK\r\ncontent-ty");
     let unknown = Script::json(404, &replies::error(404, "The model `x` does not exist.", "NotFoundError"));
@@ -242,7 +236,7 @@ async fn another_one_stands_in_for_one_that_fails() {
 }
 
 #[tokio::test]
-async fn another_one_stands_in_for_one_that_is_not_there() {
+async fn another_server_replaces_an_absent_one() {
     let b = says("b").await;
     let respool = before(&[("gone", "http://127.0.0.1:1", ALL), ("b", &b.url(), ALL)], "").await;
     for number in 0..6 {
@@ -264,7 +258,7 @@ async fn another_one_stands_in_for_one_that_is_not_there() {
 }
 
 #[tokio::test]
-async fn a_second_attempt_goes_elsewhere_when_the_first_broke_off() {
+async fn broken_replies_move_the_request() {
     let early = replies::text_stream(&["x"], false)[..1].to_vec();
     for (form, script, other) in [
         (tools_route::request(), Script::json(200, &replies::text("x")).close_early_after(100), ok("b")),
@@ -285,7 +279,7 @@ async fn a_second_attempt_goes_elsewhere_when_the_first_broke_off() {
 }
 
 #[tokio::test]
-async fn the_request_is_made_anew_for_the_other_servers_version() {
+async fn requests_fit_each_servers_version() {
     let (a, b, respool) = pair().await;
     let mut old = replies::text("a");
     old["system_fingerprint"] = json!("vllm-0.10.2-0");
@@ -308,7 +302,7 @@ async fn the_request_is_made_anew_for_the_other_servers_version() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_the_request_is_asked_once() {
+async fn wrong_requests_are_sent_once() {
     for (status, message, left) in [
         (400, "temperature must be non-negative", 400),
         (400, "This model's maximum context length is 10 tokens.", 400),
@@ -334,7 +328,7 @@ async fn what_is_wrong_with_the_request_is_asked_once() {
 }
 
 #[tokio::test]
-async fn when_all_fail_the_client_is_told_once_and_honestly() {
+async fn total_failures_are_reported_once() {
     let (a, b, respool) = pair().await;
     a.otherwise(Script::json(503, &json!({"error": {"message": "overloaded"}})));
     b.otherwise(Script::json(404, &replies::error(404, "The model `x` does not exist.", "NotFoundError")));
@@ -345,7 +339,7 @@ async fn when_all_fail_the_client_is_told_once_and_honestly() {
 }
 
 #[tokio::test]
-async fn one_that_keeps_failing_is_left_out_and_tried_again() {
+async fn failing_servers_are_skipped_and_retried() {
     let _time = IdleTime::begin();
     let (a, _b, respool) = pair().await;
     let body = one_of(&respool, "a").await;
@@ -371,7 +365,7 @@ async fn one_that_keeps_failing_is_left_out_and_tried_again() {
 }
 
 #[tokio::test]
-async fn a_trial_that_fails_costs_the_client_nothing_and_one_that_is_given_up_locks_nothing() {
+async fn failed_trials_cost_nothing() {
     let _time = IdleTime::begin();
     let (a, _b, respool) = pair().await;
     let body = one_of(&respool, "a").await;
@@ -395,7 +389,7 @@ async fn a_trial_that_fails_costs_the_client_nothing_and_one_that_is_given_up_lo
 }
 
 #[tokio::test]
-async fn a_single_server_is_never_turned_away() {
+async fn single_servers_are_always_asked() {
     let fake = FakeVllm::always(Script::json(503, &json!({}))).await;
     let respool = Respool::before(&fake).await;
     assert_eq!(ask(&respool, &begins("hi")).await.status, 503);
@@ -409,7 +403,7 @@ async fn a_single_server_is_never_turned_away() {
 }
 
 #[tokio::test]
-async fn other_routes_go_to_one_that_works() {
+async fn other_routes_use_working_servers() {
     let b = FakeVllm::always(Script::json(200, &json!({"data": []})).unchecked()).await;
     let respool = before(&[("gone", "http://127.0.0.1:1", ALL), ("b", &b.url(), ALL)], "").await;
     for request in [
@@ -423,7 +417,7 @@ async fn other_routes_go_to_one_that_works() {
 }
 
 #[tokio::test]
-async fn other_routes_with_long_bodies_go_to_the_models_server() {
+async fn long_bodies_reach_the_models_server() {
     let (a, b) = (
         FakeVllm::start([]).await,
         FakeVllm::always(Script::json(200, &json!({"data": []})).unchecked()).await,
@@ -440,7 +434,7 @@ async fn other_routes_with_long_bodies_go_to_the_models_server() {
 }
 
 #[tokio::test]
-async fn with_one_that_comes_and_goes_no_turn_is_lost() {
+async fn flapping_servers_lose_no_turn() {
     let (a, b, c) = (says("a").await, says("b").await, says("c").await);
     let keys = format!("{ALL}\nmax_concurrency = 4\nmax_queue = 200");
     let respool = before(&[("a", &a.url(), &keys), ("b", &b.url(), &keys), ("c", &c.url(), &keys)], "").await;

@@ -1,4 +1,4 @@
-//! What was used: a row for each request and model call, seen by those who may, and budgets counted on it.
+//! Usage: a row for each request and model call, seen by those who may, and budgets counted on it.
 
 use std::path::Path;
 
@@ -50,7 +50,7 @@ async fn rows(respool: &Respool) -> Vec<StoredUsage> {
 }
 
 #[tokio::test]
-async fn each_request_is_a_row_without_content() {
+async fn rows_hold_no_content() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     let respool = started(&fake, dir.path(), "").await;
     fake.otherwise(Script::json(200, &replies::text("Paris")).unchecked());
@@ -78,7 +78,7 @@ async fn each_request_is_a_row_without_content() {
 }
 
 #[tokio::test]
-async fn a_client_sees_its_own_and_an_operator_all() {
+async fn clients_see_their_own_usage() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     let respool = started(&fake, dir.path(), "[prices.\"gpt-oss-20b\"]\ninput = 1.0\noutput = 1.0").await;
     fake.otherwise(Script::json(200, &replies::text("Paris")).unchecked());
@@ -105,7 +105,7 @@ async fn a_client_sees_its_own_and_an_operator_all() {
 }
 
 #[tokio::test]
-async fn an_agents_calls_are_rows_of_their_run_and_counted_once() {
+async fn agent_calls_are_counted_once() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     let respool = started(&fake, dir.path(), "").await;
     fake.then(Script::json(200, &replies::calls(&[READ])));
@@ -133,7 +133,7 @@ async fn an_agents_calls_are_rows_of_their_run_and_counted_once() {
 }
 
 #[tokio::test]
-async fn a_spent_budget_refuses_until_tomorrow_and_outlives_the_process() {
+async fn spent_budgets_survive_a_restart() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     fake.otherwise(Script::json(200, &replies::text("Paris")).unchecked());
     let extra =

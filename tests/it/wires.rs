@@ -27,7 +27,7 @@ fn ids() -> Ids {
     Ids::new(7, HashSet::new())
 }
 
-/// What the model gets, and what it does not.
+/// The request that the model gets, and the fields that it does not get.
 fn golden(chat: &str, passed_by: &[PassedBy]) -> String {
     let chat: Value = serde_json::from_str(chat).expect("the chat request is JSON");
     let notes: Vec<&str> = passed_by.iter().map(|note| note.field.as_str()).collect();
@@ -135,7 +135,7 @@ fn all_wires_agree(reply: &Reply) {
     assert_eq!(other_wires::messages(&stream), expected(message_end, usage, object));
 }
 
-/// What vLLM said to a captured request, as a reply.
+/// vLLM's answer to a captured request, as a reply.
 fn captured(path: &Path) -> Option<Reply> {
     let reply = std::fs::read_to_string(path).ok()?;
     let request =
@@ -171,7 +171,7 @@ fn captures() -> BTreeMap<String, Reply> {
 }
 
 #[test]
-fn captured_replies_are_the_same_turn_on_every_wire() {
+fn captured_turns_are_equal_everywhere() {
     let captures = captures();
     assert!(captures.len() > 150, "only {} captures were read", captures.len());
     for (name, reply) in &captures {
@@ -246,12 +246,12 @@ fn as_events(reply: &Reply, cut: usize) -> Vec<TurnEvent> {
 
 proptest! {
     #[test]
-    fn any_turn_is_the_same_on_every_wire(reply in reply()) {
+    fn turns_are_equal_on_every_wire(reply in reply()) {
         all_wires_agree(&reply);
     }
 
     #[test]
-    fn a_live_turn_is_the_whole_one(reply in reply(), cut in 1usize..5) {
+    fn live_turns_equal_whole_ones(reply in reply(), cut in 1usize..5) {
         let (mut response, mut message) = (
             ResponseEvents::new(Arc::default(), sealer(), ids(), 1),
             MessageEvents::new(asked_message(ShownThinking::Text), sealer(), ids(), 3),
@@ -285,7 +285,7 @@ proptest! {
     }
 
     #[test]
-    fn what_left_comes_back_as_the_same_conversation(reply in reply()) {
+    fn conversations_make_the_round_trip(reply in reply()) {
         let turn = &reply.choices[0].turn;
         let (_, response) = responses_of(&reply, asked_response(true));
         let mut input = response["output"].clone();
@@ -321,7 +321,7 @@ proptest! {
     }
 
     #[test]
-    fn what_has_the_wrong_type_is_refused_by_its_name(text in "[ -~]{0,60}", key in "[a-z_]{1,12}") {
+    fn wrong_types_are_named(text in "[ -~]{0,60}", key in "[a-z_]{1,12}") {
         let values = [json!(text), json!(7), json!([[text]]), json!({key: text})];
         for field in ["store", "stream", "background", "truncation", "include", "parallel_tool_calls"] {
             for value in &values {
@@ -344,7 +344,7 @@ proptest! {
     }
 }
 
-/// `chat`: of a conversation that has only this turn. A conversation in which nobody says anything is refused.
+/// `chat`: of a conversation that has only this turn. A conversation without messages is refused.
 fn came_back(chat: Result<String, ApiError>, turn: &Turn) -> Result<(), TestCaseError> {
     let Ok(chat) = chat else {
         prop_assert!(turn.reasoning.is_empty() && turn.is_blank());
@@ -387,7 +387,7 @@ fn with_calls(calls: &[(&str, &str)]) -> Reply {
 }
 
 #[test]
-fn calls_leave_as_the_client_named_its_tools() {
+fn calls_keep_the_clients_names() {
     let reply = with_calls(&[
         ("agents__spawn", "{}"),
         ("patch", r#"{"input":"*** Begin\n"}"#),
@@ -409,7 +409,7 @@ fn calls_leave_as_the_client_named_its_tools() {
 }
 
 #[test]
-fn a_failure_ends_the_stream_and_nothing_follows() {
+fn nothing_follows_a_failure() {
     let error = ApiError::new(502, ErrorCode::BrokenReply, "it broke");
     let mut out = Vec::new();
     let mut events = ResponseEvents::new(asked_response(false), sealer(), ids(), 1);
@@ -430,7 +430,7 @@ fn a_failure_ends_the_stream_and_nothing_follows() {
 }
 
 #[test]
-fn thinking_that_was_not_asked_for_does_not_leave() {
+fn unrequested_thinking_stays_here() {
     let turn = Turn {
         reasoning: "why".into(),
         content: "hi".into(),

@@ -45,7 +45,7 @@ test("no path leads out", async (t) => {
   assert.equal(readFileSync(path.join(outer, "secret"), "utf8"), "TOP SECRET");
 });
 
-// Issue 11, number 16: 2,119 racing reads left the workspace.
+// Without this, 2,119 racing reads left the workspace.
 test("no race leads out", { skip: !existsSync("/proc/self/fd") }, async (t) => {
   const { outer, root, call } = workspace(t);
   for (const folder of ["good", "spare"]) mkdirSync(path.join(root, folder));

@@ -1,4 +1,4 @@
-//! The conversation of a fault in each API: its request, and what of the turn its reply holds.
+//! The conversation of a fault in each API: its request, and the turn in its reply.
 
 use serde_json::{Value, json};
 

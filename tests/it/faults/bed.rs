@@ -60,7 +60,7 @@ impl Limits {
 pub struct Bed {
     /// Where respool listens.
     pub address: SocketAddr,
-    /// What stands behind it.
+    /// The server behind it.
     pub upstream: Upstream,
     limits: Limits,
     next: AtomicUsize,
@@ -72,27 +72,23 @@ impl Bed {
         Arc::new(Self { address, upstream, limits, next: AtomicUsize::new(0) })
     }
 
-    /// Plays these cases, and gives the flaws. Those that do nothing but wait are played together; of the others only a few
-    /// at a time, because brief retries and early heads are promised only to who gets a processor. A machine that is busy
-    /// with other things breaks such promises all the same, so what fails in the crowd is played once more, alone; but a
-    /// word of another conversation counts at once.
+    /// Plays these cases and returns the flaws. Cases that only wait are played together, the others a few at a time,
+    /// because brief retries and early heads are promised only while a processor is free.
     pub async fn play_all(self: &Arc<Self>, cases: Vec<Case>) -> Vec<String> {
         let (waiting, busy): (Vec<Case>, Vec<Case>) = cases.into_iter().partition(Case::waits);
-        let (mut failed, rest) = tokio::join!(self.play_some(waiting, 64), self.play_some(busy, 8));
-        failed.extend(rest);
-        let (mut flaws, again): (Vec<_>, Vec<_>) =
-            failed.into_iter().partition(|(_, flaw)| flaw.contains("another conversation"));
-        flaws.extend(self.play_some(again.into_iter().map(|(case, _)| case).collect(), 1).await);
-        let flaws = flaws.into_iter().map(|(case, flaw)| format!("{case}: {flaw}"));
-        flaws.chain(self.upstream.problems()).collect()
+        let (mut flaws, rest) = tokio::join!(self.play_some(waiting, 64), self.play_some(busy, 8));
+        flaws.extend(rest);
+        flaws.extend(self.upstream.problems());
+        flaws
     }
 
-    async fn play_some(self: &Arc<Self>, cases: Vec<Case>, at_once: usize) -> Vec<(Case, String)> {
+    async fn play_some(self: &Arc<Self>, cases: Vec<Case>, at_once: usize) -> Vec<String> {
         let played = cases.into_iter().map(|case| async move {
             let witness = self.witness();
-            let (told, beside) = tokio::join!(self.play_alone(case), self.play_alone(witness));
-            let beside = beside.map_err(|flaw| format!("the conversation beside it: {flaw}"));
-            told.and(beside).err().map(|flaw| (case, flaw))
+            let (own, other) = tokio::join!(self.play_alone(case), self.play_alone(witness));
+            let other =
+                other.map_err(|flaw| format!("another conversation at the same time, {witness}: {flaw}"));
+            own.and(other).err().map(|flaw| format!("{case}: {flaw}"))
         });
         stream::iter(played).buffer_unordered(at_once).filter_map(|flaw| async { flaw }).collect().await
     }

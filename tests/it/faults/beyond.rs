@@ -1,4 +1,4 @@
-//! What the table cannot hold: other routes, other settings, TLS.
+//! Faults that the table cannot hold: other routes, other settings, TLS.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::support::script::Script;
 use crate::tools_route;
 
 #[tokio::test]
-async fn a_client_that_takes_nothing_is_cut_off_however_patient_the_upstream() {
+async fn clients_that_read_nothing_are_dropped() {
     let chunk = replies::frame(&replies::chunk(&json!({"content": "x".repeat(4000)}), None));
     let fake = FakeVllm::start([Script::endless(200, "text/event-stream", chunk.repeat(16))]).await;
     let respool = Respool::with(&fake, "[limits]\nclient_timeout = \"400ms\"").await;
@@ -36,7 +36,7 @@ async fn a_client_that_takes_nothing_is_cut_off_however_patient_the_upstream() {
 }
 
 #[tokio::test]
-async fn an_upload_goes_up_piece_by_piece() {
+async fn uploads_go_up_in_pieces() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let respool = Respool::configured(&format!("[[upstream]]\nname = \"box\"\nurl = \"{url}\"")).await;
@@ -57,7 +57,7 @@ async fn an_upload_goes_up_piece_by_piece() {
 }
 
 #[tokio::test]
-async fn an_upload_that_stops_ends_its_upstream_request() {
+async fn stopped_uploads_end_upstream_requests() {
     let fake = FakeVllm::start([]).await;
     fake.allow_cut_requests();
     let respool = Respool::with(&fake, "[limits]\nclient_timeout = \"300ms\"").await;
@@ -84,7 +84,7 @@ async fn one_request_per_connection(listener: TcpListener) {
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_closes_under_a_request_costs_no_turn() {
+async fn stale_connections_cost_no_turn() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let server = tokio::spawn(one_request_per_connection(listener));
@@ -140,7 +140,7 @@ async fn answer_over_tls(stream: &mut (impl tokio::io::AsyncRead + tokio::io::As
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_private_ca_is_trusted_when_the_environment_names_it() {
+async fn private_cas_can_be_trusted() {
     let (ca, port) = tls_server().await;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("ca.pem");
@@ -156,7 +156,7 @@ async fn a_private_ca_is_trusted_when_the_environment_names_it() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_never_pauses_ends_in_time() {
+async fn endless_upstreams_end_in_time() {
     for (mode, body) in [("buffered", passthrough::request()), ("live", tools_route::request())] {
         let flood = Script::endless(200, "text/event-stream", ": ping\n\n".repeat(4096));
         let fake = FakeVllm::start([flood]).await;

@@ -1,7 +1,7 @@
 //! Compressed bodies that unpack to some 100 MiB, written by hand: packing them would take longer than all the rest.
 //! Unpacked they are the beginning of an event whose line does not end.
 
-/// What each of them begins with.
+/// The beginning of each.
 const BEGIN: &[u8] = b"data: {\"x\":\"";
 
 /// 104 bytes.

@@ -1,4 +1,4 @@
-//! What the long runs measured: text of docs/faults.md, written by hand after each.
+//! The measurements of the long runs: text of docs/faults.md, written by hand after each.
 
 /// The end of the page.
 pub const TEXT: &str = "\

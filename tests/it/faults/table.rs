@@ -16,11 +16,11 @@ pub struct Row {
     pub name: String,
     /// Its family, one of the headings of the page.
     pub family: &'static str,
-    /// What happens, in words.
+    /// A description of the fault.
     pub what: String,
     /// Who misbehaves, and how.
     pub who: Who,
-    /// What the client must see, by [`CASES`].
+    /// The results that the client must see, by [`CASES`].
     pub wants: [Want; CASES.len()],
     /// How many requests the upstream gets, at least and at most.
     pub asks: (usize, usize),
@@ -44,19 +44,19 @@ pub enum Who {
     Client(Box<Visiting>, Box<Answering>),
 }
 
-/// What the upstream does with a request.
+/// The upstream's answer to a request.
 type Answering = dyn Fn(&Ask) -> Script + Send + Sync;
-/// What a client does.
+/// The acts of a client.
 type Visiting = dyn Fn(&Visit) -> Vec<Act> + Send + Sync;
 
-/// What the client must see.
+/// The result that the client must see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
     /// The right answer, to the last byte.
     Answer,
     /// The right answer as far as it came, ended in order.
     Part,
-    /// What the upstream wrote, right or wrong.
+    /// The text of the upstream, right or wrong.
     AsItCame,
     /// An HTTP status with an error object of this code (`""`: none).
     Status(u16, &'static str),
@@ -194,7 +194,7 @@ impl Row {
         self
     }
 
-    /// What the upstream does while the client misbehaves.
+    /// Sets the upstream's answer while the client misbehaves.
     pub fn upstream(mut self, play: impl Fn(&Ask) -> Script + Send + Sync + 'static) -> Self {
         if let Who::Client(_, answering) = &mut self.who {
             *answering = Box::new(play);
@@ -202,7 +202,12 @@ impl Row {
         self
     }
 
-    /// The cases there are.
+    /// True for a fault of the upstream that ends well because the upstream is asked again.
+    pub fn needs_repeat(&self) -> bool {
+        self.asks.0 > 1 && !matches!(self.who, Who::Client(..))
+    }
+
+    /// The cases of this row.
     pub fn cases(&'static self) -> impl Iterator<Item = Case> {
         let (row, slow) = (self.name.as_str(), self.slow);
         CASES
@@ -225,7 +230,7 @@ impl Row {
     }
 }
 
-/// What a client of another API must see where a chat client that asks for a stream sees this.
+/// The result that a client of another API must see where a chat client that asks for a stream sees this.
 fn in_other_api(want: Want) -> Want {
     match want {
         Want::Status(status, _) | Want::Event(status) => Want::Failed(status),
@@ -245,7 +250,7 @@ pub struct Case {
     pub way: Way,
     /// The client asks for a stream.
     pub stream: bool,
-    /// What it must see.
+    /// The result that it must see.
     pub want: Want,
     /// It takes its time and no work.
     pub slow: bool,

@@ -15,7 +15,9 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::table::{Who, find};
 use crate::support::accumulate::Accumulated;
+use crate::support::eventually;
 use crate::support::fake_vllm::{After, play};
+use crate::support::holds_within;
 use crate::support::http1::{Framing, Head, Incoming};
 use crate::support::replies;
 use crate::support::request_rules;
@@ -56,7 +58,7 @@ impl Turn {
         }
     }
 
-    /// What a client read. No right answer has a tab; what a row puts in must arrive as one.
+    /// The turn that a client read. No right answer has a tab; a tab that a row puts in must arrive.
     pub fn read(turn: &Accumulated) -> Self {
         let choice = turn.choices.get(&0).cloned().unwrap_or_default();
         let calls = choice.tool_calls.iter().map(|call| (call.name.clone(), call.json())).collect();
@@ -157,7 +159,7 @@ impl Ask {
     }
 }
 
-/// What became of a conversation upstream.
+/// The state of a conversation upstream.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fate {
     /// How many requests came.
@@ -206,46 +208,29 @@ impl Upstream {
         self.shared.open.load(Ordering::Relaxed)
     }
 
-    /// What was wrong with requests.
+    /// The faults of requests.
     pub fn problems(&self) -> Vec<String> {
         self.shared.problems.lock().unwrap().clone()
     }
 
-    /// Waits until nothing of a conversation is being answered any more; says what became of it.
+    /// Waits until no request of a conversation is being answered any more. Returns the number of its requests.
     pub async fn settled(&self, marker: &str, within: Duration) -> Result<usize, String> {
-        let began = tokio::time::Instant::now();
-        loop {
-            let fate = self.shared.fate(marker, |fate| *fate);
-            if fate.active == 0 {
-                self.shared.fates.lock().unwrap().remove(marker);
-                return Ok(fate.asks);
-            }
-            if began.elapsed() > within {
-                return Err(format!("the upstream is still answering after {within:?}"));
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+        let is_idle = || self.shared.fate(marker, |fate| fate.active == 0);
+        if !holds_within(within, is_idle).await {
+            return Err(format!("the upstream is still answering after {within:?}"));
         }
+        Ok(self.shared.fates.lock().unwrap().remove(marker).map_or(0, |fate| fate.asks))
     }
 
-    /// Waits until so many requests are being answered.
+    /// Waits until `count` requests are being answered.
     pub async fn busy(&self, count: usize) {
         let active = || self.shared.fates.lock().unwrap().values().map(|fate| fate.active).sum::<usize>();
-        let busy = async {
-            while active() < count {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(20), busy).await.expect("so many requests at once");
+        eventually(|| (active() >= count).then_some(())).await;
     }
 
     /// Waits until a conversation has asked.
     pub async fn asked(&self, marker: &str) {
-        let asked = async {
-            while self.shared.fate(marker, |fate| fate.asks) == 0 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(10), asked).await.expect("the request comes");
+        eventually(|| (self.shared.fate(marker, |fate| fate.asks) > 0).then_some(())).await;
     }
 }
 

@@ -23,7 +23,7 @@ const INVALID_EVENT: Want = Status(502, "upstream_invalid_event");
 const BAD_ENCODING: Want = Status(502, "upstream_bad_encoding");
 const TIMED_OUT: Want = Status(504, "upstream_timeout");
 
-/// As fast as a reader that nobody optimised can follow.
+/// As fast as a plain reader can follow.
 const PACE: Option<Duration> = Some(Duration::from_millis(10));
 
 /// All of them.

@@ -1,4 +1,4 @@
-//! One client's visit: what it sends, and what it saw. A client that is no fault sends its request and reads the reply.
+//! One client's visit: what it sends, and what it saw. A client without a fault sends its request and reads the reply.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -30,12 +30,12 @@ pub struct Visit {
     pub api: Api,
 }
 
-/// What a client does.
+/// A step of a client.
 #[derive(Clone, Debug)]
 pub enum Act {
     /// Sends bytes; that the server hangs up meanwhile is no failure.
     Send(Vec<u8>),
-    /// Sends so many bytes at a time, with a pause after each.
+    /// Sends the bytes in pieces of this size, with a pause after each.
     Drip(Vec<u8>, usize, Duration),
     /// Does nothing.
     Wait(Duration),
@@ -59,7 +59,7 @@ pub enum Act {
     Reset,
 }
 
-/// What came.
+/// The reply as the client saw it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
     /// A turn.
@@ -131,7 +131,7 @@ impl Visit {
         [&head[..head.len() - 2], line.as_bytes(), b"\r\n\r\n", &body].concat()
     }
 
-    /// What everyone does.
+    /// The acts of a client without a fault.
     pub fn proper(&self) -> Vec<Act> {
         vec![Act::Send(self.bytes()), Act::Reply]
     }

@@ -10,7 +10,7 @@ use super::openai_fields;
 /// The values that OpenAI defines.
 const FINISH_REASONS: [&str; 5] = ["stop", "length", "tool_calls", "content_filter", "function_call"];
 
-/// What this reply is expected to be, beyond the protocol.
+/// The expectations of this reply beyond the protocol.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// The name under which reasoning may come.
@@ -224,7 +224,7 @@ impl<'r> Reader<'r> {
         self.turn.error = Some(error.clone());
     }
 
-    /// What all chunks, and a completion, have in common.
+    /// The fields that all chunks and a completion share.
     fn envelope(&mut self, body: &Value, object: &str) {
         self.require(body["object"] == object, &format!("object is {}", body["object"]));
         let (id, model) =
@@ -400,7 +400,7 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// What can only be judged when all has come.
+    /// Judges what needs the whole reply.
     fn end(mut self) -> Result<Accumulated, Vec<String>> {
         self.require(self.done, "no [DONE]");
         if self.turn.error.is_none() {

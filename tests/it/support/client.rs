@@ -1,4 +1,4 @@
-//! A raw HTTP/1.1 client: sends exactly the bytes it is told to, reads strictly, notes when each piece arrived. Every wait
+//! A raw HTTP/1.1 client: sends exactly the given bytes, reads strictly, notes when each piece arrived. Every wait
 //! ends after [`DEADLINE`] with a panic, so a hanging server fails its test.
 
 use std::future::Future;
@@ -133,7 +133,7 @@ impl Client {
         let _ = within("sending", self.outgoing.write_all(bytes)).await;
     }
 
-    /// Reads the head of a reply. Its body is empty so far.
+    /// Reads the head of a reply. Its body is still empty.
     pub async fn head(&mut self) -> Reply {
         self.try_head().await.expect("a reply")
     }
@@ -259,7 +259,7 @@ impl Reply {
     }
 
     /// The turn that a stream carries. Panics when the reply is no whole, flawless SSE stream of a chat completion; an
-    /// error event is none of these flaws, it is in [`Accumulated::error`].
+    /// error event is no such flaw, it is in [`Accumulated::error`].
     pub fn stream(&self, rules: &Rules) -> Accumulated {
         let text = String::from_utf8_lossy(&self.body()).into_owned();
         assert_eq!((self.status, &self.broken), (200, &None), "{text}");

@@ -21,10 +21,10 @@ use super::script::{Fault, Script, Step};
 
 /// How long the waiting functions wait before they fail the test.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// What the fake tells about itself without being scripted.
+/// Routes that the fake answers without a script.
 const PROBES: [&str; 4] = ["/v1/models", "/health", "/version", "/tokenize"];
 
-/// A request that came, and what became of it.
+/// A request that came, and its end.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// Which connection it came on, counted from 0.
@@ -59,7 +59,7 @@ impl Seen {
     }
 }
 
-/// What makes the reply of a request.
+/// Makes the reply to a request.
 struct Model(Box<dyn Fn(&Value) -> Script + Send>);
 
 impl std::fmt::Debug for Model {
@@ -164,22 +164,22 @@ impl FakeVllm {
         self.shared.change(|record| record.scripts.push_back(script));
     }
 
-    /// The models that `GET /v1/models` lists (`gpt-oss-20b` unless told).
+    /// The models that `GET /v1/models` lists (by default `gpt-oss-20b`).
     pub fn serve_models(&self, models: &[&str]) {
         self.shared.change(|record| record.models = models.iter().map(|&model| model.to_owned()).collect());
     }
 
-    /// The window (`max_model_len`) that `GET /v1/models` gives each model (131072 unless told).
+    /// The window (`max_model_len`) that `GET /v1/models` gives each model (by default 131072).
     pub fn serve_window(&self, tokens: u64) {
         self.shared.change(|record| record.window = tokens);
     }
 
-    /// What `POST /tokenize` counts (a quarter of the body's bytes unless told).
+    /// Sets the count of `POST /tokenize` (by default a quarter of the body's bytes).
     pub fn count_as(&self, tokens: u64) {
         self.shared.change(|record| record.count = Some(tokens));
     }
 
-    /// The unscripted questions about itself that came so far.
+    /// The unscripted questions about itself that have come.
     pub fn probes(&self) -> Vec<Seen> {
         self.shared.record().probes.clone()
     }
@@ -199,17 +199,17 @@ impl FakeVllm {
         format!("http://{}", self.address)
     }
 
-    /// The requests that came so far, without unscripted probes.
+    /// The requests that have come, without unscripted probes.
     pub fn requests(&self) -> Vec<Seen> {
         self.shared.record().seen.clone()
     }
 
-    /// How many connections were accepted so far.
+    /// The number of accepted connections.
     pub fn connections(&self) -> usize {
         self.shared.record().connections
     }
 
-    /// What was wrong so far. Takes it: the fake then no longer fails the test for it.
+    /// Takes the faults found until now. They no longer fail the test.
     pub fn take_problems(&self) -> Vec<String> {
         std::mem::take(&mut self.shared.record().problems)
     }
@@ -220,7 +220,7 @@ impl FakeVllm {
         self.requests()
     }
 
-    /// Waits until at least so many bytes of the reply to request `index` were written to the socket.
+    /// Waits until at least this many bytes of the reply to request `index` were written to the socket.
     pub async fn wait_until_sent(&self, index: usize, bytes: usize) {
         let enough = |record: &Record| record.seen.get(index).is_some_and(|seen| seen.sent >= bytes);
         self.wait(&format!("{bytes} bytes of reply {index}"), enough).await;
@@ -232,7 +232,7 @@ impl FakeVllm {
         self.wait(&what, |record| record.begun.iter().any(|begun| begun == target)).await;
     }
 
-    /// Waits until so many requests were broken off by the peer, or were no HTTP.
+    /// Waits until this many requests were broken off by the peer, or were no HTTP.
     pub async fn wait_for_cut_requests(&self, count: usize) {
         self.wait(&format!("{count} requests to be cut"), |record| record.cut_requests >= count).await;
     }
@@ -293,9 +293,9 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 pub(crate) enum After {
     /// It can take another request.
     KeepAlive,
-    /// It is to be closed (FIN).
+    /// Close it (FIN).
     Close,
-    /// It is to be reset (RST).
+    /// Reset it (RST).
     Reset,
     /// The peer hung up.
     PeerGone,

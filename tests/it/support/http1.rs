@@ -110,7 +110,7 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
         Self { source, buffer: Vec::new() }
     }
 
-    /// What was read ahead.
+    /// The bytes that were read ahead.
     pub fn ahead(&self) -> &[u8] {
         &self.buffer
     }

@@ -1,4 +1,4 @@
-//! What the product's tests stand on. Apart from [`respool`], nothing here uses the
+//! The base of the product's tests. Apart from [`respool`], nothing here uses the
 //! product's own code, so that both cannot be wrong in the same way.
 //!
 //! ```ignore
@@ -24,6 +24,7 @@
 //! - [`scripted_tools`]: a set of tools for agents that does what a test says.
 //! - [`http1`]: heads and bodies on a socket, for both ends.
 //! - [`idle_time`]: time that passes while nothing happens, for tests of silence and waiting.
+//! - [`wait_until`] and its like: conditions that another task or process brings about.
 
 pub mod accumulate;
 pub mod client;
@@ -31,6 +32,7 @@ pub mod fake_gateway;
 pub mod fake_vllm;
 pub mod http1;
 pub use testing::idle_time;
+pub use testing::waiting::{eventually, holds_within, look_within, wait_until};
 pub mod openai_fields;
 pub mod other_wires;
 pub mod replies;
@@ -39,16 +41,3 @@ pub mod respool;
 pub mod script;
 pub mod scripted_tools;
 pub mod tools;
-
-/// Waits until there is something, and gives it.
-pub async fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    let looking = async {
-        loop {
-            match look() {
-                Some(found) => return found,
-                None => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
-            }
-        }
-    };
-    tokio::time::timeout(std::time::Duration::from_secs(10), looking).await.expect("it never came")
-}

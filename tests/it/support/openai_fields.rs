@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-/// What a value may hold.
+/// The allowed content of a value.
 #[derive(Debug)]
 pub enum Shape {
     /// Anything: its inside is not judged.

@@ -1,4 +1,4 @@
-//! What a request to vLLM must be. Pure: the fake vLLM applies it to every request, the self-tests to bad ones.
+//! Rules for requests to vLLM. Pure: the fake vLLM applies it to every request, the self-tests to bad ones.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -21,7 +21,7 @@ const HOP_BY_HOP: [&str; 8] = [
     "expect",
 ];
 
-/// What is wrong with a request line; the method and the target when nothing is.
+/// Returns the method and the target of a request line, or its fault.
 pub fn request_line(line: &str) -> Result<(String, String), String> {
     let parts: Vec<&str> = line.split(' ').collect();
     match parts.as_slice() {
@@ -36,7 +36,7 @@ pub fn request_line(line: &str) -> Result<(String, String), String> {
     }
 }
 
-/// What is wrong with the headers of a request to the server `authority`.
+/// Returns the faults in the headers of a request to the server `authority`.
 pub fn header_problems(headers: &Headers, authority: &str) -> Vec<String> {
     let mut problems = Vec::new();
     let hosts: Vec<&str> = headers.all("host").collect();
@@ -54,7 +54,7 @@ pub fn header_problems(headers: &Headers, authority: &str) -> Vec<String> {
     problems
 }
 
-/// What is wrong with `authorization`.
+/// Returns the fault of `authorization`.
 pub fn authorization_problem(headers: &Headers, expected: &Authorization) -> Option<String> {
     let found: Vec<&str> = headers.all("authorization").collect();
     let fine = match expected {
@@ -65,7 +65,7 @@ pub fn authorization_problem(headers: &Headers, expected: &Authorization) -> Opt
     (!fine).then(|| format!("authorization is {found:?}, expected {expected:?}"))
 }
 
-/// What is wrong with a `POST /v1/chat/completions`.
+/// Returns the faults of a `POST /v1/chat/completions`.
 pub fn chat_problems(headers: &Headers, body: &[u8]) -> Vec<String> {
     let mut problems = Vec::new();
     let content_type = headers.get("content-type").unwrap_or_default();

@@ -35,7 +35,7 @@ pub struct Respool {
     _state: tempfile::TempDir,
     /// Its experts.
     pub experts: Option<Arc<Experts>>,
-    /// What was used.
+    /// The usage ledger.
     pub usage: Arc<Ledger>,
 }
 

@@ -1,4 +1,4 @@
-//! What the fake vLLM answers to one request: a reply, its timing, and the fault to play.
+//! The fake vLLM's answer to one request: a reply, its timing, and the fault to play.
 
 use std::io::Write;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub struct Script {
     fault: Option<(Fault, Place)>,
 }
 
-/// What the script expects of the request's `authorization`.
+/// The script's expectation of the request's `authorization`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Authorization {
     /// It may be anything.
@@ -69,7 +69,7 @@ enum Place {
 /// One thing to do on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing for so long.
+    /// A pause.
     Wait(Duration),
     /// These bytes.
     Send(Vec<u8>),
@@ -298,7 +298,7 @@ impl Script {
         !closes && !matches!(self.body, Body::Raw(_) | Body::Wire(_) | Body::UntilClose(_) | Body::Nothing)
     }
 
-    /// What to do on the wire, in order.
+    /// The steps on the wire, in order.
     pub fn steps(&self) -> Vec<Step> {
         let mut steps = vec![Step::Wait(self.delay)];
         let (pieces, end): (Vec<Vec<u8>>, Vec<u8>) = match &self.body {

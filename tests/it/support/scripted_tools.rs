@@ -46,13 +46,13 @@ impl ScriptedTools {
         self
     }
 
-    /// Each call takes so long.
+    /// The duration of each call.
     pub fn slow(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
     }
 
-    /// The calls so far: the tool and the value of its first argument.
+    /// The calls until now: the tool and the value of its first argument.
     pub fn asked(&self) -> Vec<(String, String)> {
         let first = |call: &Invocation| {
             let value = call.arguments.values().next().and_then(Value::as_str).unwrap_or_default();
@@ -61,7 +61,7 @@ impl ScriptedTools {
         self.lock().iter().map(first).collect()
     }
 
-    /// The names of the keys of those who asked for the calls so far.
+    /// The names of the keys of those who asked for the calls.
     pub fn keys(&self) -> Vec<Option<String>> {
         self.lock().iter().map(|call| call.caller.key.clone()).collect()
     }
@@ -108,7 +108,7 @@ impl Tools for ScriptedTools {
         };
         Box::pin(async move {
             if let Some(approver) = approver {
-                // Nobody sits at an agent that is served: whoever is there consents to this very call and to no other.
+                // No person sits at a served agent; the approver consents to this very call and to no other.
                 let question = |arguments| Question {
                     kind: QuestionKind::Call,
                     tool: &invocation.name,

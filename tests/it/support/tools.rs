@@ -40,7 +40,7 @@ pub fn invocation(name: &str, arguments: &Value) -> Invocation {
     }
 }
 
-/// Calls with nobody to ask.
+/// Calls without a person to ask.
 pub async fn call(set: &dyn Tools, name: &str, arguments: Value) -> Result<ToolOutput, ToolError> {
     set.call(&invocation(name, &arguments), None).await
 }

@@ -61,7 +61,7 @@ fn a_flawless_stream_gives_its_turn() {
 }
 
 #[test]
-fn each_flaw_in_a_chunk_is_found() {
+fn flaws_in_chunks_are_found() {
     let good = joined(&flawless());
     for (from, to, flaw) in [
         (r#"{"role":"assistant","content":""}"#, r#"{"content":""}"#, "role is null"),
@@ -113,7 +113,7 @@ fn each_flaw_in_a_chunk_is_found() {
 }
 
 #[test]
-fn each_flaw_in_the_order_of_chunks_is_found() {
+fn flaws_in_the_order_are_found() {
     let moved = |from: usize, to: usize| {
         let mut events = flawless();
         let event = events.remove(from);
@@ -135,7 +135,7 @@ fn each_flaw_in_the_order_of_chunks_is_found() {
 }
 
 #[test]
-fn the_rules_decide_what_else_may_come() {
+fn rules_allow_other_fields() {
     let stream = joined(&flawless());
     let judged = |rules: Rules| {
         accumulate::stream(stream.as_bytes(), &rules).map(|_| ()).map_err(|flaws| flaws.join("; "))
@@ -164,7 +164,7 @@ fn an_error_event_ends_the_stream() {
 }
 
 #[test]
-fn a_completion_gives_the_same_turn_as_its_stream() {
+fn completions_equal_their_streams() {
     let whole: Value = serde_json::from_str(
         r#"{"id":"chatcmpl-1","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,"message":
         {"role":"assistant","content":"I read.","reasoning_content":"Hm.","tool_calls":[
@@ -185,7 +185,7 @@ fn a_completion_gives_the_same_turn_as_its_stream() {
 }
 
 #[test]
-fn what_vllm_sends_is_full_of_foreign_fields() {
+fn vllm_sends_foreign_fields() {
     let flaws = accumulate::completion(&replies::text("Hello"), &Rules::default()).unwrap_err().join("\n");
     for field in [".prompt_text", ".metrics", ".choices[0].stop_reason", ".choices[0].message.reasoning"] {
         assert!(flaws.contains(&format!("foreign field {field}")), "{field} is not in {flaws}");
@@ -199,7 +199,7 @@ fn what_vllm_sends_is_full_of_foreign_fields() {
 }
 
 #[test]
-fn foreign_fields_are_found_at_every_depth_but_not_in_the_models_text() {
+fn foreign_fields_are_found_at_every_depth() {
     let found = |value: Value| openai_fields::foreign_fields(&value, &openai_fields::COMPLETION, &["kept"]);
     let call = json!({"function": {"name": "read", "arguments": "{\"stop_reason\": 1}"}, "extra": 1});
     let choices = json!([{"message": {"tool_calls": [call], "annotations": null, "kept": {"inside": 1}}}]);

@@ -64,7 +64,7 @@ fn what_openclaw_sends_is_fine() {
 }
 
 #[test]
-fn the_requests_that_vllm_refused_for_their_options_are_found() {
+fn refused_options_are_found() {
     for name in [
         "22-err-stream-options-nonstream",
         "28-err-missing-messages",
@@ -135,7 +135,7 @@ fn heads_are_read_strictly() {
 }
 
 #[test]
-fn the_model_texts_of_a_fixture_are_json() {
+fn fixture_texts_are_json() {
     let path = format!("{}/fixtures/demo/with-tools.request.json", env!("CARGO_MANIFEST_DIR"));
     let request: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
     assert_eq!(request["tools"].as_array().map(Vec::len), Some(2));

@@ -28,7 +28,7 @@ async fn reply_to(script: Script) -> Reply {
     reply
 }
 
-/// What makes the fake fail its test.
+/// The faults that make the fake fail its test.
 async fn verdict(fake: FakeVllm, request: &[u8]) -> String {
     let mut client = Client::connect(fake.address()).await;
     client.send_raw(request).await;
@@ -39,7 +39,7 @@ async fn verdict(fake: FakeVllm, request: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn whole_replies_come_whole_and_connections_are_reused() {
+async fn whole_replies_reuse_connections() {
     let fake = FakeVllm::start([
         Script::json(200, &replies::text("Hello")).expect_authorization("Bearer client-key"),
         Script::json(503, &replies::error(503, "busy", "ServiceUnavailableError")).header("retry-after", "1"),
@@ -61,7 +61,7 @@ async fn whole_replies_come_whole_and_connections_are_reused() {
 }
 
 #[tokio::test]
-async fn a_stream_comes_chunk_by_chunk_and_in_its_time() {
+async fn streams_come_chunk_by_chunk() {
     let frames = replies::text_stream(&["a", "b"], true);
     let pause = Duration::from_millis(40);
     let fake = FakeVllm::always(Script::sse(frames.clone()).delay(pause).pause(0, pause).every(pause)).await;
@@ -95,7 +95,7 @@ async fn faults_are_played_as_told() {
 }
 
 #[tokio::test]
-async fn a_connection_may_end_without_a_reply() {
+async fn connections_may_end_unanswered() {
     for fault in [Fault::Reset, Fault::Close] {
         let fake = FakeVllm::start([Script::no_reply(fault)]).await;
         let mut client = Client::sending(fake.address(), &asking(fake.address())).await;
@@ -105,7 +105,7 @@ async fn a_connection_may_end_without_a_reply() {
 }
 
 #[tokio::test]
-async fn hanging_up_is_noticed_in_every_phase() {
+async fn disconnects_are_noticed() {
     let stalled = Script::sse(replies::text_stream(&["a"], false)).then_stall();
     let whole = Script::json(200, &replies::text("a"));
     for script in [Script::silence(), stalled, whole.clone(), whole.delay(Duration::from_mins(1))] {
@@ -121,7 +121,7 @@ async fn hanging_up_is_noticed_in_every_phase() {
 }
 
 #[tokio::test]
-async fn a_reset_by_the_peer_is_hanging_up_too() {
+async fn resets_are_noticed() {
     let fake = FakeVllm::start([Script::silence()]).await;
     let client = Client::sending(fake.address(), &asking(fake.address())).await;
     fake.wait_for_requests(1).await;
@@ -131,7 +131,7 @@ async fn a_reset_by_the_peer_is_hanging_up_too() {
 }
 
 #[tokio::test]
-async fn an_endless_body_goes_on_until_the_peer_leaves() {
+async fn endless_bodies_last_until_disconnect() {
     let fake = FakeVllm::start([Script::endless(200, "application/json", "x".repeat(1000))]).await;
     let mut client = Client::sending(fake.address(), &asking(fake.address())).await;
     client.head().await;
@@ -175,7 +175,7 @@ async fn captures_are_sent_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn scripts_take_their_routes_and_probes_answer_themselves() {
+async fn scripts_leave_probes_alone() {
     let fake = FakeVllm::start([
         Script::json(200, &json!({"data": []})).on("GET", "/v1/models"),
         Script::whole(200, "text/plain", "chat"),
@@ -223,7 +223,7 @@ async fn bad_requests_are_told() {
 }
 
 #[tokio::test]
-async fn a_request_that_breaks_off_is_told_unless_allowed() {
+async fn cut_requests_are_reported() {
     for allowed in [false, true] {
         let fake = FakeVllm::start([]).await;
         if allowed {
@@ -256,7 +256,7 @@ async fn dropping_the_fake_fails_the_test() {
 }
 
 #[tokio::test]
-async fn a_clean_reply_passes_and_vllms_own_does_not() {
+async fn clean_replies_pass() {
     let chunk = |delta: &str, reason: &str| {
         format!(
             "data: {{\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":\
@@ -319,7 +319,7 @@ async fn a_whole_reply_is_judged_too() {
 }
 
 #[tokio::test]
-async fn scripts_may_leave_the_json_unjudged_and_close_after_their_reply() {
+async fn scripts_may_skip_the_judge() {
     let fake = FakeVllm::start([Script::raw("HTTP/1.1 204 No Content\r\n\r\n").unchecked()]).await;
     assert_eq!(fake.url(), format!("http://{}", fake.address()));
     let request = Request::chat(&json!([])).header("host", &fake.address().to_string());

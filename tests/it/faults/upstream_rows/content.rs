@@ -1,4 +1,4 @@
-//! What is wrong with what HTTP carries: bodies, events, encodings.
+//! Faults in what HTTP carries: bodies, events, encodings.
 
 #![expect(clippy::too_many_lines, reason = "these functions are tables")]
 
@@ -20,7 +20,7 @@ use crate::support::http1::find;
 use crate::support::replies;
 use crate::support::script::{Script, Step, frame_chunk};
 
-/// The completion with one more level of nesting, so many times, in a field that nobody knows.
+/// The completion with this many levels of nesting in an unknown field.
 fn nested(ask: &Ask, levels: usize) -> Vec<u8> {
     let deep = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
     with_field(ask, "\"x\"", &deep)

@@ -1,4 +1,4 @@
-//! What is wrong with HTTP: no HTTP at all, framing, heads, statuses, connections.
+//! Faults of HTTP: no HTTP at all, framing, heads, statuses, connections.
 
 #![expect(clippy::too_many_lines, reason = "these functions are tables")]
 
