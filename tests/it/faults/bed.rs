@@ -30,13 +30,13 @@ pub struct Limits {
     pub release: Duration,
 }
 
-/// For the table: small, but not so small that a busy machine fails it.
+/// For the table: small, but on a busy machine a reply that takes 2 s must still come within `timeout`.
 pub const SMALL: Limits = Limits {
     commit_after: Duration::from_millis(1500),
     heartbeat: Duration::from_millis(300),
-    timeout: Duration::from_millis(3500),
+    timeout: Duration::from_secs(8),
     client_timeout: Duration::from_secs(2),
-    bound: Duration::from_secs(15),
+    bound: Duration::from_secs(40),
     release: Duration::from_secs(2),
 };
 

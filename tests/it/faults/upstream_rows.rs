@@ -222,7 +222,7 @@ fn slow() -> Vec<Row> {
         .slow(),
         upstream("drip-past-timeout", "a piece of the body each 200 ms, for longer than `timeout`", |ask| {
             let payload = ask.payload();
-            chunked(ask, payload.chunks(30).map(<[u8]>::to_vec).collect()).every(Duration::from_millis(200))
+            chunked(ask, payload.chunks(10).map(<[u8]>::to_vec).collect()).every(Duration::from_millis(200))
         })
         .json(TIMED_OUT)
         .slow()
