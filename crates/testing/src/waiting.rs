@@ -1,5 +1,5 @@
-//! Waiting for what another task or process brings about. Tests wait for conditions, with a bound that only a failure
-//! reaches; nothing sleeps for a time that is believed to suffice.
+//! Waiting for what another task or process brings about. Tests wait for conditions, with a bound that only a
+//! failure reaches; nothing sleeps for a time that is believed to suffice.
 
 use std::time::Duration;
 

@@ -27,7 +27,7 @@ After all cases, respool has no more descriptors and tasks than before, apart fr
 (all its cases at once, with their second conversations) may grow by 48 MiB; by 24 MiB for clients that do not read, and by 96 MiB where
 bodies take megabytes.
 
-The limits are small here: `commit_after` 1.5 s, `timeout` of the upstream 3.5 s, `client_timeout` 2 s, `max_body` 2 MiB;
+The limits are small here: `commit_after` 1.5 s, `timeout` of the upstream 8 s, `client_timeout` 2 s, `max_body` 2 MiB;
 `recovery.attempts` is 0. *Event* is an error event in a stream that has begun, after a prefix of the right answer; its
 `code` is the status. A status that a stream\'s client would get becomes an event when the fault shows after `commit_after`.
 
