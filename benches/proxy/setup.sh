@@ -14,7 +14,8 @@ mkdir -p "$directory/bin"
 directory=$(cd "$directory" && pwd)
 
 build_tools() {
-    CARGO_TARGET_DIR="$directory/target" cargo build --release --locked --manifest-path "$kit/tools/Cargo.toml"
+    CARGO_TARGET_DIR="$directory/target" cargo build --release --locked --manifest-path "$kit/tools/Cargo.toml" \
+        ${BENCH_FEATURES:+--features "$BENCH_FEATURES"}
 }
 
 install_nginx() {

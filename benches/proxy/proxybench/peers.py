@@ -56,11 +56,15 @@ def hyper(lab, _binaries):
     return Peer("hyper", port, [lab.tool("refproxy"), "--port", port, "--upstream-port", lab.mock_port])
 
 
-def hyper_json(lab, _binaries):
-    peer = hyper(lab, None)
-    peer.name = "hyper-json"
-    peer.argv += ["--json", "1"]
-    return peer
+def hyper_with(*features):
+    """Bare hyper with these features of refproxy's: `hyper-log` writes a log line."""
+    def build(lab, _binaries):
+        peer = hyper(lab, None)
+        peer.name = "-".join(["hyper", *features])
+        peer.argv += [word for feature in features for word in (f"--{feature}", "1")]
+        peer.argv += ["--dir", lab.folder("run")] if "row" in features else []
+        return peer
+    return build
 
 
 def respool(lab, binaries):
@@ -108,8 +112,9 @@ def litellm(lab, _binaries):
     return Peer("litellm", port, argv, env, "/health/liveliness", key, start_seconds=90, relays_chunks=False)
 
 
-BUILDERS = {"direct": direct, "nginx": nginx, "hyper": hyper, "hyper-json": hyper_json, "respool": respool,
-            "earlier": earlier,
+BUILDERS = {"direct": direct, "nginx": nginx, "hyper": hyper, "hyper-json": hyper_with("json"),
+            "hyper-read": hyper_with("read"), "hyper-log": hyper_with("log"), "hyper-row": hyper_with("row"),
+            "hyper-all": hyper_with("json", "read", "log", "row"), "respool": respool, "earlier": earlier,
             "smg": smg, "litellm": litellm}
 
 
