@@ -1,106 +1,20 @@
-//! Bodies on the upstream side: what is sent, and what comes back, decoded when the server compressed it.
+//! The body of a model server's answer, decoded where the server compressed it.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use async_compression::tokio::bufread::{BrotliDecoder, GzipDecoder, ZlibDecoder, ZstdDecoder};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use http::{HeaderMap, header};
-use http_body::{Body, Frame, SizeHint};
-use http_body_util::{BodyExt as _, Full, StreamBody};
+use http_body_util::BodyExt as _;
 use tokio::io::{AsyncBufRead, AsyncRead};
 use tokio_util::io::{ReaderStream, StreamReader};
 
 use super::failure::UpstreamError;
 use super::pool::Live;
-use wire::{ErrorCode, Pieces};
-
-type Fault = Box<dyn std::error::Error + Send + Sync>;
-
-/// A request's body: whole, or passed on as it comes.
-pub enum Outgoing {
-    /// All of it.
-    Whole(Full<Bytes>),
-    /// All of it, in pieces.
-    Pieces(std::vec::IntoIter<Bytes>),
-    /// Piece by piece; of so many bytes, where that is known.
-    Streamed(Pin<Box<dyn Body<Data = Bytes, Error = Fault> + Send>>, Option<u64>),
-}
-
-impl Outgoing {
-    /// For methods without a body.
-    pub fn empty() -> Self {
-        Self::Whole(Full::default())
-    }
-
-    /// A body that is passed on as it comes. `length` in bytes; without it the body goes out chunked.
-    pub fn streamed<E: Into<Fault> + 'static>(
-        pieces: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
-        length: Option<u64>,
-    ) -> Self {
-        let body = StreamBody::new(pieces.map_ok(Frame::data).map_err(Into::into));
-        Self::Streamed(Box::pin(body), length)
-    }
-}
-
-impl From<Bytes> for Outgoing {
-    fn from(bytes: Bytes) -> Self {
-        Self::Whole(Full::new(bytes))
-    }
-}
-
-impl From<Pieces> for Outgoing {
-    fn from(pieces: Pieces) -> Self {
-        Self::Pieces(pieces.into_iter())
-    }
-}
-
-impl fmt::Debug for Outgoing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Outgoing")
-    }
-}
-
-impl Body for Outgoing {
-    type Data = Bytes;
-    type Error = Fault;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
-        match self.get_mut() {
-            Self::Whole(body) => {
-                Pin::new(body).poll_frame(context).map_err(|never: Infallible| match never {})
-            }
-            Self::Pieces(pieces) => Poll::Ready(pieces.next().map(|piece| Ok(Frame::data(piece)))),
-            Self::Streamed(body, _) => body.as_mut().poll_frame(context),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Whole(body) => body.is_end_stream(),
-            Self::Pieces(pieces) => pieces.as_slice().is_empty(),
-            Self::Streamed(body, _) => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Whole(body) => body.size_hint(),
-            Self::Pieces(pieces) => {
-                SizeHint::with_exact(pieces.as_slice().iter().map(|piece| piece.len() as u64).sum())
-            }
-            // Read once, before the first piece.
-            Self::Streamed(body, length) => length.map_or_else(|| body.size_hint(), SizeHint::with_exact),
-        }
-    }
-}
+use wire::ErrorCode;
 
 /// An answer's body.
 pub enum Incoming {

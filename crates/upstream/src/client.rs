@@ -1,78 +1,41 @@
 //! One model server: sends requests, hands back answers, and says in clear words what went wrong on the way.
 //!
 //! Written on hyper's connections (`pool`), because this is the path of every request and a general client costs as much
-//! again as all the rest (see docs/performance.md). `hyper` stays inside this file, `pool.rs` and `body.rs`. Dropping an [`UpstreamResponse`], or the
+//! again as all the rest (see docs/performance.md). `hyper` stays inside this file, `pool.rs`, `connector.rs` and the bodies. Dropping an [`UpstreamResponse`], or the
 //! future that makes one, closes the connection, and vLLM stops working on the request within a quarter of a second.
 //! Called by `relay` and `server`.
 
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use futures::FutureExt as _;
+use bytes::Bytes;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
-use hyper_rustls::ConfigBuilderExt as _;
-use hyper_util::client::legacy::connect::HttpConnector;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use super::body::{Incoming, Outgoing};
+use super::body::Incoming;
 use super::config::{Address, OwnWire, UpstreamConfig};
-use super::failure::{Tier, UpstreamError};
-use super::gate::Place;
-use super::health::Probes;
+use super::connector::new_connector;
+use super::failure::UpstreamError;
+use super::headers::{HOPS, hops, strip_hop_by_hop};
 use super::learned_rules::LearnedRules;
-use super::pool::{Pool, Unanswered};
+use super::model_facts::Windows;
+use super::outgoing::Outgoing;
+use super::pool::Pool;
+use super::probes::Probes;
+use super::response::UpstreamResponse;
 use super::state::UpstreamState;
-use super::window::Windows;
-use http_client::chain;
+use super::unanswered::Unanswered;
+use adapt::RuleSet;
 use wire::Target;
 use wire::units::Secret;
 use wire::{ErrorCode, Object};
-
-/// How much of an error's body is read, and how long it may take. Some servers echo the whole request in it.
-const EXCERPT: usize = 1 << 20;
-const EXCERPT_WITHIN: Duration = Duration::from_secs(3);
-
-/// How long the end of a body is waited for once the JSON object in it is complete.
-const END_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long a probe may hold up a request.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// So long a server whose probe failed is not asked for its version again.
 const PROBE_AGAIN: Duration = Duration::from_secs(10);
-/// After so long a silence the system asks whether the other end of a connection is still there.
-const KEEPALIVE: Duration = Duration::from_secs(30);
-
-/// The header that counts the respools that a request has come through.
-static HOPS: HeaderName = HeaderName::from_static("x-respool-hops");
-
-/// How many respools a request has come through.
-pub fn hops(headers: &HeaderMap) -> u32 {
-    let hops = headers.get(&HOPS).and_then(|hops| hops.to_str().ok());
-    hops.and_then(|hops| hops.parse().ok()).unwrap_or_default()
-}
-
-/// The headers of a question of respool's own that a client's request leads to: nothing of the client's but its key, and the number of
-/// respools that the request has come through.
-pub fn question_headers(headers: &HeaderMap) -> HeaderMap {
-    let kept = [header::AUTHORIZATION, HOPS.clone()];
-    kept.into_iter().filter_map(|name| headers.get(&name).cloned().map(|value| (name, value))).collect()
-}
-
-/// Headers that belong to one connection, not to the message (RFC 9110, section 7.6.1).
-static HOP_BY_HOP: [HeaderName; 9] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    HeaderName::from_static("proxy-connection"),
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
 
 /// One upstream of the configuration.
 #[derive(Debug)]
@@ -111,19 +74,6 @@ pub struct Call {
     pub body: Outgoing,
     /// True to pass an encoded answer on as it is; false to get it decoded.
     pub verbatim: bool,
-}
-
-/// An upstream's answer: its head, and its body as it comes.
-#[derive(Debug)]
-pub struct UpstreamResponse {
-    upstream: String,
-    status: StatusCode,
-    headers: HeaderMap,
-    body: Incoming,
-    /// What was read ahead.
-    first: Option<Bytes>,
-    deadline: Option<Instant>,
-    place: Option<Place>,
 }
 
 impl Upstream {
@@ -193,7 +143,7 @@ impl Upstream {
             None => sent.await,
             Some(at) => tokio::time::timeout_at(at, sent).await.map_err(|_| self.timed_out("answer"))?,
         };
-        let (head, body) = sent.map_err(|error| self.unanswered(&error))?.into_parts();
+        let (head, body) = sent.map_err(|error| self.no_answer(&error))?.into_parts();
         let mut headers = head.headers;
         let body = if call.verbatim { Incoming::plain(body) } else { Incoming::decoded(body, &mut headers) };
         let (upstream, status) = (self.name.clone(), head.status);
@@ -299,291 +249,33 @@ impl Upstream {
         headers
     }
 
+    /// The rules for this model; empty when none were learned, or when it is time to try without them.
+    pub fn rules(&self, model: &str) -> Arc<RuleSet> {
+        self.learned_rules.get(model)
+    }
+
+    /// Adds rules that made a request of this model succeed. Returns those that are new.
+    pub fn learn_rules(&self, model: &str, rules: &RuleSet) -> RuleSet {
+        self.learned_rules.learn(model, rules)
+    }
+
+    /// Forgets all rules: another version of the server may take what the last one refused.
+    pub fn forget_rules(&self) {
+        self.learned_rules.clear();
+    }
+
+    fn no_answer(&self, error: &Unanswered) -> UpstreamError {
+        error.as_upstream_error(&self.name, &self.address.endpoint("").unwrap_or_default())
+    }
+
     fn timed_out(&self, what: &str) -> UpstreamError {
         let what = format!("did not {what} within its `timeout`");
         UpstreamError::broken(&self.name, 504, ErrorCode::UpstreamTimeout, &what, "")
     }
-
-    fn unanswered(&self, error: &Unanswered) -> UpstreamError {
-        let details = match error {
-            Unanswered::Connect(error) => chain(error.as_ref()),
-            Unanswered::Exchange(error) => chain(error),
-        };
-        let lower = details.to_lowercase();
-        let last = details.rsplit(": ").next().unwrap_or_default();
-        let broken =
-            |status, code, what: &str| UpstreamError::broken(&self.name, status, code, what, details.clone());
-        let at = self.address.endpoint("").unwrap_or_default();
-        if lower.contains("dns error") || lower.contains("failed to lookup") {
-            return broken(
-                503,
-                ErrorCode::UpstreamDns,
-                &format!("has a host name that cannot be resolved: {at}"),
-            );
-        }
-        if lower.contains("certificate")
-            || lower.contains("tls")
-            || lower.contains("handshake")
-            || lower.contains("corrupt message")
-        {
-            return broken(
-                502,
-                ErrorCode::UpstreamTls,
-                &format!("cannot be reached over TLS at {at}: {last}"),
-            );
-        }
-        if matches!(error, Unanswered::Connect(_)) {
-            return broken(
-                503,
-                ErrorCode::UpstreamUnreachable,
-                &format!("cannot be reached at {at}: {last}"),
-            );
-        }
-        if matches!(error, Unanswered::Exchange(error) if error.is_user()) {
-            return broken(
-                400,
-                ErrorCode::IncompleteBody,
-                &format!("was not sent the whole request body: {last}"),
-            );
-        }
-        if matches!(error, Unanswered::Exchange(error) if error.is_parse()) {
-            return broken(
-                502,
-                ErrorCode::UpstreamNotHttp,
-                &format!("answers with something that is not HTTP/1.1: {last}"),
-            );
-        }
-        // Not a byte came back: as when a server restarts behind its load balancer.
-        let closed = broken(502, ErrorCode::UpstreamClosed, "closed the connection without answering");
-        UpstreamError { tier: Tier::Transient, ..closed }
-    }
-}
-
-impl UpstreamResponse {
-    /// The upstream's name.
-    pub fn upstream(&self) -> &str {
-        &self.upstream
-    }
-
-    /// The status.
-    pub fn status(&self) -> StatusCode {
-        self.status
-    }
-
-    /// The headers.
-    pub fn headers(&self) -> &HeaderMap {
-        &self.headers
-    }
-
-    /// The media type without parameters, in lower case; empty when missing.
-    pub fn media_type(&self) -> String {
-        let value =
-            self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
-    }
-
-    /// Lets go of the headers. They share the buffer that they were read into, and a stream may last for an hour.
-    pub fn release_headers(&mut self) {
-        self.headers = HeaderMap::new();
-    }
-
-    /// Holds a place at the upstream until the answer is read or dropped.
-    #[must_use]
-    pub fn holding(self, place: Option<Place>) -> Self {
-        Self { place, ..self }
-    }
-
-    /// Waits until the body has begun, or is known to be empty.
-    ///
-    /// # Errors
-    /// When it breaks off before.
-    pub async fn begun(&mut self) -> Result<(), UpstreamError> {
-        self.first = self.piece().await?;
-        Ok(())
-    }
-
-    /// The next piece of the body as it arrives; `None` at its end. Safe to cancel.
-    pub async fn piece(&mut self) -> Result<Option<Bytes>, UpstreamError> {
-        if let Some(first) = self.first.take() {
-            return Ok(Some(first));
-        }
-        let piece = match self.deadline {
-            None => Ok(self.body.piece().await),
-            // The clock first: an upstream that never pauses would not let it have its turn.
-            Some(at) if Instant::now() >= at => Err(()),
-            Some(at) => tokio::time::timeout_at(at, self.body.piece()).await.map_err(drop),
-        };
-        let late = || {
-            let what = "did not finish within its `timeout`";
-            UpstreamError::broken(&self.upstream, 504, ErrorCode::UpstreamTimeout, what, "")
-        };
-        piece.map_err(|()| late())?.map_err(|fault| fault.as_upstream_error(&self.upstream))
-    }
-
-    /// A piece that has arrived already; `None` when there is none yet.
-    pub fn ready_piece(&mut self) -> Option<Result<Option<Bytes>, UpstreamError>> {
-        self.piece().now_or_never()
-    }
-
-    /// The beginning of an error's body, as text; waits no longer than a few seconds for it.
-    pub async fn excerpt(mut self) -> String {
-        let mut body = BytesMut::new();
-        let read = async {
-            while let Ok(Some(piece)) = self.piece().await {
-                body.extend_from_slice(&piece);
-                if body.len() > EXCERPT {
-                    break;
-                }
-            }
-        };
-        // An error whose text does not come is an error all the same.
-        let _ = tokio::time::timeout(EXCERPT_WITHIN, read).await;
-        body.truncate(EXCERPT);
-        String::from_utf8_lossy(&body).into_owned()
-    }
-
-    /// The whole body, of at most `limit` bytes.
-    ///
-    /// # Errors
-    /// When it breaks off, cannot be decoded, or is longer.
-    pub async fn whole(self, limit: usize) -> Result<Bytes, UpstreamError> {
-        self.gather(limit, false).await
-    }
-
-    /// The same of a body that should be one JSON object: once that is complete, the end of the body is waited for only
-    /// `END_WITHIN`, and does not have to be clean. Some servers never send it.
-    ///
-    /// # Errors
-    /// As [`UpstreamResponse::whole`].
-    pub async fn whole_json(self, limit: usize) -> Result<Bytes, UpstreamError> {
-        self.gather(limit, true).await
-    }
-
-    async fn gather(mut self, limit: usize, is_json: bool) -> Result<Bytes, UpstreamError> {
-        let Some(first) = self.piece().await? else { return Ok(Bytes::new()) };
-        // Most bodies come in one piece, which is not copied.
-        let (mut body, mut end_at) = (Gathered::One(first), None);
-        loop {
-            if body.as_slice().len() > limit {
-                return Err(self.too_long(limit));
-            }
-            let piece = match self.ready_piece() {
-                Some(piece) => piece,
-                None if is_json && is_object(body.as_slice()) => {
-                    let end_at = *end_at.get_or_insert_with(|| Instant::now() + END_WITHIN);
-                    tokio::time::timeout_at(end_at, self.piece()).await.unwrap_or(Ok(None))
-                }
-                None => self.piece().await,
-            };
-            match piece {
-                Ok(Some(piece)) => body.push(&piece),
-                Ok(None) => return Ok(body.into_bytes()),
-                // What could not be decoded may be wrong in itself.
-                Err(error)
-                    if is_json
-                        && error.error.code == Some(ErrorCode::UpstreamBrokeOff)
-                        && is_object(body.as_slice()) =>
-                {
-                    return Ok(body.into_bytes());
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// The head, the body and its place, for passing on; hop-by-hop headers are left out.
-    pub fn into_parts(self) -> (StatusCode, HeaderMap, Incoming, Option<Place>) {
-        let mut headers = self.headers;
-        strip_hop_by_hop(&mut headers);
-        (self.status, headers, self.body, self.place)
-    }
-
-    fn too_long(&self, limit: usize) -> UpstreamError {
-        let what = format!("sent a reply of more than {limit} bytes (`limits.max_body`)");
-        UpstreamError::broken(&self.upstream, 502, ErrorCode::UpstreamReplyTooLong, &what, "")
-    }
-}
-
-/// Takes out the headers of the one connection, and those that `connection` names.
-/// A body in one piece, or copied together from several.
-enum Gathered {
-    One(Bytes),
-    Several(BytesMut),
-}
-
-impl Gathered {
-    fn as_slice(&self) -> &[u8] {
-        match self {
-            Self::One(bytes) => bytes,
-            Self::Several(bytes) => bytes,
-        }
-    }
-
-    fn push(&mut self, piece: &[u8]) {
-        if let Self::One(first) = self {
-            *self = Self::Several(BytesMut::from(&first[..]));
-        }
-        if let Self::Several(bytes) = self {
-            bytes.extend_from_slice(piece);
-        }
-    }
-
-    fn into_bytes(self) -> Bytes {
-        match self {
-            Self::One(bytes) => bytes,
-            Self::Several(bytes) => bytes.freeze(),
-        }
-    }
-}
-
-/// True when a body is one complete JSON object.
-fn is_object(body: &[u8]) -> bool {
-    let text = body.trim_ascii_end();
-    text.ends_with(b"}")
-        && std::str::from_utf8(text)
-            .is_ok_and(|text| Object::parse(text.trim_start_matches('\u{feff}')).is_ok())
-}
-
-fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    // Most messages have none, and to look is cheaper than to remove nine that are not there.
-    if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
-        return;
-    }
-    let named: Vec<String> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(',').map(|name| name.trim().to_ascii_lowercase()))
-        .collect();
-    for name in &HOP_BY_HOP {
-        headers.remove(name);
-    }
-    for name in named {
-        headers.remove(name.as_str());
-    }
 }
 
 fn pool(address: &Address) -> Result<Pool, String> {
-    let mut tcp = HttpConnector::new();
-    tcp.set_nodelay(true);
-    tcp.enforce_http(false);
-    // A server that loses its power, or a connection that a router forgets, ends a long wait for a reply too.
-    tcp.set_keepalive(Some(KEEPALIVE));
-    tcp.set_keepalive_interval(Some(KEEPALIVE / 2));
-    tcp.set_keepalive_retries(Some(4));
-    let tls = hyper_rustls::HttpsConnectorBuilder::new();
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|error| format!("TLS cannot be set up: {error}"))?;
-    let config = if address.is_tls() {
-        let roots = builder.with_native_roots();
-        roots
-            .map_err(|error| format!("the system's certificates cannot be read: {error}"))?
-            .with_no_client_auth()
-    } else {
-        builder.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
-    };
-    let connector = tls.with_tls_config(config).https_or_http().enable_http1().wrap_connector(tcp);
+    let connector = new_connector(address.is_tls())?;
     let url = address.endpoint("").unwrap_or_else(|| "http://replay.invalid".to_owned());
     Pool::new(connector, Uri::try_from(url).map_err(|error| format!("it has no usable address: {error}"))?)
 }

@@ -4,14 +4,14 @@
 //! wait for its finding, so that a server that is starting is asked once a second by all of them together. Nothing runs in
 //! the background: when the last one who waits has gone, nobody probes. Called by `relay`.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::HeaderMap;
-use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::client::Upstream;
+use super::probes::{Health, Waiter};
 
 /// The pause between two probes.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
@@ -22,39 +22,6 @@ const PROBE_WITHIN: Duration = Duration::from_secs(2);
 /// Those who waited are let go over a time that grows with their number, up to [`LONGEST_SPREAD`].
 const SPREAD_EACH: Duration = Duration::from_millis(20);
 const LONGEST_SPREAD: Duration = Duration::from_secs(5);
-
-/// What a probe found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Health {
-    /// It answers, and does not say that it is not ready.
-    Up,
-    /// It cannot be reached, or answers with a 5xx.
-    Down,
-}
-
-/// The shared findings of one upstream.
-#[derive(Debug, Default)]
-pub(super) struct Probes {
-    /// When the last probe began and what it found. Locked while a probe is under way.
-    last: Mutex<Option<(Instant, Health)>>,
-    waiting: AtomicUsize,
-}
-
-/// Counts one that waits for as long as it lives.
-struct Waiter<'a>(&'a AtomicUsize);
-
-impl<'a> Waiter<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 impl Upstream {
     /// Its health as a probe finds it that begins at `since` or later.
@@ -127,7 +94,7 @@ impl Upstream {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::client::Upstream;
 use adapt::RuleSet;
 
 /// A request goes out unchanged this long after the rules were learned: the server may have been mended.
@@ -27,17 +26,17 @@ struct ModelRules {
     learned: Instant,
 }
 
-impl Upstream {
+impl LearnedRules {
     /// The rules for this model; empty when none were learned, or when it is time to try without them.
-    pub fn rules(&self, model: &str) -> Arc<RuleSet> {
-        let models = self.learned_rules.models.read().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn get(&self, model: &str) -> Arc<RuleSet> {
+        let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
         let trusted = models.get(model).filter(|known| known.learned.elapsed() < TRUSTED);
         trusted.map(|known| Arc::clone(&known.rules)).unwrap_or_default()
     }
 
     /// Adds rules that made a request of this model succeed. Returns those that are new.
-    pub fn learn_rules(&self, model: &str, rules: &RuleSet) -> RuleSet {
-        let mut models = self.learned_rules.models.write().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn learn(&self, model: &str, rules: &RuleSet) -> RuleSet {
+        let mut models = self.models.write().unwrap_or_else(PoisonError::into_inner);
         if !models.contains_key(model) && models.len() >= MAX_MODELS {
             return RuleSet::new();
         }
@@ -56,30 +55,29 @@ impl Upstream {
     }
 
     /// Forgets all rules: another version of the server may take what the last one refused.
-    pub fn forget_rules(&self) {
-        self.learned_rules.models.write().unwrap_or_else(PoisonError::into_inner).clear();
+    pub(super) fn clear(&self) {
+        self.models.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::UpstreamConfig;
     use adapt::Rule;
 
     #[tokio::test(start_paused = true)]
     async fn rules_are_kept_for_a_day() {
-        let upstream = Upstream::new(&UpstreamConfig::default()).unwrap();
+        let known = LearnedRules::default();
         let pattern = RuleSet::from([Rule::ToolPattern]);
-        assert_eq!(upstream.learn_rules("m", &pattern), pattern);
-        assert!(upstream.learn_rules("m", &pattern).is_empty());
-        assert_eq!((*upstream.rules("m")).clone(), pattern);
-        assert!(upstream.rules("other").is_empty());
+        assert_eq!(known.learn("m", &pattern), pattern);
+        assert!(known.learn("m", &pattern).is_empty());
+        assert_eq!((*known.get("m")).clone(), pattern);
+        assert!(known.get("other").is_empty());
         tokio::time::advance(TRUSTED).await;
-        assert!(upstream.rules("m").is_empty());
-        assert_eq!(upstream.learn_rules("m", &RuleSet::from([Rule::NoImages])).len(), 1);
-        assert!(!upstream.rules("m").contains(&Rule::ToolPattern));
-        upstream.forget_rules();
-        assert!(upstream.rules("m").is_empty());
+        assert!(known.get("m").is_empty());
+        assert_eq!(known.learn("m", &RuleSet::from([Rule::NoImages])).len(), 1);
+        assert!(!known.get("m").contains(&Rule::ToolPattern));
+        known.clear();
+        assert!(known.get("m").is_empty());
     }
 }

@@ -1,33 +1,44 @@
 //! The model servers behind respool: their client, what their failures mean, how often they may be asked again, which of several gets a
 //! request and how many it gets at a time, and the built-in replay.
 
+mod admission;
 mod balance;
 mod body;
 mod circuit;
 mod client;
 pub mod config;
+mod connector;
 pub mod conversation;
 mod failure;
 mod fleet;
 mod gate;
+mod headers;
 mod health;
 mod learned_rules;
+mod model_facts;
+mod outgoing;
 mod pool;
+mod probes;
 mod queue;
 pub mod replay;
+mod response;
 mod retry_budget;
 mod state;
+mod unanswered;
 mod window;
 
+pub use admission::OutcomeReport;
 pub use balance::{Load, choose, digest};
-pub use body::{Incoming, Outgoing};
-pub use client::{Call, Upstream, UpstreamResponse, hops, question_headers};
+pub use body::Incoming;
+pub use client::{Call, Upstream};
 pub use config::{Address, OwnWire, UpstreamConfig};
 pub use failure::{Failure, Tier, UpstreamError, in_few_words};
 pub use fleet::{Fleet, LISTS_EVERY, Serving};
 pub use gate::Place;
-pub use health::Health;
+pub use headers::{hops, question_headers};
+pub use model_facts::ModelFacts;
+pub use outgoing::Outgoing;
+pub use probes::Health;
 pub use queue::Who;
+pub use response::UpstreamResponse;
 pub use retry_budget::RepeatPermit;
-pub use state::OutcomeReport;
-pub use window::ModelFacts;

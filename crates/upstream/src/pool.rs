@@ -17,15 +17,17 @@ use http::{HeaderValue, Method, Request, Response, Uri, header};
 use http_body::{Body, Frame, SizeHint};
 use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{self, Connection, SendRequest};
-use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_rustls::MaybeHttpsStream;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
+use tower::BoxError;
 use tower::util::ServiceExt as _;
 
-use super::body::Outgoing;
+use super::connector::Connector;
+use super::outgoing::Outgoing;
+use super::unanswered::Unanswered;
 
 /// A server that does not even accept a connection for so long is not there. Covers the TLS handshake too: some servers
 /// accept and then say nothing.
@@ -34,19 +36,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an unused connection is kept: less than uvicorn's 5 s, so that none is used while vLLM is closing it.
 const IDLE: Duration = Duration::from_secs(4);
 
-/// Why no answer came.
-#[derive(Debug)]
-pub(super) enum Unanswered {
-    /// There is no connection.
-    Connect(tower::BoxError),
-    /// The connection broke, or what came is not HTTP.
-    Exchange(hyper::Error),
-}
-
 /// The connections to one server.
 #[derive(Clone, Debug)]
 pub(super) struct Pool {
-    connector: HttpsConnector<HttpConnector>,
+    connector: Connector,
     to: Uri,
     host: HeaderValue,
     idle: Arc<Idle>,
@@ -82,7 +75,7 @@ pub struct Live {
 
 impl Pool {
     /// Connections to the host of `to`.
-    pub(super) fn new(connector: HttpsConnector<HttpConnector>, to: Uri) -> Result<Self, String> {
+    pub(super) fn new(connector: Connector, to: Uri) -> Result<Self, String> {
         let host = host(&to).ok_or_else(|| format!("{to} names no host"))?;
         Ok(Self { connector, to, host, idle: Arc::default() })
     }
@@ -98,7 +91,7 @@ impl Pool {
             let mut link = match reused {
                 Some(link) => link,
                 // Boxed as it is rare: every request pays for the size of its future.
-                None => Box::pin(self.connect()).await.map_err(Unanswered::Connect)?,
+                None => Box::pin(self.connect()).await.map_err(Unanswered::from_connect_error)?,
             };
             let mut error = match link.exchange(request).await {
                 Ok(answer) => {
@@ -122,7 +115,7 @@ impl Pool {
         }
     }
 
-    async fn connect(&self) -> Result<Link, tower::BoxError> {
+    async fn connect(&self) -> Result<Link, BoxError> {
         let connected = self.connector.clone().oneshot(self.to.clone());
         let stream = tokio::time::timeout(CONNECT_TIMEOUT, connected).await??;
         let (sender, connection) = http1::handshake(stream).await?;
@@ -302,13 +295,7 @@ mod tests {
 
     async fn pool() -> (TcpListener, Pool) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let tls = tls.unwrap().with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
-        let connector = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls);
-        let connector = connector.https_or_http().enable_http1().wrap_connector(tcp);
+        let connector = crate::connector::new_connector(false).unwrap();
         let to = format!("http://{}", listener.local_addr().unwrap());
         let pool = Pool::new(connector, to.parse().unwrap()).unwrap();
         (listener, pool)

@@ -6,30 +6,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::balance::Load;
-use super::circuit::{Change, Circuit};
-use super::client::Upstream;
+use super::circuit::Circuit;
 use super::config::UpstreamConfig;
-use super::failure::{Tier, UpstreamError};
-use super::gate::{Gate, Place};
-use super::queue::Who;
+use super::gate::Gate;
 use super::retry_budget::{RepeatPermit, RetryBudget};
 use telemetry::metrics::OfUpstream;
-use wire::ErrorCode;
 
 /// What changes from request to request.
 #[derive(Debug)]
 pub struct UpstreamState {
     weight: u32,
     circuit: Mutex<Circuit>,
-    gate: Arc<Gate>,
+    pub(super) gate: Arc<Gate>,
     retries: RetryBudget,
     /// `models` of the configuration.
     configured: bool,
     /// The models it serves; `None`: not known.
     models: RwLock<Option<Vec<String>>>,
-    /// It does not list its models without a key.
-    secretive: AtomicBool,
-    series: Arc<OfUpstream>,
+    /// It refused to list its models without a key.
+    requires_key_to_list_models: AtomicBool,
+    pub(super) series: Arc<OfUpstream>,
     /// `max_concurrency` and `max_queue`.
     bounds: (Option<usize>, usize),
 }
@@ -44,7 +40,7 @@ impl UpstreamState {
             retries: RetryBudget::default(),
             configured: config.models.is_some(),
             models: RwLock::new(config.models.clone()),
-            secretive: AtomicBool::new(false),
+            requires_key_to_list_models: AtomicBool::new(false),
             series,
             bounds: (config.max_concurrency, config.max_queue),
         }
@@ -100,12 +96,12 @@ impl UpstreamState {
 
     /// It was asked for its models and refused. True when that is news.
     pub(super) fn refused(&self) -> bool {
-        !self.secretive.swap(true, Ordering::Relaxed)
+        !self.requires_key_to_list_models.swap(true, Ordering::Relaxed)
     }
 
     /// True when it may yet list its models.
     pub(super) fn may_list_models(&self) -> bool {
-        self.models().is_none() && !self.secretive.load(Ordering::Relaxed)
+        self.models().is_none() && !self.requires_key_to_list_models.load(Ordering::Relaxed)
     }
 
     /// `closed`, `open` or `half_open`; how many requests are at work; how many wait.
@@ -157,100 +153,12 @@ impl UpstreamState {
         self.series.failovers.increment(1);
     }
 
-    fn circuit(&self) -> MutexGuard<'_, Circuit> {
+    pub(super) fn circuit(&self) -> MutexGuard<'_, Circuit> {
         self.circuit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Upstream {
-    /// Waits for a place, and says how long that took.
-    ///
-    /// # Errors
-    /// 429 when as many requests wait as may.
-    pub async fn enter(&self, who: Who) -> Result<(Place, Duration), UpstreamError> {
-        let gate = &self.state.gate;
-        let (place, waited) =
-            gate.enter(who).await.map_err(|full| self.full(full.taken, full.waiting, full.wait))?;
-        if gate.is_bounded() {
-            self.state.series.queue.record(waited.as_secs_f64());
-        }
-        Ok((place, waited))
-    }
-
-    fn full(&self, taken: usize, waiting: usize, wait: Duration) -> UpstreamError {
-        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-        let seconds = seconds.max(1);
-        let what = format!(
-            "has as many requests as it may have: {taken} at work and {waiting} waiting (`max_concurrency`, `max_queue`); \
-             try again in {seconds} s"
-        );
-        let mut full = UpstreamError::broken(&self.name, 429, ErrorCode::QueueFull, &what, "");
-        full.tier = Tier::Rejected;
-        full.error.retry_after = Some(seconds);
-        full
-    }
-
-    /// A request is sent now. The returned report expects its outcome.
-    pub fn begin(self: &Arc<Self>) -> OutcomeReport {
-        let probe = self.state.circuit().begin(runtime_time());
-        OutcomeReport { upstream: Arc::clone(self), probe }
-    }
-
-    fn changed(&self, change: Change, why: &str) {
-        let series = &self.state.series;
-        match change {
-            Change::Opened => {
-                series.open.set(1.0);
-                series.ejections.increment(1);
-                tracing::warn!(
-                    target: "respool::upstream",
-                    upstream = self.name,
-                    last = why,
-                    "this upstream fails; while it does, requests go to others that serve their model, where there are any"
-                );
-            }
-            Change::Closed => {
-                series.open.set(0.0);
-                tracing::info!(target: "respool::upstream", upstream = self.name, "this upstream works again");
-            }
-        }
-    }
-}
-
-/// Reports the outcome of one request to the circuit. Dropped without an outcome it counts for nothing.
-#[derive(Debug)]
-pub struct OutcomeReport {
-    upstream: Arc<Upstream>,
-    probe: bool,
-}
-
-impl OutcomeReport {
-    /// An answer came, a refusal also. True when the upstream had failed before.
-    pub fn succeeded(mut self) -> bool {
-        self.probe = false;
-        let change = self.upstream.state.circuit().succeeded();
-        change.inspect(|change| self.upstream.changed(*change, "")).is_some()
-    }
-
-    /// It failed in a way that says something about the upstream: `why`, as it may stand in a log.
-    pub fn failed(mut self, why: &str) {
-        let change = self.upstream.state.circuit().failed(runtime_time(), self.probe);
-        self.probe = false;
-        if let Some(change) = change {
-            self.upstream.changed(change, why);
-        }
-    }
-}
-
 /// The runtime's time, which tests can stop.
-fn runtime_time() -> std::time::Instant {
+pub(super) fn runtime_time() -> std::time::Instant {
     tokio::time::Instant::now().into_std()
-}
-
-impl Drop for OutcomeReport {
-    fn drop(&mut self) {
-        if self.probe {
-            self.upstream.state.circuit().abandoned(runtime_time());
-        }
-    }
 }

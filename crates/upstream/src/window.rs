@@ -4,17 +4,17 @@
 //! and from the words of refusals; the bytes of a token from the usage of replies. SGLang and llama.cpp are also asked for
 //! the parser or the chat template they use, which shows what their models write. Called by `relay` and `cli`.
 
-use std::collections::HashMap;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-use super::client::{Call, Upstream, question_headers};
+use super::client::{Call, Upstream};
+use super::headers::question_headers;
+use super::model_facts::ModelFacts;
 use tool_call_parser::PreferredDialects;
 use wire::{Object, array};
 
@@ -39,31 +39,6 @@ const TOKENIZED: [&str; 8] = [
     "chat_template",
     "chat_template_kwargs",
 ];
-
-/// What is known of one model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ModelFacts {
-    /// Its window in tokens, prompt and reply together.
-    pub window: Option<u64>,
-    /// Bytes of a request for each thousand tokens of its prompt, as replies showed.
-    pub bytes_per_1000: Option<u64>,
-    /// Its prompts are rendered by the harmony library (gpt-oss): `/tokenize` counts them wrongly (8 for 69 tokens, vLLM
-    /// 0.13 to 0.25).
-    pub is_harmony: bool,
-    /// The dialects that it is likely to write, by its name, the path of its weights, and what the server says of its parser
-    /// or chat template.
-    pub prior: PreferredDialects,
-}
-
-/// What is known of an upstream's models.
-#[derive(Debug, Default)]
-pub(super) struct Windows {
-    models: RwLock<HashMap<String, ModelFacts>>,
-    /// When `/v1/models` was asked last; locked while it is being asked.
-    asked: Mutex<Option<Instant>>,
-    /// When `/tokenize` was found not to be there, or not in time.
-    uncounted: RwLock<Option<Instant>>,
-}
 
 impl Upstream {
     /// What is known of this model.

@@ -1,0 +1,100 @@
+//! Lets a request in at an upstream, and reports to the circuit how it went. Called by `relay` and `server`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::circuit::Change;
+use super::client::Upstream;
+use super::failure::{Tier, UpstreamError};
+use super::gate::Place;
+use super::queue::Who;
+use super::state::runtime_time;
+use wire::ErrorCode;
+
+impl Upstream {
+    /// Waits for a place, and says how long that took.
+    ///
+    /// # Errors
+    /// 429 when as many requests wait as may.
+    pub async fn enter(&self, who: Who) -> Result<(Place, Duration), UpstreamError> {
+        let gate = &self.state.gate;
+        let (place, waited) =
+            gate.enter(who).await.map_err(|full| self.full(full.taken, full.waiting, full.wait))?;
+        if gate.is_bounded() {
+            self.state.series.queue.record(waited.as_secs_f64());
+        }
+        Ok((place, waited))
+    }
+
+    fn full(&self, taken: usize, waiting: usize, wait: Duration) -> UpstreamError {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        let seconds = seconds.max(1);
+        let what = format!(
+            "has as many requests as it may have: {taken} at work and {waiting} waiting (`max_concurrency`, `max_queue`); \
+             try again in {seconds} s"
+        );
+        let mut full = UpstreamError::broken(&self.name, 429, ErrorCode::QueueFull, &what, "");
+        full.tier = Tier::Rejected;
+        full.error.retry_after = Some(seconds);
+        full
+    }
+
+    /// A request is sent now. The returned report expects its outcome.
+    pub fn begin(self: &Arc<Self>) -> OutcomeReport {
+        let probe = self.state.circuit().begin(runtime_time());
+        OutcomeReport { upstream: Arc::clone(self), probe }
+    }
+
+    fn changed(&self, change: Change, why: &str) {
+        let series = &self.state.series;
+        match change {
+            Change::Opened => {
+                series.open.set(1.0);
+                series.ejections.increment(1);
+                tracing::warn!(
+                    target: "respool::upstream",
+                    upstream = self.name,
+                    last = why,
+                    "this upstream fails; while it does, requests go to others that serve their model, where there are any"
+                );
+            }
+            Change::Closed => {
+                series.open.set(0.0);
+                tracing::info!(target: "respool::upstream", upstream = self.name, "this upstream works again");
+            }
+        }
+    }
+}
+
+/// Reports the outcome of one request to the circuit. Dropped without an outcome it counts for nothing.
+#[derive(Debug)]
+pub struct OutcomeReport {
+    upstream: Arc<Upstream>,
+    probe: bool,
+}
+
+impl OutcomeReport {
+    /// An answer came, a refusal also. True when the upstream had failed before.
+    pub fn succeeded(mut self) -> bool {
+        self.probe = false;
+        let change = self.upstream.state.circuit().succeeded();
+        change.inspect(|change| self.upstream.changed(*change, "")).is_some()
+    }
+
+    /// It failed in a way that says something about the upstream: `why`, as it may stand in a log.
+    pub fn failed(mut self, why: &str) {
+        let change = self.upstream.state.circuit().failed(runtime_time(), self.probe);
+        self.probe = false;
+        if let Some(change) = change {
+            self.upstream.changed(change, why);
+        }
+    }
+}
+
+impl Drop for OutcomeReport {
+    fn drop(&mut self) {
+        if self.probe {
+            self.upstream.state.circuit().abandoned(runtime_time());
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Headers that do not simply pass between a client and a model server.
+
+use http::{HeaderMap, HeaderName, header};
+
+/// The header that counts the respools that a request has come through.
+pub(super) static HOPS: HeaderName = HeaderName::from_static("x-respool-hops");
+
+/// How many respools a request has come through.
+pub fn hops(headers: &HeaderMap) -> u32 {
+    let hops = headers.get(&HOPS).and_then(|hops| hops.to_str().ok());
+    hops.and_then(|hops| hops.parse().ok()).unwrap_or_default()
+}
+
+/// The headers of a question of respool's own that a client's request leads to: nothing of the client's but its key, and the number of
+/// respools that the request has come through.
+pub fn question_headers(headers: &HeaderMap) -> HeaderMap {
+    let kept = [header::AUTHORIZATION, HOPS.clone()];
+    kept.into_iter().filter_map(|name| headers.get(&name).cloned().map(|value| (name, value))).collect()
+}
+
+/// Headers that belong to one connection, not to the message (RFC 9110, section 7.6.1).
+static HOP_BY_HOP: [HeaderName; 9] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    HeaderName::from_static("proxy-connection"),
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// Removes the headers of the one connection, and those that `connection` names.
+pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    // Most messages have none, and to look is cheaper than to remove nine that are not there.
+    if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+        return;
+    }
+    let named: Vec<String> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(',').map(|name| name.trim().to_ascii_lowercase()))
+        .collect();
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+    for name in named {
+        headers.remove(name.as_str());
+    }
+}

@@ -1,0 +1,218 @@
+//! The answer of a model server: its head, and its body piece by piece or whole. Called by `relay` and `server`.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::FutureExt as _;
+use http::{HeaderMap, StatusCode, header};
+use tokio::time::Instant;
+
+use super::body::Incoming;
+use super::failure::UpstreamError;
+use super::gate::Place;
+use super::headers::strip_hop_by_hop;
+use wire::{ErrorCode, Object};
+
+/// How much of an error's body is read, and how long it may take. Some servers echo the whole request in it.
+const EXCERPT: usize = 1 << 20;
+const EXCERPT_WITHIN: Duration = Duration::from_secs(3);
+
+/// How long the end of a body is waited for once the JSON object in it is complete.
+const END_WITHIN: Duration = Duration::from_secs(2);
+
+/// An upstream's answer: its head, and its body as it comes.
+#[derive(Debug)]
+pub struct UpstreamResponse {
+    pub(super) upstream: String,
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Incoming,
+    /// What was read ahead.
+    pub(super) first: Option<Bytes>,
+    pub(super) deadline: Option<Instant>,
+    pub(super) place: Option<Place>,
+}
+
+impl UpstreamResponse {
+    /// The upstream's name.
+    pub fn upstream(&self) -> &str {
+        &self.upstream
+    }
+
+    /// The status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The headers.
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// The media type without parameters, in lower case; empty when missing.
+    pub fn media_type(&self) -> String {
+        let value =
+            self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+    }
+
+    /// Lets go of the headers. They share the buffer that they were read into, and a stream may last for an hour.
+    pub fn release_headers(&mut self) {
+        self.headers = HeaderMap::new();
+    }
+
+    /// Holds a place at the upstream until the answer is read or dropped.
+    #[must_use]
+    pub fn holding(self, place: Option<Place>) -> Self {
+        Self { place, ..self }
+    }
+
+    /// Waits until the body has begun, or is known to be empty.
+    ///
+    /// # Errors
+    /// When it breaks off before.
+    pub async fn begun(&mut self) -> Result<(), UpstreamError> {
+        self.first = self.piece().await?;
+        Ok(())
+    }
+
+    /// The next piece of the body as it arrives; `None` at its end. Safe to cancel.
+    pub async fn piece(&mut self) -> Result<Option<Bytes>, UpstreamError> {
+        if let Some(first) = self.first.take() {
+            return Ok(Some(first));
+        }
+        let piece = match self.deadline {
+            None => Ok(self.body.piece().await),
+            // The clock first: an upstream that never pauses would not let it have its turn.
+            Some(at) if Instant::now() >= at => Err(()),
+            Some(at) => tokio::time::timeout_at(at, self.body.piece()).await.map_err(drop),
+        };
+        let late = || {
+            let what = "did not finish within its `timeout`";
+            UpstreamError::broken(&self.upstream, 504, ErrorCode::UpstreamTimeout, what, "")
+        };
+        piece.map_err(|()| late())?.map_err(|fault| fault.as_upstream_error(&self.upstream))
+    }
+
+    /// A piece that has arrived already; `None` when there is none yet.
+    pub fn ready_piece(&mut self) -> Option<Result<Option<Bytes>, UpstreamError>> {
+        self.piece().now_or_never()
+    }
+
+    /// The beginning of an error's body, as text; waits no longer than a few seconds for it.
+    pub async fn excerpt(mut self) -> String {
+        let mut body = BytesMut::new();
+        let read = async {
+            while let Ok(Some(piece)) = self.piece().await {
+                body.extend_from_slice(&piece);
+                if body.len() > EXCERPT {
+                    break;
+                }
+            }
+        };
+        // An error whose text does not come is an error all the same.
+        let _ = tokio::time::timeout(EXCERPT_WITHIN, read).await;
+        body.truncate(EXCERPT);
+        String::from_utf8_lossy(&body).into_owned()
+    }
+
+    /// The whole body, of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// When it breaks off, cannot be decoded, or is longer.
+    pub async fn whole(self, limit: usize) -> Result<Bytes, UpstreamError> {
+        self.gather(limit, false).await
+    }
+
+    /// The same of a body that should be one JSON object: once that is complete, the end of the body is waited for only
+    /// `END_WITHIN`, and does not have to be clean. Some servers never send it.
+    ///
+    /// # Errors
+    /// As [`UpstreamResponse::whole`].
+    pub async fn whole_json(self, limit: usize) -> Result<Bytes, UpstreamError> {
+        self.gather(limit, true).await
+    }
+
+    async fn gather(mut self, limit: usize, is_json: bool) -> Result<Bytes, UpstreamError> {
+        let Some(first) = self.piece().await? else { return Ok(Bytes::new()) };
+        // Most bodies come in one piece, which is not copied.
+        let (mut body, mut end_at) = (Gathered::One(first), None);
+        loop {
+            if body.as_slice().len() > limit {
+                return Err(self.too_long(limit));
+            }
+            let piece = match self.ready_piece() {
+                Some(piece) => piece,
+                None if is_json && is_object(body.as_slice()) => {
+                    let end_at = *end_at.get_or_insert_with(|| Instant::now() + END_WITHIN);
+                    tokio::time::timeout_at(end_at, self.piece()).await.unwrap_or(Ok(None))
+                }
+                None => self.piece().await,
+            };
+            match piece {
+                Ok(Some(piece)) => body.push(&piece),
+                Ok(None) => return Ok(body.into_bytes()),
+                // What could not be decoded may be wrong in itself.
+                Err(error)
+                    if is_json
+                        && error.error.code == Some(ErrorCode::UpstreamBrokeOff)
+                        && is_object(body.as_slice()) =>
+                {
+                    return Ok(body.into_bytes());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The head, the body and its place, for passing on; hop-by-hop headers are left out.
+    pub fn into_parts(self) -> (StatusCode, HeaderMap, Incoming, Option<Place>) {
+        let mut headers = self.headers;
+        strip_hop_by_hop(&mut headers);
+        (self.status, headers, self.body, self.place)
+    }
+
+    fn too_long(&self, limit: usize) -> UpstreamError {
+        let what = format!("sent a reply of more than {limit} bytes (`limits.max_body`)");
+        UpstreamError::broken(&self.upstream, 502, ErrorCode::UpstreamReplyTooLong, &what, "")
+    }
+}
+
+/// A body in one piece, or copied together from several.
+enum Gathered {
+    One(Bytes),
+    Several(BytesMut),
+}
+
+impl Gathered {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::One(bytes) => bytes,
+            Self::Several(bytes) => bytes,
+        }
+    }
+
+    fn push(&mut self, piece: &[u8]) {
+        if let Self::One(first) = self {
+            *self = Self::Several(BytesMut::from(&first[..]));
+        }
+        if let Self::Several(bytes) = self {
+            bytes.extend_from_slice(piece);
+        }
+    }
+
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Self::One(bytes) => bytes,
+            Self::Several(bytes) => bytes.freeze(),
+        }
+    }
+}
+
+/// True when a body is one complete JSON object.
+fn is_object(body: &[u8]) -> bool {
+    let text = body.trim_ascii_end();
+    text.ends_with(b"}")
+        && std::str::from_utf8(text)
+            .is_ok_and(|text| Object::parse(text.trim_start_matches('\u{feff}')).is_ok())
+}
