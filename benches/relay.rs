@@ -26,7 +26,7 @@ fn main() {
 
 /// Its line is never written: only the reading is measured.
 static RECORD: LazyLock<RequestRecord> = LazyLock::new(|| {
-    let start = RequestStart::new("r".into(), "POST /".into(), "other");
+    let start = RequestStart::new("r".into(), "POST /", "other");
     RequestRecord::begin(start, &Recording::default())
 });
 

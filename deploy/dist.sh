@@ -3,6 +3,7 @@
 # software bill of materials. `tests/dist/run.sh DIR` installs them.
 # usage: dist.sh [DIR]
 #   TARGET=x86_64-unknown-linux-musl   PROFILE=dist   what cargo builds; another libc is said, as that binary is not static
+#   PGO_PROFILE=FILE                   optimised for what requests do: deploy/pgo.sh makes the file
 #   SBOM=no                            without the bill of materials (which needs `cargo install cargo-cyclonedx`)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,6 +26,8 @@ if [[ $target == *-linux-musl ]]; then
     lld=$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin/gcc-ld
     [ ! -x "$lld/ld.lld" ] || link+=(-C "link-arg=-B$lld" -C link-arg=-fuse-ld=lld -C link-arg=-Wl,--icf=all)
 fi
+# For all crates, which `cargo rustc` would not reach.
+[ -z "${PGO_PROFILE:-}" ] || export RUSTFLAGS="${RUSTFLAGS:-} -C profile-use=$(realpath "$PGO_PROFILE")"
 cargo rustc --locked --profile "$profile" --target "$target" --bin respool -- "${link[@]}"
 built=$(cargo metadata --locked --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/$target/$profile/respool
 

@@ -47,7 +47,7 @@ fn counted(before: &str, body: &str) -> (u64, u64) {
 }
 
 fn origin() -> Origin {
-    let start = RequestStart::new("r".into(), "POST /".into(), "other");
+    let start = RequestStart::new("r".into(), "POST /", "other");
     Origin::internal(HeaderMap::new(), RequestRecord::begin(start, &Recording::default()))
 }
 

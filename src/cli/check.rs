@@ -404,7 +404,7 @@ async fn ask(relay: &Arc<Relay>, model: &str, messages: &[Value]) -> Result<Repl
     let tool = json!({"type": "function", "function": {"name": TOOL, "description": "Returns an answer to a word.",
         "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}}});
     let body = json!({"model": model, "messages": messages, "tools": [tool], "max_tokens": 1024});
-    let start = RequestStart::new("respool-check".into(), "check".into(), "other");
+    let start = RequestStart::new("respool-check".into(), "check", "other");
     let record = RequestRecord::begin(start, &Recording::default());
     let body = Bytes::from(body.to_string());
     let request = relay.read(body, Origin::internal(HeaderMap::new(), record)).await?;

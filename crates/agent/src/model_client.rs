@@ -43,7 +43,7 @@ impl ModelClient {
     pub(super) async fn call_model(&self, step: ModelStep, id: String, observer: &Observer) -> EventKind {
         let began = Instant::now();
         let (purpose, within) = (step.purpose, Duration::from_millis(step.within));
-        let start = RequestStart::new(id, "agent model call".to_owned(), "agent_model");
+        let start = RequestStart::new(id, "agent model call", "agent_model");
         let record = RequestRecord::of_run(start, &self.recording, self.row.clone());
         record.model(&self.model_id);
         let request = ModelRequest {

@@ -54,7 +54,7 @@ impl Candidates {
 
     /// True when an upstream is left that was not asked in this round.
     pub(super) fn has_another(&self) -> bool {
-        self.passed_over.is_some() || choose(&self.loads()).is_some()
+        self.passed_over.is_some() || self.choose().is_some()
     }
 
     /// The next upstream; `None` when all were asked.
@@ -62,7 +62,7 @@ impl Candidates {
     /// # Errors
     /// When the upstream is full, and so is its queue; also its name.
     pub(super) async fn next(&mut self) -> Option<Result<AdmittedUpstream, (Arc<Upstream>, UpstreamError)>> {
-        while let Some(at) = choose(&self.loads()).or_else(|| self.come_back()) {
+        while let Some(at) = self.choose().or_else(|| self.come_back()) {
             self.asked[at] = true;
             let upstream = Arc::clone(&self.order[at]);
             let (place, queued) = match self.who {
@@ -97,6 +97,13 @@ impl Candidates {
     fn come_back(&mut self) -> Option<usize> {
         let at = self.passed_over.take()?;
         self.asked[at] = false;
+        self.choose()
+    }
+
+    fn choose(&self) -> Option<usize> {
+        if let [asked] = self.asked[..] {
+            return (!asked).then_some(0);
+        }
         choose(&self.loads())
     }
 

@@ -1,6 +1,7 @@
 //! Where a request came from: its protocol, headers and clock. Which program asked is `translate`'s `ClientProgram`, which
 //! gets its texts from here.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use tokio::time::Instant;
 
 use telemetry::RequestRecord;
 use translate::{ClientProgram, FreeTextPatterns};
+use upstream::CHAT_PATH;
 
 /// The protocol in which a client speaks to respool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +39,7 @@ pub struct Origin {
     /// The client's headers.
     pub headers: HeaderMap,
     /// Path and query as the upstream has them, for example `/v1/chat/completions`.
-    pub path_and_query: String,
+    pub path_and_query: Cow<'static, str>,
     /// The id that goes upstream.
     pub request_id: String,
     /// The client's network address, for fairness among clients that share a key.
@@ -112,7 +114,7 @@ impl Origin {
         Self {
             wire: Wire::Chat,
             headers,
-            path_and_query: "/v1/chat/completions".to_owned(),
+            path_and_query: CHAT_PATH.into(),
             request_id: record.start().id.clone(),
             peer: None,
             received: Instant::now(),

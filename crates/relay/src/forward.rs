@@ -68,7 +68,7 @@ impl Forward {
             Passing::Streamed { body, .. } => body.take().unwrap_or_else(Outgoing::empty),
         };
         let (method, headers) = (self.method.clone(), self.headers.clone());
-        Call { method, path_and_query: self.path_and_query.clone(), headers, body, verbatim: true }
+        Call { method, path_and_query: self.path_and_query.clone().into(), headers, body, verbatim: true }
     }
 
     /// Another upstream can be asked, and only one that could not be reached has surely done nothing.
@@ -152,7 +152,7 @@ impl Relay {
 
     async fn ask_in_turn(&self, mut request: Forward) -> Result<UpstreamResponse, UpstreamError> {
         let (order, who) = self.order_for_any(&request);
-        let mut candidates = Candidates::new(order.into(), (!is_safe(&request.method)).then_some(who));
+        let mut candidates = Candidates::new(order, (!is_safe(&request.method)).then_some(who));
         let mut failed: Option<UpstreamError> = None;
         while let Some(next) = candidates.next().await {
             let error = match next {
@@ -183,7 +183,7 @@ impl Relay {
     }
 
     /// Those that serve the model, or may, else all as configured; and whose request it is.
-    fn order_for_any(&self, request: &Forward) -> (Vec<Arc<Upstream>>, Who) {
+    fn order_for_any(&self, request: &Forward) -> (Arc<[Arc<Upstream>]>, Who) {
         let beginning = match &request.body {
             Passing::Whole(pieces) => pieces.first(),
             Passing::Streamed { beginning, .. } => beginning,

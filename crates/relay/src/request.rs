@@ -1,10 +1,11 @@
 //! Reads a client's request once, into a value that never changes: what is wanted, who may serve it, and the first attempt.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use tokio::time::Instant;
 
 use super::attempt::{Attempt, Form};
@@ -23,6 +24,9 @@ use translate::{
 use upstream::{Serving, Upstream, Who, choose, conversation};
 use wire::turn::Turn;
 use wire::{ApiError, ChatRequest, ErrorCode, Pieces};
+
+/// The header that names a request in logs on both sides.
+static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// How a request is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +119,7 @@ pub struct ClientRequest {
     pub(super) body: Bytes,
     pub(super) target_model: String,
     pub(super) headers: HeaderMap,
-    pub(super) path_and_query: String,
+    pub(super) path_and_query: Cow<'static, str>,
     pub(super) received: Instant,
     /// Where everything that happens to it is recorded.
     pub record: RequestRecord,
@@ -209,8 +213,8 @@ impl Relay {
         let target_model = self.config.target(&model).to_owned();
         let who = self.who(origin, &request);
         let upstreams: Arc<[_]> = match self.fleet.serving(&target_model, who.conversation) {
-            Serving::Known(order) => order.into(),
-            Serving::Perhaps(order) if looked_up.model_lists => order.into(),
+            Serving::Known(order) => order,
+            Serving::Perhaps(order) if looked_up.model_lists => order,
             Serving::Nobody if looked_up.model_lists => {
                 origin.record.model(&model);
                 return Err(self.unknown_model(&model));
@@ -334,6 +338,9 @@ fn likely_dialects(
 
 /// The upstream that is likely to get the request: it is edited for that one.
 fn first_of(order: &[Arc<Upstream>]) -> Option<Arc<Upstream>> {
+    if let [only] = order {
+        return Some(Arc::clone(only));
+    }
     let loads: Vec<_> = order.iter().map(|upstream| upstream.state.load(false)).collect();
     choose(&loads).map(|at| Arc::clone(&order[at]))
 }
@@ -385,7 +392,7 @@ fn outgoing(mut headers: HeaderMap, request_id: &str, outbound: Outbound) -> Hea
     // A compressed stream would wait in the compressor's buffer.
     headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     if let Ok(id) = HeaderValue::from_str(request_id) {
-        headers.insert("x-request-id", id);
+        headers.insert(&REQUEST_ID, id);
     }
     headers
 }

@@ -27,6 +27,7 @@ use super::{App, agent, body, permission, respond};
 use relay::{ClientRequest, Facts, Opened, Origin, ReplyStream, RequestProgress, StreamPart, Wire};
 use telemetry::{RequestRecord, RequestStart};
 use translate::{ChatSink, ClientProgram, Head, Ids, Reply, completion_json};
+use upstream::CHAT_PATH;
 use wire::{ApiError, ErrorCode};
 
 pub(super) type Pending<T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send>>;
@@ -35,7 +36,7 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Optio
     let received = Instant::now();
     let (parts, body) = request.into_parts();
     let id = respond::request_id(&parts.headers);
-    let start = RequestStart::new(id, "POST /v1/chat/completions".to_owned(), "chat");
+    let start = RequestStart::new(id, "POST /v1/chat/completions", "chat");
     let start = start.of_account(permission::account(&parts.extensions)).continuing_trace(&parts.headers);
     let record = RequestRecord::begin(start, &app.recording);
     let progress = Arc::default();
@@ -71,7 +72,7 @@ async fn served(
     }
     let origin = Origin {
         wire: Wire::Chat,
-        path_and_query: upstream_path(&parts.uri).into_owned(),
+        path_and_query: upstream_path(&parts.uri),
         request_id: respond::upstream_id(&parts.headers, &record.start().id),
         headers: parts.headers,
         peer,
@@ -93,9 +94,10 @@ async fn served(
 }
 
 /// Path and query as the upstream has them: below `/v1`, whether or not the client wrote that.
-fn upstream_path(uri: &http::Uri) -> Cow<'_, str> {
-    match uri.path_and_query().map_or("/v1/chat/completions", |path| path.as_str()) {
-        path if path.starts_with("/v1/") => Cow::Borrowed(path),
+fn upstream_path(uri: &http::Uri) -> Cow<'static, str> {
+    match uri.path_and_query().map_or(CHAT_PATH, |path| path.as_str()) {
+        CHAT_PATH => Cow::Borrowed(CHAT_PATH),
+        path if path.starts_with("/v1/") => Cow::Owned(path.to_owned()),
         path => Cow::Owned(format!("/v1{path}")),
     }
 }

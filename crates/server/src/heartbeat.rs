@@ -96,7 +96,7 @@ mod tests {
     }
 
     async fn check(first: &'static str, frames: &[(u64, &'static str)], expected: &str) {
-        let start = RequestStart::new("r".into(), "POST /".into(), "other");
+        let start = RequestStart::new("r".into(), "POST /", "other");
         let record = RequestRecord::begin(start, &Recording::default());
         let response =
             streamed(Paced(frames.to_vec()), Bytes::from(first), Duration::from_millis(10_500), &record);

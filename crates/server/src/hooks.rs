@@ -34,7 +34,7 @@ pub(super) async fn receive(
 ) -> Response {
     let (parts, body) = request.into_parts();
     let id = respond::request_id(&parts.headers);
-    let start = RequestStart::new(id, "POST /hooks/{expert}/{trigger}".into(), "hooks");
+    let start = RequestStart::new(id, "POST /hooks/{expert}/{trigger}", "hooks");
     let record = RequestRecord::begin(start, &app.recording);
     let received = async {
         let hooks = app.hooks.as_ref().ok_or_else(|| error_of(HookError::Refused))?;

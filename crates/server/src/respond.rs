@@ -12,7 +12,7 @@ use translate::{ClientProgram, ErrorReply, openai_error};
 use wire::{ApiError, ErrorCode};
 
 /// The header that names a request in logs on both sides.
-pub(super) const REQUEST_ID: &str = "x-request-id";
+pub(super) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The header that says what was taken out of a conversation that the model's window cannot hold.
 const TRIMMED: &str = "x-respool-trimmed";
@@ -22,9 +22,14 @@ const LONGEST_ID: usize = 128;
 
 /// The request's id: the client's own, its trace's, or a new one.
 pub(super) fn request_id(headers: &HeaderMap) -> String {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
-    let own = text(REQUEST_ID).filter(|id| !id.is_empty() && id.len() <= LONGEST_ID && !id.contains(' '));
-    let trace = || text("traceparent").and_then(|value| value.split('-').nth(1)).filter(|id| id.len() == 32);
+    fn text(value: Option<&HeaderValue>) -> Option<&str> {
+        value.and_then(|value| value.to_str().ok()).map(str::trim)
+    }
+    let own = text(headers.get(&REQUEST_ID))
+        .filter(|id| !id.is_empty() && id.len() <= LONGEST_ID && !id.contains(' '));
+    let trace = || {
+        text(headers.get("traceparent")).and_then(|value| value.split('-').nth(1)).filter(|id| id.len() == 32)
+    };
     own.or_else(trace).map_or_else(|| format!("{:032x}", rand::random::<u128>()), str::to_owned)
 }
 
@@ -127,7 +132,7 @@ pub(super) fn leaves(mut response: Response, record: &RequestRecord) -> Response
         Some(Ending::InBody) => {}
     }
     if let Ok(id) = HeaderValue::try_from(&*record.start().id) {
-        response.headers_mut().insert(REQUEST_ID, id);
+        response.headers_mut().insert(&REQUEST_ID, id);
     }
     response
 }
@@ -177,7 +182,7 @@ mod tests {
         let check = |response: Response, expected: (&str, u16, &str)| {
             let row = row_of(|record| {
                 let left = leaves(response, record);
-                assert_eq!(left.headers()[REQUEST_ID], "r");
+                assert_eq!(left.headers()[&REQUEST_ID], "r");
             });
             assert_eq!((&*row.outcome, row.status, &*row.error_code), expected);
         };

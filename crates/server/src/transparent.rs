@@ -47,7 +47,7 @@ pub(super) async fn pass_on(app: App, parts: Parts, body: Body, record: &Request
         headers.insert(TRACEPARENT, part_of);
     }
     if let Ok(id) = http::HeaderValue::from_str(&record.start().id) {
-        headers.insert(respond::REQUEST_ID, id);
+        headers.insert(&respond::REQUEST_ID, id);
     }
     let costs = !is_safe(&parts.method) && permission::costs(parts.uri.path());
     let passing = passing(&app, &parts.method, &headers, body, record).await.and_then(|passing| {

@@ -1,20 +1,20 @@
-//! Whom a request is counted for. An account gets the cost of a model call as soon as it is known; what it does with that is its own
-//! business. `server` has the accounts; request lines and agents report to them.
+//! The accounts that requests are counted for. An account gets the cost of a model call as soon as it is
+//! known. `server` has the accounts; request lines and agents report to them.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use wire::turn::Usage;
 
-/// What one client uses is counted here.
+/// Counts the usage of one client.
 pub trait Account: Debug + Send + Sync {
-    /// What the client is called in logs; never its key.
+    /// The client's name in logs; never its key.
     fn name(&self) -> &str;
 
-    /// So many tokens were used. `model` may stand in a table: it is known to be served, or empty.
+    /// Counts used tokens. `model` is known to be served, or empty, so it may stand in a table.
     fn spent(&self, model: &str, usage: Usage);
 
-    /// Somebody else reports the cost of this request to the account.
+    /// The cost of this request is reported by its model calls.
     fn counted_elsewhere(&self) {}
 }
 

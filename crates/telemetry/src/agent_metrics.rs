@@ -40,7 +40,7 @@ pub fn tool(tool: &str, outcome: &'static str, seconds: f64) {
     histogram!(TOOL_DURATION, "tool" => tool.to_owned()).record(seconds);
 }
 
-/// What respool itself took for an iteration, on the average of a run.
+/// The mean time that respool itself took for an iteration of a run.
 pub fn overhead(seconds: f64) {
     histogram!(OVERHEAD).record(seconds);
 }

@@ -1,8 +1,8 @@
 //! The daily error report: one line for each failure, in `YYYY-MM-DD-errors.md`, in UTC.
 //!
-//! Each line is one write to a file opened for appending, so several processes can write the same file. It is for people;
-//! the structured log has the same and more. Whether a failure's text may hold words of models, tools and files is the caller's
-//! to decide. Called by `agent`.
+//! Each line is one write to a file opened for appending, so several processes can write the same file. It is
+//! for people; the structured log has the same and more. Whether a failure's text may hold words of models,
+//! tools and files is the caller's to decide. Called by `agent`.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
@@ -26,9 +26,9 @@ pub struct Failure<'a> {
     pub iteration: usize,
     /// The tool, or `model`, or `store`.
     pub tool: &'a str,
-    /// What happened.
+    /// The failure.
     pub error: &'a str,
-    /// What was done about it.
+    /// The step that was taken.
     pub fix: &'a str,
 }
 

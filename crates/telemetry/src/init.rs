@@ -1,4 +1,5 @@
-//! Sets logging up: lines on standard error (short ones on a terminal, JSON otherwise) and, if configured, JSON in a file.
+//! Sets logging up: lines on standard error (short ones on a terminal, JSON otherwise) and, if configured,
+//! JSON in a file.
 //!
 //! Lines are handed to a writer thread, so a slow terminal or disk never holds a request up.
 
@@ -46,7 +47,8 @@ pub fn init(config: &LogConfig) -> Result<Flush, String> {
     Ok(Flush { _batches: all })
 }
 
-/// Installs a logger that writes to the configured file alone, for a command whose standard error is for people.
+/// Installs a logger that writes to the configured file alone, for a command whose standard error is for
+/// people.
 ///
 /// # Errors
 /// As [`init`].
@@ -90,7 +92,7 @@ fn filter(level: Level) -> tracing_subscriber::filter::Targets {
 }
 
 fn open(path: &Path) -> Result<File, String> {
-    // It may hold words of people and models: nobody else's to read.
+    // It may hold words of people and models: only its owner may read it.
     let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
     opened.map_err(|error| {
         format!(
@@ -104,7 +106,7 @@ fn open(path: &Path) -> Result<File, String> {
 mod tests {
     use super::*;
 
-    /// Issue 11: a log was made readable for everybody.
+    /// A log was made readable for everybody.
     #[test]
     fn a_log_file_is_its_owners_alone() {
         use std::os::unix::fs::PermissionsExt as _;

@@ -1,4 +1,5 @@
-//! What the operator sees of respool: logs, metrics, one canonical line per request, and the daily error report.
+//! Everything that an operator sees of respool: logs, metrics, one canonical line per request, and the daily
+//! error report.
 
 mod account;
 pub mod agent_metrics;

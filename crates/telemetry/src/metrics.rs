@@ -41,7 +41,8 @@ pub const UPSTREAM_QUEUED: &str = "respool_upstream_queued";
 pub const UPSTREAM_QUEUE: &str = "respool_upstream_queue_seconds";
 /// 1 while an upstream's circuit is open.
 pub const UPSTREAM_OPEN: &str = "respool_upstream_circuit_open";
-/// 1 while an upstream answers probes, 0 while it does not. A probe is sent every few seconds, also while nobody asks.
+/// 1 while an upstream answers probes, 0 while it does not. A probe is sent every few seconds, also without
+/// requests.
 pub const UPSTREAM_UP: &str = "respool_upstream_up";
 /// How often an upstream's circuit opened.
 pub const UPSTREAM_EJECTIONS: &str = "respool_upstream_ejections_total";
@@ -92,7 +93,8 @@ pub fn page() -> String {
     handle.render()
 }
 
-/// The series that every request adds to. Looking one up by name and labels costs more than all that is recorded in it.
+/// The series that every request adds to. Looking one up by name and labels costs more than all that is
+/// recorded in it.
 struct Common {
     in_flight: Gauge,
     of_requests: RwLock<Vec<Arc<OfRequests>>>,
@@ -265,7 +267,8 @@ pub fn reasoning_recalled(hits: usize, misses: usize) {
     }
 }
 
-/// What was recorded is kept one by one until somebody asks for the page, which may be never: sums it up now and then.
+/// Sums up recorded values now and then. They are kept one by one until the page is asked for, which may be
+/// never.
 fn tidy() {
     static RECORDED: AtomicU32 = AtomicU32::new(0);
     if RECORDED.fetch_add(1, Ordering::Relaxed) % 4096 == 4095
@@ -278,7 +281,8 @@ fn tidy() {
 /// The kinds of loops, as the metrics name them.
 pub const LOOP_KINDS: [&str; 5] = ["too_many_results", "repeated", "alternating", "drifting", "unknown_tool"];
 
-/// Counters that alerts are made of are there from the start: a rule sees no increase in one that begins with 1.
+/// Counters that alerts are made of are there from the start: a rule sees no increase in one that begins with
+/// 1.
 fn begin_at_zero() {
     counter!(USAGE_LOST).increment(0);
     for kind in LOOP_KINDS {
@@ -286,7 +290,8 @@ fn begin_at_zero() {
     }
 }
 
-/// What the last probe of an upstream found. `None`: it is no longer configured, and its value equals nothing a rule asks for.
+/// Sets the result of an upstream's last probe. `None`: it is no longer configured, and its value equals
+/// nothing a rule asks for.
 pub fn upstream_up(name: &str, is_up: Option<bool>) {
     let value = is_up.map_or(f64::NAN, |is_up| f64::from(u8::from(is_up)));
     gauge!(UPSTREAM_UP, "upstream" => name.to_owned()).set(value);

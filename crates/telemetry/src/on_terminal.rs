@@ -1,5 +1,5 @@
-//! A log on a terminal: what a line holds of requests, servers and tools does not act on it. The formatter's own colours stay;
-//! it escapes its input, so no other escape sequences are left.
+//! A log on a terminal: what a line holds of requests, servers and tools does not act on it. The formatter's
+//! own colours stay; it escapes its input, so no other escape sequences are left.
 
 use std::io::{self, Write};
 
@@ -37,7 +37,7 @@ fn shown(lines: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Issue 11: everything that is printed on a terminal is text.
+    /// Everything that is printed on a terminal is text.
     #[test]
     fn colours_stay_and_all_else_is_written_out() {
         for (line, expected) in [

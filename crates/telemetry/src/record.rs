@@ -1,8 +1,9 @@
 //! The one adapter between what happens to a request and its log line, metrics, usage row and spans.
 //!
-//! Outcomes go in as plain values and nothing comes back out: what a request decides by is never read from its line. What was known
-//! when the request arrived is an immutable value, [`RequestStart`].
+//! Outcomes go in as plain values and nothing comes back out, so no decision can depend on a log line. The
+//! facts from the request's arrival are an immutable value, [`RequestStart`].
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,26 +18,26 @@ use wire::turn::{Turn, Usage};
 /// The header of W3C Trace Context.
 pub const TRACEPARENT: &str = "traceparent";
 
-/// What is known of a request when it arrives.
+/// The facts about a request when it arrives.
 #[derive(Clone, Debug)]
 pub struct RequestStart {
     /// The request id, as it goes upstream and back.
     pub id: String,
     /// `METHOD path`, without the query.
-    pub request: String,
+    pub request: Cow<'static, str>,
     /// The route's name, one of a few.
     pub route: &'static str,
-    /// Whom it is counted for, where clients have keys.
+    /// The account that it is counted for, where clients have keys.
     pub account: Option<Arc<dyn Account>>,
-    /// What the client's request is part of.
+    /// The trace that the client's request belongs to.
     pub parent: Option<TraceContext>,
     arrived: Instant,
 }
 
 impl RequestStart {
     /// A request that arrives now.
-    pub fn new(id: String, request: String, route: &'static str) -> Self {
-        Self { id, request, route, account: None, parent: None, arrived: Instant::now() }
+    pub fn new(id: String, request: impl Into<Cow<'static, str>>, route: &'static str) -> Self {
+        Self { id, request: request.into(), route, account: None, parent: None, arrived: Instant::now() }
     }
 
     /// The same request, counted for this account.
@@ -63,7 +64,7 @@ impl RequestStart {
     }
 }
 
-/// What a request turned out to ask for, once its body was read.
+/// The facts that the body of a request adds.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestFacts<'a> {
     /// The model as the client named it.
@@ -90,7 +91,8 @@ pub struct RequestRecord {
 }
 
 impl RequestRecord {
-    /// Begins the line of a request. `recording`: whether message text may be logged, and where the request's row goes.
+    /// Begins the line of a request. `recording`: whether message text may be logged, and where the request's
+    /// row goes.
     pub fn begin(start: RequestStart, recording: &Recording) -> Self {
         Self::of_run(start, recording, RowFacts::default())
     }
@@ -112,7 +114,7 @@ impl RequestRecord {
         Self { line, start, trace, content: recording.content }
     }
 
-    /// What was known when the request arrived.
+    /// The facts from the request's arrival.
     pub fn start(&self) -> &RequestStart {
         &self.start
     }
@@ -220,7 +222,8 @@ impl RequestRecord {
         });
     }
 
-    /// The header that says to the upstream what the current attempt is part of; `None`: what the client sent.
+    /// The header that says to the upstream what the current attempt is part of; `None`: what the client
+    /// sent.
     pub fn traceparent(&self) -> Option<HeaderValue> {
         self.trace?;
         let header = self.change(|line| line.trace.as_ref().map(|trace| trace.traceparent()));
@@ -232,12 +235,13 @@ impl RequestRecord {
         self.change(|line| line.upstream_status = Some(status));
     }
 
-    /// The request is sent again: why, in one word.
+    /// The request is sent again for this reason, one word.
     pub fn repeats(&self, why: &'static str) {
         self.change(|line| line.retry(why));
     }
 
-    /// The model is asked again: what was wrong, what is changed, and what the useless reply cost.
+    /// The model is asked again. `fault`: the mistake in its reply, which had this `cost`; `remedy`: the
+    /// change of the request.
     pub fn asks_again(&self, fault: &'static str, remedy: &'static str, cost: Usage) {
         self.change(|line| line.second_attempt(fault, remedy, cost));
     }
@@ -257,7 +261,8 @@ impl RequestRecord {
         self.change(|line| line.turn(turn));
     }
 
-    /// No attempt gave a reply: the status of the upstream that is the cause, and the error in the words of the log.
+    /// No attempt gave a reply: the status of the upstream that is the cause, and the error in the words of
+    /// the log.
     pub fn attempts_failed(&self, upstream_status: Option<u16>, error: String) {
         self.change(|line| {
             line.upstream_status = line.upstream_status.or(upstream_status);
@@ -334,7 +339,8 @@ impl RequestRecord {
         });
     }
 
-    /// A model call of a run is over. Its account learns the cost here; the row of the client's own request has the sum.
+    /// A model call of a run is over. Its account learns the cost here; the row of the client's own request
+    /// has the sum.
     pub fn model_call_ended(
         &self,
         is_reply: bool,

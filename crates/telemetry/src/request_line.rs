@@ -1,5 +1,5 @@
-//! The canonical line: one per request, written when the last `RequestRecord` of the request is dropped, so also when the client hangs up.
-//! Only `record` changes it.
+//! The canonical line: one per request, written when the last `RequestRecord` of the request is dropped, so
+//! also when the client hangs up. Only `record` changes it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,17 +40,17 @@ impl Outcome {
     }
 }
 
-/// What is known of one request; dropping it writes the line and records the metrics.
+/// The facts about one request; dropping them writes the line and records the metrics.
 #[derive(Debug)]
 pub(super) struct RequestLine {
-    /// What was known when it arrived.
+    /// The facts from its arrival.
     pub(super) start: Arc<RequestStart>,
     /// The route's name, one of a few.
     pub(super) route: &'static str,
     /// The model the client asked for.
     pub(super) model: String,
-    /// The model as it may stand in a metric label: empty unless an upstream is known to serve it, so that a client
-    /// cannot make labels up.
+    /// The model as it may stand in a metric label: empty unless an upstream is known to serve it, so that a
+    /// client cannot make labels up.
     pub(super) known_model: String,
     /// Whether the client asked for a stream.
     pub(super) stream: bool,
@@ -74,7 +74,7 @@ pub(super) struct RequestLine {
     pub(super) loop_stopped: Option<&'static str>,
     /// How the prompt's tokens were counted, when that had to be known beforehand.
     pub(super) counted: Option<&'static str>,
-    /// What was taken out of the conversation so that it fits.
+    /// The parts that were taken out of the conversation so that it fits.
     pub(super) trimmed: Option<String>,
     /// Attempts beyond the first.
     pub(super) retries: u32,
@@ -90,7 +90,7 @@ pub(super) struct RequestLine {
     pub(super) dropped: Vec<&'static str>,
     /// Calls that left.
     pub(super) calls: usize,
-    /// What was wrong with replies that were asked for again, and what was changed.
+    /// The faults of replies that were asked for again, each with its remedy.
     pub(super) recovery: Vec<&'static str>,
     /// Token counts of the reply that left.
     pub(super) usage: Option<Usage>,
@@ -102,7 +102,7 @@ pub(super) struct RequestLine {
     pub(super) error: Option<String>,
     /// The error's code.
     pub(super) error_code: Option<&'static str>,
-    /// What its row says otherwise than the line.
+    /// Facts in which its row differs from the line.
     pub(super) row: RowFacts,
     pub(super) sink: Option<Arc<dyn UsageSink>>,
     /// Its spans; `None` where there is no collector.
@@ -182,7 +182,7 @@ impl RequestLine {
         self.end_attempt(self.usage, failed);
         let attributes = self.span_attributes(usage);
         if let Some(trace) = self.trace.take() {
-            trace.end(self.start.request.clone(), attributes, failed);
+            trace.end(self.start.request.clone().into_owned(), attributes, failed);
         }
     }
 
@@ -222,7 +222,7 @@ impl RequestLine {
         self.first_byte.get_or_insert_with(|| self.start.elapsed());
     }
 
-    /// What the engine made of a turn.
+    /// Counts the calls and notes of a turn.
     pub(super) fn turn(&mut self, turn: &Turn) {
         self.calls += turn.calls.len();
         self.calls_by_dialect.extend(calls_by_dialect(turn));
@@ -275,7 +275,7 @@ impl RequestLine {
         u32::from(!self.upstream.is_empty()) + self.retries + again
     }
 
-    /// What is to be seen of it while it is under way.
+    /// Its state while it is under way.
     pub(super) fn live(&self) -> LiveRequest {
         let phase = match (self.first_byte, self.upstream_status) {
             (Some(_), Some(_)) => "replying",
@@ -355,8 +355,9 @@ impl RequestLine {
     }
 }
 
-/// The calls of a turn by the dialect that they were read in. A turn with a dialect's note has its calls from text: a server that
-/// reads calls itself leaves none there. Of several dialects each read one call, and the last one the rest.
+/// The calls of a turn by the dialect that they were read in. A turn with a dialect's note has its calls from
+/// text: a server that reads calls itself leaves none there. Of several dialects each read one call, and the
+/// last one the rest.
 fn calls_by_dialect(turn: &Turn) -> Vec<(&'static str, usize)> {
     let dialects = turn.notes.iter().filter_map(|note| match note {
         Note::Dialect(name) => Some(*name),
@@ -387,7 +388,7 @@ fn each_once(names: &[&'static str]) -> String {
     seen.join(",")
 }
 
-/// What did not happen is not in the line.
+/// `None` for a count of zero, which the line leaves out.
 fn some<T: Default + PartialEq>(count: T) -> Option<T> {
     (count != T::default()).then_some(count)
 }
@@ -407,7 +408,7 @@ impl Drop for RequestLine {
         tracing::info!(
             target: "respool::request",
             request_id = self.start.id,
-            request = self.start.request,
+            request = &*self.start.request,
             route = self.route,
             key = self.start.key(),
             model = self.model,
@@ -460,12 +461,12 @@ mod tests {
     fn a_note_of_many_calls_is_listed_once() {
         let names = ["duplicate", "unreadable"].repeat(10_000);
         assert_eq!(each_once(&names), "duplicate,unreadable");
-        let mut line = RequestLine::of(Arc::new(RequestStart::new("r".into(), "POST /".into(), "other")));
+        let mut line = RequestLine::of(Arc::new(RequestStart::new("r".into(), "POST /", "other")));
         line.repairs = names;
         assert_eq!(line.take_row(Duration::ZERO, None).repairs, "duplicate,unreadable");
     }
 
-    /// Issue 10: three Hermes calls of one reply were counted as one of Hermes and two native ones.
+    /// Three Hermes calls of one reply were counted as one of Hermes and two native ones.
     #[test]
     fn calls_are_counted_by_their_dialect() {
         check(&["hermes"], 3, &[("hermes", 3)]);

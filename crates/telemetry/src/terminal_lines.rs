@@ -65,7 +65,8 @@ impl TerminalLines {
         }
     }
 
-    /// Writes the outcome, the model and the other facts of a request, in at most `width` columns with the time.
+    /// Writes the outcome, the model and the other facts of a request, in at most `width` columns with the
+    /// time.
     fn request_line(&self, fields: &Fields, width: usize) -> String {
         let (word, colour) = match fields.get("outcome") {
             "ok" => ("ok", GREEN),

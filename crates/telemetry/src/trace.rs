@@ -1,5 +1,5 @@
-//! Spans of a request: what was done for it, when, as part of what. Plain data and the W3C's `traceparent`; where spans go is the business
-//! of `otlp`. Message text is in no span unless `[log] content` allows it.
+//! Spans of a request: what was done for it, when, as part of what. Plain data and the W3C's `traceparent`;
+//! where spans go is the business of `otlp`. Message text is in no span unless `[log] content` allows it.
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl From<u64> for SpanValue {
     }
 }
 
-/// What a span says of itself; names as in OpenTelemetry's semantic conventions, where these have one.
+/// The attributes of a span; names as in OpenTelemetry's semantic conventions, where these have one.
 pub type Attributes = Vec<(&'static str, SpanValue)>;
 
 /// Something that was done.
@@ -107,7 +107,7 @@ pub struct Span {
     pub start: SystemTime,
     /// and ended.
     pub end: SystemTime,
-    /// What it says of itself.
+    /// Its attributes.
     pub attributes: Attributes,
     /// Why it failed, in one word.
     pub error: Option<String>,
@@ -141,7 +141,7 @@ struct Attempt {
     attributes: Attributes,
 }
 
-/// What is known of an attempt at its end.
+/// The facts about an attempt at its end.
 pub(super) struct AttemptEnd<'a> {
     pub(super) model: &'a str,
     pub(super) upstream: &'a str,
@@ -170,7 +170,8 @@ impl RequestTrace {
         }
     }
 
-    /// The current time by the clock that all spans of the request share, so that no span begins before its parent.
+    /// The current time by the clock that all spans of the request share, so that no span begins before its
+    /// parent.
     fn wall_time(&self) -> SystemTime {
         self.arrived.1 + self.arrived.0.elapsed()
     }

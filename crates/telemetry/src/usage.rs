@@ -1,5 +1,5 @@
-//! What one request used, as a row without content, and where rows go. Rows are made by the request's line when it is dropped;
-//! what becomes of them is the business of `usage`.
+//! The row of one request, without content, and the places where rows go. The request's line makes the row
+//! when it is dropped, and `usage` keeps it.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,7 +10,7 @@ use super::trace::SpanSink;
 use wire::UsageRow;
 use wire::turn::Usage;
 
-/// What a row says that its request's line does not, or says otherwise.
+/// Facts of a row that its request's line lacks, or has otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RowFacts {
     /// The agent that the request is for.
@@ -29,8 +29,8 @@ pub trait UsageSink: Debug + Send + Sync {
     fn record(&self, row: UsageRow);
 }
 
-/// What becomes of the requests of one server: whether message text may be logged, where their rows go, and which of them are
-/// under way.
+/// How the requests of one server are recorded: whether message text may be logged, where their rows go, and
+/// which of them are under way.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
     /// Message text may be logged.
@@ -79,18 +79,18 @@ pub struct LiveRequest {
     pub agent: String,
     /// The run of that agent.
     pub run: String,
-    /// What it does, in one word.
+    /// Its phase, in a few words.
     pub phase: &'static str,
     /// Since it arrived.
     pub elapsed: Duration,
     /// How often an upstream was asked.
     pub attempts: u32,
-    /// Tokens that are known so far.
+    /// The tokens that are known by now.
     pub tokens: Option<u64>,
 }
 
 impl InFlight {
-    /// Takes note of a request. What has ended is forgotten when there is no room left, so this costs the same on the average.
+    /// Adds a request. Ended ones are removed when the list is full, so the mean cost is constant.
     pub(super) fn add(&self, line: &Arc<Mutex<RequestLine>>) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.len() == lines.capacity() {

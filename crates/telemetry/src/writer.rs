@@ -1,9 +1,10 @@
 //! Takes log lines at once and writes them in batches from a thread of its own.
 //!
-//! A thread that is woken for every line costs more than the line: at ten thousand requests a second the waking alone is a
-//! tenth of the processor time. This one is woken for the first line after a rest, waits a moment for more, and writes
-//! them together. What waits is written when [`Batches`] is dropped. Lines are thrown away, and counted, only when the
-//! writer is stuck (a paused terminal, a dead disk) and megabytes wait: a log must not stop the relay.
+//! A thread that is woken for every line costs more than the line: at ten thousand requests a second the
+//! waking alone is a tenth of the processor time. This one is woken for the first line after a rest, waits a
+//! moment for more, and writes them together. Waiting lines are written when [`Batches`] is dropped. Lines
+//! are thrown away, and counted, only when the writer is stuck (a paused terminal, a dead disk) and megabytes
+//! wait: a log must not stop the relay.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

@@ -19,7 +19,7 @@ impl UsageSink for Rows {
 /// When the request leaves no row.
 pub fn row_of(happens: impl FnOnce(&RequestRecord)) -> UsageRow {
     let rows = Arc::new(Rows::default());
-    let start = RequestStart::new("r".into(), "POST /".into(), "other");
+    let start = RequestStart::new("r".into(), "POST /", "other");
     let recording = Recording { sink: Some(Arc::clone(&rows) as _), ..Recording::default() };
     happens(&RequestRecord::begin(start, &recording));
     rows.0.lock().unwrap().remove(0)

@@ -1,17 +1,18 @@
-//! Which upstream gets a request: the order in which a conversation goes through those that serve its model, and the
-//! choice among them by health and load. Pure: `relay` brings the facts of the moment.
+//! Which upstream gets a request: the order in which a conversation goes through those that serve its model,
+//! and the choice among them by health and load. Pure: `relay` brings the facts of the moment.
 //!
-//! The order is weighted rendezvous hashing: each upstream draws a number from the conversation's key and its own name, and
-//! the smallest wins. A conversation so comes back to the server that still has its prefix cached, whichever process of
-//! respool asks; and when an upstream comes or goes, only the conversations that it gains or had have to move.
+//! The order is weighted rendezvous hashing: each upstream draws a number from the conversation's key and its
+//! own name, and the smallest wins. A conversation so comes back to the server that still has its prefix
+//! cached, whichever process of respool asks; and when an upstream comes or goes, only the conversations that
+//! it gains or had have to move.
 
 use std::time::Duration;
 
-/// A conversation waits so long for a place at its own upstream before it goes to another one. To read a long prompt anew
-/// costs a model server about as much.
+/// A conversation waits this long for a place at its own upstream before it goes to another one. A model
+/// server needs about as long to read a long prompt again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What counts in the choice, for one upstream.
+/// The facts about one upstream that count in the choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Its circuit lets requests through.
@@ -37,8 +38,8 @@ pub(super) fn rank<'a>(conversation: u64, upstreams: impl IntoIterator<Item = (&
     drawn.into_iter().map(|(_, position)| position).collect()
 }
 
-/// An exponentially distributed number with the weight as its rate: the smallest of several comes from each with a
-/// probability in proportion to its weight.
+/// An exponentially distributed number with the weight as its rate: the smallest of several comes from each
+/// with a probability in proportion to its weight.
 fn distance(conversation: u64, name: &str, weight: u32) -> f64 {
     let drawn = mixed(conversation ^ mixed(digest(name.as_bytes())));
     let uniform = (f64::from(u32::try_from(drawn >> 32).unwrap_or_default()) + 0.5) / 4_294_967_296.0;
@@ -54,9 +55,9 @@ fn mixed(mut bits: u64) -> u64 {
 
 /// The position of the next upstream to ask, of those in a conversation's order; `None` when all were asked.
 ///
-/// Its own one, unless the wait there is long; then the first with a free place; then the one with the shortest wait.
-/// Upstreams whose circuit is open are asked only when it is open at all of them: a wrong guess must not turn a working
-/// server away.
+/// Its own one, unless the wait there is long; then the first with a free place; then the one with the
+/// shortest wait. Upstreams whose circuit is open are asked only when it is open at all of them: a wrong
+/// guess must not turn a working server away.
 pub fn choose(order: &[Load]) -> Option<usize> {
     let any_admits = order.iter().any(|load| load.admits);
     let mut open = order
@@ -115,7 +116,8 @@ mod tests {
         );
     }
 
-    /// `order`: a mark per upstream (`.` closed, `x` open circuit, `a` asked already), and its wait in seconds.
+    /// `order`: a mark per upstream (`.` closed, `x` open circuit, `a` asked already), and its wait in
+    /// seconds.
     fn check(order: &[(char, u64)], expected: Option<usize>) {
         let load = |(mark, wait): &(char, u64)| Load {
             admits: *mark != 'x',

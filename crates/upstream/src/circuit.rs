@@ -1,14 +1,15 @@
-//! The circuit of one upstream: closed while it works; open after several failures in a row; then, one request at a time
-//! tries whether it works again. Pure: time comes in as a value. What counts as a failure is `relay`'s to say.
+//! The circuit of one upstream: closed while it works; open after several failures in a row; then, one
+//! request at a time tries whether it works again. Pure: time comes in as a value. `relay` decides what
+//! counts as a failure.
 
 use std::time::{Duration, Instant};
 
-/// So many failures in a row open the circuit.
+/// The number of failures in a row that open the circuit.
 const FAILURES: u32 = 3;
 /// The pause before the first trial. It doubles with each trial that fails.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// It grows no longer than this: OpenClaw repeats a failed request for 65 to 90 s, and a server that is back within that
-/// time must be found.
+/// It grows no longer than this: OpenClaw repeats a failed request for 65 to 90 s, and a server that is back
+/// within that time must be found.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// A request that waits for an open circuit waits at least this long.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
@@ -98,7 +99,8 @@ impl Circuit {
         }
     }
 
-    /// The trial was dropped before it came to anything, as when its client went away: the next request is the trial.
+    /// The trial was dropped before it came to anything, as when its client went away: the next request is
+    /// the trial.
     pub(super) fn abandoned(&mut self, now: Instant) {
         if let State::HalfOpen { pause } = self.0 {
             self.0 = State::Open { until: now, pause };

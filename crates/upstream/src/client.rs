@@ -1,10 +1,12 @@
 //! One model server: sends requests, hands back answers, and says in clear words what went wrong on the way.
 //!
-//! Written on hyper's connections (`pool`), because this is the path of every request and a general client costs as much
-//! again as all the rest (see docs/performance.md). `hyper` stays inside this file, `pool.rs`, `connector.rs` and the bodies. Dropping an [`UpstreamResponse`], or the
-//! future that makes one, closes the connection, and vLLM stops working on the request within a quarter of a second.
-//! Called by `relay` and `server`.
+//! Written on hyper's connections (`pool`), because this is the path of every request and a general client
+//! costs as much again as all the rest (see docs/performance.md). `hyper` stays inside this file, `pool.rs`,
+//! `connector.rs` and the bodies. Dropping an [`UpstreamResponse`], or the future that makes one, closes the
+//! connection, and vLLM stops working on the request within a quarter of a second. Called by `relay` and
+//! `server`.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -18,7 +20,7 @@ use super::body::Incoming;
 use super::config::{Address, OwnWire, UpstreamConfig};
 use super::connector::new_connector;
 use super::failure::UpstreamError;
-use super::headers::{HOPS, hops, strip_hop_by_hop};
+use super::headers::{HOPS, next_hop, strip_hop_by_hop};
 use super::learned_rules::LearnedRules;
 use super::model_facts::Windows;
 use super::outgoing::Outgoing;
@@ -34,21 +36,28 @@ use wire::{ErrorCode, Object};
 
 /// How long a probe may hold up a request.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
-/// So long a server whose probe failed is not asked for its version again.
+/// The time after a failed probe in which a server is not asked for its version again.
 const PROBE_AGAIN: Duration = Duration::from_secs(10);
+
+/// The path of nearly all requests, which is parsed once for each upstream.
+pub const CHAT_PATH: &str = "/v1/chat/completions";
 
 /// One upstream of the configuration.
 #[derive(Debug)]
 pub struct Upstream {
     /// Its name in logs and errors.
     pub name: String,
+    /// The same, for its answers.
+    shared_name: Arc<str>,
     /// Its health, load and models.
     pub state: UpstreamState,
     /// The APIs that it answers itself.
     pub wires: Vec<OwnWire>,
     address: Address,
+    /// The path of its chat completions; `None` for a replay that was not started.
+    chat_path: Option<PathAndQuery>,
     authorization: Option<HeaderValue>,
-    /// The client's own does not go along, even where there is no other.
+    /// The client's own key does not go along, even where the upstream has none.
     client_keys_end_here: bool,
     timeout: Option<Duration>,
     pool: Pool,
@@ -67,8 +76,9 @@ pub struct Call {
     /// Its method.
     pub method: Method,
     /// Path and query as the client wrote them, for example `/v1/chat/completions`.
-    pub path_and_query: String,
-    /// The client's headers; hop-by-hop ones and the client's key (when the upstream has its own) are left out here.
+    pub path_and_query: Cow<'static, str>,
+    /// The client's headers; hop-by-hop ones and the client's key (when the upstream has its own) are left
+    /// out here.
     pub headers: HeaderMap,
     /// Its body.
     pub body: Outgoing,
@@ -85,9 +95,11 @@ impl Upstream {
         let authorization = config.api_key.as_ref().map(|key| bearer(key, &config.name)).transpose()?;
         Ok(Self {
             name: config.name.clone(),
+            shared_name: config.name.as_str().into(),
             state: UpstreamState::new(config),
             wires: config.wires.clone(),
             address: config.url.clone(),
+            chat_path: config.url.path(CHAT_PATH).and_then(Result::ok),
             authorization,
             client_keys_end_here: config.client_keys_end_here,
             timeout: config.timeout,
@@ -101,8 +113,8 @@ impl Upstream {
         })
     }
 
-    /// A client for this upstream, which was configured otherwise before: under the same name at the same address the requests that
-    /// are at work there count.
+    /// A client for an upstream whose configuration has changed. Requests at work there count where name and
+    /// address are the same.
     ///
     /// # Errors
     /// As [`Upstream::new`].
@@ -118,7 +130,7 @@ impl Upstream {
         &self.address
     }
 
-    /// What is known of this upstream.
+    /// The facts that are known about this upstream.
     pub fn target(&self) -> Target {
         self.target.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -146,12 +158,13 @@ impl Upstream {
         let (head, body) = sent.map_err(|error| self.no_answer(&error))?.into_parts();
         let mut headers = head.headers;
         let body = if call.verbatim { Incoming::plain(body) } else { Incoming::decoded(body, &mut headers) };
-        let (upstream, status) = (self.name.clone(), head.status);
+        let (upstream, status) = (Arc::clone(&self.shared_name), head.status);
         Ok(UpstreamResponse { upstream, status, headers, body, first: None, deadline, place: None })
     }
 
-    /// Asks once for vLLM's version; others wait meanwhile, later calls return at once. A server that does not say is not
-    /// asked again; one that does not answer is asked again after `PROBE_AGAIN`, so that its requests do not wait in single file.
+    /// Asks once for vLLM's version; others wait meanwhile, later calls return at once. A server that does
+    /// not say is not asked again; one that does not answer is asked again after `PROBE_AGAIN`, so that its
+    /// requests do not wait in single file.
     pub async fn probe_version(&self) {
         let failed = || self.probe_failed.lock().unwrap_or_else(PoisonError::into_inner);
         let ask = async {
@@ -176,7 +189,8 @@ impl Upstream {
         let _: Result<&(), ()> = self.probed.get_or_try_init(|| ask).await;
     }
 
-    /// Takes the version from a reply's `system_fingerprint` (`"vllm-0.32.0-d13fe2ed"`, as JSON text; since 0.22).
+    /// Takes the version from a reply's `system_fingerprint` (`"vllm-0.32.0-d13fe2ed"`, as JSON text; since
+    /// 0.22).
     pub fn learn_fingerprint(&self, fingerprint: &str) {
         let Some(text) = fingerprint.trim_matches('"').strip_prefix("vllm-") else { return };
         if let Some(version) = parse_version(text).filter(|version| self.target().version != Some(*version)) {
@@ -198,7 +212,7 @@ impl Upstream {
     ) -> Result<(StatusCode, Bytes), UpstreamError> {
         let call = Call {
             method: Method::GET,
-            path_and_query: path.to_owned(),
+            path_and_query: Cow::Owned(path.to_owned()),
             headers,
             body: Outgoing::empty(),
             verbatim: false,
@@ -210,7 +224,10 @@ impl Upstream {
 
     /// Path and query only: the pool knows the host.
     fn uri(&self, path_and_query: &str) -> Result<Uri, UpstreamError> {
-        let Some(url) = self.address.endpoint(path_and_query) else {
+        if let Some(path) = self.chat_path.as_ref().filter(|_| path_and_query == CHAT_PATH) {
+            return Ok(path.clone().into());
+        }
+        let Some(path) = self.address.path(path_and_query) else {
             return Err(UpstreamError::broken(
                 &self.name,
                 500,
@@ -219,9 +236,7 @@ impl Upstream {
                 "",
             ));
         };
-        let rest = url.split_once("://").map_or(&*url, |(_, rest)| rest);
-        let path = rest.find('/').map_or("/", |at| &rest[at..]);
-        PathAndQuery::try_from(path).map(Uri::from).map_err(|error| {
+        path.map(Uri::from).map_err(|error| {
             UpstreamError::broken(
                 &self.name,
                 400,
@@ -234,8 +249,7 @@ impl Upstream {
 
     fn outgoing(&self, mut headers: HeaderMap) -> HeaderMap {
         strip_hop_by_hop(&mut headers);
-        let hops = hops(&headers).saturating_add(1);
-        headers.insert(HOPS.clone(), HeaderValue::from(hops));
+        headers.insert(HOPS.clone(), next_hop(&headers));
         headers.remove(header::HOST);
         headers.remove(header::CONTENT_LENGTH);
         headers.remove(header::EXPECT);

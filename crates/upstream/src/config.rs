@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use http::uri::{InvalidUri, PathAndQuery};
 use serde::Deserialize;
 use url::Url;
 
 use wire::units::{Secret, some_duration};
 
 wire::string_enum! {
-    /// An API beside chat completions that a model server may answer itself.
+    /// Another API than chat completions that a model server may answer itself.
     OwnWire {
         /// `POST /v1/responses`.
         #[default]
@@ -25,7 +26,7 @@ wire::string_enum! {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UpstreamConfig {
-    /// What logs, metrics and other sections call it. Empty only before [`UpstreamConfig::named`].
+    /// Its name in logs, metrics and other sections. Empty only before [`UpstreamConfig::named`].
     pub name: String,
     /// Where it is.
     pub url: Address,
@@ -106,13 +107,21 @@ impl Default for Address {
 }
 
 impl Address {
-    /// The URL for a path as respool's own clients write it: `/v1/…` or, say, `/tokenize?x=y`. `None` for a replay.
+    /// The URL for a path as respool's own clients write it: `/v1/…` or, say, `/tokenize?x=y`. `None` for a
+    /// replay.
     pub fn endpoint(&self, path_and_query: &str) -> Option<String> {
         let Self::Http { root, api } = self else { return None };
         match path_and_query.strip_prefix("/v1") {
             Some(rest) if rest.is_empty() || rest.starts_with(['/', '?']) => Some(format!("{api}{rest}")),
             _ => Some(format!("{root}{path_and_query}")),
         }
+    }
+
+    /// The path and query of the URL that [`Address::endpoint`] returns.
+    pub(super) fn path(&self, path_and_query: &str) -> Option<Result<PathAndQuery, InvalidUri>> {
+        let url = self.endpoint(path_and_query)?;
+        let rest = url.split_once("://").map_or(&*url, |(_, rest)| rest);
+        Some(PathAndQuery::try_from(rest.find('/').map_or("/", |at| &rest[at..])))
     }
 
     /// True for `https`.
@@ -167,7 +176,8 @@ fn without_secrets(text: &str) -> String {
     }
 }
 
-/// True for a path segment such as `v1` or `v1beta`: the base then says where the API is (`https://host/v1/openai`).
+/// True for a path segment such as `v1` or `v1beta`: the base then says where the API is
+/// (`https://host/v1/openai`).
 fn is_version(segment: &str) -> bool {
     let number = segment.strip_prefix('v').and_then(|rest| rest.strip_prefix(|c: char| c.is_ascii_digit()));
     number.is_some_and(|rest| rest.is_empty() || rest.starts_with("alpha") || rest.starts_with("beta"))

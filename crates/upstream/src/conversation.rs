@@ -1,9 +1,9 @@
-//! Whose request it is, and of which conversation: what keeps a conversation at the upstream that has its prefix cached,
-//! and what makes a queue fair. Pure.
+//! The client and the conversation that a request belongs to. They keep a conversation at the upstream that
+//! has its prefix cached, and make a queue fair. Pure.
 //!
 //! OpenClaw names its session in two headers with `compat.sendSessionAffinityHeaders`, or in the body with
-//! `supportsPromptCacheKey` (field notes `openclaw.md`, section 1); by default it does not, and the beginning of the
-//! conversation must do. What clients send is only digested, never logged.
+//! `supportsPromptCacheKey`. By default it does not, and the beginning of the conversation stands for it. The
+//! texts of clients are only digested, never logged.
 
 use std::fmt::Display;
 
@@ -15,7 +15,8 @@ use wire::{ChatRequest, Object, decode_string};
 /// Headers that name the conversation.
 const SESSION: [&str; 2] = ["session_id", "x-session-affinity"];
 
-/// Of each message so much counts: enough to distinguish conversations, and no matter how long a system prompt is.
+/// The bytes of each message that count: enough to distinguish conversations, however long a system prompt
+/// is.
 const BEGINNING: usize = 8 << 10;
 
 /// Whose request for a chat completion it is. The network address is mixed in by [`from`], where it is known.
@@ -55,7 +56,7 @@ fn in_header(headers: &HeaderMap) -> Option<u64> {
     named.map(|value| digest(value.as_bytes()))
 }
 
-/// What stays the same through all requests of a conversation: everything up to the first words of the user.
+/// The part that all requests of a conversation share: everything up to the first words of the user.
 fn beginning(request: &ChatRequest<'_>) -> u64 {
     let mut bytes = Vec::new();
     for message in &request.messages {

@@ -1,8 +1,8 @@
-//! What went wrong upstream, in words that a client can act on.
+//! Failures of an upstream, in words that a client can act on.
 //!
-//! Errors of vLLM (nested, flat, string, `detail`), of proxies before it (HTML) and of the network become one shape; texts
-//! are cut and made readable. What a client at hand would misread is `server::final_error`'s business. Called by `client` and
-//! `relay`.
+//! Errors of vLLM (nested, flat, string, `detail`), of proxies before it (HTML) and of the network become one
+//! shape; texts are cut and made readable. What a client at hand would misread is `server::final_error`'s
+//! business. Called by `client` and `relay`.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use regex::Regex;
 use wire::pattern::pattern;
 use wire::{ApiError, Cause, ErrorCode, Object, array};
 
-/// What a caller may do about a failure.
+/// The steps that a caller may take after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
     /// It may pass: nothing reached the model. Worth another try at once.
@@ -30,7 +30,7 @@ pub enum Tier {
 /// A failed upstream call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamError {
-    /// What may be done.
+    /// The step that a caller may take.
     pub tier: Tier,
     /// The error that the client gets.
     pub error: ApiError,
@@ -38,7 +38,7 @@ pub struct UpstreamError {
     pub status: Option<u16>,
     /// The refused field, as the upstream named it.
     pub param: Option<String>,
-    /// What the upstream said, whole. It may echo the conversation, so it is not logged.
+    /// The whole text of the upstream. It may echo the conversation, so it is not logged.
     pub said: String,
     /// The message as far as it may stand in a log: words of respool's own, or of a known text of a server.
     pub loggable: String,
@@ -69,15 +69,15 @@ pub enum Failure {
     Broken,
     /// It did not answer within its `timeout`.
     Slow,
-    /// What answers is not a model server, or does not speak its protocol.
+    /// The server is no model server, or does not speak its protocol.
     Unusable,
 }
 
 /// The longest error text that leaves, in bytes.
 const LONGEST: usize = 800;
 
-/// Texts of vLLM and of the harmony library that mean: the model's tokens could not be read. Sources: openai/harmony#114,
-/// vllm#23567, captures of 0.10 to 0.25.
+/// Texts of vLLM and of the harmony library that mean: the model's tokens could not be read. Sources:
+/// openai/harmony#114, vllm#23567, captures of 0.10 to 0.25.
 const GLITCHES: [&str; 6] = [
     "unexpected tokens remaining in message header",
     "while expecting start token",
@@ -87,9 +87,9 @@ const GLITCHES: [&str; 6] = [
     "harmony parse",
 ];
 
-/// How a text begins that says: the conversation does not fit. The same words further inside may be an echo of what was sent.
-/// A gateway may put the names of its errors in front. Sources: captures of vLLM 0.13 to 0.32, public
-/// issues of vLLM ("You passed …"), OpenAI, `SGLang`, llama.cpp, `LiteLLM`.
+/// How a text begins that says: the conversation does not fit. The same words further inside may be an echo
+/// of what was sent. A gateway may put the names of its errors in front. Sources: captures of vLLM 0.13 to
+/// 0.32, public issues of vLLM ("You passed …"), OpenAI, `SGLang`, llama.cpp, `LiteLLM`.
 static OVERFLOW: LazyLock<Regex> = LazyLock::new(|| {
     pattern(
         r"(?ix)^ (?: [a-z_.]* (?:error|exception) (?: :\ | \ -\ ) )* (?:
@@ -123,7 +123,7 @@ struct ErrorBody {
 }
 
 impl Failure {
-    /// What the upstream did, in words that OpenClaw shows as they are (`translate::openclaw_words`).
+    /// The upstream's failure, in words that OpenClaw shows as they are (`translate::openclaw_words`).
     pub fn in_plain_words(self) -> &'static str {
         match self {
             Self::Absent => "refused the connection",
@@ -205,7 +205,7 @@ impl UpstreamError {
         })
     }
 
-    /// What the log may say of it.
+    /// Its text for the log.
     pub fn for_log(&self) -> String {
         let details = if self.internal.is_empty() { String::new() } else { format!(" ({})", self.internal) };
         format!("{}{details}", self.loggable)
@@ -226,7 +226,7 @@ impl UpstreamError {
         (!upstream.is_empty()).then(|| Box::new(Cause { upstream, what, is_failure, efforts }))
     }
 
-    /// The error as it leaves, with what was tried before: so many requests, and waiting.
+    /// The error as it leaves, with the number of requests sent and the time waited.
     pub fn with_efforts(&self, asked: u32, waited: Duration) -> ApiError {
         let mut efforts = Vec::new();
         if asked > 1 {
@@ -245,7 +245,7 @@ impl UpstreamError {
         ApiError { is_final, cause: self.cause(efforts), ..error }
     }
 
-    /// A 200 whose body, or an event of whose stream, is an error; `None` when it is none.
+    /// The error in the body or the event of a 200; `None` for a reply.
     pub fn from_success(name: &str, body: &str) -> Option<Self> {
         let object = Object::parse(body).ok()?;
         let flat = object.string("object").as_deref() == Some("error");
@@ -312,7 +312,8 @@ fn judge(name: &str, status: u16, message: &str, is_overflow: bool) -> (Tier, Ap
     }
 }
 
-/// OpenClaw disables the whole provider for a minute over a 401, 402 or 403; 422 ends this one run and nothing else.
+/// OpenClaw disables the whole provider for a minute over a 401, 402 or 403; 422 ends this one run and
+/// nothing else.
 fn refused_credentials(name: &str) -> ApiError {
     ApiError::new(
         422,
@@ -362,7 +363,7 @@ fn from(name: &str, message: &str) -> String {
     format!("upstream `{name}` failed: {message}")
 }
 
-/// What a body says that is no answer at all, in few words.
+/// The text of a body that is no answer at all, shortened.
 pub fn in_few_words(body: &str) -> String {
     let message = readable(&read(body).message);
     if HARMLESS.is_match(&message) { message } else { format!("{} bytes", body.len()) }
@@ -487,7 +488,7 @@ mod tests {
         }
     }
 
-    /// What a server says of a request reaches every client but OpenClaw in the server's own words; the log gets none of them.
+    /// Every client but OpenClaw gets a server's own words about a request; the log does not.
     #[test]
     fn a_refusal_keeps_its_words_and_the_log_has_none() {
         let body = r#"{"error":{"message":"Unexpected message: 'the meeting is forbidden'"}}"#;

@@ -1,5 +1,5 @@
-//! All upstreams together: which of them serve a model, in which order a conversation asks them, and the lists of models,
-//! which are asked for in the background.
+//! All upstreams together: which of them serve a model, in which order a conversation asks them, and the
+//! lists of models, which are asked for in the background.
 //!
 //! Does not send requests: `relay` does, one upstream after the other.
 
@@ -23,13 +23,13 @@ pub const LISTS_EVERY: Duration = Duration::from_secs(10);
 /// A list of models takes no longer.
 const LIST_WITHIN: Duration = Duration::from_secs(5);
 
-/// A request for a model that nobody is known to serve waits so long for fresh lists.
+/// A request for a model that no upstream is known to serve waits this long for fresh lists.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The configured upstreams, the default one first.
 #[derive(Debug)]
 pub struct Fleet {
-    upstreams: Vec<Arc<Upstream>>,
+    upstreams: Arc<[Arc<Upstream>]>,
     every: Duration,
     wanted: Notify,
     /// True while lists are asked for; ticks for each that came.
@@ -41,10 +41,10 @@ pub struct Fleet {
 #[derive(Debug)]
 pub enum Serving {
     /// These do.
-    Known(Vec<Arc<Upstream>>),
-    /// Nobody is known to; of these it is not known.
-    Perhaps(Vec<Arc<Upstream>>),
-    /// Nobody does.
+    Known(Arc<[Arc<Upstream>]>),
+    /// No upstream is known to; these may.
+    Perhaps(Arc<[Arc<Upstream>]>),
+    /// No upstream does.
     Nobody,
 }
 
@@ -52,7 +52,7 @@ impl Fleet {
     /// `every`: how often lists of models are asked for at most.
     pub fn new(upstreams: Vec<Arc<Upstream>>, every: Duration) -> Self {
         let (wanted, asking, asked) = (Notify::new(), watch::Sender::new(false), Mutex::new(None));
-        Self { upstreams, every, wanted, asking, asked }
+        Self { upstreams: upstreams.into(), every, wanted, asking, asked }
     }
 
     /// The upstreams, the default one first.
@@ -60,7 +60,8 @@ impl Fleet {
         self.upstreams.iter()
     }
 
-    /// The configuration of these upstreams holds from now on: their bounds apply to the requests that are at work too.
+    /// The configuration of these upstreams holds from now on: their bounds apply to the requests that are at
+    /// work too.
     pub fn take_effect(&self) {
         self.iter().for_each(|upstream| upstream.state.take_effect());
     }
@@ -75,11 +76,11 @@ impl Fleet {
         self.is_several() || self.iter().any(|upstream| upstream.state.is_bounded())
     }
 
-    /// Who serves a model (as upstreams call it). A single upstream gets everything, and judges for itself. Without a
-    /// model it is the default one's choice what to answer with; the others stand in for it.
+    /// Who serves a model (as upstreams call it). A single upstream gets everything, and judges for itself.
+    /// Without a model it is the default one's choice what to answer with; the others stand in for it.
     pub fn serving(&self, model: &str, conversation: u64) -> Serving {
         if !self.is_several() || model.is_empty() {
-            return Serving::Known(self.upstreams.clone());
+            return Serving::Known(Arc::clone(&self.upstreams));
         }
         let which = |answer| -> Vec<&Arc<Upstream>> {
             self.iter().filter(|upstream| upstream.state.serves(model) == answer).collect()
@@ -102,12 +103,13 @@ impl Fleet {
         models
     }
 
-    /// Something speaks for new lists: a model that nobody knows, or an upstream that is back.
+    /// Asks for new lists, because a model is unknown or an upstream is back.
     pub fn want_lists(&self) {
         self.wanted.notify_one();
     }
 
-    /// Waits a moment for fresh lists, unless they are fresh already or somebody is known to serve the model.
+    /// Waits a moment for fresh lists, unless they are fresh already or an upstream is known to serve the
+    /// model.
     pub async fn refreshed(&self, model: &str) {
         let mut asking = self.asking.subscribe();
         let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,11 +124,12 @@ impl Fleet {
         let _ = timeout(PATIENCE, fresh).await;
     }
 
-    /// Asks for lists of models until `end`: at once, when they are wanted, and regularly as long as one is not known.
+    /// Asks for lists of models until `end`: at once, when they are wanted, and regularly as long as one is
+    /// not known.
     pub async fn keep_lists(self: Arc<Self>, end: CancellationToken) {
         let keep = async {
             loop {
-                // Whatever was wanted so far comes now.
+                // All earlier wishes are fulfilled now.
                 let _ = self.wanted.notified().now_or_never();
                 self.ask_all().await;
                 let soonest = Instant::now() + self.every;
@@ -154,7 +157,7 @@ impl Fleet {
     }
 }
 
-fn ordered(conversation: u64, upstreams: &[&Arc<Upstream>]) -> Vec<Arc<Upstream>> {
+fn ordered(conversation: u64, upstreams: &[&Arc<Upstream>]) -> Arc<[Arc<Upstream>]> {
     let weighted = upstreams.iter().map(|upstream| (upstream.name.as_str(), upstream.state.weight()));
     rank(conversation, weighted).into_iter().map(|position| Arc::clone(upstreams[position])).collect()
 }
@@ -171,7 +174,8 @@ struct Model {
 
 /// True when there is news.
 async fn ask(upstream: &Upstream) -> bool {
-    // Without a key of its own the upstream may refuse: only clients have one then, and theirs are not used unasked.
+    // Without a key of its own the upstream may refuse: only clients have one then, and theirs are not used
+    // unasked.
     let asked = timeout(LIST_WITHIN, upstream.get_json("/v1/models", HeaderMap::new())).await;
     let body = match asked {
         Ok(Ok((StatusCode::OK, body))) => body,

@@ -1,7 +1,8 @@
-//! The places at one upstream: at most `max_concurrency` requests at a time, at most `max_queue` more that wait.
+//! The places at one upstream: at most `max_concurrency` requests at a time, at most `max_queue` more that
+//! wait.
 //!
-//! A place is held until its [`Place`] is dropped, that is until the reply's body has ended or nobody wants it any more.
-//! Who waits and is dropped leaves the queue at once. Called through `state`.
+//! A place is held until its [`Place`] is dropped, that is until the reply's body has ended or the client is
+//! gone. Who waits and is dropped leaves the queue at once. Called through `state`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,7 +67,7 @@ impl Gate {
         Self { places, max_queue, state: Mutex::new(state), series }
     }
 
-    /// From now on there are so many places. Requests that hold one keep it; those that wait get the new ones.
+    /// Changes the number of places. Requests that hold one keep it; those that wait get the new ones.
     pub(super) fn change(self: &Arc<Self>, places: Option<usize>, max_queue: usize) {
         let places = places.unwrap_or(usize::MAX);
         let mut state = self.state();
@@ -155,7 +156,8 @@ impl Gate {
         Place { gate: Arc::clone(self), since: Instant::now() }
     }
 
-    /// Gives a place to who is next, or takes it back: when nobody waits, or there are fewer places than there were.
+    /// Gives a place to the next client, or takes it back when no client waits or there are fewer places than
+    /// before.
     fn hand_over(state: &mut State, places: usize) {
         while state.taken <= places
             && let Some(call) = state.waiting.pop()
@@ -173,7 +175,7 @@ impl Gate {
 }
 
 impl State {
-    /// A place was held for so long.
+    /// Counts the time for which a place was held.
     fn note(&mut self, held: Duration) {
         self.held = self.held.mul_f64(1.0 - NEWEST) + held.mul_f64(NEWEST);
         let before = self.measured.unwrap_or(held);
@@ -237,7 +239,7 @@ mod tests {
         Arc::new(Gate::new(Some(places), max_queue, Arc::new(OfUpstream::new("test"))))
     }
 
-    /// A place, and nobody asks how long that took.
+    /// Enters, and drops the time that it took.
     async fn enter(gate: &Arc<Gate>, client: u64) -> Place {
         gate.enter(who(client)).await.unwrap().0
     }
@@ -345,8 +347,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// However requests come, are called up, give up and end: no place is lost, none is assigned twice, and none is
-        /// free while somebody waits.
+        /// However requests come, are called up, give up and end: no place is lost, none is assigned twice,
+        /// and none is free while somebody waits.
         #[test]
         fn no_place_is_lost(steps in proptest::collection::vec((0..4_u8, 0..8_usize), 0..200), places in 1..4_usize) {
             let gate = gate(places, 6);

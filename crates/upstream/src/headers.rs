@@ -1,6 +1,6 @@
 //! Headers that do not simply pass between a client and a model server.
 
-use http::{HeaderMap, HeaderName, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 /// The header that counts the respools that a request has come through.
 pub(super) static HOPS: HeaderName = HeaderName::from_static("x-respool-hops");
@@ -11,8 +11,27 @@ pub fn hops(headers: &HeaderMap) -> u32 {
     hops.and_then(|hops| hops.parse().ok()).unwrap_or_default()
 }
 
-/// The headers of a question of respool's own that a client's request leads to: nothing of the client's but its key, and the number of
-/// respools that the request has come through.
+/// The number of respools that the request of these headers will have come through at the next server.
+pub(super) fn next_hop(headers: &HeaderMap) -> HeaderValue {
+    match hops(headers) {
+        0 => HeaderValue::from_static("1"),
+        hops => HeaderValue::from(hops.saturating_add(1)),
+    }
+}
+
+/// A copy with room for the headers that are added on the way up. A plain copy has none, and would be copied
+/// again.
+pub fn copy_with_room(headers: &HeaderMap) -> HeaderMap {
+    const ADDED: usize = 4;
+    let mut copy = HeaderMap::with_capacity(headers.len() + ADDED);
+    for (name, value) in headers {
+        copy.append(name.clone(), value.clone());
+    }
+    copy
+}
+
+/// The headers of a question of respool's own that a client's request leads to: nothing of the client's but
+/// its key, and the number of respools that the request has come through.
 pub fn question_headers(headers: &HeaderMap) -> HeaderMap {
     let kept = [header::AUTHORIZATION, HOPS.clone()];
     kept.into_iter().filter_map(|name| headers.get(&name).cloned().map(|value| (name, value))).collect()

@@ -1,8 +1,9 @@
-//! Whether an upstream is there at all: the probe that all requests share which wait for it to come back.
+//! The probe of an upstream, which all requests share that wait for it to come back.
 //!
-//! A probe is a connection or `GET /health`, never a request to the model. A request that waits probes; while one probes, the others
-//! wait for its finding, so that a server that is starting is asked once a second by all of them together. Nothing runs in
-//! the background: when the last one who waits has gone, nobody probes. Called by `relay`.
+//! A probe is a connection or `GET /health`, never a request to the model. A request that waits probes; while
+//! one probes, the others wait for its finding, so that a server that is starting is asked once a second by
+//! all of them together. Nothing runs in the background: probes end with the last request that waits. Called
+//! by `relay`.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -29,8 +30,8 @@ impl Upstream {
         self.probed(since).await.1
     }
 
-    /// Waits until a probe finds it up, at the longest until `until`. True when it is up. Those who waited come back one
-    /// after the other. Safe to cancel.
+    /// Waits until a probe finds it up, at the longest until `until`. True when it is up. Those who waited
+    /// come back one after the other. Safe to cancel.
     pub async fn wait_until_up(&self, until: Instant) -> bool {
         let _waiter = Waiter::new(&self.probes.waiting);
         let mut since = Instant::now();
@@ -53,8 +54,8 @@ impl Upstream {
         self.last_probe_or_new(|at, _| at >= since).await
     }
 
-    /// As [`Upstream::probed`], but a failed probe of the last second is as good as a new one: those who begin to wait one
-    /// after the other do not each probe.
+    /// As [`Upstream::probed`], but a failed probe of the last second is as good as a new one: those who
+    /// begin to wait one after the other do not each probe.
     async fn probed_at_most_once_a_second(&self, since: Instant) -> (Instant, Health) {
         self.last_probe_or_new(|at, health| {
             at >= since || (health == Health::Down && at.elapsed() < PROBE_EVERY)

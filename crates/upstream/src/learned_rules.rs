@@ -1,5 +1,5 @@
-//! The rules that refusals have taught about each model of an upstream. `relay` learns a rule once a request that was
-//! adapted by it has succeeded, and applies it to the requests that follow.
+//! The rules that refusals have taught about each model of an upstream. `relay` learns a rule once a request
+//! that was adapted by it has succeeded, and applies it to the requests that follow.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,6 +18,8 @@ const MAX_MODELS: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct LearnedRules {
     models: RwLock<HashMap<String, ModelRules>>,
+    /// Most models have no rules: they share these.
+    none: Arc<RuleSet>,
 }
 
 #[derive(Clone, Debug)]
@@ -31,7 +33,7 @@ impl LearnedRules {
     pub(super) fn get(&self, model: &str) -> Arc<RuleSet> {
         let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
         let trusted = models.get(model).filter(|known| known.learned.elapsed() < TRUSTED);
-        trusted.map(|known| Arc::clone(&known.rules)).unwrap_or_default()
+        Arc::clone(trusted.map_or(&self.none, |known| &known.rules))
     }
 
     /// Adds rules that made a request of this model succeed. Returns those that are new.

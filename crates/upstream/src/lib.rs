@@ -1,5 +1,5 @@
-//! The model servers behind respool: their client, what their failures mean, how often they may be asked again, which of several gets a
-//! request and how many it gets at a time, and the built-in replay.
+//! The model servers behind respool: their client, what their failures mean, how often they may be asked
+//! again, which of several gets a request and how many it gets at a time, and the built-in replay.
 
 mod admission;
 mod balance;
@@ -30,12 +30,12 @@ mod window;
 pub use admission::OutcomeReport;
 pub use balance::{Load, choose, digest};
 pub use body::Incoming;
-pub use client::{Call, Upstream};
+pub use client::{CHAT_PATH, Call, Upstream};
 pub use config::{Address, OwnWire, UpstreamConfig};
 pub use failure::{Failure, Tier, UpstreamError, in_few_words};
 pub use fleet::{Fleet, LISTS_EVERY, Serving};
 pub use gate::Place;
-pub use headers::{hops, question_headers};
+pub use headers::{copy_with_room, hops, question_headers};
 pub use model_facts::ModelFacts;
 pub use outgoing::Outgoing;
 pub use probes::Health;

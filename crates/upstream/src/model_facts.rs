@@ -14,11 +14,11 @@ pub struct ModelFacts {
     pub window: Option<u64>,
     /// Bytes of a request for each thousand tokens of its prompt, as replies showed.
     pub bytes_per_1000: Option<u64>,
-    /// Its prompts are rendered by the harmony library (gpt-oss): `/tokenize` counts them wrongly (8 for 69 tokens, vLLM
-    /// 0.13 to 0.25).
+    /// Its prompts are rendered by the harmony library (gpt-oss): `/tokenize` counts them wrongly (8 for 69
+    /// tokens, vLLM 0.13 to 0.25).
     pub is_harmony: bool,
-    /// The dialects that it is likely to write, by its name, the path of its weights, and what the server says of its parser
-    /// or chat template.
+    /// The dialects that it is likely to write, by its name, the path of its weights, and the server's
+    /// account of its parser or chat template.
     pub prior: PreferredDialects,
 }
 

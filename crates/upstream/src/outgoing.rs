@@ -18,7 +18,7 @@ pub enum Outgoing {
     Whole(Full<Bytes>),
     /// All of it, in pieces.
     Pieces(std::vec::IntoIter<Bytes>),
-    /// Piece by piece; of so many bytes, where that is known.
+    /// Piece by piece; its length in bytes, where that is known.
     Streamed(Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + Send>>, Option<u64>),
 }
 
@@ -46,7 +46,10 @@ impl From<Bytes> for Outgoing {
 
 impl From<Pieces> for Outgoing {
     fn from(pieces: Pieces) -> Self {
-        Self::Pieces(pieces.into_iter())
+        match pieces.into_single() {
+            Ok(text) => text.into(),
+            Err(pieces) => Self::Pieces(pieces.into_iter()),
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! Connections to one server, kept for the next request.
 //!
-//! A connection has no task of its own: the caller that waits for an answer drives it. So neither a request nor a piece of a stream
-//! costs a switch between tasks, what has arrived together is handed over together, and a dropped answer closes its
-//! connection at once. Does not say what a failure means: `client` does, its only caller.
+//! A connection has no task of its own: the caller that waits for an answer drives it. So neither a request
+//! nor a piece of a stream costs a switch between tasks, what has arrived together is handed over together,
+//! and a dropped answer closes its connection at once. Does not say what a failure means: `client` does, its
+//! only caller.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -29,11 +30,12 @@ use super::connector::Connector;
 use super::outgoing::Outgoing;
 use super::unanswered::Unanswered;
 
-/// A server that does not even accept a connection for so long is not there. Covers the TLS handshake too: some servers
-/// accept and then say nothing.
+/// A server that does not accept a connection within this time is not there. Covers the TLS handshake too:
+/// some servers accept and then say nothing.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long an unused connection is kept: less than uvicorn's 5 s, so that none is used while vLLM is closing it.
+/// How long an unused connection is kept: less than uvicorn's 5 s, so that none is used while vLLM is closing
+/// it.
 const IDLE: Duration = Duration::from_secs(4);
 
 /// The connections to one server.
@@ -52,7 +54,7 @@ struct Idle(Mutex<Kept>);
 struct Kept {
     /// The one that was used last is the last.
     links: Vec<(Instant, Link)>,
-    /// A task closes those that nobody asks for.
+    /// A task closes unused connections.
     swept: bool,
 }
 
@@ -101,12 +103,12 @@ impl Pool {
                 Err(error) => error,
             };
             if may_be_stale {
-                // Whatever became of this one, the others were kept just as long: the caller's next attempt needs a new one.
+                // The others were kept just as long: the caller's next attempt needs a new connection.
                 self.idle.clear();
             }
-            // The server closed the connection while it was idle. What was not written can be sent again, and so can what
-            // changes nothing; anything else the server may have read. A new connection cannot have that fault, so none
-            // of those kept is tried again.
+            // The server closed the connection while it was idle. A request that was not written can be sent
+            // again, and so can one that changes nothing; anything else the server may have read. A new
+            // connection cannot have that fault, so none of those kept is tried again.
             let unsent = error.take_message();
             match unsent.or(again.filter(|_| !error.error().is_parse())).filter(|_| may_be_stale) {
                 Some(same) => (request, reusing) = (same, false),
@@ -181,7 +183,7 @@ impl Idle {
         drop(std::mem::take(&mut self.kept().links));
     }
 
-    /// Closes what nobody has asked for, until nothing is left.
+    /// Closes unused connections, until none is left.
     async fn sweep(self: Arc<Self>) {
         loop {
             tokio::time::sleep(IDLE).await;
@@ -234,14 +236,15 @@ impl Body for Live {
 }
 
 impl Drop for Live {
-    /// A stream is left at its `[DONE]`. Its connection can be used again if the end of the body has arrived as well.
+    /// A stream is left at its `[DONE]`. Its connection can be used again if the end of the body has arrived
+    /// as well.
     fn drop(&mut self) {
         drop(self.body.take());
         self.release(&mut Context::from_waker(Waker::noop()));
     }
 }
 
-/// The same request once more, where its body is at hand and sending it twice changes nothing.
+/// A copy of the request, where its body is at hand and sending it twice changes nothing.
 fn copied(request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
     let body = match request.body() {
         Outgoing::Whole(body) => Outgoing::Whole(body.clone()),
@@ -301,12 +304,14 @@ mod tests {
         (listener, pool)
     }
 
-    /// A server that was restarted resets all connections; with each attempt on another kept one, a request failed three times.
+    /// A server that was restarted resets all connections; with each attempt on another kept one, a request
+    /// failed three times.
     #[tokio::test]
     async fn after_a_kept_connection_has_failed_the_next_one_is_new() {
         let (listener, pool) = pool().await;
         let server = tokio::spawn(async move {
-            // Both first requests are answered, the second request of a connection is read and never answered.
+            // Both first requests are answered, the second request of a connection is read and never
+            // answered.
             let mut accepted = 0;
             while let Ok((mut socket, _)) = listener.accept().await {
                 accepted += 1;

@@ -1,6 +1,7 @@
-//! Who of those that wait is next: the client that was served least recently, of its conversations the one that was served
-//! least recently, of that the oldest request. So a client with fifty waiting requests delays another one by a single
-//! request, and a crowd of sub-agents does not hold up the conversation that started them. Pure; `gate` is the caller.
+//! Who of those that wait is next: the client that was served least recently, of its conversations the one
+//! that was served least recently, of that the oldest request. So a client with fifty waiting requests delays
+//! another one by a single request, and a crowd of sub-agents does not hold up the conversation that started
+//! them. Pure; `gate` is the caller.
 
 use std::collections::HashMap;
 
@@ -35,7 +36,7 @@ struct QueueEntry<T> {
 #[derive(Debug, Default)]
 struct Served(HashMap<u64, u64>);
 
-/// So many are remembered at least; those beyond were served so long ago that it no longer matters.
+/// The number of clients that are remembered at least; further ones were served too long ago to matter.
 const REMEMBERED: u64 = 1024;
 
 impl<T> Default for FairQueue<T> {

@@ -1,9 +1,9 @@
-//! The replay upstream: a small HTTP server that answers like a vLLM which says exactly what was recorded. It stands
-//! behind `--upstream replay:DIR`, `respool demo` and tests.
+//! The replay upstream: a small HTTP server that answers like a vLLM which says exactly what was recorded. It
+//! stands behind `--upstream replay:DIR`, `respool demo` and tests.
 //!
-//! Every recording's NAME is a model id. The server is as strict about requests as vLLM 0.32, and in places stricter
-//! (see `request.rs`), so that what works against it works against the real one. It never invents a reply: a form that
-//! was not recorded is refused, and a stream recorded without a usage chunk has none.
+//! Every recording's NAME is a model id. The server is as strict about requests as vLLM 0.32, and in places
+//! stricter (see `request.rs`), so that what works against it works against the real one. It never invents a
+//! reply: a form that was not recorded is refused, and a stream recorded without a usage chunk has none.
 
 mod answer;
 mod error;
@@ -62,8 +62,9 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Reads every capture of a directory (`NAME.nonstream.resp.http`, `NAME.stream.resp.http`, `NAME.resp.http`,
-    /// `NAME.nonstream.body`, `NAME.stream.body`, each also as `NAME.after-tool.…`); other files are passed over.
+    /// Reads every capture of a directory (`NAME.nonstream.resp.http`, `NAME.stream.resp.http`,
+    /// `NAME.resp.http`, `NAME.nonstream.body`, `NAME.stream.body`, each also as `NAME.after-tool.…`); other
+    /// files are passed over.
     ///
     /// # Errors
     /// The directory or a capture cannot be read or parsed, two captures hold the same reply, or there is none.
@@ -89,7 +90,8 @@ impl Replay {
         Ok(Self::from_recordings(recordings.into_iter().map(|(_, recording)| recording).collect()))
     }
 
-    /// Serves these recordings. Those that stand for the same reply are sent in turn, and then from the first one again.
+    /// Serves these recordings. Those that stand for the same reply are sent in turn, and then from the first
+    /// one again.
     pub fn from_recordings(recordings: Vec<Recording>) -> Self {
         let mut models: BTreeMap<String, Vec<Recording>> = BTreeMap::new();
         for recording in recordings {
@@ -202,8 +204,8 @@ impl Replay {
     }
 }
 
-/// The recording for this turn: of those after a tool result when the conversation ends in one and there are any, the
-/// one of the form asked for, else a recorded error, which a server gives in either form.
+/// The recording for this turn: of those after a tool result when the conversation ends in one and there are
+/// any, the one of the form asked for, else a recorded error, which a server gives in either form.
 fn choose<'r>(recordings: &'r [Recording], asked: &CheckedRequest) -> Result<&'r Recording, Refusal> {
     let after_tool = asked.ends_in_tool_result && recordings.iter().any(|recording| recording.after_tool);
     let form = if asked.stream { Form::Stream } else { Form::Whole };

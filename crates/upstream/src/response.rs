@@ -1,5 +1,7 @@
-//! The answer of a model server: its head, and its body piece by piece or whole. Called by `relay` and `server`.
+//! The answer of a model server: its head, and its body piece by piece or whole. Called by `relay` and
+//! `server`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -23,11 +25,11 @@ const END_WITHIN: Duration = Duration::from_secs(2);
 /// An upstream's answer: its head, and its body as it comes.
 #[derive(Debug)]
 pub struct UpstreamResponse {
-    pub(super) upstream: String,
+    pub(super) upstream: Arc<str>,
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Incoming,
-    /// What was read ahead.
+    /// The piece that was read ahead.
     pub(super) first: Option<Bytes>,
     pub(super) deadline: Option<Instant>,
     pub(super) place: Option<Place>,
@@ -56,7 +58,8 @@ impl UpstreamResponse {
         value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
     }
 
-    /// Lets go of the headers. They share the buffer that they were read into, and a stream may last for an hour.
+    /// Lets go of the headers. They share the buffer that they were read into, and a stream may last for an
+    /// hour.
     pub fn release_headers(&mut self) {
         self.headers = HeaderMap::new();
     }
@@ -94,7 +97,7 @@ impl UpstreamResponse {
         piece.map_err(|()| late())?.map_err(|fault| fault.as_upstream_error(&self.upstream))
     }
 
-    /// A piece that has arrived already; `None` when there is none yet.
+    /// The piece that has arrived already; `None` when the next one has not.
     pub fn ready_piece(&mut self) -> Option<Result<Option<Bytes>, UpstreamError>> {
         self.piece().now_or_never()
     }
@@ -124,8 +127,8 @@ impl UpstreamResponse {
         self.gather(limit, false).await
     }
 
-    /// The same of a body that should be one JSON object: once that is complete, the end of the body is waited for only
-    /// `END_WITHIN`, and does not have to be clean. Some servers never send it.
+    /// The same of a body that should be one JSON object: once that is complete, the end of the body is
+    /// waited for only `END_WITHIN`, and does not have to be clean. Some servers never send it.
     ///
     /// # Errors
     /// As [`UpstreamResponse::whole`].
@@ -152,7 +155,7 @@ impl UpstreamResponse {
             match piece {
                 Ok(Some(piece)) => body.push(&piece),
                 Ok(None) => return Ok(body.into_bytes()),
-                // What could not be decoded may be wrong in itself.
+                // A body that cannot be decoded may be wrong in itself.
                 Err(error)
                     if is_json
                         && error.error.code == Some(ErrorCode::UpstreamBrokeOff)

@@ -1,5 +1,5 @@
-//! The present state of an upstream: its circuit, its places, the models it serves. `relay` asks for all this before it
-//! sends a request, and says how the request went.
+//! The present state of an upstream: its circuit, its places, the models it serves. `relay` asks for all this
+//! before it sends a request, and says how the request went.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -12,7 +12,7 @@ use super::gate::Gate;
 use super::retry_budget::{RepeatPermit, RetryBudget};
 use telemetry::metrics::OfUpstream;
 
-/// What changes from request to request.
+/// The state that changes from request to request.
 #[derive(Debug)]
 pub struct UpstreamState {
     weight: u32,
@@ -46,8 +46,8 @@ impl UpstreamState {
         }
     }
 
-    /// Of an upstream that is configured anew: the requests that are at work there still take their places. The gate is shared, and its
-    /// bounds change with [`UpstreamState::take_effect`].
+    /// The state after a change of the configuration: the requests that are at work there still take their
+    /// places. The gate is shared, and its bounds change with [`UpstreamState::take_effect`].
     pub(super) fn succeeding(before: &Self, config: &UpstreamConfig) -> Self {
         Self { gate: Arc::clone(&before.gate), series: Arc::clone(&before.series), ..Self::new(config) }
     }
@@ -115,7 +115,7 @@ impl UpstreamState {
         self.gate.mean_time()
     }
 
-    /// What counts when somebody has to be chosen.
+    /// The facts by which one of several upstreams is chosen.
     pub fn load(&self, asked: bool) -> Load {
         Load { admits: self.admits(), asked, wait: self.gate.wait() }
     }

@@ -1,4 +1,5 @@
-//! Why a server gave no answer, read from the types of the errors. `pool` reports it, and `client` makes the client's error of it.
+//! Why a server gave no answer, read from the types of the errors. `pool` reports it, and `client` makes the
+//! client's error of it.
 
 use std::error::Error;
 use std::io;

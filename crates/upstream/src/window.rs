@@ -1,8 +1,9 @@
-//! What is known of the models behind an upstream: their windows, and how many bytes of a request make a token.
+//! Learns about the models behind an upstream: their windows, and how many bytes of a request make a token.
 //!
-//! Windows come from `/v1/models` (vLLM's `max_model_len`), asked beside the first large request and now and then again,
-//! and from the words of refusals; the bytes of a token from the usage of replies. SGLang and llama.cpp are also asked for
-//! the parser or the chat template they use, which shows what their models write. Called by `relay` and `cli`.
+//! Windows come from `/v1/models` (vLLM's `max_model_len`), asked together with the first large request and
+//! now and then again, and from the words of refusals; the bytes of a token from the usage of replies. SGLang
+//! and llama.cpp are also asked for the parser or the chat template they use, which shows what their models
+//! write. Called by `relay` and `cli`.
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, PoisonError};
@@ -26,9 +27,10 @@ const WITHIN: Duration = Duration::from_secs(2);
 const MOST_MODELS: usize = 256;
 /// Smaller requests are mostly frame, and say little about how long tokens are.
 const SIGNIFICANT: usize = 4096;
-/// Bytes for a thousand tokens of text. Images have far more, and some servers do not count what they had in their cache.
+/// Bytes for a thousand tokens of text. Images have far more, and some servers do not count what they had in
+/// their cache.
 const PLAUSIBLE: RangeInclusive<u64> = 1_000..=10_000;
-/// What `/tokenize` reads of a chat request.
+/// The fields of a chat request that `/tokenize` reads.
 const TOKENIZED: [&str; 8] = [
     "model",
     "messages",
@@ -41,7 +43,7 @@ const TOKENIZED: [&str; 8] = [
 ];
 
 impl Upstream {
-    /// What is known of this model.
+    /// The facts that are known about this model.
     pub fn model_facts(&self, model: &str) -> ModelFacts {
         let models = self.windows.models.read().unwrap_or_else(PoisonError::into_inner);
         let facts = models.get(model).copied().unwrap_or_default();
@@ -58,8 +60,8 @@ impl Upstream {
         }
     }
 
-    /// True when its name may stand in a metric label: the upstream has answered for this model, and few enough names are
-    /// known that a client cannot fill the memory with made-up ones.
+    /// True when its name may stand in a metric label: the upstream has answered for this model, and few
+    /// enough names are known that a client cannot fill the memory with made-up ones.
     pub fn knows_model(&self, model: &str) -> bool {
         let is_known =
             || self.windows.models.read().unwrap_or_else(PoisonError::into_inner).contains_key(model);
@@ -69,7 +71,7 @@ impl Upstream {
         }
     }
 
-    /// Learns from a reply how many tokens a request of so many bytes had.
+    /// Learns from a reply how many tokens a request of this many bytes had.
     pub fn learn_usage(&self, model: &str, bytes: usize, tokens: u64) {
         if bytes < SIGNIFICANT || tokens == 0 {
             return;
@@ -79,7 +81,7 @@ impl Upstream {
             return;
         }
         self.learn_model(model, |facts| {
-            // What it answered was within its window, whatever was heard of that.
+            // It answered this prompt, so its window is larger, whatever its list says.
             facts.window = facts.window.filter(|window| *window >= tokens);
             // Later replies count more: the conversation may have turned to another kind of text.
             facts.bytes_per_1000 = Some(facts.bytes_per_1000.map_or(seen, |known| known.midpoint(seen)));
@@ -103,7 +105,8 @@ impl Upstream {
         }
     }
 
-    /// The same in a task of its own, so that a reply that is quicker does not end it: the next request would begin it anew.
+    /// The same in a task of its own, so that a reply that is quicker does not end it: the next request would
+    /// begin again.
     pub fn learn_models_aside(self: &Arc<Self>, headers: &HeaderMap) {
         let is_due =
             self.windows.asked.try_lock().is_ok_and(|asked| asked.is_none_or(|at| at.elapsed() >= FRESH));
@@ -137,8 +140,8 @@ impl Upstream {
         }
     }
 
-    /// The tokens of a request's prompt as the server counts them; exact for models with a chat template. `None` when it
-    /// does not answer in time; it is then not asked for a while.
+    /// The tokens of a request's prompt as the server counts them; exact for models with a chat template.
+    /// `None` when it does not answer in time; it is then not asked for a while.
     pub async fn tokenize(&self, request: &Object<'_>, headers: &HeaderMap) -> Option<u64> {
         let failed = *self.windows.uncounted.read().unwrap_or_else(PoisonError::into_inner);
         if failed.is_some_and(|at| at.elapsed() < FRESH) {
@@ -172,7 +175,7 @@ fn counting(request: &Object<'_>, headers: &HeaderMap) -> Call {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Call {
         method: Method::POST,
-        path_and_query: "/tokenize".to_owned(),
+        path_and_query: "/tokenize".into(),
         headers,
         body: Bytes::from(asked.to_json()).into(),
         verbatim: false,

@@ -9,13 +9,20 @@ use bytes::{Bytes, BytesMut};
 const SHARED: usize = 1 << 10;
 
 /// A text in pieces, in order.
-#[derive(Clone, Debug, Default)]
-pub struct Pieces(Vec<Bytes>);
+#[derive(Clone, Debug)]
+pub struct Pieces(Parts);
+
+/// Most texts have one piece, for which no list is allocated.
+#[derive(Clone, Debug)]
+enum Parts {
+    One(Bytes),
+    Several(Vec<Bytes>),
+}
 
 impl Pieces {
     /// Bytes of all pieces together.
     pub fn len(&self) -> usize {
-        self.0.iter().map(Bytes::len).sum()
+        self.as_slice().iter().map(Bytes::len).sum()
     }
 
     /// True when there is no text.
@@ -25,38 +32,51 @@ impl Pieces {
 
     /// Its beginning: the first piece.
     pub fn first(&self) -> &[u8] {
-        self.0.first().map_or(&[], |piece| piece)
+        self.as_slice().first().map_or(&[], |piece| piece)
     }
 
     /// The text in one piece; copied only where it has several.
     pub fn joined(&self) -> Bytes {
-        if let [only] = &self.0[..] {
+        let pieces = self.as_slice();
+        if let [only] = pieces {
             return only.clone();
         }
         let mut all = BytesMut::with_capacity(self.len());
-        self.0.iter().for_each(|piece| all.extend_from_slice(piece));
+        pieces.iter().for_each(|piece| all.extend_from_slice(piece));
         all.freeze()
+    }
+
+    /// The only piece; the pieces where there are several, or none.
+    pub fn into_single(self) -> Result<Bytes, Vec<Bytes>> {
+        match self.0 {
+            Parts::One(piece) => Ok(piece),
+            Parts::Several(pieces) => Err(pieces),
+        }
+    }
+
+    fn as_slice(&self) -> &[Bytes] {
+        match &self.0 {
+            Parts::One(piece) => std::slice::from_ref(piece),
+            Parts::Several(pieces) => pieces,
+        }
+    }
+}
+
+impl Default for Pieces {
+    fn default() -> Self {
+        Self(Parts::Several(Vec::new()))
     }
 }
 
 impl From<Bytes> for Pieces {
     fn from(text: Bytes) -> Self {
-        Self(vec![text])
+        Self(Parts::One(text))
     }
 }
 
 impl From<Vec<Bytes>> for Pieces {
     fn from(pieces: Vec<Bytes>) -> Self {
-        Self(pieces)
-    }
-}
-
-impl IntoIterator for Pieces {
-    type Item = Bytes;
-    type IntoIter = std::vec::IntoIter<Bytes>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
+        Self(Parts::Several(pieces))
     }
 }
 
@@ -125,7 +145,7 @@ impl<'o> Assembly<'o> {
     pub(super) fn finish(mut self) -> Pieces {
         self.end_part();
         self.end_text();
-        Pieces(self.pieces)
+        self.pieces.into()
     }
 
     fn end_part(&mut self) {

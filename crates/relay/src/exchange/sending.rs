@@ -16,7 +16,7 @@ use crate::{Relay, completion};
 use adapt::{Rule, RuleSet};
 use telemetry::TRACEPARENT;
 use translate::{Fault, Reply, Shows, read_overflow};
-use upstream::{Call, OutcomeReport, Tier, Upstream, UpstreamError, UpstreamResponse};
+use upstream::{Call, OutcomeReport, Tier, Upstream, UpstreamError, UpstreamResponse, copy_with_room};
 use wire::turn::{Turn, Usage};
 use wire::{Completion, ErrorCode};
 
@@ -257,7 +257,7 @@ impl Current {
         request.progress.trimmed(fitted.trimmed.as_deref());
         record.sends(attempt.edits.iter().chain(&fitted.edits), counted, fitted.trimmed.as_deref());
         record.content_of("upstream request", || fitted.body.joined());
-        let mut headers = request.headers.clone();
+        let mut headers = copy_with_room(&request.headers);
         if let Some(part_of) = record.traceparent() {
             headers.insert(TRACEPARENT, part_of);
         }

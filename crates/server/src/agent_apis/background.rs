@@ -111,7 +111,7 @@ pub(crate) async fn resume(app: App) {
 async fn resume_one(app: App, unfinished: UnfinishedResponse) {
     let UnfinishedResponse { id, client: owner, request, body } = unfinished;
     let id_of_request = respond::request_id(&HeaderMap::new());
-    let start = RequestStart::new(id_of_request, "POST /v1/responses".to_owned(), "responses");
+    let start = RequestStart::new(id_of_request, "POST /v1/responses", "responses");
     let record = RequestRecord::begin(start.of_account(app.access.of_client(&owner)), &app.recording);
     let client = Client::absent(&app, owner, &record.start().id);
     let read = read_response_of(&app, &Bytes::from(request), &client).await;

@@ -36,7 +36,7 @@ use telemetry::{RequestRecord, RequestStart};
 use translate::messages::{self, MessageEvents, read_message};
 use translate::responses::{ReadResponse, ResponseEvents, read_response, wanted_items};
 use translate::{ClientProgram, Ids, PassedBy};
-use upstream::OwnWire;
+use upstream::{CHAT_PATH, OwnWire};
 use wire::{ApiError, Object};
 
 /// Says how tokens were counted: by the server (`tokenize`, exactly), here for gpt-oss (`o200k_harmony`), or as an `estimate`.
@@ -133,7 +133,7 @@ pub(super) async fn answer(
 /// The reply with the request's id also where Anthropic's clients read it.
 pub(super) fn with_request_id(mut response: Response) -> Response {
     let headers = response.headers_mut();
-    if let Some(id) = headers.get(respond::REQUEST_ID).cloned() {
+    if let Some(id) = headers.get(&respond::REQUEST_ID).cloned() {
         headers.entry("request-id").or_insert(id);
     }
     response
@@ -252,7 +252,7 @@ fn origin_of(
 ) -> Origin {
     Origin {
         wire: api.wire(),
-        path_and_query: "/v1/chat/completions".to_owned(),
+        path_and_query: CHAT_PATH.into(),
         request_id: respond::upstream_id(&headers, &record.start().id),
         headers,
         peer,

@@ -14,7 +14,7 @@ pub struct OtlpConfig {
     pub endpoint: Option<String>,
     /// The environment variable with headers for the collector, `name=value` between commas.
     pub headers_env: Option<String>,
-    /// What that variable holds, once the configuration is loaded.
+    /// The value of that variable, once the configuration is loaded.
     #[serde(skip)]
     pub headers: Option<Secret>,
 }

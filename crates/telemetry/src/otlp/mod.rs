@@ -1,6 +1,7 @@
-//! Sends spans to a collector (OTLP over HTTP, protobuf). Off unless `[otlp] endpoint` names one. A request never waits for it: spans wait in
-//! memory, a collector that does not answer costs spans, and those that are lost are counted and said once. Foreign types of OpenTelemetry
-//! stay in here. Called by `cli`; `observe` makes the spans.
+//! Sends spans to a collector (OTLP over HTTP, protobuf). Off unless `[otlp] endpoint` names one. A request
+//! never waits for it: spans wait in memory, a collector that does not answer costs spans, and those that are
+//! lost are counted and said once. Foreign types of OpenTelemetry stay in here. Called by `cli`; `observe`
+//! makes the spans.
 
 mod config;
 mod convert;
@@ -22,15 +23,15 @@ pub use config::OtlpConfig;
 use crate::{Span, SpanSink, TraceContext};
 use http_client::client_for;
 
-/// So many spans wait at most; more are lost, and counted.
+/// The most spans that wait; further ones are lost, and counted.
 const MOST_WAITING: usize = 8_192;
-/// So many leave together at most,
+/// The most spans of one batch,
 const MOST_AT_ONCE: usize = 512;
-/// after so long at the latest.
+/// which leaves after this time at the latest.
 const EVERY: Duration = Duration::from_secs(1);
 /// A collector that takes longer does not get them.
 const WITHIN: Duration = Duration::from_secs(10);
-/// The traces of so many runs are remembered.
+/// The number of runs whose traces are remembered.
 const MOST_RUNS: usize = 10_000;
 /// Where collectors take traces.
 const PATH: &str = "/v1/traces";
@@ -55,7 +56,7 @@ struct State {
 }
 
 impl Traces {
-    /// To the collector of this configuration; `None` where there is none.
+    /// Sends to the collector of this configuration; `None` where no collector is configured.
     ///
     /// # Errors
     /// When there can be no client for it.
@@ -156,7 +157,7 @@ impl SpanSink for Traces {
         if let Some(known) = state.runs.get(run) {
             return *known;
         }
-        // It goes on after a restart, or nobody's request began it.
+        // The run goes on after a restart, or no request of a client began it.
         let new = (TraceContext::begin(), None);
         state.remember(run, new);
         new

@@ -1,4 +1,4 @@
-//! What the replay upstream sends: recorded replies, and vLLM's own words where nothing is recorded.
+//! The answers of the replay upstream: recorded replies, and vLLM's own words where nothing is recorded.
 
 use std::convert::Infallible;
 use std::error::Error;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub enum ReplayError {
     /// The directory or one of its files cannot be read.
     Unreadable(PathBuf, io::Error),
-    /// A file is named like a capture but is none.
+    /// A file is named like a capture and does not hold one.
     NotACapture(PathBuf, RecordingError),
     /// A file holds a reply that another file (named second) holds too.
     Twice(PathBuf, String),
@@ -55,11 +55,11 @@ pub enum RecordingError {
     NoHead,
     /// The first line is no HTTP/1.1 status line.
     StatusLine(String),
-    /// A header line that is none.
+    /// A line that cannot be a header.
     Header(String),
     /// `content-length` names another length than the body has.
     Length {
-        /// What the header says.
+        /// The text of the line.
         declared: String,
         /// How many bytes follow the head.
         found: usize,

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::error::RecordingError;
 use super::framing;
 
-/// What marks the recordings that answer a conversation which ends in a tool's result.
+/// The mark of recordings that answer a conversation which ends in a tool's result.
 const AFTER_TOOL: &str = ".after-tool";
 /// How a capture of serving code without its HTTP layer notes an exception that the layer makes a 500 of.
 const EXCEPTION: &[u8] = b"(exception -> 500) ";
@@ -80,7 +80,7 @@ impl Recording {
     }
 }
 
-/// What a capture's file name says.
+/// The parts of a capture's file name.
 struct FileName<'n> {
     model: &'n str,
     after_tool: bool,

@@ -1,8 +1,8 @@
 //! Judges a chat request as vLLM 0.32 does, and takes from it what choosing a recording needs. Pure.
 //!
-//! The first errors carry vLLM's own words (captured). Stricter than vLLM, with words of its own: a tool message must
-//! answer an earlier call, and the arguments of a call in the history must be JSON; some of vLLM's chat templates fail
-//! on these, and a client that sends them is wrong.
+//! The first errors carry vLLM's own words (captured). Stricter than vLLM, with words of its own: a tool
+//! message must answer an earlier call, and the arguments of a call in the history must be JSON; some of
+//! vLLM's chat templates fail on these, and a client that sends them is wrong.
 
 use http::{HeaderMap, StatusCode, header};
 use serde_json::{Map, Value};
@@ -20,13 +20,13 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// What vLLM's handlers find wrong.
+    /// A mistake that vLLM's handlers find.
     fn bad_request(message: impl Into<String>, param: Option<&str>) -> Self {
         let (message, param) = (message.into(), param.map(str::to_owned));
         Self { status: StatusCode::BAD_REQUEST, message, kind: "BadRequestError", param }
     }
 
-    /// What the validation of the body's shape finds wrong at `loc`.
+    /// A mistake in the body's shape, at `loc`.
     fn invalid(kind: &str, loc: &str, text: &str, input: &str) -> Self {
         let message = format!(
             "1 validation error:\n  {{'type': '{kind}', 'loc': '{loc}', 'msg': '{text}', 'input': '{input}'}}"

@@ -1,6 +1,7 @@
 //! The recordings of `respool demo`: each model id stands for one thing that models and servers do.
 //!
-//! All but the last one were captured from vLLM; what the model was made to write is in the `summary.json` beside each capture.
+//! All but the last one were captured from vLLM; the `summary.json` next to each capture says why the model
+//! wrote it.
 
 use std::time::Duration;
 
