@@ -37,16 +37,17 @@ impl Tools for Untouched {
     }
 }
 
-/// No model may be asked in these tests.
-struct Unasked;
+/// There is no server to ask.
+struct NoServer;
 
-impl ChatModel for Unasked {
+impl ChatModel for NoServer {
     fn ask(
         self: Arc<Self>,
-        request: ModelRequest,
+        _: ModelRequest,
         _: &crate::Observer,
     ) -> futures::future::BoxFuture<'_, Result<ModelAnswer, wire::ApiError>> {
-        panic!("{}", request.body)
+        let error = wire::ApiError::new(503, wire::ErrorCode::NoUpstream, "there is no server");
+        Box::pin(std::future::ready(Err(error)))
     }
 
     fn learn_models<'a>(&'a self, _: Option<&'a http::HeaderValue>) -> futures::future::BoxFuture<'a, ()> {
@@ -63,7 +64,7 @@ fn agent() -> Agent {
         name: "helper".into(),
         config: AgentConfig::default(),
         prompt: None,
-        model: Arc::new(Unasked),
+        model: Arc::new(NoServer),
         tools: Arc::new(Untouched),
         target: String::new(),
         window: Some(32_768),
