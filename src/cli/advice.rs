@@ -4,6 +4,7 @@
 use url::Url;
 
 use crate::config::Settings;
+use crate::expert::Package;
 use crate::server::Listen;
 use crate::tools::{idle_rules, never_allowed, rule_for};
 use crate::units::Unusable;
@@ -147,6 +148,12 @@ pub(super) const NO_OPERATOR: &str =
 /// How somebody becomes an operator.
 pub(super) const HOW_TO_APPROVE: &str = "start `respool serve` with a key of at least 16 characters in RESPOOL_OPERATOR_KEY, and run \
      `respool expert approvals` with the same key there";
+
+/// A warning if calls of an expert wait for a person, and no configured key is an operator's.
+pub(super) fn approval_warning(settings: &Settings, package: &Package) -> Option<String> {
+    let is_stuck = package.asks_people() && !settings.server.may_have_operators();
+    is_stuck.then(|| format!("{NO_OPERATOR}: {HOW_TO_APPROVE}"))
+}
 
 /// Rules that allow nothing, although their owner meant them to.
 fn idle(settings: &Settings) -> Option<Advice> {

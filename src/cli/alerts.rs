@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
-use super::Failure;
+use super::failure::Failure;
+use super::runtime::runtime;
 use super::say::{flat, say, say_aside};
-use super::serve::runtime;
 use crate::alerts::{Alerts, AlertsConfig, OpenAlert, Rule, Silence, Silences, read_open};
 use crate::config::{Loaded, Settings};
 use crate::units::parse_duration;

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::Subcommand;
 
-use super::Failure;
+use super::failure::Failure;
 use super::say::{flat, say};
 use crate::config::Loaded;
 use crate::tools::audit::{self, Line, Step};

@@ -4,14 +4,16 @@ use std::io::{self, IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::Args;
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory as _};
 use tokio_util::sync::CancellationToken;
 
+use super::assembly::bounds;
+use super::failure::{Failure, log_problem};
+use super::options::unread_notes;
+use super::runtime::runtime;
 use super::say::say_aside;
-use super::serve::{bounds, runtime};
 use super::upstreams::ServedUpstreams;
-use super::{Failure, log_problem, unread_notes};
 use crate::agent::OPERATOR_KEY;
 use crate::chat::{self, SYSTEM_PROMPT, Setting, Sources};
 use crate::config::{Flags, Loaded, Problems, Settings};
@@ -76,7 +78,11 @@ pub(super) fn chat(arguments: &ChatArgs) -> Result<(), Failure> {
 
 /// The prompt from the command line; `-` means standard input.
 fn prompt(text: Option<&str>) -> Result<Option<String>, String> {
-    let usage = |why: &str| super::Cli::command().error(ErrorKind::ValueValidation, why).exit();
+    let usage = |why: &str| -> ! {
+        let command = ChatArgs::augment_args(clap::Command::new("chat").bin_name("respool chat"));
+        let mut command = command;
+        command.error(ErrorKind::ValueValidation, why).exit()
+    };
     let text = match text {
         None if io::stdin().is_terminal() && io::stdout().is_terminal() => return Ok(None),
         None => usage("standard input is not a terminal; give a prompt, for example respool chat -p \"…\""),

@@ -13,10 +13,12 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::advice::{Advice, advice, start_problems};
+use super::assembly::{app, parts};
+use super::failure::Failure;
+use super::options::misspelt_note;
 use super::plain_http::plain_address;
+use super::runtime::runtime;
 use super::say::{flat, say};
-use super::serve::{app, parts, runtime};
-use super::{Failure, misspelt_note};
 use crate::config::{Loaded, Place, Settings};
 use crate::observe::{Recording, RequestRecord, RequestStart};
 use crate::relay::{Opened, Origin, Relay};

@@ -5,6 +5,8 @@ mod bind;
 mod fire;
 mod installed;
 mod learn;
+mod output;
+mod package;
 mod queue;
 mod registry;
 mod remove;
@@ -12,23 +14,13 @@ mod run;
 mod update;
 mod validate;
 
-use super::say::say_piece_aside;
-use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 
-use super::{Configured, Failure};
-use crate::expert::{Loaded, Package, Source};
-
-/// How findings are printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum OutputFormat {
-    /// For people
-    Text,
-    /// For programs
-    Json,
-}
+use self::output::OutputFormat;
+use super::failure::Failure;
+use super::options::Configured;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ExpertCommand {
@@ -212,24 +204,4 @@ pub(super) fn expert(flags: Configured, command: ExpertCommand) -> Result<(), Fa
         ExpertCommand::Learn(arguments) => learn::learn(&flags.load(None)?.settings.experts, arguments),
         ExpertCommand::Approvals { command } => approvals::approvals(&flags.load(None)?, command),
     }
-}
-
-/// Fetches and checks a package; its findings go to standard error.
-fn fetched(source: &Source) -> Result<Package, Failure> {
-    let loaded = source.load()?;
-    say_piece_aside(&validate::findings(&loaded));
-    let Loaded { package, .. } = loaded;
-    package.ok_or_else(|| Failure::Failed("the package does not load; correct the errors above".to_owned()))
-}
-
-/// Asks the person at the terminal. Without a terminal nobody consents.
-fn asks_yes(question: &str) -> bool {
-    let input = std::io::stdin();
-    if !input.is_terminal() {
-        return false;
-    }
-    say_piece_aside(&format!("{question} [yes/no] "));
-    let _ = std::io::stderr().flush();
-    let mut answer = String::new();
-    input.lock().read_line(&mut answer).is_ok() && answer.trim() == "yes"
 }

@@ -6,18 +6,23 @@
 mod advice;
 mod agents;
 mod alerts;
+mod assembly;
 mod audit;
 mod banner;
 mod chat;
 mod check;
+mod confirm;
 mod demo;
 mod expert;
 mod experts;
+mod failure;
+mod options;
 mod plain_http;
 mod reachability;
 mod reference;
 mod reload;
 mod runs;
+mod runtime;
 mod say;
 mod sealing;
 mod serve;
@@ -29,16 +34,17 @@ mod usage;
 mod version;
 
 pub use agents::OpenTools;
-pub use serve::{app, app_with};
+pub use assembly::{app, app_with};
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
-use crate::config::{Flags, Loaded, Misspelt, Problems};
-use crate::units::Unusable;
+use self::failure::Failure;
+use self::options::{Configured, unread_notes};
+use crate::config::Loaded;
 
 /// `EX_CONFIG`.
 const BAD_CONFIG: u8 = 78;
@@ -160,74 +166,6 @@ enum ConfigCommand {
     },
 }
 
-#[derive(Args, Debug, Default)]
-struct Configured {
-    /// The model server: the base URL of vLLM, with or without /v1, or replay:DIR for recorded replies; the
-    /// configured upstreams stay and come after it
-    #[arg(long, value_name = "URL", global = true)]
-    upstream: Option<String>,
-    /// The configuration file [default: respool.toml in the user's or the system's configuration directory]
-    #[arg(long, value_name = "FILE", global = true)]
-    config: Option<PathBuf>,
-}
-
-impl Configured {
-    fn load(self, listen: Option<String>) -> Result<Loaded, Problems> {
-        Loaded::from_process(&self.named(listen))
-    }
-
-    fn named(self, listen: Option<String>) -> Flags {
-        Flags { listen, upstream: self.upstream, config: self.config }
-    }
-}
-
-/// A log that cannot be written is an unusable setting.
-fn log_problem(loaded: &Loaded, why: String) -> Failure {
-    match loaded.settings.log.file {
-        Some(_) => loaded.problems(vec![Unusable::new(&["log", "file"], why)]).into(),
-        None => why.into(),
-    }
-}
-
-/// Names settings that are not used although the user may believe they are: a `respool.toml` in the working
-/// directory, and misspelt variables.
-fn unread_notes(loaded: &Loaded) -> Vec<String> {
-    let file = loaded.unread.as_ref().map(|file| {
-        format!(
-            "{} is not read, because no option names it. To use it, add --config respool.toml",
-            file.display()
-        )
-    });
-    file.into_iter().chain(loaded.misspelt.iter().map(misspelt_note)).collect()
-}
-
-fn misspelt_note(Misspelt { name, meant }: &Misspelt) -> String {
-    format!("the environment variable {name} is not read; did you mean {meant}?")
-}
-
-/// Why a command failed.
-#[derive(Debug)]
-enum Failure {
-    /// A message for people.
-    Failed(String),
-    /// The message has been printed already.
-    Reported,
-    /// The configuration is unusable: restarting does not help before it is corrected.
-    Misconfigured(Problems),
-}
-
-impl From<String> for Failure {
-    fn from(why: String) -> Self {
-        Self::Failed(why)
-    }
-}
-
-impl From<Problems> for Failure {
-    fn from(problems: Problems) -> Self {
-        Self::Misconfigured(problems)
-    }
-}
-
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|name| name == SANDBOX_EXEC) {
@@ -283,9 +221,9 @@ fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Service { command } => service::service(command),
         Command::Completions { shell } => {
-            reference::completions(shell);
+            reference::completions(Cli::command(), shell);
             Ok(())
         }
-        Command::Man { dir } => Ok(reference::man(dir.as_deref())?),
+        Command::Man { dir } => Ok(reference::man(Cli::command(), dir.as_deref())?),
     }
 }

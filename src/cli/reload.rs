@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::agents::{Equipped, equipped, made, model_accesses};
-use super::serve::{bodies, bounds, tools_of};
+use super::assembly::{bodies, bounds, tools_of};
 use super::upstreams::ServedUpstreams;
 use super::{advice, usage};
 use crate::agent::AgentConfig;

@@ -8,9 +8,10 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use super::assembly::{app, finish};
+use super::failure::{Failure, log_problem};
+use super::runtime::runtime;
 use super::say::{flat, say, say_aside, say_piece_aside};
-use super::serve::{app, finish, runtime};
-use super::{Failure, log_problem};
 use crate::agent::{WatchEvent, WorkEnd, report};
 use crate::config::Loaded;
 use crate::observe;

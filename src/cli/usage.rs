@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::Failure;
+use super::failure::Failure;
+use super::runtime::runtime;
 use super::say::{flat, say, say_aside};
-use super::serve::runtime;
 use crate::config::{Loaded, Settings};
 use crate::store::{Dimension, UsageQuery, UsageStore};
 use crate::units::{Unusable, parse_duration};

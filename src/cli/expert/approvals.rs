@@ -10,8 +10,8 @@ use clap::Subcommand;
 use crate::agent::{
     ApprovalRequest, Decision, OPERATOR_KEY, approval_details, operator_name, record_decision,
 };
-use crate::cli::Failure;
-use crate::cli::serve::runtime;
+use crate::cli::failure::Failure;
+use crate::cli::runtime::runtime;
 use crate::config::Loaded;
 use crate::expert::is_agent_of;
 use crate::store::{ApprovalRow, ApprovalState, Store};

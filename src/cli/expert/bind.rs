@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
 use crate::cli::say::{say, say_aside};
 use crate::config::Loaded;
 use crate::expert::{Binding, BindingType, Bindings, Library, Package, visible};

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
 use crate::cli::say::{say, say_aside, say_piece};
 use crate::expert::{ExpertsConfig, LearningEntry, LearningFiles, Library, PACKAGE_SCOPE, visible};
 

@@ -4,9 +4,9 @@
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
+use crate::cli::runtime::runtime;
 use crate::cli::say::{flat, say, say_aside};
-use crate::cli::serve::runtime;
 use crate::config::Loaded;
 use crate::expert::{Invocation, message_json, visible};
 use crate::store::{EntryRow, EntryState, MessageFilter, Store};

@@ -4,9 +4,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use crate::cli::Failure;
+use crate::cli::confirm::confirm;
+use crate::cli::failure::Failure;
+use crate::cli::runtime::runtime;
 use crate::cli::say::{say, say_aside};
-use crate::cli::serve::runtime;
 use crate::config::Settings;
 use crate::expert::{HookSecrets, Installed, Library, is_agent_of};
 use crate::store::{
@@ -43,7 +44,7 @@ pub(super) fn remove(settings: &Settings, name: &str, wanted: Wanted) -> Result<
         deleted.iter().for_each(|path| say(&format!("  {}", path.display())));
     }
     let needs_consent = wanted.purge || !open.is_empty();
-    if needs_consent && !wanted.yes && !super::asks_yes(&format!("Remove {name}?")) {
+    if needs_consent && !wanted.yes && !confirm(&format!("Remove {name}?")) {
         return Err(Failure::Failed(format!(
             "{name} was not removed, because nobody confirmed it. To confirm, run the command again with --yes"
         )));

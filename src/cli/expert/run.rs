@@ -7,9 +7,10 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{AgentRequest, RunOptions, WatchEvent, WorkEnd};
+use crate::cli::assembly::{app, finish};
+use crate::cli::failure::{Failure, log_problem};
+use crate::cli::runtime::runtime;
 use crate::cli::say::{say, say_aside, say_piece_aside};
-use crate::cli::serve::{app, finish, runtime};
-use crate::cli::{Failure, log_problem};
 use crate::config::Loaded;
 use crate::expert::{DryRun, Experts, Goal, Worker, message_json, visible};
 use crate::observe;

@@ -1,7 +1,9 @@
 //! `respool expert update`: shows what an update changes, asks for consent to what it loosens, and applies it.
 
 use super::installed::state_files;
-use crate::cli::Failure;
+use super::package::fetch_package;
+use crate::cli::confirm::confirm;
+use crate::cli::failure::Failure;
 use crate::cli::say::{say, say_aside};
 use crate::expert::{ExpertsConfig, Library, Lock, Plan, Source, visible};
 
@@ -48,7 +50,7 @@ impl Updater<'_> {
             )));
         };
         let source = Source::parse(&source)?;
-        let package = super::fetched(&source)?;
+        let package = fetch_package(&source)?;
         self.apply(&library.plan(name, package, &source)?)
     }
 
@@ -92,7 +94,7 @@ impl Updater<'_> {
         if !plan.loosened.is_empty() {
             say("With this update:");
             plan.loosened.iter().for_each(|line| say(&format!("  {}", visible(line))));
-            if !self.consent.yes && !super::asks_yes("Is the expert to be allowed this?") {
+            if !self.consent.yes && !confirm("Is the expert to be allowed this?") {
                 return Err(Failure::Failed(format!(
                     "{name} was not updated: what it would be allowed needs a yes. Write --yes to consent"
                 )));

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::OutputFormat;
-use super::installed::nobody_approves;
-use crate::cli::Failure;
+use super::output::OutputFormat;
+use crate::cli::advice::approval_warning;
+use crate::cli::failure::Failure;
+use crate::cli::runtime::runtime;
 use crate::cli::say::{say, say_piece};
-use crate::cli::serve::runtime;
 use crate::config::Loaded as Configuration;
 use crate::expert::{self, Diagnostic, Installed, LONG_PROMPT, Library, Loaded, Severity, Source};
 use crate::tools::Sources;
@@ -77,7 +77,7 @@ async fn binding(config: &Configuration, installed: &Installed) -> Result<Value,
             path.display()
         )
     });
-    let unanswered = nobody_approves(&config.settings, package);
+    let unanswered = approval_warning(&config.settings, package);
     let warnings: Vec<String> = unread.into_iter().chain(checked.mismatches).chain(unanswered).collect();
     let problem = |one: &expert::BindingProblem| json!({"tool": one.tool, "problem": one.text, "passes": !one.is_final});
     Ok(json!({

@@ -16,9 +16,10 @@ use clap::{Args, Subcommand};
 
 use self::manager::{Manager, State};
 use self::other_units::OtherUnit;
+use super::failure::Failure;
+use super::options::Configured;
+use super::runtime::runtime;
 use super::say::say;
-use super::serve::runtime;
-use super::{Configured, Failure};
 use crate::server::Listen;
 use crate::upstream::Address;
 

@@ -92,7 +92,7 @@ impl Client {
         }
         let is_whole = |text: &String| match self {
             _ if text.is_empty() => true,
-            Self::Openclaw => super::openclaw::can_read(text),
+            Self::Openclaw => super::openclaw::edit::can_read(text),
             _ => text.parse::<DocumentMut>().is_ok(),
         };
         diffy::merge(after, present, before).ok().filter(is_whole)
