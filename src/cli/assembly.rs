@@ -20,7 +20,7 @@ use crate::tools::{Sources, Tools};
 use crate::translate::GuardLimits;
 use crate::units::{Unusable, both};
 
-/// The relay on the configured upstreams, and the agents on it. Replays among the upstreams are started, and end with `abort`.
+/// Builds the app of these settings. Replays among the upstreams are started, and end with `abort`.
 ///
 /// # Errors
 /// Every unusable setting.
@@ -29,7 +29,7 @@ pub async fn app(settings: &Settings, abort: &CancellationToken) -> Result<App, 
     Ok(assemble(settings, abort, parts).await?.kept())
 }
 
-/// The same, with different tools for its agents.
+/// Builds the app with other tools for its agents.
 ///
 /// # Errors
 /// Every unusable setting.
@@ -52,10 +52,10 @@ pub(super) async fn finish(app: &App, stop: &CancellationToken) {
     app.usage.flush().await;
 }
 
-/// What an app is built from, except the store of runs.
+/// The parts of an app, except the store of runs.
 pub(super) type Parts = (ServedUpstreams, Vec<Equipped>, Arc<Sources>);
 
-/// An app, and what is needed to build another one from a changed configuration.
+/// An app, and the parts from which another one is built when the configuration changes.
 pub(super) struct Assembled {
     pub(super) app: App,
     pub(super) upstreams: ServedUpstreams,

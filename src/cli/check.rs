@@ -347,11 +347,11 @@ fn dialects_of(upstream: &Upstream, model: &str, findings: &mut Findings) {
     let names: Vec<_> = prior.names().collect();
     findings.ok(&if names.is_empty() {
         format!(
-            "model {model}: neither its name nor the server says how it writes calls, so every form is tried \
+            "model {model}: its way of writing tool calls is unknown, so every form is tried \
              (`dialects` of [models.\"{model}\"] sets which ones come first)"
         )
     } else {
-        format!("model {model}: calls in its text are first read as {}", names.join(", "))
+        format!("model {model}: tool calls in its text are tried in these forms first: {}", names.join(", "))
     });
 }
 

@@ -16,6 +16,7 @@ mod demo;
 mod expert;
 mod experts;
 mod failure;
+mod listing;
 mod options;
 mod plain_http;
 mod reachability;
@@ -43,7 +44,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::failure::Failure;
-use self::options::{Configured, unread_notes};
+use self::options::{Configured, WithUpstream, unread_notes};
 use crate::config::Loaded;
 
 /// `EX_CONFIG`.
@@ -60,79 +61,101 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the relay.
+    #[command(after_help = "Example:\n  respool serve --upstream http://gpu-box:8000")]
     Serve {
-        #[command(flatten)]
-        flags: Configured,
         /// Where to listen, HOST:PORT [default: 127.0.0.1:8003]
         #[arg(long, value_name = "HOST:PORT")]
         listen: Option<String>,
+        #[command(flatten)]
+        options: WithUpstream,
     },
     /// Show what respool does, with recorded replies; needs no model, network or configuration.
+    #[command(after_help = "Example:\n  respool demo")]
     Demo(demo::DemoArgs),
     /// Check the configuration, test the upstreams, and say how to fix each problem.
+    #[command(after_help = "Example:\n  respool check --upstream http://gpu-box:8000")]
     Check {
         #[command(flatten)]
-        flags: Configured,
+        options: WithUpstream,
     },
     /// List the upstreams, whether each answers, and its models.
+    #[command(after_help = "Example:\n  respool upstreams --json")]
     Upstreams {
         #[command(flatten)]
-        flags: Configured,
-        #[command(flatten)]
         arguments: upstream_list::UpstreamsArgs,
+        #[command(flatten)]
+        options: WithUpstream,
     },
     /// Chat with a coding assistant that works in this directory.
+    #[command(
+        after_help = "Examples:\n  respool chat --upstream http://gpu-box:8000\n  respool chat -p 'What does main.rs do?'"
+    )]
     Chat(chat::ChatArgs),
-    /// List, show, resume, cancel and delete agent runs.
+    /// List, show, resume, cancel and remove agent runs.
+    #[command(after_help = "Example:\n  respool runs list --since 24h")]
     Runs {
         #[command(flatten)]
-        flags: Configured,
+        options: Configured,
         #[command(subcommand)]
         command: runs::RunsCommand,
     },
     /// Show requests, tokens and costs by model, key, agent and day.
+    #[command(after_help = "Example:\n  respool usage --by model,day --since 30d --costs")]
     Usage {
         #[command(flatten)]
-        flags: Configured,
-        #[command(flatten)]
         arguments: usage::UsageArgs,
+        #[command(flatten)]
+        options: Configured,
     },
     /// List open alerts, test the sinks that alerts are sent to, and silence alerts.
+    #[command(after_help = "Example:\n  respool alerts silence upstream_down --for 8h")]
     Alerts {
         #[command(flatten)]
-        flags: Configured,
+        options: Configured,
         #[command(subcommand)]
         command: alerts::AlertsCommand,
     },
     /// Show the tool calls that may have changed something and the refused ones, and verify the log.
+    #[command(after_help = "Example:\n  respool audit list --since 24h")]
     Audit {
         #[command(flatten)]
-        flags: Configured,
+        options: Configured,
         #[command(subcommand)]
         command: audit::AuditCommand,
     },
     /// Manage expert packages, and approve or reject calls that wait for a decision.
+    #[command(after_help = "Example:\n  respool expert validate ./support-desk")]
     Expert {
         #[command(flatten)]
-        flags: Configured,
+        options: Configured,
         #[command(subcommand)]
         command: expert::ExpertCommand,
     },
-    /// Point an agent client at respool: show the change to its settings, write it and try one turn, or undo it.
+    /// Point an agent client at respool: show the change to its settings, ask, write it and try one turn; or undo it.
+    #[command(after_help = "Example:\n  respool setup openclaw --upstream http://gpu-box:8000")]
     Setup(setup::SetupArgs),
     /// Run respool as a service of your user: install or remove it, show its status and log.
+    #[command(after_help = "Example:\n  respool service install --upstream http://gpu-box:8000")]
     Service {
         #[command(subcommand)]
         command: service::ServiceCommand,
     },
     /// Show the configuration.
+    #[command(after_help = "Example:\n  respool config show")]
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
     },
     /// Print shell completions: source them, or save them where your shell looks for completions.
-    Completions { shell: clap_complete::Shell },
+    #[command(
+        after_help = "Example:\n  respool completions bash > ~/.local/share/bash-completion/completions/respool"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
     /// Print respool's man page, or write the man pages of all commands to a directory.
+    #[command(after_help = "Example:\n  respool man --dir ~/.local/share/man/man1")]
     Man {
         /// Write all man pages to this directory
         #[arg(long, value_name = "DIR")]
@@ -162,7 +185,7 @@ enum ConfigCommand {
     /// Print every setting in effect and where it comes from; secrets are hidden.
     Show {
         #[command(flatten)]
-        flags: Configured,
+        options: WithUpstream,
     },
 }
 
@@ -195,28 +218,28 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Serve { flags, listen } => {
-            let flags = flags.named(listen);
+        Command::Serve { options, listen } => {
+            let flags = Configured::from(options).into_flags(listen);
             serve::serve(&Loaded::from_process(&flags)?.without_unread()?, flags)
         }
         Command::Demo(arguments) => Ok(demo::demo(arguments)?),
-        Command::Check { flags } => check::check(&flags.load(None)?),
-        Command::Upstreams { flags, arguments } => {
-            upstream_list::list_upstreams(&flags.load(None)?, &arguments)
+        Command::Check { options } => check::check(&Configured::from(options).load()?),
+        Command::Upstreams { options, arguments } => {
+            upstream_list::list_upstreams(&Configured::from(options).load()?, &arguments)
         }
         Command::Chat(arguments) => chat::chat(&arguments),
-        Command::Runs { flags, command } => {
-            let loaded = flags.load(None)?;
+        Command::Runs { options, command } => {
+            let loaded = options.load()?;
             unread_notes(&loaded).iter().for_each(|note| say::say_aside(&format!("respool: {note}")));
             runs::runs(&loaded, command)
         }
-        Command::Alerts { flags, command } => alerts::alerts(&flags.load(None)?, command),
-        Command::Usage { flags, arguments } => usage::usage(&flags.load(None)?, &arguments),
-        Command::Audit { flags, command } => audit::audit(&flags.load(None)?, command),
-        Command::Expert { flags, command } => expert::expert(flags, command),
+        Command::Alerts { options, command } => alerts::alerts(&options.load()?, command),
+        Command::Usage { options, arguments } => usage::usage(&options.load()?, &arguments),
+        Command::Audit { options, command } => audit::audit(&options.load()?, command),
+        Command::Expert { options, command } => expert::expert(options, command),
         Command::Setup(args) => setup::setup(args),
-        Command::Config { command: ConfigCommand::Show { flags } } => {
-            say::say_piece(&flags.load(None)?.show());
+        Command::Config { command: ConfigCommand::Show { options } } => {
+            say::say_piece(&Configured::from(options).load()?.show());
             Ok(())
         }
         Command::Service { command } => service::service(command),

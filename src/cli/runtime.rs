@@ -20,7 +20,7 @@ pub(super) fn signals() -> Result<[Signal; 2], String> {
     Ok([handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?])
 }
 
-/// The first signal drains; the second ends what is left at once.
+/// The first signal lets requests in progress finish; the second ends them at once.
 pub(super) async fn on_signals(stop: Stop, [mut terminate, mut interrupt]: [Signal; 2]) {
     let mut next = async || tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} };
     next().await;

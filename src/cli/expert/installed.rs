@@ -40,7 +40,7 @@ pub(super) fn install(settings: &Settings, source: &str) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Says where the bindings of an expert of this name are that was removed. Its package may have been another author's.
+/// Says where the bindings of a removed expert of this name are. Its package may have been by another author.
 fn say_kept_bindings(library: &Library, name: &str) {
     if let Some(path) = library.removed_bindings(name) {
         let used = path.with_file_name(BINDINGS);
@@ -139,7 +139,7 @@ pub(super) fn show(settings: &Settings, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The hooks of an expert's webhook and channel triggers, each with where its secret is; never the secret itself.
+/// Lists the hooks of webhook and channel triggers, each with the place of its secret, never the secret itself.
 fn hooks(settings: &Settings, package: &Package) -> String {
     let secrets = HookSecrets::new(&settings.store.state_dir, &settings.experts);
     let expert = &package.manifest.name.value;
@@ -161,7 +161,7 @@ fn hooks(settings: &Settings, package: &Package) -> String {
     hooks.filter(|trigger| has_hook(trigger.kind)).map(line).collect()
 }
 
-/// What a package needs, what it may do, and what starts it.
+/// Describes what a package needs, what it may do, and what starts it.
 fn abilities(package: &Package) -> String {
     let (tiers, manifest) = (package.tiers(), &package.manifest);
     let tools: Vec<&str> = manifest.tools.items.iter().map(|tool| tool.value.as_str()).collect();

@@ -1,4 +1,4 @@
-//! `respool expert remove`: says what becomes of an expert's open work and which folders are deleted, asks, and removes the expert.
+//! `respool expert remove`: shows an expert's open work and the folders to be deleted, asks, and removes the expert.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -17,12 +17,12 @@ use crate::store::{
 /// The most rows of each kind that are counted.
 const MOST: usize = 10_000;
 
-/// What the command line asks for.
+/// The options of the removal.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     /// Its own data and its bindings are deleted as well.
     pub(super) purge: bool,
-    /// Nobody is asked.
+    /// The person has consented already.
     pub(super) yes: bool,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn remove(settings: &Settings, name: &str, wanted: Wanted) -> Result<
     let needs_consent = wanted.purge || !open.is_empty();
     if needs_consent && !wanted.yes && !confirm(&format!("Remove {name}?")) {
         return Err(Failure::Failed(format!(
-            "{name} was not removed, because nobody confirmed it. To confirm, run the command again with --yes"
+            "{name} was not removed, because the removal was not confirmed. To confirm it, run the command again with --yes"
         )));
     }
     let removal = library.remove(&installed, wanted.purge, &lock)?;
@@ -77,7 +77,7 @@ pub(super) fn remove(settings: &Settings, name: &str, wanted: Wanted) -> Result<
     Ok(())
 }
 
-/// What `--purge` deletes besides the package.
+/// Lists what `--purge` deletes besides the package.
 fn purged(settings: &Settings, library: &Library, installed: &Installed, name: &str) -> Vec<PathBuf> {
     let data = data_of(settings, name).into_iter().filter(|path| path.exists());
     data.chain(library.bindings_beside(installed)).collect()
@@ -98,7 +98,7 @@ fn delete(state: &std::path::Path, name: &str) -> Result<(), Failure> {
     }
 }
 
-/// What an expert has to do yet: a line for each kind, with what becomes of it. Empty if there is nothing.
+/// Describes an expert's open work: a line for each kind, with its fate. Empty if there is none.
 fn open_work(settings: &Settings, name: &str) -> Vec<String> {
     if !Store::is_present(&settings.store) {
         return Vec::new();

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::output::OutputFormat;
 use crate::cli::advice::approval_warning;
 use crate::cli::failure::Failure;
+use crate::cli::listing::Noun;
 use crate::cli::runtime::runtime;
 use crate::cli::say::{say, say_piece};
 use crate::config::Loaded as Configuration;
@@ -160,14 +161,16 @@ pub(super) fn findings(loaded: &Loaded) -> String {
     text.concat()
 }
 
+const WARNINGS: Noun = Noun("warning", "warnings");
+
 fn summary(loaded: &Loaded) -> String {
     let errors = loaded.diagnostics.iter().filter(|one| one.severity == Severity::Error).count();
     let warnings = loaded.diagnostics.len() - errors;
     match &loaded.package {
         Some(package) => {
             let (name, version) = (&package.manifest.name.value, &package.manifest.version.value);
-            format!("The package {name} {} loads: {warnings} warning(s).\n", expert::visible(version))
+            format!("The package {name} {} loads: {}.\n", expert::visible(version), WARNINGS.count(warnings))
         }
-        None => format!("{errors} error(s), {warnings} warning(s).\n"),
+        None => format!("{}, {}.\n", Noun("error", "errors").count(errors), WARNINGS.count(warnings)),
     }
 }

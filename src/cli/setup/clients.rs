@@ -98,7 +98,7 @@ impl Client {
         diffy::merge(after, present, before).ok().filter(is_whole)
     }
 
-    /// What to type instead, if there is no file to edit.
+    /// Returns the commands to type, if there is no file to edit.
     pub(super) fn commands(self, target: &Target) -> String {
         let Target { url, model, key_env, .. } = target;
         let key = key_env.as_ref().map_or_else(|| "none".to_owned(), |name| format!("\"${name}\""));

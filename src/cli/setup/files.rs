@@ -1,5 +1,5 @@
 //! Changes a client's settings file, and undoes the change. Copies of the settings before and after the change stay
-//! beside the file until it is undone.
+//! next to the file until it is undone.
 
 use std::fs;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -117,7 +117,7 @@ fn beside(file: &Path, end: &str) -> PathBuf {
     file.with_file_name(name)
 }
 
-/// Writes beside the file first, so that a crash leaves the old or the new file. The file keeps its permissions.
+/// Writes a temporary file and renames it, so that a crash leaves the old or the new file. Permissions stay.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
     // A link to settings elsewhere stays a link.

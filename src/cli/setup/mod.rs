@@ -1,8 +1,5 @@
-//! `respool setup CLIENT`: points an agent client at respool, shows the change to its settings, tries one real turn, and can undo the
-//! change.
-//!
-//! Copies of the settings before and after the change are kept beside the file until it is undone. Later changes survive the undo unless
-//! they touch what respool wrote.
+//! `respool setup CLIENT`: points an agent client at respool. It shows the change to the client's settings, asks, tries one
+//! real turn, and can undo the change.
 
 mod arguments;
 mod clients;
