@@ -20,8 +20,8 @@ pub(super) struct Configured {
 /// The configuration of a command that works with the model servers.
 #[derive(Args, Debug, Default)]
 pub(super) struct WithUpstream {
-    /// The model server: the base URL of vLLM, with or without /v1, or replay:DIR for recorded replies; it comes
-    /// before the configured upstreams
+    /// The model server: the base URL of vLLM, with or without /v1, or replay:DIR for recorded replies; the
+    /// configured upstreams stay and come after it
     #[arg(long, value_name = "URL", help_heading = "Configuration")]
     pub(super) upstream: Option<String>,
     /// The configuration file [default: respool.toml in the user's or the system's configuration directory]

@@ -203,7 +203,7 @@ fn copied_packages_are_experts() {
         it.refused(&["install", it.path("source").to_str().unwrap()])
             .contains("clone-of-desk is there already")
     );
-    assert!(it.refused(&["update", "lending-desk"]).contains("not known where"));
+    assert!(it.refused(&["update", "lending-desk"]).contains("the source of lending-desk is unknown"));
     it.edit("expert.yaml", "version: \"0.1.0\"", "version: \"0.1.1\"");
     let source = it.path("source");
     let refused = it.refused(&["update", "lending-desk", source.to_str().unwrap()]);
