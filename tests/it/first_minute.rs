@@ -352,7 +352,7 @@ fn lists_share_one_vocabulary_of_options() {
     let (code, _, errors) = run(&["usage", "--since", "5x"], None, &[]);
     assert!(code == 2 && errors.contains("as 24h, 7d or 30d"), "{errors}");
     assert_eq!(run(&["usage", "--by", "colour"], None, &[]).0, 2);
-    let (_, help, _) = run(&["audit", "verify", "--help"], None, &[]);
+    let (_, help, _) = run(&["audit", "list", "--help"], None, &[]);
     assert!(!help.contains("--upstream") && help.contains("--config"), "{help}");
     let (_, help, _) = run(&["runs", "list", "--help"], None, &[]);
     assert!(help.contains("--limit <COUNT>") && !help.contains("--most"), "{help}");
