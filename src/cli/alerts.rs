@@ -35,7 +35,10 @@ pub(super) enum AlertsCommand {
 
 pub(super) fn alerts(loaded: &Loaded, command: AlertsCommand) -> Result<(), Failure> {
     match command {
-        AlertsCommand::List(arguments) => list(loaded, &arguments),
+        AlertsCommand::List(arguments) => {
+            list(loaded, &arguments);
+            Ok(())
+        }
         AlertsCommand::Test => test(loaded),
         AlertsCommand::Silence { rule, subject, span } => silence(loaded, rule, subject, span),
     }
@@ -61,17 +64,16 @@ fn page_address(listen: &str) -> Option<String> {
     Some(format!("http://{host}:{port}"))
 }
 
-fn list(loaded: &Loaded, arguments: &ListArgs) -> Result<(), Failure> {
+fn list(loaded: &Loaded, arguments: &ListArgs) {
     let dir = &loaded.settings.store.state_dir;
     let Some(open) = read_open(dir) else {
         let what =
             format!("No alerts have been recorded in {} yet. `respool serve` records them.", dir.display());
         say_aside(&what);
-        return Ok(());
+        return;
     };
     let json = |alert: &OpenAlert| serde_json::to_value(alert).unwrap_or_default();
     arguments.print(open, Noun("open alert", "open alerts"), |alert| alert.since, json, line);
-    Ok(())
 }
 
 fn line(alert: &OpenAlert) -> String {

@@ -41,7 +41,7 @@ impl ListArgs {
         let total = rows.len();
         rows.truncate(self.limit);
         if self.json {
-            say(&format!("{:#}", Value::from_iter(rows.iter().map(json))));
+            say(&format!("{:#}", rows.iter().map(json).collect::<Value>()));
             return;
         }
         rows.iter().for_each(|row| say(&flat(&line(row))));

@@ -107,9 +107,9 @@ pub enum Loss {
     Media,
 }
 
-const RULE: Scalar = Scalar::Form("a rule of docs/requests.md", |text| match text.ends_with('*') {
-    true => Ok(()),
-    false => text.parse::<Rule>().map(drop).map_err(|unknown| unknown.to_string()),
+const RULE: Scalar = Scalar::Form("a rule of docs/requests.md", |text| {
+    let is_pattern = text.ends_with('*');
+    if is_pattern { Ok(()) } else { text.parse::<Rule>().map(drop).map_err(|unknown| unknown.to_string()) }
 });
 
 wire::settings! {

@@ -71,10 +71,12 @@ pub enum Shape {
 /// Text that fits into an HTTP header: credentials end up in one. Errors never repeat the text.
 pub const HEADER: Scalar = Scalar::Form("text that fits into an HTTP header", |text| {
     let fits = |byte: u8| byte == b'\t' || (byte >= 32 && byte != 127);
-    match text.bytes().all(fits) {
-        true if !text.is_empty() => Ok(()),
-        true => Err("it is empty; write it or leave the key out".into()),
-        false => Err("it holds a character that an HTTP header cannot carry, perhaps a line end".into()),
+    if text.is_empty() {
+        Err("it is empty; write it or leave the key out".into())
+    } else if text.bytes().all(fits) {
+        Ok(())
+    } else {
+        Err("it holds a character that an HTTP header cannot carry, perhaps a line end".into())
     }
 });
 
