@@ -4,6 +4,7 @@
 use url::Url;
 
 use crate::config::Settings;
+use crate::expert::Package;
 use crate::server::Listen;
 use crate::tools::{idle_rules, never_allowed, rule_for};
 use crate::units::Unusable;
@@ -12,9 +13,9 @@ use crate::upstream::Address;
 /// One such finding.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Advice {
-    /// What will happen.
+    /// The consequence.
     pub(super) text: String,
-    /// What to do about it.
+    /// The remedy.
     pub(super) todo: String,
 }
 
@@ -29,7 +30,7 @@ pub(super) fn lends_key(settings: &Settings) -> bool {
     settings.upstreams.iter().any(|upstream| upstream.api_key.is_some())
 }
 
-/// What anybody who reaches the address can use, if strangers can reach it and no key is required.
+/// Lists what everyone who reaches the address can use, if others can reach it and no key is required.
 fn within_reach(settings: &Settings) -> Option<&'static str> {
     let server = &settings.server;
     if server.listen.is_loopback() || server.asks_for_keys() {
@@ -101,7 +102,7 @@ fn open_to_all(settings: &Settings) -> Vec<Unusable> {
     let what = within_reach(settings).filter(|_| !server.allow_unauthenticated);
     let problem = |what| {
         let why = format!(
-            "anybody who can reach {} could use {what}, because clients need no key. Set `client_keys_env` (docs/operating.md), set `listen` to \
+            "anybody who can reach {} could use {what}, because clients need no key. Set `client_keys_env` (docs/keys.md), set `listen` to \
              127.0.0.1, or, if everybody there may do so, set `allow_unauthenticated = true`",
             server.listen
         );
@@ -123,7 +124,7 @@ fn open(settings: &Settings) -> Option<Advice> {
     })
 }
 
-/// Nobody can approve the calls of experts.
+/// Calls of experts that cannot be approved, because there is no operator's key.
 fn no_operator(settings: &Settings) -> Option<Advice> {
     let is_missing = serves_experts(settings) && !settings.server.may_have_operators();
     is_missing.then(|| Advice { text: NO_OPERATOR.to_owned(), todo: HOW_TO_APPROVE.to_owned() })
@@ -143,10 +144,16 @@ fn only_operators(settings: &Settings) -> Option<Advice> {
 
 /// Why calls of experts wait for ever.
 pub(super) const NO_OPERATOR: &str =
-    "no operator key is configured, so nobody can approve the calls of experts that wait for a person";
-/// How somebody becomes an operator.
+    "no operator key is configured, so calls of experts that wait for approval cannot be approved";
+/// How a person becomes an operator.
 pub(super) const HOW_TO_APPROVE: &str = "start `respool serve` with a key of at least 16 characters in RESPOOL_OPERATOR_KEY, and run \
      `respool expert approvals` with the same key there";
+
+/// A warning if calls of an expert wait for a person, and no configured key is an operator's.
+pub(super) fn approval_warning(settings: &Settings, package: &Package) -> Option<String> {
+    let is_stuck = package.asks_people() && !settings.server.may_have_operators();
+    is_stuck.then(|| format!("{NO_OPERATOR}: {HOW_TO_APPROVE}"))
+}
 
 /// Rules that allow nothing, although their owner meant them to.
 fn idle(settings: &Settings) -> Option<Advice> {
@@ -154,12 +161,12 @@ fn idle(settings: &Settings) -> Option<Advice> {
     let numbers: Vec<String> = rules.iter().map(ToString::to_string).collect();
     (!rules.is_empty()).then(|| Advice {
         text: format!("rule {} of tools.policy never allows a command: respool cannot read its pattern", numbers.join(", ")),
-        todo: "in a `command`, `*` can stand beside programs, arguments, `;`, `&&`, `||`, `|`, `&`, `>` and `<`; write everything else without `*`"
+        todo: "in a `command`, use `*` only with programs, arguments, `;`, `&&`, `||`, `|`, `&`, `>` and `<`; write everything else without `*`"
             .to_owned(),
     })
 }
 
-/// Tools that an agent can never use, because it has nobody to ask.
+/// Tools that an agent can never use, because it cannot ask a person.
 fn denied(settings: &Settings, agent: &str, tools: &[String]) -> Option<Advice> {
     let never = never_allowed(&settings.tools.policy, tools);
     let which = match never.len() {
@@ -169,7 +176,9 @@ fn denied(settings: &Settings, agent: &str, tools: &[String]) -> Option<Advice> 
     };
     let rules: Vec<String> = never.iter().map(|tool| rule_for(tool)).collect();
     Some(Advice {
-        text: format!("agent `{agent}` {which}: there is nobody to ask, and no rule of the policy allows it"),
+        text: format!(
+            "agent `{agent}` {which}: no rule of the policy allows it, and an agent cannot ask a person"
+        ),
         todo: format!(
             "to allow a tool, add a rule before the ones that deny it (docs/tools.md), such as\n{}",
             rules.join("\n")
@@ -209,7 +218,7 @@ mod tests {
     fn experts_that_nobody_can_answer_are_named() {
         let experts = "[experts]\nmodel = 'm'\n";
         let [one] = &check(experts)[..] else { panic!("one") };
-        assert!(one.text.contains("nobody can approve") && one.todo.contains("RESPOOL_OPERATOR_KEY"));
+        assert!(one.text.contains("cannot be approved") && one.todo.contains("RESPOOL_OPERATOR_KEY"));
         let [only] = &check(&format!("operator_keys_env = 'V'\n{experts}"))[..] else { panic!("one") };
         assert!(only.text.contains("clients of this machine need no key"), "{only:?}");
         for closed in ["client_keys_env = 'V'\n", "trusted_hosts = ['llm.example.org']\n"] {

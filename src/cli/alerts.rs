@@ -1,45 +1,46 @@
-//! `respool alerts`: shows the alerts that a server has found, tests the sinks, and silences rules. Works beside a server, through the
-//! state directory.
+//! `respool alerts`: shows the alerts that a server has found, tests the sinks, and silences rules. Reads and writes the
+//! state directory, also while a server uses it.
 
 use std::time::Duration;
 
 use clap::Subcommand;
 
-use super::Failure;
+use super::failure::Failure;
+use super::listing::{ListArgs, Noun, parse_span};
+use super::runtime::runtime;
 use super::say::{flat, say, say_aside};
-use super::serve::runtime;
 use crate::alerts::{Alerts, AlertsConfig, OpenAlert, Rule, Silence, Silences, read_open};
 use crate::config::{Loaded, Settings};
-use crate::units::parse_duration;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AlertsCommand {
     /// List open alerts.
-    List {
-        /// Print JSON, for programs
-        #[arg(long)]
-        json: bool,
-    },
+    #[command(after_help = "Example:\n  respool alerts list --json")]
+    List(ListArgs),
     /// Send a test message to every sink, and report each result.
     Test,
     /// Silence an alert for a while.
     Silence {
         /// The rule, as `list` shows it
-        rule: String,
+        #[arg(value_parser = parse_rule)]
+        rule: Rule,
         /// Only alerts about this subject, as `list` shows it [default: all alerts of the rule]
         #[arg(long, default_value = "", hide_default_value = true)]
         subject: String,
         /// For how long
-        #[arg(long = "for", default_value = "8h", value_parser = parse_duration)]
+        #[arg(long = "for", default_value = "8h", value_name = "TIME", value_parser = parse_span)]
         span: Duration,
     },
 }
 
 pub(super) fn alerts(loaded: &Loaded, command: AlertsCommand) -> Result<(), Failure> {
     match command {
-        AlertsCommand::List { json } => list(loaded, json),
+        AlertsCommand::List(arguments) => {
+            list(loaded, &arguments);
+            Ok(())
+        }
         AlertsCommand::Test => test(loaded),
-        AlertsCommand::Silence { rule, subject, span } => silence(loaded, &rule, subject, span),
+        AlertsCommand::Silence { rule, subject, span } => silence(loaded, rule, subject, span),
     }
 }
 
@@ -63,23 +64,16 @@ fn page_address(listen: &str) -> Option<String> {
     Some(format!("http://{host}:{port}"))
 }
 
-fn list(loaded: &Loaded, json: bool) -> Result<(), Failure> {
+fn list(loaded: &Loaded, arguments: &ListArgs) {
     let dir = &loaded.settings.store.state_dir;
     let Some(open) = read_open(dir) else {
         let what =
             format!("No alerts have been recorded in {} yet. `respool serve` records them.", dir.display());
         say_aside(&what);
-        return Ok(());
+        return;
     };
-    if json {
-        say(&serde_json::to_string_pretty(&open).map_err(|error| error.to_string())?);
-    } else {
-        open.iter().for_each(|alert| say(&flat(&line(alert))));
-        if open.is_empty() {
-            say_aside("No alerts.");
-        }
-    }
-    Ok(())
+    let json = |alert: &OpenAlert| serde_json::to_value(alert).unwrap_or_default();
+    arguments.print(open, Noun("open alert", "open alerts"), |alert| alert.since, json, line);
 }
 
 fn line(alert: &OpenAlert) -> String {
@@ -106,10 +100,13 @@ fn test(loaded: &Loaded) -> Result<(), Failure> {
     if sent.iter().all(|(_, result)| result.is_ok()) { Ok(()) } else { Err(Failure::Reported) }
 }
 
-fn silence(loaded: &Loaded, rule: &str, subject: String, span: Duration) -> Result<(), Failure> {
+/// Reads the name of a rule.
+fn parse_rule(name: &str) -> Result<Rule, String> {
     let known = || Rule::ALL.iter().map(|rule| rule.as_str()).collect::<Vec<_>>().join(", ");
-    let rule = Rule::named(rule)
-        .ok_or_else(|| format!("there is no rule `{rule}`. Available rules: {}", known()))?;
+    Rule::named(name).ok_or_else(|| format!("there is no rule `{name}`. Available rules: {}", known()))
+}
+
+fn silence(loaded: &Loaded, rule: Rule, subject: String, span: Duration) -> Result<(), Failure> {
     let now = clock::now();
     let silence =
         Silence { rule: rule.as_str().to_owned(), subject, until: now.saturating_add(clock::millis(span)) };

@@ -2,29 +2,22 @@
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::UNIX_EPOCH;
 
 use clap::Subcommand;
 
-use super::Failure;
+use super::failure::Failure;
+use super::listing::ListArgs;
 use super::say::{flat, say};
 use crate::config::Loaded;
 use crate::tools::audit::{self, Line, Step};
-use crate::units::parse_duration;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {
     /// List the tool calls that may have changed something and those that were refused, newest last.
     List {
-        /// How many lines to print, counted from the end
-        #[arg(long, value_name = "COUNT", default_value_t = 50)]
-        limit: usize,
-        /// Only lines from within this time: 24h, 7d, 30d
-        #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-        since: Option<Duration>,
-        /// Print the lines exactly as they are in the log
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        arguments: ListArgs,
         /// The audit log [default: `audit.jsonl` in the state directory]
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
@@ -42,13 +35,10 @@ pub(super) fn audit(loaded: &Loaded, command: AuditCommand) -> Result<(), Failur
     let place =
         |file: Option<PathBuf>| file.unwrap_or_else(|| loaded.settings.store.state_dir.join(audit::FILE));
     match command {
-        AuditCommand::List { limit, since, json, file } => {
-            let begin = since.and_then(|span| clock::system_time().checked_sub(span));
-            list(&place(file), &Selection { limit, begin, json })
-        }
+        AuditCommand::List { arguments, file } => list(&place(file), &arguments),
         AuditCommand::Verify { .. } => Err(Failure::Failed(
-            "`audit verify` was removed: lines of the audit log carry no hashes any more, because a user who may write the file \
-             could renew them. To detect changes, send the lines to another machine. `respool audit list` shows them"
+            "`audit verify` was removed: lines of the audit log carry no hashes any more, because a user who may write the \
+             file could renew them. To detect changes, send the lines to another machine. `respool audit list` shows them"
                 .to_owned(),
         )),
     }
@@ -59,8 +49,8 @@ fn text(file: &std::path::Path) -> Result<String, Failure> {
         Failure::Failed(match error.kind() {
             ErrorKind::NotFound => {
                 format!(
-                    "there is no audit log at {}: no call that may change something has run, and none was refused or approved by a person \
-                     (other calls that only read are not recorded)",
+                    "there is no audit log at {}: no call that may change something has run, and none was refused or approved by \
+                     a person (calls that only read are not recorded)",
                     file.display()
                 )
             }
@@ -69,30 +59,19 @@ fn text(file: &std::path::Path) -> Result<String, Failure> {
     })
 }
 
-/// The lines to print, and how.
-struct Selection {
-    limit: usize,
-    /// Older lines are not printed.
-    begin: Option<SystemTime>,
-    json: bool,
+/// Returns true for a line from within the time. A line that cannot be read is kept in the list.
+fn is_recent(line: &str, arguments: &ListArgs) -> bool {
+    let at = serde_json::from_str::<Line>(line).ok().and_then(|line| humantime::parse_rfc3339(&line.at).ok());
+    let millis = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok()).map(clock::millis);
+    millis.is_none_or(|millis| arguments.includes(millis))
 }
 
-impl Selection {
-    /// Returns true for a line from within the time. A line that cannot be read is kept in the list.
-    fn is_recent(&self, line: &str) -> bool {
-        let Some(begin) = self.begin else { return true };
-        let at =
-            serde_json::from_str::<Line>(line).ok().and_then(|line| humantime::parse_rfc3339(&line.at).ok());
-        at.is_none_or(|at| at >= begin)
-    }
-}
-
-fn list(file: &std::path::Path, selection: &Selection) -> Result<(), Failure> {
+fn list(file: &std::path::Path, arguments: &ListArgs) -> Result<(), Failure> {
     let text = text(file)?;
-    let lines: Vec<&str> = text.lines().filter(|line| selection.is_recent(line)).collect();
-    for line in &lines[lines.len().saturating_sub(selection.limit)..] {
+    let lines: Vec<&str> = text.lines().filter(|line| is_recent(line, arguments)).collect();
+    for line in &lines[lines.len().saturating_sub(arguments.limit)..] {
         match serde_json::from_str::<Line>(line) {
-            Ok(_) if selection.json => say(line),
+            Ok(_) if arguments.json => say(line),
             Ok(read) => say(&flat(&in_words(&read))),
             Err(_) => say(&flat(&format!("? not a line of this log: {line}"))),
         }

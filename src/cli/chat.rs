@@ -4,14 +4,16 @@ use std::io::{self, IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::Args;
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory as _};
 use tokio_util::sync::CancellationToken;
 
+use super::assembly::bounds;
+use super::failure::{Failure, log_problem};
+use super::options::unread_notes;
+use super::runtime::runtime;
 use super::say::say_aside;
-use super::serve::{bounds, runtime};
 use super::upstreams::ServedUpstreams;
-use super::{Failure, log_problem, unread_notes};
 use crate::agent::OPERATOR_KEY;
 use crate::chat::{self, SYSTEM_PROMPT, Setting, Sources};
 use crate::config::{Flags, Loaded, Problems, Settings};
@@ -51,7 +53,8 @@ pub(super) struct ChatArgs {
     /// The model [default: the first one that the endpoint lists]
     #[arg(long, value_name = "ID")]
     model: Option<String>,
-    /// The system prompt [default: `systematic_exploration_prompt.md` next to the configuration file, otherwise respool's own]
+    /// The system prompt [default: `systematic_exploration_prompt.md` next to the configuration file, otherwise
+    /// respool's own]
     #[arg(long, value_name = "FILE", conflicts_with = "continue")]
     system: Option<PathBuf>,
     /// Run commands and change files without asking; whatever the policy denies stays denied
@@ -60,7 +63,8 @@ pub(super) struct ChatArgs {
     /// Continue the last conversation of this directory
     #[arg(long)]
     r#continue: bool,
-    /// Answer this prompt and exit: the answer goes to standard output, everything else to standard error; `-` reads the prompt from standard input
+    /// Answer this prompt and exit: the answer goes to standard output, everything else to standard error; `-` reads
+    /// the prompt from standard input
     #[arg(short = 'p', long = "prompt", value_name = "TEXT")]
     prompt: Option<String>,
 }
@@ -76,7 +80,11 @@ pub(super) fn chat(arguments: &ChatArgs) -> Result<(), Failure> {
 
 /// The prompt from the command line; `-` means standard input.
 fn prompt(text: Option<&str>) -> Result<Option<String>, String> {
-    let usage = |why: &str| super::Cli::command().error(ErrorKind::ValueValidation, why).exit();
+    let usage = |why: &str| -> ! {
+        let command = ChatArgs::augment_args(clap::Command::new("chat").bin_name("respool chat"));
+        let mut command = command;
+        command.error(ErrorKind::ValueValidation, why).exit()
+    };
     let text = match text {
         None if io::stdin().is_terminal() && io::stdout().is_terminal() => return Ok(None),
         None => usage("standard input is not a terminal; give a prompt, for example respool chat -p \"…\""),
@@ -170,8 +178,8 @@ fn with_key(settings: &mut Settings, preset: &Preset, key: Option<String>) -> Re
     Ok(())
 }
 
-/// The chat works in other people's directories, so its own files go elsewhere: a relative `state_dir` counts from the configuration's
-/// directory, and the log's files count from `state_dir`.
+/// The chat works in other people's directories, so its own files go elsewhere: a relative `state_dir` begins at the
+/// configuration's directory, and the log's files begin at `state_dir`.
 fn anchor(settings: &mut Settings, directory: Option<PathBuf>) {
     if let Some(directory) = directory {
         settings.store.state_dir = directory.join(&settings.store.state_dir);

@@ -13,10 +13,12 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::advice::{Advice, advice, start_problems};
+use super::assembly::{app, parts};
+use super::failure::Failure;
+use super::options::misspelt_note;
 use super::plain_http::plain_address;
+use super::runtime::runtime;
 use super::say::{flat, say};
-use super::serve::{app, parts, runtime};
-use super::{Failure, misspelt_note};
 use crate::config::{Loaded, Place, Settings};
 use crate::observe::{Recording, RequestRecord, RequestStart};
 use crate::relay::{Opened, Origin, Relay};
@@ -345,11 +347,11 @@ fn dialects_of(upstream: &Upstream, model: &str, findings: &mut Findings) {
     let names: Vec<_> = prior.names().collect();
     findings.ok(&if names.is_empty() {
         format!(
-            "model {model}: neither its name nor the server says how it writes calls, so every form is tried \
+            "model {model}: its way of writing tool calls is unknown, so every form is tried \
              (`dialects` of [models.\"{model}\"] sets which ones come first)"
         )
     } else {
-        format!("model {model}: calls in its text are first read as {}", names.join(", "))
+        format!("model {model}: tool calls in its text are tried in these forms first: {}", names.join(", "))
     });
 }
 

@@ -5,6 +5,8 @@ mod bind;
 mod fire;
 mod installed;
 mod learn;
+mod output;
+mod package;
 mod queue;
 mod registry;
 mod remove;
@@ -12,51 +14,63 @@ mod run;
 mod update;
 mod validate;
 
-use super::say::say_piece_aside;
-use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
 
-use clap::{Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 
-use super::{Configured, Failure};
-use crate::expert::{Loaded, Package, Source};
+use self::output::Output;
+use super::failure::Failure;
+use super::listing::ListArgs;
+use super::options::Configured;
 
-/// How findings are printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum OutputFormat {
-    /// For people
-    Text,
-    /// For programs
-    Json,
+/// The expert whose rows are listed.
+#[derive(Args, Debug)]
+pub(super) struct OfExpert {
+    /// List only what belongs to this expert
+    #[arg(long, value_name = "NAME")]
+    expert: Option<String>,
+    /// The form of `--expert` that earlier versions had
+    #[arg(hide = true, conflicts_with = "expert")]
+    name: Option<String>,
+}
+
+impl OfExpert {
+    pub(super) fn name(&self) -> Option<&str> {
+        self.expert.as_deref().or(self.name.as_deref())
+    }
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ExpertCommand {
-    /// Check a package and report all faults, each with its place and what to write instead; exits with 1 if it does not load.
+    /// Check a package and report all faults, each with its place and a correction; exits with 1 if it does not
+    /// load.
+    #[command(after_help = "Example:\n  respool expert validate ./support-desk --json")]
     Validate {
         /// The directory of a package, or the name of an installed expert
         package: String,
-        /// The form of the report
-        #[arg(long, value_enum, default_value = "text")]
-        format: OutputFormat,
+        #[command(flatten)]
+        output: Output,
     },
     /// Check a package and install it.
+    #[command(after_help = "Example:\n  respool expert install https://example.org/support-desk.git")]
     Install {
         /// A directory, an archive (tar, tar.gz, zip) or the URL of a git repository
         source: String,
     },
     /// List the installed experts.
+    #[command(after_help = "Example:\n  respool expert list --json")]
     List {
-        /// The form of the list
-        #[arg(long, value_enum, default_value = "text")]
-        format: OutputFormat,
+        #[command(flatten)]
+        output: Output,
     },
     /// Show what an installed expert is, what it may do, and what starts it.
+    #[command(after_help = "Example:\n  respool expert show support-desk")]
     Show {
         /// The expert
         name: String,
     },
     /// Bind one of an expert's abstract tools to one of your tools.
+    #[command(after_help = "Example:\n  respool expert bind support-desk crm my-crm-server")]
     Bind {
         /// The expert
         name: String,
@@ -76,6 +90,7 @@ pub(super) enum ExpertCommand {
         unbind: bool,
     },
     /// Send an expert a message and print its answer, or execute one of its processes.
+    #[command(after_help = "Example:\n  respool expert run support-desk 'Which tickets are open?'")]
     Run {
         /// The expert
         name: String,
@@ -92,17 +107,21 @@ pub(super) enum ExpertCommand {
         #[arg(long, requires = "process")]
         dry_run: bool,
     },
-    /// List tasks that are queued, in progress, or waiting for a person.
+    /// List invocations that are queued, in progress, or waiting for a person.
+    #[command(after_help = "Example:\n  respool expert queue --expert support-desk")]
     Queue {
-        /// Only of this expert
-        name: Option<String>,
+        #[command(flatten)]
+        of: OfExpert,
+        #[command(flatten)]
+        arguments: ListArgs,
     },
     /// Cancel an invocation that is queued, in progress, or waiting for a person.
+    #[command(after_help = "Example:\n  respool expert cancel inv-0123")]
     Cancel {
         /// The invocation, as `queue` shows it
         id: String,
     },
-    /// List tasks that failed for good; execute them again, or delete them.
+    /// List invocations that failed for good; execute them again, or remove them.
     DeadLetters {
         #[command(subcommand)]
         command: queue::DeadLettersCommand,
@@ -113,11 +132,15 @@ pub(super) enum ExpertCommand {
         command: queue::OutboxCommand,
     },
     /// List delivered drafts, newest first.
+    #[command(after_help = "Example:\n  respool expert drafts --since 24h")]
     Drafts {
-        /// Only of this expert
-        name: Option<String>,
+        #[command(flatten)]
+        of: OfExpert,
+        #[command(flatten)]
+        arguments: ListArgs,
     },
     /// Update an installed expert; asks you first if the new version may do more than the old one.
+    #[command(after_help = "Example:\n  respool expert update support-desk")]
     Update {
         /// The expert
         #[arg(required_unless_present = "all")]
@@ -138,7 +161,9 @@ pub(super) enum ExpertCommand {
         #[arg(long)]
         yes: bool,
     },
-    /// Remove an installed expert; says what becomes of its open work, and asks you first. Its data and bindings stay unless you add --purge.
+    /// Remove an installed expert; shows its open work, and asks you first. Its data and bindings stay unless you
+    /// add --purge.
+    #[command(alias = "rm", after_help = "Example:\n  respool expert remove support-desk")]
     Remove {
         /// The expert
         name: String,
@@ -150,6 +175,7 @@ pub(super) enum ExpertCommand {
         yes: bool,
     },
     /// Queue an event of a trigger by hand, also one that was queued before.
+    #[command(after_help = "Example:\n  respool expert fire support-desk new_mail --payload @mail.json")]
     Fire {
         /// The expert
         name: String,
@@ -168,35 +194,37 @@ pub(super) enum ExpertCommand {
     },
 }
 
-pub(super) fn expert(flags: Configured, command: ExpertCommand) -> Result<(), Failure> {
+pub(super) fn expert(options: Configured, command: ExpertCommand) -> Result<(), Failure> {
     match command {
-        ExpertCommand::Validate { package, format } if Path::new(&package).is_dir() => {
-            validate::directory(Path::new(&package), format)
+        ExpertCommand::Validate { package, output } if Path::new(&package).is_dir() => {
+            validate::directory(Path::new(&package), output.format())
         }
-        ExpertCommand::Validate { package, format } => validate::named(&flags.load(None)?, &package, format),
+        ExpertCommand::Validate { package, output } => {
+            validate::named(&options.load()?, &package, output.format())
+        }
         ExpertCommand::Bind { name, tool, server, kind, operations, unbind } => {
             let wanted = bind::Wanted { tool, server, kind, operations, unbind };
-            bind::bind(&flags.load(None)?, &name, &wanted)
+            bind::bind(&options.load()?, &name, &wanted)
         }
         ExpertCommand::Run { name, message, process: None, .. } => {
-            run::message(&flags.load(None)?, &name, &message.unwrap_or_default())
+            run::message(&options.load()?, &name, &message.unwrap_or_default())
         }
         ExpertCommand::Run { name, process: Some(process), payload, dry_run, .. } => {
             let wanted = run::Wanted { expert: name, process, payload, is_dry: dry_run };
-            run::process(&flags.load(None)?, wanted)
+            run::process(&options.load()?, wanted)
         }
-        ExpertCommand::Queue { name } => queue::queue(&flags.load(None)?, name.as_deref()),
-        ExpertCommand::Cancel { id } => queue::cancel(&flags.load(None)?, &id),
-        ExpertCommand::DeadLetters { command } => queue::dead_letters(&flags.load(None)?, command),
-        ExpertCommand::Outbox { command } => queue::outbox(&flags.load(None)?, command),
-        ExpertCommand::Drafts { name } => queue::drafts(&flags.load(None)?, name),
-        ExpertCommand::Install { source } => installed::install(&flags.load(None)?.settings, &source),
-        ExpertCommand::List { format } => installed::list(&flags.load(None)?.settings.experts, format),
-        ExpertCommand::Show { name } => installed::show(&flags.load(None)?.settings, &name),
+        ExpertCommand::Queue { of, arguments } => queue::queue(&options.load()?, of.name(), &arguments),
+        ExpertCommand::Cancel { id } => queue::cancel(&options.load()?, &id),
+        ExpertCommand::DeadLetters { command } => queue::dead_letters(&options.load()?, command),
+        ExpertCommand::Outbox { command } => queue::outbox(&options.load()?, command),
+        ExpertCommand::Drafts { of, arguments } => queue::drafts(&options.load()?, of.name(), &arguments),
+        ExpertCommand::Install { source } => installed::install(&options.load()?.settings, &source),
+        ExpertCommand::List { output } => installed::list(&options.load()?.settings.experts, output.format()),
+        ExpertCommand::Show { name } => installed::show(&options.load()?.settings, &name),
         ExpertCommand::Update { name, source, all: _, rollback, force, yes } => {
             let consent = update::Consent { force, yes };
             update::update(
-                &flags.load(None)?.settings.experts,
+                &options.load()?.settings.experts,
                 name.as_deref(),
                 source.as_deref(),
                 rollback,
@@ -204,32 +232,12 @@ pub(super) fn expert(flags: Configured, command: ExpertCommand) -> Result<(), Fa
             )
         }
         ExpertCommand::Remove { name, purge, yes } => {
-            remove::remove(&flags.load(None)?.settings, &name, remove::Wanted { purge, yes })
+            remove::remove(&options.load()?.settings, &name, remove::Wanted { purge, yes })
         }
         ExpertCommand::Fire { name, trigger, payload } => {
-            fire::fire(&flags.load(None)?, &name, &trigger, payload.as_deref())
+            fire::fire(&options.load()?, &name, &trigger, payload.as_deref())
         }
-        ExpertCommand::Learn(arguments) => learn::learn(&flags.load(None)?.settings.experts, arguments),
-        ExpertCommand::Approvals { command } => approvals::approvals(&flags.load(None)?, command),
+        ExpertCommand::Learn(arguments) => learn::learn(&options.load()?.settings.experts, arguments),
+        ExpertCommand::Approvals { command } => approvals::approvals(&options.load()?, command),
     }
-}
-
-/// Fetches and checks a package; its findings go to standard error.
-fn fetched(source: &Source) -> Result<Package, Failure> {
-    let loaded = source.load()?;
-    say_piece_aside(&validate::findings(&loaded));
-    let Loaded { package, .. } = loaded;
-    package.ok_or_else(|| Failure::Failed("the package does not load; correct the errors above".to_owned()))
-}
-
-/// Asks the person at the terminal. Without a terminal nobody consents.
-fn asks_yes(question: &str) -> bool {
-    let input = std::io::stdin();
-    if !input.is_terminal() {
-        return false;
-    }
-    say_piece_aside(&format!("{question} [yes/no] "));
-    let _ = std::io::stderr().flush();
-    let mut answer = String::new();
-    input.lock().read_line(&mut answer).is_ok() && answer.trim() == "yes"
 }

@@ -10,7 +10,7 @@ use crate::expert::{
 };
 use crate::store::Store;
 
-/// What is installed; `None` if there is no directory of experts and no model for them.
+/// Opens the catalog of installed experts; `None` without a directory of experts and a model for them.
 pub(super) async fn catalog(settings: &Settings) -> Option<Arc<Catalog>> {
     let config = &settings.experts;
     if !config.dir.is_dir() && config.model.is_none() {
@@ -66,7 +66,7 @@ async fn keep_page(
     tokio::join!(catalog.watch(rewrite, stop), until.run_until_cancelled(following));
 }
 
-/// An expert is not ready if a tool is not bound or, where experts are served, if what it is bound to cannot be reached.
+/// An expert is not ready if a tool is not bound, or if experts are served and a tool's server cannot be reached.
 fn entry_of<'a>(snapshot: &'a Arc<Snapshot>, served: Option<&Experts>) -> RegistryEntry<'a> {
     let entry = RegistryEntry::of(&snapshot.package, &snapshot.bindings);
     let not_ready =
@@ -83,6 +83,6 @@ fn write_agents_page(config: &ExpertsConfig, catalog: &Catalog, served: Option<&
     let entries: Vec<RegistryEntry<'_>> =
         current.experts.values().map(|snapshot| entry_of(snapshot, served)).collect();
     if let Err(error) = write_registry(config, &entries) {
-        tracing::warn!(target: "respool::expert", %error, workspace = %config.workspace.display(), "EXPERTS.md cannot be written: the main agent does not know of what has changed");
+        tracing::warn!(target: "respool::expert", %error, workspace = %config.workspace.display(), "EXPERTS.md cannot be written, so the main agent has an old list of experts");
     }
 }

@@ -6,18 +6,24 @@
 mod advice;
 mod agents;
 mod alerts;
+mod assembly;
 mod audit;
 mod banner;
 mod chat;
 mod check;
+mod confirm;
 mod demo;
 mod expert;
 mod experts;
+mod failure;
+mod listing;
+mod options;
 mod plain_http;
 mod reachability;
 mod reference;
 mod reload;
 mod runs;
+mod runtime;
 mod say;
 mod sealing;
 mod serve;
@@ -29,16 +35,17 @@ mod usage;
 mod version;
 
 pub use agents::OpenTools;
-pub use serve::{app, app_with};
+pub use assembly::{app, app_with};
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
-use crate::config::{Flags, Loaded, Misspelt, Problems};
-use crate::units::Unusable;
+use self::failure::Failure;
+use self::options::{Configured, WithUpstream, unread_notes};
+use crate::config::Loaded;
 
 /// `EX_CONFIG`.
 const BAD_CONFIG: u8 = 78;
@@ -54,79 +61,101 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the relay.
+    #[command(after_help = "Example:\n  respool serve --upstream http://gpu-box:8000")]
     Serve {
-        #[command(flatten)]
-        flags: Configured,
         /// Where to listen, HOST:PORT [default: 127.0.0.1:8003]
         #[arg(long, value_name = "HOST:PORT")]
         listen: Option<String>,
+        #[command(flatten)]
+        options: WithUpstream,
     },
     /// Show what respool does, with recorded replies; needs no model, network or configuration.
+    #[command(after_help = "Example:\n  respool demo")]
     Demo(demo::DemoArgs),
     /// Check the configuration, test the upstreams, and say how to fix each problem.
+    #[command(after_help = "Example:\n  respool check --upstream http://gpu-box:8000")]
     Check {
         #[command(flatten)]
-        flags: Configured,
+        options: WithUpstream,
     },
     /// List the upstreams, whether each answers, and its models.
+    #[command(after_help = "Example:\n  respool upstreams --json")]
     Upstreams {
         #[command(flatten)]
-        flags: Configured,
-        #[command(flatten)]
         arguments: upstream_list::UpstreamsArgs,
+        #[command(flatten)]
+        options: WithUpstream,
     },
     /// Chat with a coding assistant that works in this directory.
+    #[command(
+        after_help = "Examples:\n  respool chat --upstream http://gpu-box:8000\n  respool chat -p 'What does main.rs do?'"
+    )]
     Chat(chat::ChatArgs),
-    /// List, show, resume, cancel and delete agent runs.
+    /// List, show, resume, cancel and remove agent runs.
+    #[command(after_help = "Example:\n  respool runs list --since 24h")]
     Runs {
         #[command(flatten)]
-        flags: Configured,
+        options: Configured,
         #[command(subcommand)]
         command: runs::RunsCommand,
     },
     /// Show requests, tokens and costs by model, key, agent and day.
+    #[command(after_help = "Example:\n  respool usage --by model,day --since 30d --costs")]
     Usage {
         #[command(flatten)]
-        flags: Configured,
-        #[command(flatten)]
         arguments: usage::UsageArgs,
+        #[command(flatten)]
+        options: Configured,
     },
     /// List open alerts, test the sinks that alerts are sent to, and silence alerts.
+    #[command(after_help = "Example:\n  respool alerts silence upstream_down --for 8h")]
     Alerts {
         #[command(flatten)]
-        flags: Configured,
+        options: Configured,
         #[command(subcommand)]
         command: alerts::AlertsCommand,
     },
     /// Show the tool calls that may have changed something and the refused ones, and verify the log.
+    #[command(after_help = "Example:\n  respool audit list --since 24h")]
     Audit {
         #[command(flatten)]
-        flags: Configured,
+        options: Configured,
         #[command(subcommand)]
         command: audit::AuditCommand,
     },
     /// Manage expert packages, and approve or reject calls that wait for a decision.
+    #[command(after_help = "Example:\n  respool expert validate ./support-desk")]
     Expert {
         #[command(flatten)]
-        flags: Configured,
+        options: Configured,
         #[command(subcommand)]
         command: expert::ExpertCommand,
     },
-    /// Point an agent client at respool: show the change to its settings, write it and try one turn, or undo it.
+    /// Point an agent client at respool: show the change to its settings, ask, write it and try one turn; or undo it.
+    #[command(after_help = "Example:\n  respool setup openclaw --upstream http://gpu-box:8000")]
     Setup(setup::SetupArgs),
     /// Run respool as a service of your user: install or remove it, show its status and log.
+    #[command(after_help = "Example:\n  respool service install --upstream http://gpu-box:8000")]
     Service {
         #[command(subcommand)]
         command: service::ServiceCommand,
     },
     /// Show the configuration.
+    #[command(after_help = "Example:\n  respool config show")]
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
     },
     /// Print shell completions: source them, or save them where your shell looks for completions.
-    Completions { shell: clap_complete::Shell },
+    #[command(
+        after_help = "Example:\n  respool completions bash > ~/.local/share/bash-completion/completions/respool"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
     /// Print respool's man page, or write the man pages of all commands to a directory.
+    #[command(after_help = "Example:\n  respool man --dir ~/.local/share/man/man1")]
     Man {
         /// Write all man pages to this directory
         #[arg(long, value_name = "DIR")]
@@ -156,76 +185,8 @@ enum ConfigCommand {
     /// Print every setting in effect and where it comes from; secrets are hidden.
     Show {
         #[command(flatten)]
-        flags: Configured,
+        options: WithUpstream,
     },
-}
-
-#[derive(Args, Debug, Default)]
-struct Configured {
-    /// The model server: the base URL of vLLM, with or without /v1, or replay:DIR for recorded replies; the
-    /// configured upstreams stay and come after it
-    #[arg(long, value_name = "URL", global = true)]
-    upstream: Option<String>,
-    /// The configuration file [default: respool.toml in the user's or the system's configuration directory]
-    #[arg(long, value_name = "FILE", global = true)]
-    config: Option<PathBuf>,
-}
-
-impl Configured {
-    fn load(self, listen: Option<String>) -> Result<Loaded, Problems> {
-        Loaded::from_process(&self.named(listen))
-    }
-
-    fn named(self, listen: Option<String>) -> Flags {
-        Flags { listen, upstream: self.upstream, config: self.config }
-    }
-}
-
-/// A log that cannot be written is an unusable setting.
-fn log_problem(loaded: &Loaded, why: String) -> Failure {
-    match loaded.settings.log.file {
-        Some(_) => loaded.problems(vec![Unusable::new(&["log", "file"], why)]).into(),
-        None => why.into(),
-    }
-}
-
-/// Names settings that are not used although the user may believe they are: a `respool.toml` in the working
-/// directory, and misspelt variables.
-fn unread_notes(loaded: &Loaded) -> Vec<String> {
-    let file = loaded.unread.as_ref().map(|file| {
-        format!(
-            "{} is not read, because no option names it. To use it, add --config respool.toml",
-            file.display()
-        )
-    });
-    file.into_iter().chain(loaded.misspelt.iter().map(misspelt_note)).collect()
-}
-
-fn misspelt_note(Misspelt { name, meant }: &Misspelt) -> String {
-    format!("the environment variable {name} is not read; did you mean {meant}?")
-}
-
-/// Why a command failed.
-#[derive(Debug)]
-enum Failure {
-    /// A message for people.
-    Failed(String),
-    /// The message has been printed already.
-    Reported,
-    /// The configuration is unusable: restarting does not help before it is corrected.
-    Misconfigured(Problems),
-}
-
-impl From<String> for Failure {
-    fn from(why: String) -> Self {
-        Self::Failed(why)
-    }
-}
-
-impl From<Problems> for Failure {
-    fn from(problems: Problems) -> Self {
-        Self::Misconfigured(problems)
-    }
 }
 
 /// Runs the command line of this process.
@@ -257,35 +218,35 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Serve { flags, listen } => {
-            let flags = flags.named(listen);
+        Command::Serve { options, listen } => {
+            let flags = Configured::from(options).into_flags(listen);
             serve::serve(&Loaded::from_process(&flags)?.without_unread()?, flags)
         }
         Command::Demo(arguments) => Ok(demo::demo(arguments)?),
-        Command::Check { flags } => check::check(&flags.load(None)?),
-        Command::Upstreams { flags, arguments } => {
-            upstream_list::list_upstreams(&flags.load(None)?, &arguments)
+        Command::Check { options } => check::check(&Configured::from(options).load()?),
+        Command::Upstreams { options, arguments } => {
+            upstream_list::list_upstreams(&Configured::from(options).load()?, &arguments)
         }
         Command::Chat(arguments) => chat::chat(&arguments),
-        Command::Runs { flags, command } => {
-            let loaded = flags.load(None)?;
+        Command::Runs { options, command } => {
+            let loaded = options.load()?;
             unread_notes(&loaded).iter().for_each(|note| say::say_aside(&format!("respool: {note}")));
             runs::runs(&loaded, command)
         }
-        Command::Alerts { flags, command } => alerts::alerts(&flags.load(None)?, command),
-        Command::Usage { flags, arguments } => usage::usage(&flags.load(None)?, &arguments),
-        Command::Audit { flags, command } => audit::audit(&flags.load(None)?, command),
-        Command::Expert { flags, command } => expert::expert(flags, command),
+        Command::Alerts { options, command } => alerts::alerts(&options.load()?, command),
+        Command::Usage { options, arguments } => usage::usage(&options.load()?, &arguments),
+        Command::Audit { options, command } => audit::audit(&options.load()?, command),
+        Command::Expert { options, command } => expert::expert(options, command),
         Command::Setup(args) => setup::setup(args),
-        Command::Config { command: ConfigCommand::Show { flags } } => {
-            say::say_piece(&flags.load(None)?.show());
+        Command::Config { command: ConfigCommand::Show { options } } => {
+            say::say_piece(&Configured::from(options).load()?.show());
             Ok(())
         }
         Command::Service { command } => service::service(command),
         Command::Completions { shell } => {
-            reference::completions(shell);
+            reference::completions(Cli::command(), shell);
             Ok(())
         }
-        Command::Man { dir } => Ok(reference::man(dir.as_deref())?),
+        Command::Man { dir } => Ok(reference::man(Cli::command(), dir.as_deref())?),
     }
 }

@@ -4,47 +4,49 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use clap::CommandFactory as _;
+use clap::Command;
 use clap_complete::Shell;
 
-use super::Cli;
 use super::say::{say, say_piece};
 
 /// The completions for one shell, on standard output.
-pub(super) fn completions(shell: Shell) {
+pub(super) fn completions(mut command: Command, shell: Shell) {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "respool", &mut script);
+    clap_complete::generate(shell, &mut command, "respool", &mut script);
     say_piece(&String::from_utf8_lossy(&script));
 }
 
 /// The program's page on standard output, or the pages of all commands (`respool-serve.1` and so on) in a directory.
-pub(super) fn man(directory: Option<&Path>) -> Result<(), String> {
+pub(super) fn man(command: Command, directory: Option<&Path>) -> Result<(), String> {
     let Some(directory) = directory else {
         let mut page = Vec::new();
-        let rendered = clap_mangen::Man::new(Cli::command()).render(&mut page);
+        let rendered = clap_mangen::Man::new(command).render(&mut page);
         rendered.map_err(|error| format!("the man page cannot be made: {error}"))?;
         say_piece(&String::from_utf8_lossy(&page));
         return Ok(());
     };
-    write_pages(directory)
+    write_pages(command, directory)
         .map_err(|error| format!("the man pages cannot be written to {}: {error}", directory.display()))?;
     say(&format!("The man pages are in {}.", directory.display()));
     Ok(())
 }
 
-fn write_pages(directory: &Path) -> io::Result<()> {
+fn write_pages(command: Command, directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
-    clap_mangen::generate_to(Cli::command(), directory)
+    clap_mangen::generate_to(command, directory)
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+
     use super::*;
+    use crate::cli::Cli;
 
     #[test]
     fn every_command_that_is_not_hidden_has_a_page() {
         let directory = tempfile::tempdir().unwrap();
-        write_pages(directory.path()).unwrap();
+        write_pages(Cli::command(), directory.path()).unwrap();
         let names: Vec<String> = fs::read_dir(directory.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())

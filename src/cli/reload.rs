@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::agents::{Equipped, equipped, made, model_accesses};
-use super::serve::{bodies, bounds, tools_of};
+use super::assembly::{bodies, bounds, tools_of};
 use super::upstreams::ServedUpstreams;
 use super::{advice, usage};
 use crate::agent::AgentConfig;
@@ -30,7 +30,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Applies a changed configuration.
 pub(super) struct Reloading {
     pub(super) flags: Flags,
-    /// What the process was started with.
+    /// The configuration at the start of the process.
     pub(super) start: Loaded,
     /// The file as it was then, so that no change is missed that happens before the watch begins.
     pub(super) seen: Stamp,
@@ -101,7 +101,7 @@ impl Reloading {
         let settings = change.settings.clone();
         self.put_into_effect(&settings, prepared).await;
         if !self.sources.holds_only(&change.settings.tools.policy) {
-            change.waiting.push("tools.policy (what it permits; what it forbids holds)".to_owned());
+            change.waiting.push("tools.policy (its permissions; its denials are in effect)".to_owned());
         }
         self.report(change);
         Ok(new)
@@ -167,7 +167,7 @@ impl Reloading {
     }
 }
 
-/// What changes when a file is written: its time, its length and its identity. `None` if there is no file.
+/// The parts of a file's metadata that change when it is written: time, length and identity. `None` without a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp(Option<(SystemTime, u64, u64)>);
 

@@ -1,25 +1,26 @@
-//! `respool runs`: lists and shows agent runs, resumes an interrupted one, ends or deletes one. Works on the store directly, beside a
-//! server that also uses it.
+//! `respool runs`: lists and shows agent runs, resumes an interrupted one, cancels or removes one. Works on the store
+//! directly, also while a server uses it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use super::assembly::{app, finish};
+use super::failure::{Failure, log_problem};
+use super::listing::{ListArgs, Noun};
+use super::runtime::runtime;
 use super::say::{flat, say, say_aside, say_piece_aside};
-use super::serve::{app, finish, runtime};
-use super::{Failure, log_problem};
 use crate::agent::{WatchEvent, WorkEnd, report};
 use crate::config::Loaded;
 use crate::observe;
 use crate::store::{RunFilter, RunRow, Status, Store};
-use crate::units::parse_duration;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum RunsCommand {
     /// List runs, newest first.
+    #[command(after_help = "Example:\n  respool runs list --since 24h")]
     List(ListArgs),
     /// Print one run with its iterations, tools and tokens, as JSON.
     Show {
@@ -36,24 +37,12 @@ pub(super) enum RunsCommand {
         /// The id of the run, as `respool runs list` shows it
         run: String,
     },
-    /// Delete a run that no process is working on, with everything stored for it.
-    Delete {
+    /// Remove a run that no process is working on, with everything stored for it.
+    #[command(name = "remove", alias = "delete", alias = "rm")]
+    Remove {
         /// The id of the run, as `respool runs list` shows it
         run: String,
     },
-}
-
-#[derive(Args, Debug)]
-pub(super) struct ListArgs {
-    /// How many runs to list at most
-    #[arg(long, alias = "most", value_name = "COUNT", default_value_t = 20)]
-    limit: usize,
-    /// Only runs that began within this time: 24h, 7d, 30d
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    since: Option<Duration>,
-    /// Print JSON, for programs
-    #[arg(long)]
-    json: bool,
 }
 
 pub(super) fn runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Failure> {
@@ -64,7 +53,7 @@ pub(super) fn runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Failure>
             RunsCommand::Show { run } => Ok(show(&*store(loaded).await?, &run).await?),
             RunsCommand::Resume { run } => resume(loaded, &run).await,
             RunsCommand::Cancel { run } => Ok(cancel(&*store(loaded).await?, &run).await?),
-            RunsCommand::Delete { run } => Ok(delete(&*store(loaded).await?, &run).await?),
+            RunsCommand::Remove { run } => Ok(delete(&*store(loaded).await?, &run).await?),
         }
     });
     drop(flush);
@@ -89,10 +78,7 @@ async fn store(loaded: &Loaded) -> Result<Arc<Store>, String> {
 
 async fn list(store: &Store, arguments: &ListArgs) -> Result<(), String> {
     let mut rows = store.newest(RunFilter::All, arguments.limit).await.map_err(|error| error.0)?;
-    if let Some(span) = arguments.since {
-        let since = clock::before(span);
-        rows.retain(|row| row.created >= since);
-    }
+    rows.retain(|row| arguments.includes(row.created));
     if arguments.json {
         let rows: Vec<Value> = rows.iter().map(report::summary).collect();
         say(&format!("{:#}", Value::from(rows)));
@@ -101,9 +87,9 @@ async fn list(store: &Store, arguments: &ListArgs) -> Result<(), String> {
     let usage = store.usage().await.map_err(|error| error.0)?;
     nested(&rows).iter().for_each(|(row, depth)| say(&flat(&line(row, *depth))));
     say_aside(&format!(
-        "{} of {} runs, {} of at most {} in {}",
+        "{} of {}, {} of at most {} in {}",
         rows.len(),
-        usage.runs,
+        Noun("run", "runs").count(usize::try_from(usage.runs).unwrap_or(usize::MAX)),
         rounded(usage.bytes),
         store.limits().max_size,
         store.path().display()
@@ -111,7 +97,7 @@ async fn list(store: &Store, arguments: &ListArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// The runs in order, each followed by its children with their depth. A child whose parent is not listed names its parent.
+/// Returns the runs in order, each followed by its children with their depth. A child without a listed parent names it.
 fn nested(rows: &[RunRow]) -> Vec<(&RunRow, usize)> {
     fn add<'a>(rows: &'a [RunRow], row: &'a RunRow, depth: usize, all: &mut Vec<(&'a RunRow, usize)>) {
         all.push((row, depth));
@@ -130,7 +116,7 @@ fn line(row: &RunRow, depth: usize) -> String {
     let (indent, agent) = ("  ".repeat(depth), &row.agent);
     let parent = row.parent.as_ref().filter(|_| depth == 0);
     let parent = parent.map(|parent| format!("  (child of {parent})")).unwrap_or_default();
-    format!("{indent}{}  {begun}  {size:>9}  {status:<11}  {agent}{parent}", row.id)
+    format!("{indent}{}  {begun}  {size:>9}  {status:<17}  {agent}{parent}", row.id)
 }
 
 /// A size, formatted for people.
@@ -143,7 +129,7 @@ fn rounded(bytes: u64) -> String {
         size /= 1_024.0;
         unit += 1;
     }
-    format!("{size:.1} {}", units[unit])
+    format!("{size:.1}{}", units[unit])
 }
 
 async fn show(store: &Store, id: &str) -> Result<(), String> {
@@ -166,11 +152,11 @@ async fn delete(store: &Store, id: &str) -> Result<(), String> {
     }
     match store.run(id).await.map_err(|error| error.0)? {
         Some(run) if run.row.status == Status::Running => {
-            Err(format!("a process works on {id}; end it first: respool runs cancel {id}"))
+            Err(format!("a process works on {id}; cancel it first: respool runs cancel {id}"))
         }
         Some(_) => Err(format!(
-            "{id} was made for an invocation that may be executed again and must then know what the run did; end that first: \
-             `respool expert cancel` for one in `respool expert queue`, or `respool expert dead-letters drop`"
+            "{id} belongs to an invocation that may be executed again and then needs the run; end the invocation first: \
+             `respool expert cancel` for one in `respool expert queue`, or `respool expert dead-letters remove`"
         )),
         None => Err(unknown(id)),
     }

@@ -1,5 +1,6 @@
-//! Everything that the command line prints goes through here. On a terminal it is made [`visible`], so text from servers, models and
-//! files cannot act on it. Elsewhere (a file, a pipe) it stays byte for byte. Nothing else in `cli` prints; a lint enforces this.
+//! Prints everything that the command line prints. On a terminal, text is made [`visible`], so text from servers, models
+//! and files cannot act on it. In a file or a pipe it stays byte for byte. Nothing else in `cli` prints; a lint enforces
+//! this.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -44,7 +45,7 @@ fn for_stream(text: &str, is_terminal: bool) -> String {
 mod tests {
     use super::*;
 
-    /// Issue 11: escapes of a server's model name acted on the terminal of `respool check`.
+    /// Escapes in a server's model name acted on the terminal of `respool check`.
     #[test]
     fn only_on_a_terminal_is_anything_written_out() {
         let evil = "m\u{1b}]52;c;ZXZpbA==\u{7}\u{9b}2J\u{202e}\n\tx";

@@ -6,10 +6,10 @@ use clap::Args;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::Failure;
+use super::failure::Failure;
 use super::reachability::{ListedModel, Reachability, ask_all};
+use super::runtime::runtime;
 use super::say::{flat, say};
-use super::serve::runtime;
 use super::upstreams::ServedUpstreams;
 use crate::config::Loaded;
 

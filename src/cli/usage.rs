@@ -1,4 +1,5 @@
-//! `respool usage`: shows usage and costs, from rows on disk, beside a server that writes more. Also builds a server's ledger.
+//! `respool usage`: shows usage and costs, from rows on disk, while a server may write more. Also builds
+//! a server's ledger.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -6,22 +7,23 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::Failure;
+use super::failure::Failure;
+use super::listing::parse_span;
+use super::runtime::runtime;
 use super::say::{flat, say, say_aside};
-use super::serve::runtime;
 use crate::config::{Loaded, Settings};
 use crate::store::{Dimension, UsageQuery, UsageStore};
-use crate::units::{Unusable, parse_duration};
+use crate::units::Unusable;
 use crate::usage::{Comparison, Ledger, Line, PriceSource, Prices, Report, Terms, dimensions, of_store};
 
 #[derive(Args, Debug)]
 pub(super) struct UsageArgs {
     /// How far back to look: 24h, 7d, 30d
-    #[arg(long, default_value = "7d", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_span)]
     since: Duration,
     /// Group by these, separated by commas: model, key, agent, upstream, route, day
-    #[arg(long, default_value = "model")]
-    by: String,
+    #[arg(long, value_name = "NAMES", default_value = "model", value_parser = parse_by)]
+    by: By,
     /// Show costs, what the same tokens would have cost elsewhere, and how each number is calculated
     #[arg(long)]
     costs: bool,
@@ -31,6 +33,14 @@ pub(super) struct UsageArgs {
     /// Print CSV, for spreadsheets
     #[arg(long)]
     csv: bool,
+}
+
+/// Names to group by.
+#[derive(Clone, Debug)]
+struct By(Vec<Dimension>);
+
+fn parse_by(text: &str) -> Result<By, String> {
+    dimensions(text).map(By)
 }
 
 /// The ledger of a server with these settings.
@@ -89,7 +99,7 @@ fn prices(settings: &Settings) -> Result<Prices, Vec<Unusable>> {
 pub(super) fn usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Failure> {
     let settings = &loaded.settings;
     let prices = prices(settings).map_err(|found| loaded.problems(found))?;
-    let by = dimensions(&arguments.by)?;
+    let by = arguments.by.0.clone();
     let query = UsageQuery { since: clock::before(arguments.since), until: u64::MAX, by, key: None };
     let store = UsageStore::open(&settings.store.state_dir).map_err(|error| error.0)?;
     let read = of_store(&store, query, &prices, &settings.usage.compare);
@@ -187,7 +197,7 @@ fn table(report: &Report, costs: bool) -> Vec<String> {
     lines
 }
 
-/// What it would have cost elsewhere, and how each number was derived.
+/// Describes the cost elsewhere, and how each number was derived.
 fn compared(report: &Report) -> Vec<String> {
     let mut lines =
         vec![String::new(), format!("It cost {}. The same tokens elsewhere:", report.total.cost.total())];

@@ -1,11 +1,13 @@
-//! What no single value shows: keys that exclude each other, names that are taken twice or lead nowhere, variables that
-//! are not set. Keys kept in the environment are put in place here.
+//! Checks the settings as a whole: keys that exclude each other, names that are used twice or lead nowhere, variables
+//! that are not set. Reads the secrets that are kept in the environment.
 
 use std::collections::BTreeMap;
 
+use super::environment::Environment;
 use super::problem::{Place, Problems};
+use super::settings::Settings;
 use super::tree::{Table, find, place_of};
-use super::{Environment, Settings};
+
 use crate::agent::{AgentConfig, OPERATOR_KEY, Parser};
 use crate::alerts::SinkKind;
 use crate::expert::ExpertConfig;

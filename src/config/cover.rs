@@ -1,5 +1,5 @@
-//! What `config show` leaves out of values that are no secrets as a whole but may hold one: the arguments of programs and
-//! URLs. Whatever is not known to be harmless is covered. Pure.
+//! Covers secrets within values that `config show` prints: in the arguments of programs and in URLs. Everything that is
+//! not known to be harmless is covered. Pure.
 
 use url::Url;
 
@@ -89,7 +89,7 @@ fn covered_part(part: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Issue 11: `config show` printed keys that stood in arguments and URLs.
+    /// `config show` printed keys in arguments and URLs.
     #[test]
     fn arguments_show_no_values() {
         let check = |arguments: &[&str], expected: &[&str]| {

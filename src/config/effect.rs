@@ -1,17 +1,20 @@
-//! What of a changed configuration holds at once, and what needs a restart. Pure. Called by `cli` when the file changes.
+//! Decides which parts of a changed configuration take effect at once, and which need a restart. Pure. Called by `cli`
+//! when the file changes.
 //!
-//! An agent may be able to write the file. So nothing takes effect that gives agents more than they had, that sends a key of the
-//! environment to a new address, that runs a new program, or that makes keys of clients unnecessary: such a part waits for a restart,
-//! which a person makes. All comparisons are with what holds now, so the way back from a stricter setting needs a restart too.
+//! An agent may be able to write the file. A change therefore waits for a restart, which a person makes, if it gives agents
+//! more than they had, sends a key of the environment to a new address, runs a new program, or makes clients' keys
+//! unnecessary. All comparisons are with the settings in effect, so the way back from a stricter setting needs a restart
+//! too.
 
 use std::collections::BTreeSet;
 
-use super::{Loaded, Settings};
+use super::loaded::Loaded;
+use super::settings::Settings;
 use crate::agent::AgentConfig;
 use crate::alerts::SinkConfig;
 use crate::upstream::{Address, UpstreamConfig};
 
-/// These keys, and all below them, take effect at once. All others need a restart.
+/// These keys, and all keys below them, take effect at once. All others need a restart.
 pub(super) const AT_ONCE: [&str; 18] = [
     "adapt",
     "agents",
@@ -33,7 +36,7 @@ pub(super) const AT_ONCE: [&str; 18] = [
     "usage.compare",
 ];
 
-/// Of these, which take effect at once, something may have to wait for a restart: when each holds, in words.
+/// Keys among them of which a part may wait for a restart, with words that say when each takes effect.
 pub(super) const IN_PART: [(&str, &str); 9] = [
     ("agents.<NAME>.tools", "at once; tools that the agent did not have after a restart"),
     ("agents.<NAME>.system_prompt_file", "after a restart"),
@@ -41,7 +44,7 @@ pub(super) const IN_PART: [(&str, &str); 9] = [
     ("alerts.sink.token_env", "at once; at a new address after a restart"),
     ("client_keys", "at once; the last key goes after a restart"),
     ("client_keys_env", "at once; the last key goes after a restart"),
-    ("tools.policy", "what it forbids at once, what it permits after a restart"),
+    ("tools.policy", "new denials at once, new permissions after a restart"),
     ("upstream.api_key_env", "at once; at a new address after a restart"),
     ("upstream.url", "at once; a new `replay:` after a restart"),
 ];
@@ -55,10 +58,11 @@ fn is_below(path: &str, above: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// What a changed configuration comes to. Which policies hold together knows `tools`: the policy here is what the file says.
+/// The result of a changed configuration. The policy is the one in the file; `tools` decides which policies apply
+/// together.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// What is to hold now.
+    /// The settings to apply now.
     pub settings: Settings,
     /// The keys that change now, as they are written.
     pub live: Vec<String>,
@@ -67,8 +71,8 @@ pub struct Change {
 }
 
 impl Loaded {
-    /// What this configuration changes. `start`: what the process was started with; `before`: the configuration that was read last;
-    /// `holds`: what holds now.
+    /// Returns what this configuration changes. `start` is the configuration at the start of the process, `before` the one
+    /// that was read last, `holds` the settings in effect.
     pub fn change(&self, start: &Self, before: &Self, holds: &Settings) -> Change {
         let mut waiting = Vec::new();
         let settings = in_effect(holds, &self.settings, &mut waiting);
@@ -79,7 +83,7 @@ impl Loaded {
     }
 }
 
-/// What holds when `new` has come: all of it that may take effect at once.
+/// Returns the settings in effect after `new`: everything in it that may take effect at once.
 fn in_effect(holds: &Settings, new: &Settings, waiting: &mut Vec<String>) -> Settings {
     let mut settings = holds.clone();
     settings.server.limits = new.server.limits.clone();
@@ -110,13 +114,13 @@ fn keys(settings: &mut Settings, new: &Settings, waiting: &mut Vec<String>) {
     server.client_keys.clone_from(&new.server.client_keys);
     server.client_keys_env.clone_from(&new.server.client_keys_env);
     if settings.server.asks_for_keys() && !server.asks_for_keys() {
-        waiting.push("client_keys (without any, nobody would need one)".to_owned());
+        waiting.push("client_keys (removing the last one would open the server)".to_owned());
         return;
     }
     settings.server = server;
 }
 
-/// The list is taken as a whole or not at all: agents and experts speak of its entries by name.
+/// The list changes as a whole or not at all, because agents and experts refer to its entries by name.
 fn upstreams(settings: &mut Settings, new: &Settings, waiting: &mut Vec<String>) {
     let known = &settings.upstreams;
     let is_new_replay = |upstream: &&UpstreamConfig| {
@@ -175,7 +179,7 @@ fn no_more_than(known: &AgentConfig, wanted: &AgentConfig) -> AgentConfig {
     AgentConfig { tools, system_prompt_file: known.system_prompt_file.clone(), ..wanted.clone() }
 }
 
-/// True for a sink that runs no program, and sends no token of the environment to an address, that was not there before.
+/// Returns true for a sink that runs no new program, and sends no token of the environment to a new address.
 fn sink_is_known(known: &[SinkConfig], sink: &SinkConfig) -> bool {
     let runs_known = sink.program.is_empty() || known.iter().any(|it| it.program == sink.program);
     let same_token =

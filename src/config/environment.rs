@@ -3,16 +3,20 @@
 //! Two underscores stand for a dot. Text is taken as it is; numbers, switches, lists and tables are written as in TOML. A
 //! list's entry is reached by its number (`RESPOOL__UPSTREAM__0__URL`).
 
+use std::collections::BTreeMap;
+
 use ::config::{Value, ValueKind};
 
-use super::Environment;
 use super::file::read_value;
-use super::keys::{Node, Section};
+use super::keys::{Key, Node, Section};
 use super::problem::{Place, Problems};
 use super::shape;
 use super::tree::{Step, Table, value};
 
 const PREFIX: &str = "RESPOOL__";
+
+/// Environment variables, by name.
+pub type Environment = BTreeMap<String, String>;
 
 /// The layer that the environment makes over the file's.
 pub(super) fn layer(
@@ -38,10 +42,10 @@ pub(super) fn layer(
     layer
 }
 
-/// What a variable's words lead to.
+/// The place that a variable's name leads to.
 enum Target<'a> {
     Section,
-    Leaf(&'a super::Key),
+    Leaf(&'a Key),
 }
 
 fn read(target: &Target<'_>, text: &str, place: &Place) -> Value {
@@ -81,7 +85,7 @@ fn table_of(value: Option<&Value>) -> Option<&Table> {
     }
 }
 
-fn leaf<'a>(key: &'a super::Key, rest: &[&str]) -> Resolved<'a> {
+fn leaf<'a>(key: &'a Key, rest: &[&str]) -> Resolved<'a> {
     match rest {
         [] => Ok((Vec::new(), Target::Leaf(key))),
         _ => Err(format!("{} has nothing below it; set the whole value, as {}", key.path, key.example)),

@@ -2,14 +2,23 @@
 //! environment that are lists or tables.
 
 use std::ops::Range;
+use std::path::Path;
 
 use ::config::{Value, ValueKind};
 use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
-use super::FileText;
 use super::problem::{Place, Problems};
 use super::tree::{Table, value};
+
+/// A configuration file's text and its name for messages.
+#[derive(Clone, Copy, Debug)]
+pub struct FileText<'a> {
+    /// The path as it is shown.
+    pub path: &'a Path,
+    /// The whole text.
+    pub text: &'a str,
+}
 
 /// Reads a file. Where its TOML is broken, all that the parser can say is reported and the rest is still read.
 pub(super) fn read(file: FileText<'_>, problems: &mut Problems) -> Table {

@@ -6,7 +6,7 @@
 
 use ::config::{Value, ValueKind};
 
-use super::Environment;
+use super::environment::Environment;
 use super::keys::KEYS;
 use super::tree::Table;
 
@@ -50,7 +50,7 @@ fn meant_by(name: &str) -> Option<String> {
     let rest = rest.to_ascii_lowercase();
     let is_word = |part: &&str| !part.is_empty() && part.parse::<usize>().is_err();
     let rest = rest.split('_').filter(is_word).collect::<Vec<_>>().join("_");
-    let settings = KEYS.iter().map(|key| (fold_path(key.path), variable_of(key.path)));
+    let settings = KEYS.iter().map(|key| (fold_path(&key.path), variable_of(&key.path)));
     let short = SHORT.iter().map(|&(short, variable)| (short.to_owned(), variable.to_owned()));
     let distance = |folded: &str| strsim::damerau_levenshtein(folded, &rest);
     let near = settings.chain(short).filter(|(folded, _)| distance(folded) <= folded.len() / 5);

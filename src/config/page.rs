@@ -2,8 +2,10 @@
 
 use std::fmt::Write;
 
-use super::keys::{Key, Scalar, Shape};
-use super::{KEYS, effect};
+use wire::settings::{Scalar, Shape};
+
+use super::effect;
+use super::keys::{KEYS, Key};
 
 const HEAD: &str = include_str!("page.md");
 
@@ -11,12 +13,12 @@ const HEAD: &str = include_str!("page.md");
 pub fn page() -> String {
     let mut out = HEAD.to_owned();
     let mut section = None;
-    for key in KEYS {
+    for key in KEYS.iter() {
         if section != Some(key.section()) {
             section = Some(key.section());
             let _ = write!(
                 out,
-                "\n## {}\n\n| key | type | default | meaning | example | a change holds |\n|-|-|-|-|-|-|\n",
+                "\n## {}\n\n| key | type | default | meaning | example | takes effect |\n|-|-|-|-|-|-|\n",
                 title(key)
             );
         }
@@ -25,7 +27,7 @@ pub fn page() -> String {
             kind(key),
             default(key),
             key.meaning.to_owned(),
-            code(key.example),
+            code(&key.example),
             effect(key).to_owned(),
         ];
         let _ = writeln!(out, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
@@ -59,7 +61,7 @@ fn code(text: &str) -> String {
 }
 
 fn default(key: &Key) -> String {
-    match (key.required, key.default) {
+    match (key.required, key.default.as_str()) {
         (true, _) => "required".into(),
         (false, "") => format!("not set: {}", key.unset),
         (false, default) => code(default),
@@ -78,6 +80,7 @@ fn kind(key: &Key) -> String {
         Scalar::Duration(true) => "duration".into(),
         Scalar::Duration(false) => "duration over `0s`".into(),
         Scalar::Size => "size".into(),
+        Scalar::HttpUrl => "http or https URL".into(),
         Scalar::Form(name, _) => name.trim_start_matches("a ").trim_start_matches("an ").to_owned(),
     };
     match key.shape {

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, where it was written, and what to do about it.
+//! Problems of a configuration: each with its place, its cause and its remedy.
 
 use std::fmt;
 
@@ -49,14 +49,14 @@ impl fmt::Display for Place {
     }
 }
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Where it was written.
     pub place: Place,
     /// The key, as `limits.max_body`; empty when it is not about one.
     pub key: String,
-    /// What is wrong and what to do about it.
+    /// The cause and the remedy.
     pub message: String,
 }
 
@@ -69,7 +69,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All that is wrong: one per line when written.
+/// All problems of a configuration: one per line when written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems(Vec<Problem>);
 

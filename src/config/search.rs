@@ -1,10 +1,10 @@
-//! Where the configuration file and the state directory are. Nothing is read from the working directory unasked: it may be a
-//! repository of somebody else's.
+//! Finds the configuration file and the state directory. Nothing is read from the working directory unless it is named,
+//! because it may be a repository that someone else wrote.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::Environment;
+use super::environment::Environment;
 use super::problem::{Place, Problems};
 
 pub(super) const FILE: &str = "respool.toml";
@@ -50,8 +50,8 @@ fn places(environment: &Environment) -> Vec<PathBuf> {
     user.into_iter().chain([Path::new("/etc/respool").join(FILE)]).collect()
 }
 
-/// A `respool.toml` in the working directory `here` that is not read, because no file was named. The one in use is none,
-/// whatever path leads to it.
+/// Returns a `respool.toml` in the working directory `here` that is not read, because no file was named. A file in use
+/// does not count, whatever path leads to it.
 pub(super) fn unread(
     here: &Path,
     flag: Option<&Path>,
@@ -59,7 +59,7 @@ pub(super) fn unread(
     in_use: Option<&Path>,
 ) -> Option<PathBuf> {
     let file = here.join(FILE);
-    // A symlink that leads nowhere is somebody's configuration too.
+    // A symlink that leads nowhere may be meant as a configuration too.
     let is_there = file.symlink_metadata().is_ok_and(|found| !found.is_dir());
     let real = |path: &Path| path.canonicalize().ok();
     let is_used = in_use.is_some_and(|used| real(used).is_some() && real(used) == real(&file));

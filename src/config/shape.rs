@@ -1,5 +1,5 @@
-//! Holds a layer against the table of keys: unknown keys, wrong types, values out of range, sections without what they
-//! need. What is wrong is reported and taken out, so that the rest can be checked further.
+//! Checks a layer against the declared keys: unknown keys, wrong types, values out of range, sections that lack a
+//! required key. It reports wrong values and removes them, so that the rest can be checked further.
 
 mod scalar;
 
@@ -7,8 +7,9 @@ use std::path::PathBuf;
 
 use ::config::{Value, ValueKind};
 
-use super::KEYS;
-use super::keys::{Key, Node, Section, Shape, schema};
+use wire::settings::Shape;
+
+use super::keys::{KEYS, Key, Node, Section, schema};
 use super::problem::{Place, Problems};
 use super::tree::{Table, place, value};
 
@@ -194,7 +195,7 @@ fn misplaced(node: &Node, path: &str, kind: &ValueKind) -> String {
     }
 }
 
-/// What to say of a name that the section does not have.
+/// Explains that the section has no such name.
 pub(super) fn unknown(section: &Section, name: &str) -> String {
     let near = section.names().map(|known| (strsim::damerau_levenshtein(known, name), known)).min();
     if let Some((distance, known)) = near
@@ -202,8 +203,11 @@ pub(super) fn unknown(section: &Section, name: &str) -> String {
     {
         return format!("unknown key; did you mean {known}?");
     }
-    let elsewhere: Vec<_> =
-        KEYS.iter().filter(|key| key.name() == name || key.path == name).map(|key| key.path).collect();
+    let elsewhere: Vec<_> = KEYS
+        .iter()
+        .filter(|key| key.name() == name || key.path == name)
+        .map(|key| key.path.as_str())
+        .collect();
     match elsewhere.as_slice() {
         [] => format!("unknown key; here may be: {}", section.names().collect::<Vec<_>>().join(", ")),
         paths => format!("unknown key here; did you mean {}?", paths.join(" or ")),

@@ -94,7 +94,7 @@ fn leaf(key: &Key, entry: Option<&Value>, out: &mut String) {
     };
 }
 
-/// The value without what in it may be a secret, though the whole is none.
+/// Covers the parts of a value that may be secret.
 fn covered(key: &Key, kind: &ValueKind) -> ValueKind {
     match (key.name(), kind) {
         ("url", ValueKind::String(text)) if key.path.starts_with("alerts.") => {

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use super::*;
 use crate::agent::Parser;
-use crate::tools::Verdict;
+use crate::relay::{ReasoningField, RelayConfig};
+use crate::server::ServerConfig;
+use crate::tools::{ToolsConfig, Verdict};
 use crate::units::{Secret, Size};
-use crate::upstream::Address;
+use crate::upstream::{Address, UpstreamConfig};
 
 /// Resolves a file's text with an environment and the flags `--listen` and `--upstream`.
 fn load(file: &str, environment: &[(&str, &str)], flags: [Option<&str>; 2]) -> Result<Loaded, Problems> {
@@ -188,7 +190,7 @@ fn config_show_is_toml_that_means_the_same_with_places_and_without_secrets() {
         "api_key = \"***\"  # respool.toml:6",
         "name = \"box.example\"  # default",
         "weight = 1  # default",
-        "# timeout is not set: as long as it takes",
+        "# timeout is not set: no limit",
         "[models.\"a.b\"]",
         "drain = \"1m 5s\"  # environment RESPOOL__LIMITS__DRAIN",
         "headers = { Authorization = \"***\", X-Key = \"***\" }  # respool.toml:14",

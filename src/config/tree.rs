@@ -1,9 +1,8 @@
 //! The layers' common form: the `config` crate's values, each with its place as origin; merging and reading them.
 
-use ::config::{ConfigError, Map, Value, ValueKind};
+use ::config::{Map, Value, ValueKind};
 
-use super::problem::{Place, Problems};
-use super::{Document, Settings};
+use super::problem::Place;
 
 /// A table of values by key, in the order they were written.
 pub(super) type Table = Map<String, Value>;
@@ -60,37 +59,4 @@ fn overlay(table: &mut Table, key: String, mut new: Value) {
 pub(super) fn merge(mut below: Table, layer: Table) -> Table {
     layer.into_iter().for_each(|(key, value)| overlay(&mut below, key, value));
     below
-}
-
-/// Reads the struct out of a tree that was checked by the table of keys. Should the two ever disagree, it is a problem
-/// like any other.
-pub(super) fn deserialize(tree: &Table, problems: &mut Problems) -> Document {
-    Value::from(tree.clone()).try_deserialize().unwrap_or_else(|why: ConfigError| {
-        problems.add(Place::named("configuration"), "", why.to_string());
-        Document::default()
-    })
-}
-
-/// Adds the values that no layer wrote and no constant says: what `config show` must know beyond the table of keys.
-pub(super) fn complete(tree: &mut Table, settings: &Settings) {
-    let default = Place::named("default");
-    let text = |text: String| value(&default, text);
-    tree.entry("state_dir".into()).or_insert_with(|| text(settings.store.state_dir.display().to_string()));
-    let experts = tree.entry("experts".into()).or_insert_with(|| value(&default, Table::new()));
-    if let ValueKind::Table(entry) = &mut experts.kind {
-        let (dir, workspace) = (&settings.experts.dir, &settings.experts.workspace);
-        entry.entry("dir".into()).or_insert_with(|| text(dir.display().to_string()));
-        entry.entry("workspace".into()).or_insert_with(|| text(workspace.display().to_string()));
-    }
-    let list = tree.entry("upstream".into()).or_insert_with(|| value(&default, Vec::<Value>::new()));
-    let ValueKind::Array(list) = &mut list.kind else { return };
-    for (index, upstream) in settings.upstreams.iter().enumerate() {
-        if index == list.len() {
-            list.push(value(&default, Table::new()));
-        }
-        if let ValueKind::Table(entry) = &mut list[index].kind {
-            entry.entry("name".into()).or_insert_with(|| text(upstream.name.clone()));
-            entry.entry("url".into()).or_insert_with(|| text(upstream.url.to_string()));
-        }
-    }
 }

@@ -148,7 +148,7 @@ fn silences_persist_and_check_names() {
     let (status, _, err) = run(&["alerts", "silence", "upstream_down", "--for", "1h"], None, &[]);
     assert_eq!(status, 0, "{err}");
     let (status, _, err) = run(&["alerts", "silence", "nonsense"], None, &[]);
-    assert!(status == 1 && err.contains("Available rules: upstream_down"), "{err}");
+    assert!(status == 2 && err.contains("Available rules: upstream_down"), "{err}");
     let (status, _, err) = run(&["alerts", "list"], None, &[]);
     assert!(status == 0 && err.contains("No alerts have been recorded"), "{err}");
     let (status, _, err) = run(&["alerts", "test"], None, &[]);

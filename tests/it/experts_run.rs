@@ -1094,7 +1094,7 @@ async fn the_first_approval_takes_one_key() {
     let desk = Desk::new(&fake.url());
     let warned = respool(&desk, &["validate", "sales-desk"]);
     let said = String::from_utf8_lossy(&warned.stdout).into_owned();
-    assert!(said.contains("nobody can approve") && said.contains("RESPOOL_OPERATOR_KEY"), "{said}");
+    assert!(said.contains("cannot be approved") && said.contains("RESPOOL_OPERATOR_KEY"), "{said}");
     let key = "sk-operator-0123456789";
     let served = Respool::started_in(&desk.toml(&fake.url()), &[("RESPOOL_OPERATOR_KEY", key)], None).await;
     let store = served.agents.store().unwrap();

@@ -335,7 +335,25 @@ fn lists_share_one_vocabulary_of_options() {
         let (code, said, errors) = run(arguments, None, &[]);
         assert_eq!((code, said.as_str()), (0, ""), "{errors}");
     }
-    assert_eq!(run(&["runs", "list", "--json"], None, &[]).1, "[]\n");
+    for list in [
+        &["runs", "list"][..],
+        &["expert", "queue"],
+        &["expert", "drafts"],
+        &["expert", "dead-letters", "list"],
+        &["expert", "outbox", "list"],
+        &["expert", "approvals", "list"],
+        &["expert", "list"],
+    ] {
+        let (code, said, errors) = run(&[list, &["--json"]].concat(), None, &[]);
+        assert_eq!((code, said.as_str()), (0, "[]\n"), "{list:?}: {errors}");
+        let span = if list == ["expert", "list"] { &[][..] } else { &["--limit", "5", "--since", "7d"] };
+        assert_eq!(run(&[list, span].concat(), None, &[]).0, 0, "{list:?}");
+    }
+    let (code, _, errors) = run(&["usage", "--since", "5x"], None, &[]);
+    assert!(code == 2 && errors.contains("as 24h, 7d or 30d"), "{errors}");
+    assert_eq!(run(&["usage", "--by", "colour"], None, &[]).0, 2);
+    let (_, help, _) = run(&["audit", "list", "--help"], None, &[]);
+    assert!(!help.contains("--upstream") && help.contains("--config"), "{help}");
     let (_, help, _) = run(&["runs", "list", "--help"], None, &[]);
     assert!(help.contains("--limit <COUNT>") && !help.contains("--most"), "{help}");
     let (_, help, _) = run(&["service", "logs", "--help"], None, &[]);

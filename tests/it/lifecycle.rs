@@ -584,7 +584,7 @@ async fn check_asks_for_the_parser() {
     let (code, shown, _) =
         tokio::task::spawn_blocking(move || run(&["check", "--upstream", &url], None, &[])).await.unwrap();
     assert_eq!(code, 0, "{shown}");
-    assert!(shown.contains("first read as glm"), "{shown}");
+    assert!(shown.contains("tried in these forms first: glm"), "{shown}");
     fake.finish();
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Deserialize;
+use wire::settings::Scalar;
 
 /// The rules that apply to one upstream and model.
 pub type RuleSet = BTreeSet<Rule>;
@@ -106,19 +107,24 @@ pub enum Loss {
     Media,
 }
 
-/// `[adapt]`: the owner's consent to rules that lose something.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Consent {
-    /// The lossy rules that are allowed, by name; a name may end in `*`.
-    pub lossy: Vec<String>,
-    /// Whether pictures, audio and files may become texts.
-    pub media: bool,
-}
+const RULE: Scalar = Scalar::Form("a rule of docs/requests.md", |text| {
+    let is_pattern = text.ends_with('*');
+    if is_pattern { Ok(()) } else { text.parse::<Rule>().map(drop).map_err(|unknown| unknown.to_string()) }
+});
 
-impl Default for Consent {
-    fn default() -> Self {
-        Self { lossy: Vec::new(), media: true }
+wire::settings! {
+    /// `[adapt]`: the owner's consent to rules that lose something.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Consent {
+        /// Changes of a request that cost a part of its meaning and are allowed where a server refuses it
+        /// (docs/requests.md). `*` at the end stands for every rule that begins so. The refusal names the rule.
+        pub lossy: Vec<String> = Vec::new(),
+            form(RULE),
+            example(r#"["parameter.drop:tool_choice", "messages.system_as_user"]"#);
+        /// Replace pictures, audio and files by a text that says so where a model takes none. Otherwise every
+        /// later request of the conversation fails, too.
+        pub media: bool = true;
     }
 }
 

@@ -1,5 +1,6 @@
 //! `[agents.NAME]`: a model id of respool's own that reasons and runs tools.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -71,11 +72,26 @@ impl FromStr for Parser {
             "fuzzy" => Ok(Self::Fuzzy),
             _ if !text.is_empty() && text.chars().all(plain) => Ok(Self::Dialect(text.to_owned())),
             _ => Err(format!(
-                "{text:?} is no parser: write \"native\", \"guided_json\", \"react\", \"markers\", \"fuzzy\" or the name of a dialect"
+                "{text:?} is not a parser: write \"native\", \"guided_json\", \"react\", \"markers\", \"fuzzy\" or the name of a dialect"
             )),
         }
     }
 }
+
+impl fmt::Display for Parser {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Native => "native",
+            Self::GuidedJson => "guided_json",
+            Self::React => "react",
+            Self::Markers => "markers",
+            Self::Fuzzy => "fuzzy",
+            Self::Dialect(name) => name,
+        })
+    }
+}
+
+wire::text_setting!(Parser, "a parser");
 
 impl<'de> Deserialize<'de> for Parser {
     fn deserialize<D: serde::Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
@@ -83,70 +99,51 @@ impl<'de> Deserialize<'de> for Parser {
     }
 }
 
-/// One `[agents.NAME]`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AgentConfig {
-    /// The upstream model that thinks.
-    pub model: String,
-    /// The upstream to ask, by name; `None`: any that serves the model.
-    pub upstream: Option<String>,
-    /// The file that holds the system prompt.
-    pub system_prompt_file: Option<PathBuf>,
-    /// The tools it may use: names, or `mcp:SERVER/*`.
-    pub tools: Vec<String>,
-    /// How calls are found, in this order.
-    pub parsers: Vec<Parser>,
-    /// The field in which calls are looked for first.
-    pub read_first: ReadFirst,
-    /// The sampling temperature.
-    pub temperature: f64,
-    /// The most tokens one reply may have.
-    pub max_tokens: u32,
-    /// The most iterations of one run: model calls that may have tools.
-    pub max_iterations: u32,
-    /// The most tokens of one run, prompts and replies together; `None`: no such limit.
-    pub token_budget: Option<u64>,
-    /// How long a run may work, the last answer included.
-    #[serde(deserialize_with = "duration")]
-    pub run_timeout: Duration,
-    /// How long one model call may take.
-    #[serde(deserialize_with = "duration")]
-    pub model_timeout: Duration,
-    /// How long one tool may take, unless `[tools.timeouts]` says otherwise.
-    #[serde(deserialize_with = "duration")]
-    pub tool_timeout: Duration,
-    /// How much of one tool's result the model gets, unless `[tools.result_limits]` says otherwise.
-    pub result_limit: Size,
-    /// The pause between iterations.
-    #[serde(deserialize_with = "duration")]
-    pub pause: Duration,
-    /// How much of the work the client sees.
-    pub progress: Progress,
-    /// How a run goes on when its client went away.
-    pub on_disconnect: OnDisconnect,
-}
-
-impl Default for AgentConfig {
-    fn default() -> Self {
-        Self {
-            model: String::new(),
-            upstream: None,
-            system_prompt_file: None,
-            tools: Vec::new(),
-            parsers: vec![Parser::Native],
-            read_first: ReadFirst::Content,
-            temperature: 0.25,
-            max_tokens: 1000,
-            max_iterations: 5,
-            token_budget: None,
-            run_timeout: Duration::from_mins(5),
-            model_timeout: Duration::from_mins(1),
-            tool_timeout: Duration::from_secs(30),
-            result_limit: Size::kib(32),
-            pause: Duration::ZERO,
-            progress: Progress::Reasoning,
-            on_disconnect: OnDisconnect::Cancel,
-        }
+wire::settings! {
+    /// One `[agents.NAME]`.
+    #[derive(Clone, Debug, PartialEq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct AgentConfig {
+        /// The upstream model that the agent uses.
+        pub model: String = String::new(), required(r#""gpt-oss-120b""#);
+        /// The upstream to ask, by name.
+        pub upstream: Option<String> = None, unset("any that serves the model", r#""box""#);
+        /// The file that holds the system prompt.
+        pub system_prompt_file: Option<PathBuf> = None,
+            unset("no system prompt", r#""prompts/researcher.md""#);
+        /// The tools it may use: names, `gateway:NAME`, `mcp:SERVER/TOOL` or `mcp:SERVER/*` (docs/tools.md).
+        pub tools: Vec<String> = Vec::new(), example(r#"["read", "exec", "web_search", "mcp:files/*"]"#);
+        /// How calls are found, in this order: `native`, the name of a dialect, `guided_json`, `react`,
+        /// `markers`, `fuzzy`.
+        pub parsers: Vec<Parser> = vec![Parser::Native], example(r#"["native", "harmony", "fuzzy"]"#);
+        /// The field in which respool looks for calls first.
+        pub read_first: ReadFirst = ReadFirst::Content;
+        /// The sampling temperature.
+        pub temperature: f64 = 0.25, between(0.0, 2.0);
+        /// The maximum number of tokens in one reply.
+        pub max_tokens: u32 = 1000;
+        /// The maximum number of iterations in one run, each a model call and its tool calls; after that, one
+        /// last call without tools gives the answer.
+        pub max_iterations: u32 = 5;
+        /// The maximum number of tokens in one run, prompts and replies together.
+        pub token_budget: Option<u64> = None, unset("no limit", "200000");
+        /// How long a run may work, including its last answer; waiting for its client does not count.
+        #[serde(deserialize_with = "duration")]
+        pub run_timeout: Duration = Duration::from_mins(5);
+        /// How long one model call may take.
+        #[serde(deserialize_with = "duration")]
+        pub model_timeout: Duration = Duration::from_mins(1);
+        /// How long one tool may take, unless `tools.timeouts` says otherwise.
+        #[serde(deserialize_with = "duration")]
+        pub tool_timeout: Duration = Duration::from_secs(30);
+        /// How much of a tool's result the model gets, unless `tools.result_limits` says otherwise.
+        pub result_limit: Size = Size::kib(32);
+        /// The pause between iterations.
+        #[serde(deserialize_with = "duration")]
+        pub pause: Duration = Duration::ZERO, or_zero();
+        /// The part of the work that the client sees before the answer.
+        pub progress: Progress = Progress::Reasoning;
+        /// The fate of a run whose client has disconnected.
+        pub on_disconnect: OnDisconnect = OnDisconnect::Cancel;
     }
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::quiet::QuietHours;
+use super::rule::Rule;
+use wire::settings::Scalar;
 use wire::units::{Secret, duration};
 
 wire::string_enum! {
@@ -27,63 +29,72 @@ wire::string_enum! {
     }
 }
 
-/// `[alerts]`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AlertsConfig {
-    /// After so long an alert that still holds is sent again.
-    #[serde(deserialize_with = "duration")]
-    pub repeat: Duration,
-    /// Alerts that begin within this time are one message.
-    #[serde(deserialize_with = "duration")]
-    pub group: Duration,
-    /// When nothing is sent, in UTC.
-    pub quiet: Option<QuietHours>,
-    /// Rules that are not looked at.
-    pub disabled: Vec<String>,
-    /// Where the page is reached, for the link in messages.
-    pub link: Option<String>,
-    /// `[[alerts.sink]]`.
-    pub sink: Vec<SinkConfig>,
+wire::text_setting!(QuietHours, "quiet hours");
+
+const RULE: Scalar = Scalar::Form("a rule", check_rule);
+
+fn check_rule(text: &str) -> Result<(), String> {
+    let known = || Rule::ALL.iter().map(|rule| rule.as_str()).collect::<Vec<_>>().join(", ");
+    Rule::named(text)
+        .map(drop)
+        .ok_or_else(|| format!("there is no rule {text:?}. Available rules: {}", known()))
 }
 
-impl Default for AlertsConfig {
-    fn default() -> Self {
-        Self {
-            repeat: Duration::from_hours(4),
-            group: Duration::from_secs(5),
-            quiet: None,
-            disabled: Vec::new(),
-            link: None,
-            sink: Vec::new(),
+wire::settings! {
+    /// `[alerts]`.
+    #[derive(Clone, Debug, PartialEq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct AlertsConfig {
+        /// How long respool waits before it repeats an alert that is still open.
+        #[serde(deserialize_with = "duration")]
+        pub repeat: Duration = Duration::from_hours(4);
+        /// Alerts that begin within this time are one message.
+        #[serde(deserialize_with = "duration")]
+        pub group: Duration = Duration::from_secs(5), or_zero();
+        /// Hours, in UTC, in which nothing is sent; alerts that are still open afterwards are sent then.
+        pub quiet: Option<QuietHours> = None, unset("no quiet hours", r#""22:00-07:00""#);
+        /// Rules that are turned off (docs/operating.md lists them).
+        pub disabled: Vec<String> = Vec::new(), form(RULE), example(r#"["first_byte_slow"]"#);
+        /// The page's address, for the link in messages.
+        pub link: Option<String> = None,
+            form(Scalar::HttpUrl),
+            unset("the listen address", r#""http://box.lan:8003""#);
+        sections {
+            /// `[[alerts.sink]]`.
+            pub sink: Vec<SinkConfig> = Vec::new(), at("sink[]");
         }
     }
 }
 
-/// `[[alerts.sink]]`.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SinkConfig {
-    /// What it is.
-    #[serde(rename = "type")]
-    pub kind: SinkKind,
-    /// The address of a webhook, a topic, a gateway, or a mail server (`smtps://HOST`).
-    pub url: Option<String>,
-    /// The token or password.
-    pub token: Option<Secret>,
-    /// The environment variable that holds it.
-    pub token_env: Option<String>,
-    /// The user of a mail server.
-    pub user: Option<String>,
-    /// The sender of mails.
-    pub from: Option<String>,
-    /// The receiver of mails, or the target of a message.
-    pub to: Option<String>,
-    /// The channel of a message through OpenClaw.
-    pub channel: Option<String>,
-    /// The program and its arguments.
-    pub program: Vec<String>,
-    /// Where the program finds others: `PATH` without directories that commands write.
-    #[serde(skip)]
-    pub search_path: Option<OsString>,
+wire::settings! {
+    /// `[[alerts.sink]]`.
+    #[derive(Clone, Debug, PartialEq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct SinkConfig {
+        /// Where alerts go.
+        #[serde(rename = "type")]
+        pub kind: SinkKind = SinkKind::default(), named("type"), required(r#""ntfy""#);
+        /// The webhook, the topic of ntfy, OpenClaw's gateway, or the mail server (`smtps://HOST`,
+        /// `smtp://HOST?tls=required`).
+        pub url: Option<String> = None,
+            unset("`command` needs none", r#""https://ntfy.example.org/respool""#);
+        /// The token that is sent as `authorization: Bearer`, or the password of the mail server.
+        pub token: Option<Secret> = None, unset("no token is sent", r#""secret""#);
+        /// The environment variable that holds it.
+        pub token_env: Option<String> = None, unset("the token in `token`", r#""NTFY_TOKEN""#);
+        /// The user of the mail server.
+        pub user: Option<String> = None, unset("no login", r#""respool""#);
+        /// The sender of mails.
+        pub from: Option<String> = None, unset("only `email` needs it", r#""respool <respool@example.org>""#);
+        /// The receiver of mails, or the target of OpenClaw's message.
+        pub to: Option<String> = None, unset("only `email` and `openclaw` need it", r#""owner@example.org""#);
+        /// The channel of OpenClaw's message.
+        pub channel: Option<String> = None, unset("the gateway's default", r#""telegram""#);
+        /// The program of `command` and its arguments; it gets JSON on its standard input.
+        pub program: Vec<String> = Vec::new(), example(r#"["/usr/local/bin/page-me"]"#);
+        derived {
+            /// The directories in which the program finds others: `PATH` without those that commands write.
+            pub search_path: Option<OsString> = None;
+        }
+    }
 }

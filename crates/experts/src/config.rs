@@ -6,64 +6,72 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use wire::units::{Secret, some_duration};
+use wire::units::{Secret, duration, some_duration};
 
-/// The settings of experts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ExpertsConfig {
-    /// The directory of their packages; `~/.openclaw/experts` unless configured.
-    pub dir: PathBuf,
-    /// The directory of their own data, in `expert-state/NAME`; `~/.openclaw/workspace` unless configured.
-    pub workspace: PathBuf,
-    /// The model that they use; `None`: experts are not served.
-    pub model: Option<String>,
-    /// The upstream to ask, by name; `None`: any that serves the model.
-    pub upstream: Option<String>,
-    /// The most model calls of one run.
-    pub max_iterations: u32,
-    /// The most tokens of one reply.
-    pub max_tokens: u32,
-    /// How many processes are executed at a time.
-    pub runs_at_once: u32,
-    /// How long a claim to a queue entry lasts; the worker that holds it renews it.
-    pub lease: Duration,
-    /// How long an event with the same dedupe key counts as a repeat.
-    pub dedupe_window: Duration,
-    /// `[experts."NAME"]`, by the expert's name.
-    pub by_name: BTreeMap<String, ExpertConfig>,
+wire::settings! {
+    /// The settings of experts.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default)]
+    pub struct ExpertsConfig {
+        /// The directory of expert packages (docs/experts.md).
+        pub dir: PathBuf = "/var/lib/.openclaw/experts".into(), unset("`~/.openclaw/experts`", r#""~/.openclaw/experts""#);
+        /// The directory in whose `expert-state/NAME` an expert keeps its state.
+        pub workspace: PathBuf = "/var/lib/.openclaw/workspace".into(),
+            unset("`~/.openclaw/workspace`", r#""~/.openclaw/workspace""#);
+        /// The upstream model that experts use. If it is set, they are served as `expert/NAME` and their
+        /// processes are executed.
+        pub model: Option<String> = None, unset("experts are not served", r#""gpt-oss-120b""#);
+        /// The upstream to ask, by name.
+        pub upstream: Option<String> = None, unset("any that serves the model", r#""box""#);
+        /// The maximum number of model calls in one run of an expert.
+        pub max_iterations: u32 = 60;
+        /// The maximum number of tokens in one reply to an expert.
+        pub max_tokens: u32 = 4096;
+        /// How many processes are executed at a time.
+        pub runs_at_once: u32 = 50;
+        /// How long an invocation stays claimed; the process that executes it renews the claim. If that
+        /// process ends, another one takes over its invocations once their claims have expired.
+        #[serde(deserialize_with = "duration")]
+        pub lease: Duration = Duration::from_secs(30);
+        /// How long an event with the same dedupe key counts as the same event.
+        #[serde(deserialize_with = "duration")]
+        pub dedupe_window: Duration = DEDUPE_WINDOW;
+        sections {
+            /// `[experts."NAME"]`, by the expert's name.
+            #[serde(flatten)]
+            pub by_name: BTreeMap<String, ExpertConfig> = BTreeMap::new(), at("<NAME>");
+        }
+    }
 }
 
-/// The default of [`ExpertsConfig::max_iterations`].
-pub const MAX_ITERATIONS: u32 = 60;
-/// The default of [`ExpertsConfig::max_tokens`].
-pub const MAX_TOKENS: u32 = 4096;
-/// The default of [`ExpertsConfig::runs_at_once`].
-pub const RUNS_AT_ONCE: u32 = 50;
-/// The default of [`ExpertsConfig::lease`].
-pub const LEASE: Duration = Duration::from_secs(30);
 /// The default of [`ExpertsConfig::dedupe_window`].
 pub const DEDUPE_WINDOW: Duration = Duration::from_hours(24);
 
-/// One `[experts."NAME"]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ExpertConfig {
-    /// The upstream model to use.
-    pub model: Option<String>,
-    /// The upstream to ask, by name.
-    pub upstream: Option<String>,
-    /// The most model calls of one run.
-    pub max_iterations: Option<u32>,
-    /// The most tokens of one reply.
-    pub max_tokens: Option<u32>,
-    /// Environment variables with the secrets of webhooks, by the trigger's name.
-    pub hook_secret_env: BTreeMap<String, String>,
-    /// The values of those variables, by the trigger's name.
-    #[serde(skip)]
-    pub hook_secrets: BTreeMap<String, Secret>,
-    /// How long an event with the same dedupe key counts as a repeat.
-    #[serde(deserialize_with = "some_duration")]
-    pub dedupe_window: Option<Duration>,
+wire::settings! {
+    /// One `[experts."NAME"]`.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct ExpertConfig {
+        /// The upstream model that this expert uses.
+        pub model: Option<String> = None, unset("as for all experts", r#""gpt-oss-120b""#);
+        /// The upstream to ask, by name, for this expert.
+        pub upstream: Option<String> = None, unset("as for all experts", r#""box""#);
+        /// The maximum number of model calls in one run of this expert.
+        pub max_iterations: Option<u32> = None, unset("as for all experts", "60");
+        /// The maximum number of tokens in one reply to this expert.
+        pub max_tokens: Option<u32> = None, unset("as for all experts", "4096");
+        /// The environment variables with the secrets of webhooks, by the trigger's name; at least 16
+        /// characters each. A trigger that is not in it has a generated secret (docs/experts.md).
+        pub hook_secret_env: BTreeMap<String, String> = BTreeMap::new(),
+            example(r#"{ new_mail = "MAIL_HOOK_SECRET" }"#);
+        /// How long an event with the same dedupe key counts as the same event, for this expert.
+        #[serde(deserialize_with = "some_duration")]
+        pub dedupe_window: Option<Duration> = None, unset("as for all experts", r#""1d""#);
+        derived {
+            /// The values of those variables, by the trigger's name.
+            pub hook_secrets: BTreeMap<String, Secret> = BTreeMap::new();
+        }
+    }
 }
 
 impl ExpertConfig {

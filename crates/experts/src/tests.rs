@@ -122,11 +122,12 @@ fn every_code_is_in_some_case() {
 #[test]
 fn every_code_is_explained() {
     let page =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/experts.md")).unwrap();
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/experts-reference.md"))
+            .unwrap();
     for code in Code::ALL {
         assert!(
             page.contains(&format!("`{}`", code.as_str())),
-            "{} is not in docs/experts.md",
+            "{} is not in docs/experts-reference.md",
             code.as_str()
         );
     }

@@ -71,25 +71,31 @@ wire::string_enum! {
     }
 }
 
-/// The relay's settings.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RelayConfig {
-    /// The default of all models.
-    pub tools_mode: ToolsMode,
-    /// The default of all models.
-    pub tool_parsing: ToolParsing,
-    /// The default of all models.
-    pub reasoning: ReasoningField,
-    /// Reply fields to keep although OpenAI's API has no such field.
-    pub keep_fields: Vec<String>,
-    /// `[models."ID"]`, by id.
-    pub models: BTreeMap<String, ModelConfig>,
-    /// `[recovery]`.
-    pub recovery: RecoveryConfig,
-    /// `[context]`.
-    pub context: ContextConfig,
-    /// `[adapt]`: the rules that lose something and are allowed.
-    pub adapt: Consent,
+wire::settings! {
+    /// The relay's settings.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default)]
+    pub struct RelayConfig {
+        /// How respool asks for a reply with tools: whole (`buffered`) or as a stream (`live`).
+        pub tools_mode: ToolsMode = ToolsMode::default();
+        /// Who reads tool calls in the model's text: the server's parser first (`server`), or respool alone
+        /// (`raw`).
+        pub tool_parsing: ToolParsing = ToolParsing::default();
+        /// The field in which clients get reasoning; `drop` removes it.
+        pub reasoning: ReasoningField = ReasoningField::default();
+        /// Reply fields to keep although OpenAI's API has no such field.
+        pub keep_fields: Vec<String> = Vec::new(), example(r#"["prompt_logprobs"]"#);
+        sections {
+            /// `[models."ID"]`, by id.
+            pub models: BTreeMap<String, ModelConfig> = BTreeMap::new(), at("models.<ID>");
+            /// `[recovery]`.
+            pub recovery: RecoveryConfig = RecoveryConfig::default();
+            /// `[context]`.
+            pub context: ContextConfig = ContextConfig::default();
+            /// `[adapt]`: the rules that lose something and are allowed.
+            pub adapt: Consent = Consent::default();
+        }
+    }
 }
 
 /// What holds for one model: its own settings, else its target's, else the relay's.
@@ -152,27 +158,36 @@ fn prior(dialects: &[String]) -> PreferredDialects {
     PreferredDialects::from_dialect_names(dialects.iter().map(String::as_str))
 }
 
-/// One `[models."ID"]`; what is `None` is as for all models.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ModelConfig {
-    /// The model that this id is another name for.
-    pub target: Option<String>,
-    /// How a reply with tools is asked for.
-    pub tools_mode: Option<ToolsMode>,
-    /// Who reads the calls.
-    pub tool_parsing: Option<ToolParsing>,
-    /// The name under which reasoning leaves.
-    pub reasoning: Option<ReasoningField>,
-    /// Its window in tokens.
-    pub context_window: Option<u64>,
-    /// The dialects that it writes: they are tried first.
-    pub dialects: Option<Vec<String>>,
-    /// The APIs that its server answers itself.
-    pub wires: Option<Vec<OwnWire>>,
-    /// The marks of its replies, as Hugging Face describes them.
-    #[serde(deserialize_with = "read_template")]
-    pub response_template: Option<Arc<ResponseTemplate>>,
+wire::settings! {
+    /// One `[models."ID"]`; what is `None` is as for all models.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct ModelConfig {
+        /// The model that this id is another name for.
+        pub target: Option<String> = None, unset("the id names a model", r#""gpt-oss-120b""#);
+        /// As `tools_mode`, for this model.
+        pub tools_mode: Option<ToolsMode> = None, unset("as for all models", r#""live""#);
+        /// As `tool_parsing`, for this model.
+        pub tool_parsing: Option<ToolParsing> = None, unset("as for all models", r#""raw""#);
+        /// As `reasoning`, for this model.
+        pub reasoning: Option<ReasoningField> = None, unset("as for all models", r#""drop""#);
+        /// How many tokens prompt and reply may have together.
+        pub context_window: Option<u64> = None,
+            unset("`max_model_len` in the upstream's `/v1/models`", "32768");
+        /// The ways of writing tool calls that it uses (docs/dialects.md). They are tried first; others are
+        /// still read.
+        pub dialects: Option<Vec<String>> = None,
+            unset("found from its name and the server's list", r#"["harmony"]"#);
+        /// As `wires` of an upstream, for this model.
+        pub wires: Option<Vec<OwnWire>> = None, unset("as for its upstreams", r#"["messages"]"#);
+        /// Hugging Face's `response_template` of this model, which describes the marks of its reasoning,
+        /// answer and calls: the path of a JSON file (the template or a `tokenizer_config.json` with one), or
+        /// the JSON itself. Calls in other forms are still read. The server must not strip the marks
+        /// (`tool_parsing = "raw"`). A live reply is read when it is whole. No server reports its template.
+        #[serde(deserialize_with = "read_template")]
+        pub response_template: Option<Arc<ResponseTemplate>> = None,
+            unset("the parser finds its dialect", r#"'{"fields": {"content": {}, "tool_calls": {"open": "<call>", "close": "</call>", "content": "json"}}}'"#);
+    }
 }
 
 /// Reads a template, or loads the file that holds it.
@@ -186,42 +201,40 @@ fn read_template<'de, D: Deserializer<'de>>(template: D) -> Result<Option<Arc<Re
     ResponseTemplate::parse(&text).map(|read| Some(Arc::new(read))).map_err(|error| failed(&error))
 }
 
-/// `[recovery]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RecoveryConfig {
-    /// How often a reply that is no use is asked for again.
-    pub attempts: u32,
-    /// No further attempt begins, and none is waited for, this long after the request came.
-    #[serde(deserialize_with = "duration")]
-    pub within: Duration,
-    /// How long a request waits for an upstream that is starting, or that asks to be left alone for a while.
-    #[serde(deserialize_with = "duration")]
-    pub wait_for_upstream: Duration,
-    /// The form of an error after the last attempt.
-    pub final_errors: FinalErrors,
-    /// True to put a tool turn's reasoning back when the client dropped it.
-    pub reasoning_memory: bool,
-}
-
-impl Default for RecoveryConfig {
-    fn default() -> Self {
-        Self {
-            attempts: 2,
-            within: Duration::from_mins(10),
-            wait_for_upstream: Duration::from_mins(1),
-            final_errors: FinalErrors::Auto,
-            reasoning_memory: true,
-        }
+wire::settings! {
+    /// `[recovery]`.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct RecoveryConfig {
+        /// How many more times respool asks the model after an unusable reply. In a long turn it asks a few
+        /// times more, unless this is 0.
+        pub attempts: u32 = 2, least(0);
+        /// After this time from the arrival of the request, respool neither starts another attempt nor waits
+        /// for one.
+        #[serde(deserialize_with = "duration")]
+        pub within: Duration = Duration::from_mins(10);
+        /// How long a request waits for an upstream that is starting, or that asks with `Retry-After` to be
+        /// left alone. Set `"0s"` if OpenClaw has fallback models, which it tries afterwards.
+        #[serde(deserialize_with = "duration")]
+        pub wait_for_upstream: Duration = Duration::from_mins(1), or_zero();
+        /// The form of an error after the last attempt. `auto`: OpenClaw, Codex and Claude Code get it in a
+        /// form that stops them from sending the request again. `plain`: every client gets the true status.
+        pub final_errors: FinalErrors = FinalErrors::Auto;
+        /// Put back the reasoning of a tool turn if the client dropped it, as long as its tool loop lasts.
+        pub reasoning_memory: bool = true;
     }
 }
 
-/// `[context]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ContextConfig {
-    /// What happens to a request that is too large.
-    pub on_overflow: OnOverflow,
+wire::settings! {
+    /// `[context]`.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct ContextConfig {
+        /// What to do with a request that is larger than the model's window: pass on the server's error
+        /// (`pass`), so that the client shortens it, or shorten it here (`trim`): the oldest tool results
+        /// first, then the oldest messages.
+        pub on_overflow: OnOverflow = OnOverflow::default();
+    }
 }
 
 #[cfg(test)]

@@ -7,37 +7,60 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use wire::settings::Scalar;
 use wire::units::{Secret, Size, duration};
 
-/// The settings of the server: the address, who may ask, and the bounds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServerConfig {
-    /// Where to listen.
-    pub listen: Listen,
-    /// Names under which agents and runs are reached, beside those that only this machine or network can have.
-    pub trusted_hosts: Vec<String>,
-    /// Origins under which a proxy shows the page, where it does not pass the host name on.
-    pub trusted_origins: Vec<String>,
-    /// The keys of which a client must send one; none: nobody is asked for a key. Once the configuration is loaded, this
-    /// holds those of `client_keys_env` too.
-    pub client_keys: Vec<Secret>,
-    /// The file that holds keys with names and limits.
-    pub client_keys_file: Option<PathBuf>,
-    /// The environment variable that holds keys, between commas or spaces.
-    pub client_keys_env: Option<String>,
-    /// The keys that see and end the runs of all clients, read from the variable that `operator_keys_env` names.
-    pub operator_keys: Vec<Secret>,
-    /// The environment variable that holds keys of operators.
-    pub operator_keys_env: Option<String>,
-    /// Listen on an address that others reach, although clients need no key.
-    pub allow_unauthenticated: bool,
-    /// Pass administrative routes of the model server on.
-    pub allow_admin_routes: bool,
-    /// Routes of the model server that are passed on besides those for inference and information; `/*` at the end stands for
-    /// all that is below.
-    pub pass_routes: Vec<String>,
-    /// `[limits]`.
-    pub limits: LimitsConfig,
+wire::settings! {
+    /// The settings of the server: the address, who may ask, and the bounds.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default)]
+    pub struct ServerConfig {
+        /// Where respool listens, HOST:PORT. Port 0 takes any free port; without a host it is loopback.
+        pub listen: Listen = Listen::default();
+        /// Further host names under which respool answers when `listen` is loopback. It always answers to
+        /// addresses, `localhost`, names without a dot or of a private network, and the machine's own name.
+        /// Checked where clients have no keys: for agents and runs, and for every request if an upstream has
+        /// an `api_key` (docs/security.md).
+        pub trusted_hosts: Vec<String> = Vec::new(), form(HOST), example(r#"["llm.example.org"]"#);
+        /// Origins of the page behind a proxy that does not pass on the host name (docs/keys.md).
+        pub trusted_origins: Vec<String> = Vec::new(),
+            form(ORIGIN),
+            example(r#"["https://llm.example.org"]"#);
+        /// Each client must send one of these keys as `authorization: Bearer KEY` on every route but
+        /// `/health`, `/ready` and `/metrics`. respool does not pass them on to upstreams
+        /// (docs/keys.md).
+        pub client_keys: Vec<Secret> = Vec::new(), example(r#"["sk-team-a", "sk-team-b"]"#);
+        /// The file of named keys and what each of them allows: models, agents, requests a minute, tokens a
+        /// day, requests at a time (docs/keys.md). It is read again when it changes.
+        pub client_keys_file: Option<PathBuf> = None,
+            unset("no keys with names", r#""/etc/respool/keys.toml""#);
+        /// The environment variable that holds the keys, separated by commas or spaces.
+        pub client_keys_env: Option<String> = None, unset("the keys in `client_keys`", r#""RESPOOL_CLIENT_KEYS""#);
+        /// The environment variable that holds operator keys, separated by commas or spaces. They are client
+        /// keys too; operators see and end the runs of all clients, and decide about approvals. Without
+        /// `client_keys` of any form, other clients of a loopback address need no key.
+        pub operator_keys_env: Option<String> = None,
+            unset("the key in `RESPOOL_OPERATOR_KEY`; without one, no client is an operator", r#""RESPOOL_OPERATOR_KEYS""#);
+        /// Let respool start on an address other than loopback without client keys. Everyone who can reach
+        /// the address can then use its models and agents, and an upstream's `api_key`.
+        pub allow_unauthenticated: bool = false;
+        /// Pass on all routes of the model server, also those that change it, such as `/sleep`,
+        /// `/collective_rpc` and `/v1/load_lora_adapter` (docs/keys.md). If there are operator keys, the
+        /// routes that respool does not know are for operators only.
+        pub allow_admin_routes: bool = false;
+        /// Routes of the model server to pass on besides those for inference and information that respool
+        /// knows (docs/keys.md). `/*` at the end stands for everything below.
+        pub pass_routes: Vec<String> = Vec::new(), form(ROUTE), example(r#"["/v1/files", "/v1/files/*"]"#);
+        sections {
+            /// `[limits]`.
+            pub limits: LimitsConfig = LimitsConfig::default();
+        }
+        derived {
+            /// The keys that see and end the runs of all clients, read from the variable that
+            /// `operator_keys_env` names.
+            pub operator_keys: Vec<Secret> = Vec::new();
+        }
+    }
 }
 
 impl ServerConfig {
@@ -127,45 +150,70 @@ impl<'de> Deserialize<'de> for Listen {
     }
 }
 
-/// `[limits]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LimitsConfig {
-    /// The largest request body.
-    pub max_body: Size,
-    /// All request bodies together, from their first byte to the end of their requests.
-    pub max_bodies: Size,
-    /// Tool results since the last real user message after which the loop guard answers.
-    pub max_tool_results: usize,
-    /// Identical consecutive calls after which the loop guard answers.
-    pub max_repeats: usize,
-    /// How long a true HTTP status is waited for before the head of a stream is sent.
-    #[serde(deserialize_with = "duration")]
-    pub commit_after: Duration,
-    /// The pause between heartbeats while upstream is silent.
-    #[serde(deserialize_with = "duration")]
-    pub heartbeat: Duration,
-    /// How long a client may take for the head of a request, send nothing in the middle of a body, or take nothing of a
-    /// reply.
-    #[serde(deserialize_with = "duration")]
-    pub client_timeout: Duration,
-    /// How long streams in flight may go on after SIGTERM.
-    #[serde(deserialize_with = "duration")]
-    pub drain: Duration,
+wire::text_setting!(Listen, "an address");
+
+const HOST: Scalar = Scalar::Form("a host name", check_host);
+const ORIGIN: Scalar = Scalar::Form("an origin", check_origin);
+const ROUTE: Scalar = Scalar::Form("a route", check_route);
+
+fn check_host(text: &str) -> Result<(), String> {
+    let is_name = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
+    let wrong = || format!("{text:?} is not a host name: write the name alone, as \"llm.example.org\"");
+    is_name.then_some(()).ok_or_else(wrong)
 }
 
-impl Default for LimitsConfig {
-    fn default() -> Self {
-        Self {
-            max_body: Size::mib(32),
-            max_bodies: Size::mib(512),
-            max_tool_results: 500,
-            max_repeats: 8,
-            commit_after: Duration::from_secs(2),
-            heartbeat: Duration::from_secs(10),
-            client_timeout: Duration::from_mins(1),
-            drain: Duration::from_secs(30),
-        }
+fn check_origin(text: &str) -> Result<(), String> {
+    let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or_default();
+    let is_origin =
+        !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._:[]".contains(c));
+    let wrong = || {
+        format!(
+            "{text:?} is not an origin: write the scheme and the host alone, as \"https://llm.example.org\""
+        )
+    };
+    is_origin.then_some(()).ok_or_else(wrong)
+}
+
+fn check_route(text: &str) -> Result<(), String> {
+    let path = text.strip_suffix("/*").unwrap_or(text);
+    let is_route = path.starts_with('/') && !path.contains(['*', '?', '#', ' ']);
+    let wrong = || {
+        format!(
+            "{text:?} is not a route: write a path, as \"/v1/files\", with `/*` at its end for everything below"
+        )
+    };
+    is_route.then_some(()).ok_or_else(wrong)
+}
+
+wire::settings! {
+    /// `[limits]`.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct LimitsConfig {
+        /// The largest request body; a larger one is answered with 413.
+        pub max_body: Size = Size::mib(32);
+        /// The room for all request bodies together, while requests are read, wait or stream. A request that
+        /// finds no room waits a few seconds, then gets 503 with `Retry-After`.
+        pub max_bodies: Size = Size::mib(512);
+        /// Tool results since the last real user message after which respool ends the loop.
+        pub max_tool_results: usize = 500;
+        /// Identical consecutive tool calls (or cycles of two or three) after which respool ends the loop;
+        /// the model is warned at half of them. For one tool that is tried in vain with changing arguments,
+        /// four times as many.
+        pub max_repeats: usize = 8;
+        /// How long respool waits for a silent upstream's true status before it sends a stream's head.
+        #[serde(deserialize_with = "duration")]
+        pub commit_after: Duration = Duration::from_secs(2), or_zero();
+        /// The pause between heartbeats while the upstream is silent.
+        #[serde(deserialize_with = "duration")]
+        pub heartbeat: Duration = Duration::from_secs(10);
+        /// How long a client may take to send a request's head, pause within a body, or read nothing of a
+        /// reply. A body may take a second more for each 8 KiB of it.
+        #[serde(deserialize_with = "duration")]
+        pub client_timeout: Duration = Duration::from_mins(1);
+        /// How long streams in progress may continue after SIGTERM.
+        #[serde(deserialize_with = "duration")]
+        pub drain: Duration = Duration::from_secs(30), or_zero();
     }
 }
 

@@ -29,7 +29,7 @@ impl KeyFile {
         let list = parse(path, &text)?;
         if list.keys.is_empty() {
             return Err(vec![format!(
-                "{} holds no key; write at least one (docs/operating.md), or remove this setting",
+                "{} holds no key; write at least one (docs/keys.md), or remove this setting",
                 path.display()
             )]);
         }

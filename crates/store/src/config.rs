@@ -7,27 +7,35 @@ use serde::Deserialize;
 
 use wire::units::{Size, duration};
 
-/// The store's settings.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StoreConfig {
-    /// The directory of durable state; the platform's state directory unless configured. It may not exist
-    /// yet.
-    pub state_dir: PathBuf,
-    /// Which runs are kept there.
-    pub runs: RunsConfig,
-    /// Which responses are kept there.
-    pub responses: ResponsesConfig,
+wire::settings! {
+    /// The store's settings.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default)]
+    pub struct StoreConfig {
+        /// The directory that keeps agents' runs, clients' responses and usage records.
+        pub state_dir: PathBuf = "/var/lib/respool".into(),
+            unset("the platform's state directory, `~/.local/state/respool`", r#""/var/lib/respool""#);
+        sections {
+            /// Which runs are kept there.
+            pub runs: RunsConfig = RunsConfig::default();
+            /// Which responses are kept there.
+            pub responses: ResponsesConfig = ResponsesConfig::default();
+        }
+    }
 }
 
-/// `[runs]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RunsConfig {
-    /// How long after its last event a run is deleted; one that is worked on stays.
-    #[serde(deserialize_with = "duration")]
-    pub keep: Duration,
-    /// The size of all runs from which on those that ended are deleted, the oldest first.
-    pub max_size: Size,
+wire::settings! {
+    /// `[runs]`.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct RunsConfig {
+        /// How long a run is kept after its last event.
+        #[serde(deserialize_with = "duration")]
+        pub keep: Duration = Duration::from_hours(30 * 24);
+        /// How much space all runs may take; beyond it, finished runs are deleted, the oldest first. At least
+        /// `1MiB`.
+        pub max_size: Size = Size::mib(1024);
+    }
 }
 
 impl RunsConfig {
@@ -35,27 +43,19 @@ impl RunsConfig {
     pub const LEAST_SIZE: Size = Size::mib(1);
 }
 
-impl Default for RunsConfig {
-    fn default() -> Self {
-        Self { keep: Duration::from_hours(30 * 24), max_size: Size::mib(1024) }
-    }
-}
-
-/// `[responses]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ResponsesConfig {
-    /// Whether responses of `/v1/responses` are kept for clients that do not say `store: false`.
-    pub store: bool,
-    /// How long after it was made or last continued a response is deleted.
-    #[serde(deserialize_with = "duration")]
-    pub keep: Duration,
-    /// The size of all responses from which on those are deleted that were used longest ago.
-    pub max_size: Size,
-}
-
-impl Default for ResponsesConfig {
-    fn default() -> Self {
-        Self { store: true, keep: Duration::from_hours(30 * 24), max_size: Size::mib(1024) }
+wire::settings! {
+    /// `[responses]`.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct ResponsesConfig {
+        /// Whether responses of `/v1/responses` are kept, prompts included, in `state_dir`; for clients that
+        /// do not say `store: false`. `previous_response_id`, `item_reference` and `background` need it
+        /// (docs/clients.md).
+        pub store: bool = true;
+        /// How long a response is kept after it was created or last continued.
+        #[serde(deserialize_with = "duration")]
+        pub keep: Duration = Duration::from_hours(30 * 24);
+        /// How much space all responses may take; beyond it, the least recently used ones are deleted.
+        pub max_size: Size = Size::mib(1024);
     }
 }

@@ -36,30 +36,21 @@ wire::string_enum! {
     }
 }
 
-/// `[log]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LogConfig {
-    /// The form of the lines on standard error.
-    pub format: LogFormat,
-    /// The least severe level that is logged.
-    pub level: Level,
-    /// True to let message text into the log.
-    pub content: bool,
-    /// A file that gets the same lines as JSON.
-    pub file: Option<PathBuf>,
-    /// The directory of the daily error reports.
-    pub errors_dir: PathBuf,
-}
-
-impl Default for LogConfig {
-    fn default() -> Self {
-        Self {
-            format: LogFormat::Auto,
-            level: Level::Info,
-            content: false,
-            file: None,
-            errors_dir: PathBuf::from("logs"),
-        }
+wire::settings! {
+    /// `[log]`.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct LogConfig {
+        /// The form of log lines on standard error: `auto` is short lines for a person on a terminal and JSON
+        /// elsewhere; `text` has every value.
+        pub format: LogFormat = LogFormat::Auto;
+        /// The lowest level that is logged.
+        pub level: Level = Level::Info;
+        /// Write message text to the log.
+        pub content: bool = false;
+        /// A file that gets the same lines as JSON.
+        pub file: Option<PathBuf> = None, unset("standard error only", r#""/var/log/respool.jsonl""#);
+        /// The directory of agents' daily error reports, `YYYY-MM-DD-errors.md`.
+        pub errors_dir: PathBuf = PathBuf::from("logs");
     }
 }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 use super::audit::AuditConfig;
 use super::programs::{find_in_path, path_without};
 use super::sandbox::Level;
+use wire::settings::Scalar;
 use wire::units::{Secret, Size, parse_duration};
 
 wire::string_enum! {
@@ -38,26 +39,32 @@ wire::string_enum! {
     }
 }
 
-/// `[tools]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ToolsConfig {
-    /// `[tools.local]`.
-    pub local: LocalConfig,
-    /// `[tools.gateway]`.
-    pub gateway: GatewayConfig,
-    /// `[tools.mcp.NAME]`, by name.
-    pub mcp: BTreeMap<String, McpConfig>,
-    /// `[tools.policy]`.
-    pub policy: PolicyConfig,
-    /// The log of what tools did; `None`: calls are not recorded.
-    #[serde(skip)]
-    pub audit: Option<AuditConfig>,
-    /// How long a tool may take, by its name.
-    #[serde(deserialize_with = "durations")]
-    pub timeouts: BTreeMap<String, Duration>,
-    /// How much of a tool's result the model gets, by its name.
-    pub result_limits: BTreeMap<String, Size>,
+wire::settings! {
+    /// `[tools]`.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct ToolsConfig {
+        /// How long a tool may take, by its name; `*` for any text in it.
+        #[serde(deserialize_with = "durations")]
+        pub timeouts: BTreeMap<String, Duration> = BTreeMap::new(),
+            example(r#"{ exec = "2m", "mcp:files/*" = "10s" }"#);
+        /// How much of a tool's result the model gets, by its name; `*` for any text in it.
+        pub result_limits: BTreeMap<String, Size> = BTreeMap::new(), example(r#"{ web_fetch = "64KiB" }"#);
+        sections {
+            /// `[tools.local]`.
+            pub local: LocalConfig = LocalConfig::default();
+            /// `[tools.gateway]`.
+            pub gateway: GatewayConfig = GatewayConfig::default();
+            /// `[tools.mcp.NAME]`, by name.
+            pub mcp: BTreeMap<String, McpConfig> = BTreeMap::new(), at("mcp.<NAME>");
+            /// `[tools.policy]`.
+            pub policy: PolicyConfig = PolicyConfig::default();
+        }
+        derived {
+            /// The log of what tools did; `None`: there is none.
+            pub audit: Option<AuditConfig> = None;
+        }
+    }
 }
 
 fn durations<'de, D: Deserializer<'de>>(source: D) -> Result<BTreeMap<String, Duration>, D::Error> {
@@ -66,37 +73,42 @@ fn durations<'de, D: Deserializer<'de>>(source: D) -> Result<BTreeMap<String, Du
     written.into_iter().map(read).collect::<Result<_, _>>().map_err(serde::de::Error::custom)
 }
 
-/// `[tools.local]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LocalConfig {
-    /// The directory that local tools cannot leave; `None`: no local tools.
-    pub workspace: Option<PathBuf>,
-    /// Further variables that commands get: names, or patterns with `*`.
-    pub pass_env: Vec<String>,
-    /// Whether commands run in a sandbox.
-    pub sandbox: SandboxMode,
-    /// Whether commands have a network; `None`: in the chat alone.
-    pub network: Option<bool>,
-    /// Further places that commands may read.
-    pub readable: Vec<PathBuf>,
-    /// Further places that commands may write.
-    pub writable: Vec<PathBuf>,
-    /// Whether commands may write a workspace with a repository where bubblewrap cannot keep them from the
-    /// repository itself.
-    pub unprotected_repositories: bool,
-    /// The highest level of the sandbox that is used; `None`: the highest there is. For tests.
-    #[serde(skip)]
-    pub highest_level: Option<Level>,
-    /// The program that takes `sandbox-exec`: respool. `None` where this process is another one.
-    #[serde(skip)]
-    pub launcher: Option<PathBuf>,
-    /// respool's own files, which no tool writes.
-    #[serde(skip)]
-    pub own_files: Vec<PathBuf>,
-    /// The variables that hold respool's own keys. Once the configuration is loaded, all that it names.
-    #[serde(skip)]
-    pub key_variables: Vec<String>,
+wire::settings! {
+    /// `[tools.local]`.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct LocalConfig {
+        /// The directory that local tools cannot leave.
+        pub workspace: Option<PathBuf> = None, unset("no local tools", r#""~/work""#);
+        /// Further environment variables for commands (docs/tools.md). A name passes the variable whatever
+        /// its value; a pattern with `*` passes no variable that looks like a secret.
+        pub pass_env: Vec<String> = Vec::new(), example(r#"["CARGO_*", "VIRTUAL_ENV"]"#);
+        /// The sandbox for commands: as much as the kernel permits (`auto`), no start without one that
+        /// protects files (`require`), or none (`off`); docs/tools.md says what each level stops.
+        pub sandbox: SandboxMode = SandboxMode::default();
+        /// Whether commands in the sandbox have a network.
+        pub network: Option<bool> = None, unset("`false` for agents, `true` in `respool chat`", "true");
+        /// Files and directories that commands in the sandbox may read, in addition to the workspace and the
+        /// directories of the system and of tools.
+        pub readable: Vec<PathBuf> = Vec::new(), example(r#"["/srv/data"]"#);
+        /// Files and directories that commands in the sandbox may write, in addition to the workspace and the
+        /// usual caches.
+        pub writable: Vec<PathBuf> = Vec::new(), example(r#"["~/builds"]"#);
+        /// Whether commands may write a workspace with a git repository where bubblewrap is missing, although
+        /// they can then change the repository's hooks and configuration.
+        pub unprotected_repositories: bool = false;
+        derived {
+            /// The highest level of the sandbox that is used; `None`: the highest there is. For tests.
+            pub highest_level: Option<Level> = None;
+            /// The program that takes `sandbox-exec`: respool. `None` where this process is another one.
+            pub launcher: Option<PathBuf> = None;
+            /// respool's own files, which no tool writes.
+            pub own_files: Vec<PathBuf> = Vec::new();
+            /// The variables that hold respool's own keys. Once the configuration is loaded, all that it
+            /// names.
+            pub key_variables: Vec<String> = Vec::new();
+        }
+    }
 }
 
 impl LocalConfig {
@@ -108,41 +120,54 @@ impl LocalConfig {
     }
 }
 
-/// `[tools.gateway]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct GatewayConfig {
-    /// The gateway's base URL; `None`: no gateway tools.
-    pub url: Option<String>,
-    /// The gateway's token. Once the configuration is loaded, this holds the value of `token_env` too.
-    pub token: Option<Secret>,
-    /// The environment variable that holds the token.
-    pub token_env: Option<String>,
-    /// The session on whose behalf tools run (the gateway's `sessionKey`).
-    pub session_key: Option<String>,
+wire::settings! {
+    /// `[tools.gateway]`.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct GatewayConfig {
+        /// OpenClaw's gateway.
+        pub url: Option<String> = None,
+            form(Scalar::HttpUrl),
+            unset("no gateway tools", r#""http://127.0.0.1:18789""#);
+        /// The gateway's token or password.
+        pub token: Option<Secret> = None, unset("no token is sent", r#""secret""#);
+        /// The environment variable that holds the token.
+        pub token_env: Option<String> = None, unset("the token in `token`", r#""OPENCLAW_GATEWAY_TOKEN""#);
+        /// The session for which tools run.
+        pub session_key: Option<String> = None, unset("the gateway's main session", r#""agent:main:main""#);
+    }
 }
 
-/// One `[tools.mcp.NAME]`: a command (stdio) or a URL (streamable HTTP).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct McpConfig {
-    /// The program to start. Once the sources are open, its whole path, if it was found.
-    pub command: Option<String>,
-    /// Its arguments.
-    pub args: Vec<String>,
-    /// Its environment, added to what it needs to run.
-    pub env: BTreeMap<String, Secret>,
-    /// The server's URL.
-    pub url: Option<String>,
-    /// Headers sent to the URL.
-    pub headers: BTreeMap<String, Secret>,
-    /// Where the program finds others: `PATH` without directories that commands write.
-    #[serde(skip)]
-    pub search_path: Option<OsString>,
+wire::settings! {
+    /// One `[tools.mcp.NAME]`: a command (stdio) or a URL (streamable HTTP).
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct McpConfig {
+        /// The program of an MCP server on standard input and output.
+        pub command: Option<String> = None, unset("the server at `url`", r#""npx""#);
+        /// Its arguments.
+        pub args: Vec<String> = Vec::new(),
+            example(r#"["-y", "@modelcontextprotocol/server-filesystem", "."]"#);
+        /// Its environment, in addition to `PATH`, `HOME` and the like; respool's own is not passed on.
+        pub env: BTreeMap<String, Secret> = BTreeMap::new(),
+            form(Scalar::Text),
+            example(r#"{ API_TOKEN = "secret" }"#);
+        /// An MCP server over streamable HTTP.
+        pub url: Option<String> = None,
+            form(Scalar::HttpUrl),
+            unset("the server that `command` starts", r#""https://mcp.example.org/mcp""#);
+        /// Headers sent to `url`.
+        pub headers: BTreeMap<String, Secret> = BTreeMap::new(),
+            example(r#"{ Authorization = "Bearer secret" }"#);
+        derived {
+            /// The directories in which the program finds others: `PATH` without those that commands write.
+            pub search_path: Option<OsString> = None;
+        }
+    }
 }
 
 impl ToolsConfig {
-    /// The same with the programs of MCP servers found, outside of what commands write.
+    /// Finds the programs of MCP servers, outside of the directories that commands write.
     pub(super) fn with_programs(mut self) -> Self {
         let writable = self.local.writable_by_commands();
         for server in self.mcp.values_mut() {
@@ -154,30 +179,38 @@ impl ToolsConfig {
     }
 }
 
-/// `[tools.policy]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct PolicyConfig {
-    /// The answer when no rule matches.
-    pub default: Verdict,
-    /// `[[tools.policy.rule]]`, in order: the first that matches decides.
-    pub rule: Vec<Rule>,
+wire::settings! {
+    /// `[tools.policy]`.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct PolicyConfig {
+        /// The verdict if no rule matches. `ask` counts as a denial where no person can be asked.
+        pub default: Verdict = Verdict::default();
+        sections {
+            /// `[[tools.policy.rule]]`, in order: the first that matches decides.
+            pub rule: Vec<Rule> = Vec::new(), at("rule[]");
+        }
+    }
 }
 
-/// One `[[tools.policy.rule]]`. It matches when all the patterns it has match; `*` stands for any text.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Rule {
-    /// The tool's name.
-    pub tool: Option<String>,
-    /// The command line.
-    pub command: Option<String>,
-    /// The path.
-    pub path: Option<String>,
-    /// The host.
-    pub host: Option<String>,
-    /// Arguments of foreign tools that hold text and nothing else, whatever it looks like to respool.
-    pub free_text: Vec<String>,
-    /// The rule's answer.
-    pub then: Verdict,
+wire::settings! {
+    /// One `[[tools.policy.rule]]`. It matches when all the patterns it has match; `*` stands for any text.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Rule {
+        /// The tool's name; `*` stands for any text. The first matching rule decides: `allow` needs
+        /// everything that the call touches to match, `deny` and `ask` any part of it.
+        pub tool: Option<String> = None, unset("any tool", r#""exec""#);
+        /// A pattern for the command line; `*` stands for any text without operators (docs/tools.md).
+        pub command: Option<String> = None, unset("any command", r#""git *""#);
+        /// A pattern for the path in the workspace; `**` crosses folders, `*` does not.
+        pub path: Option<String> = None, unset("any path", r#""src/**""#);
+        /// A pattern for the host.
+        pub host: Option<String> = None, unset("any host", r#""*.example.org""#);
+        /// Arguments of the gateway's and MCP servers' tools that are plain text: the rule's patterns need
+        /// not match them (docs/tools.md).
+        pub free_text: Vec<String> = Vec::new(), example(r#"["note"]"#);
+        /// The verdict of the rule.
+        pub then: Verdict = Verdict::default(), required(r#""allow""#);
+    }
 }

@@ -1,7 +1,7 @@
 //! Words in a final error that OpenClaw acts on: some make it repeat the whole request for a minute, some make it disable
 //! the provider, some make it show its owner another text than the one it got.
 //!
-//! Measured phrase by phrase on 2026.9.6 and 2026.2.26, and read in their shipped classifiers (docs/openclaw.md has the
+//! Measured phrase by phrase on 2026.9.6 and 2026.2.26, and read in their shipped classifiers (docs/openclaw-measured.md has the
 //! tables). Texts are meant for both versions at once. Pure. Called by `relay`.
 
 use std::sync::LazyLock;

@@ -29,6 +29,14 @@ pub struct ResponseTemplate {
     implicit_close: Option<Regex>,
 }
 
+impl wire::settings::Setting for ResponseTemplate {
+    const SCALAR: wire::settings::Scalar = wire::settings::Scalar::Text;
+
+    fn to_toml(&self) -> String {
+        format!("'{}'", self.source)
+    }
+}
+
 /// Two templates are the same when their text is.
 impl PartialEq for ResponseTemplate {
     fn eq(&self, other: &Self) -> bool {

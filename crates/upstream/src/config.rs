@@ -22,50 +22,38 @@ wire::string_enum! {
     }
 }
 
-/// One `[[upstream]]`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct UpstreamConfig {
-    /// Its name in logs, metrics and other sections. Empty only before [`UpstreamConfig::named`].
-    pub name: String,
-    /// Where it is.
-    pub url: Address,
-    /// The key sent to it. Once the configuration is loaded, this holds the value of `api_key_env` too.
-    pub api_key: Option<Secret>,
-    /// The environment variable that holds the key.
-    pub api_key_env: Option<String>,
-    /// The client's key is for respool alone, and does not go along. Follows from `client_keys`.
-    #[serde(skip)]
-    pub client_keys_end_here: bool,
-    /// The models it serves; `None`: what its `/v1/models` says.
-    pub models: Option<Vec<String>>,
-    /// Its share of the load among upstreams that serve the same model.
-    pub weight: u32,
-    /// The APIs that it answers itself; respool answers the others from chat completions.
-    pub wires: Vec<OwnWire>,
-    /// How many requests it gets at a time; `None`: any number.
-    pub max_concurrency: Option<usize>,
-    /// How many requests may wait for a place.
-    pub max_queue: usize,
-    /// How long one request may take in all; `None`: as long as it takes.
-    #[serde(deserialize_with = "some_duration")]
-    pub timeout: Option<Duration>,
-}
-
-impl Default for UpstreamConfig {
-    fn default() -> Self {
-        Self {
-            name: String::new(),
-            url: Address::default(),
-            api_key: None,
-            api_key_env: None,
-            client_keys_end_here: false,
-            models: None,
-            weight: 1,
-            wires: Vec::new(),
-            max_concurrency: None,
-            max_queue: 128,
-            timeout: None,
+wire::settings! {
+    /// One `[[upstream]]`.
+    #[derive(Clone, Debug, PartialEq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct UpstreamConfig {
+        /// Its name in logs, metrics and agents' settings.
+        pub name: String = String::new(), unset("`url` without scheme and `/v1`", r#""box""#);
+        /// The server, with or without `/v1`; or `replay:DIR` for recorded replies. If no upstream is
+        /// configured, it is `http://127.0.0.1:8000`.
+        pub url: Address = Address::default(), required(r#""http://127.0.0.1:8000""#);
+        /// The key that is sent instead of the client's.
+        pub api_key: Option<Secret> = None, unset("the client's own key is passed on", r#""sk-local""#);
+        /// The environment variable that holds the key.
+        pub api_key_env: Option<String> = None, unset("the key in `api_key`", r#""VLLM_API_KEY""#);
+        /// The models it serves. With several upstreams, it gets requests for these models only.
+        pub models: Option<Vec<String>> = None, unset("the list in its `/v1/models`", r#"["gpt-oss-120b"]"#);
+        /// Its share of the conversations among upstreams that serve the same model.
+        pub weight: u32 = 1;
+        /// APIs that the server answers itself, `responses` or `messages`: their requests are passed on
+        /// unchanged. respool answers the others from chat completions (docs/clients.md).
+        pub wires: Vec<OwnWire> = Vec::new(), example(r#"["responses"]"#);
+        /// How many requests it gets at a time; further requests wait in a queue.
+        pub max_concurrency: Option<usize> = None, unset("no limit", "64");
+        /// With `max_concurrency`: how many requests may wait for a free slot; any further request gets a 429
+        /// that says when to try again.
+        pub max_queue: usize = 128, least(0);
+        /// How long one request may take in total.
+        #[serde(deserialize_with = "some_duration")]
+        pub timeout: Option<Duration> = None, unset("no limit", r#""30m""#);
+        derived {
+            /// The client's key is for respool alone, and does not go along. Follows from `client_keys`.
+            pub client_keys_end_here: bool = false;
         }
     }
 }
@@ -224,6 +212,8 @@ impl<'de> Deserialize<'de> for Address {
         String::deserialize(source)?.parse().map_err(serde::de::Error::custom)
     }
 }
+
+wire::text_setting!(Address, "a base URL");
 
 #[cfg(test)]
 mod tests {

@@ -6,21 +6,31 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use wire::settings::Scalar;
 use wire::units::{Size, duration};
 
-/// `[usage]`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct UsageConfig {
-    /// How long a row is kept; zero: no rows are kept at all.
-    #[serde(deserialize_with = "duration")]
-    pub keep: Duration,
-    /// The size of all rows from which on the oldest are deleted.
-    pub max_size: Size,
-    /// The models whose prices the same tokens are compared with.
-    pub compare: Vec<String>,
-    /// A list of public prices instead of the one that comes with respool.
-    pub price_list: Option<PathBuf>,
+/// An amount, in the currency of all prices.
+const MONEY: Scalar = Scalar::Number(0.0, 1_000_000_000.0);
+
+wire::settings! {
+    /// `[usage]`.
+    #[derive(Clone, Debug, PartialEq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct UsageConfig {
+        /// How long usage records are kept, one row without content for each request and model call; `0s`
+        /// keeps none.
+        #[serde(deserialize_with = "duration")]
+        pub keep: Duration = Duration::from_hours(90 * 24), or_zero();
+        /// How much space usage records may take; beyond it, the oldest are deleted. At least `1MiB`.
+        pub max_size: Size = Size::mib(1024);
+        /// The models whose prices the same tokens are compared with: those of `[prices]` and of the list of
+        /// public prices.
+        pub compare: Vec<String> =
+            ["gpt-5.6", "gpt-5-mini", "claude-sonnet-5-5", "groq/gpt-oss-120b"].map(str::to_owned).into();
+        /// A list of public prices (docs/operating.md).
+        pub price_list: Option<PathBuf> = None,
+            unset("the list that comes with respool", r#""/etc/respool/prices.toml""#);
+    }
 }
 
 impl UsageConfig {
@@ -28,68 +38,48 @@ impl UsageConfig {
     pub const LEAST_SIZE: Size = Size::mib(1);
 }
 
-impl Default for UsageConfig {
-    fn default() -> Self {
-        Self {
-            keep: Duration::from_hours(90 * 24),
-            max_size: Size::mib(1024),
-            compare: ["gpt-5.6", "gpt-5-mini", "claude-sonnet-5-5", "groq/gpt-oss-120b"]
-                .map(str::to_owned)
-                .into(),
-            price_list: None,
-        }
+wire::settings! {
+    /// `[prices."MODEL"]`, and `[prices.own]` for one's own hardware.
+    #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct PriceConfig {
+        /// The price of a million prompt tokens of this model. A model without a price runs on your own
+        /// hardware.
+        pub input: Option<f64> = None, form(MONEY), unset("no price", "0.15");
+        /// The price of a million cached prompt tokens.
+        pub cached_input: Option<f64> = None, form(MONEY), unset("as `input`", "0.075");
+        /// The price of a million reply tokens, reasoning included.
+        pub output: Option<f64> = None, form(MONEY), unset("no price", "0.6");
+        /// Only in `[prices.own]`: the monthly cost of your own hardware.
+        pub monthly: Option<f64> = None, form(MONEY), unset("no cost", "120.0");
+        /// Only in `[prices.own]`: the power it draws while a model is working.
+        pub watts: Option<f64> = None, form(MONEY), unset("no cost", "350.0");
+        /// Only in `[prices.own]`: the price of a kilowatt-hour.
+        pub kwh: Option<f64> = None, form(MONEY), unset("no cost", "0.3");
     }
-}
-
-/// `[prices."MODEL"]`, and `[prices.own]` for one's own hardware.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct PriceConfig {
-    /// A million tokens of prompts.
-    pub input: Option<f64>,
-    /// A million tokens of prompts that were cached.
-    pub cached_input: Option<f64>,
-    /// A million tokens of replies.
-    pub output: Option<f64>,
-    /// What the hardware costs a month.
-    pub monthly: Option<f64>,
-    /// What it draws while it works, in watts.
-    pub watts: Option<f64>,
-    /// What a kilowatt-hour costs.
-    pub kwh: Option<f64>,
 }
 
 /// The name in `[prices]` that stands for one's own hardware.
 pub const OWN: &str = "own";
 
-/// `[budgets]`: what may be spent in one UTC day.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct BudgetsConfig {
-    /// By all requests together.
-    pub day: Option<f64>,
-    /// By each key, unless `keys` says otherwise.
-    pub key: Option<f64>,
-    /// By each agent, unless `agents` says otherwise.
-    pub agent: Option<f64>,
-    /// By certain keys.
-    pub keys: BTreeMap<String, f64>,
-    /// By certain agents.
-    pub agents: BTreeMap<String, f64>,
-    /// The share of a budget from which on a warning is given.
-    pub warn_at: f64,
-}
-
-impl Default for BudgetsConfig {
-    fn default() -> Self {
-        Self {
-            day: None,
-            key: None,
-            agent: None,
-            keys: BTreeMap::new(),
-            agents: BTreeMap::new(),
-            warn_at: 0.8,
-        }
+wire::settings! {
+    /// `[budgets]`: what may be spent in one UTC day.
+    #[derive(Clone, Debug, PartialEq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct BudgetsConfig {
+        /// The most that all requests together may cost in a UTC day, at the prices of `[prices]`; for your
+        /// own hardware only electricity counts.
+        pub day: Option<f64> = None, form(MONEY), unset("no limit", "5.0");
+        /// The most that the requests of each key may cost in a UTC day.
+        pub key: Option<f64> = None, form(MONEY), unset("no limit", "2.0");
+        /// The most that the runs of each agent may cost in a UTC day.
+        pub agent: Option<f64> = None, form(MONEY), unset("no limit", "1.0");
+        /// The same for certain keys, by their names.
+        pub keys: BTreeMap<String, f64> = BTreeMap::new(), form(MONEY), example("{ alice = 3.0 }");
+        /// The same for certain agents, by their names.
+        pub agents: BTreeMap<String, f64> = BTreeMap::new(), form(MONEY), example("{ helper = 0.5 }");
+        /// The share of a budget at which respool warns.
+        pub warn_at: f64 = 0.8, between(0.0, 1.0);
     }
 }
 

@@ -7,6 +7,7 @@
 //! [`visible`] makes text safe to print. The crate is pure: no async, no I/O, no clock, no randomness.
 
 pub mod pattern;
+pub mod settings;
 pub mod sse;
 pub mod turn;
 pub mod units;

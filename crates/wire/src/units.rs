@@ -182,6 +182,14 @@ macro_rules! string_enum {
                 out.write_str(self.as_str())
             }
         }
+
+        impl $crate::settings::Setting for $name {
+            const SCALAR: $crate::settings::Scalar = $crate::settings::Scalar::Word(Self::NAMES);
+
+            fn to_toml(&self) -> String {
+                format!("{:?}", self.as_str())
+            }
+        }
     };
 }
 

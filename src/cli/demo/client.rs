@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::scenes::{Conversation, request};
 
-/// What a client has received when its stream ends.
+/// The content of a stream, when it has ended.
 #[derive(Debug, Default)]
 pub(super) struct DemoReply {
     pub(super) text: String,

@@ -16,8 +16,9 @@ use tokio::net::TcpListener;
 
 use self::client::ask;
 use self::scenes::{SCENES, Scene};
+use super::assembly::app;
+use super::runtime::{on_signals, runtime, signals};
 use super::say::{say, say_piece_aside};
-use super::serve::{app, on_signals, runtime, signals};
 use super::upstreams::start_replay;
 use crate::config::{Environment, FileText, Flags, Settings, resolve};
 use crate::observe;

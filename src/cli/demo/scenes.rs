@@ -22,16 +22,16 @@ pub(super) enum Conversation {
 #[derive(Debug)]
 pub(super) struct Scene {
     pub(super) title: &'static str,
-    /// What happens, in a sentence or two.
+    /// The fault, in a sentence or two.
     pub(super) story: &'static str,
     /// The model id of the recording.
     pub(super) model: &'static str,
     /// The model id requested through respool, if it differs.
     pub(super) agent: Option<&'static str>,
     pub(super) conversation: Conversation,
-    /// What the reply does to a client.
+    /// The effect of the reply on a client.
     pub(super) without: &'static str,
-    /// What respool did.
+    /// The repair by respool.
     pub(super) with: &'static str,
 }
 
@@ -67,7 +67,7 @@ pub(super) const SCENES: [Scene; 7] = [
     },
     Scene {
         without: "The arguments are not JSON. OpenClaw rejects the turn, asks three more times, then gives up.",
-        with: "respool saw that the call was cut off, asked once more, and passed on only the complete call.",
+        with: "respool saw that the call was cut off, asked again, and passed on only the complete call.",
         ..scene(
             "A call that was cut off",
             "cut-call",
@@ -94,7 +94,7 @@ pub(super) const SCENES: [Scene; 7] = [
     },
     Scene {
         conversation: Conversation::InCircles,
-        without: "The same call once more. OpenClaw does not stop this by default: it made 1,053 calls in 200 seconds.",
+        without: "The same call again. OpenClaw does not stop this by default: it made 1,053 calls in 200 seconds.",
         with: "respool noticed the loop in the conversation, ended the turn, and said why.",
         ..scene(
             "A loop",
@@ -105,7 +105,7 @@ pub(super) const SCENES: [Scene; 7] = [
     Scene {
         agent: Some(AGENT),
         conversation: Conversation::WithoutTools,
-        without: "The client has no tools: nobody runs the call, and there is no answer.",
+        without: "The client has no tools: it cannot run the call, and there is no answer.",
         with: "`note-reader` is one of respool's agents: it ran the tool itself and answered in one stream.",
         ..scene(
             "An agent with a tool",

@@ -28,9 +28,9 @@ Now try your own server:
 pub(super) struct Played {
     pub(super) direct: DemoReply,
     pub(super) through: DemoReply,
-    /// What the server sent to the client directly.
+    /// The server's direct reply to the client.
     pub(super) direct_answers: Vec<SeenRequest>,
-    /// What it sent to respool.
+    /// Its reply to respool.
     pub(super) answers: Vec<SeenRequest>,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn scene(scene: &Scene, number: usize, played: &Played) -> String {
     lines.join("\n")
 }
 
-/// What a person can do with a tour that stays up.
+/// Says how to use a tour that stays up.
 pub(super) fn serving(relay: &str, server: &str) -> String {
     let models: Vec<&str> = SCENES.iter().map(|scene| scene.model).collect();
     format!(
@@ -97,7 +97,7 @@ fn called(call: &Call) -> String {
     format!("{} {}   (id {})", call.name, cut(&call.arguments), call.id)
 }
 
-/// What the server's reply contains, in either form.
+/// Describes the server's reply, in either form.
 fn answered(request: &SeenRequest) -> String {
     let body = String::from_utf8_lossy(&request.answer_body);
     let mut got = DemoReply::default();

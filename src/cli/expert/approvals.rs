@@ -1,17 +1,20 @@
-//! `respool expert approvals`: calls that wait for a person's consent. Works on the store directly, beside a server that also uses it and
-//! resumes the runs.
+//! `respool expert approvals`: lists calls that wait for a person's consent, and decides about them. Works on the store
+//! directly; a server on the same store resumes the runs.
 //!
-//! Deciding needs an operator's key in `RESPOOL_OPERATOR_KEY`, because an agent that runs commands could run this one. The key is checked against
-//! those that `respool serve` left in the store: the configuration is whatever the caller names.
+//! Deciding needs an operator's key in `RESPOOL_OPERATOR_KEY`, because an agent that runs commands could run this one.
+//! The key is checked against those that `respool serve` left in the store, not against the configuration, which the
+//! caller chooses.
 
-use crate::cli::say::{flat, say};
 use clap::Subcommand;
+use serde_json::Value;
 
 use crate::agent::{
     ApprovalRequest, Decision, OPERATOR_KEY, approval_details, operator_name, record_decision,
 };
-use crate::cli::Failure;
-use crate::cli::serve::runtime;
+use crate::cli::failure::Failure;
+use crate::cli::listing::ListArgs;
+use crate::cli::runtime::runtime;
+use crate::cli::say::{flat, say};
 use crate::config::Loaded;
 use crate::expert::is_agent_of;
 use crate::store::{ApprovalRow, ApprovalState, Store};
@@ -22,10 +25,13 @@ const MOST: usize = 10_000;
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum ApprovalsCommand {
     /// List waiting calls, oldest first.
+    #[command(after_help = "Example:\n  respool expert approvals list --expert support-desk")]
     List {
-        /// Only those of this expert or agent
-        #[arg(long)]
+        /// List only those of this expert or agent
+        #[arg(long, value_name = "NAME")]
         expert: Option<String>,
+        #[command(flatten)]
+        arguments: ListArgs,
     },
     /// Print one request with the exact inputs of its calls, as JSON.
     Show {
@@ -52,7 +58,7 @@ pub(in crate::cli) enum ApprovalsCommand {
         /// All waiting calls of this expert or agent
         #[arg(long, conflicts_with = "approvals")]
         expert: Option<String>,
-        /// The reason, which the model is told
+        /// The reason, which the model reads
         #[arg(long)]
         comment: Option<String>,
     },
@@ -62,7 +68,7 @@ pub(super) fn approvals(loaded: &Loaded, command: ApprovalsCommand) -> Result<()
     let store = Store::open(&loaded.settings.store).map_err(|error| error.0)?;
     runtime()?.block_on(async {
         match command {
-            ApprovalsCommand::List { expert } => list(&store, expert.as_deref()).await,
+            ApprovalsCommand::List { expert, arguments } => list(&store, expert.as_deref(), &arguments).await,
             ApprovalsCommand::Show { approval } => show(&store, &approval).await,
             ApprovalsCommand::Approve { approvals, expert, only } => {
                 let by = by(&store).await?;
@@ -98,26 +104,33 @@ async fn waiting(store: &Store, expert: Option<&str>) -> Result<Vec<ApprovalRow>
     Ok(rows.into_iter().filter(is_theirs).collect())
 }
 
-async fn list(store: &Store, expert: Option<&str>) -> Result<(), Failure> {
-    for row in waiting(store, expert).await? {
-        let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
-        let expires = row.expires.map(|at| format!("  expires {}", clock::format(at))).unwrap_or_default();
-        let requester =
-            request.requester.as_ref().map(|requester| format!("  {requester}")).unwrap_or_default();
-        say(&flat(&format!(
-            "{}  {}  {}{requester}{expires}",
-            row.id,
-            clock::format(row.requested),
-            row.agent
-        )));
-        for call in &request.calls {
-            say(&flat(&format!("    {} {}", call.name, call.arguments)));
+async fn list(store: &Store, expert: Option<&str>, arguments: &ListArgs) -> Result<(), Failure> {
+    let mut rows = waiting(store, expert).await?;
+    rows.retain(|row| arguments.includes(row.requested));
+    rows.truncate(arguments.limit);
+    if arguments.json {
+        let mut all = Vec::new();
+        for row in &rows {
+            all.push(approval_details(store, row).await.map_err(|error| error.0)?);
         }
-        if !request.reason.is_empty() {
-            say(&flat(&format!("    the model's reason: {}", request.reason)));
-        }
+        say(&format!("{:#}", Value::from(all)));
+    } else {
+        rows.iter().for_each(say_approval);
     }
     Ok(())
+}
+
+fn say_approval(row: &ApprovalRow) {
+    let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
+    let expires = row.expires.map(|at| format!("  expires {}", clock::format(at))).unwrap_or_default();
+    let requester = request.requester.as_ref().map(|requester| format!("  {requester}")).unwrap_or_default();
+    say(&flat(&format!("{}  {}  {}{requester}{expires}", row.id, clock::format(row.requested), row.agent)));
+    for call in &request.calls {
+        say(&flat(&format!("    {} {}", call.name, call.arguments)));
+    }
+    if !request.reason.is_empty() {
+        say(&flat(&format!("    the model's reason: {}", request.reason)));
+    }
 }
 
 async fn show(store: &Store, id: &str) -> Result<(), Failure> {
@@ -153,7 +166,7 @@ async fn chosen(
     rows.into_iter().map(read).collect()
 }
 
-/// Decides about each request, also where one before it cannot be decided any more.
+/// Decides about each request, also after one that can no longer be decided.
 async fn decide_all(
     store: &Store,
     chosen: Vec<(ApprovalRow, ApprovalRequest)>,

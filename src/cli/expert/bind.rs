@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
 use crate::cli::say::{say, say_aside};
 use crate::config::Loaded;
 use crate::expert::{Binding, BindingType, Bindings, Library, Package, visible};
 
-/// What to bind.
+/// The binding that the command line asks for.
 pub(super) struct Wanted {
     pub(super) tool: String,
     pub(super) server: Option<String>,
@@ -58,7 +58,7 @@ pub(super) fn bind(config: &Loaded, name: &str, wanted: &Wanted) -> Result<(), F
     Ok(())
 }
 
-/// Lists the operations of a tool that have another name there.
+/// Lists the operations of a tool that have another name on the server.
 fn say_operations(bindings: &Bindings, tool: &str) {
     let operations = bindings.tools.get(tool).map(|binding| &binding.operations);
     let Some(operations) = operations.filter(|operations| !operations.is_empty()) else { return };
@@ -81,7 +81,7 @@ fn is_required(package: &Package, name: &str, tool: &str) -> Result<(), Failure>
     Err(Failure::Failed(format!("{name} requires no tool {tool:?}: {known}")))
 }
 
-/// The binding that is wanted. Names of operations that were given before stay while the tool is bound to the same server.
+/// Returns the binding that was asked for. Earlier names of operations stay while the tool is bound to the same server.
 fn binding(wanted: &Wanted, before: Option<&Binding>) -> Result<Binding, Failure> {
     let kind = match wanted.kind.as_str() {
         "gateway" => BindingType::Gateway,

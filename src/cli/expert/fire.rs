@@ -4,9 +4,9 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
+use crate::cli::runtime::runtime;
 use crate::cli::say::{say, say_aside};
-use crate::cli::serve::runtime;
 use crate::config::Loaded;
 use crate::expert::{Catalog, fire as queue_event, visible};
 use crate::store::Store;

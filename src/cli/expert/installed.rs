@@ -5,9 +5,10 @@ use crate::cli::say::{say, say_aside, say_piece};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::OutputFormat;
-use crate::cli::Failure;
-use crate::cli::advice::{HOW_TO_APPROVE, NO_OPERATOR};
+use super::output::OutputFormat;
+use super::package::fetch_package;
+use crate::cli::advice::approval_warning;
+use crate::cli::failure::Failure;
 use crate::config::Settings;
 use crate::expert::{
     BINDINGS, ExpertsConfig, HookSecrets, Installed, LEARNS_ALONE, Library, Package, SecretPlace, Source,
@@ -21,7 +22,7 @@ const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remo
 pub(super) fn install(settings: &Settings, source: &str) -> Result<(), Failure> {
     let experts = &settings.experts;
     let source = Source::parse(source)?;
-    let package = super::fetched(&source)?;
+    let package = fetch_package(&source)?;
     let library = Library::new(&experts.dir);
     let record = library.install(&package, &source, &library.lock()?)?;
     if learns_alone(&package) {
@@ -33,19 +34,13 @@ pub(super) fn install(settings: &Settings, source: &str) -> Result<(), Failure> 
     say_kept_bindings(&library, name);
     state_files(experts, None, &package)?;
     super::registry::refresh(experts);
-    if let Some(warning) = nobody_approves(settings, &package) {
+    if let Some(warning) = approval_warning(settings, &package) {
         say_aside(&format!("warning: {warning}"));
     }
     Ok(())
 }
 
-/// A warning if calls of an expert wait for a person, and no configured key is an operator's.
-pub(super) fn nobody_approves(settings: &Settings, package: &Package) -> Option<String> {
-    let is_stuck = package.asks_people() && !settings.server.may_have_operators();
-    is_stuck.then(|| format!("{NO_OPERATOR}: {HOW_TO_APPROVE}"))
-}
-
-/// Says where the bindings of an expert of this name are that was removed. Its package may have been another author's.
+/// Says where the bindings of a removed expert of this name are. Its package may have been by another author.
 fn say_kept_bindings(library: &Library, name: &str) {
     if let Some(path) = library.removed_bindings(name) {
         let used = path.with_file_name(BINDINGS);
@@ -144,7 +139,7 @@ pub(super) fn show(settings: &Settings, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The hooks of an expert's webhook and channel triggers, each with where its secret is; never the secret itself.
+/// Lists the hooks of webhook and channel triggers, each with the place of its secret, never the secret itself.
 fn hooks(settings: &Settings, package: &Package) -> String {
     let secrets = HookSecrets::new(&settings.store.state_dir, &settings.experts);
     let expert = &package.manifest.name.value;
@@ -166,7 +161,7 @@ fn hooks(settings: &Settings, package: &Package) -> String {
     hooks.filter(|trigger| has_hook(trigger.kind)).map(line).collect()
 }
 
-/// What a package needs, what it may do, and what starts it.
+/// Describes what a package needs, what it may do, and what starts it.
 fn abilities(package: &Package) -> String {
     let (tiers, manifest) = (package.tiers(), &package.manifest);
     let tools: Vec<&str> = manifest.tools.items.iter().map(|tool| tool.value.as_str()).collect();

@@ -2,7 +2,8 @@
 
 use clap::Args;
 
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
+use crate::cli::listing::Noun;
 use crate::cli::say::{say, say_aside, say_piece};
 use crate::expert::{ExpertsConfig, LearningEntry, LearningFiles, Library, PACKAGE_SCOPE, visible};
 
@@ -10,19 +11,19 @@ use crate::expert::{ExpertsConfig, LearningEntry, LearningFiles, Library, PACKAG
 pub(in crate::cli) struct LearnArgs {
     /// The expert
     name: String,
-    /// What it is about: a function of the expert, or `package`
+    /// The subject: a function of the expert, or `package`
     #[arg(long, default_value = PACKAGE_SCOPE)]
     scope: String,
     /// Add an entry with this title
     #[arg(long, requires = "correction")]
     title: Option<String>,
-    /// What was observed
+    /// The observation
     #[arg(long, requires = "title")]
     observation: Option<String>,
-    /// What to do from now on
+    /// The instruction that follows from it
     #[arg(long, requires = "title")]
     correction: Option<String>,
-    /// How certain it is
+    /// How certain the observation is
     #[arg(long, default_value = "high", value_parser = ["high", "medium", "low"])]
     confidence: String,
 }
@@ -39,8 +40,8 @@ pub(super) fn learn(experts: &ExpertsConfig, arguments: LearnArgs) -> Result<(),
     let unread = |error| format!("what {name} has learnt cannot be read: {error}");
     let Some(title) = title else {
         for (scope, current, archived) in files.counts(&package).map_err(unread)? {
-            let entries = if current == 1 { "entry" } else { "entries" };
-            say(&format!("{}: {current} {entries}, {archived} archived", visible(&scope)));
+            let entries = Noun("entry", "entries").count(current);
+            say(&format!("{}: {entries}, {archived} archived", visible(&scope)));
         }
         say_piece(&visible_lines(&files.text(&scope).map_err(unread)?));
         return Ok(());
@@ -56,7 +57,10 @@ pub(super) fn learn(experts: &ExpertsConfig, arguments: LearnArgs) -> Result<(),
     let archived = files.add(&package, &scope, &entry).map_err(|error| error.to_string())?;
     say(&format!("Added to what {name} has learnt ({}).", visible(&scope)));
     if archived > 0 {
-        say_aside(&format!("{archived} older entries moved to learnings/archive."));
+        say_aside(&format!(
+            "Moved {} to learnings/archive.",
+            Noun("older entry", "older entries").count(archived)
+        ));
     }
     Ok(())
 }

@@ -1,26 +1,30 @@
-//! `respool expert queue, dead-letters, outbox, drafts`: shows what waits, what failed, and what is delivered. Works on the store
-//! directly, beside a server that also uses it.
+//! `respool expert queue, dead-letters, outbox, drafts`: lists what waits, what failed, and what is delivered. Works on the
+//! store directly, also while a server uses it.
 
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use crate::cli::Failure;
-use crate::cli::say::{flat, say, say_aside};
-use crate::cli::serve::runtime;
+use crate::cli::failure::Failure;
+use crate::cli::listing::{ListArgs, Noun};
+use crate::cli::runtime::runtime;
+use crate::cli::say::say;
 use crate::config::Loaded;
 use crate::expert::{Invocation, message_json, visible};
-use crate::store::{EntryRow, EntryState, MessageFilter, Store};
+use crate::store::{EntryRow, EntryState, MessageFilter, MessageRow, Store};
 
 /// The most entries that are listed.
 const MOST: usize = 1_000;
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum DeadLettersCommand {
-    /// List tasks that failed for good, oldest first.
+    /// List invocations that failed for good, oldest first.
+    #[command(after_help = "Example:\n  respool expert dead-letters list --since 7d")]
     List {
-        /// Only those of this expert
-        #[arg(long)]
+        /// List only those of this expert
+        #[arg(long, value_name = "NAME")]
         expert: Option<String>,
+        #[command(flatten)]
+        arguments: ListArgs,
     },
     /// Print one with its payload and the reason for its failure, as JSON.
     Show {
@@ -32,8 +36,9 @@ pub(in crate::cli) enum DeadLettersCommand {
         /// The dead letter, as `list` shows it
         id: String,
     },
-    /// Delete one.
-    Drop {
+    /// Remove one.
+    #[command(name = "remove", alias = "drop", alias = "rm")]
+    Remove {
         /// The dead letter, as `list` shows it
         id: String,
     },
@@ -42,13 +47,16 @@ pub(in crate::cli) enum DeadLettersCommand {
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum OutboxCommand {
     /// List messages, newest first.
+    #[command(after_help = "Example:\n  respool expert outbox list --kind escalation --since 24h")]
     List {
-        /// Only those of this expert
-        #[arg(long)]
+        /// List only those of this expert
+        #[arg(long, value_name = "NAME")]
         expert: Option<String>,
-        /// Only those of this kind: result, draft, approval, escalation, task or warning
-        #[arg(long)]
+        /// List only those of this kind
+        #[arg(long, value_parser = ["result", "draft", "approval", "escalation", "task", "warning"])]
         kind: Option<String>,
+        #[command(flatten)]
+        arguments: ListArgs,
     },
     /// Print one message, as JSON.
     Show {
@@ -70,10 +78,10 @@ fn with_store<T>(config: &Loaded, work: impl AsyncFnOnce(Store) -> Result<T, Str
     done.map_err(Failure::Failed)
 }
 
-/// The invocations that wait, are being executed, or wait for a person; and what each waits for.
-pub(super) fn queue(config: &Loaded, expert: Option<&str>) -> Result<(), Failure> {
+/// Lists the invocations that wait, are being executed, or wait for a person, each with the one it waits for.
+pub(super) fn queue(config: &Loaded, expert: Option<&str>, arguments: &ListArgs) -> Result<(), Failure> {
     with_store(config, async |store| {
-        let mut count = 0;
+        let mut rows = Vec::new();
         for state in [EntryState::Claimed, EntryState::Held, EntryState::Waiting] {
             for row in store.entries(expert, state, MOST).await.map_err(|error| error.0)? {
                 let before = if row.is_blocked {
@@ -81,14 +89,31 @@ pub(super) fn queue(config: &Loaded, expert: Option<&str>) -> Result<(), Failure
                 } else {
                     None
                 };
-                let behind = before.map(|before| format!("  behind {}", before.id)).unwrap_or_default();
-                say(&flat(&format!("{}{behind}", line(&row))));
-                count += 1;
+                rows.push((row, before.map(|before| before.id)));
             }
         }
-        say_aside(&format!("{count} invocation(s)"));
+        let json = |(row, before): &(EntryRow, Option<String>)| {
+            let mut entry = entry_json(row);
+            entry["behind"] = before.clone().into();
+            entry
+        };
+        let line = |(row, before): &(EntryRow, Option<String>)| {
+            let behind = before.as_ref().map(|before| format!("  behind {before}")).unwrap_or_default();
+            format!("{}{behind}", line(row))
+        };
+        arguments.print(rows, INVOCATIONS, |(row, _)| row.accepted, json, line);
         Ok(())
     })
+}
+
+const INVOCATIONS: Noun = Noun("invocation", "invocations");
+
+/// Returns an entry of the queue as JSON, with times in seconds since 1970.
+fn entry_json(row: &EntryRow) -> Value {
+    let process = Invocation::read(&row.payload).map(|invocation| invocation.process);
+    json!({"id": row.id, "expert": row.queue, "process": process, "state": row.state.as_str(), "attempts": row.attempt,
+        "run": row.run, "reason": row.note, "accepted": row.accepted / 1_000,
+        "ended": row.ended.map(|millis| millis / 1_000)})
 }
 
 /// Ends an invocation, and its run where it has one.
@@ -142,21 +167,21 @@ fn line(row: &EntryRow) -> String {
 
 pub(super) fn dead_letters(config: &Loaded, command: DeadLettersCommand) -> Result<(), Failure> {
     with_store(config, async |store| match command {
-        DeadLettersCommand::List { expert } => {
+        DeadLettersCommand::List { expert, arguments } => {
             let rows = store
                 .entries(expert.as_deref(), EntryState::DeadLetter, MOST)
                 .await
                 .map_err(|error| error.0)?;
-            rows.iter().for_each(|row| say(&flat(&line(row))));
-            say_aside(&format!("{} dead letter(s)", rows.len()));
+            let noun = Noun("dead letter", "dead letters");
+            arguments.print(rows, noun, |row| row.accepted, entry_json, line);
             Ok(())
         }
         DeadLettersCommand::Show { id } => {
             let row = store.entry(&id).await.map_err(|error| error.0)?;
             let row = row.filter(|row| row.state == EntryState::DeadLetter).ok_or_else(|| no_letter(&id))?;
             let invocation: Value = serde_json::from_str(&row.payload).unwrap_or_default();
-            let shown = json!({"id": row.id, "expert": row.queue, "attempts": row.attempt, "run": row.run, "reason": row.note,
-                "accepted": row.accepted / 1_000, "ended": row.ended.map(|millis| millis / 1_000), "invocation": invocation});
+            let mut shown = entry_json(&row);
+            shown["invocation"] = invocation;
             say(&format!("{shown:#}"));
             Ok(())
         }
@@ -168,11 +193,11 @@ pub(super) fn dead_letters(config: &Loaded, command: DeadLettersCommand) -> Resu
             say(&format!("{id} is queued again as {new}"));
             Ok(())
         }
-        DeadLettersCommand::Drop { id } => {
+        DeadLettersCommand::Remove { id } => {
             if !store.drop_dead_letter(&id).await.map_err(|error| error.0)? {
                 return Err(no_letter(&id));
             }
-            say(&format!("{id} is deleted"));
+            say(&format!("{id} is removed"));
             Ok(())
         }
     })
@@ -186,7 +211,7 @@ pub(super) fn outbox(config: &Loaded, command: OutboxCommand) -> Result<(), Fail
     let no_message =
         |id: &str| format!("there is no message {id:?}; `respool expert outbox list` shows all of them");
     with_store(config, async |store| match command {
-        OutboxCommand::List { expert, kind } => list(&store, expert, kind).await,
+        OutboxCommand::List { expert, kind, arguments } => list(&store, expert, kind, &arguments).await,
         OutboxCommand::Show { id } => {
             let row = store.message(&id).await.map_err(|error| error.0)?.ok_or_else(|| no_message(&id))?;
             say(&format!("{:#}", message_json(&row)));
@@ -206,24 +231,31 @@ pub(super) fn outbox(config: &Loaded, command: OutboxCommand) -> Result<(), Fail
 }
 
 /// The drafts that were handed over.
-pub(super) fn drafts(config: &Loaded, expert: Option<String>) -> Result<(), Failure> {
-    with_store(config, async |store| list(&store, expert, Some("draft".to_owned())).await)
+pub(super) fn drafts(config: &Loaded, expert: Option<&str>, arguments: &ListArgs) -> Result<(), Failure> {
+    let expert = expert.map(str::to_owned);
+    with_store(config, async |store| list(&store, expert, Some("draft".to_owned()), arguments).await)
 }
 
-async fn list(store: &Store, expert: Option<String>, kind: Option<String>) -> Result<(), String> {
+async fn list(
+    store: &Store,
+    expert: Option<String>,
+    kind: Option<String>,
+    arguments: &ListArgs,
+) -> Result<(), String> {
     let filter = MessageFilter { expert, kind, entry: None };
     let rows = store.messages(filter, MOST).await.map_err(|error| error.0)?;
-    for row in &rows {
-        let state = match (row.delivered, &row.note) {
-            (Some(_), _) => "delivered".to_owned(),
-            (None, Some(why)) => format!("not delivered yet: {}", visible(why)),
-            (None, None) => "waits".to_owned(),
-        };
-        let (id, kind, expert) = (&row.message.id, &row.message.kind, &row.message.expert);
-        say(&flat(&format!("{id}  {}  {kind:<10}  {expert}  {state}", clock::format(row.created))));
-    }
-    say_aside(&format!("{} message(s)", rows.len()));
+    arguments.print(rows, Noun("message", "messages"), |row| row.created, message_json, message_line);
     Ok(())
+}
+
+fn message_line(row: &MessageRow) -> String {
+    let state = match (row.delivered, &row.note) {
+        (Some(_), _) => "delivered".to_owned(),
+        (None, Some(why)) => format!("not delivered yet: {}", visible(why)),
+        (None, None) => "waits".to_owned(),
+    };
+    let (id, kind, expert) = (&row.message.id, &row.message.kind, &row.message.expert);
+    format!("{id}  {}  {kind:<10}  {expert}  {state}", clock::format(row.created))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub(super) fn refresh(experts: &ExpertsConfig) {
         write_registry(experts, &entries.collect::<Vec<_>>())
     });
     match written {
-        Ok(true) => say(&format!("Wrote {}, which tells the main agent of its experts.", path.display())),
+        Ok(true) => say(&format!("Wrote {}, the main agent's list of experts.", path.display())),
         Ok(false) => {}
         Err(error) => say_aside(&format!("warning: {} cannot be written: {error}", path.display())),
     }

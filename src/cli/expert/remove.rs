@@ -1,12 +1,13 @@
-//! `respool expert remove`: says what becomes of an expert's open work and which folders are deleted, asks, and removes the expert.
+//! `respool expert remove`: shows an expert's open work and the folders to be deleted, asks, and removes the expert.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use crate::cli::Failure;
+use crate::cli::confirm::confirm;
+use crate::cli::failure::Failure;
+use crate::cli::runtime::runtime;
 use crate::cli::say::{say, say_aside};
-use crate::cli::serve::runtime;
 use crate::config::Settings;
 use crate::expert::{HookSecrets, Installed, Library, is_agent_of};
 use crate::store::{
@@ -16,12 +17,12 @@ use crate::store::{
 /// The most rows of each kind that are counted.
 const MOST: usize = 10_000;
 
-/// What the command line asks for.
+/// The options of the removal.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     /// Its own data and its bindings are deleted as well.
     pub(super) purge: bool,
-    /// Nobody is asked.
+    /// The person has consented already.
     pub(super) yes: bool,
 }
 
@@ -43,9 +44,9 @@ pub(super) fn remove(settings: &Settings, name: &str, wanted: Wanted) -> Result<
         deleted.iter().for_each(|path| say(&format!("  {}", path.display())));
     }
     let needs_consent = wanted.purge || !open.is_empty();
-    if needs_consent && !wanted.yes && !super::asks_yes(&format!("Remove {name}?")) {
+    if needs_consent && !wanted.yes && !confirm(&format!("Remove {name}?")) {
         return Err(Failure::Failed(format!(
-            "{name} was not removed, because nobody confirmed it. To confirm, run the command again with --yes"
+            "{name} was not removed, because the removal was not confirmed. To confirm it, run the command again with --yes"
         )));
     }
     let removal = library.remove(&installed, wanted.purge, &lock)?;
@@ -76,7 +77,7 @@ pub(super) fn remove(settings: &Settings, name: &str, wanted: Wanted) -> Result<
     Ok(())
 }
 
-/// What `--purge` deletes besides the package.
+/// Lists what `--purge` deletes besides the package.
 fn purged(settings: &Settings, library: &Library, installed: &Installed, name: &str) -> Vec<PathBuf> {
     let data = data_of(settings, name).into_iter().filter(|path| path.exists());
     data.chain(library.bindings_beside(installed)).collect()
@@ -97,7 +98,7 @@ fn delete(state: &std::path::Path, name: &str) -> Result<(), Failure> {
     }
 }
 
-/// What an expert has to do yet: a line for each kind, with what becomes of it. Empty if there is nothing.
+/// Describes an expert's open work: a line for each kind, with its fate. Empty if there is none.
 fn open_work(settings: &Settings, name: &str) -> Vec<String> {
     if !Store::is_present(&settings.store) {
         return Vec::new();

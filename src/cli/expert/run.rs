@@ -7,9 +7,10 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{AgentRequest, RunOptions, WatchEvent, WorkEnd};
+use crate::cli::assembly::{app, finish};
+use crate::cli::failure::{Failure, log_problem};
+use crate::cli::runtime::runtime;
 use crate::cli::say::{say, say_aside, say_piece_aside};
-use crate::cli::serve::{app, finish, runtime};
-use crate::cli::{Failure, log_problem};
 use crate::config::Loaded;
 use crate::expert::{DryRun, Experts, Goal, Worker, message_json, visible};
 use crate::observe;
@@ -19,9 +20,9 @@ use crate::store::{EntryState, MessageFilter, Queue as _, Store};
 /// How long to wait for an expert's servers.
 const FIRST_START: Duration = Duration::from_secs(30);
 
-/// Sends a message to an expert and prints its answer.
+/// Sends a message to an expert and prints its answer. Log lines go only to the configured file, so that the answer stands alone.
 pub(super) fn message(config: &Loaded, name: &str, message: &str) -> Result<(), Failure> {
-    let flush = observe::init(&config.settings.log).map_err(|why| log_problem(config, why))?;
+    let flush = observe::init_file(&config.settings.log).map_err(|why| log_problem(config, why))?;
     let done = runtime()?.block_on(async {
         let shutdown = CancellationToken::new();
         let app = app(&config.settings, &shutdown).await.map_err(|found| config.problems(found))?;
@@ -78,7 +79,7 @@ pub(super) struct Wanted {
 /// Executes a process and prints its result.
 pub(super) fn process(config: &Loaded, wanted: Wanted) -> Result<(), Failure> {
     let payload = payload(wanted.payload.as_deref())?;
-    let flush = observe::init(&config.settings.log).map_err(|why| log_problem(config, why))?;
+    let flush = observe::init_file(&config.settings.log).map_err(|why| log_problem(config, why))?;
     let done = runtime()?.block_on(async {
         let shutdown = CancellationToken::new();
         let app = app(&config.settings, &shutdown).await.map_err(|found| config.problems(found))?;

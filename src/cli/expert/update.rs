@@ -1,11 +1,13 @@
-//! `respool expert update`: shows what an update changes, asks for consent to what it loosens, and applies it.
+//! `respool expert update`: shows the changes of an update, asks for consent to what it loosens, and applies it.
 
 use super::installed::state_files;
-use crate::cli::Failure;
+use super::package::fetch_package;
+use crate::cli::confirm::confirm;
+use crate::cli::failure::Failure;
 use crate::cli::say::{say, say_aside};
 use crate::expert::{ExpertsConfig, Library, Lock, Plan, Source, visible};
 
-/// What the command line consents to.
+/// The consent that the command line gives.
 #[derive(Clone, Copy)]
 pub(super) struct Consent {
     /// Versions that may break something, and the loss of changes made by hand.
@@ -44,11 +46,11 @@ impl Updater<'_> {
         let recorded = library.get(name)?.record.map(|record| record.source);
         let Some(source) = source.map(str::to_owned).or(recorded) else {
             return Err(Failure::Failed(format!(
-                "it is not known where {name} came from; name it: respool expert update {name} SOURCE"
+                "the source of {name} is unknown; name it: respool expert update {name} SOURCE"
             )));
         };
         let source = Source::parse(&source)?;
-        let package = super::fetched(&source)?;
+        let package = fetch_package(&source)?;
         self.apply(&library.plan(name, package, &source)?)
     }
 
@@ -86,15 +88,15 @@ impl Updater<'_> {
         if !cautions.is_empty() && !self.consent.force {
             let why = cautions.join("; ");
             return Err(Failure::Failed(format!(
-                "{name} was not updated: {why}. Write --force to update it all the same"
+                "{name} was not updated: {why}. To update it anyway, add --force"
             )));
         }
         if !plan.loosened.is_empty() {
             say("With this update:");
             plan.loosened.iter().for_each(|line| say(&format!("  {}", visible(line))));
-            if !self.consent.yes && !super::asks_yes("Is the expert to be allowed this?") {
+            if !self.consent.yes && !confirm("Allow the expert to do this?") {
                 return Err(Failure::Failed(format!(
-                    "{name} was not updated: what it would be allowed needs a yes. Write --yes to consent"
+                    "{name} was not updated: the update lets it do more, and you have not consented. To consent, add --yes"
                 )));
             }
         }

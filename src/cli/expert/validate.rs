@@ -5,11 +5,12 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::OutputFormat;
-use super::installed::nobody_approves;
-use crate::cli::Failure;
+use super::output::OutputFormat;
+use crate::cli::advice::approval_warning;
+use crate::cli::failure::Failure;
+use crate::cli::listing::Noun;
+use crate::cli::runtime::runtime;
 use crate::cli::say::{say, say_piece};
-use crate::cli::serve::runtime;
 use crate::config::Loaded as Configuration;
 use crate::expert::{self, Diagnostic, Installed, LONG_PROMPT, Library, Loaded, Severity, Source};
 use crate::tools::Sources;
@@ -77,7 +78,7 @@ async fn binding(config: &Configuration, installed: &Installed) -> Result<Value,
             path.display()
         )
     });
-    let unanswered = nobody_approves(&config.settings, package);
+    let unanswered = approval_warning(&config.settings, package);
     let warnings: Vec<String> = unread.into_iter().chain(checked.mismatches).chain(unanswered).collect();
     let problem = |one: &expert::BindingProblem| json!({"tool": one.tool, "problem": one.text, "passes": !one.is_final});
     Ok(json!({
@@ -160,14 +161,16 @@ pub(super) fn findings(loaded: &Loaded) -> String {
     text.concat()
 }
 
+const WARNINGS: Noun = Noun("warning", "warnings");
+
 fn summary(loaded: &Loaded) -> String {
     let errors = loaded.diagnostics.iter().filter(|one| one.severity == Severity::Error).count();
     let warnings = loaded.diagnostics.len() - errors;
     match &loaded.package {
         Some(package) => {
             let (name, version) = (&package.manifest.name.value, &package.manifest.version.value);
-            format!("The package {name} {} loads: {warnings} warning(s).\n", expert::visible(version))
+            format!("The package {name} {} loads: {}.\n", expert::visible(version), WARNINGS.count(warnings))
         }
-        None => format!("{errors} error(s), {warnings} warning(s).\n"),
+        None => format!("{}, {}.\n", Noun("error", "errors").count(errors), WARNINGS.count(warnings)),
     }
 }

@@ -17,7 +17,7 @@ pub(super) enum Manager {
     Launchd,
 }
 
-/// What the manager knows of the service.
+/// The state of the service, as the manager reports it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum State {
     Running,

@@ -1,7 +1,8 @@
-//! `respool service install|uninstall|status|logs`: runs respool as a service of this user, with systemd or (on macOS) launchd.
+//! `respool service install|uninstall|status|logs`: runs respool as a service of this user, with systemd or (on macOS)
+//! launchd.
 //!
-//! The unit is that of `deploy/`, with the path of this program in it. Settings stay where they are; options given here go into an
-//! environment file that only its owner can read.
+//! The unit is the one in `deploy/`, with the path of this program. Settings stay where they are; options given here go
+//! into an environment file that only its owner can read.
 
 mod files;
 mod manager;
@@ -16,9 +17,10 @@ use clap::{Args, Subcommand};
 
 use self::manager::{Manager, State};
 use self::other_units::OtherUnit;
+use super::failure::Failure;
+use super::options::Configured;
+use super::runtime::runtime;
 use super::say::say;
-use super::serve::runtime;
-use super::{Configured, Failure};
 use crate::server::Listen;
 use crate::upstream::Address;
 
@@ -252,7 +254,7 @@ fn address(paths: &Paths) -> Result<String, Failure> {
             let why = |why| format!("RESPOOL__LISTEN in {}: {why}", paths.environment.display());
             text.parse::<Listen>().map_err(why)?
         }
-        None => Configured::default().load(None)?.settings.server.listen,
+        None => Configured::default().load()?.settings.server.listen,
     };
     Ok(ready::url(&listen.host, listen.port))
 }
@@ -264,7 +266,8 @@ fn read(file: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// Written beside the file first, with its final mode: a crash leaves the old or the new file, and a key is never readable to others.
+/// Writes a temporary file with its final mode and renames it: a crash leaves the old or the new file, and a key is never
+/// readable to others.
 fn write(file: &Path, text: &str, mode: u32) -> Result<(), String> {
     use std::io::Write as _;
     use std::os::unix::fs::PermissionsExt as _;

@@ -47,7 +47,7 @@ impl SystemUnit {
         self.active == "active"
     }
 
-    /// What it is, and how to inspect it.
+    /// Describes the unit, and how to inspect it.
     pub(super) fn describe(&self) -> String {
         let words: Vec<&str> =
             [&*self.active, &*self.enabled].into_iter().filter(|word| !word.is_empty()).collect();
@@ -83,7 +83,7 @@ pub(super) fn find(manager: Manager) -> Option<OtherUnit> {
     }
 }
 
-/// What systemd says about a unit, if the unit exists.
+/// Returns what systemd reports about a unit, if the unit exists.
 fn loaded(text: &str) -> Option<SystemUnit> {
     let path = PathBuf::from(property(text, "FragmentPath"));
     let is_there = property(text, "LoadState") == "loaded" && !path.as_os_str().is_empty();

@@ -92,13 +92,13 @@ impl Client {
         }
         let is_whole = |text: &String| match self {
             _ if text.is_empty() => true,
-            Self::Openclaw => super::openclaw::can_read(text),
+            Self::Openclaw => super::openclaw::edit::can_read(text),
             _ => text.parse::<DocumentMut>().is_ok(),
         };
         diffy::merge(after, present, before).ok().filter(is_whole)
     }
 
-    /// What to type instead, if there is no file to edit.
+    /// Returns the commands to type, if there is no file to edit.
     pub(super) fn commands(self, target: &Target) -> String {
         let Target { url, model, key_env, .. } = target;
         let key = key_env.as_ref().map_or_else(|| "none".to_owned(), |name| format!("\"${name}\""));

@@ -1,16 +1,16 @@
-//! The table of keys as the tree that a configuration is walked along.
+//! The keys as a tree, along which a configuration is walked.
 
 use super::{KEYS, Key};
 
-/// What may be in a table: names and what they lead to, in the order of the table of keys.
+/// The permitted content of a table: names and the nodes that they lead to, in the order of the documentation.
 #[derive(Debug, Default)]
 pub(in crate::config) struct Section {
     entries: Vec<(&'static str, Node)>,
-    /// What a table under any other name holds, where there may be one.
+    /// The content of a table under any other name, where one is permitted.
     others: Option<Box<Section>>,
 }
 
-/// What a name leads to.
+/// The node of a name: a value, a table, or several tables.
 #[derive(Debug)]
 pub(in crate::config) enum Node {
     /// A value.
@@ -24,12 +24,12 @@ pub(in crate::config) enum Node {
 }
 
 impl Section {
-    /// What a name leads to.
+    /// The node of a name: a value, a table, or several tables.
     pub(in crate::config) fn get(&self, name: &str) -> Option<&Node> {
         self.entries.iter().find(|(known, _)| *known == name).map(|(_, node)| node)
     }
 
-    /// What a table under any other name holds: its names are the user's.
+    /// Returns the content of a table under any other name, which the user chooses.
     pub(in crate::config) fn others(&self) -> Option<&Section> {
         self.others.as_deref()
     }
@@ -73,8 +73,8 @@ impl Section {
 /// The tree of all keys.
 pub(in crate::config) fn schema() -> Section {
     let mut root = Section::default();
-    for key in KEYS {
-        root.insert(key.path, key);
+    for key in KEYS.iter() {
+        root.insert(&key.path, key);
     }
     root
 }

@@ -1,13 +1,16 @@
-//! One value against its row in the table of keys.
+//! Checks one value against its key.
 
 use std::path::Path;
 
 use ::config::ValueKind;
 
-use crate::config::keys::{Key, Scalar, Shape};
-use crate::units::{Size, parse_duration};
+use wire::settings::{Scalar, Shape};
 
-/// The value in the form that the structs read, or what is wrong with it.
+use crate::config::keys::Key;
+use crate::units::{Size, parse_duration};
+use crate::upstream::Address;
+
+/// Returns the value in the form that the settings read, or its problem.
 pub(super) fn read(key: &Key, kind: ValueKind, home: Option<&Path>) -> Result<ValueKind, String> {
     match (key.scalar, kind) {
         (Scalar::Switch, kind @ ValueKind::Boolean(_)) => Ok(kind),
@@ -42,6 +45,7 @@ fn between(number: f64, least: f64, most: f64) -> Result<ValueKind, String> {
 fn read_text(key: &Key, text: String, home: Option<&Path>) -> Result<String, String> {
     let blank = text.trim().is_empty() && key.shape != Shape::Table && key.name() != "args";
     match key.scalar {
+        Scalar::HttpUrl => check_http_url(&text).map(|()| text),
         Scalar::Form(_, parse) => parse(&text).map(|()| text),
         _ if blank => Err(format!("it is empty; write it, as {}, or leave the key out", key.example)),
         Scalar::Word(words) if !words.contains(&text.as_str()) => Err(no_such_word(&text, words)),
@@ -57,6 +61,13 @@ fn read_text(key: &Key, text: String, home: Option<&Path>) -> Result<String, Str
         },
         Scalar::Path => expand(text, home),
         _ => Ok(text),
+    }
+}
+
+fn check_http_url(text: &str) -> Result<(), String> {
+    match text.parse::<Address>()? {
+        Address::Http { .. } => Ok(()),
+        Address::Replay(_) => Err(format!("{text:?} is not a URL: write it as \"http://127.0.0.1:18789\"")),
     }
 }
 
@@ -83,7 +94,7 @@ fn expand(text: String, home: Option<&Path>) -> Result<String, String> {
     }
 }
 
-/// What was expected and what was found instead.
+/// Says what was expected and what was found.
 fn mistaken(key: &Key, kind: &ValueKind) -> String {
     let wanted = match key.scalar {
         Scalar::Text | Scalar::Word(_) => "text",
@@ -93,6 +104,7 @@ fn mistaken(key: &Key, kind: &ValueKind) -> String {
         Scalar::Number(..) => "a number",
         Scalar::Duration(_) => "a duration with its unit",
         Scalar::Size => "a size with its unit",
+        Scalar::HttpUrl => "an http or https URL",
         Scalar::Form(name, _) => name,
     };
     let example = if key.shape == Shape::One { format!(", as {}", key.example) } else { String::new() };

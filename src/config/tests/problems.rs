@@ -141,7 +141,7 @@ fn addresses_and_urls_say_what_is_wrong() {
         ),
         (
             "[tools.gateway]\nurl = \"replay:x\"",
-            "respool.toml:2: tools.gateway.url: \"replay:x\" is no URL: write it as \"http://127.0.0.1:18789\"",
+            "respool.toml:2: tools.gateway.url: \"replay:x\" is not a URL: write it as \"http://127.0.0.1:18789\"",
         ),
     ]);
 }

@@ -4,19 +4,26 @@ use std::collections::HashMap;
 
 use serde::Deserialize;
 
+use wire::settings::Scalar;
 use wire::units::Secret;
 
-/// `[otlp]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct OtlpConfig {
-    /// The collector; `None`: no spans are made.
-    pub endpoint: Option<String>,
-    /// The environment variable with headers for the collector, `name=value` between commas.
-    pub headers_env: Option<String>,
-    /// The value of that variable, once the configuration is loaded.
-    #[serde(skip)]
-    pub headers: Option<Secret>,
+wire::settings! {
+    /// `[otlp]`.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct OtlpConfig {
+        /// The collector that gets traces, OTLP over HTTP (docs/operating.md). Without a path, `/v1/traces`
+        /// is added.
+        pub endpoint: Option<String> = None,
+            form(Scalar::HttpUrl),
+            unset("no traces are sent", r#""http://127.0.0.1:4318""#);
+        /// The environment variable with headers for the collector, `name=value` separated by commas.
+        pub headers_env: Option<String> = None, unset("no headers", r#""OTLP_HEADERS""#);
+        derived {
+            /// The value of that variable, once the configuration is loaded.
+            pub headers: Option<Secret> = None;
+        }
+    }
 }
 
 impl OtlpConfig {

@@ -96,8 +96,8 @@ pub(in crate::cli::setup) fn edited(present: &str, wanted: &Wanted) -> Result<Ed
     })
 }
 
-/// Whether a text is JSON5 with an object at the top.
-pub(super) fn can_read(text: &str) -> bool {
+/// Returns true for a text that is JSON5 with an object at the top.
+pub(in crate::cli::setup) fn can_read(text: &str) -> bool {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     CstRootNode::parse(text, &ParseOptions::default()).is_ok_and(|root| root.object_value().is_some())
 }

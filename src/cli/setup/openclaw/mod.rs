@@ -3,7 +3,7 @@
 //!
 //! The parent module sets up the other clients; its file handling is used here.
 
-mod edit;
+pub(super) mod edit;
 mod installed;
 
 use serde_json::Value;
@@ -15,11 +15,13 @@ use crate::http_client::{chain, client_for};
 
 use self::edit::{Edited, Model, Wanted, edited};
 use self::installed::{OpenClaw, Verdict};
-use super::{AskError, LIST_WITHIN, Respool, SetupArgs, difference, write};
-use crate::cli::Failure;
+use super::arguments::SetupArgs;
+use super::files::{Writing, difference, undo, write};
+use super::respool::{AskError, LIST_WITHIN, Respool};
+use crate::cli::failure::Failure;
 use crate::cli::plain_http::plain_address;
+use crate::cli::runtime::runtime;
 use crate::cli::say::say;
-use crate::cli::serve::runtime;
 
 /// Where OpenClaw keeps its configuration and its state.
 struct Places {
@@ -46,14 +48,14 @@ impl Places {
 pub(super) fn setup(arguments: &SetupArgs) -> Result<(), Failure> {
     let places = Places::find();
     if arguments.undo {
-        super::undo(arguments.client, Some(&places.config))?;
+        undo(arguments.client, Some(&places.config))?;
         return Ok(forget_copies(&places)?);
     }
     runtime()?.block_on(set_up(arguments, arguments.upstream.as_deref(), &places))
 }
 
 async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) -> Result<(), Failure> {
-    let respool = super::respool(arguments)?;
+    let respool = Respool::from_arguments(arguments)?;
     let listed = respool.models().await;
     let is_running = !matches!(listed, Err(AskError::Unreachable { .. }));
     let models = models(listed, upstream).await?;
@@ -79,7 +81,7 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
     } else {
         say(difference(&present, &edited.text, file).trim_end());
         validate(installed.as_ref(), &present, &edited.text, file)?;
-        if !arguments.dry_run {
+        if Writing::from_arguments(arguments).is_agreed()? {
             write(arguments.client, file, &present, &edited.text)?;
             say("Written. `respool setup openclaw --undo` restores the file.");
             forget_copies(places)?;
@@ -94,11 +96,6 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
         }
     }
     Ok(())
-}
-
-/// Whether a text is JSON5 with an object at the top.
-pub(super) fn can_read(text: &str) -> bool {
-    edit::can_read(text)
 }
 
 /// Returns the models of the model server, or those that respool listed if no server was given.

@@ -1,0 +1,172 @@
+//! Builds an app from the settings: upstreams, agents, experts, usage, alerts and everything else that requests meet.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
+
+use super::agents::{Equipped, OpenTools, agents, equipped, model_accesses, read_prompt};
+use super::upstreams::ServedUpstreams;
+use super::{advice, experts, sealing, usage};
+use crate::agent::AgentConfig;
+use crate::alerts::Alerts;
+use crate::config::Settings;
+use crate::expert::Experts;
+use crate::observe::Recording;
+use crate::otlp::Traces;
+use crate::relay::{Relay, RelayLimits};
+use crate::server::{Access, App, BodyRoom, KeptResponses, LimitsConfig};
+use crate::tools::{Sources, Tools};
+use crate::translate::GuardLimits;
+use crate::units::{Unusable, both};
+
+/// Builds the app of these settings. Replays among the upstreams are started, and end with `abort`.
+///
+/// # Errors
+/// Every unusable setting.
+pub async fn app(settings: &Settings, abort: &CancellationToken) -> Result<App, Vec<Unusable>> {
+    let parts = parts(settings, abort).await;
+    Ok(assemble(settings, abort, parts).await?.kept())
+}
+
+/// Builds the app with other tools for its agents.
+///
+/// # Errors
+/// Every unusable setting.
+pub async fn app_with(
+    settings: &Settings,
+    abort: &CancellationToken,
+    tools: &OpenTools<'_>,
+) -> Result<App, Vec<Unusable>> {
+    let parts =
+        both(ServedUpstreams::open(settings, abort).await, equipped(settings, tools, &read_prompt).await);
+    let parts = both(parts, Sources::open(&settings.tools))
+        .map(|((upstreams, equipped), sources)| (upstreams, equipped, Arc::new(sources)));
+    Ok(assemble(settings, abort, parts).await?.kept())
+}
+
+/// Ends the work of a command: its runs stop, and what they used is written.
+pub(super) async fn finish(app: &App, stop: &CancellationToken) {
+    stop.cancel();
+    app.agents.wait_for_runs(app.limits.drain).await;
+    app.usage.flush().await;
+}
+
+/// The parts of an app, except the store of runs.
+pub(super) type Parts = (ServedUpstreams, Vec<Equipped>, Arc<Sources>);
+
+/// An app, and the parts from which another one is built when the configuration changes.
+pub(super) struct Assembled {
+    pub(super) app: App,
+    pub(super) upstreams: ServedUpstreams,
+    pub(super) sources: Arc<Sources>,
+    /// Where traces go.
+    pub(super) traces: Option<Arc<Traces>>,
+}
+
+impl Assembled {
+    /// The app of a configuration that never changes.
+    fn kept(self) -> App {
+        self.upstreams.kept();
+        self.app
+    }
+}
+
+/// Opens everything that the settings name.
+///
+/// # Errors
+/// Every unusable setting.
+pub(super) async fn parts(settings: &Settings, abort: &CancellationToken) -> Result<Parts, Vec<Unusable>> {
+    let sources = Sources::open(&settings.tools);
+    let open = |config| -> BoxFuture<'_, _> { Box::pin(tools_of(sources.as_ref().ok(), config)) };
+    let parts =
+        both(ServedUpstreams::open(settings, abort).await, equipped(settings, &open, &read_prompt).await);
+    both(sources, parts).map(|(sources, (upstreams, equipped))| (upstreams, equipped, Arc::new(sources)))
+}
+
+/// The tools that an agent's settings name. Without sources they cannot be checked.
+pub(super) async fn tools_of(
+    sources: Option<&Sources>,
+    config: AgentConfig,
+) -> Result<Arc<dyn Tools>, Vec<String>> {
+    let set = sources.ok_or_else(Vec::new)?.select(&config.tools).await?;
+    Ok(Arc::new(set))
+}
+
+/// Builds the app from its parts.
+pub(super) async fn assemble(
+    settings: &Settings,
+    abort: &CancellationToken,
+    parts: Result<Parts, Vec<Unusable>>,
+) -> Result<Assembled, Vec<Unusable>> {
+    let access = Access::new(&settings.server, advice::lends_key(settings));
+    let ((upstreams, equipped, sources), access) = both(parts, access)?;
+    let fleet = Arc::clone(&upstreams.fleet);
+    let access = Arc::new(access);
+    let bounds = bounds(settings);
+    let traces =
+        Traces::open(&settings.otlp).map_err(|why| vec![Unusable::new(&["otlp", "endpoint"], why)])?;
+    let usage = usage::ledger(settings).await?;
+    let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
+    let agents = agents(settings, &relay, &fleet, bounds, equipped, abort.clone());
+    agents.use_accounts(access.clone());
+    let alerts = Alerts::new(super::alerts::config(settings), settings.store.state_dir.clone(), abort);
+    let alerts = Arc::new(alerts);
+    let recording = Recording {
+        content: settings.log.content,
+        sink: Some(usage.clone()),
+        in_flight: Some(Arc::clone(&usage.in_flight)),
+        spans: traces.clone().map(|traces| traces as _),
+    };
+    if let Some(traces) = &traces {
+        tokio::spawn(Arc::clone(traces).keep(abort.clone()));
+    }
+    agents.record_in(recording.clone());
+    tokio::spawn(Arc::clone(&usage).keep(abort.clone()));
+    if let Some(store) = agents.store() {
+        access.keep_in(Arc::clone(store)).await;
+    }
+    if settings.server.asks_for_keys() {
+        tokio::spawn(Arc::clone(&access).watch(abort.clone()));
+    }
+    let agents_store = agents.store().cloned();
+    let catalog = experts::catalog(settings).await;
+    let accesses = model_accesses(settings, &relay, &fleet, bounds);
+    let served = accesses.zip(catalog.clone()).map(|(models, catalog)| {
+        let (config, agents) = (settings.experts.clone(), Arc::clone(&agents));
+        Experts::open(config, agents, Arc::clone(&sources), models, catalog)
+    });
+    let hooks =
+        catalog.and_then(|catalog| experts::serve(settings, catalog, agents.store(), served.as_ref(), abort));
+    let app = App {
+        relay,
+        agents,
+        experts: served,
+        access,
+        failed_streams: Arc::default(),
+        responses: Arc::new(KeptResponses::new(&settings.store, agents_store)),
+        sealer: Arc::new(sealing::sealer(&settings.store.state_dir)),
+        bodies: bodies(&settings.server.limits),
+        hooks,
+        limits: settings.server.limits.clone(),
+        recording,
+        usage,
+        alerts,
+        abort: abort.clone(),
+    };
+    Ok(Assembled { app, upstreams, sources, traces })
+}
+
+/// The room for request bodies: at least enough for one of the largest.
+pub(super) fn bodies(limits: &LimitsConfig) -> BodyRoom {
+    BodyRoom::new(limits.max_bodies.max(limits.max_body))
+}
+
+/// Returns the limits that the relay keeps.
+pub(super) fn bounds(settings: &Settings) -> RelayLimits {
+    let limits = &settings.server.limits;
+    RelayLimits {
+        max_body: limits.max_body.bytes(),
+        guard: GuardLimits { max_tool_results: limits.max_tool_results, max_repeats: limits.max_repeats },
+    }
+}

@@ -1,0 +1,14 @@
+//! Packages that a person names: fetched and checked.
+
+use super::validate;
+use crate::cli::failure::Failure;
+use crate::cli::say::say_piece_aside;
+use crate::expert::{Loaded, Package, Source};
+
+/// Fetches and checks a package; its findings go to standard error.
+pub(super) fn fetch_package(source: &Source) -> Result<Package, Failure> {
+    let loaded = source.load()?;
+    say_piece_aside(&validate::findings(&loaded));
+    let Loaded { package, .. } = loaded;
+    package.ok_or_else(|| Failure::Failed("the package does not load; correct the errors above".to_owned()))
+}

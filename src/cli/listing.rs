@@ -1,0 +1,70 @@
+//! The options of every command that lists, and the line that says how much was listed.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::say::{flat, say, say_aside};
+use crate::units::parse_duration;
+
+/// The options of a list.
+#[derive(Args, Clone, Debug)]
+pub(super) struct ListArgs {
+    /// List at most this many
+    #[arg(long, alias = "most", value_name = "COUNT", default_value_t = 50)]
+    pub(super) limit: usize,
+    /// List only what is from within this time: 24h, 7d, 30d
+    #[arg(long, value_name = "TIME", value_parser = parse_span)]
+    pub(super) since: Option<Duration>,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl ListArgs {
+    /// Returns true for a time, in milliseconds since 1970, that `--since` includes.
+    pub(super) fn includes(&self, at: u64) -> bool {
+        self.since.is_none_or(|span| at >= clock::before(span))
+    }
+
+    /// Prints the rows that were asked for, as JSON or one line each, and how many of them there are.
+    pub(super) fn print<T>(
+        &self,
+        mut rows: Vec<T>,
+        noun: Noun,
+        time: impl Fn(&T) -> u64,
+        json: impl Fn(&T) -> Value,
+        line: impl Fn(&T) -> String,
+    ) {
+        rows.retain(|row| self.includes(time(row)));
+        let total = rows.len();
+        rows.truncate(self.limit);
+        if self.json {
+            say(&format!("{:#}", rows.iter().map(json).collect::<Value>()));
+            return;
+        }
+        rows.iter().for_each(|row| say(&flat(&line(row))));
+        say_aside(&if rows.len() == total {
+            noun.count(total)
+        } else {
+            format!("{} of {}; --limit COUNT lists more", rows.len(), noun.count(total))
+        });
+    }
+}
+
+/// A noun and its plural.
+#[derive(Clone, Copy)]
+pub(super) struct Noun(pub(super) &'static str, pub(super) &'static str);
+
+impl Noun {
+    /// Writes a number of things: `1 message`, `2 messages`.
+    pub(super) fn count(self, count: usize) -> String {
+        format!("{count} {}", if count == 1 { self.0 } else { self.1 })
+    }
+}
+
+/// Reads how far back to look.
+pub(super) fn parse_span(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|_| "write a number and a unit, as 24h, 7d or 30d".to_owned())
+}

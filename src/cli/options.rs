@@ -1,0 +1,63 @@
+//! The options that name the configuration, and notes about settings that are not read.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::config::{Flags, Loaded, Misspelt, Problems};
+
+/// The configuration of a command that asks no model server, or that names one seldom.
+#[derive(Args, Debug, Default)]
+pub(super) struct Configured {
+    /// The configuration file [default: respool.toml in the user's or the system's configuration directory]
+    #[arg(long, value_name = "FILE", global = true, help_heading = "Configuration")]
+    pub(super) config: Option<PathBuf>,
+    /// A model server in front of the configured upstreams
+    #[arg(long, value_name = "URL", global = true, hide = true)]
+    pub(super) upstream: Option<String>,
+}
+
+/// The configuration of a command that works with the model servers.
+#[derive(Args, Debug, Default)]
+pub(super) struct WithUpstream {
+    /// The model server: the base URL of vLLM, with or without /v1, or replay:DIR for recorded replies; the
+    /// configured upstreams stay and come after it
+    #[arg(long, value_name = "URL", help_heading = "Configuration")]
+    pub(super) upstream: Option<String>,
+    /// The configuration file [default: respool.toml in the user's or the system's configuration directory]
+    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+    pub(super) config: Option<PathBuf>,
+}
+
+impl From<WithUpstream> for Configured {
+    fn from(options: WithUpstream) -> Self {
+        Self { config: options.config, upstream: options.upstream }
+    }
+}
+
+impl Configured {
+    /// Loads the configuration that the options name.
+    pub(super) fn load(self) -> Result<Loaded, Problems> {
+        Loaded::from_process(&self.into_flags(None))
+    }
+
+    pub(super) fn into_flags(self, listen: Option<String>) -> Flags {
+        Flags { listen, upstream: self.upstream, config: self.config }
+    }
+}
+
+/// Names settings that are not used although the user may believe they are: a `respool.toml` in the working
+/// directory, and misspelt variables.
+pub(super) fn unread_notes(loaded: &Loaded) -> Vec<String> {
+    let file = loaded.unread.as_ref().map(|file| {
+        format!(
+            "{} is not read, because no option names it. To use it, add --config respool.toml",
+            file.display()
+        )
+    });
+    file.into_iter().chain(loaded.misspelt.iter().map(misspelt_note)).collect()
+}
+
+pub(super) fn misspelt_note(Misspelt { name, meant }: &Misspelt) -> String {
+    format!("the environment variable {name} is not read; did you mean {meant}?")
+}

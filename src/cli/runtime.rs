@@ -1,0 +1,34 @@
+//! The runtime that commands use, and the signals that end them.
+
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::server::Stop;
+
+/// The runtime that all commands use.
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, String> {
+    // Fails only if a provider is installed already, which is just as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.map_err(|error| format!("the runtime cannot be started: {error}"))
+}
+
+/// Listens for the signals that end a server.
+pub(super) fn signals() -> Result<[Signal; 2], String> {
+    let handler = |kind| signal(kind).map_err(|error| format!("signals cannot be handled: {error}"));
+    Ok([handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?])
+}
+
+/// The first signal lets requests in progress finish; the second ends them at once.
+pub(super) async fn on_signals(stop: Stop, [mut terminate, mut interrupt]: [Signal; 2]) {
+    let mut next = async || tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} };
+    next().await;
+    tracing::info!(target: "respool::server", "stopping: no new requests; those in progress may finish");
+    stop.drain.cancel();
+    next().await;
+    tracing::warn!(target: "respool::server", "stopping at once");
+    stop.abort.cancel();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    std::process::exit(130);
+}

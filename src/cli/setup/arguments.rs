@@ -1,0 +1,38 @@
+//! The options of `respool setup`.
+
+use clap::{Args, ValueEnum as _};
+
+use super::clients::Client;
+
+#[derive(Args, Debug)]
+pub(in crate::cli) struct SetupArgs {
+    /// The client
+    #[arg(value_enum)]
+    pub(super) client: Client,
+    /// Where respool listens
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8003")]
+    pub(super) url: String,
+    /// The model [default: the only one that respool serves]
+    #[arg(long)]
+    pub(super) model: Option<String>,
+    /// The model server, which is asked for its models (openclaw only) [default: respool is asked]
+    #[arg(long, value_name = "URL")]
+    pub(super) upstream: Option<String>,
+    /// The environment variable with one of respool's `client_keys`
+    #[arg(long, value_name = "NAME")]
+    pub(super) key_env: Option<String>,
+    /// Show what would change, and change nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Write the change without asking
+    #[arg(long)]
+    pub(super) yes: bool,
+    /// Restore the settings as they were
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(super) undo: bool,
+}
+
+/// Returns the client's name, as the command line knows it.
+pub(super) fn name_of(client: Client) -> String {
+    client.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}

@@ -1,0 +1,162 @@
+//! Asks respool for its models, and tries a turn.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::arguments::SetupArgs;
+use crate::cli::failure::Failure;
+use crate::cli::plain_http::plain_address;
+use crate::http_client::{chain, client_for};
+
+/// The first answer of a large model may take a while.
+const TURN_WITHIN: Duration = Duration::from_mins(5);
+/// How long to wait for a list of models, which needs no computation.
+pub(super) const LIST_WITHIN: Duration = Duration::from_secs(10);
+
+/// The respool that the client should use.
+pub(super) struct Respool {
+    pub(super) url: String,
+    pub(super) key: Option<ClientKey>,
+}
+
+/// A client's key, and the environment variable that holds it.
+pub(super) struct ClientKey {
+    name: String,
+    value: String,
+}
+
+/// An error in a conversation with respool; its text says what to do.
+#[derive(Debug)]
+pub(super) enum AskError {
+    Unreachable { url: String, cause: String, todo: String },
+    WrongKey { url: String, refusal: String },
+    Refused { status: reqwest::StatusCode, text: String },
+}
+
+impl fmt::Display for AskError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable { url, cause, todo } => {
+                write!(out, "respool does not answer at {url}: {cause}. {todo}")
+            }
+            Self::WrongKey { url, refusal } => write!(out, "respool at {url} {refusal}"),
+            Self::Refused { status, text } => write!(out, "respool answered {status}: {text}"),
+        }
+    }
+}
+
+impl From<AskError> for Failure {
+    fn from(error: AskError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl Respool {
+    /// Returns the respool that the options name, with a client's key.
+    pub(super) fn from_arguments(args: &SetupArgs) -> Result<Self, Failure> {
+        let url = args.url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
+        let key = match &args.key_env {
+            Some(name) => {
+                let value = std::env::var(name).map_err(|_| {
+                format!(
+                    "the environment variable `{name}` is not set: set it to one of respool's `client_keys`"
+                )
+            })?;
+                Some(ClientKey { name: name.clone(), value })
+            }
+            None => None,
+        };
+        Ok(Self { url, key })
+    }
+
+    /// The list of models.
+    pub(super) async fn models(&self) -> Result<Vec<Value>, AskError> {
+        let request = self.client()?.get(format!("{}/v1/models", self.url)).timeout(LIST_WITHIN);
+        let list = self.ask(request).await?;
+        Ok(list["data"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// The model's name and window.
+    pub(super) async fn model(&self, wanted: Option<String>) -> Result<(String, Option<u64>), Failure> {
+        let models = self.models().await?;
+        let name = |model: &Value| model["id"].as_str().unwrap_or_default().to_owned();
+        let names: Vec<String> = models.iter().map(name).collect();
+        let found = match &wanted {
+            Some(wanted) => models.iter().find(|model| model["id"] == wanted.as_str()),
+            None => models.first().filter(|_| models.len() == 1),
+        };
+        let model = found.ok_or_else(|| {
+            let what = wanted
+                .map_or_else(|| "Which model?".to_owned(), |name| format!("There is no model `{name}`."));
+            format!("{what} Name one with --model. Available models: {}", names.join(", "))
+        })?;
+        Ok((name(model), model["max_model_len"].as_u64()))
+    }
+
+    /// Tries one turn on this API.
+    pub(super) async fn turn(&self, api: &str, model: &str) -> Result<(), Failure> {
+        let words = "Answer with the word: ready";
+        let messages = json!([{"role": "user", "content": words}]);
+        let body = match api {
+            "/v1/responses" => json!({"model": model, "input": words, "store": false}),
+            "/v1/messages" => json!({"model": model, "messages": messages, "max_tokens": 2000}),
+            _ => json!({"model": model, "messages": messages}),
+        };
+        let request = self.client()?.post(format!("{}{api}", self.url));
+        let request = request.header("content-type", "application/json").body(body.to_string());
+        Ok(self.ask(request).await.map(drop)?)
+    }
+
+    fn client(&self) -> Result<reqwest::Client, AskError> {
+        client_for(&self.url, reqwest::Client::builder().no_proxy().timeout(TURN_WITHIN)).map_err(|cause| {
+            let todo = "Give its address with --url".to_owned();
+            AskError::Unreachable { url: self.url.clone(), cause, todo }
+        })
+    }
+
+    async fn ask(&self, request: reqwest::RequestBuilder) -> Result<Value, AskError> {
+        let request = match &self.key {
+            Some(key) => request.bearer_auth(&key.value),
+            None => request,
+        };
+        let answer = async {
+            let answer = request.send().await?;
+            Ok((answer.status(), answer.text().await?))
+        };
+        let (status, text) = match answer.await {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.unreachable(&error).await),
+        };
+        let value: Value = serde_json::from_str(&text).unwrap_or_default();
+        if status.is_success() {
+            return Ok(value);
+        }
+        if status == reqwest::StatusCode::UNAUTHORIZED {
+            return Err(self.wrong_key());
+        }
+        let text = value["error"]["message"].as_str().map(str::to_owned).unwrap_or(text);
+        Err(AskError::Refused { status, text })
+    }
+
+    async fn unreachable(&self, error: &reqwest::Error) -> AskError {
+        let todo = match plain_address(&self.url).await {
+            Some(plain) => format!("It answers without TLS: write --url {plain}"),
+            None => "Start it with `respool serve`, or give its address with --url".to_owned(),
+        };
+        AskError::Unreachable { url: self.url.clone(), cause: chain(error), todo }
+    }
+
+    fn wrong_key(&self) -> AskError {
+        let refusal = match &self.key {
+            Some(key) => format!(
+                "does not accept the key in `{}`: set the variable to one of respool's `client_keys`",
+                key.name
+            ),
+            None => "asks for a key: put one of its `client_keys` into an environment variable, and name the variable with --key-env"
+                .to_owned(),
+        };
+        AskError::WrongKey { url: self.url.clone(), refusal }
+    }
+}

@@ -1,0 +1,174 @@
+//! Layers the configuration, and remembers where each value came from. [`resolve`] is pure: it gets file text, environment and
+//! flags as arguments. Only [`Loaded::from_process`] touches the process.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::environment::{self, Environment};
+use super::file::{self, FileText};
+use super::flags::Flags;
+use super::misspelt::{self, Misspelt};
+use super::problem::{Place, Problems};
+use super::settings::Settings;
+use super::tree::{self, Table};
+use super::{changes, contradictions, search, shape, show};
+use crate::tools::programs::{find_in_path, path_without};
+use crate::tools::{AuditConfig, audit};
+use crate::units::Unusable;
+
+impl Settings {
+    /// Reads the file that is found, the process's environment and these flags.
+    ///
+    /// # Errors
+    /// Everything that is wrong, with where it was written and what to do about it.
+    pub fn load(flags: &Flags) -> Result<Self, Problems> {
+        Loaded::from_process(flags).map(|loaded| loaded.settings)
+    }
+}
+
+/// Checked settings, and where each value came from.
+#[derive(Clone)]
+pub struct Loaded {
+    /// The settings.
+    pub settings: Settings,
+    /// The file that was used.
+    pub file: Option<PathBuf>,
+    /// A `respool.toml` in the working directory that was not read, because no option names it.
+    pub unread: Option<PathBuf>,
+    /// Environment variables that look like settings and are read by nothing.
+    pub misspelt: Vec<Misspelt>,
+    pub(super) tree: Table,
+}
+
+/// Without the tree, which holds secrets as they were written.
+impl fmt::Debug for Loaded {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Loaded")
+            .field("settings", &self.settings)
+            .field("file", &self.file)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Loaded {
+    /// Reads the file that is found, the process's environment and these flags.
+    ///
+    /// # Errors
+    /// Everything that is wrong, with where it was written and what to do about it.
+    pub fn from_process(flags: &Flags) -> Result<Self, Problems> {
+        let environment = process_environment();
+        let named = flags.config.as_deref();
+        let found = search::find(named, &environment)?;
+        let file = found.as_ref().map(|(path, text)| FileText { path, text });
+        let mut loaded = resolve(file, &environment, flags)?.for_this_process();
+        let here = std::env::current_dir().unwrap_or_default();
+        loaded.misspelt = misspelt::find_misspelt(&environment, &loaded.tree);
+        loaded.unread = search::unread(&here, named, &environment, loaded.file.as_deref());
+        Ok(loaded)
+    }
+
+    /// Refuses to go on without a file that may hold the keys of a server's clients.
+    ///
+    /// # Errors
+    /// When there is a `respool.toml` in the working directory that was not read.
+    pub fn without_unread(self) -> Result<Self, Problems> {
+        let Some(unread) = &self.unread else { return Ok(self) };
+        let why = format!(
+            "this file is not read, because no option names it: respool takes no configuration from the directory it is started \
+             in. Name it (--config {}, or its whole path in RESPOOL_CONFIG), or move it to ~/.config/respool or /etc/respool",
+            search::FILE
+        );
+        Err(Problems::one(Place::named(unread.display().to_string()), why))
+    }
+
+    /// Adds what only this process knows: the program that it runs, and its own files.
+    fn for_this_process(mut self) -> Self {
+        let state_dir = self.settings.store.state_dir.clone();
+        let tools = &mut self.settings.tools;
+        tools.local.launcher = Some("/proc/self/exe".into());
+        tools.audit =
+            Some(AuditConfig { file: state_dir.join(audit::FILE), content: self.settings.log.content });
+        let program = std::env::current_exe().ok();
+        let log = Some(state_dir.join(audit::FILE));
+        let own = [self.file.clone(), self.settings.log.file.clone(), program, log, Some(state_dir)];
+        tools.local.own_files.extend(own.into_iter().flatten().filter_map(|path| path.canonicalize().ok()));
+        let writable = tools.local.writable_by_commands();
+        for sink in &mut self.settings.alerts.sink {
+            sink.search_path = Some(path_without(&writable));
+            // One that is not found keeps its name, and the sink says so.
+            let found = sink.program.first().and_then(|name| find_in_path(name, &writable).ok());
+            sink.program.iter_mut().zip(found).for_each(|(name, path)| *name = path.display().to_string());
+        }
+        self
+    }
+
+    /// Returns the directory of the configuration's other files: that of the file in use, else the user's configuration
+    /// directory.
+    pub fn directory(&self) -> Option<PathBuf> {
+        let beside = self.file.as_ref().and_then(|file| file.parent()).map(Path::to_owned);
+        beside.or_else(|| search::user_dir(&process_environment()))
+    }
+
+    /// Returns problems for settings that turned out to be unusable, each with the place where it was written.
+    pub fn problems(&self, found: Vec<Unusable>) -> Problems {
+        let mut problems = Problems::default();
+        for Unusable { key, why } in found {
+            let key: Vec<&str> = key.iter().map(String::as_str).collect();
+            problems.add(tree::place_of(&self.tree, &key), contradictions::written(&key), why);
+        }
+        problems.into_result().err().unwrap_or_default()
+    }
+
+    /// Returns the place where the address of an upstream was written, by its number in the settings.
+    pub fn place_of_upstream(&self, index: usize) -> Place {
+        tree::place_of(&self.tree, &["upstream", &index.to_string(), "url"])
+    }
+
+    /// The keys whose values are others than in `before`, as they are written: `upstream[1].url`.
+    pub fn changed_keys(&self, before: &Self) -> Vec<String> {
+        changes::changed(&before.tree, &self.tree)
+    }
+
+    /// The effective values as TOML, each line with where its value came from; secrets are `"***"`.
+    pub fn show(&self) -> String {
+        show::show(&self.tree, self.file.as_deref(), self.unread.as_deref(), &self.misspelt)
+    }
+}
+
+fn process_environment() -> Environment {
+    let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+    std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value))).collect()
+}
+
+/// Layers and checks a configuration from what it is made of, without looking at the process.
+///
+/// # Errors
+/// Everything that is wrong, with where it was written and what to do about it.
+pub fn resolve(
+    file: Option<FileText<'_>>,
+    environment: &Environment,
+    flags: &Flags,
+) -> Result<Loaded, Problems> {
+    let mut problems = Problems::default();
+    let home = environment.get("HOME").map(PathBuf::from);
+    let checker = shape::Checker::new(home);
+    let from_file = file.map(|file| file::read(file, &mut problems)).unwrap_or_default();
+    let from_file = checker.clean(from_file, &mut problems);
+    let from_environment = environment::layer(checker.schema(), &from_file, environment, &mut problems);
+    let from_environment = checker.clean(from_environment, &mut problems);
+    let tree = tree::merge(from_file, from_environment);
+    let from_flags = checker.clean(flags.layer(&tree), &mut problems);
+    let mut tree = tree::merge(tree, from_flags);
+    checker.required(&tree, &mut problems);
+    let mut settings = Settings::from_tree(&tree, &mut problems).complete(&tree, environment);
+    contradictions::check(&mut settings, &tree, environment, &mut problems);
+    problems.into_result()?;
+    settings.add_defaults(&mut tree);
+    Ok(Loaded {
+        settings,
+        file: file.map(|file| file.path.to_owned()),
+        unread: None,
+        misspelt: Vec::new(),
+        tree,
+    })
+}
