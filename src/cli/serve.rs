@@ -23,7 +23,9 @@ use crate::observe::{self, Recording};
 use crate::otlp::Traces;
 use crate::relay::{Relay, RelayLimits};
 use crate::relay_ports::RelayProbes;
-use crate::server::{Access, App, BodyRoom, KeptResponses, LimitsConfig, Listen, Stop, router, run};
+use crate::server::{
+    Access, AgentApiState, App, BodyBudget, KeptResponses, LimitsConfig, Listen, Stop, router, run,
+};
 use crate::tools::{Sources, Tools};
 use crate::translate::GuardLimits;
 use crate::units::{Unusable, both};
@@ -90,7 +92,9 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
         stop: stop.abort.clone(),
     };
     tokio::spawn(reloading.watch(hangup));
-    tokio::spawn(Arc::clone(&access).keep_operators(stop.abort.clone()));
+    if let Some(store) = agents.store() {
+        tokio::spawn(access.keep_operators(Arc::clone(store), stop.abort.clone()));
+    }
     agents.start_housekeeping().await;
     if let Some(experts) = &experts {
         experts.start(&stop.abort);
@@ -101,7 +105,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     if let Some(experts) = &experts {
         experts.ended().await;
     }
-    access.save().await;
+    usage.save_keys().await;
     usage.flush().await;
     if let Some(traces) = traces {
         traces.flush().await;
@@ -235,7 +239,7 @@ async fn assembled(
     agents.record_in(recording.clone());
     tokio::spawn(Arc::clone(&usage).keep(abort.clone()));
     if let Some(store) = agents.store() {
-        access.keep_in(Arc::clone(store)).await;
+        usage.keep_keys_in(Arc::clone(store)).await;
     }
     if settings.server.asks_for_keys() {
         tokio::spawn(Arc::clone(&access).watch(abort.clone()));
@@ -254,9 +258,11 @@ async fn assembled(
         agents,
         experts: served,
         access,
-        failed_streams: Arc::default(),
-        responses: Arc::new(KeptResponses::new(&settings.store, agents_store)),
-        sealer: Arc::new(sealing::sealer(&settings.store.state_dir)),
+        agent_apis: Arc::new(AgentApiState {
+            responses: Arc::new(KeptResponses::new(&settings.store, agents_store)),
+            failed_streams: Arc::default(),
+            sealer: Arc::new(sealing::sealer(&settings.store.state_dir)),
+        }),
         bodies: bodies(&settings.server.limits),
         hooks,
         limits: settings.server.limits.clone(),
@@ -269,8 +275,8 @@ async fn assembled(
 }
 
 /// The room for request bodies: at least enough for one of the largest.
-pub(super) fn bodies(limits: &LimitsConfig) -> BodyRoom {
-    BodyRoom::new(limits.max_bodies.max(limits.max_body))
+pub(super) fn bodies(limits: &LimitsConfig) -> BodyBudget {
+    BodyBudget::new(limits.max_bodies.max(limits.max_body))
 }
 
 pub(super) fn bounds(settings: &Settings) -> RelayLimits {

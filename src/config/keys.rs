@@ -8,7 +8,7 @@ mod schema;
 pub(super) use schema::{Node, Section, schema};
 
 use crate::agent::{OnDisconnect, Parser, Progress, ReadFirst};
-use crate::alerts::{QuietHours, Rule, SinkKind};
+use crate::alerts::{Rule, SinkKind};
 use crate::observe::{Level, LogFormat};
 use crate::relay::{FinalErrors, OnOverflow, ReasoningField, ToolParsing, ToolsMode};
 use crate::server::Listen;
@@ -137,7 +137,6 @@ const PARSER: Scalar = Scalar::Form("a parser", |text| text.parse::<Parser>().ma
 const MONEY: Scalar = Scalar::Number(0.0, 1_000_000_000.0);
 
 const ORIGIN: Scalar = Scalar::Form("an origin", origin);
-const QUIET: Scalar = Scalar::Form("quiet hours", |text| text.parse::<QuietHours>().map(drop));
 const ROUTE: Scalar = Scalar::Form("a route", route);
 const REQUEST_RULE: Scalar = Scalar::Form("a rule of docs/requests.md", request_rule);
 const RULE: Scalar = Scalar::Form("a rule", rule);
@@ -279,7 +278,6 @@ pub const KEYS: &[Key] = &[
     Key::new("budgets.warn_at", Scalar::Number(0.0, 1.0), "0.8", "The share of a budget at which respool warns."),
     Key::new("alerts.repeat", Scalar::Duration(false), r#""4h""#, "How long respool waits before it repeats an alert that is still open."),
     Key::new("alerts.group", Scalar::Duration(true), r#""5s""#, "Alerts that begin within this time are one message."),
-    Key::optional("alerts.quiet", QUIET, "no quiet hours", r#""22:00-07:00""#, "Hours, in UTC, in which nothing is sent; alerts that are still open afterwards are sent then."),
     Key::new("alerts.disabled", RULE, "[]", "Rules that are not looked at (docs/operating.md lists them).").of(Shape::List).example(r#"["first_byte_slow"]"#),
     Key::optional("alerts.link", HTTP_URL, "the listen address", r#""http://box.lan:8003""#, "The page's address, for the link in messages."),
     Key::required("alerts.sink[].type", Scalar::Word(SinkKind::NAMES), r#""ntfy""#, "Where alerts go."),

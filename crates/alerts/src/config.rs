@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::quiet::QuietHours;
 use wire::units::{Secret, duration};
 
 wire::string_enum! {
@@ -31,15 +30,13 @@ wire::string_enum! {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AlertsConfig {
-    /// After so long an alert that still holds is sent again.
+    /// How long until an alert that still holds is sent again.
     #[serde(deserialize_with = "duration")]
     pub repeat: Duration,
     /// Alerts that begin within this time are one message.
     #[serde(deserialize_with = "duration")]
     pub group: Duration,
-    /// When nothing is sent, in UTC.
-    pub quiet: Option<QuietHours>,
-    /// Rules that are not looked at.
+    /// Rules that are off.
     pub disabled: Vec<String>,
     /// Where the page is reached, for the link in messages.
     pub link: Option<String>,
@@ -52,7 +49,6 @@ impl Default for AlertsConfig {
         Self {
             repeat: Duration::from_hours(4),
             group: Duration::from_secs(5),
-            quiet: None,
             disabled: Vec::new(),
             link: None,
             sink: Vec::new(),
@@ -64,7 +60,7 @@ impl Default for AlertsConfig {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SinkConfig {
-    /// What it is.
+    /// Its kind.
     #[serde(rename = "type")]
     pub kind: SinkKind,
     /// The address of a webhook, a topic, a gateway, or a mail server (`smtps://HOST`).

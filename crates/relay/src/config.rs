@@ -1,4 +1,5 @@
-//! How replies are asked for and spooled out: the top-level modes, `[models."ID"]`, `[recovery]` and `[context]`.
+//! How replies are asked for and spooled out: the top-level modes, `[models."ID"]`, `[recovery]` and
+//! `[context]`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -50,7 +51,7 @@ wire::string_enum! {
 }
 
 wire::string_enum! {
-    /// What happens to a request that is larger than the model's window.
+    /// The treatment of a request that is larger than the model's window.
     OnOverflow {
         /// The server's error goes to the client, which then compacts.
         #[default]
@@ -63,7 +64,8 @@ wire::string_enum! {
 wire::string_enum! {
     /// The form of an error after the last attempt.
     FinalErrors {
-        /// For OpenClaw, Codex and Claude Code the form that they do not repeat, the true status for all others.
+        /// For OpenClaw, Codex and Claude Code the form that they do not repeat, the true status for all
+        /// others.
         #[default]
         Auto = "auto",
         /// The true status for all.
@@ -92,7 +94,7 @@ pub struct RelayConfig {
     pub adapt: Consent,
 }
 
-/// What holds for one model: its own settings, else its target's, else the relay's.
+/// The settings for one model: its own, else its target's, else the relay's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Modes {
     /// How a reply with tools is asked for.
@@ -135,13 +137,13 @@ impl RelayConfig {
         self.chain(id).find_map(|id| self.models.get(id)?.response_template.clone())
     }
 
-    /// The ids that have a target: the names to list beside those that the upstreams serve.
+    /// Returns the ids that have a target. They are listed with the models that the upstreams serve.
     pub fn aliases(&self) -> impl Iterator<Item = &str> {
         self.models.iter().filter(|(_, model)| model.target.is_some()).map(|(id, _)| id.as_str())
     }
 
-    /// The id, its target, the target's target and so on; it ends also where a configuration that was never checked
-    /// goes in a circle.
+    /// The id, its target, the target's target and so on; it ends also where a configuration that was never
+    /// checked goes in a circle.
     fn chain<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a str> {
         let next = |id: &&str| self.models.get(*id)?.target.as_deref();
         std::iter::successors(Some(id), next).take(self.models.len() + 1)
@@ -190,7 +192,7 @@ fn read_template<'de, D: Deserializer<'de>>(template: D) -> Result<Option<Arc<Re
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RecoveryConfig {
-    /// How often a reply that is no use is asked for again.
+    /// How often the model is asked again after a useless reply.
     pub attempts: u32,
     /// No further attempt begins, and none is waited for, this long after the request came.
     #[serde(deserialize_with = "duration")]
@@ -220,7 +222,7 @@ impl Default for RecoveryConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ContextConfig {
-    /// What happens to a request that is too large.
+    /// The treatment of a request that is too large.
     pub on_overflow: OnOverflow,
 }
 
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dialects_of_a_model_are_those_of_its_target() {
+    fn an_alias_has_its_targets_dialects() {
         let named = ModelConfig { dialects: Some(vec!["mistral".into()]), ..ModelConfig::default() };
         let models =
             [("fast".to_owned(), model(Some("house-model"), None)), ("house-model".to_owned(), named)];

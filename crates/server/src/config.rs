@@ -1,4 +1,5 @@
-//! `listen`, `trusted_hosts`, `client_keys` and their like, and `[limits]`: where the server listens, who may ask and what it bounds.
+//! `listen`, `trusted_hosts`, `client_keys` and their like, and `[limits]`: where the server listens, who may
+//! ask and what it bounds.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,18 +15,20 @@ use wire::units::{Secret, Size, duration};
 pub struct ServerConfig {
     /// Where to listen.
     pub listen: Listen,
-    /// Names under which agents and runs are reached, beside those that only this machine or network can have.
+    /// Names under which agents and runs are reached, in addition to those that only this machine or network
+    /// can have.
     pub trusted_hosts: Vec<String>,
     /// Origins under which a proxy shows the page, where it does not pass the host name on.
     pub trusted_origins: Vec<String>,
-    /// The keys of which a client must send one; none: nobody is asked for a key. Once the configuration is loaded, this
-    /// holds those of `client_keys_env` too.
+    /// The keys of which a client must send one; without any, no key is required. Once the configuration is
+    /// loaded, this holds those of `client_keys_env` too.
     pub client_keys: Vec<Secret>,
     /// The file that holds keys with names and limits.
     pub client_keys_file: Option<PathBuf>,
     /// The environment variable that holds keys, between commas or spaces.
     pub client_keys_env: Option<String>,
-    /// The keys that see and end the runs of all clients, read from the variable that `operator_keys_env` names.
+    /// The keys that see and end the runs of all clients, read from the variable that `operator_keys_env`
+    /// names.
     pub operator_keys: Vec<Secret>,
     /// The environment variable that holds keys of operators.
     pub operator_keys_env: Option<String>,
@@ -33,8 +36,8 @@ pub struct ServerConfig {
     pub allow_unauthenticated: bool,
     /// Pass administrative routes of the model server on.
     pub allow_admin_routes: bool,
-    /// Routes of the model server that are passed on besides those for inference and information; `/*` at the end stands for
-    /// all that is below.
+    /// Routes of the model server that are passed on besides those for inference and information; `/*` at the
+    /// end stands for all that is below.
     pub pass_routes: Vec<String>,
     /// `[limits]`.
     pub limits: LimitsConfig,
@@ -61,8 +64,9 @@ impl ServerConfig {
     }
 }
 
-/// An address to listen on, `HOST:PORT`. The host may be a name, an IPv4 address or an IPv6 address in brackets; port 0
-/// lets the system choose. Without a host (`:8003`) it is loopback, so that nothing is open by accident.
+/// An address to listen on, `HOST:PORT`. The host may be a name, an IPv4 address or an IPv6 address in
+/// brackets; port 0 lets the system choose. Without a host (`:8003`) it is loopback, so that nothing is open
+/// by accident.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     /// A name or an address, an IPv6 one without its brackets.
@@ -145,8 +149,8 @@ pub struct LimitsConfig {
     /// The pause between heartbeats while upstream is silent.
     #[serde(deserialize_with = "duration")]
     pub heartbeat: Duration,
-    /// How long a client may take for the head of a request, send nothing in the middle of a body, or take nothing of a
-    /// reply.
+    /// How long a client may take for the head of a request, send nothing in the middle of a body, or take
+    /// nothing of a reply.
     #[serde(deserialize_with = "duration")]
     pub client_timeout: Duration,
     /// How long streams in flight may go on after SIGTERM.

@@ -51,11 +51,11 @@ pub struct PriceConfig {
     pub cached_input: Option<f64>,
     /// A million tokens of replies.
     pub output: Option<f64>,
-    /// What the hardware costs a month.
+    /// The monthly price of the hardware.
     pub monthly: Option<f64>,
-    /// What it draws while it works, in watts.
+    /// Its power while it works, in watts.
     pub watts: Option<f64>,
-    /// What a kilowatt-hour costs.
+    /// The price of a kilowatt-hour.
     pub kwh: Option<f64>,
 }
 
