@@ -30,18 +30,18 @@ static RECORD: LazyLock<RequestRecord> = LazyLock::new(|| {
     RequestRecord::begin(start, &Recording::default())
 });
 
-fn relay() -> Relay {
+fn relay() -> Arc<Relay> {
     let upstream = Arc::new(Upstream::new(&UpstreamConfig::default()).unwrap());
     let fleet = Arc::new(Fleet::new(vec![upstream], Duration::from_mins(1)));
     let guard = GuardLimits { max_tool_results: 500, max_repeats: 8 };
-    Relay::new(RelayConfig::default(), fleet, RelayLimits { max_body: 32 << 20, guard })
+    Arc::new(Relay::new(RelayConfig::default(), fleet, RelayLimits { max_body: 32 << 20, guard }))
 }
 
 fn openclaw() -> Bytes {
     std::fs::read("fixtures/openclaw/request-2026.9.6-fulltools.json").unwrap().into()
 }
 
-fn read(relay: &Relay, body: &Bytes) {
+fn read(relay: &Arc<Relay>, body: &Bytes) {
     let origin = Origin::internal(HeaderMap::new(), RECORD.clone());
     divan::black_box(block_on(relay.read(body.clone(), origin)).unwrap());
 }

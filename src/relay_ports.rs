@@ -78,10 +78,10 @@ async fn ask(
     let origin = Origin { is_agent: true, progress: Arc::clone(progress), ..origin };
     let request = relay.read(Bytes::from(body.to_string()), origin).await?;
     record.likely_upstream(request.likely_upstream());
-    if request.loop_found.is_some() && stop_at_loops {
+    if request.is_stopped_by_loop_guard() && stop_at_loops {
         return Ok(ModelAnswer::LoopFound);
     }
-    match Arc::clone(relay).answer(request).await? {
+    match request.ask_model().await? {
         Opened::Reply(reply) => Ok(answer_of_reply(*reply)),
         Opened::Stream(stream) => answer_of_stream(*stream, observer).await,
         Opened::Body(_) => Err(unread()),

@@ -19,16 +19,16 @@ use respool::relay::{Origin, Relay, RelayConfig, RelayLimits};
 use respool::translate::GuardLimits;
 use respool::upstream::{Fleet, Upstream, UpstreamConfig};
 
-fn relay() -> Relay {
+fn relay() -> Arc<Relay> {
     let upstream = Arc::new(Upstream::new(&UpstreamConfig::default()).unwrap());
     let fleet = Arc::new(Fleet::new(vec![upstream], Duration::from_mins(1)));
     let guard = GuardLimits { max_tool_results: 500, max_repeats: 8 };
-    Relay::new(RelayConfig::default(), fleet, RelayLimits { max_body: 32 << 20, guard })
+    Arc::new(Relay::new(RelayConfig::default(), fleet, RelayLimits { max_body: 32 << 20, guard }))
 }
 
 /// The second reading of `body` counts: by then everything is set up, and an earlier turn was seen.
 fn counted(before: &str, body: &str) -> (u64, u64) {
-    let read = |relay: &Relay, body: &str| {
+    let read = |relay: &Arc<Relay>, body: &str| {
         block_on(relay.read(Bytes::copy_from_slice(body.as_bytes()), origin())).unwrap();
     };
     // What is built once in a process, such as a regular expression, is not the request's.

@@ -15,7 +15,7 @@ use crate::expert::Experts;
 use crate::observe::Recording;
 use crate::otlp::Traces;
 use crate::relay::{Relay, RelayLimits};
-use crate::server::{Access, App, BodyRoom, KeptResponses, LimitsConfig};
+use crate::server::{Access, AgentApiState, App, BodyBudget, KeptResponses, LimitsConfig};
 use crate::tools::{Sources, Tools};
 use crate::translate::GuardLimits;
 use crate::units::{Unusable, both};
@@ -124,7 +124,7 @@ pub(super) async fn assemble(
     agents.record_in(recording.clone());
     tokio::spawn(Arc::clone(&usage).keep(abort.clone()));
     if let Some(store) = agents.store() {
-        access.keep_in(Arc::clone(store)).await;
+        usage.keep_keys_in(Arc::clone(store)).await;
     }
     if settings.server.asks_for_keys() {
         tokio::spawn(Arc::clone(&access).watch(abort.clone()));
@@ -143,9 +143,11 @@ pub(super) async fn assemble(
         agents,
         experts: served,
         access,
-        failed_streams: Arc::default(),
-        responses: Arc::new(KeptResponses::new(&settings.store, agents_store)),
-        sealer: Arc::new(sealing::sealer(&settings.store.state_dir)),
+        agent_apis: Arc::new(AgentApiState {
+            responses: Arc::new(KeptResponses::new(&settings.store, agents_store)),
+            failed_streams: Arc::default(),
+            sealer: Arc::new(sealing::sealer(&settings.store.state_dir)),
+        }),
         bodies: bodies(&settings.server.limits),
         hooks,
         limits: settings.server.limits.clone(),
@@ -158,8 +160,8 @@ pub(super) async fn assemble(
 }
 
 /// The room for request bodies: at least enough for one of the largest.
-pub(super) fn bodies(limits: &LimitsConfig) -> BodyRoom {
-    BodyRoom::new(limits.max_bodies.max(limits.max_body))
+pub(super) fn bodies(limits: &LimitsConfig) -> BodyBudget {
+    BodyBudget::new(limits.max_bodies.max(limits.max_body))
 }
 
 /// Returns the limits that the relay keeps.

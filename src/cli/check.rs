@@ -411,7 +411,7 @@ async fn ask(relay: &Arc<Relay>, model: &str, messages: &[Value]) -> Result<Repl
     let body = Bytes::from(body.to_string());
     let request = relay.read(body, Origin::internal(HeaderMap::new(), record)).await?;
     let turn = async {
-        match Arc::clone(relay).answer(request).await? {
+        match request.ask_model().await? {
             Opened::Reply(reply) => Ok(*reply),
             Opened::Body(_) | Opened::Stream(_) => {
                 Err(ApiError::new(500, ErrorCode::NotWhole, "the reply was not read"))

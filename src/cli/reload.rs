@@ -22,7 +22,7 @@ use crate::relay::Relay;
 use crate::server::{App, CurrentApp};
 use crate::tools::{Sources, StricterPolicy};
 use crate::units::{Unusable, both};
-use crate::usage::Terms;
+use crate::usage::LedgerSettings;
 
 /// How often the file is checked.
 const EVERY: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ pub(super) struct Reloading {
 
 /// Everything about a change that can fail, done in advance.
 struct Prepared {
-    terms: Terms,
+    terms: LedgerSettings,
     upstreams: ServedUpstreams,
     policy: Option<StricterPolicy>,
     agents: Vec<Equipped>,

@@ -74,7 +74,9 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
         stop: stop.abort.clone(),
     };
     tokio::spawn(reloading.watch(hangup));
-    tokio::spawn(Arc::clone(&access).keep_operators(stop.abort.clone()));
+    if let Some(store) = agents.store() {
+        tokio::spawn(access.keep_operators(Arc::clone(store), stop.abort.clone()));
+    }
     agents.start_housekeeping().await;
     if let Some(experts) = &experts {
         experts.start(&stop.abort);
@@ -85,7 +87,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     if let Some(experts) = &experts {
         experts.ended().await;
     }
-    access.save().await;
+    usage.save_keys().await;
     usage.flush().await;
     if let Some(traces) = traces {
         traces.flush().await;

@@ -14,7 +14,9 @@ use super::say::{flat, say, say_aside};
 use crate::config::{Loaded, Settings};
 use crate::store::{Dimension, UsageQuery, UsageStore};
 use crate::units::Unusable;
-use crate::usage::{Comparison, Ledger, Line, PriceSource, Prices, Report, Terms, dimensions, of_store};
+use crate::usage::{
+    Comparison, Ledger, LedgerSettings, Line, PriceSource, Prices, Report, dimensions, of_store,
+};
 
 #[derive(Args, Debug)]
 pub(super) struct UsageArgs {
@@ -64,9 +66,9 @@ pub(super) async fn ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<Unusa
 ///
 /// # Errors
 /// When the price list is unusable.
-pub(super) fn terms(settings: &Settings) -> Result<Terms, Vec<Unusable>> {
+pub(super) fn terms(settings: &Settings) -> Result<LedgerSettings, Vec<Unusable>> {
     let prices = prices(settings)?;
-    Ok(Terms { config: settings.usage.clone(), budgets: settings.budgets.clone(), prices })
+    Ok(LedgerSettings { config: settings.usage.clone(), budgets: settings.budgets.clone(), prices })
 }
 
 /// Requests are answered even without a ledger.

@@ -281,7 +281,7 @@ async fn other_apis_need_the_same_keys() {
 
 /// The requests and tokens that a key has used today.
 async fn used(respool: &Respool, key: &str) -> (u64, u64) {
-    respool.access.save().await;
+    respool.usage.save_keys().await;
     let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     let rows: Vec<KeyUsage> = respool.agents.store().unwrap().key_usage_on(since / 86_400).await.unwrap();
     let rows = rows.iter().filter(|row| row.key == key);

@@ -1,18 +1,18 @@
-//! Which alerts hold, which of them are sent now, and when they are over. Pure: findings and the time come in, messages go out.
+//! Decides which alerts are sent now, and when they are over. Pure: findings and the time come in, messages
+//! go out.
 //!
-//! An alert is sent once, together with others that begin at about the same time; again after a while if it still holds; and when it is
-//! over, if it was sent at all. What comes and goes within the settling time is one alert.
+//! An alert is sent once, together with others that begin at about the same time; again after a while if it
+//! still holds; and when it is over, if it was sent at all. A finding that comes and goes within the settling
+//! time is one alert.
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use super::message::{Entry, Message, State};
-use super::quiet::QuietHours;
+use super::open_alert::OpenAlert;
 use super::rule::{Finding, Rule};
 use super::silence::Silences;
 
-/// An alert is over when it was not seen for so long, in milliseconds.
+/// An alert is over when its finding was absent for this long, in milliseconds.
 const SETTLES: u64 = 30_000;
 
 /// When alerts are sent, in milliseconds.
@@ -20,22 +20,6 @@ const SETTLES: u64 = 30_000;
 pub(super) struct Pace {
     pub(super) repeat: u64,
     pub(super) group: u64,
-    pub(super) quiet: Option<QuietHours>,
-}
-
-/// An alert that holds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OpenAlert {
-    /// The rule's name.
-    pub rule: String,
-    /// What it is about.
-    pub subject: String,
-    /// What happened.
-    pub what: String,
-    /// Since when, in milliseconds since 1970.
-    pub since: u64,
-    /// True when it is not sent for now.
-    pub is_silenced: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -51,7 +35,7 @@ struct Open {
 pub(super) struct Board(BTreeMap<(Rule, String), Open>);
 
 impl Board {
-    /// Takes note of what holds now; returns the message that is due now, if there is one.
+    /// Takes the findings of now; returns the message that is due now, if there is one.
     pub(super) fn step(
         &mut self,
         now: u64,
@@ -68,18 +52,13 @@ impl Board {
             });
             (open.seen, open.what) = (now, what);
         }
-        if pace.quiet.is_some_and(|quiet| quiet.contains(now)) {
-            // An alert that is over before it was sent is never sent.
-            self.0.retain(|_, open| open.sent.is_some() || open.seen + SETTLES > now);
-            return None;
-        }
-        let mut entries = self.over(now);
-        entries.extend(self.due(now, pace, silences));
+        let mut entries = self.take_resolved(now);
+        entries.extend(self.due_entries(now, pace, silences));
         (!entries.is_empty()).then_some(Message { at: now, entries })
     }
 
-    /// Those that are over, taken from the board.
-    fn over(&mut self, now: u64) -> Vec<Entry> {
+    /// Takes the alerts that are over from the board. One that was never sent has no message.
+    fn take_resolved(&mut self, now: u64) -> Vec<Entry> {
         let over: Vec<_> =
             self.0.iter().filter(|(_, open)| open.is_over(now)).map(|(key, _)| key.clone()).collect();
         let taken = over.into_iter().filter_map(|key| Some((self.0.remove(&key)?, key)));
@@ -95,20 +74,20 @@ impl Board {
             .collect()
     }
 
-    /// The alerts that are sent now: when one is ripe, all new ones go with it.
-    fn due(&mut self, now: u64, pace: Pace, silences: &Silences) -> Vec<Entry> {
+    /// Returns the alerts that are sent now. When one is due, all new ones go with it.
+    fn due_entries(&mut self, now: u64, pace: Pace, silences: &Silences) -> Vec<Entry> {
         let holds = |open: &Open| open.seen == now;
-        let is_ripe = |open: &Open| match open.sent {
+        let is_due = |open: &Open| match open.sent {
             None => open.since + pace.group <= now,
             Some(sent) => sent + pace.repeat <= now,
         };
-        let heard = |(rule, subject): &(Rule, String)| !silences.covers(*rule, subject, now);
-        if !self.0.iter().any(|(key, open)| holds(open) && is_ripe(open) && heard(key)) {
+        let is_audible = |(rule, subject): &(Rule, String)| !silences.covers(*rule, subject, now);
+        if !self.0.iter().any(|(key, open)| holds(open) && is_due(open) && is_audible(key)) {
             return Vec::new();
         }
         let mut entries = Vec::new();
         for (key, open) in &mut self.0 {
-            if !holds(open) || !heard(key) || !(open.sent.is_none() || is_ripe(open)) {
+            if !holds(open) || !is_audible(key) || !(open.sent.is_none() || is_due(open)) {
                 continue;
             }
             let state = if open.sent.is_none() { State::New } else { State::Still };
@@ -119,7 +98,7 @@ impl Board {
         entries
     }
 
-    /// The alerts that hold. In quiet hours the board also keeps those that are over, until they are sent.
+    /// Returns the alerts that hold.
     pub(super) fn open(&self, now: u64, silences: &Silences) -> Vec<OpenAlert> {
         let one = |((rule, subject), open): (&(Rule, String), &Open)| OpenAlert {
             rule: rule.as_str().to_owned(),
@@ -145,14 +124,14 @@ mod tests {
     const MINUTE: u64 = 60_000;
 
     fn pace() -> Pace {
-        Pace { repeat: 240 * MINUTE, group: 5_000, quiet: None }
+        Pace { repeat: 240 * MINUTE, group: 5_000 }
     }
 
     fn found(rule: Rule, subject: &str) -> Finding {
         Finding { rule, subject: subject.into(), what: format!("{subject}!") }
     }
 
-    /// What is sent at a time, as `STATE SUBJECT`.
+    /// Returns the entries that are sent at a time, as `STATE SUBJECT`.
     fn sent(board: &mut Board, now: u64, findings: &[Finding], pace: Pace) -> Vec<String> {
         let message = board.step(now, findings.to_vec(), pace, &Silences::default());
         let line = |entry: &Entry| format!("{} {}", entry.state.as_str(), entry.subject);
@@ -160,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alert_is_told_once_again_after_a_while_and_when_it_is_over() {
+    fn an_alert_is_sent_repeated_and_resolved() {
         let (mut board, down) = (Board::default(), [found(Rule::UpstreamDown, "box")]);
         assert_eq!(sent(&mut board, 1_000, &down, pace()), [""; 0], "others may come");
         assert_eq!(sent(&mut board, 6_000, &down, pace()), ["new box"]);
@@ -175,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_flaps_is_one_alert_and_what_was_not_told_is_not_resolved() {
+    fn a_flapping_finding_is_one_alert() {
         let (mut board, down) = (Board::default(), [found(Rule::UpstreamDown, "box")]);
         let mut messages = Vec::new();
         for second in 0..120 {
@@ -197,19 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn in_quiet_hours_nothing_is_told_and_what_still_holds_is_told_after_them() {
-        let quiet = Pace { quiet: "22:00-07:00".parse().ok(), ..pace() };
-        let (mut board, down) = (Board::default(), [found(Rule::UpstreamDown, "box")]);
-        let night = (20_000 * 24 + 23) * 60 * MINUTE;
-        let short = [found(Rule::ErrorRate, "short")];
-        sent(&mut board, night, &[down.clone(), short].concat(), quiet);
-        assert_eq!(sent(&mut board, night + MINUTE, &down, quiet), [""; 0]);
-        let morning = night + 8 * 60 * MINUTE;
-        assert_eq!(sent(&mut board, morning, &down, quiet), ["new box"]);
-    }
-
-    #[test]
-    fn what_is_silenced_holds_and_is_not_told() {
+    fn a_silenced_alert_is_not_sent() {
         let dir = tempfile::tempdir().unwrap();
         let silence =
             super::super::Silence { rule: "upstream_down".into(), subject: String::new(), until: 50_000 };

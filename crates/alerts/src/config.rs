@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::quiet::QuietHours;
 use super::rule::Rule;
 use wire::settings::Scalar;
 use wire::units::{Secret, duration};
@@ -29,7 +28,6 @@ wire::string_enum! {
     }
 }
 
-wire::text_setting!(QuietHours, "quiet hours");
 
 const RULE: Scalar = Scalar::Form("a rule", check_rule);
 
@@ -51,8 +49,6 @@ wire::settings! {
         /// Alerts that begin within this time are one message.
         #[serde(deserialize_with = "duration")]
         pub group: Duration = Duration::from_secs(5), or_zero();
-        /// Hours, in UTC, in which nothing is sent; alerts that are still open afterwards are sent then.
-        pub quiet: Option<QuietHours> = None, unset("no quiet hours", r#""22:00-07:00""#);
         /// Rules that are turned off (docs/operating.md lists them).
         pub disabled: Vec<String> = Vec::new(), form(RULE), example(r#"["first_byte_slow"]"#);
         /// The page's address, for the link in messages.

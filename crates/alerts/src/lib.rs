@@ -1,20 +1,20 @@
-//! Alerts: what the owner must know without looking. Rules turn what is seen into findings, the board says which of them are sent, when,
-//! and when they are over, and sinks deliver.
+//! Alerts: what the owner must know without looking. Rules turn observations into findings, the board decides
+//! which of them are sent and when they are over, and sinks deliver.
 //!
-//! `rule`, `board`, `message` and `quiet` are pure and get the time as a number; `watch` looks, `sink` sends.
+//! `rule`, `board` and `message` are pure and get the time as a number; `watch` observes, `sink` sends.
 
 mod board;
 pub mod config;
 mod message;
-mod quiet;
+mod open_alert;
 mod rule;
 mod silence;
 mod sink;
 mod watch;
 
-pub use board::OpenAlert;
 pub use config::{AlertsConfig, SinkConfig, SinkKind};
-pub use quiet::QuietHours;
+pub use open_alert::OpenAlert;
 pub use rule::{Rule, Severity, UpstreamSignal};
 pub use silence::{Silence, Silences, read_open};
+pub use sink::SinkError;
 pub use watch::{Alerts, Reloaded, UpstreamProbes, Watched};

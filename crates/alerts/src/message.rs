@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::rule::{Rule, Severity};
 
-/// What is said of an alert.
+/// The state of an alert in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     New,
@@ -43,7 +43,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// A message that says that it is a test.
+    /// Returns a message that says that it is a test.
     pub(super) fn test(at: u64) -> Self {
         let what = "This is a test of respool's alerts; nothing is wrong.".to_owned();
         let entry =
@@ -51,7 +51,7 @@ impl Message {
         Self { at, entries: vec![entry] }
     }
 
-    /// True when somebody should look now.
+    /// Returns true if the owner should look now.
     pub(super) fn is_urgent(&self) -> bool {
         let is_urgent = |entry: &Entry| {
             matches!(entry.state, State::New | State::Still) && entry.rule.severity() == Severity::Critical
@@ -59,7 +59,7 @@ impl Message {
         self.entries.iter().any(is_urgent)
     }
 
-    /// In one line.
+    /// Returns the title, in one line.
     pub(super) fn title(&self) -> String {
         let first = self.entries.first().map(headline).unwrap_or_default();
         match self.entries.len() {
@@ -68,14 +68,14 @@ impl Message {
         }
     }
 
-    /// For people. `link`: where the page is.
+    /// Returns the text for people. `link`: the address of the page.
     pub(super) fn text(&self, link: Option<&str>) -> String {
         let mut parts: Vec<String> = self.entries.iter().map(paragraph).collect();
         parts.extend(link.map(|link| format!("The page: {link}")));
         parts.join("\n\n")
     }
 
-    /// For programs.
+    /// Returns the object for programs.
     pub(super) fn json(&self, link: Option<&str>) -> Value {
         let entry = |entry: &Entry| {
             json!({
@@ -89,7 +89,7 @@ impl Message {
     }
 }
 
-/// What it says, in a line.
+/// Returns the line that describes an entry.
 pub(super) fn headline(entry: &Entry) -> String {
     match entry.state {
         State::New | State::Test => entry.what.clone(),
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_says_what_since_when_what_it_means_and_what_to_do() {
+    fn a_message_explains_each_alert() {
         let entry = |state| Entry {
             rule: Rule::UpstreamDown,
             subject: "box".into(),

@@ -1,4 +1,4 @@
-//! The rules: what is looked at, from when on it is an alert, what that means and what to do. Pure; the defaults need no tuning.
+//! The rules: which conditions are alerts, what they mean and what to do. Pure; the defaults need no tuning.
 
 use usage::{Counts, Minutes, Warning};
 
@@ -8,15 +8,15 @@ const MINUTE: u64 = 60_000;
 const WINDOW: u64 = 5 * MINUTE;
 /// and events counted over this one.
 const LONG_WINDOW: u64 = 15 * MINUTE;
-/// Fewer requests say nothing about a share.
+/// The fewest requests of which a share means something.
 const FEW: u64 = 10;
 
 /// How urgent an alert is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Somebody should look when there is time.
+    /// The owner should look when there is time.
     Warning,
-    /// Somebody should look now.
+    /// The owner should look now.
     Critical,
 }
 
@@ -32,7 +32,7 @@ impl Severity {
 
 macro_rules! rules {
     ($( $rule:ident = $name:literal, $severity:ident, $meaning:literal, $todo:literal; )*) => {
-        /// What is looked at.
+        /// A condition that is watched.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Rule {
             $(
@@ -45,22 +45,22 @@ macro_rules! rules {
             /// All rules.
             pub const ALL: &'static [Self] = &[$( Self::$rule, )*];
 
-            /// Its name, for the configuration and for people.
+            /// Returns its name, for the configuration and for people.
             pub fn as_str(self) -> &'static str {
                 match self { $( Self::$rule => $name, )* }
             }
 
-            /// How urgent it is.
+            /// Returns its urgency.
             pub fn severity(self) -> Severity {
                 match self { $( Self::$rule => Severity::$severity, )* }
             }
 
-            /// What it means.
+            /// Returns its meaning, for people.
             pub fn meaning(self) -> &'static str {
                 match self { $( Self::$rule => $meaning, )* }
             }
 
-            /// What to do.
+            /// Returns the advice for the owner.
             pub fn todo(self) -> &'static str {
                 match self { $( Self::$rule => $todo, )* }
             }
@@ -123,13 +123,13 @@ rules! {
 }
 
 impl Rule {
-    /// The rule of this name.
+    /// Returns the rule of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|rule| rule.as_str() == name)
     }
 }
 
-/// The state of one upstream.
+/// The observations of one upstream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpstreamSignal {
     /// Its name.
@@ -140,7 +140,7 @@ pub struct UpstreamSignal {
     pub is_open: bool,
 }
 
-/// What was seen.
+/// All observations of one look.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Signals {
     pub(super) upstreams: Vec<UpstreamSignal>,
@@ -156,15 +156,15 @@ pub(super) struct Signals {
     pub(super) failed_runs: Vec<(String, String)>,
     /// Tasks that failed permanently: the id and the expert.
     pub(super) dead_letters: Vec<(String, String)>,
-    /// Why the changed configuration does not hold.
+    /// The reason why the changed configuration is not used.
     pub(super) reload_problem: Option<String>,
 }
 
-/// Something that holds now.
+/// A condition that holds now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) rule: Rule,
-    /// What it is about; the same rule and subject are the same alert.
+    /// Its subject. The same rule and subject are the same alert.
     pub(super) subject: String,
     pub(super) what: String,
 }
@@ -173,7 +173,7 @@ fn finding(rule: Rule, subject: impl Into<String>, what: impl Into<String>) -> F
     Finding { rule, subject: subject.into(), what: what.into() }
 }
 
-/// Everything that holds now.
+/// Returns all conditions that hold now.
 pub(super) fn findings(signals: &Signals, now: u64) -> Vec<Finding> {
     let mut all = Vec::new();
     for upstream in &signals.upstreams {
@@ -188,7 +188,7 @@ pub(super) fn findings(signals: &Signals, now: u64) -> Vec<Finding> {
             ));
         }
     }
-    all.extend(of_requests(&signals.minutes, now));
+    all.extend(request_findings(&signals.minutes, now));
     for warning in &signals.budgets {
         let what = format!(
             "{} used {} of {} today.",
@@ -229,7 +229,7 @@ fn capital(text: &str) -> String {
     chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
 }
 
-fn of_requests(minutes: &Minutes, now: u64) -> Vec<Finding> {
+fn request_findings(minutes: &Minutes, now: u64) -> Vec<Finding> {
     let since = |span: u64| minutes.since(now.saturating_sub(span));
     let (window, long) = (since(WINDOW), since(LONG_WINDOW));
     let all = window.all;
@@ -247,12 +247,12 @@ fn of_requests(minutes: &Minutes, now: u64) -> Vec<Finding> {
     add(Rule::LoopsStopped, often(long.loops_stopped, 3, "loops were stopped"));
     add(Rule::Overflows, often(long.overflowed.len() as u64, 5, "requests were too long for the model"));
     add(Rule::FirstByteSlow, slow(minutes, now));
-    found.extend(refused(&window));
+    found.extend(refused_findings(&window));
     found
 }
 
 /// The upstreams that refused respool.
-fn refused(window: &Counts) -> impl Iterator<Item = Finding> {
+fn refused_findings(window: &Counts) -> impl Iterator<Item = Finding> {
     window.errors.iter().filter_map(|(upstream, code)| {
         let (rule, what) = match code.as_str() {
             "upstream_credentials_refused" => (Rule::KeyRefused, "rejects respool's key"),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_counted_over_a_quarter_of_an_hour() {
+    fn events_are_counted_over_fifteen_minutes() {
         check(requests(3, 14 * MINUTE, |_, it| it.loop_stopped = true), &["loops_stopped"]);
         check(requests(2, 14 * MINUTE, |_, it| it.loop_stopped = true), &[]);
         check(requests(5, 14 * MINUTE, |index, it| it.overflowed = Some(index as u64)), &["overflows"]);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_down_or_fails_and_not_both() {
+    fn a_server_is_down_or_failing() {
         let upstream = |is_down, is_open| UpstreamSignal { name: "box".into(), is_down, is_open };
         for (upstream, expected) in [
             (upstream(true, true), vec![Rule::UpstreamDown]),
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_says_what_it_means_and_what_to_do() {
+    fn every_rule_explains_itself() {
         for rule in Rule::ALL {
             assert!(rule.meaning().ends_with('.') && rule.todo().ends_with('.'), "{}", rule.as_str());
             assert_eq!(Rule::named(rule.as_str()), Some(*rule));

@@ -1,5 +1,5 @@
-//! Alerts that nobody wants to hear of for a while, and those that hold now: two small files in the state directory, so that the command
-//! line and a server share them.
+//! Silences and open alerts: two small files in the state directory, so that the command line and a server
+//! share them.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::board::OpenAlert;
+use super::open_alert::OpenAlert;
 use super::rule::Rule;
 
 const SILENCES: &str = "alerts-silenced.json";
@@ -18,9 +18,9 @@ const OPEN: &str = "alerts-open.json";
 pub struct Silence {
     /// The rule's name.
     pub rule: String,
-    /// What it is about; empty: whatever it is about.
+    /// Its subject; empty: any subject.
     pub subject: String,
-    /// Until when, in milliseconds since 1970.
+    /// Its end, in milliseconds since 1970.
     pub until: u64,
 }
 
@@ -29,20 +29,20 @@ pub struct Silence {
 pub struct Silences(Vec<Silence>);
 
 impl Silences {
-    /// Those that are kept in this directory.
+    /// Reads the silences of this directory.
     pub fn read(state_dir: &Path) -> Self {
         let text = fs::read_to_string(state_dir.join(SILENCES)).unwrap_or_default();
         Self(serde_json::from_str(&text).unwrap_or_default())
     }
 
-    /// True when an alert is not to be sent now.
+    /// Returns true if an alert is silenced now.
     pub fn covers(&self, rule: Rule, subject: &str, now: u64) -> bool {
         self.0.iter().any(|it| {
             it.rule == rule.as_str() && (it.subject.is_empty() || it.subject == subject) && it.until > now
         })
     }
 
-    /// Adds a silence in this directory, and forgets those that are over.
+    /// Adds a silence in this directory, and deletes those that are over.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -54,17 +54,17 @@ impl Silences {
     }
 }
 
-/// Keeps the alerts that hold now for the command line.
+/// Writes the open alerts, for the command line.
 pub(super) fn write_open(state_dir: &Path, open: &[OpenAlert]) -> io::Result<()> {
     write(&state_dir.join(OPEN), &serde_json::to_string(open).unwrap_or_default())
 }
 
-/// The alerts that hold, as a server wrote them last; `None` where none did.
+/// Reads the open alerts that a server wrote last; `None` if no server wrote any.
 pub fn read_open(state_dir: &Path) -> Option<Vec<OpenAlert>> {
     serde_json::from_str(&fs::read_to_string(state_dir.join(OPEN)).ok()?).ok()
 }
 
-/// At once or not at all.
+/// Writes a file as a whole, or not at all.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let dir = path.parent().map_or_else(PathBuf::new, Path::to_owned);
     let file = tempfile::NamedTempFile::new_in(dir)?;
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_silence_covers_its_rule_for_its_time() {
+    fn a_silence_covers_its_rule() {
         let dir = tempfile::tempdir().unwrap();
         let silence =
             |subject: &str, until| Silence { rule: "upstream_down".into(), subject: subject.into(), until };

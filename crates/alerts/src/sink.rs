@@ -1,7 +1,10 @@
-//! Delivers messages: each sink has a bounded queue and a task of its own, so that one that hangs holds no other up. What cannot be
-//! delivered is tried again with growing pauses, a bounded number of times, and then said in the log.
+//! Delivers messages: each sink has a bounded queue and a task of its own, so that one that hangs holds no
+//! other up. What cannot be delivered is tried again with growing pauses, a bounded number of times, and then
+//! said in the log.
 
-use std::process::Stdio;
+use std::fmt;
+use std::io;
+use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,12 +21,65 @@ use super::message::Message;
 use http_client::{chain, client_for};
 use telemetry::metrics;
 
-/// So many messages wait for one sink.
+/// How many messages wait for one sink.
 const MOST_WAITING: usize = 32;
-/// One delivery may take so long.
+/// How long one delivery may take.
 const WITHIN: Duration = Duration::from_secs(20);
 /// The pauses between attempts, in seconds.
 const PAUSES: [u64; 5] = [1, 5, 30, 120, 300];
+
+/// The reason why a message was not delivered.
+#[derive(Debug)]
+pub enum SinkError {
+    /// A setting of the sink is missing.
+    NoSetting(&'static str),
+    /// No client can be made for the sink's address.
+    NoClient(String),
+    /// A setting is not an e-mail address.
+    NotAnAddress(&'static str, String),
+    /// No answer came.
+    NoAnswer(String),
+    /// The answer's status is an error's.
+    Status(u16),
+    /// The delivery took too long.
+    TooSlow,
+    /// OpenClaw's tool for messages failed.
+    OpenClaw(String),
+    /// The program is not in the directories that are searched.
+    NotInPath(String),
+    /// The program could not be started or watched.
+    NotStarted(String, io::Error),
+    /// The program failed.
+    ProgramFailed(String, ExitStatus),
+    /// The mail could not be written or sent.
+    Mail(String),
+}
+
+impl fmt::Display for SinkError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSetting(key) => write!(out, "it has no `{key}`"),
+            Self::NoClient(why) | Self::NoAnswer(why) | Self::Mail(why) => out.write_str(why),
+            Self::NotAnAddress(key, why) => write!(out, "`{key}` is not an e-mail address: {why}"),
+            Self::Status(status) => write!(out, "it answered HTTP {status}"),
+            Self::TooSlow => write!(out, "it took longer than {} s", WITHIN.as_secs()),
+            Self::OpenClaw(why) => write!(out, "OpenClaw's `message` tool failed: {why}"),
+            Self::NotInPath(program) => write!(
+                out,
+                "the program {program} is not in PATH, apart from directories that commands can write: write its whole path"
+            ),
+            Self::NotStarted(program, error) => write!(out, "{program} cannot be started: {error}"),
+            Self::ProgramFailed(program, status) => write!(out, "{program} ended with {status}"),
+        }
+    }
+}
+
+impl std::error::Error for SinkError {}
+
+/// Keeps the address out of the error, because it may hold a secret.
+fn no_answer(error: reqwest::Error) -> SinkError {
+    SinkError::NoAnswer(chain(&error.without_url()))
+}
 
 /// Where messages are handed in.
 #[derive(Clone, Debug)]
@@ -32,7 +88,7 @@ pub(super) struct Sink {
     name: String,
 }
 
-/// What sends.
+/// The sender of one sink.
 struct Sender {
     config: SinkConfig,
     link: Option<String>,
@@ -48,7 +104,7 @@ impl Sink {
         config: SinkConfig,
         link: Option<String>,
         stop: CancellationToken,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, SinkError> {
         let name = name(&config);
         let sender = Arc::new(Sender::new(config, link)?);
         let (queue, mut waiting) = mpsc::channel(MOST_WAITING);
@@ -81,16 +137,16 @@ async fn deliver(sender: &Sender, sink: &str, message: &Message) {
     for (attempt, pause) in PAUSES.iter().map(Some).chain([None]).enumerate() {
         let Err(why) = sender.once(message).await else { return };
         if let Some(seconds) = pause {
-            tracing::warn!(target: "respool::alerts", sink, why, attempt, "an alert could not be delivered: it will be tried again");
+            tracing::warn!(target: "respool::alerts", sink, %why, attempt, "an alert could not be delivered: it will be tried again");
             tokio::time::sleep(Duration::from_secs(*seconds)).await;
         } else {
             metrics::alert_lost(sink);
-            tracing::error!(target: "respool::alerts", sink, why, "an alert could not be delivered: it is lost");
+            tracing::error!(target: "respool::alerts", sink, %why, "an alert could not be delivered: it is lost");
         }
     }
 }
 
-/// What a sink is called in the log: never its address, which may hold a secret.
+/// Returns the name of a sink in the log: never its address, which may hold a secret.
 fn name(config: &SinkConfig) -> String {
     let host = config.url.as_deref().and_then(|url| url::Url::parse(url).ok());
     match host.as_ref().and_then(|url| url.host_str()) {
@@ -107,7 +163,7 @@ pub(super) async fn send_once(
     config: SinkConfig,
     link: Option<String>,
     message: &Message,
-) -> (String, Result<(), String>) {
+) -> (String, Result<(), SinkError>) {
     let name = name(&config);
     match Sender::new(config, link) {
         Ok(sender) => (name, sender.once(message).await),
@@ -116,13 +172,14 @@ pub(super) async fn send_once(
 }
 
 impl Sender {
-    fn new(config: SinkConfig, link: Option<String>) -> Result<Self, String> {
+    fn new(config: SinkConfig, link: Option<String>) -> Result<Self, SinkError> {
         let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(WITHIN);
-        let client = client_for(config.url.as_deref().unwrap_or_default(), builder)?;
+        let client =
+            client_for(config.url.as_deref().unwrap_or_default(), builder).map_err(SinkError::NoClient)?;
         Ok(Self { config, link, client })
     }
 
-    async fn once(&self, message: &Message) -> Result<(), String> {
+    async fn once(&self, message: &Message) -> Result<(), SinkError> {
         let work = async {
             match self.config.kind {
                 SinkKind::Webhook => self.post(self.request()?.json_body(&message.json(self.link()))).await,
@@ -135,9 +192,7 @@ impl Sender {
                 SinkKind::Email => self.email(message).await,
             }
         };
-        tokio::time::timeout(WITHIN, work)
-            .await
-            .unwrap_or_else(|_| Err(format!("it took longer than {} s", WITHIN.as_secs())))
+        tokio::time::timeout(WITHIN, work).await.unwrap_or(Err(SinkError::TooSlow))
     }
 
     fn link(&self) -> Option<&str> {
@@ -152,33 +207,32 @@ impl Sender {
         }
     }
 
-    fn url(&self) -> Result<&str, String> {
-        self.config.url.as_deref().ok_or_else(|| "it has no `url`".to_owned())
+    fn url(&self) -> Result<&str, SinkError> {
+        self.config.url.as_deref().ok_or(SinkError::NoSetting("url"))
     }
 
-    fn request(&self) -> Result<reqwest::RequestBuilder, String> {
-        Ok(self.authorized(self.client.post(self.url()?)))
+    fn request(&self) -> Result<reqwest::RequestBuilder, SinkError> {
+        Ok(self.with_token(self.client.post(self.url()?)))
     }
 
-    fn authorized(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+    fn with_token(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
         match &self.config.token {
             Some(token) => request.bearer_auth(token.expose()),
             None => request,
         }
     }
 
-    async fn post(&self, request: reqwest::RequestBuilder) -> Result<(), String> {
+    async fn post(&self, request: reqwest::RequestBuilder) -> Result<(), SinkError> {
         self.answer(request).await.map(drop)
     }
 
-    async fn answer(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, String> {
-        // The address may hold a secret.
-        let reply = request.send().await.map_err(|error| chain(&error.without_url()))?;
+    async fn answer(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, SinkError> {
+        let reply = request.send().await.map_err(no_answer)?;
         let status = reply.status();
-        if status.is_success() { Ok(reply) } else { Err(format!("it answered HTTP {}", status.as_u16())) }
+        if status.is_success() { Ok(reply) } else { Err(SinkError::Status(status.as_u16())) }
     }
 
-    fn ntfy(&self, message: &Message) -> Result<reqwest::RequestBuilder, String> {
+    fn ntfy(&self, message: &Message) -> Result<reqwest::RequestBuilder, SinkError> {
         // A header holds ASCII alone.
         let title: String = message
             .title()
@@ -198,7 +252,7 @@ impl Sender {
     }
 
     /// Its `message` tool needs no model, so it works when the model is down.
-    async fn openclaw(&self, message: &Message) -> Result<(), String> {
+    async fn openclaw(&self, message: &Message) -> Result<(), SinkError> {
         let endpoint = format!("{}/tools/invoke", self.url()?.trim_end_matches('/'));
         let mut arguments = json!({"action": "send", "message": self.plain(message)});
         for (name, value) in [("channel", &self.config.channel), ("target", &self.config.to)] {
@@ -207,26 +261,22 @@ impl Sender {
             }
         }
         let body = json!({"tool": "message", "args": arguments});
-        let reply = self.answer(self.authorized(self.client.post(endpoint)).json_body(&body)).await?;
-        let text = reply.text().await.map_err(|error| chain(&error.without_url()))?;
+        let reply = self.answer(self.with_token(self.client.post(endpoint)).json_body(&body)).await?;
+        let text = reply.text().await.map_err(no_answer)?;
         // A tool that failed is answered with 200 too.
         let answer: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
         if answer["ok"] == false || answer["error"].is_object() {
             let why = answer["error"]["message"].as_str().unwrap_or("it does not say why");
-            return Err(format!(
-                "OpenClaw's `message` tool failed: {}",
-                &why[..why.floor_char_boundary(300)]
-            ));
+            return Err(SinkError::OpenClaw(why[..why.floor_char_boundary(300)].to_owned()));
         }
         Ok(())
     }
 
-    async fn command(&self, message: &Message) -> Result<(), String> {
-        let (program, arguments) = self.config.program.split_first().ok_or("it has no `program`")?;
+    async fn command(&self, message: &Message) -> Result<(), SinkError> {
+        let (program, arguments) =
+            self.config.program.split_first().ok_or(SinkError::NoSetting("program"))?;
         if !program.contains('/') {
-            return Err(format!(
-                "the program {program} is not in PATH, apart from directories that commands can write: write its whole path"
-            ));
+            return Err(SinkError::NotInPath(program.clone()));
         }
         let mut command = tokio::process::Command::new(program);
         command.args(arguments).env_clear().kill_on_drop(true);
@@ -235,19 +285,19 @@ impl Sender {
         }
         command.envs(self.config.search_path.iter().map(|path| ("PATH", path)));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = command.spawn().map_err(|error| format!("{program} cannot be started: {error}"))?;
+        let mut child = command.spawn().map_err(|error| SinkError::NotStarted(program.clone(), error))?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A program that reads nothing is none the worse.
+            // A program may ignore its input.
             let _ = stdin.write_all(message.json(self.link()).to_string().as_bytes()).await;
         }
-        let status = child.wait().await.map_err(|error| format!("{program}: {error}"))?;
-        if status.success() { Ok(()) } else { Err(format!("{program} ended with {status}")) }
+        let status = child.wait().await.map_err(|error| SinkError::NotStarted(program.clone(), error))?;
+        if status.success() { Ok(()) } else { Err(SinkError::ProgramFailed(program.clone(), status)) }
     }
 
-    async fn email(&self, message: &Message) -> Result<(), String> {
-        let address = |text: &Option<String>, key: &str| -> Result<Mailbox, String> {
-            let text = text.as_deref().ok_or_else(|| format!("it has no `{key}`"))?;
-            text.parse::<Mailbox>().map_err(|error| format!("`{key}` is not an e-mail address: {error}"))
+    async fn email(&self, message: &Message) -> Result<(), SinkError> {
+        let address = |text: &Option<String>, key: &'static str| -> Result<Mailbox, SinkError> {
+            let text = text.as_deref().ok_or(SinkError::NoSetting(key))?;
+            text.parse::<Mailbox>().map_err(|error| SinkError::NotAnAddress(key, error.to_string()))
         };
         let mail = lettre::Message::builder()
             .from(address(&self.config.from, "from")?)
@@ -255,16 +305,16 @@ impl Sender {
             .subject(message.title())
             .header(ContentType::TEXT_PLAIN)
             .body(message.text(self.link()))
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| SinkError::Mail(error.to_string()))?;
         let transport = AsyncSmtpTransport::<Tokio1Executor>::from_url(self.url()?)
-            .map_err(|error| format!("`url`: {error}"))?;
+            .map_err(|error| SinkError::Mail(format!("`url`: {error}")))?;
         let transport = match (&self.config.user, &self.config.token) {
             (Some(user), Some(token)) => {
                 transport.credentials(Credentials::new(user.clone(), token.expose().to_owned()))
             }
             _ => transport,
         };
-        transport.build().send(mail).await.map(drop).map_err(|error| error.to_string())
+        transport.build().send(mail).await.map(drop).map_err(|error| SinkError::Mail(error.to_string()))
     }
 }
 
@@ -283,9 +333,9 @@ impl JsonBody for reqwest::RequestBuilder {
 mod tests {
     use super::*;
 
-    /// A changed configuration drops its sinks, not what they have to say.
+    /// A changed configuration drops its sinks, but delivers their messages.
     #[tokio::test]
-    async fn what_waits_is_delivered_when_nothing_more_comes() {
+    async fn waiting_messages_are_delivered_at_the_end() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("said");

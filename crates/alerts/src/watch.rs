@@ -1,5 +1,5 @@
-//! Looks every few seconds at all that the rules are about, and hands alerts to the sinks. Called by `cli`; `server` shows
-//! what holds.
+//! Collects the facts for the rules every few seconds, and hands alerts to the sinks. Called by `cli`;
+//! `server` shows the open alerts.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,22 +9,24 @@ use std::time::Duration;
 use futures::future::{BoxFuture, join_all};
 use tokio_util::sync::CancellationToken;
 
-use super::board::{Board, OpenAlert, Pace};
+use super::board::{Board, Pace};
 use super::config::AlertsConfig;
 use super::message::{Message, State, headline};
+use super::open_alert::OpenAlert;
 use super::rule::{Finding, Rule, Signals, UpstreamSignal, findings};
 use super::silence::{Silence, Silences, write_open};
-use super::sink::{Sink, send_once};
+use super::sink::{Sink, SinkError, send_once};
 use agent::Agents;
 use store::EntryState;
 use telemetry::metrics;
 use usage::Ledger;
 
-/// So often all is looked at. An upstream is down after two probes, and reported after `group`: together well below 30 s.
+/// The time between two looks. An upstream is down after two probes, and reported after `group`: together
+/// well below 30 s.
 const EVERY: Duration = Duration::from_secs(5);
-/// A run that failed is an alert for so long, in milliseconds.
+/// How long a failed run is an alert, in milliseconds.
 const FAILED_FOR: u64 = 10 * 60_000;
-/// So many approvals, and runs, are looked at.
+/// How many approvals and runs are read.
 const MOST: usize = 50;
 
 /// The port to the model servers.
@@ -33,7 +35,7 @@ pub trait UpstreamProbes: Send + Sync {
     fn probe(&self) -> BoxFuture<'_, Vec<UpstreamSignal>>;
 }
 
-/// What is looked at.
+/// The sources of the facts.
 #[derive(Clone)]
 pub struct Watched {
     /// The upstreams, as they are configured now.
@@ -58,12 +60,12 @@ pub struct Alerts {
     reloaded: Mutex<Reloaded>,
 }
 
-/// What came of the changed configuration.
+/// The result of reading a changed configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
-    /// Why it does not hold: the old one does.
+    /// The reason why it is not used; the old one is.
     pub problem: Option<String>,
-    /// What of it waits for a restart.
+    /// The keys whose change waits for a restart.
     pub waiting: Vec<String>,
 }
 
@@ -78,7 +80,7 @@ impl AlertDelivery {
     fn new(config: AlertsConfig, stop: &CancellationToken) -> Self {
         let start = |sink: &super::SinkConfig| {
             Sink::start(sink.clone(), config.link.clone(), stop.clone())
-                .inspect_err(|why| tracing::error!(target: "respool::alerts", kind = %sink.kind, why, "this sink cannot be used"))
+                .inspect_err(|why| tracing::error!(target: "respool::alerts", kind = %sink.kind, %why, "this sink cannot be used"))
                 .ok()
         };
         let sinks = config.sink.iter().filter_map(start).collect();
@@ -87,7 +89,7 @@ impl AlertDelivery {
 }
 
 impl Alerts {
-    /// Starts the sinks, which end with `stop`. One that cannot work at all is said and left out.
+    /// Starts the sinks, which end with `stop`. A sink that cannot work is logged and left out.
     pub fn new(config: AlertsConfig, state_dir: PathBuf, stop: &CancellationToken) -> Self {
         let delivery = RwLock::new(Arc::new(AlertDelivery::new(config, stop)));
         Self {
@@ -105,7 +107,8 @@ impl Alerts {
         Arc::clone(&self.delivery.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// From now on alerts are delivered like this. What waits for an earlier sink still goes there, and then the sink ends.
+    /// Delivers alerts like this from now on. Messages that wait for an earlier sink still go there, and then
+    /// the sink ends.
     pub fn change(&self, config: AlertsConfig) {
         let new = Arc::new(AlertDelivery::new(config, &self.stop));
         *self.delivery.write().unwrap_or_else(PoisonError::into_inner) = new;
@@ -115,7 +118,7 @@ impl Alerts {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks again and again, until `stop`.
+    /// Looks every few seconds, until `stop`.
     pub async fn watch(self: Arc<Self>, watched: Watched, stop: CancellationToken) {
         let work = async {
             loop {
@@ -124,11 +127,11 @@ impl Alerts {
             }
         };
         let _: Option<()> = stop.run_until_cancelled(work).await;
-        // Nobody looks any more, so nothing is known to hold.
+        // From now on no alert is known to hold.
         self.write(Vec::new());
     }
 
-    /// Keeps the list for the command line, where it has changed; tried again the next time if it cannot be written.
+    /// Writes the list for the command line, if it has changed. A failed write is repeated the next time.
     fn write(&self, open: Vec<OpenAlert>) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if written.as_ref() == Some(&open) {
@@ -142,12 +145,12 @@ impl Alerts {
         }
     }
 
-    /// True when the last probe did not reach the upstream of this name.
+    /// Returns true if the last probe did not reach the upstream of this name.
     pub fn is_unreachable(&self, upstream: &str) -> bool {
         self.probed.lock().unwrap_or_else(PoisonError::into_inner).get(upstream) == Some(&false)
     }
 
-    /// Keeps what the probes found, for the page and for Prometheus.
+    /// Keeps the results of the probes, for the page and for Prometheus.
     fn note_probes(&self, upstreams: &[UpstreamSignal]) {
         let found: BTreeMap<_, _> = upstreams.iter().map(|it| (it.name.clone(), !it.is_down)).collect();
         let before = {
@@ -165,11 +168,7 @@ impl Alerts {
         let config = &delivery.config;
         let is_wanted = |finding: &Finding| !config.disabled.iter().any(|name| name == finding.rule.as_str());
         let findings: Vec<_> = findings(&signals, now).into_iter().filter(is_wanted).collect();
-        let pace = Pace {
-            repeat: clock::millis(config.repeat),
-            group: clock::millis(config.group),
-            quiet: config.quiet,
-        };
+        let pace = Pace { repeat: clock::millis(config.repeat), group: clock::millis(config.group) };
         let silences = Silences::read(&self.state_dir);
         let (message, open) = {
             let mut board = self.board();
@@ -199,7 +198,7 @@ impl Alerts {
         let upstreams = watched.upstreams.probe().await;
         self.note_probes(&upstreams);
         let approvals = watched.agents.waiting_approvals(MOST).await.unwrap_or_default();
-        let (failed_runs, dead_letters) = of_store(&watched.agents).await;
+        let (failed_runs, dead_letters) = failed_work(&watched.agents).await;
         Signals {
             upstreams,
             minutes: watched.usage.minutes(),
@@ -213,17 +212,17 @@ impl Alerts {
         }
     }
 
-    /// The configuration was read again, with this result.
+    /// Notes the result of reading the configuration again.
     pub fn note_reload(&self, reloaded: Reloaded) {
         *self.reloaded.lock().unwrap_or_else(PoisonError::into_inner) = reloaded;
     }
 
-    /// What came of the changed configuration.
+    /// Returns the result of reading the changed configuration.
     pub fn reloaded(&self) -> Reloaded {
         self.reloaded.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The alerts that hold.
+    /// Returns the alerts that hold.
     pub fn open(&self) -> Vec<OpenAlert> {
         self.board().open(clock::now(), &Silences::read(&self.state_dir))
     }
@@ -231,7 +230,7 @@ impl Alerts {
     /// Does not send an alert for a while.
     ///
     /// # Errors
-    /// When that cannot be kept.
+    /// When the silence cannot be written.
     pub fn silence(&self, rule: Rule, subject: &str, span: Duration) -> std::io::Result<()> {
         let now = clock::now();
         let silence = Silence {
@@ -242,8 +241,9 @@ impl Alerts {
         Silences::add(&self.state_dir, silence, now)
     }
 
-    /// Sends a message that says that it is a test to every sink of a configuration, once each. Returns how each went.
-    pub async fn test(config: &AlertsConfig) -> Vec<(String, Result<(), String>)> {
+    /// Sends a message that says that it is a test to every sink of a configuration, once each. Returns how
+    /// each went.
+    pub async fn test(config: &AlertsConfig) -> Vec<(String, Result<(), SinkError>)> {
         let message = Message::test(clock::now());
         let sent = config.sink.iter().map(|sink| send_once(sink.clone(), config.link.clone(), &message));
         join_all(sent).await
@@ -258,7 +258,7 @@ fn removed_database(watched: &Watched) -> Option<String> {
 }
 
 /// Ids of runs that failed of late and their agents; ids of tasks that failed permanently and their experts.
-async fn of_store(agents: &Agents) -> (Vec<(String, String)>, Vec<(String, String)>) {
+async fn failed_work(agents: &Agents) -> (Vec<(String, String)>, Vec<(String, String)>) {
     let Some(store) = agents.store() else { return (Vec::new(), Vec::new()) };
     let rows = store.failed_since(clock::now().saturating_sub(FAILED_FOR), MOST).await.unwrap_or_default();
     let failed = rows.into_iter().map(|row| (row.id, row.agent)).collect();

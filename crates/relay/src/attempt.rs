@@ -1,18 +1,17 @@
-//! One try: the bytes for one upstream, made from the client's request and a change. A value; sending it changes nothing
-//! in the request. `exchange` makes and sends attempts.
+//! One try: the bytes for one upstream, made from the client's request and a change. A value; sending it
+//! changes nothing in the request. `exchange` makes and sends attempts.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::request::ClientRequest;
-use adapt::{Rule, RuleSet, adapt};
-use translate::{Additions, Outbound, Remedy, lower_limit, outbound, trim};
+use super::adaptation::Adapted;
+use adapt::RuleSet;
+use translate::{Remedy, lower_limit, trim};
 use upstream::Upstream;
-use wire::{ChatRequest, Pieces, encode_string};
+use wire::{ChatRequest, Pieces};
 
-/// A request as one upstream is to get it.
+/// A request in the form for one upstream.
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
     /// The upstream.
@@ -31,54 +30,6 @@ pub(super) struct Attempt {
     pub(super) on_trial: RuleSet,
 }
 
-/// What decides the form in which a request goes up, besides the upstream.
-pub(super) struct Form<'a> {
-    pub(super) outbound: Outbound,
-    pub(super) is_raw: bool,
-    /// The model as the client named it.
-    pub(super) model: &'a str,
-    /// The model as upstreams name it.
-    pub(super) target_model: &'a str,
-    pub(super) added: &'a Additions,
-    /// The rules that adapt it to the upstream and its model.
-    pub(super) rules: &'a RuleSet,
-}
-
-impl Form<'_> {
-    /// The body in this form, and the names of the edits. It takes the fields of the request.
-    pub(super) fn edited(
-        &self,
-        request: &mut ChatRequest<'_>,
-        original: &Bytes,
-        upstream: &Upstream,
-    ) -> (Pieces, Vec<&'static str>) {
-        let mut edits = self.added.apply(&mut request.messages);
-        edits.extend(outbound(request, self.outbound, self.is_raw, &upstream.target()));
-        if self.model != self.target_model {
-            request.object.set("model", encode_string(self.target_model));
-            edits.push("model_alias");
-        }
-        let edited = if edits.is_empty() {
-            original.clone().into()
-        } else {
-            std::mem::take(&mut request.object).into_pieces(original)
-        };
-        if self.rules.is_empty() { (edited, edits) } else { adapted(edited, edits, self.rules) }
-    }
-}
-
-/// Applies the rules to an edited body.
-fn adapted(body: Pieces, mut edits: Vec<&'static str>, rules: &RuleSet) -> (Pieces, Vec<&'static str>) {
-    let joined = body.joined();
-    let Ok(text) = std::str::from_utf8(&joined) else { return (body, edits) };
-    let adapted = adapt(text, rules);
-    edits.extend(adapted.applied.iter().map(Rule::label));
-    match adapted.body {
-        Cow::Borrowed(_) => (body, edits),
-        Cow::Owned(text) => (Bytes::from(text).into(), edits),
-    }
-}
-
 /// The client's request changed by a remedy.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Changed {
@@ -87,57 +38,9 @@ pub(super) struct Changed {
 }
 
 impl Attempt {
-    /// The request for this upstream, as the client sent it or as a remedy changed it.
-    pub(super) fn new(
-        request: &ClientRequest,
-        changed: Option<Arc<Changed>>,
-        upstream: &Arc<Upstream>,
-        on_trial: RuleSet,
-    ) -> Self {
-        let remedy = changed.as_ref().map(|changed| &changed.remedy);
-        let can_be_raw = !upstream.model_facts(&request.target_model).is_harmony;
-        let is_raw = match remedy {
-            Some(Remedy::Raw) => can_be_raw,
-            Some(Remedy::Required) => false,
-            _ => request.wants_raw && can_be_raw,
-        };
-        let original = changed.as_ref().map_or(&request.body, |changed| &changed.body);
-        let known = upstream.rules(&request.target_model);
-        let rules: RuleSet = known.union(&on_trial).cloned().collect();
-        let form = Form {
-            rules: &rules,
-            outbound: request.outbound,
-            is_raw,
-            model: &request.facts.model,
-            target_model: &request.target_model,
-            added: &request.added,
-        };
-        let (body, edits) = match ChatRequest::parse(original) {
-            Ok(mut parsed) => form.edited(&mut parsed, original, upstream),
-            Err(_) => (original.clone().into(), vec![]),
-        };
-        let token_limit = match remedy {
-            Some(Remedy::MoreTokens(limit)) => Some(*limit),
-            _ => request.rules.token_limit,
-        };
-        Self {
-            upstream: Arc::clone(upstream),
-            body,
-            token_limit,
-            edits,
-            changed,
-            fit: Fit::default(),
-            on_trial,
-        }
-    }
-
     /// Returns the client's own request, edited for this upstream.
-    pub(super) fn unchanged(
-        upstream: Arc<Upstream>,
-        body: Pieces,
-        edits: Vec<&'static str>,
-        token_limit: Option<u64>,
-    ) -> Self {
+    pub(super) fn first(upstream: Arc<Upstream>, adapted: Adapted, token_limit: Option<u64>) -> Self {
+        let Adapted { body, edits } = adapted;
         Self {
             upstream,
             body,
@@ -149,13 +52,13 @@ impl Attempt {
         }
     }
 
-    /// True when it asks for something else than the client did.
+    /// Returns true if it differs from what the client asked for.
     pub(super) fn is_changed(&self) -> bool {
         self.changed.as_ref().is_some_and(|changed| changed.remedy != Remedy::Repeat)
     }
 }
 
-/// What is changed in a request so that it fits. The default changes nothing.
+/// The changes that make a request fit. The default changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fit {
     /// The size of the messages' texts together, in bytes.
@@ -172,7 +75,7 @@ pub(super) struct Fitted {
     pub(super) body: Pieces,
     /// Names of the edits.
     pub(super) edits: Vec<&'static str>,
-    /// What was taken out of the conversation.
+    /// The parts that were taken out of the conversation.
     pub(super) trimmed: Option<String>,
 }
 
@@ -182,7 +85,7 @@ impl Fit {
         asked.map(|asked| self.limit.map_or(asked, |limit| limit.min(asked)))
     }
 
-    /// True when a reply of so many tokens has used the room that was left in the window.
+    /// Returns true if a reply with this number of tokens has used the room that was left in the window.
     pub(super) fn is_used_up(self, completion: u64) -> bool {
         self.limit.is_some_and(|room| completion >= room)
     }

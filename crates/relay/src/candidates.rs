@@ -1,5 +1,5 @@
-//! The upstreams that may answer one request: chooses the next one, and waits for a place there. Called by `exchange` and
-//! `forward`, which send.
+//! The upstreams that may answer one request: chooses the next one, and waits for a place there. Called by
+//! `exchange` and `forward`, which send.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(super) struct Candidates {
     passed_over: Option<usize>,
 }
 
-/// An upstream that is to be asked now, and a place there.
+/// An upstream that admits the request, and the place there.
 #[derive(Debug)]
 pub(super) struct AdmittedUpstream {
     pub(super) upstream: Arc<Upstream>,
@@ -33,7 +33,8 @@ pub(super) struct AdmittedUpstream {
 }
 
 impl Candidates {
-    /// `order`: the upstreams that may be asked, the conversation's own one first. `who`: on whose behalf a place is taken.
+    /// `order`: the upstreams that may be asked, the conversation's own one first. `who`: on whose behalf a
+    /// place is taken.
     pub(super) fn new(order: Arc<[Arc<Upstream>]>, who: Option<Who>) -> Self {
         let none = vec![false; order.len()];
         Self { order, who, asked: none.clone(), tried: none, passed_over: None }
@@ -84,7 +85,7 @@ impl Candidates {
     }
 
     /// How many different upstreams were sent a request.
-    pub(super) fn tried(&self) -> u32 {
+    pub(super) fn tried_count(&self) -> u32 {
         u32::try_from(self.tried.iter().filter(|tried| **tried).count()).unwrap_or(u32::MAX)
     }
 
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_upstream_that_broke_off_is_asked_after_the_others() {
+    async fn a_broken_upstream_is_asked_last() {
         let order: Arc<[_]> = [upstream("a"), upstream("b")].into();
         let mut candidates = Candidates::new(Arc::clone(&order), Some(Who::default()));
         candidates.pass_over(&order[0]);
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_leaves_the_queue_of_an_upstream_that_fails() {
+    async fn a_request_leaves_a_failing_queue() {
         let order: Arc<[_]> = [upstream("a"), upstream("b")].into();
         let who = Who { client: 1, conversation: 1 };
         let [at_a, at_b] = [order[0].enter(who).await.unwrap(), order[1].enter(who).await.unwrap()];

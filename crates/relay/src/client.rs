@@ -1,5 +1,5 @@
-//! Where a request came from: its protocol, headers and clock. Which program asked is `translate`'s `ClientProgram`, which
-//! gets its texts from here.
+//! Where a request came from: its protocol, headers and clock. Which program asked is `translate`'s
+//! `ClientProgram`, which gets its texts from here.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ pub enum Wire {
     Messages,
 }
 
-/// The program that these headers name.
+/// Returns the program that these headers name.
 pub fn program_of(headers: &HeaderMap) -> ClientProgram {
     let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
     ClientProgram::of_user_agent(agent.unwrap_or_default())
@@ -36,6 +36,8 @@ pub fn program_of(headers: &HeaderMap) -> ClientProgram {
 pub struct Origin {
     /// The client's protocol.
     pub wire: Wire,
+    /// The program that the client's headers name.
+    pub program: ClientProgram,
     /// The client's headers.
     pub headers: HeaderMap,
     /// Path and query as the upstream has them, for example `/v1/chat/completions`.
@@ -48,17 +50,17 @@ pub struct Origin {
     pub received: Instant,
     /// A run of respool's own asks.
     pub is_agent: bool,
-    /// The client lets what is oldest in its conversation be shortened where that does not fit.
+    /// The client lets respool shorten the oldest part of a conversation that does not fit.
     pub may_trim: bool,
-    /// What the free text of its custom tools must match.
+    /// The patterns that the free text of its custom tools must match.
     pub free_text: Arc<FreeTextPatterns>,
     /// Where everything that happens to the request is recorded.
     pub record: RequestRecord,
-    /// What is known of the request while it is under way.
+    /// The facts about the request while it is under way.
     pub progress: Arc<RequestProgress>,
 }
 
-/// What the caller may know of a request while it is under way.
+/// The facts that a caller may know about a request while it is under way.
 #[derive(Debug, Default)]
 pub struct RequestProgress(Mutex<ProgressState>);
 
@@ -74,14 +76,15 @@ struct ProgressState {
 pub struct WaitGuard<'a>(&'a RequestProgress);
 
 impl RequestProgress {
-    /// The time for which the request has waited for an upstream to come back. An agent does not count it as the model's.
+    /// Returns the time for which the request has waited for an upstream to come back. An agent does not
+    /// count it as the model's.
     pub fn waited(&self) -> Duration {
         let known = self.known();
         known.waited_before + known.waits_since.map(|since| since.elapsed()).unwrap_or_default()
     }
 
-    /// What was taken out of the conversation of the last attempt, so that it fits.
-    pub fn taken_out(&self) -> Option<String> {
+    /// Returns the parts that were taken out of the conversation of the last attempt so that it fits.
+    pub fn trimmed_parts(&self) -> Option<String> {
         self.known().trimmed.clone()
     }
 
@@ -109,10 +112,11 @@ impl Drop for WaitGuard<'_> {
 }
 
 impl Origin {
-    /// A chat completion of respool's own, received now.
+    /// Returns the origin of a chat completion of respool's own, received now.
     pub fn internal(headers: HeaderMap, record: RequestRecord) -> Self {
         Self {
             wire: Wire::Chat,
+            program: program_of(&headers),
             headers,
             path_and_query: CHAT_PATH.into(),
             request_id: record.start().id.clone(),

@@ -1,10 +1,9 @@
-//! Whole replies: reads them as turns where the engine is wanted, and else prunes them on their way through. Called by
-//! `exchange`.
+//! Whole replies: reads them as turns where the engine is wanted, and else prunes them on their way through.
+//! Called by `exchange`.
 
 use bytes::{Buf as _, Bytes};
 
-use super::Relay;
-use super::request::{ClientRequest, Facts};
+use super::request::{ClientRequest, ReplyForm};
 use translate::{Ids, Reply, ReplyRules, correctable_calls, interpret, prune_completion};
 use upstream::{UpstreamError, UpstreamResponse, in_few_words};
 use wire::turn::{FinishReason, Usage};
@@ -13,43 +12,41 @@ use wire::{Completion, ErrorCode, Object, is_empty_array};
 /// Some servers begin a JSON text with it, which RFC 8259 forbids them and lets a reader forgive.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-impl Relay {
-    /// The body of an answer that may be a JSON object; it may still be an error in disguise.
-    pub(super) async fn json_body(
-        &self,
-        answer: UpstreamResponse,
-        name: &str,
-    ) -> Result<Bytes, UpstreamError> {
-        let media_type = answer.media_type();
-        let is_json = media_type.is_empty() || media_type.ends_with("json");
-        let mut body = answer.whole_json(self.max_body).await?;
-        if body.starts_with(BYTE_ORDER_MARK) {
-            body.advance(BYTE_ORDER_MARK.len());
-        }
-        if !is_json && !body.trim_ascii_start().starts_with(b"{") {
-            let text = text_of(&body, name)?;
-            let what = format!(
-                "answered with {media_type} instead of JSON ({}); is its `url` right?",
-                in_few_words(text)
-            );
-            return Err(UpstreamError::broken(name, 502, ErrorCode::UpstreamNotJson, &what, ""));
-        }
-        Ok(body)
+/// The body of an answer that may be a JSON object; it may still be an error in disguise.
+pub(super) async fn json_body(
+    answer: UpstreamResponse,
+    name: &str,
+    max_body: usize,
+) -> Result<Bytes, UpstreamError> {
+    let media_type = answer.media_type();
+    let is_json = media_type.is_empty() || media_type.ends_with("json");
+    let mut body = answer.whole_json(max_body).await?;
+    if body.starts_with(BYTE_ORDER_MARK) {
+        body.advance(BYTE_ORDER_MARK.len());
     }
-
-    /// The error of an answer that should have been a stream of events.
-    pub(super) async fn not_a_stream(answer: UpstreamResponse, media_type: &str) -> UpstreamError {
-        let name = answer.upstream().to_owned();
-        let status = answer.status();
-        let excerpt = answer.excerpt().await;
+    if !is_json && !body.trim_ascii_start().starts_with(b"{") {
+        let text = text_of(&body, name)?;
         let what = format!(
-            "answered HTTP {} with {} instead of an event stream ({}); is its `url` right?",
-            status.as_u16(),
-            if media_type.is_empty() { "no content type" } else { media_type },
-            in_few_words(&excerpt),
+            "answered with {media_type} instead of JSON ({}); is its `url` right?",
+            in_few_words(text)
         );
-        UpstreamError::broken(&name, 502, ErrorCode::UpstreamNotAStream, &what, "")
+        return Err(UpstreamError::broken(name, 502, ErrorCode::UpstreamNotJson, &what, ""));
     }
+    Ok(body)
+}
+
+/// The error of an answer that should have been a stream of events.
+pub(super) async fn not_a_stream(answer: UpstreamResponse, media_type: &str) -> UpstreamError {
+    let name = answer.upstream().to_owned();
+    let status = answer.status();
+    let excerpt = answer.excerpt().await;
+    let what = format!(
+        "answered HTTP {} with {} instead of an event stream ({}); is its `url` right?",
+        status.as_u16(),
+        if media_type.is_empty() { "no content type" } else { media_type },
+        in_few_words(&excerpt),
+    );
+    UpstreamError::broken(&name, 502, ErrorCode::UpstreamNotAStream, &what, "")
 }
 
 /// A body as a completion.
@@ -71,22 +68,22 @@ pub(super) fn parse(body: &[u8], name: &str, keep: &[String]) -> Result<Completi
 
 /// A completion read as turns.
 pub(super) fn read(completion: Completion, request: &ClientRequest, token_limit: Option<u64>) -> Reply {
-    let mut ids = Ids::new(rand::random(), request.taken_ids.clone());
+    let mut ids = Ids::new(rand::random(), request.traits.taken_ids.clone());
     let rules = ReplyRules { token_limit, ..request.rules.clone() };
     let mut reply = interpret(completion, &rules, &mut ids);
-    request.facts.free_text.hold(&mut reply);
+    request.profile.free_text.hold(&mut reply);
     if reply.head.created == 0 {
-        reply.head.created = request.facts.created;
+        reply.head.created = request.profile.created;
     }
     if reply.head.model.is_empty() {
-        reply.head.model.clone_from(&request.facts.model);
+        reply.head.model.clone_from(&request.profile.model);
     }
     reply
 }
 
 /// Adds the calls that the client can turn into a correction, in the place of the text that shows them.
 pub(super) fn add_correctable_calls(reply: &mut Reply, request: &ClientRequest) {
-    let mut ids = Ids::new(rand::random(), request.taken_ids.clone());
+    let mut ids = Ids::new(rand::random(), request.traits.taken_ids.clone());
     for choice in &mut reply.choices {
         let mut calls = correctable_calls(&choice.turn, &request.rules.tools);
         calls.iter_mut().for_each(|call| call.id = Some(ids.choose(None)));
@@ -100,13 +97,13 @@ pub(super) fn add_correctable_calls(reply: &mut Reply, request: &ClientRequest) 
 }
 
 /// A completion as it leaves, and its token counts.
-pub(super) fn forwarded(
+pub(super) fn prune_body(
     body: Bytes,
     name: &str,
-    facts: &Facts,
+    form: &ReplyForm,
 ) -> Result<(Bytes, Option<Usage>), UpstreamError> {
     let text = text_of(&body, name)?;
-    let pruned = prune_completion(text, facts.reasoning, &facts.keep)
+    let pruned = prune_completion(text, form.reasoning, &form.keep)
         .map_err(|fault| not_json(name, &fault.to_string()))?;
     // What has a choice is no error in disguise, and need not be read again.
     let suspicious = !pruned.has_choices || text.contains("\"error\"");
@@ -126,7 +123,7 @@ fn not_json(name: &str, fault: &str) -> UpstreamError {
     UpstreamError::broken(name, 502, ErrorCode::UpstreamInvalidJson, &what, "")
 }
 
-/// The error of a success without a choice: an empty reply, if it says so, and else something that is no completion.
+/// Returns the error of a success without a choice: the reply is empty, or it is not a completion.
 fn without_choices(text: &str, name: &str, fault: &str) -> UpstreamError {
     let object = Object::parse(text).ok();
     if object.is_some_and(|object| object.get("choices").is_some_and(is_empty_array)) {

@@ -1,6 +1,6 @@
 //! The one place that knows how often a request is tried, what is changed, where it goes and when: a pure
-//! function of what happened so far. `exchange` does what it says, for whole replies, streams and agents
-//! alike.
+//! function of the attempts of a request. `exchange` executes its decisions, for whole replies, streams and
+//! agents alike.
 //!
 //! The model's mistakes are asked again `recovery.attempts` times, each time changed so that it helps. An
 //! upstream's own failures are repeated at most [`REPEATS`] times, within the budget that all requests to
@@ -60,7 +60,7 @@ const FORMS: usize = 8;
 /// How many rules are tried for one request. Each removes one named cause.
 const RULES: usize = 4;
 
-/// What is known beyond the history. `None`: it was not looked up for the last attempt yet.
+/// Facts that the history does not have. `None`: not looked up since the last attempt.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
     /// Something of a reply has reached the client.
@@ -73,7 +73,7 @@ pub(super) struct Known {
     pub(super) steps: u32,
     /// Whether the upstream's budget permits a repeat. Looking it up draws on the budget.
     pub(super) budget: Option<RepeatPermit>,
-    /// What a probe of the upstream found.
+    /// The result of a probe of the upstream.
     pub(super) health: Option<Health>,
     /// The change that may keep the model from its mistake, or `Change::Nothing`.
     pub(super) remedy: Option<Change>,
@@ -83,7 +83,7 @@ pub(super) struct Known {
     pub(super) adaptation: Option<Change>,
 }
 
-/// What to look up before the next decision.
+/// A fact that the next decision depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lookup {
     Budget,
@@ -101,10 +101,10 @@ pub(super) struct NextAttempt {
     pub(super) when: When,
 }
 
-/// What is changed for the next attempt.
+/// The change that the next attempt makes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Change {
-    /// Nothing: the same request once more.
+    /// No change: the same request again.
     Nothing,
     /// The client's request, as the remedy for the model's last mistake changes it.
     Remedy(Arc<Changed>),
@@ -135,7 +135,7 @@ pub(super) enum When {
     Up(Duration),
 }
 
-/// What to do next.
+/// The next step of an exchange.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Decision {
     /// Ask, again or for the first time.
@@ -154,7 +154,7 @@ impl Decision {
     }
 }
 
-/// What to do after `history`. `now`: time since the request came.
+/// Decides the step that follows `history`. `now`: the time since the request came.
 pub(super) fn decide(history: &History, known: &Known, limits: &RecoveryConfig, now: Duration) -> Decision {
     let Some(last) = history.last() else {
         return Decision::attempt(Change::Nothing, Place::NewRound, When::Now);
@@ -164,16 +164,21 @@ pub(super) fn decide(history: &History, known: &Known, limits: &RecoveryConfig, 
         // A reply that has spoken is the only one there can be.
         Finding::Mistake(..) if known.has_spoken => give_up(history),
         _ if known.has_spoken => Decision::Fail,
-        Finding::Mistake(..) => after_mistake(history, known, limits, now),
+        Finding::Mistake(..) => decide_after_mistake(history, known, limits, now),
         // What an upstream says to a changed request says nothing about the client's own.
         Finding::Refused(Refusal::Form | Refusal::Final) if last.is_changed => give_up(history),
-        Finding::Refused(refusal) => after_refusal(refusal, history, known),
-        Finding::Failed(failure, pause) => after_failure(failure, pause, history, known, limits, now),
+        Finding::Refused(refusal) => decide_after_refusal(refusal, history, known),
+        Finding::Failed(failure, pause) => decide_after_failure(failure, pause, history, known, limits, now),
         Finding::OutOfTime => give_up(history),
     }
 }
 
-fn after_mistake(history: &History, known: &Known, limits: &RecoveryConfig, now: Duration) -> Decision {
+fn decide_after_mistake(
+    history: &History,
+    known: &Known,
+    limits: &RecoveryConfig,
+    now: Duration,
+) -> Decision {
     let is_usual = history.mistakes() <= limits.attempts;
     let may_ask = is_usual || is_worth_more(limits.attempts, history, known, limits, now);
     if !may_ask || now >= limits.within {
@@ -202,7 +207,7 @@ fn is_worth_more(
         Decision::Deliver(place) if matches!(history.attempts[place].finding, Finding::Mistake(_, Shows::CorrectableCall))
     );
     limits.attempts > 0
-        && history.asked() <= usual + extra
+        && history.ask_count() <= usual + extra
         && history.alike_in_a_row() <= usual.max(REPEATS) + steps
         && now < EXTRA_WITHIN + EXTRA_WITHIN_PER_STEP * steps
         && !is_corrected_by_client
@@ -210,7 +215,7 @@ fn is_worth_more(
 
 /// Of the useless replies the first that shows something leaves.
 fn give_up(history: &History) -> Decision {
-    let asked_once = history.asked() < 2;
+    let asked_once = history.ask_count() < 2;
     let first = |wanted: Shows| {
         history
             .attempts
@@ -222,7 +227,7 @@ fn give_up(history: &History) -> Decision {
     shown.map_or(Decision::Fail, Decision::Deliver)
 }
 
-fn after_refusal(refusal: Refusal, history: &History, known: &Known) -> Decision {
+fn decide_after_refusal(refusal: Refusal, history: &History, known: &Known) -> Decision {
     let times = |refusal: Refusal| {
         history.attempts.iter().filter(|past| past.finding == Finding::Refused(refusal)).count()
     };
@@ -245,7 +250,7 @@ fn after_refusal(refusal: Refusal, history: &History, known: &Known) -> Decision
     }
 }
 
-fn after_failure(
+fn decide_after_failure(
     failure: Failure,
     pause: Option<Duration>,
     history: &History,

@@ -1,5 +1,5 @@
-//! Requests that respool does not read: sent on as they came, to an upstream that serves their model where that is cheap to
-//! know, else to the first one that works. Called by `server`.
+//! Requests that respool does not read: sent on as they came, to an upstream that serves their model where
+//! that is cheap to know, else to the first one that works. Called by `server`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 
-use super::Relay;
 use super::candidates::{Candidates, more_informative, no_upstream};
+use super::relay::Relay;
 use telemetry::RequestRecord;
 use upstream::{
     Call, Outgoing, OwnWire, Serving, Upstream, UpstreamError, UpstreamResponse, Who, conversation,
@@ -43,12 +43,12 @@ pub enum Passing {
     Streamed {
         /// `None` once it was sent.
         body: Option<Outgoing>,
-        /// What has come of it; it may be empty.
+        /// The part that has arrived; it may be empty.
         beginning: Bytes,
     },
 }
 
-/// What a request of another kind says of its model.
+/// The model that a request of another kind names.
 #[derive(Debug, Default)]
 pub struct NamedModel {
     /// The model's name as the client wrote it; empty when it gave none.
@@ -102,7 +102,7 @@ impl Relay {
         !order.is_empty() && order.iter().all(|upstream| upstream.wires.contains(&wire))
     }
 
-    /// What the JSON body of a request of another kind says of its model.
+    /// Reads the model from the JSON body of a request of another kind.
     pub fn named_model(&self, body: &Bytes) -> NamedModel {
         let text = std::str::from_utf8(body).unwrap_or_default();
         let Ok(mut object) = Object::parse(text) else {
@@ -158,10 +158,10 @@ impl Relay {
             let error = match next {
                 Err((_, full)) => full,
                 Ok(admitted) => {
-                    let (tried, queued) = (candidates.tried(), admitted.queued);
+                    let (tried, queued) = (candidates.tried_count(), admitted.queued);
                     request.record.asks(&admitted.upstream.name, tried, queued);
                     let answer = admitted.upstream.send(request.call()).await;
-                    self.note(fault(&answer).as_ref(), admitted.report);
+                    self.report_outcome(fault(&answer).as_ref(), admitted.report);
                     match answer {
                         Ok(answer) => return Ok(answer.holding(admitted.place)),
                         Err(error) if !request.may_go_elsewhere(&error) => return Err(error),
@@ -198,7 +198,7 @@ impl Relay {
     }
 }
 
-/// What the answer says about its upstream.
+/// Returns the failure of the upstream that an answer shows.
 fn fault(answer: &Result<UpstreamResponse, UpstreamError>) -> Option<UpstreamError> {
     match answer {
         Ok(answer) if answer.status().is_server_error() => {

@@ -1,9 +1,10 @@
 //! Remembers the reasoning of tool turns, for clients that do not send it back.
 //!
-//! gpt-oss was trained to see its own reasoning again until the tool loop ends. An entry is found by the id of a call, and
-//! only by a conversation that knows the rest too: the same credentials, the same words of its user, the same call. So an id
-//! that is guessed, or that an upstream gave twice, brings nothing of another conversation. Bounded in entries, bytes and age;
-//! the least recently used goes first. Nothing is kept on disk. Called by `relay`, which also passes the time.
+//! gpt-oss was trained to see its own reasoning again until the tool loop ends. An entry is found by the id
+//! of a call, and only by a conversation that knows the rest too: the same credentials, the same words of its
+//! user, the same call. So an id that is guessed, or that an upstream gave twice, brings nothing of another
+//! conversation. Bounded in entries, bytes and age; the least recently used goes first. Nothing is kept on
+//! disk. Called by `relay`, which also passes the time.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,11 +16,12 @@ use telemetry::metrics;
 use translate::{SilentTurn, normalised};
 use wire::turn::{ToolCall, Turn};
 
-/// OpenClaw (2026.9.6) strips what is not alphanumeric and cuts at 40 characters, of which the hash that distinguishes duplicates
-/// apart takes eight, behind what it leaves of the id.
+/// OpenClaw (2026.9.6) strips what is not alphanumeric and cuts at 40 characters, of which the hash that
+/// distinguishes duplicates apart takes eight, behind what it leaves of the id.
 const ID: usize = 32;
 const HASH: usize = 8;
-/// What an entry takes beside its texts, in bytes: key, entry, list node, hash table and allocations, estimated.
+/// The bytes that an entry takes in addition to its texts: key, entry, list node, hash table and allocations,
+/// estimated.
 const OVERHEAD: usize = 160;
 
 /// How much is remembered.
@@ -69,14 +71,15 @@ impl Memory {
         Self { limits, hasher: RandomState::new(), kept: Mutex::new(kept) }
     }
 
-    /// What distinguishes conversations: who speaks, and what its user said.
+    /// Returns the memory of one conversation. Conversations differ in their credentials and in their user's
+    /// texts.
     pub(super) fn conversation<'t>(
         self: &Arc<Self>,
         credentials: Option<&[u8]>,
         user_texts: impl Iterator<Item = &'t str>,
-    ) -> Recollection {
+    ) -> ConversationMemory {
         let conversation = self.hasher.hash_one((credentials, user_texts.collect::<Vec<_>>()));
-        Recollection { memory: Arc::clone(self), conversation }
+        ConversationMemory { memory: Arc::clone(self), conversation }
     }
 
     fn remember(&self, conversation: u64, turn: &Turn, now: Instant) {
@@ -86,7 +89,7 @@ impl Memory {
         let reasoning: Arc<str> = turn.reasoning.as_str().into();
         let keys: Vec<Key> =
             turn.calls.iter().filter_map(|call| self.keys(conversation, call).next()).collect();
-        let mut kept = self.kept(now);
+        let mut kept = self.lock_entries(now);
         for key in keys {
             kept.put(key, Entry { reasoning: Arc::clone(&reasoning), used: now });
         }
@@ -97,11 +100,11 @@ impl Memory {
     }
 
     fn recall(&self, conversation: u64, calls: &[ToolCall], now: Instant) -> Option<Arc<str>> {
-        if self.kept(now).entries.is_empty() {
+        if self.lock_entries(now).entries.is_empty() {
             return None;
         }
         let keys: Vec<Key> = calls.iter().flat_map(|call| self.keys(conversation, call)).collect();
-        let mut kept = self.kept(now);
+        let mut kept = self.lock_entries(now);
         keys.iter().find_map(|key| {
             let entry = kept.entries.get_mut(key)?;
             entry.used = now;
@@ -109,7 +112,8 @@ impl Memory {
         })
     }
 
-    /// What a call is remembered under, and then the same for an id that got a hash.
+    /// Returns the keys under which a call is remembered: one for its id, and one for an id to which a client
+    /// added a hash.
     fn keys(&self, conversation: u64, call: &ToolCall) -> impl Iterator<Item = Key> {
         let proof = self.hasher.hash_one((conversation, &call.name, normalised(&call.arguments)));
         let id: String =
@@ -121,8 +125,8 @@ impl Memory {
         })
     }
 
-    /// What is not too old.
-    fn kept(&self, now: Instant) -> MutexGuard<'_, Kept> {
+    /// Locks the entries, and drops those that are too old.
+    fn lock_entries(&self, now: Instant) -> MutexGuard<'_, Kept> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let too_old = |entry: &Entry| now.saturating_duration_since(entry.used) > self.limits.age;
         while kept.entries.peek_lru().is_some_and(|(_, entry)| too_old(entry)) {
@@ -154,12 +158,12 @@ fn size((id, _): &Key, entry: &Entry) -> usize {
 
 /// The memory as one conversation sees it.
 #[derive(Clone, Debug)]
-pub(super) struct Recollection {
+pub(super) struct ConversationMemory {
     memory: Arc<Memory>,
     conversation: u64,
 }
 
-impl Recollection {
+impl ConversationMemory {
     /// Remembers a turn that leaves, when it has calls and reasoning.
     pub(super) fn remember(&self, turn: &Turn, now: Instant) {
         if !turn.calls.is_empty() && !turn.reasoning.trim().is_empty() {
@@ -193,11 +197,11 @@ mod tests {
         Arc::new(Memory::new(MemoryLimits { entries, bytes, age: AGE }))
     }
 
-    fn own(memory: &Arc<Memory>) -> Recollection {
+    fn own(memory: &Arc<Memory>) -> ConversationMemory {
         memory.conversation(Some(b"Bearer a"), ["\"q\""].into_iter())
     }
 
-    fn recalled(of: &Recollection, calls: Vec<ToolCall>, now: Instant) -> Option<String> {
+    fn recalled(of: &ConversationMemory, calls: Vec<ToolCall>, now: Instant) -> Option<String> {
         let found = of.recall(&[SilentTurn { place: 7, calls }], now);
         found.first().map(|(place, reasoning)| {
             assert_eq!(*place, 7);
@@ -206,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_found_by_its_id_as_openclaw_alters_it() {
+    fn a_call_is_found_by_altered_ids() {
         let (now, long) = (Instant::now(), format!("chatcmpl-tool-{}", "b".repeat(32)));
         for (left, back, found) in [
             ("abcdefghi", "abcdefghi", true),
@@ -269,7 +273,7 @@ mod tests {
         }
         let left =
             (0..count).filter(|at| recalled(&own, vec![call(&id(*at), "{}")], now).is_some()).collect();
-        let kept = memory.kept(now);
+        let kept = memory.lock_entries(now);
         let bytes: usize = kept.entries.iter().map(|(key, entry)| size(key, entry)).sum();
         assert_eq!(kept.bytes, bytes, "the count of bytes is right");
         left
@@ -283,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_used_for_long_is_forgotten() {
+    fn unused_entries_are_forgotten() {
         let (memory, began) = (memory(10, 10_000), Instant::now());
         let own = own(&memory);
         own.remember(&turn(vec![call("first0001", "{}")], "why"), began);
@@ -293,17 +297,17 @@ mod tests {
         assert!(find("first0001", AGE + AGE / 2).is_some(), "use keeps it");
         assert_eq!(find("second001", AGE + AGE / 2), None);
         assert_eq!(find("first0001", AGE * 3), None);
-        assert_eq!(memory.kept(began).bytes, 0);
+        assert_eq!(memory.lock_entries(began).bytes, 0);
     }
 
     #[test]
-    fn the_same_call_again_replaces_what_was_known() {
+    fn the_same_call_replaces_its_entry() {
         let (memory, now) = (memory(10, 10_000), Instant::now());
         let own = own(&memory);
         for text in ["old", "newer"] {
             own.remember(&turn(vec![call("abcdefghi", "{}")], text), now);
         }
         assert_eq!(recalled(&own, vec![call("abcdefghi", "{}")], now).as_deref(), Some("newer"));
-        assert_eq!(memory.kept(now).bytes, "newer".len() + 9 + OVERHEAD);
+        assert_eq!(memory.lock_entries(now).bytes, "newer".len() + 9 + OVERHEAD);
     }
 }

@@ -1,4 +1,5 @@
-//! What one attempt came to, as a value. `decide` reads outcomes; `record` fills the log line, metrics and usage from them.
+//! The outcome of one attempt, as a value. `decide` reads outcomes; `record` fills the log line, metrics and
+//! usage from them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use translate::{Fault, Reply, Shows};
 use upstream::{Failure, Upstream, UpstreamError};
 use wire::turn::Usage;
 
-/// What an attempt came to.
+/// The result of an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Finding {
     /// The reply is what was asked for; or it is a stream, which is judged as it flows.
@@ -69,11 +70,11 @@ pub(super) struct AttemptOutcome {
 pub(super) enum Whole {
     /// It was read.
     Reply(Box<Reply>),
-    /// It was not; these bytes are to leave.
+    /// It was not read; these bytes leave.
     Body(Bytes),
 }
 
-/// The attempts of one request so far.
+/// The finished attempts of one request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     pub(super) attempts: Vec<AttemptOutcome>,
@@ -126,7 +127,7 @@ impl History {
     }
 
     /// How often the model has been asked, refusals of a form apart.
-    pub(super) fn asked(&self) -> u32 {
+    pub(super) fn ask_count(&self) -> u32 {
         let asked = self
             .attempts
             .iter()

@@ -1,7 +1,7 @@
-//! Remembers what was found in the last requests, because a client sends its conversation and its tools whole with each turn:
-//! what stands in the next request again is compared, and not read again. What is remembered is only ever used where the same
-//! bytes stand again, so it does not matter whose request it was. Bounded in requests, bytes and age; nothing is kept on disk.
-//! Called by `request`.
+//! Remembers what was found in the last requests, because a client sends its conversation and its tools whole
+//! with each turn: what stands in the next request again is compared, and not read again. What is remembered
+//! is only ever used where the same bytes stand again, so it does not matter whose request it was. Bounded in
+//! requests, bytes and age; nothing is kept on disk. Called by `request`.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -15,9 +15,10 @@ use wire::{ChatRequest, Known, KnownMessage, KnownTools};
 const SHORT: usize = 8 << 10;
 /// How many `tools` arrays that are shorter than that are remembered.
 const SHORT_TOOLS: usize = 32;
-/// What a request without tools declares.
+/// The declarations of a request without tools.
 static NO_TOOLS: LazyLock<Arc<Tools>> = LazyLock::new(Arc::default);
-/// Two requests of one conversation agree in so many bytes at their beginning, and before the end of the first words of the user.
+/// How many bytes two requests of one conversation have in common, at their beginning and before the end of
+/// the user's first words.
 const SAMPLE: usize = 256;
 
 /// How much is remembered.
@@ -46,7 +47,7 @@ pub(super) struct Recent {
     short_tools: Mutex<VecDeque<(Box<str>, Arc<Tools>)>>,
 }
 
-/// What was found in one request.
+/// The contents of one request, as they were read.
 #[derive(Debug, Default)]
 pub(super) struct RecentRequest {
     messages: Vec<Arc<KnownMessage>>,
@@ -70,7 +71,8 @@ impl Recent {
         Self { limits, kept: Mutex::default(), short_tools: Mutex::default() }
     }
 
-    /// The declared tools of a request that was read with what `like` knew of it; those of an earlier request, where they are the same.
+    /// The declared tools of a request that was read with what `like` knew of it; those of an earlier
+    /// request, where they are the same.
     pub(super) fn declared_tools(
         &self,
         request: &ChatRequest<'_>,
@@ -102,7 +104,7 @@ impl Recent {
         if body.len() < SHORT {
             return None;
         }
-        let mut kept = self.kept(now);
+        let mut kept = self.lock_requests(now);
         let same = kept.iter().position(|(_, request)| request.is_of_same_conversation(body));
         let place =
             same.or_else(|| kept.iter().position(|(_, request)| body.starts_with(&request.beginning)))?;
@@ -145,7 +147,7 @@ impl Recent {
         if new.size() > self.limits.bytes / 2 {
             return;
         }
-        let mut kept = self.kept(now);
+        let mut kept = self.lock_requests(now);
         if let Some(old) = of_same {
             kept.retain(|(_, request)| !Arc::ptr_eq(request, old));
         }
@@ -159,8 +161,8 @@ impl Recent {
         kept.truncate(many.min(self.limits.requests));
     }
 
-    /// What is not too old.
-    fn kept(&self, now: Instant) -> MutexGuard<'_, VecDeque<(Instant, Arc<RecentRequest>)>> {
+    /// Locks the requests, and drops those that are too old.
+    fn lock_requests(&self, now: Instant) -> MutexGuard<'_, VecDeque<(Instant, Arc<RecentRequest>)>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         while kept.back().is_some_and(|(used, _)| now.saturating_duration_since(*used) > self.limits.age) {
             kept.pop_back();
@@ -170,7 +172,7 @@ impl Recent {
 }
 
 impl RecentRequest {
-    /// What a request like it is read with.
+    /// Returns the known parts for reading a similar request.
     pub(super) fn known(&self) -> Known<'_> {
         Known { messages: &self.messages, tools: self.tools.as_ref().map(|tools| &tools.known) }
     }
@@ -214,7 +216,8 @@ mod tests {
         )
     }
 
-    /// Reads a body as `request` does. Returns how many of its messages were known, and whether its tools were.
+    /// Reads a body as `request` does. Returns how many of its messages were known, and whether its tools
+    /// were.
     fn read(recent: &Recent, body: &str, now: Instant) -> (usize, bool) {
         let known = recent.like(body.as_bytes(), now);
         let parts = known.as_ref().map(|known| known.known()).unwrap_or_default();
@@ -227,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn each_conversation_finds_what_it_sent_before() {
+    fn each_conversation_finds_its_last_request() {
         let (recent, now) = (Recent::new(RecentLimits::default()), Instant::now());
         assert_eq!(read(&recent, &body(&["a"]), now), (0, false));
         assert_eq!(
@@ -238,8 +241,8 @@ mod tests {
         assert_eq!(read(&recent, &body(&["a", "c"]), now), (2, true));
         assert_eq!(read(&recent, &body(&["b", "c"]), now), (2, true));
         assert_eq!(read(&recent, &body(&["a", "c", "d"]), now), (3, true));
-        assert_eq!(recent.kept(now).len(), 2, "one for each conversation");
-        assert_eq!(recent.kept(now + Duration::from_hours(2)).len(), 0);
+        assert_eq!(recent.lock_requests(now).len(), 2, "one for each conversation");
+        assert_eq!(recent.lock_requests(now + Duration::from_hours(2)).len(), 0);
     }
 
     #[test]
@@ -265,13 +268,13 @@ mod tests {
             for at in 0..8 {
                 read(&recent, &body(&[&format!("{at}")]), now);
             }
-            recent.kept(now).len()
+            recent.lock_requests(now).len()
         };
         assert_eq!((many(3, 1 << 20), many(64, 20_000), many(64, 1 << 20)), (3, 2, 8));
         assert_eq!(many(64, 10_000), 0, "each of them is too large");
         let recent = Recent::new(RecentLimits::default());
         let short = r#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#;
         read(&recent, short, now);
-        assert_eq!(recent.kept(now).len(), 0, "short requests are read faster than remembered");
+        assert_eq!(recent.lock_requests(now).len(), 0, "short requests are read faster than remembered");
     }
 }

@@ -1,9 +1,10 @@
-//! A streaming upstream: takes what it has sent, and gives out what may leave: frames on the passthrough, else the steps of its turns,
-//! which the client's sink writes.
+//! A streaming upstream: takes what it has sent, and gives out what may leave: frames on the passthrough,
+//! else the steps of its turns, which the client's sink writes.
 //!
-//! What is read and how is `translate`'s `ReplyReader`. No frame waits for a later one, except for text that may still become a call;
-//! what has arrived together leaves in one piece. The stream always has an end that says whether it was whole. One that fails
-//! before it has said anything goes back to its exchange, which may ask again.
+//! What is read and how is `translate`'s `ReplyReader`. No frame waits for a later one, except for text that
+//! may still become a call; what has arrived together leaves in one piece. The stream always has an end that
+//! says whether it was whole. One that fails before it has said anything goes back to its exchange, which may
+//! ask again.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,11 +29,12 @@ use wire::sse::{DONE, Frame, Frames};
 use wire::turn::{ChoiceEvent, Turn, Usage};
 use wire::{ApiError, ErrorCode, escape_controls};
 
-/// At most so many bytes are taken in, or leave, in one piece: a fast upstream cannot fill the memory, nor keep others waiting.
+/// The most bytes that arrive or leave in one piece. A fast upstream can neither fill the memory nor keep
+/// others waiting.
 const LARGEST_BATCH: usize = 64 << 10;
 
-/// So long may a server take from the last finish reason to the end of its stream: usage comes at once, and one that neither
-/// says `[DONE]` nor closes would keep OpenClaw waiting for ever.
+/// How long a server may take from the last finish reason to the end of its stream: usage comes at once, and
+/// one that neither says `[DONE]` nor closes would keep OpenClaw waiting for ever.
 const END_WITHIN: Duration = Duration::from_secs(2);
 
 /// One open stream.
@@ -46,17 +48,24 @@ pub struct ReplyStream {
     /// `None` while it is making another attempt.
     exchange: Option<Box<Exchange>>,
     reconsidering: Option<Reconsidering>,
-    /// Bytes of the reply's chunks so far.
-    received: usize,
     largest: usize,
     out: ReplyPart,
-    sent: bool,
-    /// What another attempt would need has been let go.
-    is_released: bool,
-    /// The reply is whole, and of no use: nothing of it leaves beside an error.
-    is_useless: bool,
     /// The head that respool itself has sent.
     head: Option<Head>,
+    progress: StreamProgress,
+}
+
+/// How far a stream has come.
+#[derive(Debug, Default)]
+struct StreamProgress {
+    /// Bytes of the reply's chunks that have arrived.
+    received: usize,
+    /// Something of it has left.
+    is_sent: bool,
+    /// The bytes that another attempt would need were released.
+    is_released: bool,
+    /// The reply is whole, and of no use: nothing of it leaves with an error.
+    is_useless: bool,
     /// When to end it, once the reply is complete.
     end_at: Option<Instant>,
     end: Option<Result<(), ApiError>>,
@@ -65,7 +74,7 @@ pub struct ReplyStream {
 /// The exchange at work on another attempt.
 struct Reconsidering(Pin<Box<dyn Future<Output = Reconsidered> + Send>>);
 
-/// What came of it.
+/// The exchange, and its result.
 type Reconsidered = (Box<Exchange>, Result<ExchangeReply, ApiError>);
 
 impl fmt::Debug for Reconsidering {
@@ -74,7 +83,7 @@ impl fmt::Debug for Reconsidering {
     }
 }
 
-/// What there is to send.
+/// The next part of a stream.
 #[derive(Debug)]
 pub enum StreamPart {
     /// Whole frames of a chat stream that goes through, the last of which is `[DONE]`.
@@ -99,15 +108,10 @@ impl ReplyStream {
             record: exchange.request.record.clone(),
             exchange: Some(exchange),
             reconsidering: None,
-            received: 0,
             largest,
             out: ReplyPart::default(),
-            sent: false,
-            is_released: false,
-            is_useless: false,
             head: None,
-            end_at: None,
-            end: None,
+            progress: StreamProgress::default(),
         }
     }
 
@@ -137,33 +141,35 @@ impl ReplyStream {
         self.reader.usage()
     }
 
-    /// Prompt tokens of earlier attempts, which `usage` leaves out where its client reads it as the size of the conversation.
+    /// Prompt tokens of earlier attempts, which `usage` leaves out where its client reads it as the size of
+    /// the conversation.
     pub fn earlier_prompts(&self) -> u64 {
         self.exchange.as_ref().map_or(0, |exchange| exchange.history.spent_before_last().prompt)
     }
 
-    /// The first choice's turn as far as it came; `None` where no engine reads it.
+    /// Returns the part of the first choice's turn that has arrived; `None` where no engine reads it.
     pub fn turn(&self) -> Option<Turn> {
         self.reader.turns().into_iter().next()
     }
 
-    /// Waits for what may leave next. Safe to cancel: what has been read is kept, and so is another attempt under way.
+    /// Waits for what may leave next. Safe to cancel: what has been read is kept, and so is another attempt
+    /// under way.
     pub async fn next(&mut self) -> StreamPart {
         let mut fruitless = false;
         loop {
             if let Some(reconsidering) = &mut self.reconsidering {
                 let (exchange, got) = reconsidering.0.as_mut().await;
                 self.reconsidering = None;
-                self.reconsidered(exchange, got);
+                self.take_result(exchange, got);
             }
             self.drain();
             self.take_ready();
             if !self.out.is_empty() && self.reconsidering.is_none() {
-                self.sent = true;
+                self.progress.is_sent = true;
                 self.release_request();
                 return self.part();
             }
-            if let Some(end) = self.end.clone() {
+            if let Some(end) = self.progress.end.clone() {
                 self.answer = None;
                 return match end {
                     Ok(()) => StreamPart::End,
@@ -174,23 +180,24 @@ impl ReplyStream {
                 continue;
             }
             if fruitless {
-                // What comes is not to leave (comments, say). However much of it: others, and the clocks, have their turn.
+                // What comes is not to leave (comments, say). However much of it: others, and the clocks,
+                // have their turn.
                 tokio::task::yield_now().await;
             }
             fruitless = true;
             if self.reader.is_finished() {
-                self.end_at.get_or_insert_with(|| Instant::now() + END_WITHIN);
+                self.progress.end_at.get_or_insert_with(|| Instant::now() + END_WITHIN);
             }
             let Some(answer) = &mut self.answer else { return StreamPart::End };
-            let piece = match self.end_at {
+            let piece = match self.progress.end_at {
                 None => answer.piece().await,
                 Some(at) => timeout_at(at, answer.piece()).await.unwrap_or(Ok(None)),
             };
-            self.arrived(piece);
+            self.take_piece(piece);
         }
     }
 
-    /// What waits to leave: the frames of a reply or its steps, never both.
+    /// Takes what waits to leave: the frames of a reply or its steps, never both.
     fn part(&mut self) -> StreamPart {
         if self.out.steps.is_empty() {
             StreamPart::Frames(self.out.frames.split().freeze())
@@ -201,11 +208,11 @@ impl ReplyStream {
 
     /// Once something has been said, nothing is asked again.
     fn release_request(&mut self) {
-        if !self.is_released
+        if !self.progress.is_released
             && self.reader.has_spoken()
             && let Some(exchange) = &mut self.exchange
         {
-            self.is_released = true;
+            self.progress.is_released = true;
             exchange.release_bytes();
         }
     }
@@ -214,7 +221,7 @@ impl ReplyStream {
     fn reconsider(&mut self, finding: Finding, error: Option<UpstreamError>) {
         let Some(mut exchange) = self.exchange.take() else { return };
         self.answer = None;
-        exchange.has_spoken = self.sent && self.reader.has_spoken();
+        exchange.has_spoken = self.progress.is_sent && self.reader.has_spoken();
         let usage = self.usage();
         self.reconsidering = Some(Reconsidering(Box::pin(async move {
             let got = exchange.reconsider(finding, usage, error).await;
@@ -222,12 +229,12 @@ impl ReplyStream {
         })));
     }
 
-    fn reconsidered(&mut self, exchange: Box<Exchange>, got: Result<ExchangeReply, ApiError>) {
+    fn take_result(&mut self, exchange: Box<Exchange>, got: Result<ExchangeReply, ApiError>) {
         match got {
-            Ok(ExchangeReply::Stream(answer)) => self.begin_anew(*answer, exchange),
+            Ok(ExchangeReply::Stream(answer)) => self.begin_again(*answer, exchange),
             Ok(ExchangeReply::Current(shows)) => {
                 self.exchange = Some(exchange);
-                self.leave_as_it_is(shows);
+                self.deliver_current(shows);
             }
             // A stream is only ever followed by a stream.
             Ok(ExchangeReply::Whole(_)) => self.exchange = Some(exchange),
@@ -238,16 +245,18 @@ impl ReplyStream {
         }
     }
 
-    /// Reads another attempt, so that its chunks fit what has been sent; what is held of the useless reply is dropped.
-    fn begin_anew(&mut self, mut answer: UpstreamResponse, exchange: Box<Exchange>) {
+    /// Reads another attempt, so that its chunks fit what has been sent; what is held of the useless reply is
+    /// dropped.
+    fn begin_again(&mut self, mut answer: UpstreamResponse, exchange: Box<Exchange>) {
         answer.release_headers();
         self.out.clear();
-        self.end_at = None;
-        self.is_useless = false;
-        self.received = 0;
+        self.progress.end_at = None;
+        self.progress.is_useless = false;
+        self.progress.received = 0;
         self.frames = self.frames.anew();
         answer.upstream().clone_into(&mut self.upstream);
-        let continued = Some(&self.reader).filter(|_| self.sent).and_then(|it| it.anew(exchange.spent()));
+        let continued =
+            Some(&self.reader).filter(|_| self.progress.is_sent).and_then(|it| it.anew(exchange.spent()));
         self.reader = continued.unwrap_or_else(|| {
             let mut reader = reader(&exchange);
             self.head.iter().for_each(|head| reader.head_was_sent(head));
@@ -263,23 +272,23 @@ impl ReplyStream {
         while self.is_reading() && self.out.frames.len().max(taken) < LARGEST_BATCH {
             let Some(piece) = self.answer.as_mut().and_then(UpstreamResponse::ready_piece) else { return };
             taken += piece.as_ref().ok().and_then(Option::as_ref).map_or(0, Bytes::len);
-            self.arrived(piece);
+            self.take_piece(piece);
             self.drain();
         }
     }
 
     fn is_reading(&self) -> bool {
-        self.end.is_none() && self.reconsidering.is_none()
+        self.progress.end.is_none() && self.reconsidering.is_none()
     }
 
-    fn arrived(&mut self, piece: Result<Option<Bytes>, UpstreamError>) {
+    fn take_piece(&mut self, piece: Result<Option<Bytes>, UpstreamError>) {
         match piece {
             Ok(Some(bytes)) => self.frames.push(bytes),
             Ok(None) => self.upstream_closed(),
             Err(error) if self.reader.is_finished() => {
                 // The reply was complete; only its connection did not close cleanly.
                 self.record.unclean_end(&error.internal);
-                self.done();
+                self.finish();
             }
             Err(error) => self.broke(error),
         }
@@ -312,8 +321,8 @@ impl ReplyStream {
             return self.broke(error);
         }
         // A live reply is kept until its end, and is bounded like a whole one.
-        self.received = self.received.saturating_add(data.len());
-        if self.received > self.largest && self.reader.keeps_all() {
+        self.progress.received = self.progress.received.saturating_add(data.len());
+        if self.progress.received > self.largest && self.reader.keeps_all() {
             let what = format!("sent a reply of more than {} bytes (`limits.max_body`)", self.largest);
             return self.broke_off(ErrorCode::UpstreamReplyTooLong, &what);
         }
@@ -334,7 +343,7 @@ impl ReplyStream {
             || data.contains(r#""finish_reason":"error""#) || data.contains(r#""finish_reason": "error""#);
         error.or_else(|| {
             (suspicious && gives_up())
-                .then(|| self.broken(ErrorCode::UpstreamError, "ended the reply with an error"))
+                .then(|| self.stream_error(ErrorCode::UpstreamError, "ended the reply with an error"))
         })
     }
 
@@ -349,7 +358,7 @@ impl ReplyStream {
 
     fn upstream_ended(&mut self, is_complete: bool) {
         match (self.reader.has_begun(), is_complete) {
-            (true, true) => self.done(),
+            (true, true) => self.finish(),
             (true, false) => {
                 self.broke_off(ErrorCode::UpstreamBrokeOff, "ended the stream in the middle of the reply");
             }
@@ -360,7 +369,7 @@ impl ReplyStream {
     }
 
     /// The upstream's reply is there whole.
-    fn done(&mut self) {
+    fn finish(&mut self) {
         if let Some(exchange) = &self.exchange {
             exchange.learn_usage(self.usage());
         }
@@ -369,7 +378,7 @@ impl ReplyStream {
             |fault: &_| exchange.is_some_and(|exchange| exchange.filled_window(fault, usage).is_some());
         let fault = self.reader.settle(is_full, &mut self.out);
         if let Some((fault, shows)) = fault {
-            self.is_useless = true;
+            self.progress.is_useless = true;
             let (finding, error) = match &self.exchange {
                 Some(exchange) => exchange.finding_of_fault(fault, shows, usage),
                 None => (Finding::Mistake(fault, shows), None),
@@ -380,16 +389,16 @@ impl ReplyStream {
         if let Some(exchange) = &self.exchange {
             exchange.count_rescue(true);
         }
-        self.leave_as_it_is(Shows::Answer);
+        self.deliver_current(Shows::Answer);
     }
 
     /// The end of the current reply leaves.
-    fn leave_as_it_is(&mut self, shows: Shows) {
+    fn deliver_current(&mut self, shows: Shows) {
         let usage = self.usage();
         let fills_window = self.exchange.as_ref().is_some_and(|exchange| exchange.fills_window(usage));
         self.reader.close(shows, fills_window, &mut self.out);
         self.reader.turns().iter().for_each(|turn| self.complete(turn));
-        self.end = Some(Ok(()));
+        self.progress.end = Some(Ok(()));
     }
 
     /// A turn has left whole.
@@ -408,48 +417,49 @@ impl ReplyStream {
 
     /// The stream is of no use from here on.
     fn broke_off(&mut self, code: ErrorCode, what: &str) {
-        self.broke(self.broken(code, what));
+        self.broke(self.stream_error(code, what));
     }
 
-    /// Nothing better is to be had.
+    /// Ends the stream with an error: no attempt gave anything better.
     fn fail(&mut self, error: ApiError) {
-        if self.sent {
+        if self.progress.is_sent {
             self.reader.give_up(&mut self.out);
-        } else if self.is_useless {
+        } else if self.progress.is_useless {
             // Nothing has left, so the failure can still be a true status.
             self.out.clear();
         }
         self.reader.turns().iter().for_each(|turn| self.record.turn(turn));
-        self.end = Some(Err(error));
+        self.progress.end = Some(Err(error));
     }
 
-    fn broken(&self, code: ErrorCode, what: &str) -> UpstreamError {
+    fn stream_error(&self, code: ErrorCode, what: &str) -> UpstreamError {
         UpstreamError::broken(&self.upstream, 502, code, what, "")
     }
 }
 
-/// What reads the chunks of this exchange's stream. The chunks of chat completions go through to a client of those.
+/// Returns the reader of this exchange's stream. The chunks of chat completions go through to a client of
+/// those.
 fn reader(exchange: &Exchange) -> ReplyReader {
-    let facts = &exchange.request.facts;
-    let (keep, spent) = (facts.keep.clone(), exchange.spent());
-    match (facts.route, facts.wire) {
+    let profile = &exchange.request.profile;
+    let (form, keep, spent) = (&profile.reply, profile.reply.keep.clone(), exchange.spent());
+    match (profile.route, profile.wire) {
         (Route::Live, _) => {
             let rules = LiveRules {
                 reply: exchange.reply_rules(),
-                shows_reasoning: facts.reasoning.is_some(),
+                shows_reasoning: form.reasoning.is_some(),
                 keep,
                 spent,
-                free_text: Arc::clone(&facts.free_text),
+                free_text: Arc::clone(&profile.free_text),
             };
-            let ids = Ids::new(rand::random(), exchange.request.taken_ids.clone());
-            ReplyReader::Live(Box::new(LiveTurn::new(rules, ids, facts.created, facts.model.clone())))
+            let ids = Ids::new(rand::random(), exchange.request.traits.taken_ids.clone());
+            ReplyReader::Live(Box::new(LiveTurn::new(rules, ids, profile.created, profile.model.clone())))
         }
         (_, Wire::Chat) => {
-            let rules = ChunkRules { reasoning: facts.reasoning, usage: facts.usage, keep, spent };
+            let rules = ChunkRules { reasoning: form.reasoning, usage: form.usage, keep, spent };
             ReplyReader::passing(StreamState::new(rules))
         }
         (_, Wire::Responses | Wire::Messages) => {
-            let rules = PlainRules { shows_reasoning: facts.reasoning.is_some(), spent };
+            let rules = PlainRules { shows_reasoning: form.reasoning.is_some(), spent };
             ReplyReader::Plain(Box::new(PlainTurn::new(rules)))
         }
     }

@@ -1,69 +1,68 @@
-//! Who may ask, what for and how much: the checks before every route. Clients with a key, where keys are configured; else no page of a
-//! stranger that a person's browser shows, wherever respool adds something of its own (an upstream's key, an agent).
+//! Who may ask, for what, and how much: the checks before every route. Clients with a key, where keys are
+//! configured; else no page of a stranger that a person's browser shows, wherever respool adds something of
+//! its own (an upstream's key, an agent).
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request, header};
 use tokio_util::sync::CancellationToken;
 
 use super::admin_routes::{has_dot_segments, is_below_route, is_for_clients};
-use super::hooks::is_hook;
+use super::config::ServerConfig;
+use super::key_digest::digest;
 use super::key_file::KeyList;
 use super::key_reading::KeyFile;
-use super::keys::{ClientKey, KEY_HEADERS, KeyRing, carried, digest};
+use super::keys::{ClientKey, KEY_HEADERS, KeyRing, key_in_headers};
 use super::meter::{Meters, read_clocks};
+use super::metered_request::MeteredRequest;
+use super::origin_check::OriginCheck;
 use super::page::session::{self, Denied, Sessions, Viewer};
-use super::pages::Pages;
-use super::visit::Visit;
+use super::paths::{CHAT, OPEN, is_hook, is_own, is_page};
 use super::wrong_keys::{Neighbour, WrongKeys};
-use super::{CHAT, ServerConfig, page, permission};
 use store::Store;
 use telemetry::{Account, Accounts};
 use upstream::hops;
 use wire::units::Unusable;
 use wire::{ApiError, ErrorCode};
 
-/// These ask for no key: what watches over a server has none. vLLM keeps them open too.
-const OPEN: [&str; 3] = ["/health", "/ready", "/metrics"];
 /// This one says nothing and uses nothing.
 const HEALTH: &str = "/health";
 /// Where the routes begin that only operators may use.
 const OPERATORS: [&str; 2] = ["/v1/approvals", "/v1/outbox"];
-/// A request that has come through so many respools comes from one of them again.
+/// A request that has come through this many respools goes in a circle.
 const MOST_HOPS: u32 = 3;
-/// So often the file of keys is looked at, and what was used is written.
+/// The time between two looks at the file of keys.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The checks before the routes.
 #[derive(Debug)]
 pub struct Access {
-    terms: RwLock<Arc<Terms>>,
+    settings: RwLock<Arc<AccessSettings>>,
     ring: RwLock<Arc<KeyRing>>,
     file: Mutex<Option<KeyFile>>,
     meters: Meters,
-    store: OnceLock<Arc<Store>>,
-    /// Somebody sent a wrong key since the start: only then is it asked who.
+    /// A wrong key was sent since the start: only then addresses are looked up.
     had_wrong_keys: AtomicBool,
     wrong: Mutex<WrongKeys>,
     /// Who looks at the page.
     sessions: Sessions,
 }
 
-/// What a changed configuration changes.
+/// The settings that a changed configuration replaces.
 #[derive(Debug)]
-struct Terms {
+struct AccessSettings {
     config: ServerConfig,
-    pages: Pages,
+    origin_check: OriginCheck,
     /// Requests that bring no key go upstream with one of respool's.
     lends_key: bool,
 }
 
-impl Terms {
+impl AccessSettings {
     fn new(config: &ServerConfig, lends_key: bool) -> Self {
-        Self { config: config.clone(), pages: Pages::new(config), lends_key }
+        Self { config: config.clone(), origin_check: OriginCheck::new(config), lends_key }
     }
 
     /// Refuses any other route, unless the owner allows them all and the key may use them.
@@ -91,10 +90,10 @@ impl Terms {
 }
 
 impl Access {
-    /// As it is configured. `lends_key`: an upstream has a key of its own, which is sent instead of a client's.
+    /// Builds the checks. `lends_key`: an upstream has a key of its own, which is sent instead of a client's.
     ///
     /// # Errors
-    /// When the file of keys is of no use.
+    /// When the file of keys is unusable.
     pub fn new(config: &ServerConfig, lends_key: bool) -> Result<Self, Vec<Unusable>> {
         let opened = config.client_keys_file.as_deref().map(KeyFile::open).transpose();
         let unusable = |whys: Vec<String>| {
@@ -104,29 +103,19 @@ impl Access {
         let meters = Meters::default();
         let ring = KeyRing::new(config, list.unwrap_or_default(), &meters);
         Ok(Self {
-            terms: RwLock::new(Arc::new(Terms::new(config, lends_key))),
+            settings: RwLock::new(Arc::new(AccessSettings::new(config, lends_key))),
             ring: RwLock::new(Arc::new(ring)),
             file: Mutex::new(file),
             meters,
-            store: OnceLock::new(),
             had_wrong_keys: AtomicBool::new(false),
             wrong: Mutex::default(),
             sessions: Sessions::default(),
         })
     }
 
-    /// From now on what clients use is kept in this store; what it says of today counts.
-    pub async fn keep_in(&self, store: Arc<Store>) {
-        if let Err(error) = self.meters.load(&store).await {
-            tracing::error!(target: "respool::server", %error, "today's usage of the keys is unknown: it is counted from zero");
-        }
-        let _ = self.store.set(store);
-    }
-
-    /// Keeps in the store who the operators are, for the command line, until `stop`. Only for `serve`: other commands can be started with any
-    /// configuration.
-    pub async fn keep_operators(self: Arc<Self>, stop: CancellationToken) {
-        let Some(store) = self.store.get() else { return };
+    /// Keeps the operators' names in the store for the command line, until `stop`. Only for `serve`: other
+    /// commands can be started with any configuration.
+    pub async fn keep_operators(self: Arc<Self>, store: Arc<Store>, stop: CancellationToken) {
         let mut kept = None;
         loop {
             let keys = self.ring().operator_keys();
@@ -140,9 +129,8 @@ impl Access {
         }
     }
 
-    /// Reads the file of keys again when it changes, and writes what clients use, until `stop`.
+    /// Reads the file of keys again when it changes, until `stop`.
     pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
-        let mut is_saved = true;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -150,44 +138,33 @@ impl Access {
             }
             let access = Arc::clone(&self);
             let _ = tokio::task::spawn_blocking(move || access.read_again()).await;
-            let before = std::mem::replace(&mut is_saved, self.save().await);
-            if before && !is_saved {
-                tracing::error!(target: "respool::server", "usage of the keys is counted in memory until the store can be written again");
-            }
         }
     }
 
-    /// Writes what clients have used since the last time. False when that failed.
-    pub async fn save(&self) -> bool {
-        let Some(store) = self.store.get() else { return true };
-        let saved = self.meters.save(store).await;
-        saved
-            .inspect_err(|error| tracing::debug!(target: "respool::server", %error, "what the keys used"))
-            .is_ok()
-    }
-
-    /// From now on these keys hold, beside those of the file, whose path stays. `lends_key` as for [`Access::new`].
+    /// Accepts these keys from now on, in addition to those of the file, whose path stays. `lends_key` as for
+    /// [`Access::new`].
     pub fn change(&self, config: &ServerConfig, lends_key: bool) {
-        *self.terms.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Terms::new(config, lends_key));
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) =
+            Arc::new(AccessSettings::new(config, lends_key));
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let list = file.as_ref().map(KeyFile::list).unwrap_or_default();
         let ring = KeyRing::new(config, list, &self.meters);
         *self.ring.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(ring);
     }
 
-    fn terms(&self) -> Arc<Terms> {
-        Arc::clone(&self.terms.read().unwrap_or_else(PoisonError::into_inner))
+    fn settings(&self) -> Arc<AccessSettings> {
+        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn read_again(&self) {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(list) = file.as_mut().and_then(KeyFile::changed) {
+        if let Some(list) = file.as_mut().and_then(KeyFile::read_changes) {
             self.accept(list);
         }
     }
 
     fn accept(&self, list: KeyList) {
-        let ring = KeyRing::new(&self.terms().config, list, &self.meters);
+        let ring = KeyRing::new(&self.settings().config, list, &self.meters);
         tracing::info!(target: "respool::server", keys = ring.len(), "the client keys were read again");
         *self.ring.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(ring);
     }
@@ -196,37 +173,37 @@ impl Access {
         Arc::clone(&self.ring.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Lets a request pass, with who asks in its extensions where clients have keys.
+    /// Admits a request. Where clients have keys, the client is in the request's extensions.
     ///
     /// # Errors
-    /// 401 without a key, where one is needed; 429 after too many wrong ones; 403 and 400 for what a stranger's page sends; 403 for
-    /// administrative routes.
+    /// 401 without a key, where one is needed; 429 after too many wrong ones; 403 and 400 for what a
+    /// stranger's page sends; 403 for administrative routes.
     pub(super) fn admit<B>(
         &self,
         request: &mut Request<B>,
         peer: Option<IpAddr>,
-    ) -> Result<Option<Arc<Visit>>, ApiError> {
+    ) -> Result<Option<Arc<MeteredRequest>>, ApiError> {
         refuse_method(request.method())?;
         refuse_loop(request.headers())?;
         let path = request.uri().path();
-        let terms = self.terms();
+        let settings = self.settings();
         let key = if is_hook(request.method(), path) {
             None
-        } else if !terms.config.asks_for_keys() {
-            if terms.lends_key && path != HEALTH {
-                terms.pages.refuse_foreign(request.headers())?;
+        } else if !settings.config.asks_for_keys() {
+            if settings.lends_key && path != HEALTH {
+                settings.origin_check.refuse_foreign(request.headers())?;
             }
             let operator = self.operator_of(request, peer)?;
             if let Some(operator) = operator {
                 // Whatever key a client brings goes upstream here, and this one must not.
                 KEY_HEADERS.iter().for_each(|name| drop(request.headers_mut().remove(*name)));
-                let visit = Visit::of(operator);
-                request.extensions_mut().insert(Arc::clone(&visit));
-                self.check_path(request.method(), request.uri().path(), Some(visit.key.as_ref()))?;
-                return Ok(Some(visit));
+                let metered = MeteredRequest::new(operator);
+                request.extensions_mut().insert(Arc::clone(&metered));
+                self.check_path(request.method(), request.uri().path(), Some(metered.key.as_ref()))?;
+                return Ok(Some(metered));
             }
             None
-        } else if OPEN.contains(&path) || page::is_path(path) {
+        } else if OPEN.contains(&path) || is_page(path) {
             None
         } else {
             Some(self.key_of(request.headers(), peer)?)
@@ -234,9 +211,9 @@ impl Access {
         self.check_path(request.method(), path, key.as_deref())?;
         let Some(key) = key else { return Ok(None) };
         request.headers_mut().insert(header::AUTHORIZATION, key.identity.clone());
-        let visit = Visit::of(key);
-        request.extensions_mut().insert(Arc::clone(&visit));
-        Ok(Some(visit))
+        let metered = MeteredRequest::new(key);
+        request.extensions_mut().insert(Arc::clone(&metered));
+        Ok(Some(metered))
     }
 
     /// Refuses administrative routes, and paths that a server would take for another one.
@@ -245,10 +222,10 @@ impl Access {
         if CHAT.contains(&path) {
             return Ok(());
         }
-        leads_nowhere_else(path)?;
-        let terms = self.terms();
-        if !is_for_everybody(&terms.config, method, path) {
-            terms.check_administrative(path, key, self.ring().has_operators())?;
+        refuse_dot_segments(path)?;
+        let settings = self.settings();
+        if !is_for_everybody(&settings.config, method, path) {
+            settings.check_administrative(path, key, self.ring().has_operators())?;
         }
         Ok(())
     }
@@ -263,8 +240,8 @@ impl Access {
         request: &Request<B>,
         peer: Option<IpAddr>,
     ) -> Result<Option<Arc<ClientKey>>, ApiError> {
-        let (headers, path, config) = (request.headers(), request.uri().path(), &self.terms().config);
-        let Some(sent) = carried(headers).filter(|_| self.has_operators()) else { return Ok(None) };
+        let (headers, path, config) = (request.headers(), request.uri().path(), &self.settings().config);
+        let Some(sent) = key_in_headers(headers).filter(|_| self.has_operators()) else { return Ok(None) };
         let is_administrative =
             || config.allow_admin_routes && !is_for_everybody(config, request.method(), path);
         if OPERATORS.iter().any(|route| path.starts_with(route)) || is_administrative() {
@@ -276,7 +253,7 @@ impl Access {
     fn key_of(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<Arc<ClientKey>, ApiError> {
         let what = "respool asks for a key: send `authorization: Bearer KEY` or `x-api-key: KEY` with one of its `client_keys`";
         let missing = || ApiError::new(401, ErrorCode::InvalidApiKey, what);
-        let sent = carried(headers).ok_or_else(missing)?;
+        let sent = key_in_headers(headers).ok_or_else(missing)?;
         let key = self.ring().find(sent).cloned();
         let Some(from) = peer.map(Neighbour::from) else { return key.ok_or_else(missing) };
         if let Some(wait) = self.wait(from)
@@ -313,22 +290,26 @@ impl Access {
         }
     }
 
-    /// Refuses what a stranger's page sends, for routes that are never a page's: agents and runs. A client that has a key is no
-    /// stranger's page.
+    /// Refuses what a stranger's page sends, for routes that are never a page's: agents and runs. A client
+    /// that has a key is no stranger's page.
     pub(super) fn foreign_page(&self, headers: &HeaderMap) -> Option<ApiError> {
-        let terms = self.terms();
-        if terms.config.asks_for_keys() { None } else { terms.pages.refuse_foreign(headers).err() }
+        let settings = self.settings();
+        if settings.config.asks_for_keys() {
+            None
+        } else {
+            settings.origin_check.refuse_foreign(headers).err()
+        }
     }
 
-    /// Who looks at the page: an operator with a session; anybody where clients need no keys, but no page of
-    /// another site.
+    /// Returns the viewer of the page: an operator with a session, or any visitor where clients need no keys,
+    /// except a page of another site.
     ///
     /// # Errors
-    /// Why nobody may look.
+    /// The reason for the refusal.
     pub(super) fn viewer(&self, headers: &HeaderMap) -> Result<Viewer, Denied> {
-        let terms = self.terms();
-        if !terms.config.asks_for_keys() {
-            let refused = terms.pages.refuse_foreign(headers);
+        let settings = self.settings();
+        if !settings.config.asks_for_keys() {
+            let refused = settings.origin_check.refuse_foreign(headers);
             refused.map_err(|error| Denied::Foreign(error.message))?;
             return Ok(self.operator_with_session(headers).unwrap_or_else(|| self.sessions.viewer("", "")));
         }
@@ -342,10 +323,10 @@ impl Access {
         Some(self.sessions.viewer(&key.name, cookie))
     }
 
-    /// The cookie for an operator's key.
+    /// Returns the cookie for an operator's key.
     ///
     /// # Errors
-    /// Why it opens nothing, for people.
+    /// The reason for the refusal, for people.
     pub(super) fn open_session(&self, key: &str, peer: Option<IpAddr>) -> Result<String, String> {
         let unknown = || "This key is not known.".to_owned();
         let mut headers = HeaderMap::new();
@@ -360,14 +341,14 @@ impl Access {
         Ok(self.sessions.begin(&digest(key.as_bytes()), read_clocks().since_1970))
     }
 
-    /// Ends the session of a request that holds.
+    /// Ends the session of a request, if it has one.
     pub(super) fn end_session(&self, headers: &HeaderMap) {
         if let Some(cookie) = session::cookie(headers) {
             self.sessions.end(cookie, read_clocks().since_1970);
         }
     }
 
-    /// True when some keys are operators'.
+    /// Returns true if some keys are operators'.
     pub(super) fn has_operators(&self) -> bool {
         self.ring().has_operators()
     }
@@ -377,7 +358,7 @@ impl Access {
         self.ring().key_named(key).is_some_and(|key| !key.limits.permits(model, is_agent))
     }
 
-    /// True when a form was sent by respool's own page.
+    /// Returns true if respool's own page sent a form.
     pub(super) fn is_own_origin(&self, headers: &HeaderMap) -> bool {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         if text("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none") {
@@ -386,13 +367,13 @@ impl Access {
         let Some(origin) = text("origin") else { return true };
         let authority = origin.split_once("://").map_or("", |(_, authority)| authority);
         text("host") == Some(authority)
-            || self.terms().config.trusted_origins.iter().any(|trusted| trusted == origin)
+            || self.settings().config.trusted_origins.iter().any(|trusted| trusted == origin)
     }
 
-    /// An upstream that lets pages of any site read its answers does not speak for respool.
+    /// Removes the headers with which an upstream lets pages of other sites read its answers.
     pub(super) fn guard_answer(&self, headers: &mut HeaderMap) {
-        let terms = self.terms();
-        if !terms.lends_key && !terms.config.asks_for_keys() {
+        let settings = self.settings();
+        if !settings.lends_key && !settings.config.asks_for_keys() {
             return;
         }
         let is_for_pages = |name: &&http::HeaderName| name.as_str().starts_with("access-control-");
@@ -403,15 +384,15 @@ impl Access {
     }
 }
 
-/// True for a route of respool's own, and for one of the model server that every client may use.
+/// Returns true for a route of respool's own, and for a route of the model server that every client may use.
 pub fn is_for_everybody(config: &ServerConfig, method: &Method, path: &str) -> bool {
-    let is_own = OPEN.contains(&path) || page::is_path(path) || permission::is_own(path);
+    let is_respools = OPEN.contains(&path) || is_page(path) || is_own(path);
     let mut routes = config.pass_routes.iter();
-    is_own || is_for_clients(method, path) || routes.any(|route| is_below_route(route, path))
+    is_respools || is_for_clients(method, path) || routes.any(|route| is_below_route(route, path))
 }
 
-/// Refuses the methods that speak to a proxy, or of the request itself: an answer to `TRACE` repeats its headers, and with them
-/// respool's key for the upstream.
+/// Refuses the methods that speak to a proxy, or of the request itself: an answer to `TRACE` repeats its
+/// headers, and with them respool's key for the upstream.
 fn refuse_method(method: &Method) -> Result<(), ApiError> {
     if matches!(*method, Method::CONNECT | Method::TRACE) {
         let what =
@@ -433,8 +414,9 @@ fn refuse_loop(headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError::bad_request(ErrorCode::RequestLoop, what))
 }
 
-/// Refuses a path that a server would take for another one: it could leave the upstream's base URL, with respool's key.
-fn leads_nowhere_else(path: &str) -> Result<(), ApiError> {
+/// Refuses a path that a server would take for another one: it could leave the upstream's base URL, with
+/// respool's key.
+fn refuse_dot_segments(path: &str) -> Result<(), ApiError> {
     if has_dot_segments(path) {
         let what =
             "the path has `.` or `..` between slashes, which respool does not pass on: write the path itself";
@@ -445,7 +427,9 @@ fn leads_nowhere_else(path: &str) -> Result<(), ApiError> {
 
 impl Accounts for Access {
     fn of_client(&self, client: &str) -> Option<Arc<dyn Account>> {
-        self.ring().of_client(client).map(|key| -> Arc<dyn Account> { key.meter.clone() })
+        let ring = self.ring();
+        let key: Arc<dyn Account> = ring.of_client(client)?.clone();
+        Some(key)
     }
 }
 

@@ -1,18 +1,20 @@
-//! The routes of model servers that clients may use: inference, and information about models. Every other one may change or stop the
-//! server, or show what other clients do, and most servers ask for no key there, so respool passes it on only where its owner says so.
-//! An allow list, because each release of a server brings routes that nobody here has seen. Pure. Called by `access`.
+//! The routes of model servers that clients may use: inference, and information about models. Every other one
+//! may change or stop the server, or show what other clients do, and most servers ask for no key there, so
+//! respool passes it on only where its owner says so. An allow list, because each release of a server brings
+//! routes that respool does not know. Pure. Called by `access`.
 //!
-//! Sources: the routers of vLLM 0.33 (`vllm/entrypoints`), `SGLang` 0.5.23 (`entrypoints/http_server.py`) and llama.cpp
-//! (`tools/server`), and the references of Ollama, LM Studio, text-embeddings-inference and OpenAI.
+//! Sources: the routers of vLLM 0.33 (`vllm/entrypoints`), `SGLang` 0.5.23 (`entrypoints/http_server.py`) and
+//! llama.cpp (`tools/server`), and the references of Ollama, LM Studio, text-embeddings-inference and OpenAI.
 
 use std::borrow::Cow;
 
 use http::Method;
 
-/// Routes that clients use with any method, with or without a leading `/v1`. `*` stands for the rest of a path.
+/// Routes that clients use with any method, with or without a leading `/v1`. `*` stands for the rest of a
+/// path.
 const INFERENCE: &[&str] = &[
-    // OpenAI and Anthropic. What a client leaves at the server (files, batches, threads) belongs to the key that respool sends, and so
-    // to all clients: those routes are not here.
+    // OpenAI and Anthropic. What a client leaves at the server (files, batches, threads) belongs to the key
+    // that respool sends, and so to all clients: those routes are not here.
     "chat/completions",
     "chat/completions/batch",
     "chat/completions/input_tokens",
@@ -101,14 +103,16 @@ const INFORMATION: &[&str] = &[
     "version",
 ];
 
-/// True for a route that every client may use. The path counts as it is written: in another spelling it is not known.
+/// True for a route that every client may use. The path counts as it is written: in another spelling it is
+/// not known.
 pub(super) fn is_for_clients(method: &Method, path: &str) -> bool {
     let is_read = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
     let lists = [(INFERENCE, true), (INFORMATION, is_read)];
     lists.into_iter().filter(|(_, may)| *may).any(|(list, _)| list.iter().any(|route| is_route(route, path)))
 }
 
-/// True for a path of the route as the owner wrote it: the same path, or one below it where the route ends with `/*`.
+/// True for a path of the route as the owner wrote it: the same path, or one below it where the route ends
+/// with `/*`.
 pub(super) fn is_below_route(route: &str, path: &str) -> bool {
     match route.strip_suffix('*') {
         Some(start) => path.strip_prefix(start).is_some_and(|rest| !rest.is_empty()),
@@ -127,11 +131,11 @@ fn is_route(route: &str, path: &str) -> bool {
 
 /// True when a path has parts that stand for its own or the upper folder.
 pub(super) fn has_dot_segments(path: &str) -> bool {
-    decoded(path).split(['/', '\\']).any(|segment| segment == "." || segment == "..")
+    decode(path).split(['/', '\\']).any(|segment| segment == "." || segment == "..")
 }
 
 /// Without percent signs: also what was encoded more than once, since proxies and servers each decode.
-fn decoded(path: &str) -> Cow<'_, str> {
+fn decode(path: &str) -> Cow<'_, str> {
     let mut decoded = Cow::Borrowed(path);
     for _ in 0..4 {
         if !decoded.contains('%') {
@@ -151,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_a_server_is_not_for_clients() {
+    fn clients_cannot_change_a_server() {
         for path in [
             // vLLM.
             "/sleep",
@@ -255,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owners_route_is_the_path_or_what_is_below() {
+    fn an_owners_route_covers_paths_below() {
         for (route, path, expected) in [
             ("/v1/files", "/v1/files", true),
             ("/v1/files", "/v1/files/a", false),

@@ -1,5 +1,5 @@
-//! An agent's name as `model`, on any wire. For `POST /v1/chat/completions` all of it: begins or continues a run, shows what is being done as
-//! reasoning, keeps a silent stream alive, and spools the answer out.
+//! An agent's name as `model`, on any wire. For `POST /v1/chat/completions` all of it: begins or continues a
+//! run, shows what is being done as reasoning, keeps a silent stream alive, and spools the answer out.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,17 +9,19 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
+use super::app::App;
 use super::final_error::ErrorForm;
+use super::front::NamedAgent;
 use super::heartbeat::{self, Source, frame};
-use super::stream_head::{StreamHead, until_stopped};
-use super::{App, respond};
+use super::respond;
+use super::stream_head::{StreamHead, run_until_stopped};
 use agent::{Agent, AgentRequest, ApprovalRequest, RequestedCall, Watch, WatchEvent, WorkEnd, WorkReport};
 use experts::MODEL_PREFIX;
 use relay::Wire;
 use telemetry::RequestRecord;
 use translate::{ChatSink, ClientProgram, Head, Ids, Reply, ReplyChoice, completion_json};
 use wire::turn::{ChoiceEvent, FinishReason, ToolCall, Turn, TurnEvent, Usage};
-use wire::{ApiError, ChatRequest, ErrorCode};
+use wire::{ApiError, ErrorCode};
 
 /// How long a conversation with an expert waits for the first start of its servers.
 const FIRST_START: Duration = Duration::from_secs(5);
@@ -27,52 +29,24 @@ const FIRST_START: Duration = Duration::from_secs(5);
 /// The header that names a run.
 pub(super) const RUN_ID: HeaderName = HeaderName::from_static("x-respool-run-id");
 
-/// The agent that a request body names, if it names one, and the program that asks. Nearly free where there is none.
-pub(super) fn asked_for(app: &App, body: &Bytes) -> Option<(Arc<Agent>, ClientProgram)> {
-    let names = |name: &str| memchr::memmem::find(body, name.as_bytes()).is_some();
-    let is_expert = app.experts.is_some() && names(MODEL_PREFIX);
-    if !is_expert && !app.agents.all_agents().iter().any(|agent| names(&agent.name)) {
-        return None;
-    }
-    let request = ChatRequest::parse(body).ok()?;
-    Some((app.agent(&request.model())?, ClientProgram::of_chat(&request)))
-}
-
-pub(super) async fn answer(
-    app: App,
-    (agent, program): (Arc<Agent>, ClientProgram),
-    body: &Bytes,
-    headers: &HeaderMap,
-    record: &RequestRecord,
-) -> Response {
-    let form = app.error_form(Wire::Chat, program);
-    let answer = match begin(app, (agent, program), body, headers, record).await {
-        Ok(answer) => answer,
-        Err(error) => return respond::error_as(form, error, &record.start().id),
-    };
-    let run = answer.run_id();
-    let mut response = if answer.stream { answer.streamed().await } else { answer.whole().await };
-    response.headers_mut().extend(run.map(|id| (RUN_ID, id)));
-    response
-}
-
 /// Begins a run, or finds the one that the request belongs to.
 ///
 /// # Errors
 /// 403 for another site's page, 400 when the body is no chat request or asks for what an agent does not do.
-pub(super) async fn begin(
+pub(super) async fn begin_run(
     app: App,
-    (agent, program): (Arc<Agent>, ClientProgram),
+    named: NamedAgent,
     body: &Bytes,
     headers: &HeaderMap,
     record: &RequestRecord,
 ) -> Result<RunReply, ApiError> {
+    let NamedAgent { agent, program } = named;
     record.served_by_agent(&agent.name);
     app.access.foreign_page(headers).map_or(Ok(()), Err)?;
     let agent = with_known_tools(&app, agent).await;
     let request = AgentRequest::parse(body)?
         .of_client(headers.get(header::AUTHORIZATION).map_or(&[], HeaderValue::as_bytes));
-    // Another agent's instructions and tools have no place beside an expert's policy.
+    // The instructions and tools of another agent do not belong under an expert's policy.
     let request = if agent.name.starts_with(MODEL_PREFIX) { request.as_conversation() } else { request };
     let request = request.with_key(record.start().key().map(str::to_owned));
     let request = AgentRequest { part_of: record.trace_context(), ..request };
@@ -90,7 +64,8 @@ pub(super) async fn begin(
     Ok(RunReply { app, agent, watch, record: record.clone(), stream, usage, errors })
 }
 
-/// The agent itself; of an expert whose servers start for the first time, one that is made when they have listed their tools.
+/// The agent itself; of an expert whose servers start for the first time, one that is made when they have
+/// listed their tools.
 async fn with_known_tools(app: &App, agent: Arc<Agent>) -> Arc<Agent> {
     let expert = app.experts.as_ref().zip(agent.name.strip_prefix(MODEL_PREFIX));
     match expert.filter(|(experts, name)| experts.is_starting(name)) {
@@ -102,13 +77,13 @@ async fn with_known_tools(app: &App, agent: Arc<Agent>) -> Arc<Agent> {
     }
 }
 
-/// What an agent's run says next.
+/// The next output of an agent's run.
 pub(super) enum RunOutput {
-    /// What is being done, for a client that is to see it.
+    /// The current activity, for a client that sees it.
     Progress(String),
     /// The answer.
     Answer(Box<Reply>),
-    /// There is none.
+    /// The run failed.
     Failed(ApiError),
 }
 
@@ -124,6 +99,19 @@ pub(super) struct RunReply {
 }
 
 impl RunReply {
+    /// Answers a client of chat completions.
+    pub(super) async fn answer(self) -> Response {
+        let run = self.run_id();
+        let mut response = if self.stream { self.answer_streamed().await } else { self.answer_whole().await };
+        response.headers_mut().extend(run.map(|id| (RUN_ID, id)));
+        response
+    }
+
+    /// The program that asks.
+    pub(super) fn program(&self) -> ClientProgram {
+        self.errors.program
+    }
+
     /// The run's id, as a header.
     pub(super) fn run_id(&self) -> Option<HeaderValue> {
         HeaderValue::from_str(&self.watch.run).ok()
@@ -141,14 +129,14 @@ impl RunReply {
                     if let Some(error) = ended.error() {
                         return RunOutput::Failed(error);
                     }
-                    self.answered(&ended).await;
+                    self.note_delivery(&ended).await;
                     return RunOutput::Answer(Box::new(self.reply(&ended, self.head())));
                 }
             }
         }
     }
 
-    async fn whole(mut self) -> Response {
+    async fn answer_whole(mut self) -> Response {
         let ended = loop {
             if let WatchEvent::End(ended) = self.see().await {
                 break ended;
@@ -157,22 +145,22 @@ impl RunReply {
         if let Some(error) = ended.error() {
             return respond::error_as(self.errors, error, &self.record.start().id);
         }
-        self.answered(&ended).await;
+        self.note_delivery(&ended).await;
         let reply = self.reply(&ended, self.head());
         respond::json(StatusCode::OK, completion_json(&reply, self.agent.reasoning))
     }
 
     /// A failure has its own status until there is something to show, or `commit_after` is over.
-    async fn streamed(mut self) -> Response {
+    async fn answer_streamed(mut self) -> Response {
         let head = StreamHead::new(&self.app, &self.record);
         loop {
-            let Some(seen) = head.wait(self.see()).await else { return self.committed(None) };
+            let Some(seen) = head.wait(self.see()).await else { return self.commit_head(None) };
             match seen.unwrap_or_else(|_| WatchEvent::stopped()) {
                 WatchEvent::End(ended) => match ended.error() {
                     Some(error) => return respond::error_as(self.errors, error, &self.record.start().id),
-                    None => return self.committed(Some(WatchEvent::End(ended))),
+                    None => return self.commit_head(Some(WatchEvent::End(ended))),
                 },
-                seen @ WatchEvent::Progress(_) if self.shows() => return self.committed(Some(seen)),
+                seen @ WatchEvent::Progress(_) if self.shows() => return self.commit_head(Some(seen)),
                 WatchEvent::Progress(_) => {}
             }
         }
@@ -181,7 +169,7 @@ impl RunReply {
     /// Waits for what the run does next. Its client does not wait for work that goes on although respool is
     /// stopped.
     async fn see(&mut self) -> WatchEvent {
-        let seen = until_stopped(&self.app.abort, self.watch.next()).await;
+        let seen = run_until_stopped(&self.app.abort, self.watch.next()).await;
         seen.unwrap_or_else(|_| WatchEvent::stopped())
     }
 
@@ -189,7 +177,7 @@ impl RunReply {
         self.agent.shows_progress() && self.agent.reasoning.is_some()
     }
 
-    fn committed(self, seen: Option<WatchEvent>) -> Response {
+    fn commit_head(self, seen: Option<WatchEvent>) -> Response {
         let (every, record) = (self.app.limits.heartbeat, self.record.clone());
         let head = self.head();
         let (mut sink, mut first) = (ChatSink::new(self.agent.reasoning, self.usage), Vec::new());
@@ -212,8 +200,8 @@ impl RunReply {
         out.into()
     }
 
-    /// The client has it, as far as is known.
-    async fn answered(&self, ended: &WorkReport) {
+    /// Notes that the client has the answer, as far as is known.
+    async fn note_delivery(&self, ended: &WorkReport) {
         if ended.end != WorkEnd::Left {
             self.app.agents.mark_answered(&self.watch.run).await;
         }
@@ -250,7 +238,7 @@ struct RunSource {
     answer: RunReply,
     sink: ChatSink,
     head: Head,
-    /// What was seen before the head left.
+    /// The event that came before the head left.
     seen: Option<WatchEvent>,
     /// The end has left.
     ended: Option<Arc<WorkReport>>,
@@ -259,7 +247,7 @@ struct RunSource {
 impl Source for RunSource {
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(ended) = &self.ended {
-            self.answer.answered(ended).await;
+            self.answer.note_delivery(ended).await;
             return None;
         }
         let seen = match self.seen.take() {
@@ -267,7 +255,7 @@ impl Source for RunSource {
             None => self.answer.see().await,
         };
         Some(match seen {
-            WatchEvent::Progress(text) => self.shown(text).unwrap_or_default(),
+            WatchEvent::Progress(text) => self.progress_frame(text).unwrap_or_default(),
             WatchEvent::End(ended) => {
                 let rest = self.answer.rest(&mut self.sink, &ended, self.head.clone());
                 self.ended = Some(ended);
@@ -282,7 +270,7 @@ impl Source for RunSource {
 }
 
 impl RunSource {
-    fn shown(&mut self, text: String) -> Option<Bytes> {
+    fn progress_frame(&mut self, text: String) -> Option<Bytes> {
         let mut out = Vec::new();
         let shows = self.answer.shows();
         shows.then(|| self.sink.write(&ChoiceEvent::new(0, TurnEvent::Reasoning(text)), &mut out))?;
@@ -290,7 +278,7 @@ impl RunSource {
     }
 }
 
-/// The turn that a client gets of a run.
+/// Returns the turn for the client of a run.
 fn turn(end: &WorkEnd) -> Turn {
     let call = |call: &RequestedCall| ToolCall {
         id: Some(call.id.clone()),
@@ -313,14 +301,14 @@ fn turn(end: &WorkEnd) -> Turn {
             ..Turn::default()
         },
         WorkEnd::AwaitingApproval(request) => {
-            Turn { content: awaits(request), finish: Some(FinishReason::Stop), ..Turn::default() }
+            Turn { content: approval_text(request), finish: Some(FinishReason::Stop), ..Turn::default() }
         }
         WorkEnd::Left => Turn::default(),
     }
 }
 
-/// The text that a client gets of a run that waits for consent.
-fn awaits(request: &ApprovalRequest) -> String {
+/// Returns the text for the client of a run that waits for approval.
+fn approval_text(request: &ApprovalRequest) -> String {
     let calls: Vec<String> =
         request.calls.iter().map(|call| format!("{} {}", call.name, call.arguments)).collect();
     format!(

@@ -1,5 +1,6 @@
-//! `/v1/approvals`: calls of runs that wait for a person's consent; deciding about them. For operators alone: what is listed are other
-//! clients' inputs, and a client that may decide could let an agent approve its own calls.
+//! `/v1/approvals`: calls of runs that wait for a person's consent; deciding about them. For operators alone:
+//! what is listed are other clients' inputs, and a client that may decide could let an agent approve its own
+//! calls.
 
 use std::sync::Arc;
 
@@ -8,14 +9,14 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::App;
+use super::app::App;
+use super::metered_request::MeteredRequest;
 use super::own_route::{leave, record, store_failed};
-use super::visit::Visit;
 use ::agent::{ApprovalRequest, DecideError, Decision, approval_details, report};
 use store::ApprovalState;
 use wire::{ApiError, ErrorCode};
 
-/// So many requests are listed.
+/// How many requests are listed.
 const MOST: usize = 1_000;
 /// A decision is a list of ids and a comment.
 const LARGEST_BODY: usize = 64 * 1024;
@@ -69,7 +70,7 @@ pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, reque
         let row = store.approval(&id).await.map_err(store_failed)?.ok_or_else(|| unknown(&id))?;
         let asked: ApprovalRequest = serde_json::from_str(&row.body).map_err(|_| unknown(&id))?;
         let decision = read(request, &asked, by).await?;
-        app.agents.decide_approval(&decision).await.map_err(|error| refused(&id, error))?;
+        app.agents.decide_approval(&decision).await.map_err(|error| decide_error(&id, error))?;
         Ok(json!({"id": id, "approved": decision.approved, "by": decision.by}))
     };
     leave(decided.await, &record)
@@ -77,8 +78,8 @@ pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, reque
 
 /// The name of the operator's key that a request carries.
 pub(super) fn operator(request: &Request) -> Result<String, ApiError> {
-    match request.extensions().get::<Arc<Visit>>() {
-        Some(visit) if visit.key.is_operator => Ok(visit.key.name.clone()),
+    match request.extensions().get::<Arc<MeteredRequest>>() {
+        Some(metered) if metered.key.is_operator => Ok(metered.key.name.clone()),
         _ => {
             let what = "approvals and deliveries of experts need an operator key: send one of `operator_keys_env` as `authorization: Bearer KEY`, or set \
                         `operator_keys_env` in respool.toml first";
@@ -105,13 +106,13 @@ async fn read(request: Request, asked: &ApprovalRequest, by: String) -> Result<D
     Ok(Decision { request: asked.id.clone(), approved, by, comment: body.comment })
 }
 
-fn refused(id: &str, error: DecideError) -> ApiError {
+fn decide_error(id: &str, error: DecideError) -> ApiError {
     match error {
         DecideError::Unknown => unknown(id),
         DecideError::NotWaiting(state) => {
             let what = match state {
                 ApprovalState::Withdrawn => "its run has ended or continues without it",
-                _ => "somebody has already decided, and the first decision counts",
+                _ => "it has already been decided, and the first decision counts",
             };
             ApiError::new(
                 409,

@@ -1,5 +1,5 @@
-//! Reads a request's body within the configured bounds: of one body, and of all bodies together. A body counts until nothing
-//! holds its bytes any more, so the bodies of requests that wait or stream count too.
+//! Reads a request's body within the configured bounds: of one body, and of all bodies together. A body
+//! counts until nothing holds its bytes any more, so the bodies of requests that wait or stream count too.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use hyper::body::Body;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-use super::LimitsConfig;
+use super::config::LimitsConfig;
 use wire::units::Size;
 use wire::{ApiError, ErrorCode};
 
@@ -22,37 +22,38 @@ const DISCARD_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long a body waits for room.
 const ROOM_WITHIN: Duration = Duration::from_secs(5);
-/// How long a body keeps room for its whole declared length, which is less than others wait. After that it keeps room for what has
-/// arrived, and for as much again.
+/// How long a body keeps room for its whole declared length, which is less than others wait. After that it
+/// keeps room for what has arrived, and for as much again.
 const AHEAD_FOR: Duration = Duration::from_secs(2);
-/// A body may take the client's timeout, and a second for each this many bytes: one that trickles in does not keep its room for ever.
+/// A body may take the client's timeout, and a second for each this many bytes: one that trickles in does not
+/// keep its room for ever.
 const SLOWEST: u64 = 8 << 10;
-/// When a client that found no room is to come back: bodies come and go within seconds.
+/// The `retry-after` of a body that found no room, in seconds: bodies come and go within seconds.
 const RETRY_AFTER: u64 = 5;
-/// Room is counted in pieces of so many bytes.
+/// The bytes of a piece, in which the budget is counted.
 const PIECE: usize = 1 << 10;
 
 /// The share of the room that bodies of unproven senders take together, and the largest one of them.
 const UNPROVEN_SHARE: u64 = 16;
 const LARGEST_UNPROVEN: Size = Size::mib(4);
 
-/// The room for all request bodies together.
+/// The memory for all request bodies together.
 #[derive(Clone, Debug)]
-pub struct BodyRoom {
+pub struct BodyBudget {
     free: Arc<Semaphore>,
     /// The part of it for bodies that prove only as a whole who sent them.
     unproven: Arc<Semaphore>,
     size: Size,
 }
 
-/// Room that is taken for one request, until it is dropped.
+/// A part of the budget that one request holds until it is dropped.
 #[derive(Debug)]
-pub(super) struct Taken {
-    room: BodyRoom,
+pub(super) struct BodyReservation {
+    room: BodyBudget,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-/// A body, and the room that it takes until it is dropped.
+/// A body with its reservation.
 struct Counted {
     bytes: Bytes,
     _permit: Option<OwnedSemaphorePermit>,
@@ -64,8 +65,8 @@ impl AsRef<[u8]> for Counted {
     }
 }
 
-impl BodyRoom {
-    /// Room for so many bytes.
+impl BodyBudget {
+    /// Returns a budget of this size.
     pub fn new(size: Size) -> Self {
         let semaphore =
             |size: Size| Arc::new(Semaphore::new((size.bytes() / PIECE).clamp(1, u32::MAX as usize)));
@@ -73,19 +74,19 @@ impl BodyRoom {
     }
 
     /// The part of the room for bodies that prove only as a whole who sent them.
-    pub(super) fn for_unproven(&self) -> Self {
+    pub(super) fn unproven_part(&self) -> Self {
         let size = unproven_share(self.size);
         Self { free: Arc::clone(&self.unproven), unproven: Arc::clone(&self.unproven), size }
     }
 
     /// Starts a body without any room, as nothing of it has arrived.
-    pub(super) fn empty(&self) -> Taken {
-        Taken { room: self.clone(), permit: None }
+    pub(super) fn empty(&self) -> BodyReservation {
+        BodyReservation { room: self.clone(), permit: None }
     }
 
     fn full(&self) -> ApiError {
         let message = format!(
-            "the requests at work fill the room for request bodies ({}, `limits.max_bodies` in respool.toml): send this one \
+            "The request bodies in memory have reached the limit ({}, `limits.max_bodies` in respool.toml). Send this request \
              again in {RETRY_AFTER} s",
             self.size
         );
@@ -105,8 +106,8 @@ pub(super) fn limits_of_unproven(limits: &LimitsConfig) -> LimitsConfig {
     LimitsConfig { max_body: limits.max_body.min(LARGEST_UNPROVEN), ..limits.clone() }
 }
 
-impl Taken {
-    /// For what became of a body: takes more room, or gives back what is too much.
+impl BodyReservation {
+    /// Changes the reservation to that of the request which a body was turned into.
     ///
     /// # Errors
     /// 503 when there is no room for it.
@@ -118,15 +119,15 @@ impl Taken {
         Ok(())
     }
 
-    /// Gives back what is more than so many bytes.
+    /// Gives back what exceeds this length.
     fn shrink(&mut self, length: usize) {
-        let held = self.held();
+        let held = self.held_pieces();
         drop(self.part(held.saturating_sub(pieces(length) as usize)));
     }
 
-    /// So much of the room for something else that outlives, or is outlived by, the rest.
+    /// Splits off a reservation of this length, with a lifetime of its own.
     pub(super) fn split(&mut self, length: usize) -> Self {
-        let permit = self.part((pieces(length) as usize).min(self.held()));
+        let permit = self.part((pieces(length) as usize).min(self.held_pieces()));
         Self { room: self.room.clone(), permit }
     }
 
@@ -134,20 +135,20 @@ impl Taken {
         self.permit.as_mut().and_then(|permit| permit.split(count))
     }
 
-    /// Takes room for so many bytes that have come, and ahead for as many again of those that are `declared`. Waits a while where there
-    /// is no room.
+    /// Reserves room for the bytes that have come, and ahead for as many again of those that are `declared`.
+    /// Waits a while if there is no room.
     ///
     /// # Errors
     /// 503 when there is no room for it.
     async fn grow(&mut self, length: usize, declared: Option<u64>) -> Result<(), ApiError> {
-        if pieces(length) as usize <= self.held() {
+        if pieces(length) as usize <= self.held_pieces() {
             return Ok(());
         }
         let declared = declared.map_or(length, |declared| usize::try_from(declared).unwrap_or(usize::MAX));
         if self.grows_to(declared.min(length.saturating_mul(2))) || self.grows_to(length) {
             return Ok(());
         }
-        let more = pieces(length).saturating_sub(u32::try_from(self.held()).unwrap_or(u32::MAX));
+        let more = pieces(length).saturating_sub(u32::try_from(self.held_pieces()).unwrap_or(u32::MAX));
         let waited =
             tokio::time::timeout(ROOM_WITHIN, Arc::clone(&self.room.free).acquire_many_owned(more)).await;
         let permit = waited.ok().and_then(Result::ok).ok_or_else(|| self.room.full())?;
@@ -156,7 +157,7 @@ impl Taken {
     }
 
     /// The pieces that it holds.
-    fn held(&self) -> usize {
+    fn held_pieces(&self) -> usize {
         self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
     }
 
@@ -178,9 +179,9 @@ impl Taken {
         Ok(self.split(piece.len()).keep(piece))
     }
 
-    /// Takes room for a body of so many bytes, if there is any.
+    /// Reserves room for a body of this length, if there is any.
     fn grows_to(&mut self, length: usize) -> bool {
-        let more = (pieces(length) as usize).saturating_sub(self.held());
+        let more = (pieces(length) as usize).saturating_sub(self.held_pieces());
         if more == 0 {
             return true;
         }
@@ -254,12 +255,12 @@ impl Pace {
     }
 }
 
-/// The whole body.
+/// Reads the whole body.
 ///
 /// # Errors
-/// 413 when it is larger than `max_body`, 408 when nothing of it comes for longer than `client_timeout` or all of it too slowly,
-/// 400 when it breaks off, 503 when there is no room for it.
-pub(super) async fn read<B>(body: B, limits: &LimitsConfig, room: &BodyRoom) -> Result<Bytes, ApiError>
+/// 413 when it is larger than `max_body`, 408 when nothing of it comes for longer than `client_timeout` or
+/// all of it too slowly, 400 when it breaks off, 503 when there is no room for it.
+pub(super) async fn read<B>(body: B, limits: &LimitsConfig, room: &BodyBudget) -> Result<Bytes, ApiError>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Display,
@@ -268,15 +269,15 @@ where
     Ok(taken.keep(bytes))
 }
 
-/// The whole body, and its room apart from it: for what becomes of the body.
+/// Reads the whole body, and returns its reservation apart from it: the body may be turned into another one.
 ///
 /// # Errors
 /// As of [`read`].
 pub(super) async fn read_counted<B>(
     body: B,
     limits: &LimitsConfig,
-    room: &BodyRoom,
-) -> Result<(Bytes, Taken), ApiError>
+    room: &BodyBudget,
+) -> Result<(Bytes, BodyReservation), ApiError>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Display,
@@ -292,7 +293,7 @@ where
     if let Err(full) =
         taken.grow(declared.map_or(0, |size| usize::try_from(size).unwrap_or(usize::MAX)), None).await
     {
-        return Err(refused(full, pieces).await);
+        return Err(refuse(full, pieces).await);
     }
     let (mut pace, mut whole) = (Pace::new(limits.client_timeout), BytesMut::new());
     let mut ahead_until = declared.map(|_| Instant::now() + AHEAD_FOR);
@@ -315,7 +316,7 @@ where
         }
         if let Err(full) = taken.grow(length, declared).await {
             drop((whole, taken));
-            return Err(refused(full, pieces).await);
+            return Err(refuse(full, pieces).await);
         }
         if declared == Some(bytes.len() as u64) {
             return Ok((bytes, taken));
@@ -330,11 +331,11 @@ where
 
 async fn too_large<B: Body<Data = Bytes> + Unpin>(max: Size, rest: BodyDataStream<B>) -> ApiError {
     let message = format!("the request body is larger than {max} (`limits.max_body` in respool.toml)");
-    refused(ApiError::new(413, ErrorCode::RequestTooLarge, message), rest).await
+    refuse(ApiError::new(413, ErrorCode::RequestTooLarge, message), rest).await
 }
 
-/// The error of a body that is not wanted, once some of what is still being sent was taken in.
-pub(super) async fn refused<B: Body<Data = Bytes> + Unpin>(
+/// Reads some of a refused body that is still being sent, and returns the error.
+pub(super) async fn refuse<B: Body<Data = Bytes> + Unpin>(
     error: ApiError,
     rest: BodyDataStream<B>,
 ) -> ApiError {
@@ -342,8 +343,8 @@ pub(super) async fn refused<B: Body<Data = Bytes> + Unpin>(
     error
 }
 
-/// Takes in some of what is still being sent: a client that is answered and cut off while it writes often sees a reset
-/// connection instead of the answer.
+/// Reads and drops some of what is still being sent. A client that is answered and cut off while it writes
+/// often sees a reset connection instead of the answer.
 pub(super) async fn discard<B: Body<Data = Bytes> + Unpin>(mut rest: BodyDataStream<B>) {
     let discard = async {
         let mut left = DISCARDED;

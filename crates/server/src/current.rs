@@ -1,14 +1,18 @@
-//! What requests are answered with now. A request keeps what it began with; one that comes after a change gets what holds then.
+//! The app that answers requests now. A request keeps the app that it began with; a later one gets the app of
+//! its time.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::Router;
 
-use super::App;
+use super::app::App;
 
 /// The app that holds now, with its routes. Clones share it.
 #[derive(Clone, Debug)]
-pub struct CurrentApp(Arc<RwLock<Arc<Assembled>>>);
+pub struct CurrentApp {
+    assembled: Arc<RwLock<Arc<Assembled>>>,
+    build_routes: fn(&App) -> Router,
+}
 
 /// An app and the routes over it.
 #[derive(Debug)]
@@ -18,28 +22,24 @@ pub(super) struct Assembled {
 }
 
 impl CurrentApp {
-    pub(super) fn new(app: App) -> Self {
-        Self(Arc::new(RwLock::new(Arc::new(Assembled::new(app)))))
+    /// `build_routes`: builds the routes of everything but turns.
+    pub(super) fn new(app: App, build_routes: fn(&App) -> Router) -> Self {
+        let others = build_routes(&app);
+        Self { assembled: Arc::new(RwLock::new(Arc::new(Assembled { app, others }))), build_routes }
     }
 
     pub(super) fn current(&self) -> Arc<Assembled> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.assembled.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The app that holds now.
+    /// Returns the app that holds now.
     pub fn app(&self) -> App {
         self.current().app.clone()
     }
 
-    /// From now on requests are answered with this one.
+    /// Answers requests with this app from now on.
     pub fn change(&self, app: App) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Assembled::new(app));
-    }
-}
-
-impl Assembled {
-    fn new(app: App) -> Self {
-        let others = super::others(&app);
-        Self { app, others }
+        let others = (self.build_routes)(&app);
+        *self.assembled.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Assembled { app, others });
     }
 }

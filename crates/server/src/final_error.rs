@@ -1,10 +1,11 @@
-//! The form of an error for the client at hand: what it needs so that it does not try again what cannot help, and its owner
-//! reads the true cause.
+//! The form of an error for the client at hand: what it needs so that it does not try again what cannot help,
+//! and its owner reads the true cause.
 //!
-//! OpenClaw repeats 5xx, 408 and 429 for a minute or longer, and tries its fallback model only afterwards; after a 422 it does
-//! so at once (measured, docs/openclaw-measured.md). opencode repeats an error by its words, aider all but a bad request. Codex understands a stream that fails, Claude Code a status of 500 with
-//! `x-should-retry: false` (docs/clients-measured.md). Other clients get the true status, and `x-should-retry: false`. How an API writes
-//! an error is `translate`'s. Pure. Every route of `server` uses it where an error leaves.
+//! OpenClaw repeats 5xx, 408 and 429 for a minute or longer, and tries its fallback model only afterwards;
+//! after a 422 it does so at once (measured, docs/openclaw.md). opencode repeats an error by its words, aider
+//! all but a bad request. Codex understands a stream that fails, Claude Code a status of 500 with
+//! `x-should-retry: false` (docs/clients.md). Other clients get the true status, and `x-should-retry: false`.
+//! How an API writes an error is `translate`'s. Pure. Every route of `server` uses it where an error leaves.
 
 use std::borrow::Cow;
 
@@ -29,7 +30,7 @@ pub(super) struct ErrorForm {
     pub(super) wire: Wire,
     /// The program that asked.
     pub(super) program: ClientProgram,
-    /// What the configuration says.
+    /// The form that the configuration asks for.
     pub(super) final_errors: FinalErrors,
 }
 
@@ -46,12 +47,14 @@ impl ErrorForm {
     #[must_use]
     pub(super) fn apply(self, error: ApiError) -> ApiError {
         match self.program() {
-            ClientProgram::OpenClaw => for_openclaw(error),
-            ClientProgram::OldOpenClaw => for_old_openclaw(error),
-            ClientProgram::Opencode => for_opencode(error),
+            ClientProgram::OpenClaw => openclaw_error(error),
+            ClientProgram::OldOpenClaw => old_openclaw_error(error),
+            ClientProgram::Opencode => opencode_error(error),
             // On the other APIs their status is enough.
-            ClientProgram::QwenCode | ClientProgram::AiSdk if self.wire == Wire::Chat => for_opencode(error),
-            ClientProgram::Aider => for_aider(error),
+            ClientProgram::QwenCode | ClientProgram::AiSdk if self.wire == Wire::Chat => {
+                opencode_error(error)
+            }
+            ClientProgram::Aider => aider_error(error),
             _ => error,
         }
     }
@@ -74,13 +77,15 @@ impl ErrorForm {
         }
     }
 
-    /// For a request that wants a stream: true when the client understands a stream that begins and fails, rather than a status.
+    /// For a request that wants a stream: true when the client understands a stream that begins and fails,
+    /// rather than a status.
     pub(super) fn fails_as_stream(self, error: &ApiError) -> bool {
         self.wire == Wire::Responses && responses::fails_as_stream(error, self.program())
     }
 
-    /// The error as the end of a stream that has begun, and the `code` of its event where the API has such codes. OpenClaw finds
-    /// the status of these errors at the beginning of their text alone, and repeats what has none (measured on 2026.9.6).
+    /// The error as the end of a stream that has begun, and the `code` of its event where the API has such
+    /// codes. OpenClaw finds the status of these errors at the beginning of their text alone, and repeats
+    /// what has none (measured on 2026.9.6).
     pub(super) fn at_end(self, error: ApiError) -> (ApiError, Cow<'static, str>) {
         let mut error = self.apply(error);
         let names_status = self.program().is_openclaw() && error.is_final;
@@ -98,9 +103,10 @@ impl ErrorForm {
     }
 }
 
-/// The error in a form that OpenClaw does not repeat, in words that it shows to its owner as they are. What asks OpenClaw to
-/// shorten the conversation stays, and so does the end of respool, which OpenClaw does well to try again.
-fn for_openclaw(error: ApiError) -> ApiError {
+/// The error in a form that OpenClaw does not repeat, in words that it shows to its owner as they are. What
+/// asks OpenClaw to shorten the conversation stays, and so does the end of respool, which OpenClaw does well
+/// to try again.
+fn openclaw_error(error: ApiError) -> ApiError {
     match error.code {
         Some(ErrorCode::ShuttingDown) => error,
         Some(ErrorCode::ContextLengthExceeded) if is_harmless_overflow(&error.message) => error,
@@ -118,10 +124,10 @@ fn for_openclaw(error: ApiError) -> ApiError {
     }
 }
 
-/// The same for the old client. Over an upstream's failure it tries its fallback model only when the text says so in words
-/// that it knows (measured on 2026.2.26).
-fn for_old_openclaw(error: ApiError) -> ApiError {
-    let mut error = for_openclaw(error);
+/// The same for the old client. Over an upstream's failure it tries its fallback model only when the text
+/// says so in words that it knows (measured on 2026.2.26).
+fn old_openclaw_error(error: ApiError) -> ApiError {
+    let mut error = openclaw_error(error);
     if error.status == FINAL && error.cause.as_ref().is_some_and(|cause| cause.is_failure) {
         error.message.push_str(". Another server for this model does not exist.");
     }
@@ -129,13 +135,14 @@ fn for_old_openclaw(error: ApiError) -> ApiError {
 }
 
 /// A final error in a form that aider does not repeat.
-fn for_aider(error: ApiError) -> ApiError {
-    let shown = for_opencode(error);
+fn aider_error(error: ApiError) -> ApiError {
+    let shown = opencode_error(error);
     if shown.status == FINAL { ApiError { status: BAD_REQUEST, ..shown } } else { shown }
 }
 
-/// A final error in a form that opencode does not repeat, nor Qwen Code and programs made with the AI SDK. An overflow stays, because opencode shortens the conversation after it.
-fn for_opencode(error: ApiError) -> ApiError {
+/// A final error in a form that opencode does not repeat, nor Qwen Code and programs made with the AI SDK. An
+/// overflow stays, because opencode shortens the conversation after it.
+fn opencode_error(error: ApiError) -> ApiError {
     let may_pass = matches!(error.status, 408 | 409 | 429 | 500..);
     let is_kept = matches!(error.code, Some(ErrorCode::ShuttingDown | ErrorCode::ContextLengthExceeded));
     if is_kept || (may_pass && !error.is_final) {
@@ -167,14 +174,15 @@ mod tests {
     use std::time::Duration;
     use upstream::UpstreamError;
 
-    /// An answer with this status and text, after so many tries and seconds, as OpenClaw gets it.
+    /// Returns the error that OpenClaw gets after an answer with this status and text, these attempts and
+    /// seconds.
     fn shown(name: &str, status: u16, said: &str, (asked, waited): (u32, u64)) -> ApiError {
         let cause = UpstreamError::from_answer(name, status, said);
-        for_openclaw(cause.with_efforts(asked, Duration::from_secs(waited)))
+        openclaw_error(cause.with_efforts(asked, Duration::from_secs(waited)))
     }
 
     #[test]
-    fn whatever_an_upstream_says_openclaw_shows_and_does_not_repeat() {
+    fn openclaw_shows_errors_and_repeats_none() {
         let said = [
             "Service Unavailable",
             "rate limit reached, 429",
@@ -195,23 +203,23 @@ mod tests {
     }
 
     #[test]
-    fn opencode_gets_no_final_error_in_words_that_it_repeats() {
+    fn opencode_repeats_no_final_error() {
         for said in ["Service Unavailable", "rate limit reached, 429", "Internal Server Error", "plain words"]
         {
             for status in [400, 401, 404, 408, 429, 500, 502, 503, 504] {
                 let cause = UpstreamError::from_answer("box", status, said);
-                let error = for_opencode(cause.with_efforts(3, Duration::from_secs(500)));
+                let error = opencode_error(cause.with_efforts(3, Duration::from_secs(500)));
                 let body = openai_error(&error, ClientProgram::Opencode).body;
                 assert!(is_harmless_for_opencode(&body) && error.status < 429, "{body}");
             }
         }
         let cause = UpstreamError::from_answer("box", 500, "CUDA error: an illegal memory access");
-        let shown = for_opencode(cause.with_efforts(3, Duration::ZERO)).message;
+        let shown = opencode_error(cause.with_efforts(3, Duration::ZERO)).message;
         assert_eq!(shown, "upstream `box` failed: CUDA error: an illegal memory access (asked 3 times)");
     }
 
     #[test]
-    fn aider_gets_final_errors_as_bad_requests_and_others_by_words_too() {
+    fn aider_gets_final_errors_as_bad_requests() {
         let cause = UpstreamError::from_answer("box", 429, "Too many requests");
         let busy = cause.with_efforts(3, Duration::from_secs(8));
         let shown = |program, wire| {
@@ -236,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn harmless_words_stay_and_others_give_way_to_the_cause() {
+    fn harmful_words_give_way_to_the_cause() {
         let check = |status, said, tried, expected| {
             assert_eq!(shown("box", status, said, tried).message, expected);
         };
@@ -261,15 +269,15 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_openclaw_compact_or_come_back_stays() {
+    fn overflows_and_shutdowns_stay_as_they_are() {
         let says = "This model's maximum context length is 10 tokens.";
         let overflow = UpstreamError::from_answer("box", 400, says).error;
-        assert_eq!(for_openclaw(overflow.clone()), overflow);
+        assert_eq!(openclaw_error(overflow.clone()), overflow);
         let echo = UpstreamError::from_answer("box", 400, &format!("{says} You sent: 'unauthorized'")).error;
-        assert_eq!((echo.status, for_openclaw(echo.clone()).code), (400, echo.code));
-        assert!(!for_openclaw(echo).message.contains("unauthorized"));
+        assert_eq!((echo.status, openclaw_error(echo.clone()).code), (400, echo.code));
+        assert!(!openclaw_error(echo).message.contains("unauthorized"));
         let stopping = ApiError::new(503, ErrorCode::ShuttingDown, "respool is being stopped");
-        assert_eq!(for_openclaw(stopping.clone()), stopping);
+        assert_eq!(openclaw_error(stopping.clone()), stopping);
     }
 
     #[test]
@@ -289,10 +297,10 @@ mod tests {
     }
 
     #[test]
-    fn the_old_client_is_told_to_try_its_fallback_after_a_failure_alone() {
+    fn old_openclaw_falls_back_after_failures_only() {
         let old = |status| {
             let cause = UpstreamError::from_answer("box", status, "no");
-            for_old_openclaw(cause.with_efforts(1, Duration::ZERO)).message
+            old_openclaw_error(cause.with_efforts(1, Duration::ZERO)).message
         };
         assert!(old(503).ends_with(". Another server for this model does not exist."));
         assert!(!old(400).contains("Another server"));
@@ -320,7 +328,7 @@ mod tests {
         ]
     }
 
-    /// What a client gets of an error: before the head of a stream has left, and after.
+    /// Returns the error as the client gets it: before the head of a stream has left, and after.
     fn seen(form: ErrorForm, error: &ApiError) -> String {
         let (end, code) = form.at_end(error.clone());
         let error = form.apply(error.clone());
@@ -343,7 +351,8 @@ mod tests {
         format!("{before:<10} | {after}")
     }
 
-    /// Every error in every API for every program: the status of a request that has not begun, and what ends a stream that has.
+    /// Every error in every API for every program: the status of a request that has not begun, and what ends
+    /// a stream that has.
     #[test]
     fn every_client_gets_each_error_in_its_form() {
         use std::fmt::Write as _;

@@ -1,5 +1,6 @@
-//! A form on its way up, as the routes for audio take it: the model in it decides where it goes, and an alias becomes its target. It is
-//! read ahead up to that field and no further, and its file streams: nearly all clients write the small fields first.
+//! A form on its way up, as the routes for audio take it: the model in it decides where it goes, and an alias
+//! becomes its target. It is read ahead up to that field and no further, and its file streams: nearly all
+//! clients write the small fields first.
 //!
 //! Where the model decides nothing, nothing is read ahead. Called by `transparent`.
 
@@ -11,18 +12,18 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use http_body_util::{BodyDataStream, BodyExt};
 
-use super::App;
-use super::body::{Pace, refused};
-use super::permission::form_names_two_models;
-use super::transparent::{TakenIn, pieces, record_model};
+use super::app::App;
+use super::body::{Pace, refuse};
+use super::front::form_names_two_models;
+use super::upload::{BufferedUpload, pieces, record_model};
 use relay::Passing;
 use telemetry::RequestRecord;
 use upstream::Outgoing;
 use wire::{ApiError, FormField, FormReader, Pieces};
 
-/// A form as far as it was read.
+/// The beginning of a form, up to its model.
 #[derive(Default)]
-struct Ahead {
+struct FormPrefix {
     pieces: Vec<Bytes>,
     size: usize,
     model: Option<FormField>,
@@ -30,49 +31,51 @@ struct Ahead {
     is_whole: bool,
 }
 
-/// The form as it goes up, and the model that it names there.
+/// Returns the form as it goes up, and the model that it names there.
 ///
 /// # Errors
-/// 408 when nothing of it comes for too long, 400 when it breaks off or names two models, 503 when there is no room for what must be read ahead.
-pub(super) async fn passing(
+/// 408 when no piece of it comes for too long, 400 when it breaks off or names two models, 503 when the
+/// budget for request bodies is used up.
+pub(super) async fn buffer_form(
     app: &App,
     mut reader: FormReader,
     body: Body,
     record: &RequestRecord,
-) -> Result<TakenIn, ApiError> {
+) -> Result<BufferedUpload, ApiError> {
     let fields = RecordedFields { app: app.clone(), record: record.clone() };
     let declared = http_body::Body::size_hint(&body).exact();
     let mut rest = BodyExt::into_data_stream(body);
-    let mut ahead = Ahead::default();
+    let mut prefix = FormPrefix::default();
     // The row of a request that a budget refuses names its model.
     if app.relay.depends_on_model() || app.usage.has_budgets() {
-        ahead = match ahead.read(&fields, &mut reader, &mut rest).await {
-            Ok(ahead) => ahead,
-            Err(error) if error.status == 503 => return Err(refused(error, rest).await),
+        prefix = match prefix.read(&fields, &mut reader, &mut rest).await {
+            Ok(prefix) => prefix,
+            Err(error) if error.status == 503 => return Err(refuse(error, rest).await),
             Err(error) => return Err(error),
         };
     }
-    let Ahead { mut pieces, size, model, is_whole } = ahead;
+    let FormPrefix { mut pieces, size, model, is_whole } = prefix;
     let target = model.as_ref().map(|field| app.relay.target(&field.value).to_owned()).unwrap_or_default();
     let (mut length, has_model) = (declared, model.is_some());
     if let Some(field) = model.filter(|field| field.value != target) {
-        pieces = replaced(&pieces, &field.place, &target);
+        pieces = replace_value(&pieces, &field.place, &target);
         length = declared.map(|length| length - field.place.len() as u64 + target.len() as u64);
     }
     let refusal = Arc::default();
     if is_whole && size > 0 {
-        return Ok(TakenIn { body: Passing::Whole(Pieces::from(pieces)), model: target, refusal });
+        return Ok(BufferedUpload { body: Passing::Whole(Pieces::from(pieces)), model: target, refusal });
     }
     let beginning = pieces.first().cloned().unwrap_or_default();
     let another_model = has_model.then(|| Arc::clone(&refusal));
-    let rest = watched(fields, reader, rest, another_model);
+    let rest = watch_fields(fields, reader, rest, another_model);
     let body = futures::stream::iter(pieces.into_iter().map(Ok)).chain(rest);
     let body = Passing::Streamed { body: Some(Outgoing::streamed(body, length)), beginning };
-    Ok(TakenIn { body, model: target, refusal })
+    Ok(BufferedUpload { body, model: target, refusal })
 }
 
-impl Ahead {
-    /// Reads until the model is known. A form that is larger than a chat request may be, and names it late, is left to the server.
+impl FormPrefix {
+    /// Reads until the model is known. A form that is larger than a chat request may be, and names it late,
+    /// is left to the server.
     async fn read(
         mut self,
         recorded: &RecordedFields,
@@ -101,7 +104,7 @@ impl Ahead {
 }
 
 /// The pieces of a form with another value in the place of one.
-fn replaced(pieces: &[Bytes], place: &Range<usize>, value: &str) -> Vec<Bytes> {
+fn replace_value(pieces: &[Bytes], place: &Range<usize>, value: &str) -> Vec<Bytes> {
     let (mut before, mut after) = (Vec::new(), Vec::new());
     let mut begin = 0;
     for piece in pieces {
@@ -116,8 +119,9 @@ fn replaced(pieces: &[Bytes], place: &Range<usize>, value: &str) -> Vec<Bytes> {
     before
 }
 
-/// The rest of a form, read for the log as it passes. `another_model`: a model in it is one too many, and why the form breaks off there.
-fn watched(
+/// The rest of a form, read for the log as it passes. `another_model`: a model in it is one too many, and why
+/// the form breaks off there.
+fn watch_fields(
     recorded: RecordedFields,
     mut reader: FormReader,
     rest: BodyDataStream<Body>,
@@ -161,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_replaced_however_the_form_is_cut() {
+    fn a_value_is_replaced_in_any_pieces() {
         let form = "before the value behind";
         for size in 1..=form.len() {
             let pieces: Vec<Bytes> = form.as_bytes().chunks(size).map(Bytes::copy_from_slice).collect();
@@ -171,7 +175,7 @@ mod tests {
                 (0..6, "", " the value behind"),
                 (17..23, "x", "before the value x"),
             ] {
-                let replaced = Pieces::from(replaced(&pieces, &place, value));
+                let replaced = Pieces::from(replace_value(&pieces, &place, value));
                 assert_eq!(replaced.joined(), expected.as_bytes(), "{size} {place:?}");
             }
         }

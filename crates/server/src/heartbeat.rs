@@ -1,5 +1,5 @@
-//! Keeps a silent stream alive: what its source gives leaves as it comes, with heartbeats in between. The only such loop; every
-//! protocol and every kind of reply is a [`Source`].
+//! Keeps a silent stream alive: what its source gives leaves as it comes, with heartbeats in between. The
+//! only such loop; every protocol and every kind of reply is a [`Source`].
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use wire::sse::write_data;
 
 /// Where the frames of a stream come from.
 pub(super) trait Source: Send + 'static {
-    /// Waits for the next frames; none of them when something happened that the client does not see. `None`: the stream has
-    /// ended. Safe to cancel.
+    /// Waits for the next frames; none of them when something happened that the client does not see. `None`:
+    /// the stream has ended. Safe to cancel.
     fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
 
     /// A frame that carries nothing; `None` where none may leave.
     fn heartbeat(&mut self) -> Option<Bytes>;
 }
 
-/// The reply whose stream begins with `first` and goes on with what `source` gives. After each silence of `every` a heartbeat
-/// leaves. The client's going away drops all of it.
+/// The reply whose stream begins with `first` and goes on with what `source` gives. After each silence of
+/// `every` a heartbeat leaves. The client's going away drops all of it.
 pub(super) fn streamed(
     mut source: impl Source,
     first: Bytes,
@@ -74,7 +74,7 @@ mod tests {
     use http_body_util::BodyExt as _;
     use telemetry::{Recording, RequestStart};
 
-    /// Gives each frame after a pause of so many seconds.
+    /// Gives each frame after a pause in seconds.
     struct Paced(Vec<(u64, &'static str)>);
 
     impl Source for Paced {

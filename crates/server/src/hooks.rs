@@ -1,31 +1,24 @@
-//! `POST /hooks/EXPERT/TRIGGER`: the webhooks of experts. A request is let in by the trigger's own secret and by nothing else: client keys do
-//! not count here, nor do the checks of hosts and pages. The answer is 202, once all that the request brought is committed.
+//! `POST /hooks/EXPERT/TRIGGER`: the webhooks of experts. A request is let in by the trigger's own secret and
+//! by nothing else: client keys do not count here, nor do the checks of hosts and pages. The answer is 202,
+//! once all that the request brought is committed.
 
 use std::time::Duration;
 
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use super::{App, LimitsConfig, body, keys, respond};
+use super::app::App;
+use super::config::LimitsConfig;
+use super::front::begin_record;
+use super::{body, keys, respond};
 use experts::{Accepted, HookError, Proof, Signature};
-use telemetry::{RequestRecord, RequestStart};
 use wire::{ApiError, ErrorCode};
 
-/// How long a sender is to wait when the store fails.
+/// The `retry-after` of a sender when the store fails.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
-
-/// True for a request to a hook, which is let in by the hook's secret alone. Anything else below `/hooks` is let in like any other request.
-pub(super) fn is_hook(method: &Method, path: &str) -> bool {
-    let mut parts = path.split('/');
-    method == Method::POST
-        && (parts.next(), parts.next()) == (Some(""), Some("hooks"))
-        && parts.next().is_some_and(|expert| !expert.is_empty())
-        && parts.next().is_some_and(|trigger| !trigger.is_empty())
-        && parts.next().is_none()
-}
 
 pub(super) async fn receive(
     State(app): State<App>,
@@ -33,9 +26,8 @@ pub(super) async fn receive(
     request: Request,
 ) -> Response {
     let (parts, body) = request.into_parts();
-    let id = respond::request_id(&parts.headers);
-    let start = RequestStart::new(id, "POST /hooks/{expert}/{trigger}", "hooks");
-    let record = RequestRecord::begin(start, &app.recording);
+    let name = "POST /hooks/{expert}/{trigger}";
+    let record = begin_record(&app, &parts.headers, &parts.extensions, name, "hooks");
     let received = async {
         let hooks = app.hooks.as_ref().ok_or_else(|| error_of(HookError::Refused))?;
         let proof = proof_of(&parts.headers);
@@ -48,7 +40,7 @@ pub(super) async fn receive(
         let body = match proof {
             Proof::Signed(_) => {
                 let limits = body::limits_of_unproven(&app.limits);
-                let read = body::read(body, &limits, &app.bodies.for_unproven()).await;
+                let read = body::read(body, &limits, &app.bodies.unproven_part()).await;
                 read.map_err(|error| too_large_to_sign(error, &limits))?
             }
             _ => body::read(body, &app.limits, &app.bodies).await?,
@@ -56,7 +48,7 @@ pub(super) async fn receive(
         hooks.receive(&hook, &proof, &body, clock::now()).await.map_err(error_of)
     };
     let response = match received.await {
-        Ok(accepted) => respond::json(StatusCode::ACCEPTED, listed(&accepted).to_string()),
+        Ok(accepted) => respond::json(StatusCode::ACCEPTED, accepted_json(&accepted).to_string()),
         Err(error) => respond::error(&error),
     };
     respond::leaves(response, &record)
@@ -65,13 +57,13 @@ pub(super) async fn receive(
 /// Whatever else is below `/hooks`. It never goes to an upstream.
 pub(super) async fn nothing(State(app): State<App>, request: Request) -> Response {
     let name = format!("{} {}", request.method(), request.uri().path());
-    let start = RequestStart::new(respond::request_id(request.headers()), name, "hooks");
+    let record = begin_record(&app, request.headers(), request.extensions(), name, "hooks");
     let what = "a hook is `POST /hooks/EXPERT/TRIGGER`; `respool expert show NAME` lists those of an expert";
     let error = ApiError::new(404, ErrorCode::NotFound, what);
-    respond::leaves(respond::error(&error), &RequestRecord::begin(start, &app.recording))
+    respond::leaves(respond::error(&error), &record)
 }
 
-fn listed(accepted: &[Accepted]) -> Value {
+fn accepted_json(accepted: &[Accepted]) -> Value {
     let one = |one: &Accepted| json!({"id": one.id, "status": if one.is_duplicate { "duplicate" } else { "accepted" }});
     json!({"object": "list", "data": accepted.iter().map(one).collect::<Vec<_>>()})
 }
@@ -96,7 +88,7 @@ fn proof_of(headers: &HeaderMap) -> Proof<'_> {
             (text("webhook-id").unwrap_or_default(), text("webhook-timestamp").unwrap_or_default());
         return Proof::Signed(Signature { id, timestamp, signatures });
     }
-    keys::carried(headers).map_or(Proof::None, Proof::Bearer)
+    keys::key_in_headers(headers).map_or(Proof::None, Proof::Bearer)
 }
 
 fn error_of(error: HookError) -> ApiError {
@@ -108,7 +100,7 @@ fn error_of(error: HookError) -> ApiError {
         }
         HookError::Stale => {
             let what = "the signature is right, but its `webhook-timestamp` is more than 5 minutes from now: set the sender's clock, and sign \
-                        each attempt anew";
+                        each attempt separately";
             ApiError::new(401, ErrorCode::StaleSignature, what)
         }
         HookError::Off(why) => {
@@ -134,30 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn which_requests_the_secret_alone_lets_in() {
-        for path in ["/hooks/a/b", "/hooks/a/b%2Fc", "/hooks/a/.."] {
-            assert!(is_hook(&Method::POST, path), "{path}");
-        }
-        for path in [
-            "/hooks",
-            "/hooks/",
-            "/hooks/a",
-            "/hooks/a/",
-            "/hooks//b",
-            "/hooks/a/b/",
-            "/hooks/a/b/c",
-            "//hooks/a/b",
-            "/Hooks/a/b",
-            "/v1/hooks/a/b",
-            "hooks/a/b",
-        ] {
-            assert!(!is_hook(&Method::POST, path), "{path}");
-        }
-        assert!(!is_hook(&Method::GET, "/hooks/a/b"));
-    }
-
-    #[test]
-    fn a_signature_counts_where_there_is_one() {
+    fn a_signature_overrides_a_bearer() {
         let check = |pairs: &[(&'static str, &'static str)], expected: Proof<'_>| {
             let pairs =
                 pairs.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));

@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Deserialize;
 use toml::{Spanned, Value};
 
+use super::key_digest::{KeyDigest, digest, is_short};
 use super::key_limits::KeyLimits;
-use super::keys::{KeyDigest, digest, is_short};
 
 /// The entry that stands for every key.
 const EVERY: &str = "*";
@@ -28,22 +28,22 @@ const EVERY: &str = "*";
 pub(super) struct NamedKey {
     /// Its name.
     pub(super) name: String,
-    /// What it is known by.
+    /// Its digest.
     pub(super) digest: KeyDigest,
     /// Its owner sees the runs of all.
     pub(super) is_operator: bool,
-    /// What it permits.
+    /// Its limits.
     pub(super) limits: KeyLimits,
     /// It may be guessed.
     pub(super) is_short: bool,
 }
 
-/// What a file holds.
+/// The contents of a key file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeyList {
     /// Its keys.
     pub(super) keys: Vec<NamedKey>,
-    /// What holds for keys that stand elsewhere.
+    /// The limits of keys that stand elsewhere.
     pub(super) every: KeyLimits,
 }
 
@@ -92,7 +92,7 @@ impl KeyList {
         Ok(list)
     }
 
-    /// `owners`: the names of the keys so far.
+    /// `owners`: the names of the keys before it.
     fn add(
         &mut self,
         name: &str,
@@ -140,7 +140,8 @@ fn key_of(entry: &Entry) -> Result<(KeyDigest, bool), String> {
             Ok((digest(key.as_bytes()), is_short(key)))
         }
         (None, Some(Value::String(written))) => {
-            let wrong = "`sha256` is no digest: write its 64 hexadecimal digits (printf %s KEY | sha256sum)";
+            let wrong =
+                "`sha256` is not a digest: write its 64 hexadecimal digits (printf %s KEY | sha256sum)";
             Ok((from_hex(written).ok_or(wrong)?, false))
         }
         (None, None) => Err("it has no key: add `key = \"…\"` or `sha256 = \"…\"`".into()),
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line_and_without_keys() {
+    fn problems_name_their_line_and_no_key() {
         for (text, expected) in [
             ("alice = 'sk-secret", "line 1 is not TOML"),
             ("a = 'x'\nsk-secret\n", "line 2 is not TOML"),
@@ -220,7 +221,7 @@ mod tests {
             ("[bob]\nkey = 7123", "its key is not text"),
             ("[bob]\nmodels = []", "it has no key"),
             ("[bob]\nkey = 'a'\nsha256 = 'b'", "both `key` and `sha256`"),
-            ("[bob]\nsha256 = 'sk-secret'", "`sha256` is no digest"),
+            ("[bob]\nsha256 = 'sk-secret'", "`sha256` is not a digest"),
             ("a = 'sk-secret'\nb = 'sk-secret'", "line 2: b: its key is that of a too"),
             ("'a b' = 'sk-secret'", "a name has 1 to 64"),
             ("['*']\nkey = 'sk-secret'", "it stands for every key"),

@@ -1,5 +1,5 @@
-//! What the owner of a key may use, and how much of it is used: requests a minute, requests at a time, tokens a day. Pure: time comes in
-//! as a number. Used by `meter`.
+//! The limits of a key and the counters for them: requests a minute, requests at a time, tokens a day. Pure:
+//! time comes in as a number. Used by `meter`.
 
 use std::collections::VecDeque;
 
@@ -9,12 +9,12 @@ use wire::pattern::matches_stars;
 const MINUTE: u64 = 60_000;
 /// A day, in milliseconds.
 const DAY: u64 = 24 * 60 * MINUTE;
-/// What a request is taken to last before one has ended, in milliseconds.
+/// The assumed duration of a request before one has ended, in milliseconds.
 const FIRST_GUESS: u64 = 5_000;
-/// So many bodies may be read at a time whatever a key permits.
+/// How many bodies may be read at a time, even if a key permits fewer requests.
 const FEW_BODIES: u32 = 8;
 
-/// What a key permits. What is `None` has no limit.
+/// The models and the amounts that a key permits. `None`: no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeyLimits {
     /// The models that may be asked for, by the names that clients use; `*` is any text.
@@ -56,21 +56,16 @@ impl KeyLimits {
 
 /// A moment, in two clocks.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Moment {
+pub(super) struct Timestamps {
     /// Milliseconds of a clock that only goes forward.
     pub(super) steady: u64,
     /// Milliseconds since 1970.
     pub(super) since_1970: u64,
 }
 
-impl Moment {
-    /// The UTC day, counted from 1970-01-01.
-    pub(super) fn day(self) -> u64 {
-        self.since_1970 / DAY
-    }
-
+impl Timestamps {
     /// Seconds until the next UTC day, at least one.
-    fn until_tomorrow(self) -> u64 {
+    fn seconds_to_midnight(self) -> u64 {
         seconds(DAY - self.since_1970 % DAY)
     }
 }
@@ -80,16 +75,16 @@ fn seconds(milliseconds: u64) -> u64 {
     milliseconds.div_ceil(1_000).max(1)
 }
 
-/// A limit that was reached, and when it is worth to come back.
+/// A limit that was reached, and the time to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Exceeded {
-    /// What was reached, in words.
+    /// The limit, in words.
     pub(super) limit: String,
-    /// In so many seconds another request may pass.
+    /// The seconds until another request may pass.
     pub(super) wait: u64,
 }
 
-/// How much of it is used.
+/// The use of a key's limits.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     /// When the requests of the last minute came, oldest first.
@@ -99,14 +94,12 @@ pub(super) struct Counters {
     reading: u32,
     /// The time that requests take of late, in milliseconds.
     lasting: Option<u64>,
-    /// The day that `tokens` are of.
-    day: u64,
-    tokens: u64,
 }
 
 impl Counters {
-    /// Counts a body that is read from now on, unless too many are being read. Requests beyond `max_concurrency` are usually refused
-    /// once they are read, in the form that suits their client; this holds off a client that sends bodies and never ends them.
+    /// Counts a body that is read from now on, unless too many are being read. Requests beyond
+    /// `max_concurrency` are usually refused once they are read, in the form that suits their client; this
+    /// holds off a client that sends bodies and never ends them.
     pub(super) fn begin_reading(&mut self, limits: &KeyLimits) -> Result<(), Exceeded> {
         if let Some(most) = limits.max_concurrency.filter(|most| self.reading >= (*most).max(FEW_BODIES)) {
             return Err(self.too_many(most));
@@ -115,7 +108,7 @@ impl Counters {
         Ok(())
     }
 
-    /// A counted body has been read, or given up.
+    /// Ends the reading of a counted body.
     pub(super) fn end_reading(&mut self) {
         self.reading = self.reading.saturating_sub(1);
     }
@@ -128,14 +121,14 @@ impl Counters {
         }
     }
 
-    /// Counts a request that begins now, unless a limit is reached.
-    pub(super) fn begin(&mut self, limits: &KeyLimits, now: Moment) -> Result<(), Exceeded> {
+    /// Counts a request that begins now, unless a limit is reached. `tokens`: those that the key has used
+    /// today.
+    pub(super) fn begin(&mut self, limits: &KeyLimits, tokens: u64, now: Timestamps) -> Result<(), Exceeded> {
         if let Some(most) = limits.max_concurrency.filter(|most| self.running >= *most) {
             return Err(self.too_many(most));
         }
-        self.roll(now.day());
-        if let Some(most) = limits.tokens_per_day.filter(|most| self.tokens >= *most) {
-            return Err(Exceeded { limit: format!("{most} tokens a day"), wait: now.until_tomorrow() });
+        if let Some(most) = limits.tokens_per_day.filter(|most| tokens >= *most) {
+            return Err(Exceeded { limit: format!("{most} tokens a day"), wait: now.seconds_to_midnight() });
         }
         if let Some(most) = limits.requests_per_minute {
             while self.minute.front().is_some_and(|came| came + MINUTE <= now.steady) {
@@ -155,31 +148,10 @@ impl Counters {
         Ok(())
     }
 
-    /// A request that was counted has ended after so many milliseconds.
+    /// Ends a counted request, which took these milliseconds.
     pub(super) fn end(&mut self, lasted: u64) {
         self.running = self.running.saturating_sub(1);
         self.lasting = Some(self.lasting.map_or(lasted, |before| (before * 7 + lasted) / 8));
-    }
-
-    /// Tokens were used.
-    pub(super) fn spend(&mut self, tokens: u64, day: u64) {
-        self.roll(day);
-        self.tokens = self.tokens.saturating_add(tokens);
-    }
-
-    /// So many tokens were used on that day, as the store and what is not yet in it say.
-    pub(super) fn set_tokens(&mut self, tokens: u64, day: u64) {
-        self.roll(day);
-        if day == self.day {
-            self.tokens = tokens;
-        }
-    }
-
-    /// Another day begins at nought. A clock that goes back does not end a day again.
-    fn roll(&mut self, day: u64) {
-        if day > self.day {
-            (self.day, self.tokens) = (day, 0);
-        }
     }
 }
 
@@ -187,16 +159,16 @@ impl Counters {
 mod tests {
     use super::*;
 
-    fn at(steady: u64) -> Moment {
-        Moment { steady, since_1970: 20_000 * DAY + steady }
+    fn at(steady: u64) -> Timestamps {
+        Timestamps { steady, since_1970: 20_000 * DAY + steady }
     }
 
     #[test]
-    fn no_minute_has_more_requests_than_it_may() {
+    fn requests_a_minute_are_limited() {
         let limits = KeyLimits { requests_per_minute: Some(3), ..KeyLimits::default() };
         let mut counters = Counters::default();
         let mut check = |ms: u64, wait: Option<u64>| {
-            let found = counters.begin(&limits, at(ms)).err();
+            let found = counters.begin(&limits, 0, at(ms)).err();
             assert_eq!(found.as_ref().map(|exceeded| exceeded.wait), wait, "{ms}");
             assert!(found.is_none_or(|exceeded| exceeded.limit == "3 requests a minute"));
         };
@@ -213,45 +185,36 @@ mod tests {
         let mut counters = Counters::default();
         let of = |most| KeyLimits { requests_per_minute: Some(most), ..KeyLimits::default() };
         for ms in 0..10 {
-            counters.begin(&of(10), at(ms * 1_000)).unwrap();
+            counters.begin(&of(10), 0, at(ms * 1_000)).unwrap();
         }
         // Two of the last minute are allowed: the ninth of the ten has to be a minute old.
-        assert_eq!(counters.begin(&of(2), at(10_000)).unwrap_err().wait, 58);
+        assert_eq!(counters.begin(&of(2), 0, at(10_000)).unwrap_err().wait, 58);
     }
 
     #[test]
-    fn tokens_are_counted_by_day_and_the_wait_is_until_midnight() {
+    fn used_tokens_are_refused_until_midnight() {
         let limits = KeyLimits { tokens_per_day: Some(100), ..KeyLimits::default() };
         let mut counters = Counters::default();
-        counters.begin(&limits, at(0)).unwrap();
-        counters.spend(99, at(0).day());
-        counters.begin(&limits, at(1)).unwrap();
-        counters.spend(1, at(1).day());
-        let exceeded = counters.begin(&limits, at(DAY - 90_500)).unwrap_err();
+        counters.begin(&limits, 99, at(0)).unwrap();
+        let exceeded = counters.begin(&limits, 100, at(DAY - 90_500)).unwrap_err();
         assert_eq!(exceeded, Exceeded { limit: "100 tokens a day".into(), wait: 91 });
-        counters.begin(&limits, at(DAY)).unwrap();
-        counters.set_tokens(100, at(0).day());
-        counters.begin(&limits, at(DAY)).expect("yesterday's do not count");
-        counters.set_tokens(100, at(DAY).day());
-        counters.begin(&limits, at(DAY)).unwrap_err();
-        counters.begin(&limits, at(0)).expect_err("a clock that was put back is no new day");
     }
 
     #[test]
-    fn so_many_at_a_time() {
+    fn requests_at_a_time_are_limited() {
         let limits = KeyLimits { max_concurrency: Some(2), ..KeyLimits::default() };
         let mut counters = Counters::default();
-        counters.begin(&limits, at(0)).unwrap();
-        counters.begin(&limits, at(0)).unwrap();
-        assert_eq!(counters.begin(&limits, at(0)).unwrap_err().wait, 3, "half of five seconds");
+        counters.begin(&limits, 0, at(0)).unwrap();
+        counters.begin(&limits, 0, at(0)).unwrap();
+        assert_eq!(counters.begin(&limits, 0, at(0)).unwrap_err().wait, 3, "half of five seconds");
         counters.end(20_000);
-        counters.begin(&limits, at(0)).unwrap();
-        let exceeded = counters.begin(&limits, at(0)).unwrap_err();
+        counters.begin(&limits, 0, at(0)).unwrap();
+        let exceeded = counters.begin(&limits, 0, at(0)).unwrap_err();
         assert_eq!(exceeded, Exceeded { limit: "2 requests at a time".into(), wait: 10 });
     }
 
     #[test]
-    fn so_many_bodies_are_read_at_a_time() {
+    fn bodies_at_a_time_are_limited() {
         for (max_concurrency, bodies) in [(Some(2), 8), (Some(20), 20), (None, 100)] {
             let limits = KeyLimits { max_concurrency, ..KeyLimits::default() };
             let mut counters = Counters::default();
@@ -263,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_key_says_nothing_of_is_as_for_all() {
+    fn a_key_inherits_the_limits_of_all() {
         let all = KeyLimits {
             requests_per_minute: Some(5),
             models: Some(vec!["a".into()]),

@@ -15,7 +15,7 @@ const LARGEST: u64 = 4 << 20;
 pub(super) struct KeyFile {
     path: PathBuf,
     text: String,
-    /// What was wrong the last time, so that it is said once.
+    /// The problems of the last reading, so that each is logged once.
     fault: Option<String>,
 }
 
@@ -23,7 +23,7 @@ impl KeyFile {
     /// Reads the file for the first time.
     ///
     /// # Errors
-    /// When it cannot be read, is no list of keys, or holds none.
+    /// When it cannot be read, is not a list of keys, or is empty.
     pub(super) fn open(path: &Path) -> Result<(Self, KeyList), Vec<String>> {
         let text = read(path).map_err(|why| vec![why])?;
         let list = parse(path, &text)?;
@@ -42,9 +42,9 @@ impl KeyFile {
         parse(&self.path, &self.text).unwrap_or_default()
     }
 
-    /// The keys, when the file has changed since and is in order. What is wrong with it is logged once; then the keys that
-    /// were read before go on holding.
-    pub(super) fn changed(&mut self) -> Option<KeyList> {
+    /// The keys, when the file has changed since and is in order. What is wrong with it is logged once; then
+    /// the keys that were read before go on holding.
+    pub(super) fn read_changes(&mut self) -> Option<KeyList> {
         let read = read(&self.path).map_err(|why| vec![why]);
         if self.fault.is_none() && read.as_ref().is_ok_and(|text| *text == self.text) {
             return None;
@@ -93,7 +93,7 @@ fn parse(path: &Path, text: &str) -> Result<KeyList, Vec<String>> {
     KeyList::parse(text).map_err(|problems| problems.into_iter().map(name).collect())
 }
 
-/// What is allowed, and should not be.
+/// Returns a warning about permissions of the file that are too wide.
 fn warn(path: &Path, list: &KeyList) {
     let file = path.display().to_string();
     let mode = std::fs::metadata(path).map(|file| file.permissions().mode()).unwrap_or_default();
@@ -117,30 +117,30 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_changes_is_read_again_and_a_wrong_one_changes_nothing() {
+    fn a_changed_file_holds_only_when_right() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keys.toml");
         let write = |text: &str| std::fs::write(&path, text).unwrap();
         write("alice = 'sk-1'");
         let (mut file, list) = KeyFile::open(&path).unwrap();
         assert_eq!(names(&list), ["alice"]);
-        assert_eq!(file.changed(), None);
+        assert_eq!(file.read_changes(), None);
         write("bob = 'sk-2'");
-        assert_eq!(names(&file.changed().unwrap()), ["bob"]);
+        assert_eq!(names(&file.read_changes().unwrap()), ["bob"]);
         write("bob = ");
-        assert_eq!((file.changed(), file.changed()), (None, None));
+        assert_eq!((file.read_changes(), file.read_changes()), (None, None));
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(file.changed(), None);
+        assert_eq!(file.read_changes(), None);
         write("bob = 'sk-2'");
-        assert_eq!(names(&file.changed().unwrap()), ["bob"], "it is in order again");
-        assert_eq!(file.changed(), None);
+        assert_eq!(names(&file.read_changes().unwrap()), ["bob"], "it is in order again");
+        assert_eq!(file.read_changes(), None);
         // To take all keys back is a change like any other.
         write("");
-        assert_eq!(names(&file.changed().unwrap()), [""; 0]);
+        assert_eq!(names(&file.read_changes().unwrap()), [""; 0]);
     }
 
     #[test]
-    fn what_is_no_list_of_keys_is_refused_at_the_start() {
+    fn an_unusable_file_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let check = |name: &str, text: Option<&str>, expected: &str| {
             let path = dir.path().join(name);

@@ -1,17 +1,19 @@
-//! The keys of clients: which key a request carries, and what is known of it. Keys are known by their digest. Called by `access`.
+//! The keys of clients: which key a request carries, and what is known of it. Keys are known by their digest.
+//! Called by `access`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue, header};
-use sha2::{Digest as _, Sha256};
 
-use super::ServerConfig;
+use super::config::ServerConfig;
+use super::key_digest::{KeyDigest, default_name, digest, is_short};
 use super::key_file::{KeyList, NamedKey};
 use super::key_limits::KeyLimits;
 use super::meter::{Meter, Meters};
 use agent::client_digest;
 use store::OperatorKey;
+use telemetry::Account;
 
 /// The header of Anthropic's clients.
 const X_API_KEY: &str = "x-api-key";
@@ -19,10 +21,7 @@ const X_API_KEY: &str = "x-api-key";
 /// The headers in which a client may bring a key.
 pub(super) const KEY_HEADERS: [&str; 2] = ["authorization", X_API_KEY];
 
-/// What stands for a key: SHA-256 of it.
-pub(super) type KeyDigest = [u8; 32];
-
-/// What is known of a key beside the key itself.
+/// The facts about a key, without the key itself.
 #[derive(Debug)]
 pub(super) struct ClientKey {
     /// Stands for the key in logs. The place in the configuration, where it has no name.
@@ -31,18 +30,25 @@ pub(super) struct ClientKey {
     pub(super) is_operator: bool,
     /// It may be guessed.
     pub(super) is_short: bool,
-    /// What it permits.
+    /// Its limits.
     pub(super) limits: KeyLimits,
-    /// How much of that is used.
+    /// The counters for its limits.
     pub(super) meter: Arc<Meter>,
-    /// The header that stands for its owner within respool, in place of the one that the key came in. It goes no further.
+    /// The header that stands for its owner within respool, in place of the one that the key came in. It goes
+    /// no further.
     pub(super) identity: HeaderValue,
+}
+
+impl Account for ClientKey {
+    fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 /// All keys that are accepted.
 ///
-/// They are looked up by digest in a table whose hash function is seeded anew in each process: how long that takes says
-/// nothing of how much of a key is right.
+/// They are looked up by digest in a table whose hash function has a new seed in each process: how long that
+/// takes says nothing of how much of a key is right.
 #[derive(Debug, Default)]
 pub(super) struct KeyRing {
     by_digest: HashMap<KeyDigest, Arc<ClientKey>>,
@@ -62,7 +68,7 @@ impl KeyRing {
         for (key_list, keys, variable, is_operator) in lists {
             let place = if variable.is_some() { format!("{key_list}_env") } else { key_list.to_owned() };
             for key in keys {
-                let name = unnamed(&place, key.expose());
+                let name = default_name(&place, key.expose());
                 let meter = meters.of(&name);
                 let identity = identity(&format!("Bearer {}", key.expose()));
                 let limits = if is_operator { KeyLimits::default() } else { list.every.clone() };
@@ -88,7 +94,7 @@ impl KeyRing {
         self.by_digest.insert(key_digest, key);
     }
 
-    /// What is known of a key.
+    /// Returns the facts about a key.
     pub(super) fn find(&self, key: &[u8]) -> Option<&Arc<ClientKey>> {
         self.by_digest.get(&digest(key))
     }
@@ -132,24 +138,8 @@ impl KeyRing {
     }
 }
 
-/// True for a key that can be guessed over the network: one of 16 random signs cannot.
-pub(super) fn is_short(key: &str) -> bool {
-    key.len() < 16
-}
-
-/// What stands for a key.
-/// The name of a key that has none: it stays when other keys of the list come and go.
-pub(super) fn unnamed(list: &str, key: &str) -> String {
-    let [first, second, third, ..] = digest(key.as_bytes());
-    format!("{list}[{first:02x}{second:02x}{third:02x}]")
-}
-
-pub(super) fn digest(key: &[u8]) -> KeyDigest {
-    Sha256::digest(key).into()
-}
-
-/// The key that a request carries: `authorization: Bearer KEY` or `x-api-key: KEY`.
-pub(super) fn carried(headers: &HeaderMap) -> Option<&[u8]> {
+/// Returns the key that a request carries: `authorization: Bearer KEY` or `x-api-key: KEY`.
+pub(super) fn key_in_headers(headers: &HeaderMap) -> Option<&[u8]> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.as_bytes().split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(key)
@@ -174,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_found_whole_or_not_at_all() {
+    fn only_a_whole_key_is_found() {
         let config = ServerConfig {
             client_keys: secrets(&["sk-a", "sk-b"]),
             operator_keys: secrets(&["sk-b", "sk-root"]),
@@ -199,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_the_same_client_with_another_key() {
+    fn a_name_survives_its_key() {
         let ring = |text: &str| {
             KeyRing::new(&ServerConfig::default(), KeyList::parse(text).unwrap(), &Meters::default())
         };
@@ -216,7 +206,7 @@ mod tests {
             let pairs =
                 headers.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
             let headers: HeaderMap = pairs.collect();
-            assert_eq!(carried(&headers), expected.map(str::as_bytes), "{headers:?}");
+            assert_eq!(key_in_headers(&headers), expected.map(str::as_bytes), "{headers:?}");
         };
         check(&[("authorization", "Bearer sk-a")], Some("sk-a"));
         check(&[("authorization", "bearer sk-a")], Some("sk-a"));

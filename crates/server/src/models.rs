@@ -11,14 +11,18 @@ use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::agent_apis::{error_form, with_request_id};
+use super::app::App;
 use super::final_error::ErrorForm;
+use super::front::permits;
 use super::own_route::record;
-use super::{App, READY_WITHIN, permission, respond};
+use super::respond;
 use telemetry::RequestRecord;
 use translate::messages as anthropic;
 use upstream::{Upstream, UpstreamError, question_headers};
 use wire::{ApiError, ErrorCode};
 
+/// How long the probe of `/ready` waits for an upstream.
+const READY_WITHIN: Duration = Duration::from_secs(3);
 /// A list of models takes no longer.
 const LIST_WITHIN: Duration = Duration::from_secs(10);
 /// Of several upstreams a silent one must not hold up those that answer.
@@ -29,7 +33,7 @@ pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
     let of_anthropic = speaks_anthropics(&request);
     let response = match models(&app, &question_headers(request.headers()))
         .await
-        .permitted(&app, request.extensions())
+        .retain_permitted(&app, request.extensions())
     {
         // What is served elsewhere, and what is an agent, is not hidden by a server that is down.
         Models { found, failed: Some(error) } if found.is_empty() => {
@@ -58,7 +62,7 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request:
     let record = record(&app, &request, "GET /v1/models/{id}", "models");
     let of_anthropic = speaks_anthropics(&request);
     let listed = models(&app, &question_headers(request.headers())).await;
-    let Models { found, failed } = listed.permitted(&app, request.extensions());
+    let Models { found, failed } = listed.retain_permitted(&app, request.extensions());
     if let Some(model) = found.iter().find(|model| model["id"] == id.as_str()) {
         let (id, created) = name_and_time(model);
         let response = if of_anthropic {
@@ -131,7 +135,7 @@ fn leave(response: Response, of_anthropic: bool, record: &RequestRecord) -> Resp
     if of_anthropic { with_request_id(response) } else { response }
 }
 
-/// What can be asked for, as far as it is known.
+/// The models that are known to be available.
 struct Models {
     /// The models of all upstreams that answer, the names that stand for them, and the agents.
     found: Vec<Value>,
@@ -141,10 +145,10 @@ struct Models {
 
 impl Models {
     /// Those that the client may ask for.
-    fn permitted(mut self, app: &App, extensions: &http::Extensions) -> Self {
+    fn retain_permitted(mut self, app: &App, extensions: &http::Extensions) -> Self {
         let permitted = |model: &Value| {
             let id = model["id"].as_str().unwrap_or_default();
-            permission::permits(extensions, id, app.is_agent(id))
+            permits(extensions, id, app.is_agent(id))
         };
         self.found.retain(permitted);
         self
@@ -163,13 +167,13 @@ async fn models(app: &App, headers: &HeaderMap) -> Models {
         }
     }
     let aliases: Vec<Value> =
-        app.relay.aliases().filter_map(|(alias, target)| alias_of(&found, alias, target)).collect();
+        app.relay.aliases().filter_map(|(alias, target)| alias_entry(&found, alias, target)).collect();
     // An alias is what a client gets who asks for a model of that name.
     found.retain(|model| aliases.iter().all(|alias| alias["id"] != model["id"]));
     found.extend(aliases);
-    found.extend(app.agents.all_agents().iter().map(|agent| of_agent(&agent.name, &agent.config.model)));
+    found.extend(app.agents.all_agents().iter().map(|agent| agent_entry(&agent.name, &agent.config.model)));
     if let Some(experts) = &app.experts {
-        found.extend(experts.models().iter().map(|(name, model)| of_agent(name, model)));
+        found.extend(experts.models().iter().map(|(name, model)| agent_entry(name, model)));
     }
     Models { found, failed }
 }
@@ -181,7 +185,7 @@ async fn of(upstream: &Upstream, headers: &HeaderMap, several: bool) -> Result<V
     let what = "does not answer /v1/models";
     let silent = || UpstreamError::broken(&upstream.name, 504, ErrorCode::UpstreamTimeout, what, "");
     let (status, body) = asked.unwrap_or_else(|_| Err(silent()))?;
-    let mut models = listed(&upstream.name, status, &body)?;
+    let mut models = parse_list(&upstream.name, status, &body)?;
     let id = |model: &Value| model["id"].as_str().map(str::to_owned);
     if several && upstream.state.names_its_models() {
         models.retain(|model| id(model).is_some_and(|id| upstream.state.serves(&id) == Some(true)));
@@ -189,7 +193,7 @@ async fn of(upstream: &Upstream, headers: &HeaderMap, several: bool) -> Result<V
     Ok(models)
 }
 
-fn listed(name: &str, status: StatusCode, body: &[u8]) -> Result<Vec<Value>, UpstreamError> {
+fn parse_list(name: &str, status: StatusCode, body: &[u8]) -> Result<Vec<Value>, UpstreamError> {
     if !status.is_success() {
         return Err(UpstreamError::from_answer(name, status.as_u16(), &String::from_utf8_lossy(body)));
     }
@@ -201,11 +205,11 @@ fn listed(name: &str, status: StatusCode, body: &[u8]) -> Result<Vec<Value>, Ups
     list.ok_or_else(|| UpstreamError::broken(name, 502, ErrorCode::UpstreamInvalidJson, what, ""))
 }
 
-fn of_agent(name: &str, model: &str) -> Value {
+fn agent_entry(name: &str, model: &str) -> Value {
     json!({"id": name, "object": "model", "created": 0, "owned_by": "respool", "root": model})
 }
 
-fn alias_of(models: &[Value], alias: &str, target: &str) -> Option<Value> {
+fn alias_entry(models: &[Value], alias: &str, target: &str) -> Option<Value> {
     let mut model = models.iter().find(|model| model["id"] == target)?.clone();
     model["id"] = alias.into();
     model["root"] = target.into();

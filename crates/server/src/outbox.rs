@@ -1,5 +1,5 @@
-//! `/v1/outbox`: what experts have to say to their owner: results, drafts, questions, escalations. For operators alone: it is what mails and
-//! customers wrote.
+//! `/v1/outbox`: what experts have to say to their owner: results, drafts, questions, escalations. For
+//! operators alone: it is what mails and customers wrote.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use url::form_urlencoded;
 
-use super::App;
+use super::app::App;
 use super::approvals::operator;
 use super::own_route::{leave, record, store_failed};
 use experts::{MessageKind, message_json};
 use store::{MessageFilter, Store};
 use wire::{ApiError, ErrorCode};
 
-/// So many messages are listed.
+/// How many messages are listed.
 const MOST: usize = 1_000;
 
 /// The messages, the newest first; `?expert=NAME`, `?kind=KIND` and `?invocation=ID` choose some of them.

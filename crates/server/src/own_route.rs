@@ -1,19 +1,20 @@
-//! What the routes have in common that respool answers from its own state: their record, and how an answer or an error leaves.
+//! The record and the reply of the routes that respool answers from its own state.
 
 use axum::extract::Request;
 use axum::response::Response;
 use http::StatusCode;
 use serde_json::Value;
 
-use super::{App, permission, respond};
+use super::app::App;
+use super::front::begin_record;
+use super::respond;
 use store::StoreError;
-use telemetry::{RequestRecord, RequestStart};
+use telemetry::RequestRecord;
 use wire::{ApiError, ErrorCode};
 
-/// The record of a request: `name` with method and path, `route` as metrics count it.
+/// Begins the record of a request; `name` and `route` as for [`begin_record`].
 pub(super) fn record(app: &App, request: &Request, name: &str, route: &'static str) -> RequestRecord {
-    let start = RequestStart::new(respond::request_id(request.headers()), name.to_owned(), route);
-    RequestRecord::begin(start.of_account(permission::account(request.extensions())), &app.recording)
+    begin_record(app, request.headers(), request.extensions(), name.to_owned(), route)
 }
 
 pub(super) fn leave(body: Result<Value, ApiError>, record: &RequestRecord) -> Response {

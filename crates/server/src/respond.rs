@@ -4,10 +4,11 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http_body::Body as _;
 
 use super::final_error::ErrorForm;
 use relay::RequestProgress;
-use telemetry::{Outcome, RequestRecord, metrics as recorded};
+use telemetry::{Outcome, ReplyHead, RequestRecord, metrics as recorded};
 use translate::{ClientProgram, ErrorReply, openai_error};
 use wire::{ApiError, ErrorCode};
 
@@ -33,8 +34,8 @@ pub(super) fn request_id(headers: &HeaderMap) -> String {
     own.or_else(trace).map_or_else(|| format!("{:032x}", rand::random::<u128>()), str::to_owned)
 }
 
-/// The id that goes upstream. All requests of a trace share the trace's id, and vLLM makes its own from what it gets:
-/// two of one trace must differ, so the span's id is added.
+/// The id that goes upstream. All requests of a trace share the trace's id, and vLLM makes its own from what
+/// it gets: two of one trace must differ, so the span's id is added.
 pub(super) fn upstream_id(headers: &HeaderMap, id: &str) -> String {
     let trace = headers.get("traceparent").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let mut parts = trace.split('-').skip(1);
@@ -44,7 +45,8 @@ pub(super) fn upstream_id(headers: &HeaderMap, id: &str) -> String {
     }
 }
 
-/// How a reply ends, if it is not simply whole. The value travels in the extensions of the reply until `leaves` records it.
+/// How a reply ends, if it is not simply whole. The value travels in the extensions of the reply until
+/// `leaves` records it.
 #[derive(Clone, Debug)]
 enum Ending {
     /// The reply is this error.
@@ -75,7 +77,8 @@ pub(super) fn error(error: &ApiError) -> Response {
     error_reply(openai_error(error, ClientProgram::Other), error)
 }
 
-/// An error in the form that its client needs. `id`: the request's, which Anthropic's clients read in the body.
+/// An error in the form that its client needs. `id`: the request's, which Anthropic's clients read in the
+/// body.
 pub(super) fn error_as(form: ErrorForm, error: ApiError, id: &str) -> Response {
     let error = form.apply(error);
     error_reply(form.reply(&error, id), &error)
@@ -124,6 +127,9 @@ pub(super) fn recorded_in_body(mut response: Response) -> Response {
 /// The reply as it leaves, with the request's id: its status and its end are recorded.
 pub(super) fn leaves(mut response: Response, record: &RequestRecord) -> Response {
     record.head_leaves(response.status().as_u16());
+    if let Some(account) = &record.start().account {
+        account.reply_begins(reply_head(&response));
+    }
     match response.extensions_mut().remove::<Ending>() {
         None => record.is_whole(),
         Some(Ending::Error(outcome, message, code)) => {
@@ -137,9 +143,18 @@ pub(super) fn leaves(mut response: Response, record: &RequestRecord) -> Response
     response
 }
 
+fn reply_head(response: &Response) -> ReplyHead {
+    let content_type = response.headers().get(header::CONTENT_TYPE);
+    ReplyHead {
+        is_error: response.status().as_u16() >= 400,
+        is_stream: content_type.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")),
+        bytes: response.body().size_hint().exact().unwrap_or_default(),
+    }
+}
+
 /// The reply with a header that says what was taken out of the conversation.
 pub(super) fn with_trimmed(mut response: Response, progress: &RequestProgress) -> Response {
-    if let Some(trimmed) = progress.taken_out().and_then(|trimmed| HeaderValue::try_from(trimmed).ok()) {
+    if let Some(trimmed) = progress.trimmed_parts().and_then(|trimmed| HeaderValue::try_from(trimmed).ok()) {
         response.headers_mut().insert(TRIMMED, trimmed);
     }
     response
@@ -152,6 +167,12 @@ pub(super) fn failed_tail(error: &ApiError, record: &RequestRecord) -> Bytes {
     wire::sse::write_data(&mut out, &error.to_stream_json());
     wire::sse::write_data(&mut out, wire::sse::DONE);
     out.into()
+}
+
+/// Returns the error of a reply in another form than the request asked for. That would be a fault of respool.
+pub(super) fn wrong_form() -> ApiError {
+    let what = "respool prepared the reply in the wrong form. This is a fault of respool; please report it";
+    ApiError::new(500, ErrorCode::WrongForm, what)
 }
 
 /// `/health`: this process is up.

@@ -1,4 +1,4 @@
-//! Runs the server on a listener until it is to stop: no new work, time to drain, then an honest end.
+//! Runs the server on a listener until it is stopped: no new work, time to drain, then an honest end.
 
 use std::time::Duration;
 
@@ -8,8 +8,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::patient::Patient;
-use super::{Routes, agent_apis};
+use super::agent_apis;
+use super::routes::Routes;
+use super::write_timeout::WriteTimeout;
 
 /// After the abort, streams get this long to write their last event.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -19,11 +20,12 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct Stop {
     /// No new connections and requests; those in flight may finish.
     pub drain: CancellationToken,
-    /// What is still running ends now, with an error event.
+    /// Requests that are still running end now, with an error event.
     pub abort: CancellationToken,
 }
 
-/// Serves until `stop.drain`, then waits for what is in flight: at most `limits.drain`, or until `stop.abort`. Gives what is left of that time.
+/// Serves until `stop.drain`, then waits for the requests in flight: at most `limits.drain`, or until
+/// `stop.abort`. Returns the rest of that time.
 pub async fn run(listener: TcpListener, routes: Routes, stop: Stop) -> Duration {
     let connections = TaskTracker::new();
     tokio::spawn(agent_apis::resume(routes.current().app()));
@@ -33,7 +35,7 @@ pub async fn run(listener: TcpListener, routes: Routes, stop: Stop) -> Duration 
             () = stop.drain.cancelled() => break,
             accepted = listener.accept() => match accepted {
                 Ok((socket, peer)) => {
-                    connections.spawn(serve(socket, routes.to(peer.ip()), stop.drain.clone()));
+                    connections.spawn(serve(socket, routes.for_peer(peer.ip()), stop.drain.clone()));
                 }
                 Err(error) => {
                     // Out of descriptors: those in use will be closed.
@@ -62,12 +64,13 @@ async fn serve(socket: TcpStream, routes: Routes, drain: CancellationToken) {
     let patience = routes.current().app().limits.client_timeout;
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(patience);
-    let connection = builder.serve_connection(TokioIo::new(Patient::new(socket, patience)), routes);
+    let connection = builder.serve_connection(TokioIo::new(WriteTimeout::new(socket, patience)), routes);
     tokio::pin!(connection);
     let mut draining = false;
     loop {
         tokio::select! {
-            // An error here is a client that went away, or does not speak HTTP: hyper has answered what it could.
+            // An error here is a client that went away, or does not speak HTTP: hyper has answered what it
+            // could.
             _ = connection.as_mut() => return,
             () = drain.cancelled(), if !draining => {
                 draining = true;

@@ -7,15 +7,15 @@ use axum::response::Response;
 use http::{HeaderValue, header};
 use serde_json::{Value, json};
 
-use super::App;
+use super::app::App;
+use super::metered_request::MeteredRequest;
 use super::own_route::{leave, record, store_failed};
-use super::visit::Visit;
 use agent::{client_digest, report};
 use store::{RunFilter, Store};
 use usage::Money;
 use wire::{ApiError, ErrorCode};
 
-/// So many runs are listed.
+/// How many runs are listed.
 const MOST: usize = 100;
 
 pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
@@ -60,11 +60,11 @@ pub(super) async fn cancel(State(app): State<App>, Path(id): Path<String>, reque
     leave(cancelled.await.unwrap_or_else(|error| Err(store_failed(error))), &record)
 }
 
-/// The runs that a request may see and end: its client's own; an operator's: all but chats of the terminal. Where clients have no keys and
-/// so are not distinguished: those of all clients.
+/// The runs that a request may see and end: its client's own; an operator's: all but chats of the terminal.
+/// Where clients have no keys and so are not distinguished: those of all clients.
 fn whose(request: &Request) -> RunFilter {
-    match request.extensions().get::<Arc<Visit>>() {
-        Some(visit) if visit.key.is_operator => RunFilter::Served,
+    match request.extensions().get::<Arc<MeteredRequest>>() {
+        Some(metered) if metered.key.is_operator => RunFilter::Served,
         Some(_) => {
             let key = request.headers().get(header::AUTHORIZATION).map_or(&[][..], HeaderValue::as_bytes);
             RunFilter::Client(client_digest(key))
@@ -74,7 +74,8 @@ fn whose(request: &Request) -> RunFilter {
 }
 
 fn store(app: &App) -> Result<&Arc<Store>, ApiError> {
-    let text = "there is no store of runs: no agent is configured, or the state directory cannot be used (see the log)";
+    let text =
+        "No runs are stored: no agent is configured, or the state directory cannot be used (see the log)";
     app.agents.store().ok_or_else(|| ApiError::new(404, ErrorCode::NoStore, text))
 }
 

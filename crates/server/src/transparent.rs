@@ -1,124 +1,118 @@
-//! Every route that is not respool's own: method, path, query, headers and bodies pass both ways as they come. Of a JSON body and of
-//! a form the model is read, and an alias in it becomes its target; of a reply the token counts are read for the log.
-
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+//! Every route that is not respool's own: method, path, query, headers and bodies pass both ways as they
+//! come. Of a JSON body and of a form the model is read, and an alias in it becomes its target; of a reply
+//! the token counts are read for the log.
 
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
-use futures::{Stream, StreamExt as _};
-use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
-use http_body_util::{BodyDataStream, BodyExt};
-use tokio::runtime::Handle;
+use http_body_util::BodyExt;
 
+use super::app::{App, Peer};
+use super::front::{Arrival, check_budget, form_reader};
 use super::page::session;
-use super::visit::usage_at_end;
-use super::{App, Peer, agent_apis, body, form, permission, respond};
+use super::paths::{is_own, uses_model};
+use super::reported_usage::usage_at_end;
+use super::upload::{BufferedUpload, pieces, record_model};
+use super::{agent_apis, body, form, respond};
 use relay::{Forward, Passing, is_safe};
-use telemetry::{Outcome, RequestRecord, RequestStart, TRACEPARENT};
-use upstream::{Incoming, Outgoing, Place};
+use telemetry::{Outcome, RequestRecord, TRACEPARENT};
+use upstream::{Outgoing, UpstreamResponse};
 use wire::{ApiError, ErrorCode, Pieces};
 
-/// So much of a reply's end is kept to read its token counts.
+/// The bytes of a reply's end that are kept, to read its token counts.
 const TAIL: usize = 16 << 10;
 
 pub(super) async fn transparent(State(app): State<App>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let id = respond::request_id(&parts.headers);
-    let start = RequestStart::new(id, format!("{} {}", parts.method, parts.uri.path()), "other");
-    let start = start.of_account(permission::account(&parts.extensions)).continuing_trace(&parts.headers);
-    let record = RequestRecord::begin(start, &app.recording);
-    if permission::is_own(parts.uri.path()) {
-        return respond::leaves(respond::error(&no_route(parts.uri.path())), &record);
-    }
-    respond::leaves(pass_on(app, parts, body, &record).await, &record)
+    let name = format!("{} {}", parts.method, parts.uri.path());
+    let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
+    let mut arrival = Arrival::new(app, parts, peer, name, "other");
+    let response = if is_own(arrival.parts.uri.path()) {
+        respond::error(&no_route(arrival.parts.uri.path()))
+    } else {
+        pass_on(&mut arrival, body).await
+    };
+    respond::leaves(response, &arrival.record)
 }
 
 /// Passes a request on. The caller makes the reply leave.
-pub(super) async fn pass_on(app: App, parts: Parts, body: Body, record: &RequestRecord) -> Response {
-    let form = agent_apis::error_form(&app, parts.uri.path(), &parts.headers);
-    let refused = |error| respond::error_as(form, error, &record.start().id);
-    let mut headers = parts.headers;
+pub(super) async fn pass_on(arrival: &mut Arrival, body: Body) -> Response {
+    let (app, parts, record) = (&arrival.app, &mut arrival.parts, &arrival.record);
+    let form = agent_apis::error_form(app, parts.uri.path(), &parts.headers);
+    let refuse = |error| respond::error_as(form, error, &record.start().id);
+    let headers = outgoing_headers(std::mem::take(&mut parts.headers), record);
     record.route("transparent");
-    if let Some(part_of) = record.traceparent() {
-        headers.insert(TRACEPARENT, part_of);
-    }
-    if let Ok(id) = http::HeaderValue::from_str(&record.start().id) {
-        headers.insert(&respond::REQUEST_ID, id);
-    }
-    let costs = !is_safe(&parts.method) && permission::costs(parts.uri.path());
-    let passing = passing(&app, &parts.method, &headers, body, record).await.and_then(|passing| {
-        if costs {
-            permission::within_budget(&app, record.start().key(), "")?;
+    let uses_model = !is_safe(&parts.method) && uses_model(parts.uri.path());
+    let upload = buffered_upload(app, &parts.method, &headers, body, record).await.and_then(|upload| {
+        if uses_model {
+            check_budget(app, record.start().key(), "")?;
         }
-        Ok(passing)
+        Ok(upload)
     });
-    let TakenIn { body, model, refusal } = match passing {
-        Ok(taken) => taken,
-        Err(error) => return refused(error),
+    let BufferedUpload { body, model, refusal } = match upload {
+        Ok(upload) => upload,
+        Err(error) => return refuse(error),
     };
-    let path_and_query = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
     let is_head = parts.method == Method::HEAD;
-    let request =
-        Forward { method: parts.method, path_and_query, headers, body, model, peer, record: record.clone() };
+    let request = Forward {
+        method: parts.method.clone(),
+        path_and_query: parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
+        headers,
+        body,
+        model,
+        peer: arrival.peer,
+        record: record.clone(),
+    };
     let sent = tokio::select! {
         sent = app.relay.forward(request) => sent,
         () = app.abort.cancelled() => {
             let stopped = ApiError::new(503, ErrorCode::ShuttingDown, "respool was stopped before the upstream answered");
-            return refused(stopped);
+            return refuse(stopped);
         }
     };
     match sent {
-        Ok(answer) => passed_on(&app, answer.into_parts(), is_head, record.clone()),
-        Err(error) => refused(refusal.get().cloned().unwrap_or(error)),
+        Ok(answer) => pass_back(app, answer, is_head, record.clone()),
+        Err(error) => refuse(refusal.get().cloned().unwrap_or(error)),
     }
 }
 
-/// A body that was taken in as far as it had to be.
-#[derive(Debug)]
-pub(super) struct TakenIn {
-    /// The body as it goes up.
-    pub(super) body: Passing,
-    /// The model that it names there.
-    pub(super) model: String,
-    /// Why the rest of it did not go up, which shows only while it does.
-    pub(super) refusal: Arc<OnceLock<ApiError>>,
-}
-
-impl TakenIn {
-    fn new(body: Passing, model: String) -> Self {
-        Self { body, model, refusal: Arc::default() }
+/// Adds the request's id and trace to the client's headers.
+fn outgoing_headers(mut headers: HeaderMap, record: &RequestRecord) -> HeaderMap {
+    if let Some(part_of) = record.traceparent() {
+        headers.insert(TRACEPARENT, part_of);
     }
+    if let Ok(id) = HeaderValue::from_str(&record.start().id) {
+        headers.insert(&respond::REQUEST_ID, id);
+    }
+    headers
 }
 
-/// What is not checked as a model server's route does not go to one.
+/// Returns the error of a path below respool's own routes: such paths are not passed on.
 fn no_route(path: &str) -> ApiError {
     let what = format!("respool has no route `{}`, and does not pass it on", path.escape_default());
     ApiError::new(404, ErrorCode::NotFound, what)
 }
 
-/// The body as it goes up, and the model that it names, which decides where it goes and may be another name for the model that is
-/// meant. JSON is read whole, and a form as far as it must be.
-async fn passing(
+/// Returns the body as it goes up, and the model that it names. The model decides where it goes, and an alias
+/// becomes its target. JSON is read whole, and a form as far as necessary.
+async fn buffered_upload(
     app: &App,
     method: &Method,
     headers: &HeaderMap,
     body: Body,
     record: &RequestRecord,
-) -> Result<TakenIn, ApiError> {
+) -> Result<BufferedUpload, ApiError> {
     if http_body::Body::is_end_stream(&body) {
-        return Ok(TakenIn::new(Passing::Whole(Pieces::default()), String::new()));
+        return Ok(BufferedUpload::new(Passing::Whole(Pieces::default()), String::new()));
     }
     let content_type =
         headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let is_plain = headers.get(header::CONTENT_ENCODING).is_none_or(|encoding| encoding == "identity");
     let is_read = !is_safe(method) && is_plain;
-    if let Some(reader) = permission::form_reader(headers).filter(|_| is_read) {
-        return form::passing(app, reader, body, record).await;
+    if let Some(reader) = form_reader(headers).filter(|_| is_read) {
+        return form::buffer_form(app, reader, body, record).await;
     }
     let length = http_body::Body::size_hint(&body).exact();
     let max = app.limits.max_body;
@@ -127,62 +121,18 @@ async fn passing(
     if !(is_read && is_json) {
         let pieces = pieces(BodyExt::into_data_stream(body), app.limits.client_timeout);
         let body = Some(Outgoing::streamed(pieces, length));
-        return Ok(TakenIn::new(Passing::Streamed { body, beginning: Bytes::new() }, String::new()));
+        return Ok(BufferedUpload::new(Passing::Streamed { body, beginning: Bytes::new() }, String::new()));
     }
     let whole = body::read(body, &app.limits, &app.bodies).await?;
     let named = app.relay.named_model(&whole);
     record.stream(named.stream);
     record_model(app, &named.model, record);
-    Ok(TakenIn::new(Passing::Whole(named.body.into()), named.target))
+    Ok(BufferedUpload::new(Passing::Whole(named.body.into()), named.target))
 }
 
-/// Records the model that a request is for.
-pub(super) fn record_model(app: &App, model: &str, record: &RequestRecord) {
-    record.model(model);
-    if app.relay.knows_model(model) {
-        record.known_model(model);
-    }
-}
-
-/// The client's body, until nothing of it comes for too long. What is not sent up is taken in for a while, so that the client, which
-/// still writes, reads its answer instead of a broken pipe.
-pub(super) fn pieces(
-    body: BodyDataStream<Body>,
-    patience: Duration,
-) -> impl Stream<Item = Result<Bytes, axum::BoxError>> {
-    let mut upload = Upload(Some(body));
-    async_stream::stream! {
-        while let Some(body) = &mut upload.0 {
-            match tokio::time::timeout(patience, body.next()).await {
-                Ok(Some(piece)) => yield piece.map_err(Into::into),
-                Ok(None) => upload.0 = None,
-                Err(_) => {
-                    upload.0 = None;
-                    yield Err(format!("nothing of it came for {patience:?} (`limits.client_timeout`)").into());
-                }
-            }
-        }
-    }
-}
-
-/// A body that is sent up; `None` at its end.
-struct Upload(Option<BodyDataStream<Body>>);
-
-impl Drop for Upload {
-    fn drop(&mut self) {
-        if let Some((rest, runtime)) = self.0.take().zip(Handle::try_current().ok()) {
-            runtime.spawn(body::discard(rest));
-        }
-    }
-}
-
-fn passed_on(
-    app: &App,
-    parts: (http::StatusCode, HeaderMap, Incoming, Option<Place>),
-    is_head: bool,
-    record: RequestRecord,
-) -> Response {
-    let (status, headers, mut pieces, place) = parts;
+/// Passes the upstream's answer back, and records how it ends.
+fn pass_back(app: &App, answer: UpstreamResponse, is_head: bool, record: RequestRecord) -> Response {
+    let (status, headers, mut pieces, place) = answer.into_parts();
     let outcome =
         if status.is_client_error() || status.is_server_error() { Outcome::Error } else { Outcome::Ok };
     let mut seen = Delivered::of(&headers, is_head);
@@ -207,7 +157,7 @@ fn passed_on(
             match piece {
                 Ok(Some(piece)) => {
                     seen.add(&piece);
-                    // Nobody asks for more once all that was announced is there.
+                    // A client stops reading once all that was announced has arrived.
                     if seen.is_whole() {
                         record.passed(outcome, usage_at_end(&seen.tail), None);
                     }
@@ -228,8 +178,8 @@ fn passed_on(
     respond::recorded_in_body(response)
 }
 
-/// Keeps what an upstream sends from acting on respool's origin in a browser: its HTML runs no scripts there, and it sets neither
-/// respool's session nor rules for the whole origin.
+/// Keeps what an upstream sends from acting on respool's origin in a browser: its HTML runs no scripts there,
+/// and it sets neither respool's session nor rules for the whole origin.
 fn guard_origin(headers: &mut HeaderMap) {
     for name in
         [HeaderName::from_static("clear-site-data"), header::REFRESH, header::STRICT_TRANSPORT_SECURITY]
@@ -251,7 +201,7 @@ fn is_session(cookie: &HeaderValue) -> bool {
     text.split(['=', ';']).next().is_some_and(|name| name.trim() == session::COOKIE)
 }
 
-/// What of a reply has left, as far as its record needs it.
+/// The part of a reply that has left, as its record needs it.
 #[derive(Debug, Default)]
 struct Delivered {
     bytes: u64,
@@ -323,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_whole_when_all_that_was_announced_has_left() {
+    fn a_reply_is_whole_once_announced_bytes_left() {
         let usage = r#"{"usage":{"prompt_tokens":7,"completion_tokens":2}}"#;
         let (first, second) = usage.split_at(20);
         assert_eq!(delivered(Some(usage.len() as u64), &[first, second]), (true, Some(7)));

@@ -1,5 +1,5 @@
-//! `GET /v1/usage`: what was used, by model, key, agent and day. A client sees its own requests, an operator all; where clients have
-//! no keys, and so are not distinguished, all are seen.
+//! `GET /v1/usage`: what was used, by model, key, agent and day. A client sees its own requests, an operator
+//! all; where clients have no keys, and so are not distinguished, all are seen.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use axum::response::Response;
 use serde_json::Value;
 use url::form_urlencoded;
 
-use super::App;
+use super::app::App;
+use super::metered_request::MeteredRequest;
 use super::own_route::{leave, record, store_failed};
-use super::visit::Visit;
 use ::usage::dimensions;
 use store::UsageQuery;
 use wire::units::parse_duration;
@@ -34,7 +34,7 @@ pub(super) async fn usage(State(app): State<App>, request: Request) -> Response 
 
 /// The key whose requests alone are shown.
 fn own_key(request: &Request) -> Option<String> {
-    let visit = request.extensions().get::<Arc<Visit>>()?;
+    let visit = request.extensions().get::<Arc<MeteredRequest>>()?;
     (!visit.key.is_operator).then(|| visit.key.name.clone())
 }
 

@@ -1,20 +1,23 @@
-//! Wrong keys, by the address that they came from: an address that tries many has to wait. Pure: time comes in as a number. Used by `access`.
+//! Wrong keys, by the address that they came from: an address that tries many has to wait. Pure: time comes
+//! in as a number. Used by `access`.
 //!
-//! While an address has to wait, its short keys are not looked at, right or wrong, so that guessing learns nothing. Keys that were used from
-//! there before go on, and so do long ones, which nobody guesses: clients behind one proxy must not shut each other out.
+//! While an address has to wait, its short keys are not looked at, right or wrong, so that guessing learns
+//! nothing. Keys that were used from there before still hold, and so do long ones, which cannot be guessed:
+//! clients behind one proxy must not shut each other out.
 
 use std::net::IpAddr;
 
 use lru::LruCache;
 
-/// So many wrong keys an address may send in one period.
+/// How many wrong keys an address may send in one period.
 const MOST: u32 = 20;
 /// The period, in milliseconds.
 const PERIOD: u64 = 60_000;
-/// So many addresses are remembered; those that were heard of last.
+/// How many addresses are remembered, the last ones.
 const ADDRESSES: usize = 4_096;
 
-/// One place on the network: an address, or the half of an IPv6 address that stands for a subscriber's network.
+/// One place on the network: an address, or the half of an IPv6 address that stands for a subscriber's
+/// network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Neighbour(u128);
 
@@ -76,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_tries_many_has_to_wait_and_nobody_else() {
+    fn only_a_guessing_address_waits() {
         let (mut wrong, guesser, other) =
             (WrongKeys::default(), neighbour("192.0.2.1"), neighbour("192.0.2.2"));
         for index in 1..=MOST {

@@ -1,25 +1,37 @@
-//! The accounts that requests are counted for. An account gets the cost of a model call as soon as it is
-//! known. `server` has the accounts; request lines and agents report to them.
+//! The client that a request is counted for. `server` has the accounts; the request's line asks them at its end.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use wire::turn::Usage;
 
-/// Counts the usage of one client.
+/// The client of one request.
 pub trait Account: Debug + Send + Sync {
-    /// The client's name in logs; never its key.
+    /// The name of the client's key in logs; never the key.
     fn name(&self) -> &str;
 
-    /// Counts used tokens. `model` is known to be served, or empty, so it may stand in a table.
-    fn spent(&self, model: &str, usage: Usage);
+    /// The head of the reply leaves.
+    fn reply_begins(&self, _head: ReplyHead) {}
 
-    /// The cost of this request is reported by its model calls.
-    fn counted_elsewhere(&self) {}
+    /// Estimates the tokens of a request whose reply did not state them; `None` if it used none.
+    fn estimate(&self) -> Option<Usage> {
+        None
+    }
+}
+
+/// The facts about a reply that an estimate of its tokens depends on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReplyHead {
+    /// Its status is an error's.
+    pub is_error: bool,
+    /// It is a stream of events.
+    pub is_stream: bool,
+    /// The bytes of its body, where they are known; else zero.
+    pub bytes: u64,
 }
 
 /// Finds the accounts of clients whose request is long over: a run may go on without it.
 pub trait Accounts: Debug + Send + Sync {
-    /// The account of the client that this digest stands for.
+    /// Returns the account of the client that this digest stands for.
     fn of_client(&self, client: &str) -> Option<Arc<dyn Account>>;
 }

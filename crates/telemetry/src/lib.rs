@@ -17,12 +17,12 @@ mod trace;
 mod usage;
 mod writer;
 
-pub use account::{Account, Accounts};
+pub use account::{Account, Accounts, ReplyHead};
 pub use config::{Level, LogConfig, LogFormat};
 pub use error_report::{ErrorReport, Failure};
 pub use init::{Flush, init, init_file};
 pub use record::{RequestFacts, RequestRecord, RequestStart, TRACEPARENT};
 pub use request_line::Outcome;
 pub use trace::{Attributes, Span, SpanKind, SpanSink, SpanValue, TraceContext};
-pub use usage::{InFlight, LiveRequest, Recording, RowFacts, UsageSink};
+pub use usage::{EndedRequest, InFlight, LiveRequest, Recording, RowFacts, UsageSink};
 pub use wire::UsageRow;

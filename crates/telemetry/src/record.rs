@@ -180,7 +180,6 @@ impl RequestRecord {
             name.clone_into(&mut line.row.agent);
             line.row.usage = Some(Usage::default());
         });
-        self.start.account.iter().for_each(|account| account.counted_elsewhere());
     }
 
     /// The run that serves the request.
@@ -339,8 +338,7 @@ impl RequestRecord {
         });
     }
 
-    /// A model call of a run is over. Its account learns the cost here; the row of the client's own request
-    /// has the sum.
+    /// A model call of a run is over. Its row has its tokens; the row of the client's own request has none.
     pub fn model_call_ended(
         &self,
         is_reply: bool,
@@ -352,9 +350,6 @@ impl RequestRecord {
             line.error_code = code;
             line.row.key = account.map(|account| account.name().to_owned());
             line.row.usage = line.all_usage();
-            if let Some((account, usage)) = account.zip(line.row.usage) {
-                account.spent(&line.model, usage);
-            }
             line.usage = None;
         });
     }

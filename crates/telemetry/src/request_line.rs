@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::metrics;
 use super::record::RequestStart;
 use super::trace::{AttemptEnd, Attributes, RequestTrace};
-use super::usage::{LiveRequest, RowFacts, UsageSink};
+use super::usage::{EndedRequest, LiveRequest, RowFacts, UsageSink};
 use wire::UsageRow;
 use wire::turn::{Note, Turn, Usage};
 
@@ -402,9 +402,6 @@ impl Drop for RequestLine {
         let total = self.elapsed();
         self.record(total);
         let usage = self.all_usage();
-        if let (Some(account), Some(usage)) = (&self.start.account, usage) {
-            account.spent(&self.known_model, usage);
-        }
         tracing::info!(
             target: "respool::request",
             request_id = self.start.id,
@@ -441,7 +438,10 @@ impl Drop for RequestLine {
         );
         self.end_trace(usage);
         if let Some(sink) = self.sink.take() {
-            sink.record(self.take_row(total, usage));
+            let row = self.take_row(total, usage);
+            let counted =
+                row.usage.or_else(|| self.start.account.as_ref().and_then(|account| account.estimate()));
+            sink.record(EndedRequest { row, known_model: std::mem::take(&mut self.known_model), counted });
         }
     }
 }

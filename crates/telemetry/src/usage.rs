@@ -26,7 +26,18 @@ pub struct RowFacts {
 /// Takes rows. It is called at the end of each request, so it must not wait for anything.
 pub trait UsageSink: Debug + Send + Sync {
     /// A request has ended.
-    fn record(&self, row: UsageRow);
+    fn record(&self, ended: EndedRequest);
+}
+
+/// A request that has ended: its row, and how it counts against limits and budgets.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EndedRequest {
+    /// Its row.
+    pub row: UsageRow,
+    /// The model, if an upstream is known to serve it: only then may its name stand where clients must not add names.
+    pub known_model: String,
+    /// Its tokens: those of the row, or an estimate where its reply did not state them.
+    pub counted: Option<Usage>,
 }
 
 /// How the requests of one server are recorded: whether message text may be logged, where their rows go, and

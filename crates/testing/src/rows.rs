@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use telemetry::{Recording, RequestRecord, RequestStart, UsageRow, UsageSink};
+use telemetry::{EndedRequest, Recording, RequestRecord, RequestStart, UsageRow, UsageSink};
 
 #[derive(Debug, Default)]
 struct Rows(Mutex<Vec<UsageRow>>);
 
 impl UsageSink for Rows {
-    fn record(&self, row: UsageRow) {
-        self.0.lock().unwrap().push(row);
+    fn record(&self, ended: EndedRequest) {
+        self.0.lock().unwrap().push(ended.row);
     }
 }
 

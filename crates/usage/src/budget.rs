@@ -8,7 +8,7 @@ use super::money::Money;
 /// A day, in milliseconds.
 const DAY: u64 = 86_400_000;
 
-/// What a budget is for.
+/// The requests that a budget covers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
     /// Everybody together.
@@ -30,7 +30,7 @@ impl Scope {
     }
 }
 
-/// Whose request it is. Empty: nobody's that has a name.
+/// The key and the agent of a request; empty where it has none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Owner<'a> {
     /// The name of the client's key.
@@ -50,26 +50,26 @@ impl Owner<'_> {
 /// A budget that is spent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exhausted {
-    /// Whose.
+    /// The requests that it covers.
     pub scope: Scope,
     /// How much it was.
     pub budget: Money,
-    /// In so many seconds it begins anew.
+    /// The seconds until it begins again.
     pub wait: u64,
 }
 
 /// A budget that is nearly spent, or spent: each is reported once a day.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// Whose.
+    /// The requests that it covers.
     pub scope: Scope,
     /// How much it is.
     pub budget: Money,
-    /// What is spent of it.
+    /// The part that is spent.
     pub spent: Money,
 }
 
-/// What was spent today.
+/// The spending of today.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spending {
     day: u64,
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_warns_once_then_refuses_until_the_day_is_over() {
+    fn a_budget_warns_once_then_refuses() {
         let config: BudgetsConfig = toml::from_str("key = 1.0\nkeys = { bob = 2.0 }\nwarn_at = 0.5").unwrap();
         let (mut spending, now) = (Spending::default(), 20_000 * DAY + DAY - 90_000);
         let alice = Owner { key: "alice", agent: "" };

@@ -1,47 +1,63 @@
-//! Takes a row of each request and writes them behind the replies: a request never waits for it, and a full disk costs rows, not
-//! answers. What could not be kept is counted, and said once. Budgets are counted here as rows come.
+//! Takes a row of each request and writes them behind the replies: a request never waits for it, and a full
+//! disk costs rows, not answers. Lost rows are counted, and reported once.
+//!
+//! It is the only meter: budgets, the limits of keys, alerts, reports and the page read it. Budgets and
+//! limits count each request as it ends, whether or not its row can be kept. The tokens of keys are stored
+//! apart from the rows, so that their limits hold after a restart, and in several processes that share a
+//! store.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
 use super::budget::{Exhausted, Owner, Spending, Warning};
 use super::config::{BudgetsConfig, UsageConfig};
+use super::key_tokens::KeyTokens;
 use super::minutes::{Ended, Minutes};
 use super::money::Money;
 use super::prices::Prices;
 use super::report::{OwnUse, Report, report};
-use store::{Dimension, StoreError, StoredUsage, UsageQuery, UsageStore, UsageSum};
-use telemetry::{InFlight, UsageRow, UsageSink, metrics};
+use store::{Dimension, Store, StoreError, StoredUsage, UsageQuery, UsageStore, UsageSum};
+use telemetry::{EndedRequest, InFlight, UsageRow, UsageSink, metrics};
 
-/// So many rows wait at most; more are lost, and counted.
+/// The most rows that wait; more are lost, and counted.
 const MOST_WAITING: usize = 20_000;
 /// Routes of respool's own that use no model have no rows.
 const WITHOUT_ROWS: [&str; 4] = ["models", "runs", "approvals", "usage"];
-/// So often they are written.
+/// The time between two writes.
 const EVERY: Duration = Duration::from_millis(500);
-/// So often what is old is deleted.
+/// The time between two deletions of old rows.
 const CLEAR_EVERY: Duration = Duration::from_mins(10);
-/// So many of the last problems are remembered without the store.
+/// How many of the last problems are remembered without the store.
 const PROBLEMS: usize = 50;
+
+/// A day, in milliseconds.
+const DAY: u64 = 86_400_000;
+/// How many days the tokens of keys are kept.
+const KEEP_DAYS: u64 = 400;
 
 /// The ledger of one server.
 #[derive(Debug)]
 pub struct Ledger {
-    terms: RwLock<Arc<Terms>>,
+    settings: RwLock<Arc<LedgerSettings>>,
     store: Option<Arc<UsageStore>>,
+    /// Where the tokens of keys are kept.
+    key_store: OnceLock<Arc<Store>>,
+    /// The day before which no tokens of keys are left in the store.
+    cleared_day: AtomicU64,
     state: Mutex<State>,
-    /// Held while rows are written.
+    /// Held while rows, or the tokens of keys, are written.
     flushing: tokio::sync::Mutex<()>,
     /// The requests under way.
     pub in_flight: Arc<InFlight>,
 }
 
-/// What can change while a server runs.
+/// The settings that can change while a server runs.
 #[derive(Clone, Debug, Default)]
-pub struct Terms {
+pub struct LedgerSettings {
     /// `[usage]`.
     pub config: UsageConfig,
     /// `[budgets]`.
@@ -57,6 +73,9 @@ struct State {
     /// The last writing failed: that was said.
     is_broken: bool,
     spending: Spending,
+    keys: KeyTokens,
+    /// The tokens of keys could not be stored the last time: that was reported.
+    are_keys_unsaved: bool,
     problems: VecDeque<Problem>,
     minutes: Minutes,
 }
@@ -82,26 +101,27 @@ pub struct Problem {
 
 impl Ledger {
     /// `store`: `None` where no rows are kept; budgets are counted all the same.
-    pub fn new(terms: Terms, store: Option<Arc<UsageStore>>) -> Self {
-        let terms = RwLock::new(Arc::new(terms));
+    pub fn new(settings: LedgerSettings, store: Option<Arc<UsageStore>>) -> Self {
+        let settings = RwLock::new(Arc::new(settings));
         let (state, flushing) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { terms, store, state, flushing, in_flight: Arc::default() }
+        let (key_store, cleared_day) = (OnceLock::new(), AtomicU64::default());
+        Self { settings, store, key_store, cleared_day, state, flushing, in_flight: Arc::default() }
     }
 
-    /// Rows are to be kept and cannot be: alerts and the page say so for as long as this process lives.
+    /// Notes that rows cannot be kept: alerts and the page report it as long as this process lives.
     pub fn cannot_keep_rows(&self) {
         self.state().is_broken = true;
     }
 
-    fn terms(&self) -> Arc<Terms> {
-        Arc::clone(&self.terms.read().unwrap_or_else(PoisonError::into_inner))
+    fn settings(&self) -> Arc<LedgerSettings> {
+        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// From now on these prices and budgets hold: a budget counts what was spent today before it was set. How long rows are kept changes
-    /// only with a restart.
-    pub async fn change(&self, terms: Terms) {
+    /// Uses these prices and budgets from now on. A budget counts what was spent today before it was set. How
+    /// long rows are kept changes only with a restart.
+    pub async fn change(&self, settings: LedgerSettings) {
         let had_budgets = self.has_budgets();
-        *self.terms.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(terms);
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
         if !had_budgets {
             self.load().await;
         }
@@ -118,12 +138,12 @@ impl Ledger {
 
     /// Takes over what was spent today before this process began.
     pub async fn load(&self) {
-        let terms = self.terms();
-        let Some(store) = self.store.as_ref().filter(|_| !terms.budgets.is_empty()) else { return };
+        let settings = self.settings();
+        let Some(store) = self.store.as_ref().filter(|_| !settings.budgets.is_empty()) else { return };
         self.flush().await;
         let now = clock::now();
         let query = UsageQuery {
-            since: now - now % 86_400_000,
+            since: now - now % DAY,
             until: u64::MAX,
             by: vec![Dimension::Key, Dimension::Agent],
             key: None,
@@ -139,10 +159,63 @@ impl Ledger {
         state.spending = Spending::default();
         for sum in sums {
             let seconds = Duration::from_millis(sum.busy).as_secs_f64();
-            let cost = terms.prices.request(&sum.model, sum.usage, seconds);
+            let cost = settings.prices.request(&sum.model, sum.usage, seconds);
             let (key, agent) = (&sum.names[0], &sum.names[1]);
-            state.spending.add(&terms.budgets, Owner { key, agent }, cost, now);
+            state.spending.add(&settings.budgets, Owner { key, agent }, cost, now);
         }
+    }
+
+    /// Keeps the tokens of keys in this store from now on, and counts the tokens that it has for today.
+    pub async fn keep_keys_in(&self, store: Arc<Store>) {
+        if let Err(error) = self.load_keys(&store).await {
+            tracing::error!(target: "respool::usage", %error, "the tokens that keys used today cannot be read: their limits count from zero");
+        }
+        let _ = self.key_store.set(store);
+    }
+
+    async fn load_keys(&self, store: &Store) -> Result<(), StoreError> {
+        let day = clock::now() / DAY;
+        let stored = store.key_usage_on(day).await?;
+        self.state().keys.load(&stored, day);
+        Ok(())
+    }
+
+    /// Returns the tokens that a key has used today.
+    pub fn tokens_today(&self, key: &str) -> u64 {
+        self.state().keys.used_today(key, clock::now() / DAY)
+    }
+
+    /// Stores the tokens of keys, and takes over those that other processes have counted. A storing under way is
+    /// awaited.
+    pub async fn save_keys(&self) {
+        let Some(store) = self.key_store.get() else { return };
+        let _alone = self.flushing.lock().await;
+        let rows = self.state().keys.take_unsaved();
+        if rows.is_empty() {
+            return;
+        }
+        let saved = match store.add_key_usage(rows.clone()).await {
+            Ok(()) => self.load_and_clear_keys(store).await,
+            Err(error) => {
+                self.state().keys.take_back(rows);
+                Err(error)
+            }
+        };
+        let was_unsaved = std::mem::replace(&mut self.state().are_keys_unsaved, saved.is_err());
+        if let Err(error) = saved
+            && !was_unsaved
+        {
+            tracing::error!(target: "respool::usage", %error, "the tokens of keys are counted in memory until the store can be written again");
+        }
+    }
+
+    async fn load_and_clear_keys(&self, store: &Store) -> Result<(), StoreError> {
+        self.load_keys(store).await?;
+        let day = clock::now() / DAY;
+        if self.cleared_day.swap(day, Ordering::Relaxed) != day {
+            store.forget_key_usage(day.saturating_sub(KEEP_DAYS)).await?;
+        }
+        Ok(())
     }
 
     /// Writes rows again and again, and deletes old ones, until `stop`.
@@ -151,6 +224,7 @@ impl Ledger {
         while !stop.is_cancelled() {
             tokio::select! { () = stop.cancelled() => {}, () = tokio::time::sleep(EVERY) => {} }
             self.flush().await;
+            self.save_keys().await;
             if !stop.is_cancelled() && cleared.is_none_or(|at| at.elapsed() >= CLEAR_EVERY) {
                 cleared = Some(Instant::now());
                 self.clear().await;
@@ -205,7 +279,7 @@ impl Ledger {
 
     async fn clear(&self) {
         let Some(store) = &self.store else { return };
-        let config = self.terms().config.clone();
+        let config = self.settings().config.clone();
         if let Err(error) = store.clear(clock::before(config.keep), config.max_size.0).await {
             tracing::warn!(target: "respool::usage", %error, "old usage records cannot be deleted");
         }
@@ -213,24 +287,24 @@ impl Ledger {
 
     /// True when something is bounded.
     pub fn has_budgets(&self) -> bool {
-        !self.terms().budgets.is_empty()
+        !self.settings().budgets.is_empty()
     }
 
     /// Refuses a request whose key's, agent's or day's budget is spent.
     ///
     /// # Errors
-    /// Which one, and when it begins anew.
+    /// Which one, and when it begins again.
     pub fn check_budget(&self, owner: Owner<'_>) -> Result<(), Exhausted> {
-        let terms = self.terms();
-        if terms.budgets.is_empty() {
+        let settings = self.settings();
+        if settings.budgets.is_empty() {
             return Ok(());
         }
-        self.state().spending.check(&terms.budgets, owner, clock::now())
+        self.state().spending.check(&settings.budgets, owner, clock::now())
     }
 
     /// The budgets that have reached their mark today.
     pub fn reached_budgets(&self) -> Vec<Warning> {
-        self.state().spending.reached(&self.terms().budgets, clock::now())
+        self.state().spending.reached(&self.settings().budgets, clock::now())
     }
 
     /// The requests to models of the last hours.
@@ -243,29 +317,29 @@ impl Ledger {
         self.state().problems.iter().rev().cloned().collect()
     }
 
-    /// What was used.
+    /// Reports the usage.
     ///
     /// # Errors
-    /// When the store cannot be read, or there is none.
+    /// When the store cannot be read, or rows are not kept.
     pub async fn report(&self, query: UsageQuery) -> Result<Report, StoreError> {
         let none = || {
             StoreError("no rows of what is used are kept: `[usage] keep` is 0s, or the state directory cannot be used (see the log)".to_owned())
         };
         let store = self.store.as_ref().ok_or_else(none)?;
         self.flush().await;
-        let terms = self.terms();
-        of_store(store, query, &terms.prices, &terms.config.compare).await
+        let settings = self.settings();
+        of_store(store, query, &settings.prices, &settings.config.compare).await
     }
 
-    /// What the model calls of a run cost, where a price is known of any of them.
+    /// Returns the cost of the model calls of a run, if the price of any of them is known.
     pub async fn run_cost(&self, run: &str) -> Option<Money> {
-        let (store, terms) = (self.store.as_ref()?, self.terms());
+        let (store, settings) = (self.store.as_ref()?, self.settings());
         self.flush().await;
         let sums = store.of_run(run).await.ok()?;
-        let is_known =
-            terms.prices.own().is_some() || sums.iter().any(|sum| terms.prices.paid(&sum.model).is_some());
+        let is_known = settings.prices.own().is_some()
+            || sums.iter().any(|sum| settings.prices.paid(&sum.model).is_some());
         let cost = |sum: &UsageSum| {
-            terms.prices.request(&sum.model, sum.usage, Duration::from_millis(sum.busy).as_secs_f64())
+            settings.prices.request(&sum.model, sum.usage, Duration::from_millis(sum.busy).as_secs_f64())
         };
         is_known.then(|| sums.iter().map(cost).sum())
     }
@@ -291,7 +365,7 @@ impl Ledger {
     }
 }
 
-/// What was used, from a store that nobody else has open, or beside a server that has.
+/// Reports the usage from a store, also while a server has it open.
 ///
 /// # Errors
 /// When the store cannot be read.
@@ -312,25 +386,30 @@ pub async fn of_store(
     let own_use = OwnUse { busy: busy.as_secs_f64(), tokens: own.iter().map(|sum| sum.usage.total()).sum() };
     let first = all.iter().map(|sum| sum.first).min().unwrap_or(span.1);
     // Hardware that stood there before the first request is not counted.
-    let span = (span.0.max(first.min(span.1)), span.1);
+    let span = span.0.max(first.min(span.1))..span.1;
     Ok(report(span, &by, &sums, own_use, prices, compare))
 }
 
 impl UsageSink for Ledger {
-    fn record(&self, row: UsageRow) {
+    fn record(&self, ended: EndedRequest) {
+        let EndedRequest { row, known_model, counted } = ended;
         if WITHOUT_ROWS.contains(&&*row.route) {
             return;
         }
-        let terms = self.terms();
+        let settings = self.settings();
         let mut state = self.state();
         // The model calls of a run are counted by rows of their own.
-        if !terms.budgets.is_empty()
-            && row.route != "agent"
-            && let Some(usage) = row.usage
+        let counted = counted.filter(|_| row.route != "agent");
+        if let Some(usage) = counted.filter(|_| !row.key.is_empty()) {
+            let model = if row.route == "agent_model" { &row.model } else { &known_model };
+            state.keys.add(&row.key, model, usage, clock::now() / DAY);
+        }
+        if !settings.budgets.is_empty()
+            && let Some(usage) = counted
         {
-            let cost = terms.prices.request(&row.model, usage, row.duration.as_secs_f64());
+            let cost = settings.prices.request(&row.model, usage, row.duration.as_secs_f64());
             let owner = Owner { key: &row.key, agent: &row.agent };
-            for warning in state.spending.add(&terms.budgets, owner, cost, clock::now()) {
+            for warning in state.spending.add(&settings.budgets, owner, cost, clock::now()) {
                 warn(&warning);
             }
         }
@@ -374,13 +453,19 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use store::StoreConfig;
     use testing::stores::refuse_usage;
     use wire::turn::Usage;
 
     fn ledger(dir: &std::path::Path) -> Ledger {
         let prices = Prices::new(&BTreeMap::new(), None).unwrap();
         let store = Arc::new(UsageStore::open(dir).unwrap());
-        Ledger::new(Terms { prices, ..Terms::default() }, Some(store))
+        Ledger::new(LedgerSettings { prices, ..LedgerSettings::default() }, Some(store))
+    }
+
+    fn record(ledger: &Ledger, row: UsageRow) {
+        let counted = row.usage;
+        ledger.record(EndedRequest { row, counted, ..EndedRequest::default() });
     }
 
     fn row(at: u64) -> UsageRow {
@@ -388,16 +473,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_disk_costs_rows_and_no_answers() {
+    async fn a_full_disk_costs_only_rows() {
         let dir = tempfile::tempdir().unwrap();
         let ledger = ledger(dir.path());
         refuse_usage(dir.path(), true);
-        (0..5).for_each(|at| ledger.record(row(at)));
+        (0..5).for_each(|at| record(&ledger, row(at)));
         ledger.flush().await;
         assert!(ledger.is_broken());
         // What waits is bounded: later rows find no room.
         let more = MOST_WAITING as u64 + 3;
-        (5..more).for_each(|at| ledger.record(row(at)));
+        (5..more).for_each(|at| record(&ledger, row(at)));
         ledger.flush().await;
         refuse_usage(dir.path(), false);
         ledger.flush().await;
@@ -425,17 +510,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_key_pays_its_share_and_a_paid_model_costs_no_electricity() {
+    async fn a_key_pays_its_share() {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(UsageStore::open(dir.path()).unwrap());
-        let ledger = Ledger::new(Terms { prices: prices(), ..Terms::default() }, Some(store));
-        // Half an hour of one's own model, of which alice has a quarter; then an hour of one that is paid, under another name.
+        let ledger =
+            Ledger::new(LedgerSettings { prices: prices(), ..LedgerSettings::default() }, Some(store));
+        // Half an hour of one's own model, of which alice has a quarter; then an hour of one that is paid,
+        // under another name.
         let rows = [
             used("alice", "mine", 1_000, 900),
             used("bob", "mine", 3_000, 1_800),
             used("bob", "cheap", 2_000_000, 3_600),
         ];
-        rows.into_iter().for_each(|row| ledger.record(row));
+        rows.into_iter().for_each(|row| record(&ledger, row));
         let report = async |key: Option<&str>| {
             let key = key.map(str::to_owned);
             ledger
@@ -455,31 +542,33 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_budget_that_is_set_later_counts_what_was_spent_before() {
+    async fn a_new_budget_counts_earlier_spending() {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(UsageStore::open(dir.path()).unwrap());
-        let ledger = Ledger::new(Terms { prices: prices(), ..Terms::default() }, Some(store));
-        ledger.record(used("alice", "paid", 1_500_000, 0));
+        let ledger =
+            Ledger::new(LedgerSettings { prices: prices(), ..LedgerSettings::default() }, Some(store));
+        record(&ledger, used("alice", "paid", 1_500_000, 0));
         let budgets = BudgetsConfig { day: Some(1.0), ..BudgetsConfig::default() };
-        ledger.change(Terms { prices: prices(), budgets, ..Terms::default() }).await;
+        ledger.change(LedgerSettings { prices: prices(), budgets, ..LedgerSettings::default() }).await;
         assert!(ledger.check_budget(Owner::default()).is_err(), "1.5 of 1.0 are spent");
         let spent: Vec<Money> = ledger.reached_budgets().iter().map(|reached| reached.spent).collect();
         assert_eq!(spent, [Money::from_units(1.5)]);
     }
 
     #[test]
-    fn a_request_at_fault_is_a_problem_but_no_failure_of_the_server() {
-        let ledger = Ledger::new(Terms::default(), None);
+    fn a_wrong_request_is_no_server_failure() {
+        let ledger = Ledger::new(LedgerSettings::default(), None);
         for (code, status, failed) in
             [("model_not_found", 404, 0), ("upstream_timeout", 422, 1), ("", 400, 1), ("", 500, 2)]
         {
-            ledger.record(UsageRow {
+            let failed_row = UsageRow {
                 outcome: "error".into(),
                 model: "m".into(),
                 error_code: code.into(),
                 status,
                 ..row(1)
-            });
+            };
+            record(&ledger, failed_row);
             assert_eq!(ledger.minutes().since(0).failed, failed, "{code} {status}");
         }
         assert_eq!(ledger.problems().len(), 4);
@@ -487,10 +576,53 @@ mod tests {
 
     #[test]
     fn the_last_problems_are_remembered() {
-        let ledger = Ledger::new(Terms::default(), None);
-        (0..60).for_each(|at| ledger.record(UsageRow { outcome: "error".into(), ..row(at) }));
-        ledger.record(row(99));
+        let ledger = Ledger::new(LedgerSettings::default(), None);
+        (0..60).for_each(|at| record(&ledger, UsageRow { outcome: "error".into(), ..row(at) }));
+        record(&ledger, row(99));
         let found = ledger.problems();
         assert_eq!((found.len(), found[0].at, found[49].at), (50, 59, 10));
+    }
+
+    fn runs_store(dir: &std::path::Path) -> Arc<Store> {
+        let config = StoreConfig { state_dir: dir.to_owned(), ..StoreConfig::default() };
+        Arc::new(Store::open(&config).unwrap())
+    }
+
+    /// Two processes share a store; the limits of keys count both, also after a restart and without rows.
+    #[tokio::test]
+    async fn tokens_of_keys_count_everywhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = runs_store(dir.path());
+        let (first, second) =
+            (Ledger::new(LedgerSettings::default(), None), Ledger::new(LedgerSettings::default(), None));
+        first.keep_keys_in(Arc::clone(&store)).await;
+        second.keep_keys_in(Arc::clone(&store)).await;
+        record(&first, used("alice", "m", 50, 0));
+        first.save_keys().await;
+        record(&second, used("alice", "m", 49, 0));
+        second.save_keys().await;
+        assert_eq!((first.tokens_today("alice"), second.tokens_today("alice")), (50, 99));
+        record(&first, used("bob", "", 1, 0));
+        first.save_keys().await;
+        assert_eq!(first.tokens_today("alice"), 99, "the other process's count arrives with the next one");
+        drop((first, second, store));
+        let third = Ledger::new(LedgerSettings::default(), None);
+        third.keep_keys_in(runs_store(dir.path())).await;
+        assert_eq!((third.tokens_today("alice"), third.tokens_today("bob")), (99, 1));
+    }
+
+    /// The estimate of a reply that was cut counts against limits and budgets; its row states no tokens.
+    #[test]
+    fn estimates_count_and_leave_no_row() {
+        let budgets = BudgetsConfig { day: Some(1.0), ..BudgetsConfig::default() };
+        let ledger =
+            Ledger::new(LedgerSettings { prices: prices(), budgets, ..LedgerSettings::default() }, None);
+        let row = UsageRow { usage: None, ..used("alice", "paid", 0, 0) };
+        let counted = Some(Usage { prompt: 1_500_000, ..Usage::default() });
+        let of_agent = UsageRow { route: "agent".into(), ..row.clone() };
+        ledger.record(EndedRequest { row, counted, ..EndedRequest::default() });
+        ledger.record(EndedRequest { row: of_agent, counted, ..EndedRequest::default() });
+        assert_eq!(ledger.tokens_today("alice"), 1_500_000);
+        assert!(ledger.check_budget(Owner::default()).is_err());
     }
 }

@@ -1,10 +1,12 @@
-//! What was used and what it cost: the ledger that takes a row of each request and writes them behind the replies, prices, reports
-//! by model, key, agent and day, and budgets.
+//! Usage and its cost: the ledger that takes a row of each request and writes them behind the replies,
+//! prices, reports by model, key, agent and day, and budgets.
 //!
-//! `ledger` is the only file here that acts. The others are pure: they get rows, sums and the time as arguments.
+//! `ledger` is the only file here that acts. The others are pure: they get rows, sums and the time as
+//! arguments.
 
 mod budget;
 pub mod config;
+mod key_tokens;
 mod ledger;
 mod minutes;
 mod money;
@@ -13,7 +15,7 @@ mod report;
 
 pub use budget::{Exhausted, Owner, Scope, Warning};
 pub use config::{BudgetsConfig, PriceConfig, UsageConfig};
-pub use ledger::{Ledger, Problem, Terms, of_store};
+pub use ledger::{Ledger, LedgerSettings, Problem, of_store};
 pub use minutes::{Counts, Ended, Minutes};
 pub use money::Money;
 pub use prices::{OwnBox, Price, PriceSource, Prices};

@@ -1,5 +1,5 @@
-//! The requests of the last hours as alerts look at them: counted by the minute, so that a busy server needs no more room than an idle
-//! one. Pure: the time comes as an argument.
+//! The requests of the last hours as alerts look at them: counted by the minute, so that a busy server needs
+//! no more room than an idle one. Pure: the time comes as an argument.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -9,18 +9,18 @@ use wire::ErrorCode;
 
 /// A minute, in milliseconds.
 const MINUTE: u64 = 60_000;
-/// So many minutes are kept: six hours.
+/// How many minutes are kept: six hours.
 const KEPT: usize = 360;
-/// So many first bytes are kept of each minute, the last ones.
+/// How many first bytes are kept of each minute, the last ones.
 const SAMPLES: usize = 50;
-/// So many pairs of an upstream and its error are kept of each minute.
+/// How many pairs of an upstream and its error are kept of each minute.
 const ERRORS: usize = 50;
 /// How many requests that were too long are kept of each minute.
 const OVERFLOWS: usize = 1_000;
 /// A request that waited longer for its place waited long, in milliseconds.
 const LONG_WAIT: u64 = 10_000;
 
-/// What alerts want to know of a request that ended.
+/// The facts about an ended request that alerts need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
     /// It failed, and not by its own fault.
@@ -72,7 +72,7 @@ fn identity_of(row: &UsageRow) -> u64 {
     hasher.finish()
 }
 
-/// Requests of a period, by what became of them.
+/// Requests of a period, by their outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// All of them.
@@ -129,7 +129,7 @@ struct Minute {
 pub struct Minutes(VecDeque<Minute>);
 
 impl Minutes {
-    /// A request ended `at` so many milliseconds since 1970.
+    /// A request ended `at` in milliseconds since 1970.
     pub fn add(&mut self, ended: Ended, at: u64) {
         // A clock that was put back counts on in the last minute that there was.
         let number = (at / MINUTE).max(self.0.back().map_or(0, |last| last.number));
@@ -155,7 +155,8 @@ impl Minutes {
         counts.fold(Counts::default(), Counts::merge)
     }
 
-    /// The usual time to the first byte before and since then, in milliseconds: the medians, where there are `least` of them.
+    /// The usual time to the first byte before and since then, in milliseconds: the medians, where there are
+    /// `least` of them.
     pub fn first_bytes(&self, since: u64, least: usize) -> (Option<u64>, Option<u64>) {
         let median = |is_late: bool| {
             let minutes = self.0.iter().filter(|minute| minute.ended_after(since) == is_late);
@@ -180,7 +181,7 @@ mod tests {
     const HOUR: u64 = 60 * MINUTE;
 
     #[test]
-    fn a_busy_server_needs_no_more_room_and_forgets_no_hour() {
+    fn a_busy_server_keeps_every_hour() {
         let mut minutes = Minutes::default();
         // Fifty requests a second for seven hours: fast at first, and slow in the last ten minutes.
         for second in 0..7 * 3_600 {
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_put_back_loses_nothing() {
+    fn a_clock_put_back_loses_nothing() {
         let mut minutes = Minutes::default();
         minutes.add(Ended::default(), 10 * MINUTE);
         minutes.add(Ended { failed: true, ..Ended::default() }, 2 * MINUTE);

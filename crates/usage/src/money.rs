@@ -1,4 +1,5 @@
-//! Amounts of money in millionths, so that sums of many small amounts are exact. The currency is that of the configured prices.
+//! Amounts of money in millionths, so that sums of many small amounts are exact. The currency is that of the
+//! configured prices.
 
 use std::fmt;
 use std::iter::Sum;
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_amounts_show_something_and_sums_are_exact() {
+    fn small_amounts_show_and_sums_are_exact() {
         for (amount, expected) in
             [(0.0, "0.00"), (12.345, "12.35"), (0.1234, "0.123"), (0.000_15, "0.000150"), (-3.5, "-3.50")]
         {

@@ -1,4 +1,5 @@
-//! What tokens cost: the configured prices, one's own hardware, and a dated list of public prices for comparison. Pure.
+//! The prices of tokens: the configured ones, one's own hardware, and a dated list of public prices for
+//! comparison. Pure.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ const MILLION: f64 = 1_000_000.0;
 /// An average month, in seconds.
 const MONTH: f64 = 365.25 / 12.0 * 86_400.0;
 
-/// What a model's tokens cost, a million each.
+/// The prices of a million tokens of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Price {
     /// Of prompts.
@@ -29,7 +30,7 @@ pub struct Price {
 }
 
 impl Price {
-    /// What these tokens cost.
+    /// Returns the price of these tokens.
     pub fn of(&self, usage: Usage) -> Money {
         let cached = usage.cached.unwrap_or_default().min(usage.prompt);
         let amount = number(usage.prompt - cached) * self.input
@@ -48,16 +49,16 @@ fn number(tokens: u64) -> f64 {
 /// One's own hardware.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OwnBox {
-    /// What it costs a month.
+    /// Its monthly price.
     pub monthly: f64,
-    /// What it draws while it works, in watts.
+    /// Its power while it works, in watts.
     pub watts: f64,
-    /// What a kilowatt-hour costs.
+    /// The price of a kilowatt-hour.
     pub kwh: f64,
 }
 
 impl OwnBox {
-    /// What it costs to have it for a time and to work with it for a part of that, in seconds.
+    /// Returns the cost of having it for a time and using it for a part of that, both in seconds.
     pub fn cost(&self, seconds: f64, busy: f64) -> Money {
         let electricity = self.watts / 1_000.0 * (busy / 3_600.0) * self.kwh;
         Money::from_units(self.monthly * seconds / MONTH + electricity)
@@ -134,13 +135,14 @@ impl Prices {
         })
     }
 
-    /// The same prices, with other names of models: each costs what the model costs for which it stands, unless it has a price of its own.
+    /// The same prices, with other names of models: each costs what the model costs for which it stands,
+    /// unless it has a price of its own.
     #[must_use]
     pub fn with_aliases(self, aliases: BTreeMap<String, String>) -> Self {
         Self { aliases, ..self }
     }
 
-    /// What is paid for a model; `None`: it runs on one's own hardware, as far as is known.
+    /// Returns the price of a model; `None`: it is taken to run on one's own hardware.
     pub fn paid(&self, model: &str) -> Option<Price> {
         let of = |model: &str| self.configured.get(model).copied();
         of(model).or_else(|| of(self.aliases.get(model)?))
@@ -151,7 +153,7 @@ impl Prices {
         self.own
     }
 
-    /// What a model would cost, and who says so.
+    /// Returns the price of a model for a comparison, and its source.
     pub fn compared(&self, model: &str) -> Option<(Price, PriceSource)> {
         let public = || Some((*self.public.get(model)?, PriceSource::Public(self.date.clone())));
         self.paid(model).map(|price| (price, PriceSource::Configured)).or_else(public)
@@ -162,7 +164,8 @@ impl Prices {
         format!("{}, {}", self.source, self.date)
     }
 
-    /// What one request costs that ends now, for budgets: tokens where the model is paid for, electricity where it is one's own.
+    /// Returns the cost of one request, for budgets: of its tokens where the model has a price, else of its
+    /// electricity.
     pub fn request(&self, model: &str, usage: Usage, seconds: f64) -> Money {
         match (self.paid(model), self.own) {
             (Some(price), _) => price.of(usage),
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn cached_tokens_cost_what_cached_tokens_cost() {
+    fn cached_tokens_have_their_own_price() {
         let prices = configured("[m]\ninput = 2.0\ncached_input = 0.5\noutput = 8.0");
         let check = |usage: Usage, expected: f64| {
             assert_eq!(prices.request("m", usage, 1.0), Money::from_units(expected), "{usage:?}");
@@ -197,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn ones_own_box_costs_its_month_and_the_electricity_of_its_work() {
+    fn own_hardware_costs_its_month_and_electricity() {
         let own = OwnBox { monthly: 365.25, watts: 1_000.0, kwh: 0.30 };
         assert_eq!(own.cost(86_400.0, 7_200.0), Money::from_units(12.0 + 0.6));
         assert_eq!(
@@ -208,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_public_list_is_whole_and_configured_prices_go_before_it() {
+    fn configured_prices_override_the_public_list() {
         let prices = configured("[\"gpt-5-mini\"]\ninput = 9.0\noutput = 9.0");
         assert!(prices.public.len() >= 20 && prices.public_source().contains("2026"));
         for name in super::super::config::UsageConfig::default().compare {

@@ -1,7 +1,9 @@
-//! What was used in a time, by model, key, agent, upstream and day, what it cost, and what the same tokens would have cost
-//! elsewhere. Pure: it gets the sums that the store made.
+//! Reports the usage of a time, by model, key, agent, upstream and day, with its cost and with what the same
+//! tokens would have cost elsewhere. Pure: it gets the sums that the store made.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -10,12 +12,12 @@ use super::prices::{PriceSource, Prices};
 use store::{Dimension, UsageSum};
 use wire::turn::Usage;
 
-/// What was used in a time.
+/// The usage of a time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// Its beginning and its end, in milliseconds since 1970.
     pub span: (u64, u64),
-    /// What its lines are about.
+    /// The dimensions of its lines.
     pub by: Vec<Dimension>,
     /// Its lines, in the order of their names.
     pub lines: Vec<Line>,
@@ -28,7 +30,7 @@ pub struct Report {
 /// One line of a report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Line {
-    /// What it is about, in the order of [`Report::by`].
+    /// Its names, in the order of [`Report::by`].
     pub names: Vec<String>,
     /// Requests of clients.
     pub requests: u64,
@@ -42,9 +44,9 @@ pub struct Line {
     pub usage: Usage,
     /// The time that its model calls took, in milliseconds.
     pub busy: u64,
-    /// What it cost.
+    /// Its cost.
     pub cost: Cost,
-    /// What the same tokens would have cost elsewhere.
+    /// The cost of the same tokens elsewhere.
     pub compared: Vec<Comparison>,
 }
 
@@ -57,7 +59,7 @@ pub struct OwnUse {
     pub tokens: u64,
 }
 
-/// What something cost.
+/// A cost in its parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// Paid by the token.
@@ -73,7 +75,7 @@ impl Cost {
     }
 }
 
-/// What the same tokens would have cost at another model.
+/// The cost of the same tokens at another model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     /// The model.
@@ -82,14 +84,14 @@ pub struct Comparison {
     pub source: Option<PriceSource>,
     /// The amount.
     pub cost: Option<Money>,
-    /// What was saved, less than nothing where it would have been cheaper.
+    /// The difference; negative where the other model would have been cheaper.
     pub saved: Option<Money>,
 }
 
 /// The dimensions that a text names, between commas.
 ///
 /// # Errors
-/// Which word is none.
+/// The unknown word.
 pub fn dimensions(text: &str) -> Result<Vec<Dimension>, String> {
     let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
     let named = |word: &str| {
@@ -101,16 +103,17 @@ pub fn dimensions(text: &str) -> Result<Vec<Dimension>, String> {
     words.map(named).collect()
 }
 
-/// The report over these sums.
+/// Reports on these sums of a span of time, in milliseconds since 1970.
 pub fn report(
-    span: (u64, u64),
+    span: Range<u64>,
     by: &[Dimension],
     sums: &[UsageSum],
     own_use: OwnUse,
     prices: &Prices,
     compare: &[String],
 ) -> Report {
-    let own = own_cost(span, own_use.busy, prices);
+    let lasted = Duration::from_millis(span.end.saturating_sub(span.start));
+    let own = own_cost(lasted, own_use.busy, prices);
     let mut lines: BTreeMap<Vec<String>, Line> = BTreeMap::new();
     let mut total = Line::default();
     for sum in sums {
@@ -122,8 +125,14 @@ pub fn report(
     for line in lines.values_mut().chain([&mut total]) {
         line.compared = compare.iter().map(|model| compared(model, line, prices)).collect();
     }
-    let notes = notes(span, own_use.busy, prices);
-    Report { span, by: by.to_vec(), lines: lines.into_values().collect(), total, notes }
+    let notes = notes(lasted, own_use.busy, prices);
+    Report {
+        span: (span.start, span.end),
+        by: by.to_vec(),
+        lines: lines.into_values().collect(),
+        total,
+        notes,
+    }
 }
 
 impl Line {
@@ -139,9 +148,8 @@ impl Line {
     }
 }
 
-fn own_cost((since, until): (u64, u64), busy: f64, prices: &Prices) -> Money {
-    let seconds = std::time::Duration::from_millis(until.saturating_sub(since)).as_secs_f64();
-    prices.own().map_or_else(Money::default, |own| own.cost(seconds, busy))
+fn own_cost(lasted: Duration, busy: f64, prices: &Prices) -> Money {
+    prices.own().map_or_else(Money::default, |own| own.cost(lasted.as_secs_f64(), busy))
 }
 
 /// One's own hardware is shared among those who used it, by tokens.
@@ -164,7 +172,7 @@ fn compared(model: &str, line: &Line, prices: &Prices) -> Comparison {
     Comparison { model: model.to_owned(), source, cost, saved }
 }
 
-fn notes((since, until): (u64, u64), busy: f64, prices: &Prices) -> Vec<String> {
+fn notes(lasted: Duration, busy: f64, prices: &Prices) -> Vec<String> {
     let paid =
         "Paid: tokens times the price in `[prices.\"MODEL\"]`; cached prompt tokens at `cached_input`."
             .to_owned();
@@ -173,7 +181,7 @@ fn notes((since, until): (u64, u64), busy: f64, prices: &Prices) -> Vec<String> 
         Some(own) => format!(
             "Own models: {:.2} a month for {:.1} days, plus {:.0} W at {:.2} a kWh for the {:.2} h in which a model was working; divided by tokens.",
             own.monthly,
-            std::time::Duration::from_millis(until.saturating_sub(since)).as_secs_f64() / 86_400.0,
+            lasted.as_secs_f64() / 86_400.0,
             own.watts,
             own.kwh,
             busy / 3_600.0
@@ -254,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_are_paid_by_the_token_or_shared_by_tokens() {
+    fn costs_are_paid_or_shared_by_tokens() {
         let text = "[paid]\ninput = 1.0\noutput = 10.0\n[own]\nmonthly = 365.25\nwatts = 1000.0\nkwh = 0.5";
         let prices = Prices::new(&toml::from_str(text).unwrap(), None).unwrap();
         let sums = [
@@ -263,7 +271,7 @@ mod tests {
             sum("bob", "mine", 500, 500),
         ];
         let found = report(
-            (0, DAY),
+            0..DAY,
             &[Dimension::Key],
             &sums,
             OwnUse { busy: 3_600.0, tokens: 4_000 },

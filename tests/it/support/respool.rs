@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use respool::agent::Agents;
 use respool::config::{FileText, resolve};
 use respool::expert::Experts;
-use respool::server::{Access, Stop, router, run};
+use respool::server::{Stop, router, run};
 use respool::usage::Ledger;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -29,8 +29,6 @@ pub struct Respool {
     pub ended: Option<JoinHandle<std::time::Duration>>,
     /// Its agents.
     pub agents: Arc<Agents>,
-    /// Its keys, and what they use.
-    pub access: Arc<Access>,
     /// Where its state lies when the configuration does not say.
     _state: tempfile::TempDir,
     /// Its experts.
@@ -117,10 +115,11 @@ impl Respool {
                 respool::cli::app_with(&settings, &stop.abort, &open).await.unwrap()
             }
         };
-        let (agents, access, experts) =
-            (Arc::clone(&app.agents), Arc::clone(&app.access), app.experts.clone());
+        let (agents, experts) = (Arc::clone(&app.agents), app.experts.clone());
         let usage = Arc::clone(&app.usage);
-        tokio::spawn(Arc::clone(&access).keep_operators(stop.abort.clone()));
+        if let Some(store) = agents.store() {
+            tokio::spawn(Arc::clone(&app.access).keep_operators(Arc::clone(store), stop.abort.clone()));
+        }
         agents.start_housekeeping().await;
         if let Some(experts) = &experts {
             experts.start(&stop.abort);
@@ -128,7 +127,7 @@ impl Respool {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let ended = tokio::spawn(run(listener, router(app), stop.clone()));
-        Self { address, stop, ended: Some(ended), agents, access, experts, usage, _state: state }
+        Self { address, stop, ended: Some(ended), agents, experts, usage, _state: state }
     }
 }
 
@@ -144,7 +143,7 @@ impl Respool {
         if let Some(experts) = &self.experts {
             experts.ended().await;
         }
-        self.access.save().await;
+        self.usage.save_keys().await;
         self.usage.flush().await;
     }
 }

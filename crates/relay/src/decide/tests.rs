@@ -1,4 +1,5 @@
-//! Every fault at every attempt on every kind of route, as one table; and that any history ends within its bounds.
+//! Every fault at every attempt on every kind of route, as one table; and that any history ends within its
+//! bounds.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -52,7 +53,7 @@ const WORLD: World = World {
 };
 
 impl World {
-    /// What a look-up of this change finds.
+    /// Returns the result of looking this change up.
     fn found(self, change: Change) -> Change {
         if self.can_change { change } else { Change::Nothing }
     }
@@ -108,7 +109,8 @@ fn settled(history: &History, world: World, now: Duration) -> Decision {
     panic!("it looks the same thing up again and again")
 }
 
-/// Plays a finding that comes back at every attempt; says what was decided, and how often the upstream was asked.
+/// Plays a finding that comes back at every attempt; says what was decided, and how often the upstream was
+/// asked.
 fn play(finding: &Finding, world: World) -> (Vec<String>, usize) {
     let upstream = upstream();
     let (mut history, mut decisions, mut round, mut now) = (History::default(), vec![], 0, Duration::ZERO);
@@ -217,7 +219,7 @@ fn play_bad_luck(world: World, attempt: Duration) -> usize {
 }
 
 #[test]
-fn what_a_turn_has_cost_buys_attempts() {
+fn earlier_steps_buy_attempts() {
     let (fast, slow) = (Duration::from_secs(1), Duration::from_secs(50));
     let works = World { has_recent_success: true, ..WORLD };
     for (world, attempt, asked) in [
@@ -238,14 +240,14 @@ fn what_a_turn_has_cost_buys_attempts() {
 }
 
 #[test]
-fn a_call_that_the_client_corrects_leaves_soon() {
+fn a_correctable_call_leaves_soon() {
     let world = World { has_recent_success: true, steps: 9, ..WORLD };
     let correctable = Finding::Mistake(Fault::UnknownTool("x".into()), Shows::CorrectableCall);
     assert_eq!(play(&correctable, world).1, 3, "as at the first step");
 }
 
 #[test]
-fn another_upstream_is_asked_before_anything_is_repeated() {
+fn other_upstreams_come_before_repeats() {
     let world = World { another_upstream: true, ..WORLD };
     for (_, finding) in findings() {
         let mut history = History::default();
@@ -259,7 +261,7 @@ fn another_upstream_is_asked_before_anything_is_repeated() {
 }
 
 #[test]
-fn what_an_upstream_says_to_a_changed_request_is_not_the_answer() {
+fn a_refused_change_is_not_the_answer() {
     let upstream = upstream();
     let mut history = History::default();
     history.attempts.push(past(&upstream, Finding::Mistake(Fault::Empty, Shows::Answer), 0, false));

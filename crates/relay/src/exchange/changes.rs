@@ -1,11 +1,12 @@
-//! What the next attempt of an exchange may change: a remedy for the model's mistake, a smaller request, rules that adapt it to the upstream.
+//! Finds the change for the next attempt of an exchange: a remedy for the model's mistake, a smaller request,
+//! or a rule that adapts it to the upstream.
 
 use std::sync::Arc;
 
-use super::{Current, Exchange};
-use crate::Relay;
+use super::state::{Current, Exchange};
 use crate::attempt::Changed;
 use crate::decide::Change;
+use crate::fit;
 use crate::outcome::Finding;
 use crate::request::ClientRequest;
 use adapt::{Rule, RuleSet, find_rule};
@@ -23,16 +24,16 @@ impl Exchange {
         let tools = &request.rules.tools;
         let situation = Situation {
             tools,
-            is_free: request.is_free,
-            is_raw: request.wants_raw,
-            is_harmony: attempt.upstream.model_facts(&request.target_model).is_harmony,
+            is_free: request.traits.is_free,
+            is_raw: request.traits.wants_raw,
+            is_harmony: attempt.upstream.model_facts(&request.plan.target_model).is_harmony,
             limit: request.rules.token_limit,
             room: last.usage.and_then(|usage| request.room(&attempt.upstream, usage.prompt)),
         };
         let remedy = Remedy::plan(fault, self.history.mistakes().saturating_sub(1), &situation)?;
         let version = attempt.upstream.target().version;
         let apply = |remedy: Remedy| {
-            let body = remedy.apply(&request.body, rand::random(), version, tools)?;
+            let body = remedy.apply(&request.outgoing.body, rand::random(), version, tools)?;
             Some(Change::Remedy(Arc::new(Changed { remedy, body: body.into() })))
         };
         apply(remedy).or_else(|| apply(Remedy::Repeat))
@@ -43,7 +44,7 @@ impl Exchange {
         let Current { attempt, .. } = self.current.as_ref()?;
         let error = self.history.last()?.error.as_ref()?;
         let sent = attempt.fit.apply(&attempt.body).body;
-        let smaller = Relay::fit_again(&self.request, attempt, &sent.joined(), error).await?;
+        let smaller = fit::fit_again(&self.request, attempt, &sent.joined(), error).await?;
         (smaller.apply(&attempt.body).body != sent).then_some(Change::Smaller(smaller))
     }
 
@@ -70,11 +71,12 @@ impl Exchange {
     }
 }
 
-/// A stop sequence may end a reply before it begins; and without tools, a limit that the client set is the client's business.
+/// A stop sequence may end a reply before it begins; and without tools, a limit that the client set is the
+/// client's business.
 fn may_be_asked_again(fault: &Fault, request: &ClientRequest) -> bool {
     match fault {
-        Fault::Empty | Fault::OnlyReasoning => !request.has_stop,
-        Fault::CutReasoning => request.has_tools,
+        Fault::Empty | Fault::OnlyReasoning => !request.traits.has_stop,
+        Fault::CutReasoning => request.traits.has_tools,
         _ => true,
     }
 }

@@ -1,8 +1,8 @@
-//! What leaves an exchange: the reply of one of its attempts, or the most informative error.
+//! Ends an exchange: the reply of one of its attempts leaves, or the most informative error.
 
 use bytes::Bytes;
 
-use super::{Exchange, ExchangeReply};
+use super::state::{Exchange, ExchangeReply};
 use crate::candidates::{more_informative, no_upstream};
 use crate::completion;
 use crate::outcome::{Finding, Whole};
@@ -54,19 +54,19 @@ impl Exchange {
         }
     }
 
-    /// The token counts that the client gets when there was more than one attempt: those of all, except that clients
-    /// which read `prompt_tokens` as the size of the conversation get the last prompt's.
+    /// The token counts that the client gets when there was more than one attempt: those of all, except that
+    /// clients which read `prompt_tokens` as the size of the conversation get the last prompt's.
     pub(super) fn total_usage(&self, last: Option<Usage>) -> Option<Usage> {
         let spent = self.history.spent_before_last();
         if spent == Usage::default() {
             return None;
         }
         let sum = spent.plus(last.unwrap_or_default());
-        let reads_context = self.request.facts.program.reads_prompt_as_context();
+        let reads_context = self.request.profile.program.reads_prompt_as_context();
         Some(if reads_context { Usage { prompt: self.history.last_prompt(), ..sum } } else { sum })
     }
 
-    /// The error that leaves.
+    /// Returns the error that leaves.
     pub(super) fn fail(&self) -> ApiError {
         self.count_rescue(false);
         let last = self.history.last();
@@ -80,16 +80,16 @@ impl Exchange {
         };
         let glitch = last.and_then(|last| last.error.clone()).filter(|_| self.history.mistakes() < 2);
         let error = glitch.map_or_else(
-            || fault.error(self.history.asked()),
+            || fault.error(self.history.ask_count()),
             |glitch| ApiError { cause: glitch.cause(String::new()), ..glitch.error },
         );
         self.request.record.attempts_failed(None, error.message.clone());
         ApiError { is_final: error.status >= 500, ..error }
     }
 
-    /// The error of which an upstream is the cause.
-    pub(super) fn fail_with(&self, cause: &UpstreamError) -> ApiError {
-        let mut error = cause.with_efforts(self.history.asked(), self.history.waited);
+    /// Returns the client's error for a failure of an upstream, and records it.
+    pub(crate) fn fail_with(&self, cause: &UpstreamError) -> ApiError {
+        let mut error = cause.with_efforts(self.history.ask_count(), self.history.waited);
         if let Some(rule) = &self.withheld_rule {
             // Only its name: a refusal may quote the request.
             let setting = rule.consent_setting();

@@ -1,4 +1,4 @@
-//! One attempt of an exchange: chooses its upstream, sends it, and says what came back of it.
+//! Makes one attempt of an exchange: chooses its upstream, sends it, and classifies the answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use http::{Method, header};
 use tokio::time::timeout_at;
 
-use super::{Current, Exchange};
+use super::state::{Current, Exchange};
 use crate::attempt::{Attempt, Fit};
 use crate::candidates::{AdmittedUpstream, no_upstream};
 use crate::decide::{Change, NextAttempt, Place};
 use crate::outcome::{Finding, Refusal, Whole};
 use crate::request::{ClientRequest, Route};
-use crate::{Relay, completion};
+use crate::{completion, fit};
 use adapt::{Rule, RuleSet};
 use telemetry::TRACEPARENT;
 use translate::{Fault, Reply, Shows, read_overflow};
@@ -52,7 +52,7 @@ impl Exchange {
         let read = self.read_in_time().await;
         // An attempt that `recovery.within` ended says nothing about its upstream.
         if let Some(read) = &read {
-            self.relay.note(read.as_ref().err(), report);
+            self.relay.report_outcome(read.as_ref().err(), report);
         }
         match read {
             None => {
@@ -85,7 +85,7 @@ impl Exchange {
     async fn ask_same_upstream(&mut self, change: &Change) -> Result<Chosen, Refused> {
         let (who, request) = (self.candidates.who(), &self.request);
         let Some(Current { attempt, size, queue_place }) = &mut self.current else {
-            return Err((Arc::clone(&self.request.first.upstream), no_upstream()));
+            return Err((Arc::clone(&self.request.plan.first.upstream), no_upstream()));
         };
         let upstream = Arc::clone(&attempt.upstream);
         match change {
@@ -94,8 +94,7 @@ impl Exchange {
                 let fit = attempt.fit;
                 let mut on_trial = std::mem::take(&mut attempt.on_trial);
                 on_trial.insert(Rule::clone(rule));
-                *attempt =
-                    Attempt { fit, ..Attempt::new(request, attempt.changed.clone(), &upstream, on_trial) };
+                *attempt = Attempt { fit, ..request.attempt(attempt.changed.clone(), &upstream, on_trial) };
                 *size = attempt.body.len();
             }
             Change::Nothing | Change::Remedy(_) => {}
@@ -118,9 +117,9 @@ impl Exchange {
         let AdmittedUpstream { upstream, place: queue_place, report, queued } =
             match self.candidates.next().await {
                 Some(admitted) => admitted?,
-                None => return Err((Arc::clone(&self.request.first.upstream), no_upstream())),
+                None => return Err((Arc::clone(&self.request.plan.first.upstream), no_upstream())),
             };
-        self.request.record.asks(&upstream.name, self.candidates.tried(), queued);
+        self.request.record.asks(&upstream.name, self.candidates.tried_count(), queued);
         if self.history.attempts.is_empty() {
             upstream.state.count_request();
         }
@@ -134,13 +133,13 @@ impl Exchange {
             Change::Remedy(changed) => Some(changed),
             _ => changed,
         };
-        let is_first = Arc::ptr_eq(&upstream, &self.request.first.upstream) && changed.is_none();
+        let is_first = Arc::ptr_eq(&upstream, &self.request.plan.first.upstream) && changed.is_none();
         let attempt = if is_first && !self.history.has_refused_form() {
-            self.request.first.clone()
+            self.request.plan.first.clone()
         } else {
             // Boxed as it is rare: every request pays for the size of its future.
             Box::pin(upstream.probe_version()).await;
-            Attempt::new(&self.request, changed, &upstream, on_trial)
+            self.request.attempt(changed, &upstream, on_trial)
         };
         let size = attempt.body.len();
         self.current = Some(Current { attempt, size, queue_place });
@@ -160,15 +159,15 @@ impl Exchange {
         let Some(current) = &mut self.current else { return Err(no_upstream()) };
         let sent = current.send(&self.request).await;
         let attempt = &mut current.attempt;
-        let model = &self.request.facts.model;
-        if sent.is_ok() && !self.request.facts.model_is_known && attempt.upstream.knows_model(model) {
+        let model = &self.request.profile.model;
+        if sent.is_ok() && !self.request.profile.model_is_known && attempt.upstream.knows_model(model) {
             self.request.record.known_model(model);
         }
         if sent.is_ok() && !attempt.on_trial.is_empty() {
             learn_rules(attempt, &self.request);
         }
         attempt.token_limit = attempt.fit.lowered_limit(attempt.token_limit);
-        let answer = sent.map_err(|error| Relay::as_overflow(attempt, error))?;
+        let answer = sent.map_err(|error| fit::as_overflow(attempt, error))?;
         let answer = answer.holding(current.queue_place.take());
         let upstream = Arc::clone(&attempt.upstream);
         self.read(answer, &upstream.name).await
@@ -176,10 +175,10 @@ impl Exchange {
 
     async fn read(&self, answer: UpstreamResponse, name: &str) -> Result<Read, UpstreamError> {
         let request = &self.request;
-        let whole = match request.facts.route {
+        let whole = match request.profile.route {
             Route::Plain => {
-                let body = self.relay.json_body(answer, name).await?;
-                let (body, usage) = completion::forwarded(body, name, &request.facts)?;
+                let body = completion::json_body(answer, name, self.relay.max_body).await?;
+                let (body, usage) = completion::prune_body(body, name, &request.profile.reply)?;
                 self.learn_usage(usage);
                 let fault = Fault::of_unread(&body, &request.rules);
                 // Its bytes are what the client asked for, blank or not.
@@ -190,12 +189,12 @@ impl Exchange {
             Route::Live | Route::Stream => match answer.media_type().as_str() {
                 "text/event-stream" => return Ok(Read::Stream(Box::new(answer))),
                 "application/json" if !self.expects_stream => answer,
-                other => return Err(Relay::not_a_stream(answer, other).await),
+                other => return Err(completion::not_a_stream(answer, other).await),
             },
         };
-        let body = self.relay.json_body(whole, name).await?;
+        let body = completion::json_body(whole, name, self.relay.max_body).await?;
         self.request.record.content("upstream reply", &body);
-        let completion = completion::parse(&body, name, &request.facts.keep)?;
+        let completion = completion::parse(&body, name, &request.profile.reply.keep)?;
         self.learn_usage(completion.usage);
         if let (Some((_, fingerprint)), Some(current)) =
             (completion.tags.iter().find(|(key, _)| *key == "system_fingerprint"), &self.current)
@@ -218,12 +217,12 @@ impl Exchange {
 /// Keeps the rules with which the request was accepted.
 fn learn_rules(attempt: &mut Attempt, request: &ClientRequest) {
     let on_trial = std::mem::take(&mut attempt.on_trial);
-    let learned = attempt.upstream.learn_rules(&request.target_model, &on_trial);
+    let learned = attempt.upstream.learn_rules(&request.plan.target_model, &on_trial);
     for rule in learned {
         tracing::warn!(
             target: "respool::upstream",
             upstream = attempt.upstream.name,
-            model = request.target_model,
+            model = request.plan.target_model,
             rule = rule.to_string(),
             "this upstream refuses a part of the requests for this model; they are adapted from now on"
         );
@@ -247,7 +246,7 @@ impl Current {
         let record = &request.record;
         let attempt = &mut self.attempt;
         let counted = if attempt.fit == Fit::default() {
-            let (fit, counted) = Relay::fit_ahead(request, attempt).await;
+            let (fit, counted) = fit::fit_ahead(request, attempt).await;
             attempt.fit = fit;
             counted
         } else {
@@ -257,18 +256,18 @@ impl Current {
         request.progress.trimmed(fitted.trimmed.as_deref());
         record.sends(attempt.edits.iter().chain(&fitted.edits), counted, fitted.trimmed.as_deref());
         record.content_of("upstream request", || fitted.body.joined());
-        let mut headers = copy_with_room(&request.headers);
+        let mut headers = copy_with_room(&request.outgoing.headers);
         if let Some(part_of) = record.traceparent() {
             headers.insert(TRACEPARENT, part_of);
         }
         let call = Call {
             method: Method::POST,
-            path_and_query: request.path_and_query.clone(),
+            path_and_query: request.outgoing.path_and_query.clone(),
             headers,
             body: fitted.body.into(),
             verbatim: false,
         };
-        Relay::learn_models(request, attempt);
+        fit::learn_models(request, attempt);
         let mut answer = attempt.upstream.send(call).await?;
         let status = answer.status();
         record.upstream_status(status.as_u16());
@@ -286,7 +285,7 @@ impl Current {
     }
 }
 
-/// What an upstream's error means for the attempt. `limit`: the one on the reply that was sent, in tokens.
+/// Classifies an upstream's error. `limit`: the one on the reply that was sent, in tokens.
 pub(crate) fn finding_of(error: &UpstreamError, limit: Option<u64>) -> Finding {
     if error.tier == Tier::Glitch {
         return Finding::Mistake(Fault::Glitch, Shows::Nothing);

@@ -24,7 +24,7 @@ fn secrets(keys: &[&str]) -> Vec<Secret> {
 }
 
 #[test]
-fn keys_are_asked_for_where_there_are_any() {
+fn configured_keys_are_required() {
     let client_keys = secrets(&["sk-a", "sk-b"]);
     let access = access(&ServerConfig { client_keys, ..ServerConfig::default() }, true);
     let check = |path: &str, headers: &[(&str, &str)], is_answered: bool| {
@@ -53,7 +53,7 @@ fn keys_are_asked_for_where_there_are_any() {
 }
 
 #[test]
-fn the_owner_of_a_key_is_one_client_in_whatever_form_it_came() {
+fn a_key_is_one_client_in_every_form() {
     let client_keys = secrets(&["sk-a"]);
     let access = access(&ServerConfig { client_keys, ..ServerConfig::default() }, false);
     for header in [("authorization", "Bearer sk-a"), ("authorization", "BEARER sk-a"), ("x-api-key", "sk-a")]
@@ -61,7 +61,10 @@ fn the_owner_of_a_key_is_one_client_in_whatever_form_it_came() {
         let mut request = request("/v1/runs", &[header]);
         access.admit(&mut request, None).unwrap();
         assert_eq!(request.headers()["authorization"], "Bearer sk-a", "{header:?}");
-        assert_eq!(request.extensions().get::<Arc<Visit>>().unwrap().key.name, "client_keys[a4a6d3]");
+        assert_eq!(
+            request.extensions().get::<Arc<MeteredRequest>>().unwrap().key.name,
+            "client_keys[a4a6d3]"
+        );
     }
 }
 
@@ -108,7 +111,7 @@ fn an_operators_key_turns_no_client_away() {
 
 /// Issue 11, second round: an answer to `TRACE` would repeat the upstream's key.
 #[test]
-fn methods_that_are_not_of_the_api_are_refused() {
+fn other_methods_are_refused() {
     let open = access(&ServerConfig::default(), true);
     for (method, is_refused) in
         [("TRACE", true), ("CONNECT", true), ("GET", false), ("PATCH", false), ("OPTIONS", false)]
@@ -121,7 +124,7 @@ fn methods_that_are_not_of_the_api_are_refused() {
 }
 
 #[test]
-fn administrative_routes_are_for_those_who_were_allowed() {
+fn administrative_routes_need_permission() {
     let check = |config: &ServerConfig, key: &str, expected: Option<&str>| {
         let bearer = format!("Bearer {key}");
         let headers: &[(&str, &str)] =
@@ -162,7 +165,7 @@ fn an_upstream_does_not_open_respool_to_pages() {
 }
 
 #[test]
-fn whoever_guesses_waits_and_whoever_is_known_does_not() {
+fn guessing_clients_wait_and_known_ones_pass() {
     let client_keys = secrets(&["sk-a", "sk-b", "sk-0123456789abcdef"]);
     let access = access(&ServerConfig { client_keys, ..ServerConfig::default() }, false);
     let from = |last: u8, key: &str| {
@@ -193,7 +196,7 @@ fn whoever_guesses_waits_and_whoever_is_known_does_not() {
 }
 
 #[test]
-fn keys_that_are_read_again_hold_at_once() {
+fn changed_keys_hold_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("keys.toml");
     std::fs::write(&path, "alice = 'sk-1'").unwrap();
@@ -206,7 +209,7 @@ fn keys_that_are_read_again_hold_at_once() {
     std::fs::write(&path, "alice = 'sk-2'").unwrap();
     access.read_again();
     assert_eq!((status("sk-1"), status("sk-2")), (Some(401), None));
-    // Without any key nobody gets in; it does not mean that nobody needs one.
+    // Without any key no request is admitted; it does not mean that no request needs one.
     std::fs::write(&path, "").unwrap();
     access.read_again();
     assert_eq!(status("sk-2"), Some(401));
@@ -214,7 +217,7 @@ fn keys_that_are_read_again_hold_at_once() {
 }
 
 #[test]
-fn a_file_of_no_use_is_said_under_its_key() {
+fn an_unusable_file_names_its_setting() {
     let config = ServerConfig { client_keys_file: Some("/nowhere".into()), ..ServerConfig::default() };
     let problems = Access::new(&config, false).unwrap_err();
     assert_eq!(problems[0].key, ["client_keys_file"]);

@@ -1,7 +1,8 @@
-//! `background: true`: the reply comes at once, and the response is made while its client asks for it, or is away.
+//! `background: true`: the reply comes at once, and the response is made while its client asks for it, or is
+//! away.
 //!
-//! The request lies in the store until its response has ended. What a process leaves unfinished the next one asks for again: a
-//! model call can be repeated. Called by `agent_apis`, and by `run` at the start.
+//! The request lies in the store until its response has ended. What a process leaves unfinished the next one
+//! asks for again: a model call can be repeated. Called by `agent_apis`, and by `run` at the start.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,18 +10,21 @@ use std::sync::Arc;
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
-use tokio::time::Instant;
 
+use super::api::as_stream;
 use super::errors::Client;
-use super::reply::{ReplyWriter, Source};
+use super::reading::{read_kept_response, refusal};
+use super::reply::ReplyWriter;
+use super::source::Source;
 use super::writer::Writer;
-use super::{Api, origin_of, read_response_of, source, streaming};
-use crate::{App, respond};
+use crate::app::App;
+use crate::respond;
+use relay::{Origin, Wire};
 use store::{KeptResponse, UnfinishedResponse};
 use telemetry::{Accounts as _, RequestRecord, RequestStart};
 use translate::Ids;
 use translate::responses::{ResponseEvents, with_failure};
-use wire::{ApiError, ErrorCode, Object};
+use wire::{ErrorCode, Object};
 
 /// Why a response that a restart cut cannot be made where the model server wants the client's own key.
 const KEY_IS_GONE: &str = "respool was started again before this response was made, the model server wants a key, and respool stores none of its \
@@ -35,7 +39,7 @@ pub(super) async fn begin(
 ) -> Response {
     let client = reply_writer.client.clone();
     let Writer::Responses(events) = &mut reply_writer.writer else {
-        return client.refused(refused("only responses can be made in the background"));
+        return client.refuse(refusal("only responses can be made in the background"));
     };
     let (id, reply) = (events.id().to_owned(), events.pending(true));
     let kept = KeptResponse {
@@ -47,36 +51,17 @@ pub(super) async fn begin(
         body: events.pending(false),
         request: Some(String::from_utf8_lossy(request).into_owned()),
     };
-    if let Err(error) = reply_writer.app.responses.begin(kept).await {
-        return client.refused(error);
+    if let Err(error) = reply_writer.app.agent_apis.responses.begin(kept).await {
+        return client.refuse(error);
     }
     tokio::spawn(work(reply_writer, source, id, false));
     respond::recorded_in_body(respond::json(StatusCode::OK, reply))
 }
 
-/// Refuses what cannot be made in the background.
-pub(super) fn check(background: bool, stream: bool, store: bool) -> Result<(), ApiError> {
-    if !background {
-        return Ok(());
-    }
-    if stream {
-        let what = "a response in the background is not streamed: leave `stream` out, and ask for GET /v1/responses/{id}";
-        return Err(refused(what).with_param("stream"));
-    }
-    if !store {
-        let what = "a response in the background must be kept: leave `store` out, and set `responses.store = true` in respool.toml";
-        return Err(refused(what).with_param("background"));
-    }
-    Ok(())
-}
-
-fn refused(what: &str) -> ApiError {
-    ApiError::bad_request(ErrorCode::UnsupportedValue, what)
-}
-
-/// Makes the response. What is cut by respool's own end stays as it is in the store. `is_resumed`: another process began it.
+/// Makes the response. What is cut by respool's own end stays as it is in the store. `is_resumed`: another
+/// process began it.
 async fn work(mut reply_writer: ReplyWriter, source: Source, id: String, is_resumed: bool) {
-    let responses = Arc::clone(&reply_writer.app.responses);
+    let responses = Arc::clone(&reply_writer.app.agent_apis.responses);
     let cancelled = responses.work_begins(&id);
     let Some(made) = cancelled.run_until_cancelled(reply_writer.collect(source)).await else { return };
     match made {
@@ -101,7 +86,7 @@ async fn work(mut reply_writer: ReplyWriter, source: Source, id: String, is_resu
 
 /// Continues what an earlier process left unfinished.
 pub(crate) async fn resume(app: App) {
-    for unfinished in app.responses.unfinished().await {
+    for unfinished in app.agent_apis.responses.claim_unfinished().await {
         let id = unfinished.id.clone();
         tracing::info!(target: "respool::server", response = id, "a response in the background is asked for again");
         Box::pin(resume_one(app.clone(), unfinished)).await;
@@ -114,7 +99,7 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
     let start = RequestStart::new(id_of_request, "POST /v1/responses", "responses");
     let record = RequestRecord::begin(start.of_account(app.access.of_client(&owner)), &app.recording);
     let client = Client::absent(&app, owner, &record.start().id);
-    let read = read_response_of(&app, &Bytes::from(request), &client).await;
+    let read = read_kept_response(&app, &Bytes::from(request), &client).await;
     let ids = Ids::new(rand::random(), HashSet::new());
     let created = Object::parse(&body).ok().and_then(|body| body.number("created_at")).unwrap_or_default();
     let read = match read {
@@ -122,20 +107,21 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
         Ok(read) if !app.is_agent(&read.asked.model) => read,
         Ok(_) => {
             let why = "respool was started again while an agent worked on this response, and does not begin a run twice";
-            return app.responses.fail(id, with_failure(&body, why)).await;
+            return app.agent_apis.responses.fail(id, with_failure(&body, why)).await;
         }
         // It was understood once: another version of respool, or what it continues is gone.
         Err(error) => {
             respond::failed(&error, &record);
-            return app.responses.fail(id, with_failure(&body, &error.message)).await;
+            return app.agent_apis.responses.fail(id, with_failure(&body, &error.message)).await;
         }
     };
     let (chat, model) = (read.chat, read.asked.model.clone());
-    let mut events = ResponseEvents::new(Arc::new(read.asked), Arc::clone(&app.sealer), ids, created);
+    let mut events =
+        ResponseEvents::new(Arc::new(read.asked), Arc::clone(&app.agent_apis.sealer), ids, created);
     events.continue_as(id.clone());
     let writer = Writer::Responses(events);
-    let origin = writer.asking(origin_of(Api::Responses, HeaderMap::new(), &record, None, Instant::now()));
-    let source = source(&app, Bytes::from(streaming(chat)), origin, &model).await;
-    let source = source.map_or_else(Source::failed, |(source, _)| source);
+    let origin = Origin { wire: Wire::Responses, ..Origin::internal(HeaderMap::new(), record.clone()) };
+    let source = Source::begin(&app, Bytes::from(as_stream(chat)), writer.asking(origin), &model).await;
+    let source = source.map_or_else(Source::from_error, |(source, _)| source);
     tokio::spawn(work(ReplyWriter::new(app, writer, client, record), source, id, true));
 }

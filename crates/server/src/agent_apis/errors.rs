@@ -1,4 +1,5 @@
-//! Who asks on these routes, as far as errors and kept responses need it. The form of an error is `ErrorForm`'s.
+//! The client of a request on these routes, as errors and kept responses need it. The form of an error is
+//! `ErrorForm`'s.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,11 +9,12 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, Method, header, request};
 
+use super::api::{Api, Call};
 use super::failed_streams::{self, FailedStreams};
 use super::writer::Writer;
-use super::{Api, Call};
+use crate::app::App;
 use crate::final_error::ErrorForm;
-use crate::{App, respond};
+use crate::respond;
 use agent::client_digest;
 use relay::{Wire, program_of};
 use translate::responses::ResponseEvents;
@@ -38,7 +40,7 @@ pub(super) struct Client {
 enum Repeated {
     /// All of it, which is there anyway while the relay may ask again.
     Chat(Bytes),
-    /// What stands for it.
+    /// Its digest.
     Key(u64),
 }
 
@@ -74,8 +76,8 @@ impl Client {
 
     /// The same client with its chat request, where it may come again.
     pub(super) fn asking(mut self, app: &App, chat: Bytes, stream: bool) -> Self {
-        self.repeated =
-            (stream && self.repeats()).then(|| (Repeated::Chat(chat), Arc::clone(&app.failed_streams)));
+        self.repeated = (stream && self.repeats())
+            .then(|| (Repeated::Chat(chat), Arc::clone(&app.agent_apis.failed_streams)));
         self
     }
 
@@ -97,7 +99,7 @@ impl Client {
         if stream || !self.repeats() {
             return None;
         }
-        app.failed_streams.take(&self.owner, chat)
+        app.agent_apis.failed_streams.take(&self.owner, chat)
     }
 
     /// The same client, where its request says more of its program than its headers.
@@ -107,26 +109,30 @@ impl Client {
     }
 
     /// The error as a status of its own.
-    pub(super) fn refused(&self, error: ApiError) -> Response {
+    pub(super) fn refuse(&self, error: ApiError) -> Response {
         respond::error_as(self.errors, error, &self.request_id)
     }
 
-    /// The error of a request that could not be read. `body`: as far as it came.
-    pub(super) fn refused_unread(&self, app: &App, error: ApiError, body: Option<&[u8]>) -> Response {
+    /// Returns the error of a request that could not be read. `body`: the part that arrived.
+    pub(super) fn refuse_unread(&self, app: &App, error: ApiError, body: Option<&[u8]>) -> Response {
         if !self.errors.fails_as_stream(&error) || body.is_some_and(wants_no_stream) {
-            return self.refused(error);
+            return self.refuse(error);
         }
         let ids = Ids::new(rand::random(), HashSet::new());
-        let events =
-            ResponseEvents::new(Arc::default(), Arc::clone(&app.sealer), ids, clock::now_in_seconds());
-        self.failed(error, &mut Writer::Responses(events))
+        let events = ResponseEvents::new(
+            Arc::default(),
+            Arc::clone(&app.agent_apis.sealer),
+            ids,
+            clock::now_in_seconds(),
+        );
+        self.fail(error, &mut Writer::Responses(events))
     }
 
-    /// The error of a request for a stream, before any event has left: a status, or a stream that fails where the client understands
-    /// only that.
-    pub(super) fn failed(&self, error: ApiError, writer: &mut Writer) -> Response {
+    /// The error of a request for a stream, before any event has left: a status, or a stream that fails where
+    /// the client understands only that.
+    pub(super) fn fail(&self, error: ApiError, writer: &mut Writer) -> Response {
         if !self.errors.fails_as_stream(&error) {
-            return self.refused(error);
+            return self.refuse(error);
         }
         let mut out = Vec::new();
         writer.begin(&mut out);
@@ -154,23 +160,23 @@ fn wants_no_stream(body: &[u8]) -> bool {
 }
 
 /// Answers a request that is refused before any of its body is read, in the form that its client needs.
-pub(crate) fn refused_at_the_door(
+pub(crate) fn refuse_unrouted(
     app: &App,
     parts: &request::Parts,
     error: ApiError,
     request_id: &str,
 ) -> Response {
     if parts.method == Method::POST
-        && let Some(Call::Turn(api)) = Call::of(parts.uri.path())
+        && let Some(Call::Turn(api)) = Call::at_path(parts.uri.path())
     {
-        return Client::new(app, api, &parts.headers, request_id).refused_unread(app, error, None);
+        return Client::new(app, api, &parts.headers, request_id).refuse_unread(app, error, None);
     }
     respond::error_as(error_form(app, parts.uri.path(), &parts.headers), error, request_id)
 }
 
 /// The form of errors of a path for the sender of these headers.
 pub(crate) fn error_form(app: &App, path: &str, headers: &HeaderMap) -> ErrorForm {
-    match Call::of(path) {
+    match Call::at_path(path) {
         Some(Call::Turn(api)) => app.error_form(api.wire(), program_of(headers)),
         Some(Call::CountTokens) => app.error_form(Wire::Messages, program_of(headers)),
         None if speaks_anthropics(path, headers) => app.error_form(Wire::Messages, program_of(headers)),
@@ -178,7 +184,8 @@ pub(crate) fn error_form(app: &App, path: &str, headers: &HeaderMap) -> ErrorFor
     }
 }
 
-/// Anthropic's clients say which version of its API they speak; what is below `/messages` is Anthropic's alone.
+/// Anthropic's clients say which version of its API they speak; what is below `/messages` is Anthropic's
+/// alone.
 fn speaks_anthropics(path: &str, headers: &HeaderMap) -> bool {
     headers.contains_key(VERSION) || path.strip_prefix("/v1").unwrap_or(path).starts_with("/messages/")
 }

@@ -1,5 +1,5 @@
-//! What Claude Code does with a stream that fails is to send the same request again without `stream`. respool has tried, and waited,
-//! already: such a request gets the same error at once, and the model server is not asked.
+//! Claude Code repeats a request whose stream failed, without `stream`. respool has already retried and
+//! waited: the repeated request gets the same error at once, and the model server is not asked.
 //!
 //! Called by `agent_apis`.
 
@@ -14,7 +14,7 @@ use wire::{ApiError, Object};
 
 /// The client sends its request again at once; a later one may succeed.
 const KEEP: Duration = Duration::from_secs(15);
-/// So many errors are kept at most.
+/// The most errors that are kept.
 const MOST: usize = 256;
 
 /// The errors that ended streams a moment ago, by owner and conversation.
@@ -45,7 +45,7 @@ impl FailedStreams {
     }
 }
 
-/// Stands for whose conversation it is, and what was said in it so far.
+/// Returns a digest of the owner and of the messages of a conversation.
 pub(super) fn key(owner: &str, chat: &[u8]) -> Option<u64> {
     let chat = Object::parse(std::str::from_utf8(chat).ok()?).ok()?;
     let mut hasher = DefaultHasher::new();
@@ -59,7 +59,7 @@ mod tests {
     use wire::ErrorCode;
 
     #[tokio::test(start_paused = true)]
-    async fn an_error_is_given_once_to_the_same_conversation_of_the_same_owner() {
+    async fn an_error_is_given_once_per_conversation() {
         let (failed_streams, error) =
             (FailedStreams::default(), ApiError::new(500, ErrorCode::UpstreamError, "no"));
         let chat =

@@ -1,8 +1,8 @@
-//! The responses that clients keep: what `previous_response_id` and `item_reference` lend to a request, and which responses are being
-//! made in the background.
+//! The responses that clients keep: what `previous_response_id` and `item_reference` lend to a request, and
+//! which responses are being made in the background.
 //!
-//! They lie in the store of runs, each bound to the key of its client. Where no agent needs the store it is opened by the first
-//! response that is to be kept. Called by `agent_apis`.
+//! They lie in the store of runs, each bound to the key of its client. Where no agent needs the store it is
+//! opened by the first response to keep. Called by `agent_apis`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,18 +12,17 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
-use super::stored::ended;
 use store::{KeptResponse, Store, StoreConfig, StoreError, UnfinishedResponse};
 use translate::responses::{FinishedResponse, Recalled, Wanted, conversation_items, output_items_named};
 use wire::units::Size;
 use wire::{ApiError, ErrorCode};
 
-/// When a client that found no room for a response in the background is to come back, in seconds.
+/// The `retry-after` of a response in the background that found no room, in seconds.
 const RETRY_AFTER: u64 = 30;
 /// The pause between clearings of a store that no agent uses.
 const EVERY: Duration = Duration::from_hours(1);
 
-/// What is kept, and where.
+/// The kept responses, and their store.
 #[derive(Debug)]
 pub struct KeptResponses {
     config: StoreConfig,
@@ -42,14 +41,14 @@ impl KeptResponses {
         Self { config: config.clone(), store, uncounted, in_background: Mutex::default() }
     }
 
-    /// The store for a response that is to be kept; `None` where the owner wants none kept, or none can be.
+    /// Returns the store for responses; `None` where the owner wants none kept, or it cannot be opened.
     pub(super) async fn store(&self) -> Option<&Arc<Store>> {
         if !self.config.responses.store {
             return None;
         }
         let store = self.store.get_or_init(|| async {
             let config = self.config.clone();
-            tokio::task::spawn_blocking(move || opened(&config)).await.ok().flatten()
+            tokio::task::spawn_blocking(move || open_store(&config)).await.ok().flatten()
         });
         store.await.as_ref()
     }
@@ -60,13 +59,14 @@ impl KeptResponses {
         if is_present { self.store().await } else { None }
     }
 
-    /// What the client of a request keeps of what it names. `bytes`: of the request itself, which with all of that must not be
-    /// larger than `most`.
+    /// Returns the kept items that a request of a client names. With them the request must not be larger than
+    /// `most`; `bytes` is its own size.
     pub(super) async fn recall(
         &self,
         client: &str,
         wanted: Wanted,
-        (bytes, most): (usize, Size),
+        bytes: usize,
+        most: Size,
     ) -> Result<Recalled, ApiError> {
         let (mut recalled, mut left) = (Recalled::default(), most.bytes().saturating_sub(bytes));
         if wanted == Wanted::default() {
@@ -76,7 +76,7 @@ impl KeptResponses {
         if let Some(id) = wanted.previous {
             let found =
                 store.continued_responses(&id, client, clock::now(), (left, conversation_items)).await;
-            let found = found.map_err(|error| broken(&error))?;
+            let found = found.map_err(|error| store_error(&error))?;
             let items = found.ok_or_else(|| too_large("previous_response_id", most))?;
             left = left.saturating_sub(items.iter().map(String::len).sum());
             if items.is_empty() {
@@ -86,7 +86,7 @@ impl KeptResponses {
         }
         if !wanted.items.is_empty() {
             let found = store.response_items(wanted.items.clone(), client, (left, output_items_named)).await;
-            let found = found.map_err(|error| broken(&error))?;
+            let found = found.map_err(|error| store_error(&error))?;
             recalled.items = found.ok_or_else(|| too_large("input", most))?.into_iter().collect();
             // An item that is named a hundred times is sent a hundred times.
             let recalled_sizes = wanted.items.iter().filter_map(|id| recalled.items.get(id)).map(String::len);
@@ -99,7 +99,7 @@ impl KeptResponses {
 
     /// A response that is still being made cannot be continued yet.
     async fn refuse_unfinished(&self, store: &Store, id: &str, client: &str) -> Result<(), ApiError> {
-        let found = store.response(id, client).await.map_err(|error| broken(&error))?;
+        let found = store.response(id, client).await.map_err(|error| store_error(&error))?;
         if found.is_none_or(|response| response.request.is_none()) {
             return Ok(());
         }
@@ -143,7 +143,7 @@ impl KeptResponses {
         let Some(store) = self.store().await else { return Err(no_store()) };
         let bytes = response.input.len() + response.body.len();
         let is_kept =
-            store.keep_response(response, items, clock::now()).await.map_err(|error| broken(&error))?;
+            store.keep_response(response, items, clock::now()).await.map_err(|error| store_error(&error))?;
         // More than a sixteenth beyond the limit never lies there.
         let most = self.config.responses.max_size.0;
         if self.uncounted.fetch_add(bytes as u64, Ordering::Relaxed) >= most / 16 {
@@ -165,11 +165,11 @@ impl KeptResponses {
 
     /// Ends one that cannot be made.
     pub(super) async fn fail(&self, id: String, body: String) {
-        self.finish(ended(&id, "failed", body)).await;
+        self.finish(ended_response(&id, "failed", body)).await;
     }
 
     /// The responses that a process which has ended did not finish; this one works on them from now on.
-    pub(super) async fn unfinished(&self) -> Vec<UnfinishedResponse> {
+    pub(super) async fn claim_unfinished(&self) -> Vec<UnfinishedResponse> {
         let Some(store) = self.present().await else { return Vec::new() };
         store.claim_responses().await.unwrap_or_else(|error| {
             tracing::error!(target: "respool::store", %error, "responses in the background cannot be continued");
@@ -180,29 +180,29 @@ impl KeptResponses {
     /// Work on a response begins; it ends early when this is cancelled.
     pub(super) fn work_begins(&self, id: &str) -> CancellationToken {
         let token = CancellationToken::new();
-        self.in_background().insert(id.to_owned(), token.clone());
+        self.lock_background().insert(id.to_owned(), token.clone());
         token
     }
 
-    /// Work on a response has ended, or is to end.
+    /// Ends the work on a response.
     pub(super) fn work_ends(&self, id: &str) {
-        if let Some(token) = self.in_background().remove(id) {
+        if let Some(token) = self.lock_background().remove(id) {
             token.cancel();
         }
     }
 
-    fn in_background(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
+    fn lock_background(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
         self.in_background.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The ids of the responses that this process makes in the background.
     pub fn active(&self) -> HashSet<String> {
-        self.in_background().keys().cloned().collect()
+        self.lock_background().keys().cloned().collect()
     }
 }
 
 /// Opens the store for responses alone, and keeps it small.
-fn opened(config: &StoreConfig) -> Option<Arc<Store>> {
+fn open_store(config: &StoreConfig) -> Option<Arc<Store>> {
     match Store::open(config) {
         Ok(store) => {
             let store = Arc::new(store);
@@ -233,7 +233,20 @@ async fn clear(store: &Store) {
     }
 }
 
-pub(super) fn broken(error: &StoreError) -> ApiError {
+/// Returns a response that ends although it was not made.
+pub(super) fn ended_response(id: &str, status: &str, body: String) -> FinishedResponse {
+    FinishedResponse {
+        id: id.to_owned(),
+        previous: None,
+        status: status.to_owned(),
+        input: String::new(),
+        items: Vec::new(),
+        body,
+    }
+}
+
+/// Returns the error of a store that cannot be read or written.
+pub(super) fn store_error(error: &StoreError) -> ApiError {
     ApiError::new(500, ErrorCode::StoreFailed, error.0.clone())
 }
 

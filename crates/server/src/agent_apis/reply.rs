@@ -9,15 +9,14 @@ use bytes::Bytes;
 use http::StatusCode;
 
 use super::errors::Client;
+use super::source::{Piece, Source};
 use super::writer::Writer;
-use crate::agent::{RUN_ID, RunOutput, RunReply};
-use crate::body::Taken;
-use crate::chat::{self, Pending};
-use crate::stream_head::{StreamHead, until_stopped};
-use crate::{App, heartbeat, respond};
-use relay::{Opened, ReplyStream, StreamPart};
+use crate::agent::RUN_ID;
+use crate::app::App;
+use crate::body::BodyReservation;
+use crate::stream_head::{StreamHead, run_until_stopped};
+use crate::{heartbeat, respond};
 use telemetry::RequestRecord;
-use translate::Reply;
 use wire::turn::{ChoiceEvent, FinishReason, TurnEnd, TurnEvent, Usage};
 use wire::{ApiError, ErrorCode};
 
@@ -32,51 +31,37 @@ pub(super) struct ReplyWriter {
     /// How the turn ended: that is written once its stream has ended, and the reply is kept.
     end: Option<TurnEnd>,
     /// The room of what is kept of the request.
-    _held: Option<Taken>,
-}
-
-/// Where the turn comes from.
-pub(super) enum Source {
-    /// The relay, once it has an answer.
-    Opening(Pending<Opened>),
-    /// An agent's run.
-    Agent(Box<RunReply>),
-    /// The relay's stream.
-    Open(Box<ReplyStream>),
-    /// Something that is known already.
-    Known(Option<Piece>),
-}
-
-/// The next thing that a source gives.
-pub(super) enum Piece {
-    /// The source is open now.
-    Opened,
-    Steps(Vec<ChoiceEvent>),
-    Event(TurnEvent),
-    Whole(Box<Reply>),
-    End(Option<Usage>),
-    Failed(ApiError),
+    _held: Option<BodyReservation>,
 }
 
 impl ReplyWriter {
+    /// Answers streamed or whole, as the client asked; with the run's id where an agent answers.
+    pub(super) async fn answer(self, source: Source, stream: bool) -> Response {
+        let run = source.run_id();
+        let mut response =
+            if stream { self.answer_streamed(source).await } else { self.answer_whole(source).await };
+        response.headers_mut().extend(run.map(|id| (RUN_ID, id)));
+        response
+    }
+
     pub(super) fn new(app: App, writer: Writer, client: Client, record: RequestRecord) -> Self {
         Self { app, writer, client, record, written: 0, end: None, _held: None }
     }
 
     /// The same, holding this room until the reply has ended.
-    pub(super) fn holding(self, room: Taken) -> Self {
+    pub(super) fn holding(self, room: BodyReservation) -> Self {
         Self { _held: Some(room), ..self }
     }
 
     /// The whole object.
-    async fn collected(mut self, source: Source) -> Response {
+    async fn answer_whole(mut self, source: Source) -> Response {
         if let Err(error) = self.collect(source).await {
-            return self.client.refused(error);
+            return self.client.refuse(error);
         }
         self.keep().await;
         match self.writer.whole() {
             Some(whole) => respond::json(StatusCode::OK, whole.to_owned()),
-            None => self.client.refused(chat::not_a_stream()),
+            None => self.client.refuse(respond::wrong_form()),
         }
     }
 
@@ -99,30 +84,31 @@ impl ReplyWriter {
         }
     }
 
-    /// Keeps the reply where it is to be kept: before its last event leaves, since the client may go on with it at once.
+    /// Keeps the reply, if its client wants that. It is kept before its last event leaves, because the client
+    /// may continue with it at once.
     async fn keep(&mut self) {
         if let Some(response) = self.writer.take_kept() {
-            self.app.responses.keep(&self.client.owner, response).await;
+            self.app.agent_apis.responses.keep(&self.client.owner, response).await;
         }
     }
 
     /// A stream: up to `commit_after` a failure is a true status.
-    async fn streamed(mut self, mut source: Source) -> Response {
+    async fn answer_streamed(mut self, mut source: Source) -> Response {
         let head = StreamHead::new(&self.app, &self.record);
         loop {
             let Some(piece) = head.wait(self.piece(&mut source)).await else {
-                return self.committed(source, None).await;
+                return self.commit_head(source, None).await;
             };
             match piece.unwrap_or_else(Piece::Failed) {
                 Piece::Opened => {}
-                Piece::Failed(error) => return self.client.failed(error, &mut self.writer),
-                piece => return self.committed(source, Some(piece)).await,
+                Piece::Failed(error) => return self.client.fail(error, &mut self.writer),
+                piece => return self.commit_head(source, Some(piece)).await,
             }
         }
     }
 
     /// The head and the first events leave now; the rest follows as it comes.
-    async fn committed(mut self, source: Source, first: Option<Piece>) -> Response {
+    async fn commit_head(mut self, source: Source, first: Option<Piece>) -> Response {
         let (record, every) = (self.record.clone(), self.app.limits.heartbeat);
         let mut out = Vec::new();
         self.writer.begin(&mut out);
@@ -138,12 +124,13 @@ impl ReplyWriter {
         )
     }
 
-    /// The next piece, or respool's end. Safe to cancel. The reply is kept until its end, and is bounded like a whole one.
+    /// The next piece, or respool's end. Safe to cancel. The reply is kept until its end, and is bounded like
+    /// a whole one.
     async fn piece(&self, source: &mut Source) -> Piece {
         if self.written > self.app.limits.max_body.bytes() {
             return Piece::Failed(too_long(&self.app));
         }
-        until_stopped(&self.app.abort, source.next()).await.unwrap_or_else(Piece::Failed)
+        run_until_stopped(&self.app.abort, source.next()).await.unwrap_or_else(Piece::Failed)
     }
 
     /// Writes what a piece says; true at the end.
@@ -243,54 +230,5 @@ impl heartbeat::Source for ReplyEvents {
         let mut out = Vec::new();
         self.reply.writer.heartbeat(&mut out);
         Some(out.into())
-    }
-}
-
-impl Source {
-    /// Streamed or whole, as the client asked; with the run's id where an agent answers.
-    pub(super) async fn answer(self, reply: ReplyWriter, stream: bool) -> Response {
-        let run = if let Self::Agent(answer) = &self { answer.run_id() } else { None };
-        let mut response = if stream { reply.streamed(self).await } else { reply.collected(self).await };
-        response.headers_mut().extend(run.map(|id| (RUN_ID, id)));
-        response
-    }
-
-    async fn next(&mut self) -> Piece {
-        match self {
-            Self::Opening(work) => {
-                *self = work.await.map_or_else(|error| Self::Known(Some(Piece::Failed(error))), Self::from);
-                Piece::Opened
-            }
-            Self::Open(stream) => match stream.next().await {
-                StreamPart::Steps(steps) => Piece::Steps(steps),
-                // These go to clients of chat completions only.
-                StreamPart::Frames(_) => Piece::Failed(chat::not_a_stream()),
-                StreamPart::Failed(error) => Piece::Failed(error),
-                StreamPart::End => Piece::End(stream.usage()),
-            },
-            Self::Agent(answer) => match answer.next().await {
-                RunOutput::Progress(text) => Piece::Event(TurnEvent::Reasoning(text)),
-                RunOutput::Answer(reply) => Piece::Whole(reply),
-                RunOutput::Failed(error) => Piece::Failed(error),
-            },
-            Self::Known(piece) => piece.take().unwrap_or_else(|| Piece::Failed(chat::not_a_stream())),
-        }
-    }
-}
-
-impl Source {
-    /// One that has failed already.
-    pub(super) fn failed(error: ApiError) -> Self {
-        Self::Known(Some(Piece::Failed(error)))
-    }
-}
-
-impl From<Opened> for Source {
-    fn from(opened: Opened) -> Self {
-        match opened {
-            Opened::Stream(stream) => Self::Open(stream),
-            Opened::Reply(reply) => Self::Known(Some(Piece::Whole(reply))),
-            Opened::Body(_) => Self::Known(None),
-        }
     }
 }

@@ -1,4 +1,5 @@
-//! `GET` and `DELETE /v1/responses/{id}`, `/cancel` and `/input_items`: what a client keeps, for the key that made it.
+//! `GET` and `DELETE /v1/responses/{id}`, `/cancel` and `/input_items`: what a client keeps, for the key that
+//! made it.
 
 use axum::extract::{FromRequest, FromRequestParts as _, Path, Request, State};
 use axum::response::{IntoResponse, Response};
@@ -6,16 +7,18 @@ use http::{StatusCode, header};
 use serde_json::{Value, json};
 use url::form_urlencoded;
 
-use super::kept::broken;
-use super::upstream_headers;
-use crate::{App, permission, respond, transparent};
+use super::api::upstream_headers;
+use super::kept::{ended_response, store_error};
+use crate::app::App;
+use crate::front::begin_record;
+use crate::{respond, transparent};
 use agent::client_digest;
 use store::KeptResponse;
-use telemetry::{RequestRecord, RequestStart};
-use translate::responses::{FinishedResponse, id_of, with_status};
+use telemetry::RequestRecord;
+use translate::responses::{id_of, with_status};
 use wire::{ApiError, ErrorCode, array};
 
-/// So many items a page has unless the client says otherwise, and at most.
+/// The items of a page by default, and at most.
 const PAGE: usize = 20;
 const MOST: usize = 100;
 
@@ -30,7 +33,7 @@ pub(crate) struct Asking {
 
 /// `GET /v1/responses/{id}`.
 pub(crate) async fn one(asking: Asking) -> Response {
-    let is_streamed = queried(asking.query.as_deref(), "stream").is_some_and(|stream| stream == "true");
+    let is_streamed = query_value(asking.query.as_deref(), "stream").is_some_and(|stream| stream == "true");
     if is_streamed {
         let what = "a kept response is not streamed: leave `stream` out";
         let error = ApiError::bad_request(ErrorCode::UnsupportedValue, what).with_param("stream");
@@ -42,19 +45,19 @@ pub(crate) async fn one(asking: Asking) -> Response {
 
 /// `DELETE /v1/responses/{id}`.
 pub(crate) async fn delete(asking: Asking) -> Response {
-    let deleted = asking.deleted().await;
+    let deleted = asking.delete_response().await;
     asking.answer(deleted)
 }
 
 /// `POST /v1/responses/{id}/cancel`: ends a response in the background. One that has ended stays as it is.
 pub(crate) async fn cancel(asking: Asking) -> Response {
-    let cancelled = asking.cancelled().await;
+    let cancelled = asking.cancel_response().await;
     asking.answer(cancelled)
 }
 
 /// `GET /v1/responses/{id}/input_items`: the request's own items, a page of them.
 pub(crate) async fn input_items(asking: Asking) -> Response {
-    let page = Page::of_query(asking.query.as_deref());
+    let page = Page::from_query(asking.query.as_deref());
     let listed = asking.response().await.and_then(|response| page.of(&response.input));
     asking.answer(listed)
 }
@@ -62,7 +65,8 @@ pub(crate) async fn input_items(asking: Asking) -> Response {
 impl FromRequest<App> for Asking {
     type Rejection = Response;
 
-    /// Where nobody keeps such a response and servers answer this API themselves, it may be one of theirs.
+    /// Passes the request on where servers answer this API themselves and no such response is kept: it may be
+    /// one of theirs.
     async fn from_request(request: Request, app: &App) -> Result<Self, Response> {
         let (mut parts, body) = request.into_parts();
         let path = Path::<String>::from_request_parts(&mut parts, app).await;
@@ -75,9 +79,7 @@ impl FromRequest<App> for Asking {
             return Err(transparent::transparent(State(app.clone()), request).await);
         }
         let name = format!("{} {}", parts.method, parts.uri.path());
-        let start = RequestStart::new(respond::request_id(&parts.headers), name, "responses");
-        let record =
-            RequestRecord::begin(start.of_account(permission::account(&parts.extensions)), &app.recording);
+        let record = begin_record(app, &parts.headers, &parts.extensions, name, "responses");
         if let Some(error) = app.access.foreign_page(&parts.headers) {
             return Err(respond::leaves(respond::error(&error), &record));
         }
@@ -87,33 +89,34 @@ impl FromRequest<App> for Asking {
 }
 
 async fn is_kept(app: &App, id: &str, client: &str) -> bool {
-    let Some(store) = app.responses.present().await else { return false };
+    let Some(store) = app.agent_apis.responses.present().await else { return false };
     matches!(store.response(id, client).await, Ok(Some(_)))
 }
 
 impl Asking {
     async fn response(&self) -> Result<KeptResponse, ApiError> {
-        let store = self.app.responses.present().await.ok_or_else(|| unknown(&self.id))?;
-        let found = store.response(&self.id, &self.client).await.map_err(|error| broken(&error))?;
+        let store = self.app.agent_apis.responses.present().await.ok_or_else(|| unknown(&self.id))?;
+        let found = store.response(&self.id, &self.client).await.map_err(|error| store_error(&error))?;
         found.ok_or_else(|| unknown(&self.id))
     }
 
-    async fn deleted(&self) -> Result<String, ApiError> {
-        let store = self.app.responses.present().await.ok_or_else(|| unknown(&self.id))?;
-        let deleted = store.remove_response(&self.id, &self.client).await.map_err(|error| broken(&error))?;
+    async fn delete_response(&self) -> Result<String, ApiError> {
+        let store = self.app.agent_apis.responses.present().await.ok_or_else(|| unknown(&self.id))?;
+        let deleted =
+            store.remove_response(&self.id, &self.client).await.map_err(|error| store_error(&error))?;
         if !deleted {
             return Err(unknown(&self.id));
         }
-        self.app.responses.work_ends(&self.id);
+        self.app.agent_apis.responses.work_ends(&self.id);
         Ok(json!({"id": self.id, "object": "response", "deleted": true}).to_string())
     }
 
-    async fn cancelled(&self) -> Result<String, ApiError> {
+    async fn cancel_response(&self) -> Result<String, ApiError> {
         let response = self.response().await?;
         if response.request.is_some() {
             let body = with_status(&response.body, "cancelled");
-            self.app.responses.finish(ended(&self.id, "cancelled", body)).await;
-            self.app.responses.work_ends(&self.id);
+            self.app.agent_apis.responses.finish(ended_response(&self.id, "cancelled", body)).await;
+            self.app.agent_apis.responses.work_ends(&self.id);
         } else if !is_of_background(&response.body) {
             let what = "only a response that was made with `background: true` can be cancelled";
             return Err(ApiError::bad_request(ErrorCode::UnsupportedValue, what));
@@ -142,20 +145,8 @@ fn is_of_background(body: &str) -> bool {
     wire::Object::parse(body).is_ok_and(|body| body.is_true("background"))
 }
 
-/// A response as it ends without having been made.
-pub(super) fn ended(id: &str, status: &str, body: String) -> FinishedResponse {
-    FinishedResponse {
-        id: id.to_owned(),
-        previous: None,
-        status: status.to_owned(),
-        input: String::new(),
-        items: Vec::new(),
-        body,
-    }
-}
-
 /// A value of a query.
-fn queried(query: Option<&str>, name: &str) -> Option<String> {
+fn query_value(query: Option<&str>, name: &str) -> Option<String> {
     let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
 }
@@ -170,10 +161,10 @@ struct Page {
 }
 
 impl Page {
-    fn of_query(query: Option<&str>) -> Self {
-        let limit = queried(query, "limit").and_then(|limit| limit.parse().ok()).unwrap_or(PAGE);
-        let is_ascending = queried(query, "order").is_some_and(|order| order == "asc");
-        Self { limit: limit.clamp(1, MOST), is_ascending, after: queried(query, "after") }
+    fn from_query(query: Option<&str>) -> Self {
+        let limit = query_value(query, "limit").and_then(|limit| limit.parse().ok()).unwrap_or(PAGE);
+        let is_ascending = query_value(query, "order").is_some_and(|order| order == "asc");
+        Self { limit: limit.clamp(1, MOST), is_ascending, after: query_value(query, "after") }
     }
 
     fn of(&self, input: &str) -> Result<String, ApiError> {
@@ -208,7 +199,7 @@ mod tests {
 
     fn check(query: &str, expected: &[&str], has_more: bool) {
         let input = r#"[{"id":"a"},{"id":"b"},{"id":"c"}]"#;
-        let list: Value = serde_json::from_str(&Page::of_query(Some(query)).of(input).unwrap()).unwrap();
+        let list: Value = serde_json::from_str(&Page::from_query(Some(query)).of(input).unwrap()).unwrap();
         let ids: Vec<&str> =
             list["data"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap()).collect();
         assert_eq!((ids.as_slice(), &list["has_more"]), (expected, &json!(has_more)), "{query}");
@@ -222,7 +213,7 @@ mod tests {
         check("order=asc&after=b", &["c"], false);
         check("limit=0", &["c"], true);
         check("after=a", &[], false);
-        let unknown = Page::of_query(Some("after=x")).of(r#"[{"id":"a"}]"#).unwrap_err();
+        let unknown = Page::from_query(Some("after=x")).of(r#"[{"id":"a"}]"#).unwrap_err();
         assert_eq!((unknown.status, unknown.param.as_deref()), (400, Some("after")));
     }
 }

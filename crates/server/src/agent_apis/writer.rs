@@ -17,7 +17,7 @@ pub(super) enum Writer {
 }
 
 impl Writer {
-    /// The origin of a request, with what its client says of the way to answer it.
+    /// Adds the client's wishes about the reply to the origin of its request.
     pub(super) fn asking(&self, origin: Origin) -> Origin {
         match self {
             Self::Responses(events) => {
@@ -69,8 +69,8 @@ impl Writer {
         }
     }
 
-    /// Writes steps that came together. Pieces of a text leave together then: an event of these APIs costs more than a chunk. These
-    /// APIs know the first choice only.
+    /// Writes steps that came together. Pieces of a text leave together then: an event of these APIs costs
+    /// more than a chunk. These APIs know the first choice only.
     pub(super) fn write_all(&mut self, steps: impl IntoIterator<Item = TurnEvent>, out: &mut Vec<u8>) {
         let mut joined: Option<TurnEvent> = None;
         for event in steps {

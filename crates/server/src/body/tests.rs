@@ -40,14 +40,14 @@ fn limits() -> LimitsConfig {
     LimitsConfig { client_timeout: Duration::from_mins(1), ..LimitsConfig::default() }
 }
 
-async fn take(room: &BodyRoom, length: usize) -> Result<Taken, ApiError> {
+async fn take(room: &BodyBudget, length: usize) -> Result<BodyReservation, ApiError> {
     let mut taken = room.empty();
     taken.grow(length, Some(length as u64)).await.map(|()| taken)
 }
 
 #[tokio::test(start_paused = true)]
-async fn room_is_free_again_when_the_last_of_a_body_is_dropped() {
-    let room = BodyRoom::new(Size(8 << 10));
+async fn room_is_free_once_a_body_is_dropped() {
+    let room = BodyBudget::new(Size(8 << 10));
     let first = take(&room, 5 << 10).await.unwrap().keep(Bytes::from_static(b"a body"));
     assert_eq!(&first[..], b"a body");
     let part = first.slice(2..);
@@ -61,8 +61,8 @@ async fn room_is_free_again_when_the_last_of_a_body_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn room_follows_what_becomes_of_a_body() {
-    let room = BodyRoom::new(Size(8 << 10));
+async fn room_follows_a_changed_body() {
+    let room = BodyBudget::new(Size(8 << 10));
     let mut taken = take(&room, 4 << 10).await.unwrap();
     assert_eq!(taken.resize(9 << 10).unwrap_err().code, Some(ErrorCode::BodiesFull));
     taken.resize(6 << 10).unwrap();
@@ -79,7 +79,7 @@ async fn room_follows_what_becomes_of_a_body() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_waits_for_room() {
-    let room = BodyRoom::new(Size(8 << 10));
+    let room = BodyBudget::new(Size(8 << 10));
     let held = take(&room, 8 << 10).await.unwrap();
     let began = Instant::now();
     let free = async {
@@ -92,8 +92,8 @@ async fn a_body_waits_for_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_length_that_is_only_declared_soon_takes_no_room() {
-    let room = BodyRoom::new(Size(8 << 10));
+async fn a_declared_length_soon_takes_no_room() {
+    let room = BodyBudget::new(Size(8 << 10));
     let limits = limits();
     let (idle, never_comes) = body(8 << 10);
     idle.send(Bytes::from_static(b"{")).unwrap();
@@ -124,7 +124,7 @@ async fn a_body_that_trickles_in_is_refused() {
         }
     };
     let began = Instant::now();
-    let (limits, room) = (limits(), BodyRoom::new(Size(8 << 20)));
+    let (limits, room) = (limits(), BodyBudget::new(Size(8 << 20)));
     let reading = async { (read(trickle, &limits, &room).await.unwrap_err(), began.elapsed().as_secs()) };
     let ((error, took), ()) = tokio::join!(reading, send);
     assert_eq!((error.status, took), (408, 60));

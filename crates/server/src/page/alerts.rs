@@ -6,14 +6,17 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use maud::{Markup, html};
 
+use super::guard::authorize_post;
+use super::response::redirect;
 use super::session::Viewer;
-use super::{App, format, layout, presser, redirect};
+use super::{format, layout};
+use crate::app::App;
 use alerts::{OpenAlert, Rule};
 
 /// How long the button silences an alert.
 const SILENCE: Duration = Duration::from_hours(8);
 
-/// The alerts that hold; nothing where there are none.
+/// Lists the alerts that hold, if there are any.
 pub(super) fn list(viewer: &Viewer, open: &[OpenAlert], now: u64) -> Markup {
     html! {
         @if !open.is_empty() {
@@ -39,7 +42,7 @@ fn one(viewer: &Viewer, alert: &OpenAlert, now: u64) -> Markup {
 }
 
 pub(super) async fn silence(State(app): State<App>, request: Request) -> Response {
-    let (viewer, form) = match presser(&app, request).await {
+    let (viewer, form) = match authorize_post(&app, request).await {
         Ok(pressed) => pressed,
         Err(response) => return *response,
     };

@@ -7,13 +7,16 @@ use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use maud::{Markup, html};
 
+use super::guard::{authorize_post, viewer};
+use super::response::{page, redirect};
 use super::session::Viewer;
-use super::{App, format, layout, page, presser, redirect, viewer};
+use super::{format, layout};
+use crate::app::App;
 use agent::{ApprovalRequest, Decision};
 use store::{ApprovalRow, EntryRow, EntryState};
 use wire::visible::visible;
 
-/// So many of each are listed.
+/// How many of each are listed.
 const MOST: usize = 200;
 
 pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response {
@@ -41,7 +44,8 @@ pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response
     page(StatusCode::OK, layout::layout(&viewer, "/ui/approvals", "Approvals", &main))
 }
 
-/// What is listed and decided elsewhere only with an operator's key needs one here too. Where clients have no keys, nobody has one.
+/// Approvals need an operator's key on the API, and so they do here. Where clients have no keys, there are no
+/// operators.
 fn may_decide(viewer: &Viewer) -> bool {
     !viewer.name.is_empty()
 }
@@ -90,19 +94,19 @@ fn dead(viewer: &Viewer, letter: &EntryRow) -> Markup {
     }
 }
 
-fn refused(has_operators: bool) -> Response {
+fn decide_error(has_operators: bool) -> Response {
     let main =
         html! { section class="narrow" { h1 { "Operator key needed" } (how_to_decide(has_operators)) } };
     page(StatusCode::FORBIDDEN, layout::document("Operator key needed", &html! {}, &main))
 }
 
 pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let (viewer, form) = match presser(&app, request).await {
+    let (viewer, form) = match authorize_post(&app, request).await {
         Ok(pressed) => pressed,
         Err(response) => return *response,
     };
     if !may_decide(&viewer) {
-        return refused(app.access.has_operators());
+        return decide_error(app.access.has_operators());
     }
     let all = app.agents.waiting_approvals(MOST).await.unwrap_or_default();
     let asked = all.into_iter().find(|(row, _)| row.id == id).map(|(_, asked)| asked);
@@ -124,18 +128,18 @@ pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, reque
         StatusCode::CONFLICT,
         layout::message(
             "Already decided",
-            "This request is no longer waiting: somebody else decided first, or its time ran out.",
+            "This request is no longer waiting: it was decided elsewhere, or its time ran out.",
         ),
     )
 }
 
 pub(super) async fn letter(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let (viewer, form) = match presser(&app, request).await {
+    let (viewer, form) = match authorize_post(&app, request).await {
         Ok(pressed) => pressed,
         Err(response) => return *response,
     };
     if !may_decide(&viewer) {
-        return refused(app.access.has_operators());
+        return decide_error(app.access.has_operators());
     }
     let Some(store) = app.agents.store() else { return redirect("/ui/approvals") };
     let done = match form.get("what") {
@@ -145,7 +149,7 @@ pub(super) async fn letter(State(app): State<App>, Path(id): Path<String>, reque
     };
     if done.unwrap_or(false) {
         let what = form.get("what");
-        tracing::info!(target: "respool::server", entry = id, what, by = viewer.name, "somebody tried a dead letter again or dropped it on the page");
+        tracing::info!(target: "respool::server", entry = id, what, by = viewer.name, "a dead letter was tried again or dropped on the page");
     }
     redirect("/ui/approvals")
 }

@@ -1,7 +1,9 @@
-//! Bars by day as SVG, drawn on the server by `plotters`: no script has to be loaded. A table beside each chart says the same in numbers.
+//! Bars by day as SVG, drawn on the server by `plotters`: no script has to be loaded. A table with each chart
+//! has the same numbers.
 //!
-//! The library knows nothing of the page's colours: it draws in three marks, which `style.css` replaces for light and for dark. Its own
-//! `<svg>` gives way to one that a screen reader can name and that is as wide as its place. Called by `usage`.
+//! The library knows nothing of the page's colours: it draws in three marks, which `style.css` replaces for
+//! light and for dark. Its own `<svg>` gives way to one that a screen reader can name and that is as wide as
+//! its place. Called by `usage`.
 
 use maud::{Markup, PreEscaped, html};
 use plotters::coord::Shift;
@@ -13,7 +15,7 @@ use plotters::prelude::{
 /// One bar.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Bar {
-    /// What it is about.
+    /// Its label.
     pub(super) label: String,
     /// How high it is.
     pub(super) value: f64,
@@ -43,14 +45,15 @@ pub(super) fn bars(title: &str, bars: &[Bar], say: &dyn Fn(f64) -> String) -> Ma
         figure class="chart" {
             figcaption { (title) ", at most " (say(highest)) }
             svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label={ (title) "; the table below has the numbers" } {
-                (PreEscaped(drawn(bars, highest, say)))
+                (PreEscaped(draw_bars(bars, highest, say)))
             }
         }
     }
 }
 
-/// What stands in the `<svg>`. Drawing into a text does not fail; a chart that did would be empty, and the table is still there.
-fn drawn(bars: &[Bar], highest: f64, say: &dyn Fn(f64) -> String) -> String {
+/// What stands in the `<svg>`. Drawing into a text does not fail; a chart that did would be empty, and the
+/// table is still there.
+fn draw_bars(bars: &[Bar], highest: f64, say: &dyn Fn(f64) -> String) -> String {
     let mut svg = String::new();
     let draw =
         draw(&SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area(), bars, highest, say);
@@ -104,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_are_as_high_as_their_values_and_text_is_escaped() {
+    fn bars_show_values_and_escape_text() {
         let shown =
             bars("Tokens <by> day", &[bar("<b>", 10.0), bar("11-22", 5.0), bar("none", 0.0)], &|value| {
                 format!("{value:.1} <i>")
@@ -127,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_style_sheet_replaces_the_colours_that_are_drawn() {
+    fn the_style_sheet_replaces_drawn_colours() {
         let style = include_str!("style.css");
         for mark in [BARS, LINES, WORDS] {
             let mark = format!("#{:02X}{:02X}{:02X}", mark.0, mark.1, mark.2);

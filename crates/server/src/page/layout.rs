@@ -1,4 +1,4 @@
-//! What all pages have: head, navigation, foot; and the small parts that several of them use.
+//! The frame of all pages (head, navigation, foot), and the small parts that several of them use.
 
 use maud::{DOCTYPE, Markup, html};
 
@@ -31,7 +31,7 @@ pub(super) fn layout(viewer: &Viewer, here: &str, title: &str, main: &Markup) ->
     document(title, &navigation, main)
 }
 
-/// A page with a sentence, for somebody who may not see more.
+/// Writes a page with one sentence, for a visitor who may not see more.
 pub(super) fn message(title: &str, text: &str) -> Markup {
     let main = html! { section class="narrow" { h1 { (title) } p { (text) } } };
     document(title, &html! {}, &main)
@@ -96,7 +96,7 @@ pub(super) fn table(caption: &str, heads: &[(&str, bool)], rows: &Markup) -> Mar
     }
 }
 
-/// What stands where there is nothing to show.
+/// Writes the text that stands where there is nothing to show.
 pub(super) fn empty(text: &str) -> Markup {
     html! { p class="empty" { (text) } }
 }

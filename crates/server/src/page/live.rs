@@ -12,10 +12,13 @@ use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
-use maud::{Markup, html};
 use tokio::time::{Instant, sleep};
 
-use super::{App, format, guarded, layout, overview, viewer};
+use super::guard::viewer;
+use super::live_parts::LivePart;
+use super::overview;
+use super::response::with_policy;
+use crate::app::App;
 
 /// The time between two looks at what changed.
 const EVERY: Duration = Duration::from_secs(1);
@@ -24,8 +27,6 @@ const REPORT_EVERY: Duration = Duration::from_secs(5);
 /// How long one stream lasts; the browser then asks again. Otherwise a server that stops would wait for every
 /// open page.
 const LASTS: Duration = Duration::from_secs(15);
-/// How many requests are shown.
-const MOST: usize = 200;
 
 /// Sends each part that changed as HTML, until the session ends.
 pub(super) async fn live(State(app): State<App>, headers: HeaderMap) -> Response {
@@ -52,7 +53,7 @@ pub(super) async fn live(State(app): State<App>, headers: HeaderMap) -> Response
     let mut response = Response::new(Body::from_stream(events));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    guarded(response)
+    with_policy(response)
 }
 
 /// Writes an event for each part that differs from the one that was sent last.
@@ -66,53 +67,4 @@ fn changed_events(sent: &mut BTreeMap<&'static str, String>, parts: [LivePart; 4
         }
     }
     events
-}
-
-/// A part of the first page, which the script replaces by its name.
-pub(super) struct LivePart {
-    pub(super) name: &'static str,
-    pub(super) markup: Markup,
-}
-
-impl LivePart {
-    /// Returns the element that the script fills.
-    pub(super) fn element(&self) -> Markup {
-        html! { div data-live=(self.name) { (self.markup) } }
-    }
-}
-
-/// The requests under way.
-pub(super) fn table(app: &App) -> Markup {
-    let requests = app.usage.in_flight.requests();
-    if requests.is_empty() {
-        return layout::empty("Nothing is running. Requests appear here as they arrive.");
-    }
-    let rows = html! {
-        @for request in requests.iter().take(MOST) {
-            tr {
-                td { (request.phase) }
-                td { (request.model) @if !request.agent.is_empty() && request.agent != request.model { " for " (request.agent) } }
-                td { @if request.run.is_empty() { (request.route) } @else { a href={ "/ui/runs/" (request.run) } { "run" } } }
-                td { (request.upstream) }
-                td { (request.key) }
-                td class="number" { (format::duration(request.elapsed)) }
-                td class="number" { (request.attempts) }
-                td class="number" { @if let Some(tokens) = request.tokens { (format::count(tokens)) } @else { "–" } }
-            }
-        }
-    };
-    let heads = [
-        ("Phase", false),
-        ("Model", false),
-        ("Route", false),
-        ("Upstream", false),
-        ("Key", false),
-        ("Elapsed", true),
-        ("Attempts", true),
-        ("Tokens", true),
-    ];
-    html! {
-        (layout::table("Requests in progress", &heads, &rows))
-        @if requests.len() > MOST { p { "and " (requests.len() - MOST) " more" } }
-    }
 }

@@ -5,22 +5,24 @@ use axum::response::Response;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use maud::{Markup, html};
 
+use super::guard::{authorize_post, read_form, refuse};
+use super::layout;
+use super::response::{page, redirect};
 use super::session::{Denied, set_cookie};
-use super::{App, layout, page, presser, read_form, redirect, refused};
-use crate::Peer;
+use crate::app::{App, Peer};
 
 pub(super) async fn form(State(app): State<App>, headers: HeaderMap) -> Response {
     match app.access.viewer(&headers) {
         Ok(_) => redirect("/"),
         Err(Denied::NoSession) => page(StatusCode::OK, markup(&app, "")),
-        Err(denied) => refused(&denied),
+        Err(denied) => refuse(&denied),
     }
 }
 
 pub(super) async fn login(State(app): State<App>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     if !app.access.is_own_origin(&parts.headers) {
-        return refused(&Denied::Forged);
+        return refuse(&Denied::Forged);
     }
     let form = match read_form(body).await {
         Ok(form) => form,
@@ -38,7 +40,7 @@ pub(super) async fn login(State(app): State<App>, request: Request) -> Response 
 
 pub(super) async fn logout(State(app): State<App>, request: Request) -> Response {
     let headers = request.headers().clone();
-    match presser(&app, request).await {
+    match authorize_post(&app, request).await {
         Ok(_) => {
             app.access.end_session(&headers);
             with_cookie(redirect("/ui/login"), "", &headers)

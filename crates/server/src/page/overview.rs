@@ -1,4 +1,5 @@
-//! The first page: what runs now, the upstreams, the day in numbers, and the last problems with what to do about each.
+//! The first page: what runs now, the upstreams, the day in numbers, and the last problems with what to do
+//! about each.
 
 use std::borrow::Cow;
 
@@ -7,14 +8,17 @@ use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use maud::{Markup, html};
 
-use super::live::LivePart;
+use super::guard::viewer;
+use super::live_parts::{LivePart, running_requests};
+use super::response::page;
 use super::session::Viewer;
-use super::{App, alerts, format, layout, live, page, remedy, viewer};
+use super::{alerts, format, layout, remedy};
+use crate::app::App;
 use ::usage::{Problem, Report};
 use store::UsageQuery;
 use wire::ErrorCode;
 
-/// So many problems are shown.
+/// How many problems are shown.
 const PROBLEMS: usize = 8;
 
 pub(super) async fn overview(State(app): State<App>, headers: HeaderMap) -> Response {
@@ -49,7 +53,7 @@ pub(super) async fn today(app: &App) -> Report {
 pub(super) fn live_parts(app: &App, today: &Report, now: u64) -> [LivePart; 4] {
     [
         LivePart { name: "tiles", markup: tiles(app, today) },
-        LivePart { name: "now", markup: live::table(app) },
+        LivePart { name: "now", markup: running_requests(app) },
         LivePart { name: "upstreams", markup: upstreams(app) },
         LivePart { name: "problems", markup: problems(app, now) },
     ]
@@ -59,7 +63,7 @@ fn markup(viewer: &Viewer, main: &Markup) -> Markup {
     layout::layout(viewer, "/", "Now", main)
 }
 
-/// What needs the owner now.
+/// Lists what needs the owner now.
 fn notices(app: &App, waiting: usize) -> Markup {
     let budgets = app.usage.reached_budgets();
     let reloaded = app.alerts.reloaded();

@@ -1,4 +1,4 @@
-//! What an error means for the owner, and what to do about it, by its code. Pure.
+//! Explains an error to the owner by its code, and says what to do. Pure.
 
 use wire::ErrorCode;
 

@@ -6,12 +6,15 @@ use http::{HeaderMap, StatusCode, Uri};
 use maud::{Markup, html};
 use url::form_urlencoded;
 
-use super::{App, format, layout, page, viewer};
+use super::guard::viewer;
+use super::response::page;
+use super::{format, layout};
+use crate::app::App;
 use store::StoredUsage;
 
-/// So many are shown unless the address says otherwise,
+/// How many are shown by default,
 const FEW: usize = 100;
-/// and so many at most.
+/// and at most.
 const MOST: usize = 10_000;
 
 pub(super) async fn requests(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
@@ -19,7 +22,7 @@ pub(super) async fn requests(State(app): State<App>, uri: Uri, headers: HeaderMa
         Ok(viewer) => viewer,
         Err(response) => return *response,
     };
-    let most = wanted(uri.query().unwrap_or_default());
+    let most = parse_filter(uri.query().unwrap_or_default());
     let main = match app.usage.newest(most).await {
         Ok(rows) => markup(&rows, most),
         Err(error) => html! { h1 { "Requests" } p class="problem" { (error) } },
@@ -27,7 +30,7 @@ pub(super) async fn requests(State(app): State<App>, uri: Uri, headers: HeaderMa
     page(StatusCode::OK, layout::layout(&viewer, "/ui/requests", "Requests", &main))
 }
 
-fn wanted(query: &str) -> usize {
+fn parse_filter(query: &str) -> usize {
     let named = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "most");
     named.and_then(|(_, value)| value.parse().ok()).unwrap_or(FEW).clamp(1, MOST)
 }
@@ -85,7 +88,7 @@ fn one(row: &StoredUsage) -> Markup {
             td { (layout::badge(kind, &outcome)) @if !row.error.is_empty() { p class="cause" { (format::with_code(&row.error)) } } }
             td { (row.model) @if !row.agent.is_empty() && row.agent != row.model { " for " (row.agent) } }
             td { (row.key) }
-            td { (repaired(row)) @if !row.run.is_empty() { " " a href={ "/ui/runs/" (row.run) } { "run" } } }
+            td { (describe_repairs(row)) @if !row.run.is_empty() { " " a href={ "/ui/runs/" (row.run) } { "run" } } }
             @if let Some(usage) = row.usage {
                 td class="number" { (format::count(usage.prompt)) }
                 td class="number" { (format::count(usage.completion)) }
@@ -96,8 +99,8 @@ fn one(row: &StoredUsage) -> Markup {
     }
 }
 
-/// What respool did about a reply, in words.
-fn repaired(row: &StoredUsage) -> String {
+/// Describes the repairs of a reply.
+fn describe_repairs(row: &StoredUsage) -> String {
     let mut done = Vec::new();
     let native_only = |names: &str| names.split(',').all(|name| name.is_empty() || name == "native");
     if !native_only(&row.dialects) {
@@ -122,8 +125,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_repaired_is_said_in_words() {
-        let check = |row: StoredUsage, expected: &str| assert_eq!(repaired(&row), expected);
+    fn repairs_are_described() {
+        let check = |row: StoredUsage, expected: &str| assert_eq!(describe_repairs(&row), expected);
         check(StoredUsage { attempts: 1, ..StoredUsage::default() }, "");
         check(
             StoredUsage {
@@ -142,13 +145,13 @@ mod tests {
             "sent 3 times; loop stopped (calls)",
         );
         assert_eq!(
-            [wanted(""), wanted("most=7"), wanted("most=999999"), wanted("most=x")],
+            [parse_filter(""), parse_filter("most=7"), parse_filter("most=999999"), parse_filter("most=x")],
             [100, 7, 10_000, 100]
         );
     }
 
-    /// Limit of issue 14: 50 ms on the server, of which the database has the larger part. Here: 10,000 rows become a page at all, and what
-    /// others wrote is text.
+    /// Limit of issue 14: 50 ms on the server, of which the database has the larger part. Here: 10,000 rows
+    /// become a page at all, and what others wrote is text.
     #[test]
     fn ten_thousand_rows_are_one_page() {
         let row = StoredUsage { model: "<script>alert(1)</script>".into(), ..StoredUsage::default() };

@@ -6,12 +6,15 @@ use http::{HeaderMap, StatusCode};
 use maud::{Markup, html};
 use serde_json::Value;
 
+use super::guard::{authorize_post, viewer};
+use super::response::{page, redirect};
 use super::session::Viewer;
-use super::{App, format, layout, page, presser, redirect, remedy, requests, viewer};
+use super::{format, layout, remedy, requests};
+use crate::app::App;
 use ::agent::report;
 use store::{RunFilter, RunRow, Status};
 
-/// So many runs are listed.
+/// How many runs are listed.
 const MOST: usize = 200;
 
 pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response {
@@ -34,7 +37,8 @@ pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response
     page(StatusCode::OK, layout::layout(&viewer, "/ui/runs", "Runs", &main))
 }
 
-/// What a viewer may see and end: the runs of experts' work need an operator's key, as their approvals do.
+/// Returns the runs that a viewer may see and end. The runs of experts' work need an operator's key, as their
+/// approvals do.
 fn whose(viewer: &Viewer) -> RunFilter {
     if viewer.name.is_empty() { RunFilter::Clients } else { RunFilter::Served }
 }
@@ -142,7 +146,7 @@ fn steps(body: &Value) -> Markup {
 }
 
 pub(super) async fn end(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let (viewer, _) = match presser(&app, request).await {
+    let (viewer, _) = match authorize_post(&app, request).await {
         Ok(pressed) => pressed,
         Err(response) => return *response,
     };

@@ -1,7 +1,8 @@
-//! Who looks at the page: an operator's key, once entered, becomes a signed cookie; every button carries a mark that belongs to it.
+//! Who looks at the page: an operator's key, once entered, becomes a signed cookie; every button carries a
+//! mark that belongs to it.
 //!
-//! The cookie holds no key: it names one by a keyed digest, so a key that is taken away ends its sessions. The signing key is made anew by
-//! each process, so a restart ends all sessions.
+//! The cookie holds no key: it names one by a keyed digest, so a key that is taken away ends its sessions.
+//! The signing key is made by each process, so a restart ends all sessions.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -31,7 +32,7 @@ pub(crate) struct Viewer {
     pub(super) csrf: String,
 }
 
-/// Why somebody may not look, or press a button.
+/// The reason why a visitor may not see the page, or press a button.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Denied {
     /// There is no session, or it is over.
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cookie_holds_for_its_key_and_its_time_alone() {
+    fn a_cookie_ends_with_key_and_time() {
         let (sessions, now) = (Sessions::default(), 1_000_000);
         let cookie = sessions.begin(b"digest of alice", now);
         let read = |cookie: &str, now: u64, digest: &[u8]| {
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_are_found_among_others_and_closed_to_scripts() {
+    fn cookies_are_found_and_closed_to_scripts() {
         let headers =
             HeaderMap::from_iter([(header::COOKIE, "a=b; respool_session=x.y.z;c=d".parse().unwrap())]);
         assert_eq!(cookie(&headers), Some("x.y.z"));

@@ -7,7 +7,10 @@ use maud::{Markup, html};
 use url::form_urlencoded;
 
 use super::chart::{Bar, bars};
-use super::{App, format, layout, page, viewer};
+use super::guard::viewer;
+use super::response::page;
+use super::{format, layout};
+use crate::app::App;
 use store::{Dimension, StoreError, UsageQuery};
 use usage::{Comparison, Line, Money, PriceSource, Report};
 
@@ -15,7 +18,7 @@ use usage::{Comparison, Line, Money, PriceSource, Report};
 const DAY: u64 = 86_400_000;
 /// The times that can be chosen, in days.
 const DAYS: [u64; 4] = [1, 7, 30, 90];
-/// So many lines a table has at most.
+/// The most lines of a table.
 const MOST: usize = 200;
 
 pub(super) async fn usage(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
@@ -23,7 +26,7 @@ pub(super) async fn usage(State(app): State<App>, uri: Uri, headers: HeaderMap) 
         Ok(viewer) => viewer,
         Err(response) => return *response,
     };
-    let days = wanted(uri.query().unwrap_or_default());
+    let days = parse_query(uri.query().unwrap_or_default());
     let main = match markup(&app, days).await {
         Ok(main) => main,
         Err(error) => html! { h1 { "Usage" } p class="problem" { (error) } },
@@ -31,7 +34,7 @@ pub(super) async fn usage(State(app): State<App>, uri: Uri, headers: HeaderMap) 
     page(StatusCode::OK, layout::layout(&viewer, "/ui/usage", "Usage", &main))
 }
 
-fn wanted(query: &str) -> u64 {
+fn parse_query(query: &str) -> u64 {
     let named = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "days");
     named.and_then(|(_, value)| value.parse().ok()).unwrap_or(30).clamp(1, 366)
 }

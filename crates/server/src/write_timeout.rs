@@ -1,6 +1,8 @@
-//! A client's connection that ends when the client takes nothing for too long: it would hold its upstream request for ever.
+//! A client's connection that ends when the client reads nothing for too long. Otherwise it would hold its
+//! upstream request for ever.
 //!
-//! Reading is not timed here: between requests, and while a reply is made, a client has nothing to send. Called by `run`.
+//! Reading is not timed here: between requests, and while a reply is made, a client has nothing to send.
+//! Called by `run`.
 
 use std::io;
 use std::pin::Pin;
@@ -13,20 +15,20 @@ use tokio::time::{Sleep, sleep};
 
 /// The connection.
 #[derive(Debug)]
-pub(super) struct Patient {
+pub(super) struct WriteTimeout {
     socket: TcpStream,
     patience: Duration,
     /// Runs while there is something to send that the client does not take.
     blocked: Option<Pin<Box<Sleep>>>,
 }
 
-impl Patient {
+impl WriteTimeout {
     /// Gives up after `patience`.
     pub(super) fn new(socket: TcpStream, patience: Duration) -> Self {
         Self { socket, patience, blocked: None }
     }
 
-    fn timed(
+    fn limit_wait(
         &mut self,
         context: &mut Context<'_>,
         written: Poll<io::Result<usize>>,
@@ -42,7 +44,7 @@ impl Patient {
     }
 }
 
-impl AsyncRead for Patient {
+impl AsyncRead for WriteTimeout {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -52,14 +54,14 @@ impl AsyncRead for Patient {
     }
 }
 
-impl AsyncWrite for Patient {
+impl AsyncWrite for WriteTimeout {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.socket).poll_write(context, bytes);
-        self.timed(context, written)
+        self.limit_wait(context, written)
     }
 
     fn poll_write_vectored(
@@ -68,7 +70,7 @@ impl AsyncWrite for Patient {
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.socket).poll_write_vectored(context, pieces);
-        self.timed(context, written)
+        self.limit_wait(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {

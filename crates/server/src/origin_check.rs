@@ -1,28 +1,30 @@
-//! Requests that a web page sends through a person's browser: recognised by their headers, and refused unless the page is respool's own.
-//! Pure. Called by `access`, where clients have no keys; a stranger's page has none.
+//! Requests that a web page sends through a person's browser: recognised by their headers, and refused unless
+//! the page is respool's own. Pure. Called by `access`, where clients have no keys; a stranger's page has
+//! none.
 
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderValue, header};
 
-use super::ServerConfig;
+use super::config::ServerConfig;
 use wire::{ApiError, ErrorCode};
 
-/// Nobody on the internet can own a name below one of these.
+/// A name below one of these cannot be registered on the internet.
 const PRIVATE: [&str; 5] = [".localhost", ".local", ".internal", ".lan", ".home.arpa"];
 
-/// What a browser says about the page that sent a request. A page cannot change it, and other clients do not send it.
+/// The header in which a browser describes the page that sent a request. A page cannot change it, and other
+/// clients do not send it.
 const FETCH_SITE: &str = "sec-fetch-site";
 
 /// Knows under which names respool is reached.
 #[derive(Debug, Default)]
-pub(super) struct Pages {
+pub(super) struct OriginCheck {
     /// Names, in lower case, that lead here and are no stranger's.
     trusted: Vec<String>,
     checks_hosts: bool,
 }
 
-impl Pages {
+impl OriginCheck {
     /// As it is configured. The machine's own name is trusted too.
     pub(super) fn new(config: &ServerConfig) -> Self {
         let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
@@ -33,10 +35,10 @@ impl Pages {
         }
     }
 
-    /// Refuses a request of a page of another site (`origin`, `sec-fetch-site`), and one of a page whose own name was made to lead
-    /// here (`host`).
+    /// Refuses a request of a page of another site (`origin`, `sec-fetch-site`), and one of a page whose own
+    /// name was made to lead here (`host`).
     pub(super) fn refuse_foreign(&self, headers: &HeaderMap) -> Result<(), ApiError> {
-        // What is not even text is nobody's. A header that comes twice has to be right each time.
+        // A value that is not text is not trusted. A header that comes twice must be right each time.
         let texts =
             |name| headers.get_all(name).iter().map(|value: &HeaderValue| value.to_str().unwrap_or("null"));
         let host = texts(header::HOST.as_str()).next();
@@ -100,14 +102,14 @@ mod tests {
     fn check_page(config: &ServerConfig, host: &str, origin: Option<&str>, expected: Option<(u16, &str)>) {
         let origin = origin.map(|origin| ("origin", origin));
         let headers = headers(&origin.into_iter().chain([("host", host)]).collect::<Vec<_>>());
-        let error = Pages::new(config).refuse_foreign(&headers).err();
+        let error = OriginCheck::new(config).refuse_foreign(&headers).err();
         let found =
             error.as_ref().map(|error| (error.status, error.code.map(ErrorCode::as_str).unwrap_or_default()));
         assert_eq!(found, expected, "{host} {origin:?}");
     }
 
     #[test]
-    fn on_loopback_only_names_that_no_stranger_can_have_are_answered() {
+    fn loopback_answers_only_private_names() {
         let loopback =
             ServerConfig { trusted_hosts: vec!["LLM.example.org".into()], ..ServerConfig::default() };
         for host in [
@@ -145,19 +147,19 @@ mod tests {
         check_page(&open, "evil.example", None, None);
         let trusting = ServerConfig { trusted_hosts: vec!["llm.example.org".into()], ..open };
         check_page(&trusting, "evil.example", None, refused);
-        assert_eq!(Pages::new(&loopback).refuse_foreign(&HeaderMap::new()), Ok(()), "not a browser");
+        assert_eq!(OriginCheck::new(&loopback).refuse_foreign(&HeaderMap::new()), Ok(()), "not a browser");
     }
 
     #[test]
     fn the_name_of_this_machine_is_its_own() {
-        let pages = Pages { trusted: vec!["box.example.org".into()], checks_hosts: true };
+        let pages = OriginCheck { trusted: vec!["box.example.org".into()], checks_hosts: true };
         assert_eq!(pages.refuse_foreign(&headers(&[("host", "box.example.org:8003")])), Ok(()));
         let own = nix::unistd::gethostname().unwrap().into_string().unwrap().to_ascii_lowercase();
-        assert!(Pages::new(&ServerConfig::default()).trusted.contains(&own));
+        assert!(OriginCheck::new(&ServerConfig::default()).trusted.contains(&own));
     }
 
     #[test]
-    fn pages_of_other_sites_are_refused_by_their_origin() {
+    fn foreign_origins_are_refused() {
         let config =
             ServerConfig { trusted_hosts: vec!["llm.example.org".into()], ..ServerConfig::default() };
         let check = |host: &str, origin: &str, expected| check_page(&config, host, Some(origin), expected);
@@ -170,21 +172,21 @@ mod tests {
         check("127.0.0.1:8003", "https://evil.example", refused);
         check("evil.example", "http://evil.example", refused);
         let mut twice = headers(&[("host", "127.0.0.1:8003"), ("origin", "http://127.0.0.1:8003")]);
-        assert_eq!(Pages::new(&config).refuse_foreign(&twice), Ok(()));
+        assert_eq!(OriginCheck::new(&config).refuse_foreign(&twice), Ok(()));
         twice.append("origin", "https://evil.example".parse().unwrap());
-        assert!(Pages::new(&config).refuse_foreign(&twice).is_err());
+        assert!(OriginCheck::new(&config).refuse_foreign(&twice).is_err());
         let mut twice = headers(&[("host", "127.0.0.1:8003")]);
         twice.append("host", "evil.example".parse().unwrap());
-        assert!(Pages::new(&config).refuse_foreign(&twice).is_err());
+        assert!(OriginCheck::new(&config).refuse_foreign(&twice).is_err());
         check("box.lan", "http://box.lan", refused);
         check("127.0.0.1:8003", "null", refused);
     }
 
     #[test]
-    fn a_browser_is_recognised_also_without_an_origin() {
+    fn a_browser_is_recognised_without_origin() {
         let check = |site: &str, is_answered: bool| {
             let headers = headers(&[("host", "127.0.0.1:8003"), (FETCH_SITE, site)]);
-            let refused = Pages::new(&ServerConfig::default()).refuse_foreign(&headers);
+            let refused = OriginCheck::new(&ServerConfig::default()).refuse_foreign(&headers);
             assert_eq!(refused.is_ok(), is_answered, "{site}");
         };
         // An image or a form of another page; a page on another port of this machine.
@@ -195,6 +197,6 @@ mod tests {
         let origin = HeaderValue::from_bytes(b"http://\xff").unwrap();
         let mut headers = headers(&[("host", "127.0.0.1:8003")]);
         headers.insert("origin", origin);
-        assert!(Pages::default().refuse_foreign(&headers).is_err());
+        assert!(OriginCheck::default().refuse_foreign(&headers).is_err());
     }
 }

@@ -1,49 +1,52 @@
-//! Looks back on the conversation in a request: the reasoning that its client dropped, and whether it goes in circles.
+//! Analyses the conversation in a request: finds the reasoning that its client dropped, and whether it
+//! repeats itself.
 //!
-//! It decides what is added to the request; `translate` adds it. Called by `request`.
+//! It decides what is added to the request; `adaptation` adds it. Called by `reading`.
 
 use std::time::Instant;
 
 use http::{HeaderMap, HeaderValue, header};
 
-use super::Relay;
-use super::memory::Recollection;
+use super::memory::ConversationMemory;
+use super::relay::Relay;
 use translate::{Additions, LoopFound, check_loops, count_steps, silent_turns, user_texts};
 use wire::ChatRequest;
 
-/// What a conversation's past means for its next reply.
-pub(super) struct LookBack {
+/// The consequences of a conversation's past for its next reply.
+#[derive(Debug)]
+pub(super) struct HistoryAnalysis {
     /// The memory, as this conversation sees it; `None` when no call can leave, or it is switched off.
-    pub(super) recollection: Option<Recollection>,
-    /// What to add to the request.
+    pub(super) memory: Option<ConversationMemory>,
+    /// Messages and reasoning to add to the request.
     pub(super) added: Additions,
-    /// How many turns came without reasoning and get none.
+    /// How many turns came without reasoning that is not remembered either.
     pub(super) missed: usize,
     /// Steps of the client's turn before this request.
     pub(super) steps: u32,
-    /// The loop that is to be ended.
+    /// Why the loop guard answers in the model's place.
     pub(super) loop_found: Option<LoopFound>,
 }
 
 impl Relay {
-    pub(super) fn look_back(&self, request: &ChatRequest<'_>, headers: &HeaderMap) -> LookBack {
+    /// Analyses the conversation in a request that came with these headers.
+    pub(super) fn analyse_history(&self, request: &ChatRequest<'_>, headers: &HeaderMap) -> HistoryAnalysis {
         let has_tools = request.tools().is_some();
         let (loop_found, warning) = match check_loops(&request.messages, self.guard) {
             Some(found) if found.stops() => (Some(found), None),
             found => (None, found.filter(|_| has_tools)),
         };
-        let recollection = self.memory.as_ref().filter(|_| has_tools).map(|memory| {
+        let conversation = self.memory.as_ref().filter(|_| has_tools).map(|memory| {
             let credentials = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
             memory.conversation(credentials, user_texts(&request.messages))
         });
-        let (reasoning, missed) = recollection.as_ref().map_or_else(Default::default, |recollection| {
+        let (reasoning, missed) = conversation.as_ref().map_or_else(Default::default, |conversation| {
             let silent = silent_turns(&request.messages);
-            let known = recollection.recall(&silent, Instant::now());
+            let known = conversation.recall(&silent, Instant::now());
             let missed = silent.len() - known.len();
             (known, missed)
         });
-        LookBack {
-            recollection,
+        HistoryAnalysis {
+            memory: conversation,
             added: Additions { reasoning, warning },
             missed,
             steps: count_steps(&request.messages),

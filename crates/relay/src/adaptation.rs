@@ -1,0 +1,105 @@
+//! Adapts a client's request to one upstream and model: the step between what the client asked and what is
+//! sent.
+//!
+//! Pure: a request, the settings and what is known of the upstream and the model go in, the body to send and
+//! the names of the edits come out. So two turns of a conversation share their adapted beginning, and the
+//! server's prefix cache holds. What certain upstreams and models refuse is the `adapt` crate's: its rules
+//! are applied here. Called where an attempt is built: by `reading` for the first one, by `request` for the
+//! others.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+
+use adapt::{Rule, RuleSet};
+use translate::{Additions, Outbound, outbound};
+use wire::{ChatRequest, Pieces, Target, encode_string};
+
+/// The settings and facts that decide the form in which a request goes up.
+pub(super) struct Adaptation<'a> {
+    pub(super) outbound: Outbound,
+    /// The upstream is asked for unparsed text.
+    pub(super) is_raw: bool,
+    /// The model as the client named it.
+    pub(super) model: &'a str,
+    /// The model as upstreams name it.
+    pub(super) target_model: &'a str,
+    /// Messages and reasoning that are added to the conversation.
+    pub(super) added: &'a Additions,
+    /// The known properties of the upstream.
+    pub(super) target: &'a Target,
+    /// The rules for this upstream and model.
+    pub(super) rules: &'a RuleSet,
+}
+
+/// A request as it goes up.
+pub(super) struct Adapted {
+    pub(super) body: Pieces,
+    /// Names of the edits, for the log.
+    pub(super) edits: Vec<&'static str>,
+}
+
+/// Adapts the request that stands in `original`. It takes the fields of `request`. Without edits the
+/// original's bytes go up.
+pub(super) fn adapt_request(
+    request: &mut ChatRequest<'_>,
+    original: &Bytes,
+    how: &Adaptation<'_>,
+) -> Adapted {
+    let mut edits = how.added.apply(&mut request.messages);
+    edits.extend(outbound(request, how.outbound, how.is_raw, how.target));
+    if how.model != how.target_model {
+        request.object.set("model", encode_string(how.target_model));
+        edits.push("model_alias");
+    }
+    let body = if edits.is_empty() {
+        original.clone().into()
+    } else {
+        std::mem::take(&mut request.object).into_pieces(original)
+    };
+    let edited = Adapted { body, edits };
+    if how.rules.is_empty() { edited } else { apply_rules(edited, how.rules) }
+}
+
+/// Applies the rules to an edited body.
+fn apply_rules(edited: Adapted, rules: &RuleSet) -> Adapted {
+    let Adapted { body, mut edits } = edited;
+    let joined = body.joined();
+    let Ok(text) = std::str::from_utf8(&joined) else { return Adapted { body, edits } };
+    let adapted = adapt::adapt(text, rules);
+    edits.extend(adapted.applied.iter().map(Rule::label));
+    match adapted.body {
+        Cow::Borrowed(_) => Adapted { body, edits },
+        Cow::Owned(text) => Adapted { body: Bytes::from(text).into(), edits },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(body: &'static str, target_model: &str, expected: (&str, &[&str])) {
+        let original = Bytes::from_static(body.as_bytes());
+        let mut request = ChatRequest::parse(&original).unwrap();
+        let (added, target, rules) = (Additions::default(), Target::default(), RuleSet::new());
+        let how = Adaptation {
+            outbound: Outbound::AsAsked,
+            is_raw: false,
+            model: "m",
+            target_model,
+            added: &added,
+            target: &target,
+            rules: &rules,
+        };
+        let Adapted { body, edits } = adapt_request(&mut request, &original, &how);
+        assert_eq!((&*body.joined(), &*edits), (expected.0.as_bytes(), expected.1));
+    }
+
+    #[test]
+    fn only_what_must_change_is_rewritten() {
+        let body = r#"{"model":"m", "messages":[{"role":"user","content":"hi"}]}"#;
+        check(body, "m", (body, &[]));
+        let edited = r#"{"model":"served","messages":[{"role":"user","content":"hi"}]}"#;
+        check(body, "served", (edited, &["model_alias"]));
+    }
+}

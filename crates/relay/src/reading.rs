@@ -1,0 +1,273 @@
+//! Reads a client's request, once: what is wanted, who may serve it, and the first attempt.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use super::adaptation::{Adaptation, adapt_request};
+use super::answer::ReadRequest;
+use super::attempt::Attempt;
+use super::client::{Origin, Wire};
+use super::config::{Modes, ReasoningField, ToolParsing, ToolsMode};
+use super::history_analysis::HistoryAnalysis;
+use super::recent::RecentRequest;
+use super::relay::Relay;
+use super::request::{
+    ClientRequest, OutgoingRequest, ReplyForm, RequestProfile, RequestTraits, Route, ServingPlan,
+};
+use telemetry::metrics;
+use tool_call_parser::PreferredDialects;
+use translate::{ClientProgram, Outbound, ReplyRules, STOP_REASON, Situation, needs_version, used_ids};
+use upstream::{Serving, Upstream, Who, choose, conversation};
+use wire::{ApiError, ChatRequest, ErrorCode};
+
+/// The header that names a request in logs on both sides.
+static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// A request that was parsed, and what is known of it before it is adapted.
+struct ParsedRequest<'a> {
+    request: ChatRequest<'a>,
+    body: &'a Bytes,
+    /// The recent request that it resembles.
+    recent: Option<Arc<RecentRequest>>,
+    model: String,
+    target_model: String,
+    who: Who,
+    history: HistoryAnalysis,
+}
+
+impl Relay {
+    /// Reads a chat completion request. What its first attempt depends on and is not known yet is looked up:
+    /// the models that upstreams serve, and the version of its upstream.
+    ///
+    /// # Errors
+    /// 400 when the body is not such a request, 404 when no upstream serves its model.
+    pub async fn read(self: &Arc<Self>, body: Bytes, origin: Origin) -> Result<ReadRequest, ApiError> {
+        let recent = self.recent.like(&body, std::time::Instant::now());
+        let known = recent.as_deref().map(RecentRequest::known).unwrap_or_default();
+        let request = ChatRequest::parse_known(&body, known).map_err(|fault| ApiError::from(&fault))?;
+        let model = request.model();
+        let target_model = self.config.target(&model).to_owned();
+        let who = self.client_of(&origin, &request);
+        let upstreams: Arc<[_]> = match self.fleet.serving(&target_model, who.conversation) {
+            Serving::Known(order) => order,
+            // Boxed as it is rare: every request pays for the size of its future.
+            _ => Box::pin(self.look_up_serving(&model, &target_model, who, &origin)).await?,
+        };
+        let upstream = first_of(&upstreams).ok_or_else(no_upstream)?;
+        let history = self.analyse_history(&request, &origin.headers);
+        let depends_on_version = needs_version(&request) || !history.added.reasoning.is_empty();
+        if depends_on_version && upstream.target().version.is_none() {
+            Box::pin(upstream.probe_version()).await;
+        }
+        let parsed =
+            ParsedRequest { request, body: &body, recent: recent.clone(), model, target_model, who, history };
+        let request = self.assemble(parsed, upstream, upstreams, origin);
+        Ok(ReadRequest::new(Arc::clone(self), request))
+    }
+
+    /// Returns the upstreams that serve a model, once their lists were fetched again.
+    async fn look_up_serving(
+        &self,
+        model: &str,
+        target_model: &str,
+        who: Who,
+        origin: &Origin,
+    ) -> Result<Arc<[Arc<Upstream>]>, ApiError> {
+        self.fleet.refreshed(target_model).await;
+        match self.fleet.serving(target_model, who.conversation) {
+            Serving::Known(order) | Serving::Perhaps(order) => Ok(order),
+            Serving::Nobody => {
+                origin.record.model(model);
+                Err(self.unknown_model(model))
+            }
+        }
+    }
+
+    /// Puts together what follows from the body.
+    fn assemble(
+        &self,
+        parsed: ParsedRequest<'_>,
+        upstream: Arc<Upstream>,
+        upstreams: Arc<[Arc<Upstream>]>,
+        origin: Origin,
+    ) -> ClientRequest {
+        let ParsedRequest { mut request, body, recent, model, target_model, who, history } = parsed;
+        metrics::reasoning_recalled(history.added.reasoning.len(), history.missed);
+        let modes = self.config.modes(&model);
+        let profile = self.profile(&request, model, modes, &origin);
+        let prior = likely_dialects(&profile, modes.dialects, &target_model, &upstream);
+        let tools = self.recent.declared_tools(&request, recent.as_deref());
+        // Before anything is edited.
+        self.recent.keep(body, &request, recent.as_ref(), &tools, std::time::Instant::now());
+        let response_template = self.config.response_template(&profile.model);
+        let rules = ReplyRules { response_template, ..ReplyRules::of(&request, tools, prior) };
+        let traits = RequestTraits {
+            outbound: outbound_form(profile.route),
+            wants_raw: modes.tool_parsing == ToolParsing::Raw && Situation::is_free_to_call(&request),
+            is_free: Situation::is_free(&request),
+            has_tools: request.tools().is_some(),
+            has_stop: request.object.get("stop").is_some(),
+            taken_ids: Arc::new(used_ids(&request)),
+        };
+        let how = Adaptation {
+            outbound: traits.outbound,
+            is_raw: traits.wants_raw && !upstream.model_facts(&target_model).is_harmony,
+            model: &profile.model,
+            target_model: &target_model,
+            added: &history.added,
+            target: &upstream.target(),
+            rules: &upstream.rules(&target_model),
+        };
+        let adapted = adapt_request(&mut request, body, &how);
+        let first = Attempt::first(upstream, adapted, rules.token_limit);
+        let Origin { headers, request_id, path_and_query, received, record, progress, .. } = origin;
+        let headers = upstream_headers(headers, &request_id, traits.outbound);
+        ClientRequest {
+            profile: Arc::new(profile),
+            history,
+            plan: ServingPlan { first, upstreams, who, target_model },
+            traits,
+            rules,
+            outgoing: OutgoingRequest { body: body.clone(), headers, path_and_query },
+            received,
+            record,
+            progress,
+            settings: Arc::clone(&self.config),
+        }
+    }
+
+    /// On whose behalf places at upstreams are taken.
+    fn client_of(&self, origin: &Origin, request: &ChatRequest<'_>) -> Who {
+        if !self.fleet.distinguishes_clients() {
+            return Who::default();
+        }
+        conversation::from(conversation::of_chat(&origin.headers, request), origin.peer)
+    }
+
+    /// Several upstreams are configured, and none serves the model. A single one is asked, and says so
+    /// itself.
+    fn unknown_model(&self, model: &str) -> ApiError {
+        let mut served = self.fleet.models();
+        served.extend(self.config.aliases().map(str::to_owned));
+        let message = format!("The model `{model}` does not exist. Available models: {}", served.join(", "));
+        ApiError::new(404, ErrorCode::ModelNotFound, message).with_param("model")
+    }
+
+    fn profile(
+        &self,
+        request: &ChatRequest<'_>,
+        model: String,
+        modes: Modes,
+        origin: &Origin,
+    ) -> RequestProfile {
+        let stream = request.wants_stream();
+        RequestProfile {
+            wire: origin.wire,
+            program: program(request, origin),
+            may_trim: origin.may_trim,
+            free_text: Arc::clone(&origin.free_text),
+            model_is_known: self.knows_model(&model),
+            model,
+            stream,
+            route: if origin.is_agent { agent_route(stream) } else { route(request, modes.tools_mode) },
+            reply: ReplyForm {
+                usage: request.wants_usage(),
+                choices: request.choices().min(128),
+                reasoning: match modes.reasoning {
+                    ReasoningField::ReasoningContent => Some("reasoning_content"),
+                    ReasoningField::Reasoning => Some("reasoning"),
+                    ReasoningField::Drop => None,
+                },
+                keep: kept_fields(&self.config.keep_fields, origin.wire),
+            },
+            created: clock::now_in_seconds(),
+            context_window: modes.context_window,
+        }
+    }
+}
+
+fn no_upstream() -> ApiError {
+    ApiError::new(500, ErrorCode::NoUpstream, "no upstream is configured")
+}
+
+/// The dialects that the model is likely to write. `configured`: those that the owner names.
+fn likely_dialects(
+    profile: &RequestProfile,
+    configured: PreferredDialects,
+    target_model: &str,
+    upstream: &Upstream,
+) -> PreferredDialects {
+    match profile.route {
+        Route::Tools | Route::Live if configured.is_empty() => {
+            let by_name = PreferredDialects::from_model_names([profile.model.as_str(), target_model]);
+            by_name.or(upstream.model_facts(target_model).prior)
+        }
+        Route::Tools | Route::Live => configured,
+        // Nothing is read out of these replies.
+        Route::Stream | Route::Plain => PreferredDialects::NONE,
+    }
+}
+
+/// The upstream that is likely to get the request: it is edited for that one.
+fn first_of(order: &[Arc<Upstream>]) -> Option<Arc<Upstream>> {
+    if let [only] = order {
+        return Some(Arc::clone(only));
+    }
+    let loads: Vec<_> = order.iter().map(|upstream| upstream.state.load(false)).collect();
+    choose(&loads).map(|at| Arc::clone(&order[at]))
+}
+
+fn outbound_form(route: Route) -> Outbound {
+    match route {
+        Route::Tools => Outbound::Whole,
+        Route::Live | Route::Stream => Outbound::Streamed,
+        Route::Plain => Outbound::AsAsked,
+    }
+}
+
+/// A reply to Anthropic's clients names the stop sequence that the model wrote; vLLM has a field of its own
+/// for it.
+fn kept_fields(configured: &[String], wire: Wire) -> Vec<String> {
+    let named = (wire == Wire::Messages).then(|| STOP_REASON.to_owned());
+    configured.iter().cloned().chain(named).collect()
+}
+
+/// The program that asked: most name themselves in a header, OpenClaw in its prompt.
+fn program(request: &ChatRequest<'_>, origin: &Origin) -> ClientProgram {
+    if origin.is_agent {
+        return ClientProgram::Agent;
+    }
+    origin.program.or(ClientProgram::of_chat(request))
+}
+
+/// The engine reads the replies to respool's own loop, also where no tools are declared.
+fn agent_route(stream: bool) -> Route {
+    if stream { Route::Live } else { Route::Tools }
+}
+
+fn route(request: &ChatRequest<'_>, mode: ToolsMode) -> Route {
+    match (request.tools().is_some(), request.wants_stream()) {
+        (true, true) if mode == ToolsMode::Live => Route::Live,
+        (true, _) => Route::Tools,
+        (false, true) => Route::Stream,
+        (false, false) => Route::Plain,
+    }
+}
+
+/// The client's headers as they go upstream.
+fn upstream_headers(mut headers: HeaderMap, request_id: &str, outbound: Outbound) -> HeaderMap {
+    let accept = if outbound == Outbound::Streamed { "text/event-stream" } else { "application/json" };
+    // They do not go upstream, and leave their room for what is added.
+    headers.remove(header::HOST);
+    headers.remove(header::CONTENT_LENGTH);
+    headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    // A compressed stream would wait in the compressor's buffer.
+    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    if let Ok(id) = HeaderValue::from_str(request_id) {
+        headers.insert(&REQUEST_ID, id);
+    }
+    headers
+}

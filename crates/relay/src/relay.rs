@@ -1,0 +1,106 @@
+//! The relay itself: its settings, its upstreams, and what it remembers of conversations and recent requests.
+//!
+//! What it does with a request stands in `reading` (a body becomes a `ClientRequest`), `answer` (which
+//! becomes a reply) and `forward` (requests that it does not read).
+
+use std::sync::Arc;
+
+use super::config::{FinalErrors, RelayConfig};
+use super::memory::{Memory, MemoryLimits};
+use super::recent::{Recent, RecentLimits};
+use tool_call_parser::PreferredDialects;
+use translate::GuardLimits;
+use upstream::{Fleet, OutcomeReport, Tier, Upstream, UpstreamError};
+
+/// Relays requests to the configured upstreams.
+#[derive(Debug)]
+pub struct Relay {
+    pub(super) config: Arc<RelayConfig>,
+    pub(super) fleet: Arc<Fleet>,
+    pub(super) max_body: usize,
+    pub(super) guard: GuardLimits,
+    pub(super) memory: Option<Arc<Memory>>,
+    pub(super) recent: Recent,
+}
+
+/// Bounds that the relay keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct RelayLimits {
+    /// The largest reply, in bytes.
+    pub max_body: usize,
+    /// When the loop guard answers.
+    pub guard: GuardLimits,
+}
+
+impl Relay {
+    /// Relays to these upstreams.
+    pub fn new(config: RelayConfig, fleet: Arc<Fleet>, limits: RelayLimits) -> Self {
+        let memory = config.recovery.reasoning_memory.then(|| Arc::new(Memory::new(MemoryLimits::default())));
+        let recent = Recent::new(RecentLimits::default());
+        let (max_body, guard) = (limits.max_body, limits.guard);
+        Self { config: Arc::new(config), fleet, max_body, guard, memory, recent }
+    }
+
+    /// Returns the relay that follows this one when the configuration changes. It remembers the same
+    /// conversations.
+    #[must_use]
+    pub fn succeeding(&self, config: RelayConfig, fleet: Arc<Fleet>, limits: RelayLimits) -> Self {
+        let new = Self::new(config, fleet, limits);
+        let memory = new.memory.map(|memory| self.memory.clone().unwrap_or(memory));
+        Self { memory, ..new }
+    }
+
+    /// The form of errors that leave after all that could be tried.
+    pub fn final_errors(&self) -> FinalErrors {
+        self.config.recovery.final_errors
+    }
+
+    /// The upstreams, the default one first.
+    pub fn upstreams(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        self.fleet.iter()
+    }
+
+    /// Names that stand for other models.
+    pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.config.aliases().map(|alias| (alias, self.config.target(alias)))
+    }
+
+    /// The model that an id stands for.
+    pub fn target<'a>(&'a self, id: &'a str) -> &'a str {
+        self.config.target(id)
+    }
+
+    /// The window that the configuration gives to the model of this id.
+    pub fn configured_window(&self, id: &str) -> Option<u64> {
+        self.config.modes(id).context_window
+    }
+
+    /// The dialects that the configuration gives to the model of this id.
+    pub fn configured_dialects(&self, id: &str) -> PreferredDialects {
+        self.config.modes(id).dialects
+    }
+
+    /// Reports to the upstream's circuit how a request went.
+    pub(super) fn report_outcome(&self, error: Option<&UpstreamError>, report: OutcomeReport) {
+        match error {
+            Some(error) if counts_against_upstream(error) => report.failed(&error.loggable),
+            error => {
+                let was_down = report.succeeded();
+                // Perhaps it came back with another model.
+                if was_down || error.is_some_and(|error| error.status == Some(404)) {
+                    self.fleet.want_lists();
+                }
+            }
+        }
+    }
+}
+
+/// True for a connection that fails, a 5xx and an answer that cannot be read. The client's own mistakes and
+/// the model's say nothing about the upstream.
+fn counts_against_upstream(error: &UpstreamError) -> bool {
+    match error.tier {
+        Tier::Transient => true,
+        Tier::Fatal => error.error.status >= 500,
+        Tier::Glitch | Tier::ContextOverflow | Tier::Rejected => false,
+    }
+}

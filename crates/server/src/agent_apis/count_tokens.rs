@@ -1,0 +1,69 @@
+//! `POST /v1/messages/count_tokens`: counts the tokens of a request of the Messages API.
+
+use axum::response::Response;
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, StatusCode};
+use hyper::body::Incoming;
+
+use super::api::{Api, estimated_tokens, upstream_headers};
+use super::errors::Client;
+use super::native::pass_to_server;
+use super::reading::log_ignored_fields;
+use crate::app::App;
+use crate::front::{Arrival, Cost, is_left_to_server, named_agent};
+use crate::respond;
+use relay::Origin;
+use translate::messages::{read_message, token_count_json};
+use upstream::CHAT_PATH;
+use wire::ApiError;
+
+/// Says how tokens were counted: by the server (`tokenize`, exactly), here for gpt-oss (`o200k_harmony`), or
+/// as an `estimate`.
+const TOKEN_COUNT: HeaderName = HeaderName::from_static("x-respool-token-count");
+
+pub(super) async fn count_tokens(mut arrival: Arrival, body: Incoming) -> Response {
+    let response = answer_count(&mut arrival, body).await;
+    respond::leaves(response, &arrival.record)
+}
+
+async fn answer_count(arrival: &mut Arrival, body: Incoming) -> Response {
+    let api = Api::Messages;
+    let own_headers = arrival.parts.headers.clone();
+    arrival.parts.headers = upstream_headers(std::mem::take(&mut arrival.parts.headers));
+    let (app, record) = (arrival.app.clone(), arrival.record.clone());
+    let client = Client::new(&app, api, &arrival.parts.headers, &record.start().id);
+    let read = arrival.read(body).await;
+    let permitted =
+        read.and_then(|(body, room)| arrival.permit(&body, Cost::Nothing).map(|()| room.keep(body)));
+    let body = match permitted {
+        Ok(body) => body,
+        Err(error) => return client.refuse(error),
+    };
+    if is_left_to_server(&app, api.own_wire(), &body) {
+        arrival.parts.headers = own_headers;
+        return pass_to_server(arrival, body).await;
+    }
+    let origin = arrival.origin(api.wire(), CHAT_PATH.into());
+    match tokens_of(&app, &body, origin).await {
+        Ok((tokens, by)) => {
+            record.counted(by);
+            let mut response = respond::json(StatusCode::OK, token_count_json(tokens));
+            response.headers_mut().insert(TOKEN_COUNT, HeaderValue::from_static(by));
+            response
+        }
+        Err(error) => client.refuse(error),
+    }
+}
+
+/// The tokens of a request of the Messages API, and how they were counted. An agent adds to its prompt what
+/// only its runs know.
+async fn tokens_of(app: &App, body: &Bytes, origin: Origin) -> Result<(u64, &'static str), ApiError> {
+    let read = read_message(body, &app.agent_apis.sealer)?;
+    log_ignored_fields(&read.passed_by, &origin.record.start().id);
+    origin.record.model(&read.asked.model);
+    let chat = Bytes::from(read.chat);
+    if named_agent(app, &chat).is_some() {
+        return Ok((estimated_tokens(chat.len()), "estimate"));
+    }
+    app.relay.count_prompt(chat, origin).await
+}

@@ -1,0 +1,103 @@
+//! Reads a request in either API into the chat request that asks the same, and a writer for its reply.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::api::{Api, estimated_tokens};
+use super::errors::Client;
+use super::writer::Writer;
+use crate::app::App;
+use translate::messages::{MessageEvents, read_message};
+use translate::responses::{ReadResponse, ResponseEvents, read_response, wanted_items};
+use translate::{Ids, PassedBy};
+use wire::{ApiError, ErrorCode};
+
+/// A request in either API, read.
+pub(super) struct ReadRequest {
+    /// The chat request that asks the same.
+    pub(super) chat: String,
+    pub(super) writer: Writer,
+    pub(super) model: String,
+    pub(super) stream: bool,
+    /// Set for a response in the background.
+    pub(super) background: Option<Continued>,
+}
+
+/// The response that a request continues, if it continues one.
+pub(super) struct Continued(pub(super) Option<String>);
+
+pub(super) async fn read_request(
+    api: Api,
+    app: &App,
+    body: &Bytes,
+    client: &Client,
+) -> Result<ReadRequest, ApiError> {
+    let ids = Ids::new(rand::random(), HashSet::new());
+    let sealer = Arc::clone(&app.agent_apis.sealer);
+    match api {
+        Api::Responses => {
+            let read = read_kept_response(app, body, client).await?;
+            let (model, stream) = (read.asked.model.clone(), read.asked.stream);
+            check_background(read.asked.background, stream, read.asked.store)?;
+            let background = read.asked.background.then(|| Continued(read.asked.previous.clone()));
+            let events = ResponseEvents::new(Arc::new(read.asked), sealer, ids, clock::now_in_seconds());
+            let writer = Writer::Responses(events);
+            Ok(ReadRequest { chat: read.chat, writer, model, stream, background })
+        }
+        Api::Messages => {
+            let read = read_message(body, &sealer)?;
+            log_ignored_fields(&read.passed_by, &client.request_id);
+            let (model, stream) = (read.asked.model.clone(), read.asked.stream);
+            let events = MessageEvents::new(read.asked, sealer, ids, estimated_tokens(read.chat.len()));
+            let writer = Writer::Messages(events, client.request_id.clone());
+            Ok(ReadRequest { chat: read.chat, writer, model, stream, background: None })
+        }
+    }
+}
+
+/// A request of the Responses API with what its client keeps of what it names.
+pub(super) async fn read_kept_response(
+    app: &App,
+    body: &Bytes,
+    client: &Client,
+) -> Result<ReadResponse, ApiError> {
+    let wanted = wanted_items(body)?;
+    let recalled =
+        app.agent_apis.responses.recall(&client.owner, wanted, body.len(), app.limits.max_body).await?;
+    let mut read = read_response(body, &recalled, &app.agent_apis.sealer)?;
+    // The reply says whether it is kept.
+    read.asked.store = read.asked.store && app.agent_apis.responses.store().await.is_some();
+    log_ignored_fields(&read.passed_by, &client.request_id);
+    Ok(read)
+}
+
+/// One line for all that the model does not get.
+pub(super) fn log_ignored_fields(passed_by: &[PassedBy], request_id: &str) {
+    if passed_by.is_empty() {
+        return;
+    }
+    let fields: Vec<&str> = passed_by.iter().map(|note| note.field.as_str()).collect();
+    tracing::info!(target: "respool::server", request_id, fields = fields.join(", "), why = passed_by[0].why, "parts of a request were passed by");
+}
+
+/// Refuses a response that cannot be made in the background.
+fn check_background(background: bool, stream: bool, store: bool) -> Result<(), ApiError> {
+    if !background {
+        return Ok(());
+    }
+    if stream {
+        let what = "a response in the background is not streamed: leave `stream` out, and ask for GET /v1/responses/{id}";
+        return Err(refusal(what).with_param("stream"));
+    }
+    if !store {
+        let what = "a response in the background must be kept: leave `store` out, and set `responses.store = true` in respool.toml";
+        return Err(refusal(what).with_param("background"));
+    }
+    Ok(())
+}
+
+pub(super) fn refusal(what: &str) -> ApiError {
+    ApiError::bad_request(ErrorCode::UnsupportedValue, what)
+}

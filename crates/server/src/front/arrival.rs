@@ -1,0 +1,124 @@
+//! A request that has arrived: what is known of it before its body is read, and its record.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::response::Response;
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Extensions, HeaderMap};
+use hyper::body::Incoming;
+use tokio::time::Instant;
+
+use super::permit::{self, Cost};
+use super::{reading, target};
+use crate::app::App;
+use crate::body::BodyReservation;
+use crate::respond;
+use relay::{Origin, RequestProgress, Wire, program_of};
+use telemetry::{RequestRecord, RequestStart};
+use translate::ClientProgram;
+use wire::{ApiError, Object};
+
+/// Begins the record of a request.
+///
+/// `name`: method and path, as the log shows them. `route`: one of a few names, as metrics count it.
+pub(crate) fn begin_record(
+    app: &App,
+    headers: &HeaderMap,
+    extensions: &Extensions,
+    name: impl Into<Cow<'static, str>>,
+    route: &'static str,
+) -> RequestRecord {
+    let start = RequestStart::new(respond::request_id(headers), name, route);
+    let start = start.of_account(permit::account(extensions)).continuing_trace(headers);
+    RequestRecord::begin(start, &app.recording)
+}
+
+/// A request on its way through the stages.
+pub(crate) struct Arrival {
+    pub(crate) app: App,
+    pub(crate) parts: Parts,
+    pub(crate) peer: Option<IpAddr>,
+    /// The program that the client's headers name.
+    pub(crate) program: ClientProgram,
+    pub(crate) received: Instant,
+    pub(crate) record: RequestRecord,
+    pub(crate) progress: Arc<RequestProgress>,
+}
+
+impl Arrival {
+    /// Records a request that arrives now. `name` and `route` as for [`begin_record`].
+    pub(crate) fn new(
+        app: App,
+        parts: Parts,
+        peer: Option<IpAddr>,
+        name: impl Into<Cow<'static, str>>,
+        route: &'static str,
+    ) -> Self {
+        let received = Instant::now();
+        let record = begin_record(&app, &parts.headers, &parts.extensions, name, route);
+        let program = program_of(&parts.headers);
+        Self { app, parts, peer, program, received, record, progress: Arc::default() }
+    }
+
+    /// Reads the body, and takes a part of the budget for request bodies.
+    ///
+    /// # Errors
+    /// As of [`reading::read`].
+    pub(crate) async fn read(&self, body: Incoming) -> Result<(Bytes, BodyReservation), ApiError> {
+        let (body, reservation) = reading::read(&self.app, &self.parts, body).await?;
+        self.record.content("client request", &body);
+        Ok((body, reservation))
+    }
+
+    /// Checks that the client's key may use the model that the body names, and that its limits are not
+    /// reached.
+    ///
+    /// # Errors
+    /// 404 for a model that the key may not use, 429 when a limit is reached.
+    pub(crate) fn permit(&self, body: &Bytes, cost: Cost) -> Result<(), ApiError> {
+        permit::begin_model(&self.app, &self.parts, body, cost)
+            .inspect_err(|_| record_refused(&self.app, &self.record, body))
+    }
+
+    /// Says to the relay where the request came from. The headers move into the result.
+    pub(crate) fn origin(&mut self, wire: Wire, path_and_query: Cow<'static, str>) -> Origin {
+        Origin {
+            wire,
+            program: self.program,
+            path_and_query,
+            request_id: respond::upstream_id(&self.parts.headers, &self.record.start().id),
+            headers: std::mem::take(&mut self.parts.headers),
+            peer: self.peer,
+            received: self.received,
+            is_agent: false,
+            may_trim: false,
+            free_text: Arc::default(),
+            record: self.record.clone(),
+            progress: Arc::clone(&self.progress),
+        }
+    }
+
+    /// Records how the reply leaves, and adds the headers that all replies have.
+    pub(crate) fn leave(&self, response: Response) -> Response {
+        respond::with_trimmed(respond::leaves(response, &self.record), &self.progress)
+    }
+
+    /// Returns the program that sent a request with this body, for the form of an error.
+    pub(crate) fn program(&self, body: &[u8]) -> ClientProgram {
+        self.program.or(ClientProgram::of_chat_body(body))
+    }
+}
+
+/// Records the model and the agent that a refused request asked for: its route has not read it yet.
+pub(super) fn record_refused(app: &App, record: &RequestRecord, body: &Bytes) {
+    let object = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok());
+    if let Some(model) = object.and_then(|object| object.string("model")) {
+        record.model(&model);
+    }
+    if let Some(named) = target::named_agent(app, body) {
+        record.agent(&named.agent.name);
+    }
+}

@@ -1,0 +1,161 @@
+//! One request of a client that has a key, from its beginning to its end. Made by `access`; the request's
+//! record and the body of its reply share it.
+//!
+//! It counts against the key's limits on requests. The tokens of its reply come from the request's record.
+//! Where the record does not know them, as when the client leaves before the end, they are estimated from the
+//! bytes in both directions.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+
+use super::key_limits::Exceeded;
+use super::keys::ClientKey;
+use ::usage::Ledger;
+use telemetry::{Account, ReplyHead};
+use wire::turn::Usage;
+
+/// The bytes of a token in a request, and in a reply that is JSON.
+const BYTES_OF_TOKEN: u64 = 4;
+/// An event of a stream has at most so many bytes for one token; a larger one has more tokens.
+const BYTES_OF_EVENT: u64 = 400;
+
+/// The request.
+#[derive(Debug)]
+pub(super) struct MeteredRequest {
+    /// The key that it came with.
+    pub(super) key: Arc<ClientKey>,
+    /// When it began to count, and the bytes of its body.
+    begun: OnceLock<(Instant, u64)>,
+    reply: Delivery,
+}
+
+/// The part of a reply that has left.
+#[derive(Debug, Default)]
+struct Delivery {
+    is_error: AtomicBool,
+    is_stream: AtomicBool,
+    bytes: AtomicU64,
+}
+
+impl MeteredRequest {
+    /// A request that came with this key.
+    pub(super) fn new(key: Arc<ClientKey>) -> Arc<Self> {
+        Arc::new(Self { key, begun: OnceLock::new(), reply: Delivery::default() })
+    }
+
+    /// Counts the request, unless a limit is reached; once, however often this is called. `bytes`: those of
+    /// its body, for an estimate of its tokens; zero where it uses none.
+    pub(super) fn begin(&self, bytes: u64, ledger: &Ledger) -> Result<(), Exceeded> {
+        if self.begun.get().is_none() {
+            let ClientKey { name, limits, meter, .. } = &*self.key;
+            let tokens = limits.tokens_per_day.map_or(0, |_| ledger.tokens_today(name));
+            meter.begin(limits, tokens)?;
+            let _ = self.begun.set((Instant::now(), bytes));
+        }
+        Ok(())
+    }
+
+    /// Counts the reply's bytes as they leave. The request ends with the body.
+    pub(super) fn watch(self: Arc<Self>, response: Response) -> Response {
+        response.map(|body| Body::new(WatchedBody { body, request: self }))
+    }
+}
+
+impl Account for MeteredRequest {
+    fn name(&self) -> &str {
+        &self.key.name
+    }
+
+    fn reply_begins(&self, head: ReplyHead) {
+        self.reply.is_error.store(head.is_error, Ordering::Relaxed);
+        self.reply.is_stream.store(head.is_stream, Ordering::Relaxed);
+        self.reply.bytes.store(head.bytes, Ordering::Relaxed);
+    }
+
+    fn estimate(&self) -> Option<Usage> {
+        let (_, bytes) = self.begun.get()?;
+        self.reply.estimate(bytes.div_ceil(BYTES_OF_TOKEN))
+    }
+}
+
+impl Drop for MeteredRequest {
+    fn drop(&mut self) {
+        if let Some((began, _)) = self.begun.get() {
+            self.key.meter.end(*began);
+        }
+    }
+}
+
+impl Delivery {
+    /// Estimates the tokens of the request. `prompt`: the estimated tokens of its body. `None`: it used none.
+    fn estimate(&self, prompt: u64) -> Option<Usage> {
+        if self.is_error.load(Ordering::Relaxed) || prompt == 0 {
+            return None;
+        }
+        let is_stream = self.is_stream.load(Ordering::Relaxed);
+        let per_token = if is_stream { BYTES_OF_EVENT } else { BYTES_OF_TOKEN };
+        let completion = self.bytes.load(Ordering::Relaxed) / per_token;
+        Some(Usage { prompt, completion, ..Usage::default() })
+    }
+}
+
+/// A body whose bytes are counted. The body is dropped before the request, whose estimate is complete then.
+struct WatchedBody {
+    body: Body,
+    request: Arc<MeteredRequest>,
+}
+
+impl http_body::Body for WatchedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &polled
+            && let Some(piece) = frame.data_ref()
+        {
+            self.request.reply.bytes.fetch_add(piece.len() as u64, Ordering::Relaxed);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(is_error: bool, is_stream: bool, bytes: u64, expected: Option<(u64, u64)>) {
+        let delivery =
+            Delivery { is_error: is_error.into(), is_stream: is_stream.into(), bytes: bytes.into() };
+        let found = delivery.estimate(100).map(|usage| (usage.prompt, usage.completion));
+        assert_eq!(found, expected);
+        assert_eq!(delivery.estimate(0), None, "a request without a body uses no tokens");
+    }
+
+    #[test]
+    fn tokens_are_estimated_from_bytes() {
+        check(false, true, 4_000, Some((100, 10)));
+        check(false, false, 4_000, Some((100, 1_000)));
+        check(false, false, 0, Some((100, 0)));
+        check(true, false, 4_000, None);
+    }
+}

@@ -1,0 +1,67 @@
+//! Who may see the page and press its buttons, and the forms that they send.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::response::Response;
+use http::{HeaderMap, StatusCode};
+use url::form_urlencoded;
+
+use super::layout;
+use super::response::{page, redirect};
+use super::session::{Denied, Viewer};
+use crate::app::App;
+
+/// The largest form.
+const LARGEST_FORM: usize = 16 << 10;
+/// How long a browser may take to send a form.
+const FORM_WITHIN: Duration = Duration::from_secs(30);
+
+/// Returns the viewer, or the answer for a visitor who may not see the page.
+pub(super) fn viewer(app: &App, headers: &HeaderMap) -> Result<Viewer, Box<Response>> {
+    app.access.viewer(headers).map_err(|denied| Box::new(refuse(&denied)))
+}
+
+/// Returns the viewer who pressed a button and the form, or the answer for a visitor who may not press it.
+pub(super) async fn authorize_post(
+    app: &App,
+    request: axum::extract::Request,
+) -> Result<(Viewer, Form), Box<Response>> {
+    let (parts, body) = request.into_parts();
+    let viewer = viewer(app, &parts.headers)?;
+    let form = read_form(body).await?;
+    let is_own = app.access.is_own_origin(&parts.headers) && viewer.knows(form.get("csrf"));
+    if is_own { Ok((viewer, form)) } else { Err(Box::new(refuse(&Denied::Forged))) }
+}
+
+/// The fields of a form.
+#[derive(Debug, Default)]
+pub(super) struct Form(Vec<(String, String)>);
+
+impl Form {
+    pub(super) fn get(&self, name: &str) -> &str {
+        self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+    }
+}
+
+pub(super) async fn read_form(body: Body) -> Result<Form, Box<Response>> {
+    let read = tokio::time::timeout(FORM_WITHIN, axum::body::to_bytes(body, LARGEST_FORM)).await;
+    let body: Bytes = read.ok().and_then(Result::ok).ok_or_else(|| {
+        let text = "The form could not be read. Go back and submit it again.";
+        Box::new(page(StatusCode::BAD_REQUEST, layout::message("Form not read", text)))
+    })?;
+    Ok(Form(form_urlencoded::parse(&body).into_owned().collect()))
+}
+
+pub(super) fn refuse(denied: &Denied) -> Response {
+    match denied {
+        Denied::NoSession => redirect("/ui/login"),
+        Denied::Foreign(why) => {
+            page(StatusCode::FORBIDDEN, layout::message("Request from another site", why))
+        }
+        Denied::Forged => {
+            let text = "This button was not pressed on respool's own page, or respool has restarted since the page was loaded. Load the page again.";
+            page(StatusCode::FORBIDDEN, layout::message("Not accepted", text))
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The tokens that clients' keys use: the sums of today, which limits are checked against, and the counts
+//! that the store does not have yet. Pure: the day comes in as a number. Used by `ledger`.
+
+use std::collections::HashMap;
+
+use store::KeyUsage;
+use wire::turn::Usage;
+
+/// The tokens of all keys.
+#[derive(Debug, Default)]
+pub(super) struct KeyTokens {
+    /// The day of `today`, counted from 1970-01-01.
+    day: u64,
+    today: HashMap<String, u64>,
+    /// The counts that the store does not have yet, by day, key and model.
+    unsaved: HashMap<(u64, String, String), KeyUsage>,
+}
+
+impl KeyTokens {
+    /// Counts a request. `model`: empty unless an upstream is known to serve it, so that clients cannot fill
+    /// the store with names.
+    pub(super) fn add(&mut self, key: &str, model: &str, usage: Usage, day: u64) {
+        self.begin_day(day);
+        let row = KeyUsage {
+            day,
+            key: key.to_owned(),
+            model: model.to_owned(),
+            requests: 1,
+            prompt: usage.prompt,
+            cached: usage.cached.unwrap_or_default(),
+            completion: usage.completion,
+        };
+        let today = self.today.entry(key.to_owned()).or_default();
+        *today = today.saturating_add(tokens(&row));
+        self.keep(row);
+    }
+
+    /// Returns the tokens that a key has used on this day.
+    pub(super) fn used_today(&mut self, key: &str, day: u64) -> u64 {
+        self.begin_day(day);
+        self.today.get(key).copied().unwrap_or_default()
+    }
+
+    /// Takes the counts that the store does not have yet.
+    pub(super) fn take_unsaved(&mut self) -> Vec<KeyUsage> {
+        std::mem::take(&mut self.unsaved).into_values().collect()
+    }
+
+    /// Takes counts back that could not be stored.
+    pub(super) fn take_back(&mut self, rows: Vec<KeyUsage>) {
+        rows.into_iter().for_each(|row| self.keep(row));
+    }
+
+    /// Takes over the counts of a day from the store: other processes add to them too.
+    pub(super) fn load(&mut self, stored: &[KeyUsage], day: u64) {
+        self.begin_day(day);
+        if day != self.day {
+            return;
+        }
+        let unsaved = self.unsaved.values().filter(|row| row.day == day);
+        let mut sums: HashMap<&str, u64> = HashMap::new();
+        for row in stored.iter().chain(unsaved) {
+            let sum = sums.entry(&row.key).or_default();
+            *sum = sum.saturating_add(tokens(row));
+        }
+        let sums = sums.into_iter().map(|(key, sum)| (key.to_owned(), sum));
+        self.today = sums.collect();
+    }
+
+    fn keep(&mut self, row: KeyUsage) {
+        let place = (row.day, row.key.clone(), row.model.clone());
+        match self.unsaved.get_mut(&place) {
+            None => drop(self.unsaved.insert(place, row)),
+            Some(known) => {
+                known.requests += row.requests;
+                known.prompt = known.prompt.saturating_add(row.prompt);
+                known.cached = known.cached.saturating_add(row.cached);
+                known.completion = known.completion.saturating_add(row.completion);
+            }
+        }
+    }
+
+    /// Another day begins at zero. A clock that goes back does not end a day again.
+    fn begin_day(&mut self, day: u64) {
+        if day > self.day {
+            (self.day, self.today) = (day, HashMap::new());
+        }
+    }
+}
+
+fn tokens(row: &KeyUsage) -> u64 {
+    row.prompt.saturating_add(row.completion)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(prompt: u64) -> Usage {
+        Usage { prompt, completion: 1, ..Usage::default() }
+    }
+
+    #[test]
+    fn each_day_begins_at_zero() {
+        let mut keys = KeyTokens::default();
+        keys.add("alice", "m", usage(9), 7);
+        keys.add("bob", "m", usage(1), 7);
+        assert_eq!((keys.used_today("alice", 7), keys.used_today("bob", 7)), (10, 2));
+        assert_eq!(keys.used_today("alice", 8), 0);
+        assert_eq!(keys.used_today("alice", 7), 0, "a clock that was put back does not begin a new day");
+        keys.load(&[KeyUsage { day: 7, key: "alice".into(), prompt: 5, ..KeyUsage::default() }], 7);
+        assert_eq!(keys.used_today("alice", 8), 0, "the counts of yesterday are over");
+    }
+
+    #[test]
+    fn counts_that_cannot_be_stored_are_kept() {
+        let mut keys = KeyTokens::default();
+        keys.add("alice", "m", usage(10), 7);
+        let rows = keys.take_unsaved();
+        keys.add("alice", "m", usage(5), 7);
+        keys.take_back(rows);
+        let rows = keys.take_unsaved();
+        assert_eq!((rows.len(), rows[0].requests, rows[0].prompt), (1, 2, 15));
+    }
+
+    #[test]
+    fn stored_and_unsaved_counts_add_up() {
+        let mut keys = KeyTokens::default();
+        keys.add("alice", "m", usage(10), 7);
+        keys.load(&[KeyUsage { day: 7, key: "alice".into(), prompt: 5, ..KeyUsage::default() }], 7);
+        assert_eq!(keys.used_today("alice", 7), 16);
+    }
+}
