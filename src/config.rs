@@ -47,7 +47,7 @@ use crate::server::{LimitsConfig, Listen, ServerConfig};
 use crate::store::{ResponsesConfig, RunsConfig, StoreConfig};
 use crate::tools::programs::{find_in_path, path_without};
 use crate::tools::{AuditConfig, ToolsConfig, audit};
-use crate::units::{Secret, Unusable};
+use crate::units::{Secret, UnusableSetting};
 use crate::upstream::UpstreamConfig;
 use crate::usage::{BudgetsConfig, PriceConfig, UsageConfig};
 use experts::ExpertsDocument;
@@ -196,9 +196,9 @@ impl Loaded {
     }
 
     /// What was found to be of no use when it was used, each with where it was written.
-    pub fn problems(&self, found: Vec<Unusable>) -> Problems {
+    pub fn problems(&self, found: Vec<UnusableSetting>) -> Problems {
         let mut problems = Problems::default();
-        for Unusable { key, why } in found {
+        for UnusableSetting { key, why } in found {
             let key: Vec<&str> = key.iter().map(String::as_str).collect();
             problems.add(tree::place_of(&self.tree, &key), contradictions::written(&key), why);
         }

@@ -38,7 +38,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Flags, Loaded, Misspelt, Problems};
-use crate::units::Unusable;
+use crate::units::UnusableSetting;
 
 /// `EX_CONFIG`.
 const BAD_CONFIG: u8 = 78;
@@ -184,7 +184,7 @@ impl Configured {
 /// A log that cannot be written is an unusable setting.
 fn log_problem(loaded: &Loaded, why: String) -> Failure {
     match loaded.settings.log.file {
-        Some(_) => loaded.problems(vec![Unusable::new(&["log", "file"], why)]).into(),
+        Some(_) => loaded.problems(vec![UnusableSetting::new(&["log", "file"], why)]).into(),
         None => why.into(),
     }
 }

@@ -11,7 +11,7 @@ use super::say::{flat, say, say_aside};
 use super::serve::runtime;
 use crate::config::{Loaded, Settings};
 use crate::store::{Dimension, UsageQuery, UsageStore};
-use crate::units::{Unusable, parse_duration};
+use crate::units::{UnusableSetting, parse_duration};
 use crate::usage::{Comparison, Ledger, Line, PriceSource, Prices, Report, Terms, dimensions, of_store};
 
 #[derive(Args, Debug)]
@@ -37,7 +37,7 @@ pub(super) struct UsageArgs {
 ///
 /// # Errors
 /// When the price list is unusable.
-pub(super) async fn ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<Unusable>> {
+pub(super) async fn ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<UnusableSetting>> {
     let terms = terms(settings)?;
     let keeps_rows = !settings.usage.keep.is_zero();
     let store = if keeps_rows { opened(settings) } else { None };
@@ -54,7 +54,7 @@ pub(super) async fn ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<Unusa
 ///
 /// # Errors
 /// When the price list is unusable.
-pub(super) fn terms(settings: &Settings) -> Result<Terms, Vec<Unusable>> {
+pub(super) fn terms(settings: &Settings) -> Result<Terms, Vec<UnusableSetting>> {
     let prices = prices(settings)?;
     Ok(Terms { config: settings.usage.clone(), budgets: settings.budgets.clone(), prices })
 }
@@ -71,8 +71,8 @@ fn opened(settings: &Settings) -> Option<Arc<UsageStore>> {
 ///
 /// # Errors
 /// When the list of public prices cannot be read.
-fn prices(settings: &Settings) -> Result<Prices, Vec<Unusable>> {
-    let fault = |why: String| vec![Unusable::new(&["usage", "price_list"], why)];
+fn prices(settings: &Settings) -> Result<Prices, Vec<UnusableSetting>> {
+    let fault = |why: String| vec![UnusableSetting::new(&["usage", "price_list"], why)];
     let list = settings.usage.price_list.as_ref().map(|path| {
         std::fs::read_to_string(path)
             .map_err(|error| fault(format!("{} cannot be read: {error}; correct the path", path.display())))

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use wire::units::{Size, duration};
+use wire::units::{Size, deserialize_duration};
 
 wire::string_enum! {
     /// How a run goes on when its client went away.
@@ -108,18 +108,18 @@ pub struct AgentConfig {
     /// The most tokens of one run, prompts and replies together; `None`: no such limit.
     pub token_budget: Option<u64>,
     /// How long a run may work, the last answer included.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub run_timeout: Duration,
     /// How long one model call may take.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub model_timeout: Duration,
     /// How long one tool may take, unless `[tools.timeouts]` says otherwise.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub tool_timeout: Duration,
     /// How much of one tool's result the model gets, unless `[tools.result_limits]` says otherwise.
     pub result_limit: Size,
     /// The pause between iterations.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub pause: Duration,
     /// How much of the work the client sees.
     pub progress: Progress,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::quiet::QuietHours;
-use wire::units::{Secret, duration};
+use wire::units::{Secret, deserialize_duration};
 
 wire::string_enum! {
     /// Where alerts go.
@@ -32,10 +32,10 @@ wire::string_enum! {
 #[serde(default, deny_unknown_fields)]
 pub struct AlertsConfig {
     /// After so long an alert that still holds is sent again.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub repeat: Duration,
     /// Alerts that begin within this time are one message.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub group: Duration,
     /// When nothing is sent, in UTC.
     pub quiet: Option<QuietHours>,

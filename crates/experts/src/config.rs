@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use wire::units::{Secret, some_duration};
+use wire::units::{Secret, deserialize_optional_duration};
 
 /// The settings of experts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub struct ExpertConfig {
     #[serde(skip)]
     pub hook_secrets: BTreeMap<String, Secret>,
     /// How long an event with the same dedupe key counts as a repeat.
-    #[serde(deserialize_with = "some_duration")]
+    #[serde(deserialize_with = "deserialize_optional_duration")]
     pub dedupe_window: Option<Duration>,
 }
 

@@ -69,7 +69,7 @@ impl Form<'_> {
 
 /// Applies the rules to an edited body.
 fn adapted(body: Pieces, mut edits: Vec<&'static str>, rules: &RuleSet) -> (Pieces, Vec<&'static str>) {
-    let joined = body.joined();
+    let joined = body.to_bytes();
     let Ok(text) = std::str::from_utf8(&joined) else { return (body, edits) };
     let adapted = adapt(text, rules);
     edits.extend(adapted.applied.iter().map(Rule::label));
@@ -198,7 +198,7 @@ impl Fit {
         if self.messages.is_none() && self.limit.is_none() {
             return unchanged();
         }
-        let text = body.joined();
+        let text = body.to_bytes();
         let Ok(mut request) = ChatRequest::parse(&text) else { return unchanged() };
         let mut edits = Vec::new();
         if self.limit.is_some_and(|room| lower_limit(&mut request.object, room)) {

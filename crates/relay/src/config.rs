@@ -12,7 +12,7 @@ use adapt::Consent;
 use tool_call_parser::PreferredDialects;
 use translate::ResponseTemplate;
 use upstream::OwnWire;
-use wire::units::duration;
+use wire::units::deserialize_duration;
 
 wire::string_enum! {
     /// How a reply with tools is asked for.
@@ -193,10 +193,10 @@ pub struct RecoveryConfig {
     /// How often a reply that is no use is asked for again.
     pub attempts: u32,
     /// No further attempt begins, and none is waited for, this long after the request came.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub within: Duration,
     /// How long a request waits for an upstream that is starting, or that asks to be left alone for a while.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub wait_for_upstream: Duration,
     /// The form of an error after the last attempt.
     pub final_errors: FinalErrors,

@@ -138,7 +138,7 @@ impl Relay {
     /// 400 when the body is no such request, 404 when no upstream serves its model.
     pub async fn count_prompt(&self, body: Bytes, origin: Origin) -> Result<(u64, &'static str), ApiError> {
         let request = self.read(body, origin).await?;
-        let count = count_tokens(&request, &request.first, &request.first.body.joined()).await;
+        let count = count_tokens(&request, &request.first, &request.first.body.to_bytes()).await;
         Ok((count.tokens, count.by))
     }
 
@@ -157,7 +157,7 @@ impl Relay {
         if at_most.saturating_add(limit) <= window {
             return (fit, None);
         }
-        let body = body.joined();
+        let body = body.to_bytes();
         let Some(count) = Box::pin(exact_count(request, attempt, &body)).await else { return (fit, None) };
         (smaller(request, attempt, &body, count, window).unwrap_or(fit), Some(count.by))
     }
@@ -259,5 +259,5 @@ async fn exact_count(request: &ClientRequest, attempt: &Attempt, body: &Bytes) -
 
 fn messages_of(body: &Bytes) -> Option<usize> {
     let request = ChatRequest::parse(body).ok()?;
-    Some(request.messages.iter().map(|message| message.json().len()).sum())
+    Some(request.messages.iter().map(|message| message.to_json().len()).sum())
 }

@@ -245,7 +245,7 @@ impl ReplyStream {
         self.end_at = None;
         self.is_useless = false;
         self.received = 0;
-        self.frames = self.frames.anew();
+        self.frames = self.frames.with_same_limit();
         answer.upstream().clone_into(&mut self.upstream);
         let continued = Some(&self.reader).filter(|_| self.sent).and_then(|it| it.anew(exchange.spent()));
         self.reader = continued.unwrap_or_else(|| {

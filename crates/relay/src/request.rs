@@ -305,7 +305,7 @@ impl Relay {
             stream,
             route: if origin.is_agent { agent_route(stream) } else { route(request, modes.tools_mode) },
             usage: request.wants_usage(),
-            choices: request.choices().min(128),
+            choices: request.choice_count().min(128),
             reasoning: match modes.reasoning {
                 ReasoningField::ReasoningContent => Some("reasoning_content"),
                 ReasoningField::Reasoning => Some("reasoning"),

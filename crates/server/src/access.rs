@@ -23,7 +23,7 @@ use super::{CHAT, ServerConfig, page, permission};
 use store::Store;
 use telemetry::{Account, Accounts};
 use upstream::hops;
-use wire::units::Unusable;
+use wire::units::UnusableSetting;
 use wire::{ApiError, ErrorCode};
 
 /// These ask for no key: what watches over a server has none. vLLM keeps them open too.
@@ -95,10 +95,10 @@ impl Access {
     ///
     /// # Errors
     /// When the file of keys is of no use.
-    pub fn new(config: &ServerConfig, lends_key: bool) -> Result<Self, Vec<Unusable>> {
+    pub fn new(config: &ServerConfig, lends_key: bool) -> Result<Self, Vec<UnusableSetting>> {
         let opened = config.client_keys_file.as_deref().map(KeyFile::open).transpose();
         let unusable = |whys: Vec<String>| {
-            whys.into_iter().map(|why| Unusable::new(&["client_keys_file"], why)).collect::<Vec<_>>()
+            whys.into_iter().map(|why| UnusableSetting::new(&["client_keys_file"], why)).collect::<Vec<_>>()
         };
         let (file, list) = opened.map_err(unusable)?.unzip();
         let meters = Meters::default();

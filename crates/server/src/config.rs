@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use wire::units::{Secret, Size, duration};
+use wire::units::{Secret, Size, deserialize_duration};
 
 /// The settings of the server: the address, who may ask, and the bounds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -140,17 +140,17 @@ pub struct LimitsConfig {
     /// Identical consecutive calls after which the loop guard answers.
     pub max_repeats: usize,
     /// How long a true HTTP status is waited for before the head of a stream is sent.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub commit_after: Duration,
     /// The pause between heartbeats while upstream is silent.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub heartbeat: Duration,
     /// How long a client may take for the head of a request, send nothing in the middle of a body, or take nothing of a
     /// reply.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub client_timeout: Duration,
     /// How long streams in flight may go on after SIGTERM.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub drain: Duration,
 }
 

@@ -81,7 +81,7 @@ impl Ahead {
     ) -> Result<Self, ApiError> {
         let app = &recorded.app;
         let (mut pace, mut room) = (Pace::new(app.limits.client_timeout), app.bodies.empty());
-        while self.model.is_none() && self.size <= app.limits.max_body.bytes() {
+        while self.model.is_none() && self.size <= app.limits.max_body.to_usize() {
             let Some(piece) = pace.next(rest).await? else {
                 self.is_whole = true;
                 break;
@@ -172,7 +172,7 @@ mod tests {
                 (17..23, "x", "before the value x"),
             ] {
                 let replaced = Pieces::from(replaced(&pieces, &place, value));
-                assert_eq!(replaced.joined(), expected.as_bytes(), "{size} {place:?}");
+                assert_eq!(replaced.to_bytes(), expected.as_bytes(), "{size} {place:?}");
             }
         }
     }

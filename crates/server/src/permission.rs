@@ -188,7 +188,7 @@ fn named_in_form(mut form: FormReader, body: &[u8]) -> Result<String, ApiError> 
 pub(super) fn form_reader(headers: &HeaderMap) -> Option<FormReader> {
     let is_plain = headers.get(header::CONTENT_ENCODING).is_none_or(|encoding| encoding == "identity");
     let content_type = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
-    FormReader::of_content_type(content_type).filter(|_| is_plain)
+    FormReader::from_content_type(content_type).filter(|_| is_plain)
 }
 
 /// A form is sent on with one model, whose alias, server, budget and permission hold; the server may take the other one.
@@ -204,7 +204,7 @@ fn names_no_model() -> ApiError {
 
 /// The server may take the other one.
 fn only_one_model(body: &Object<'_>) -> Result<(), ApiError> {
-    if body.has_twice("model") {
+    if body.is_repeated("model") {
         let what = "the request names `model` more than once, and this key may use certain models only: send it once";
         return Err(ApiError::bad_request(ErrorCode::UnsupportedValue, what).with_param("model"));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use wire::units::{Size, duration};
+use wire::units::{Size, deserialize_duration};
 
 /// The store's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct StoreConfig {
 #[serde(default, deny_unknown_fields)]
 pub struct RunsConfig {
     /// How long after its last event a run is deleted; one that is worked on stays.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub keep: Duration,
     /// The size of all runs from which on those that ended are deleted, the oldest first.
     pub max_size: Size,
@@ -48,7 +48,7 @@ pub struct ResponsesConfig {
     /// Whether responses of `/v1/responses` are kept for clients that do not say `store: false`.
     pub store: bool,
     /// How long after it was made or last continued a response is deleted.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub keep: Duration,
     /// The size of all responses from which on those are deleted that were used longest ago.
     pub max_size: Size,

@@ -9,7 +9,7 @@ use http::uri::{InvalidUri, PathAndQuery};
 use serde::Deserialize;
 use url::Url;
 
-use wire::units::{Secret, some_duration};
+use wire::units::{Secret, deserialize_optional_duration};
 
 wire::string_enum! {
     /// Another API than chat completions that a model server may answer itself.
@@ -48,7 +48,7 @@ pub struct UpstreamConfig {
     /// How many requests may wait for a place.
     pub max_queue: usize,
     /// How long one request may take in all; `None`: as long as it takes.
-    #[serde(deserialize_with = "some_duration")]
+    #[serde(deserialize_with = "deserialize_optional_duration")]
     pub timeout: Option<Duration>,
 }
 

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use wire::units::{Size, duration};
+use wire::units::{Size, deserialize_duration};
 
 /// `[usage]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UsageConfig {
     /// How long a row is kept; zero: no rows are kept at all.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "deserialize_duration")]
     pub keep: Duration,
     /// The size of all rows from which on the oldest are deleted.
     pub max_size: Size,

@@ -43,7 +43,7 @@ impl Exchange {
         let Current { attempt, .. } = self.current.as_ref()?;
         let error = self.history.last()?.error.as_ref()?;
         let sent = attempt.fit.apply(&attempt.body).body;
-        let smaller = Relay::fit_again(&self.request, attempt, &sent.joined(), error).await?;
+        let smaller = Relay::fit_again(&self.request, attempt, &sent.to_bytes(), error).await?;
         (smaller.apply(&attempt.body).body != sent).then_some(Change::Smaller(smaller))
     }
 
@@ -64,7 +64,7 @@ impl Exchange {
     fn find_rule(&self) -> Option<Rule> {
         let attempt = &self.current.as_ref()?.attempt;
         let error = self.history.last()?.error.as_ref()?;
-        let body = attempt.body.joined();
+        let body = attempt.body.to_bytes();
         let body = std::str::from_utf8(&body).ok()?;
         find_rule(&error.said, error.param.as_deref(), body, &RuleSet::new())
     }

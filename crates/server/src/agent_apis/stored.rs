@@ -13,7 +13,7 @@ use agent::client_digest;
 use store::KeptResponse;
 use telemetry::{RequestRecord, RequestStart};
 use translate::responses::{FinishedResponse, id_of, with_status};
-use wire::{ApiError, ErrorCode, array};
+use wire::{ApiError, ErrorCode, array_elements};
 
 /// So many items a page has unless the client says otherwise, and at most.
 const PAGE: usize = 20;
@@ -177,7 +177,7 @@ impl Page {
     }
 
     fn of(&self, input: &str) -> Result<String, ApiError> {
-        let mut items = array(input).unwrap_or_default();
+        let mut items = array_elements(input).unwrap_or_default();
         if !self.is_ascending {
             items.reverse();
         }
