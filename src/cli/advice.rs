@@ -7,7 +7,7 @@ use crate::config::Settings;
 use crate::expert::Package;
 use crate::server::Listen;
 use crate::tools::{idle_rules, never_allowed, rule_for};
-use crate::units::Unusable;
+use crate::units::UnusableSetting;
 use crate::upstream::Address;
 
 /// One such finding.
@@ -51,7 +51,7 @@ fn serves_experts(settings: &Settings) -> bool {
 }
 
 /// Why `serve` does not start.
-pub(super) fn start_problems(settings: &Settings) -> Vec<Unusable> {
+pub(super) fn start_problems(settings: &Settings) -> Vec<UnusableSetting> {
     let server = &settings.server;
     let lists = [
         ("client_keys_env", &server.client_keys_env, &server.client_keys),
@@ -60,13 +60,13 @@ pub(super) fn start_problems(settings: &Settings) -> Vec<Unusable> {
     let missing = lists.into_iter().filter_map(|(key, variable, keys)| {
         let variable = variable.as_ref().filter(|_| keys.is_empty())?;
         let why = format!("the environment variable {variable} is not set or empty; set it, or remove this");
-        Some(Unusable::new(&[key], why))
+        Some(UnusableSetting::new(&[key], why))
     });
     missing.chain(open_to_all(settings)).chain(own_upstreams(settings)).collect()
 }
 
 /// Upstreams whose address is respool's own.
-fn own_upstreams(settings: &Settings) -> impl Iterator<Item = Unusable> {
+fn own_upstreams(settings: &Settings) -> impl Iterator<Item = UnusableSetting> {
     let listen = &settings.server.listen;
     let own =
         settings.upstreams.iter().enumerate().filter(|(_, upstream)| is_own_address(&upstream.url, listen));
@@ -75,7 +75,7 @@ fn own_upstreams(settings: &Settings) -> impl Iterator<Item = Unusable> {
             "respool itself listens on {listen}, so requests would come back to it without end: set `url` to the model server's address, \
              or change `listen`"
         );
-        Unusable::new(&["upstream", &index.to_string(), "url"], why)
+        UnusableSetting::new(&["upstream", &index.to_string(), "url"], why)
     })
 }
 
@@ -97,7 +97,7 @@ fn is_own_address(upstream: &Address, listen: &Listen) -> bool {
 }
 
 /// The address is open to all, and the owner has not confirmed that.
-fn open_to_all(settings: &Settings) -> Vec<Unusable> {
+fn open_to_all(settings: &Settings) -> Vec<UnusableSetting> {
     let server = &settings.server;
     let what = within_reach(settings).filter(|_| !server.allow_unauthenticated);
     let problem = |what| {
@@ -106,7 +106,7 @@ fn open_to_all(settings: &Settings) -> Vec<Unusable> {
              127.0.0.1, or, if everybody there may do so, set `allow_unauthenticated = true`",
             server.listen
         );
-        Unusable::new(&["listen"], why)
+        UnusableSetting::new(&["listen"], why)
     };
     what.map(problem).into_iter().collect()
 }

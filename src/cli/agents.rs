@@ -13,7 +13,7 @@ use crate::relay::{ReasoningField, Relay, RelayLimits};
 use crate::relay_ports::RelayedModels;
 use crate::store::Store;
 use crate::tools::Tools;
-use crate::units::{Unusable, both};
+use crate::units::{UnusableSetting, zip_results};
 use crate::upstream::{Fleet, LISTS_EVERY};
 
 /// Opens the tools that an agent's settings name.
@@ -40,15 +40,15 @@ pub(super) async fn equipped(
     settings: &Settings,
     tools: &OpenTools<'_>,
     prompt: &ReadPrompt<'_>,
-) -> Result<Vec<Equipped>, Vec<Unusable>> {
+) -> Result<Vec<Equipped>, Vec<UnusableSetting>> {
     let (mut all, mut problems) = (Vec::new(), Vec::new());
     for (name, config) in &settings.agents {
         let prompt = prompt(name, config)
-            .map_err(|why| vec![Unusable::new(&["agents", name, "system_prompt_file"], why)]);
-        let fault = |why| Unusable::new(&["agents", name, "tools"], why);
+            .map_err(|why| vec![UnusableSetting::new(&["agents", name, "system_prompt_file"], why)]);
+        let fault = |why| UnusableSetting::new(&["agents", name, "tools"], why);
         let tools =
             tools(config.clone()).await.map_err(|whys| whys.into_iter().map(fault).collect::<Vec<_>>());
-        match both(prompt, tools) {
+        match zip_results(prompt, tools) {
             Ok((prompt, tools)) => {
                 all.push(Equipped { name: name.clone(), config: config.clone(), prompt, tools });
             }

@@ -21,7 +21,7 @@ use crate::observe::{self, ErrorReport};
 use crate::relay::{ReasoningField, Relay, RelayConfig, ToolsMode};
 use crate::relay_ports::RelayedModels;
 use crate::store::Store;
-use crate::units::{Secret, Unusable};
+use crate::units::{Secret, UnusableSetting};
 use crate::upstream::UpstreamConfig;
 
 /// The file that replaces the system prompt.
@@ -200,7 +200,7 @@ fn endpoint(upstream: &UpstreamConfig, key_of_preset: Option<&str>) -> String {
 }
 
 /// As configured, except that everything that can stream does, because a person is watching.
-async fn relay(settings: &Settings, abort: &CancellationToken) -> Result<Arc<Relay>, Vec<Unusable>> {
+async fn relay(settings: &Settings, abort: &CancellationToken) -> Result<Arc<Relay>, Vec<UnusableSetting>> {
     let config = RelayConfig {
         tools_mode: ToolsMode::Live,
         reasoning: ReasoningField::ReasoningContent,

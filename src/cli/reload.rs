@@ -108,7 +108,7 @@ impl Reloading {
     }
 
     /// Nothing changes until everything that can fail has been done.
-    async fn prepared(&self, settings: &Settings) -> Result<Prepared, Vec<Unusable>> {
+    async fn prepared(&self, settings: &Settings) -> Result<Prepared, Vec<UnusableSetting>> {
         let upstreams = self.upstreams.changed(settings, &self.stop);
         let (terms, policy) = (usage::terms(settings), self.sources.stricter(&settings.tools.policy));
         let open =
@@ -118,7 +118,8 @@ impl Reloading {
         let prompt =
             |name: &str, _: &AgentConfig| Ok(agents.get(name).and_then(|agent| agent.prompt.clone()));
         let agents = equipped(settings, &open, &prompt).await;
-        let ((upstreams, terms), (policy, agents)) = both(both(upstreams, terms), both(policy, agents))?;
+        let ((upstreams, terms), (policy, agents)) =
+            zip_results(zip_results(upstreams, terms), zip_results(policy, agents))?;
         Ok(Prepared { terms, upstreams, policy, agents })
     }
 

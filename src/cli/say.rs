@@ -4,7 +4,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use crate::visible::visible;
+use crate::visible::make_visible;
 
 /// A line on standard output.
 pub(super) fn say(text: &str) {
@@ -38,7 +38,7 @@ fn write(mut stream: impl Write + IsTerminal, text: &str) {
 }
 
 fn for_stream(text: &str, is_terminal: bool) -> String {
-    if is_terminal { visible(text) } else { text.to_owned() }
+    if is_terminal { make_visible(text) } else { text.to_owned() }
 }
 
 #[cfg(test)]

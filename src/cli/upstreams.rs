@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::config::Settings;
-use crate::units::Unusable;
+use crate::units::UnusableSetting;
 use crate::upstream::replay::{self, Replay};
 use crate::upstream::{Address, Fleet, LISTS_EVERY, Upstream, UpstreamConfig};
 
@@ -25,7 +25,10 @@ impl ServedUpstreams {
     ///
     /// # Errors
     /// Every unusable upstream.
-    pub(super) async fn open(settings: &Settings, abort: &CancellationToken) -> Result<Self, Vec<Unusable>> {
+    pub(super) async fn open(
+        settings: &Settings,
+        abort: &CancellationToken,
+    ) -> Result<Self, Vec<UnusableSetting>> {
         let mut made = Vec::new();
         for config in &settings.upstreams {
             let upstream = started(config, abort).await.and_then(|config| Upstream::new(&config));
@@ -42,7 +45,7 @@ impl ServedUpstreams {
         &self,
         settings: &Settings,
         abort: &CancellationToken,
-    ) -> Result<Self, Vec<Unusable>> {
+    ) -> Result<Self, Vec<UnusableSetting>> {
         let made = settings.upstreams.iter().map(|config| {
             let before = self.configs.iter().position(|before| before.name == config.name);
             let Some((before, upstream)) =
@@ -70,12 +73,14 @@ impl ServedUpstreams {
         settings: &Settings,
         made: Vec<Result<Arc<Upstream>, String>>,
         abort: &CancellationToken,
-    ) -> Result<Self, Vec<Unusable>> {
+    ) -> Result<Self, Vec<UnusableSetting>> {
         let (mut upstreams, mut problems) = (Vec::new(), Vec::new());
         for (index, made) in made.into_iter().enumerate() {
             match made {
                 Ok(upstream) => upstreams.push(upstream),
-                Err(why) => problems.push(Unusable::new(&["upstream", &index.to_string(), "url"], why)),
+                Err(why) => {
+                    problems.push(UnusableSetting::new(&["upstream", &index.to_string(), "url"], why));
+                }
             }
         }
         if !problems.is_empty() {

@@ -49,7 +49,7 @@ fn parse_by(text: &str) -> Result<By, String> {
 ///
 /// # Errors
 /// When the price list is unusable.
-pub(super) async fn ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<Unusable>> {
+pub(super) async fn ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<UnusableSetting>> {
     let terms = terms(settings)?;
     let keeps_rows = !settings.usage.keep.is_zero();
     let store = if keeps_rows { opened(settings) } else { None };
@@ -83,8 +83,8 @@ fn opened(settings: &Settings) -> Option<Arc<UsageStore>> {
 ///
 /// # Errors
 /// When the list of public prices cannot be read.
-fn prices(settings: &Settings) -> Result<Prices, Vec<Unusable>> {
-    let fault = |why: String| vec![Unusable::new(&["usage", "price_list"], why)];
+fn prices(settings: &Settings) -> Result<Prices, Vec<UnusableSetting>> {
+    let fault = |why: String| vec![UnusableSetting::new(&["usage", "price_list"], why)];
     let list = settings.usage.price_list.as_ref().map(|path| {
         std::fs::read_to_string(path)
             .map_err(|error| fault(format!("{} cannot be read: {error}; correct the path", path.display())))

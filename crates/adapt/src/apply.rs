@@ -48,7 +48,9 @@ pub fn adapt<'a>(body: &'a str, rules: &RuleSet) -> Adapted<'a> {
 
 fn adapt_tools(object: &mut Object<'_>, rules: &RuleSet) -> Vec<Rule> {
     let about_tools: Vec<&Rule> = rules.iter().filter(|rule| rule.is_about_tools()).collect();
-    let Some(tools) = object.original("tools").filter(|_| !about_tools.is_empty()) else { return Vec::new() };
+    let Some(tools) = object.get_original("tools").filter(|_| !about_tools.is_empty()) else {
+        return Vec::new();
+    };
     let Some((rewritten, applied)) = rewrite_tools(tools, &about_tools) else { return Vec::new() };
     object.set("tools", rewritten);
     applied.into_iter().cloned().collect()
@@ -58,7 +60,7 @@ fn adapt_messages(object: &mut Object<'_>, rules: &RuleSet) -> Vec<Rule> {
     if !rules.iter().any(Rule::is_about_messages) {
         return Vec::new();
     }
-    let Some(mut conversation) = object.original("messages").and_then(Conversation::read) else {
+    let Some(mut conversation) = object.get_original("messages").and_then(Conversation::read) else {
         return Vec::new();
     };
     let applied: Vec<Rule> = rules

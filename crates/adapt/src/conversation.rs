@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use wire::{Object, array, encode_string};
+use wire::{Object, array_elements, encode_string};
 
 /// One message.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ impl<'a> Entry<'a> {
 
     /// The calls, as JSON texts.
     pub(crate) fn calls(&self) -> Vec<String> {
-        let calls = self.object.get("tool_calls").and_then(array).unwrap_or_default();
+        let calls = self.object.get("tool_calls").and_then(array_elements).unwrap_or_default();
         calls.into_iter().map(str::to_owned).collect()
     }
 
@@ -75,7 +75,7 @@ pub(crate) struct Conversation<'a>(pub(crate) Vec<Entry<'a>>);
 impl<'a> Conversation<'a> {
     /// Reads a `messages` array; `None` when it has anything but objects.
     pub(crate) fn read(messages: &'a str) -> Option<Self> {
-        array(messages)?.into_iter().map(Entry::read).collect::<Option<Vec<_>>>().map(Self)
+        array_elements(messages)?.into_iter().map(Entry::read).collect::<Option<Vec<_>>>().map(Self)
     }
 
     pub(crate) fn to_json(&self) -> String {
@@ -107,7 +107,7 @@ pub(crate) fn is_blank(content: &str) -> bool {
 
 /// A content's parts, as JSON texts; a string is one text part.
 pub(crate) fn parts_of(content: &str) -> Vec<String> {
-    match array(content) {
+    match array_elements(content) {
         Some(parts) => parts.into_iter().map(str::to_owned).collect(),
         None if is_blank(content) => Vec::new(),
         None => vec![format!(r#"{{"type":"text","text":{content}}}"#)],
@@ -116,7 +116,7 @@ pub(crate) fn parts_of(content: &str) -> Vec<String> {
 
 /// The text of a content; parts without text are left out. `None` when a part without text would be lost.
 pub(crate) fn text_of(content: &str) -> Option<String> {
-    let Some(parts) = array(content) else { return wire::decode_string(content) };
+    let Some(parts) = array_elements(content) else { return wire::decode_string(content) };
     let texts: Option<Vec<String>> =
         parts.into_iter().map(|part| Object::parse(part).ok()?.string("text")).collect();
     texts.map(|texts| texts.join("\n\n"))

@@ -1,7 +1,7 @@
 //! Replaces pictures, audio and files by short texts, in all messages, for a model that takes none.
 
 use serde_json::Value;
-use wire::{Object, array, encode_string};
+use wire::{Object, array_elements, encode_string};
 
 use crate::conversation::Conversation;
 use crate::rule::Rule;
@@ -10,7 +10,7 @@ use crate::rule::Rule;
 pub(crate) fn replace_media(conversation: &mut Conversation<'_>, rule: &Rule) -> bool {
     let mut changed = false;
     for message in &mut conversation.0 {
-        let Some(parts) = message.object.get("content").and_then(array) else { continue };
+        let Some(parts) = message.object.get("content").and_then(array_elements) else { continue };
         let replaced: Vec<String> =
             parts.iter().map(|part| text_for(part, rule).unwrap_or_else(|| (*part).to_owned())).collect();
         if replaced.iter().zip(&parts).any(|(new, old)| new != old) {

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 use wire::Object;
-use wire::pattern::pattern;
+use wire::pattern::compile_pattern;
 
 use crate::declared::merge;
 use crate::parameters::EFFORT;
@@ -101,7 +101,7 @@ pub const FAMILIES: &[Family] = &[
 ];
 
 static PATTERNS: LazyLock<Vec<(Regex, &'static Family)>> =
-    LazyLock::new(|| FAMILIES.iter().map(|family| (pattern(family.models), family)).collect());
+    LazyLock::new(|| FAMILIES.iter().map(|family| (compile_pattern(family.models), family)).collect());
 
 /// The family of a model, by its name at the server.
 pub fn family_of(model: &str) -> Option<&'static Family> {

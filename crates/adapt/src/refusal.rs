@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 use wire::Object;
-use wire::pattern::pattern;
+use wire::pattern::compile_pattern;
 
 use crate::apply::adapt;
 use crate::parameters::EFFORT;
@@ -24,7 +24,10 @@ const ECHOES: [&str; 4] = ["'input':", "\"input\":", "input_value=", "request bo
 const NEEDED: [&str; 4] = ["model", "messages", "tools", "stream"];
 
 static SIGNS: LazyLock<Vec<(&'static Rule, Vec<Regex>)>> = LazyLock::new(|| {
-    TABLE.iter().map(|row| (&row.rule, row.signs.iter().map(|sign| pattern(sign)).collect())).collect()
+    TABLE
+        .iter()
+        .map(|row| (&row.rule, row.signs.iter().map(|sign| compile_pattern(sign)).collect()))
+        .collect()
 });
 
 /// Words for a parameter that the server does not know; each captures its name.
@@ -35,7 +38,7 @@ static UNKNOWN_PARAMETER: LazyLock<Vec<Regex>> = LazyLock::new(|| {
         r"(?i)\b([a-z_][a-z0-9_]*)['\x22`]?\s*:\s*extra inputs are not permitted",
         r"'type': 'extra_forbidden', 'loc': (?:\((?:'[a-z]+', |\d+, )*'|'(?:[a-z0-9]+\.)*)([a-z_]+)'",
     ];
-    patterns.into_iter().map(pattern).collect()
+    patterns.into_iter().map(compile_pattern).collect()
 });
 
 /// Words for a limit that is lower than the API's own: the name, then the number.
@@ -44,23 +47,23 @@ static LIMIT: LazyLock<Vec<Regex>> = LazyLock::new(|| {
         r"(?i)\b(temperature|top_p|top_k|n|top_logprobs|presence_penalty|frequency_penalty)['\x22`]?[^\n]{0,30}(?:must be|should be|has to be)[^\n0-9]{0,40}(?:less than or equal to|at most|<=|no more than)\s*([0-9.]+)",
         r"(?i)\b(temperature|top_p|presence_penalty|frequency_penalty)['\x22`]?[^\n]{0,30}(?:must be|should be|has to be)[^\n0-9\[]{0,20}(?:in(?: the range)?|between)\s*\[?-?[0-9.]+(?:\s*,\s*|\s+and\s+)([0-9.]+)",
     ];
-    patterns.into_iter().map(pattern).collect()
+    patterns.into_iter().map(compile_pattern).collect()
 });
 
 static EFFORT_VALUE: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(
+    compile_pattern(
         r"(?is)(?:literal_error|invalid|unsupported|must be|should be).{0,60}reasoning_effort|reasoning_effort.{0,60}(?:must be|should be|invalid|literal_error)",
     )
 });
 
 static RENAMED: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(
+    compile_pattern(
         r"(?i)\b(max_tokens|max_completion_tokens)\b[^\n]{0,80}\buse\s+['\x22`]?(max_tokens|max_completion_tokens)\b",
     )
 });
 
 static EXCLUSIVE: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(
+    compile_pattern(
         r"(?i)\b([a-z_]+)['\x22`]?\s+and\s+['\x22`]?([a-z_]+)['\x22`]?[^\n]{0,40}(?:cannot|can't|must not|may not|are mutually)[^\n]{0,20}(?:both|together|at the same time|exclusive|specified)",
     )
 });

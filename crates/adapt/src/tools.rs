@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use serde_json::Value;
-use wire::{Object, array};
+use wire::{Object, array_elements};
 
 use crate::rule::Rule;
 use crate::schema::simplify;
@@ -11,7 +11,7 @@ use crate::schema::simplify;
 /// Rewrites `tools`, an array's text. Returns the rules that changed something, and the new text.
 pub(crate) fn rewrite_tools<'r>(tools: &str, rules: &[&'r Rule]) -> Option<(String, Vec<&'r Rule>)> {
     let mut applied: Vec<&Rule> = Vec::new();
-    let rewritten: Vec<Cow<'_, str>> = array(tools)?
+    let rewritten: Vec<Cow<'_, str>> = array_elements(tools)?
         .into_iter()
         .map(|tool| rewrite_tool(tool, rules, &mut applied).map_or(Cow::Borrowed(tool), Cow::Owned))
         .collect();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use wire::units::{Size, duration};
+use wire::units::{Size, deserialize_duration};
 
 wire::string_enum! {
     /// How a run goes on when its client went away.

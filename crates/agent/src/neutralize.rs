@@ -13,11 +13,11 @@ use serde_json::{Map, Value};
 
 use tool_call_parser::PreferredDialects;
 use tool_call_parser::templates::{Scope, breaks, broken, with_spaces};
-use wire::pattern::pattern;
+use wire::pattern::compile_pattern;
 
 /// How respool itself writes results and notes where the form has no role for them.
 static OWN: LazyLock<Regex> =
-    LazyLock::new(|| pattern(r"(?i)\[(?:TOOL(?:_RESULT|_ERROR|_CALL)?\s*:|respool\])"));
+    LazyLock::new(|| compile_pattern(r"(?i)\[(?:TOOL(?:_RESULT|_ERROR|_CALL)?\s*:|respool\])"));
 
 const ONE_BROKEN: &str = "\n[respool] One mark of a chat template above is shown with a space after its first character, which \
                           the original does not have.";

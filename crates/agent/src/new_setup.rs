@@ -70,7 +70,7 @@ fn offered_tool(spec: ToolSpec, config: &AgentConfig, supervision: &Supervision)
         description: spec.description,
         parameters: spec.parameters,
         executor: Executor::Respool { timeout: millis(timeout), repeatable: spec.is_repeatable },
-        result_limit: spec.result_limit.unwrap_or(config.result_limit.bytes()),
+        result_limit: spec.result_limit.unwrap_or(config.result_limit.to_usize()),
     }
 }
 

@@ -131,7 +131,7 @@ fn unsupported(request: &ChatRequest<'_>) -> Result<(), ApiError> {
     let refuse = |param: &str, text: &str| {
         Err(ApiError::bad_request(ErrorCode::UnsupportedValue, text).with_param(param))
     };
-    if request.choices() > 1 {
+    if request.choice_count() > 1 {
         return refuse("n", "an agent gives one answer: leave `n` out");
     }
     if request.wants_json() {

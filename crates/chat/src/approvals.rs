@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use agent::{ApprovalRequest, Decision, approval_details, operator_name, record_decision};
 use store::{ApprovalRow, ApprovalState, Store};
-use wire::visible::{one_line, visible};
+use wire::visible::{make_visible, one_line};
 
 /// So many requests are listed.
 const MOST: usize = 100;
@@ -43,7 +43,7 @@ impl Approvals {
             Wanted::Show(Some(id)) => {
                 let row = find(store, &id).await?;
                 let shown = approval_details(store, &row).await.map_err(|error| error.0)?;
-                Ok(visible(&format!("{shown:#}")))
+                Ok(make_visible(&format!("{shown:#}")))
             }
             Wanted::Approve(id) => {
                 let (id, _) = named(id.as_deref(), "/approve ID")?;

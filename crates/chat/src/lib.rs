@@ -189,7 +189,7 @@ fn policy(configured: &PolicyConfig) -> PolicyConfig {
 async fn once(session: &mut Session, prompt: &str) -> Result<(), String> {
     let outcome = session.turn(prompt).await;
     if outcome.has_answer() {
-        let answer = format!("{}\n", wire::visible::visible(outcome.content.trim_end()));
+        let answer = format!("{}\n", wire::visible::make_visible(outcome.content.trim_end()));
         let mut out = io::stdout();
         match out.write_all(answer.as_bytes()).and_then(|()| out.flush()) {
             // The reader has enough.

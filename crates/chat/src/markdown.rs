@@ -6,7 +6,7 @@ use termimad::crossterm::style::{Attribute, Color};
 use termimad::minimad::Alignment;
 
 use super::paint::Paint;
-use wire::visible::{columns, visible};
+use wire::visible::{char_width, make_visible};
 
 /// One text that is being written.
 pub(super) struct Markdown {
@@ -60,7 +60,7 @@ impl Markdown {
     }
 
     fn whole_line(&mut self, line: &str, out: &mut String) {
-        let line = visible(line.trim_end());
+        let line = make_visible(line.trim_end());
         if !self.paint.0 {
             out.push_str(&line);
             out.push('\n');
@@ -116,7 +116,7 @@ fn records(table: &str, width: usize) -> Option<Vec<String>> {
     let mut rows = table.lines().map(cells);
     let (names, rule) = (rows.next()?, rows.next()?);
     let is_rule = |cell: &&str| cell.contains('-') && cell.chars().all(|c| matches!(c, '-' | ':'));
-    let is_wide = table.lines().any(|line| line.chars().map(columns).sum::<usize>() > width);
+    let is_wide = table.lines().any(|line| line.chars().map(char_width).sum::<usize>() > width);
     if !is_wide || names.len() * READABLE <= width || !rule.iter().all(is_rule) {
         return None;
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use tools::Target;
-use wire::visible::{columns, visible};
+use wire::visible::{char_width, make_visible};
 
 /// A longer run of spaces is shown as its number: it would push what follows out of sight.
 const MOST_SPACES: usize = 40;
@@ -48,7 +48,7 @@ pub(super) fn of_diff(diff: &str, width: usize) -> Vec<Row> {
 
 /// The rows of a command; its lines are numbered when there are several.
 pub(super) fn of_command(command: &str, width: usize) -> Vec<Row> {
-    let text = visible(command.trim());
+    let text = make_visible(command.trim());
     let is_one = !text.contains('\n');
     let line = |(index, text): (usize, &str)| Line {
         kind: Kind::Command,
@@ -62,7 +62,7 @@ pub(super) fn of_command(command: &str, width: usize) -> Vec<Row> {
 
 /// True when one row without a number shows all of the command.
 pub(super) fn fits_a_row(command: &str, width: usize) -> bool {
-    matches!(&of_command(command, width)[..], [row] if row.text.trim() == visible(command.trim()))
+    matches!(&of_command(command, width)[..], [row] if row.text.trim() == make_visible(command.trim()))
 }
 
 /// Added and removed lines of a diff, in few characters.
@@ -74,7 +74,7 @@ pub(super) fn counted(diff: &str) -> String {
 
 /// What is asked about, in a few words for the question itself.
 pub(super) fn named(target: &Target) -> String {
-    let shown = |path: &Path| quoted(&visible(&path.display().to_string()).replace('\n', "\\n"));
+    let shown = |path: &Path| quoted(&make_visible(&path.display().to_string()).replace('\n', "\\n"));
     match target {
         Target::Command { directory, .. } if directory != Path::new(".") => {
             format!(" in {}", shown(directory))
@@ -116,7 +116,7 @@ fn lines_of_diff(diff: &str) -> Vec<Line<'static>> {
                 (Kind::Context, None, "")
             }
         };
-        Line { kind, number, mark, text: visible(&line[mark.len()..]) }
+        Line { kind, number, mark, text: make_visible(&line[mark.len()..]) }
     };
     lines.map(line).collect()
 }
@@ -161,11 +161,11 @@ fn lay_out(line: &Line<'_>, width: usize, out: &mut Vec<Row>) {
 fn parts(text: &str, width: usize) -> Vec<String> {
     let (mut parts, mut used) = (vec![String::new()], 0);
     for c in text.chars() {
-        if used + columns(c) > width {
+        if used + char_width(c) > width {
             parts.push(String::new());
             used = 0;
         }
-        used += columns(c);
+        used += char_width(c);
         if let Some(last) = parts.last_mut() {
             last.push(c);
         }
@@ -264,7 +264,7 @@ mod tests {
                 prop_assert_eq!(solid(&shown), solid(&text));
             }
             for row in &rows {
-                prop_assert!(row.text.chars().map(columns).sum::<usize>() + 4 <= width);
+                prop_assert!(row.text.chars().map(char_width).sum::<usize>() + 4 <= width);
             }
         }
     }

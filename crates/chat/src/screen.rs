@@ -15,7 +15,7 @@ use super::preview::{self, Kind, Row};
 use agent::{Activity, CallOutcome, CallPurpose, ToolEnd};
 pub(super) use ask::Answer;
 use tools::named_subject;
-use wire::visible::{columns, cut, one_line, visible, wrapped};
+use wire::visible::{char_width, cut_line, make_visible, one_line, wrap_text};
 
 /// So many rows of a change are shown at once.
 const MOST_ROWS: usize = 40;
@@ -169,8 +169,8 @@ impl Screen {
     /// A line of respool's own, on a terminal broken between words.
     pub(super) fn note(&mut self, text: &str, paint: impl Fn(&str) -> String) {
         self.measure();
-        let text = visible(text);
-        let text = if self.moves { wrapped(&text, self.width) } else { text };
+        let text = make_visible(text);
+        let text = if self.moves { wrap_text(&text, self.width) } else { text };
         let lines: Vec<String> = text.lines().map(paint).collect();
         self.line(&lines.join("\n"));
     }
@@ -263,7 +263,7 @@ impl Screen {
             let rest = format!("{whole}{}", self.markdown.finish());
             self.text(&rest);
         } else if calls > 0 && !beside.is_empty() {
-            self.line(&self.paint.dim(&visible(beside)));
+            self.line(&self.paint.dim(&make_visible(beside)));
         }
         self.status = None;
         self.wipe();
@@ -317,7 +317,7 @@ impl Screen {
     }
 
     fn output(&mut self, text: &str) {
-        let text = visible(text);
+        let text = make_visible(text);
         let shown: Vec<&str> =
             text.lines().filter(|line| !line.trim().is_empty() && !is_note(line)).collect();
         let skipped = shown.len().saturating_sub(OUTPUT_LINES);
@@ -326,7 +326,7 @@ impl Screen {
             out.push_str(&self.paint.dim(&format!("    … {skipped} lines\n")));
         }
         for line in &shown[skipped..] {
-            out.push_str(&self.paint.dim(&format!("    {}\n", cut(line, self.width.saturating_sub(4)))));
+            out.push_str(&self.paint.dim(&format!("    {}\n", cut_line(line, self.width.saturating_sub(4)))));
         }
         self.write(&out);
     }
@@ -442,11 +442,11 @@ fn is_note(line: &str) -> bool {
 
 /// The end of a text, on one line of so many columns.
 fn end_of(text: &str, width: usize) -> String {
-    let flat = visible(&text.replace(['\n', '\r', '\t'], " "));
+    let flat = make_visible(&text.replace(['\n', '\r', '\t'], " "));
     let mut room = width;
     let fits = |c: &char| {
-        let fits = columns(*c) <= room;
-        room = room.saturating_sub(columns(*c));
+        let fits = char_width(*c) <= room;
+        room = room.saturating_sub(char_width(*c));
         fits
     };
     let kept: Vec<char> = flat.trim_end().chars().rev().take_while(fits).collect();

@@ -101,7 +101,7 @@ impl Fit {
         if self.messages.is_none() && self.limit.is_none() {
             return unchanged();
         }
-        let text = body.joined();
+        let text = body.to_bytes();
         let Ok(mut request) = ChatRequest::parse(&text) else { return unchanged() };
         let mut edits = Vec::new();
         if self.limit.is_some_and(|room| lower_limit(&mut request.object, room)) {

@@ -12,7 +12,7 @@ use adapt::Consent;
 use tool_call_parser::PreferredDialects;
 use translate::ResponseTemplate;
 use upstream::OwnWire;
-use wire::units::duration;
+use wire::units::deserialize_duration;
 
 wire::string_enum! {
     /// How a reply with tools is asked for.

@@ -250,5 +250,5 @@ async fn exact_count(request: &ClientRequest, attempt: &Attempt, body: &Bytes) -
 
 fn messages_of(body: &Bytes) -> Option<usize> {
     let request = ChatRequest::parse(body).ok()?;
-    Some(request.messages.iter().map(|message| message.json().len()).sum())
+    Some(request.messages.iter().map(|message| message.to_json().len()).sum())
 }

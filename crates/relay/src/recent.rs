@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tool_call_parser::Tools;
 use translate::declared;
-use wire::{ChatRequest, Known, KnownMessage, KnownTools};
+use wire::{ChatRequest, KnownMessage, KnownParts, KnownTools};
 
 /// To read a shorter request costs less than to remember it, in bytes.
 const SHORT: usize = 8 << 10;
@@ -189,15 +189,15 @@ impl RecentRequest {
     }
 
     fn size(&self) -> usize {
-        let tools = self.tools.as_ref().map_or(0, |tools| 2 * tools.known.size());
-        self.messages.iter().map(|message| message.size()).sum::<usize>() + tools
+        let tools = self.tools.as_ref().map_or(0, |tools| 2 * tools.known.text_len());
+        self.messages.iter().map(|message| message.text_len()).sum::<usize>() + tools
     }
 }
 
 /// Where the first words of the user end, and the bytes before.
 fn first_words(body: &[u8], request: &ChatRequest<'_>) -> (usize, Box<[u8]>) {
-    let first = request.messages.iter().find(|message| message.is_from("user")).or(request.messages.first());
-    let end = first.and_then(|message| message.end_in(body)).unwrap_or_default();
+    let first = request.messages.iter().find(|message| message.has_role("user")).or(request.messages.first());
+    let end = first.and_then(|message| message.end_offset_in(body)).unwrap_or_default();
     (end, body[end.saturating_sub(SAMPLE)..end].into())
 }
 

@@ -25,7 +25,7 @@ use super::wrong_keys::{Neighbour, WrongKeys};
 use store::Store;
 use telemetry::{Account, Accounts};
 use upstream::hops;
-use wire::units::Unusable;
+use wire::units::UnusableSetting;
 use wire::{ApiError, ErrorCode};
 
 /// This one says nothing and uses nothing.
@@ -97,7 +97,7 @@ impl Access {
     pub fn new(config: &ServerConfig, lends_key: bool) -> Result<Self, Vec<Unusable>> {
         let opened = config.client_keys_file.as_deref().map(KeyFile::open).transpose();
         let unusable = |whys: Vec<String>| {
-            whys.into_iter().map(|why| Unusable::new(&["client_keys_file"], why)).collect::<Vec<_>>()
+            whys.into_iter().map(|why| UnusableSetting::new(&["client_keys_file"], why)).collect::<Vec<_>>()
         };
         let (file, list) = opened.map_err(unusable)?.unzip();
         let meters = Meters::default();

@@ -69,7 +69,7 @@ impl BodyBudget {
     /// Returns a budget of this size.
     pub fn new(size: Size) -> Self {
         let semaphore =
-            |size: Size| Arc::new(Semaphore::new((size.bytes() / PIECE).clamp(1, u32::MAX as usize)));
+            |size: Size| Arc::new(Semaphore::new((size.to_usize() / PIECE).clamp(1, u32::MAX as usize)));
         Self { free: semaphore(size), unproven: semaphore(unproven_share(size)), size }
     }
 
@@ -311,7 +311,7 @@ where
         };
         let Some(bytes) = piece else { break };
         let length = whole.len() + bytes.len();
-        if length > max.bytes() {
+        if length > max.to_usize() {
             return Err(too_large(max, pieces).await);
         }
         if let Err(full) = taken.grow(length, declared).await {

@@ -84,7 +84,7 @@ impl FormPrefix {
     ) -> Result<Self, ApiError> {
         let app = &recorded.app;
         let (mut pace, mut room) = (Pace::new(app.limits.client_timeout), app.bodies.empty());
-        while self.model.is_none() && self.size <= app.limits.max_body.bytes() {
+        while self.model.is_none() && self.size <= app.limits.max_body.to_usize() {
             let Some(piece) = pace.next(rest).await? else {
                 self.is_whole = true;
                 break;

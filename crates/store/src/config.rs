@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use wire::units::{Size, duration};
+use wire::units::{Size, deserialize_duration};
 
 wire::settings! {
     /// The store's settings.

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use wire::visible::visible;
+use wire::visible::make_visible;
 
 /// Takes whole lines and writes them as they may stand on a terminal.
 #[derive(Debug)]
@@ -22,12 +22,12 @@ impl<W: Write> Write for OnTerminal<W> {
 
 fn shown(lines: &str) -> String {
     let mut parts = lines.split("\u{1b}[");
-    let mut out = visible(parts.next().unwrap_or_default());
+    let mut out = make_visible(parts.next().unwrap_or_default());
     for part in parts {
         let end = part.find(|c: char| !c.is_ascii_digit() && c != ';').unwrap_or(part.len());
         match part[end..].strip_prefix('m') {
-            Some(rest) => out.extend(["\u{1b}[", &part[..end], "m", &visible(rest)]),
-            None => out.extend([r"\u{1b}[", &visible(part)]),
+            Some(rest) => out.extend(["\u{1b}[", &part[..end], "m", &make_visible(rest)]),
+            None => out.extend([r"\u{1b}[", &make_visible(part)]),
         }
     }
     out

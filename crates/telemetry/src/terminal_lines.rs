@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use wire::visible::{cut, one_line, visible};
+use wire::visible::{cut_line, make_visible, one_line};
 
 /// The target of the line that each request writes.
 const REQUEST: &str = "respool::request";
@@ -76,7 +76,7 @@ impl TerminalLines {
             other => (other, YELLOW),
         };
         let room = width.saturating_sub("hh:mm:ss ".len() + 12);
-        let about = cut(&request_parts(fields).join("  "), room);
+        let about = cut_line(&request_parts(fields).join("  "), room);
         format!("{}{about}", self.coloured(colour, &format!("{word:<12}")))
     }
 
@@ -86,9 +86,9 @@ impl TerminalLines {
             Level::WARN => self.coloured(YELLOW, "warning "),
             _ => String::new(),
         };
-        line.push_str(&visible(&fields.message));
+        line.push_str(&make_visible(&fields.message));
         if let Some(todo) = fields.find("todo") {
-            let _ = write!(line, " → {}", visible(todo));
+            let _ = write!(line, " → {}", make_visible(todo));
         }
         let others = fields.others.iter().filter(|(name, _)| *name != "todo");
         let others: Vec<String> =
@@ -192,7 +192,7 @@ impl Visit for Fields {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::visible::columns;
+    use wire::visible::char_width;
 
     const PLAIN: TerminalLines = TerminalLines { has_colours: false };
 
@@ -221,7 +221,7 @@ mod tests {
         );
         for width in 40..100 {
             let line = PLAIN.request_line(&request, width);
-            assert!(line.chars().map(columns).sum::<usize>() + 9 <= width, "{width}: {line}");
+            assert!(line.chars().map(char_width).sum::<usize>() + 9 <= width, "{width}: {line}");
         }
         let failed = fields(&[
             ("request", "GET /v1/models"),

@@ -12,7 +12,6 @@ use super::lenient_json::{self, Unreadable};
 use super::repairs::{Repair, Repairs};
 use super::schema::weight;
 use super::tools::Tools;
-use super::unquoted::Delimited;
 
 /// A call as the model wrote it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,6 +26,15 @@ pub(crate) struct RawCall {
     pub(crate) unquoted: BTreeMap<String, Delimited>,
     /// The repairs that reading it has made.
     pub(crate) repairs: Repairs,
+}
+
+/// How a text was delimited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delimited {
+    /// By tags of its own: whatever stands between them is the user's.
+    Tags,
+    /// By what follows it: another family's marks in it show that it was misread.
+    Nothing,
 }
 
 /// Arguments as the model wrote them.

@@ -6,10 +6,9 @@
 use serde_json::Value;
 
 use super::Field;
-use super::dialects::earliest;
 use super::json_span::{JsonSpan, Span, Style};
 use super::ledger::Ledger;
-use super::scanner::partial_suffix;
+use super::marks::{earliest, partial_suffix};
 use crate::event::Dropped;
 
 /// Longer objects are passed on.

@@ -14,82 +14,10 @@ use super::repairs::Repair;
 use super::scanner::{Io, Scanner};
 use super::schema::Steps;
 use super::settle::{Settled, settle};
-use super::{PreferredDialects, Tools};
+use super::{End, Field, NativeCall, Options, Tools};
 #[cfg(test)]
 use super::{dialects, openers};
 use crate::event::{Dropped, Event, Note};
-
-/// Which field of the upstream's message a text came in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Field {
-    /// `content`.
-    Content,
-    /// `reasoning` or `reasoning_content`.
-    Reasoning,
-}
-
-/// A call that the upstream's own parser extracted, unchanged.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NativeCall {
-    /// `tool_calls[].id`.
-    pub id: Option<String>,
-    /// `function.name`, possibly polluted.
-    pub name: String,
-    /// `function.arguments`: normally a JSON text; an object is passed as its JSON text.
-    pub arguments: String,
-}
-
-/// The request's rules for its reply.
-#[derive(Clone, Copy, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is one independent field of the request")]
-pub struct Options {
-    /// False for `tool_choice: "none"`: no call leaves.
-    pub calls_wanted: bool,
-    /// False for `parallel_tool_calls: false`: only the first call leaves.
-    pub parallel: bool,
-    /// True when the client asked for JSON content (`response_format`): bare JSON is then content.
-    pub json_wanted: bool,
-    /// Switches on the natural-language dialect ("I will search for X").
-    pub fuzzy: bool,
-    /// The dialects that the model is likely to write.
-    pub preferred_dialects: PreferredDialects,
-    /// Calls count in reasoning too that the model ended itself. (Reasoning that it did not end is searched
-    /// when the turn has nothing else.)
-    pub read_reasoning: bool,
-    /// True when the reply may begin inside reasoning: some chat templates write the opening mark, and only
-    /// the closing one (`</think>`) shows that the text before it was reasoning. Calls then wait for the end
-    /// of the reply, because a call before that mark was only considered. False: a call is emitted as soon as
-    /// it is complete.
-    pub may_begin_in_reasoning: bool,
-}
-
-impl Options {
-    /// The options for a reply that is there as a whole: a call that waits for its end costs no time.
-    pub fn for_whole_reply() -> Self {
-        Self { may_begin_in_reasoning: true, ..Self::default() }
-    }
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            calls_wanted: true,
-            parallel: true,
-            json_wanted: false,
-            fuzzy: false,
-            preferred_dialects: PreferredDialects::default(),
-            read_reasoning: false,
-            may_begin_in_reasoning: false,
-        }
-    }
-}
-
-/// How the upstream's reply ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct End {
-    /// True when the token limit cut the reply (`finish_reason: "length"`), or the reply broke off.
-    pub cut: bool,
-}
 
 /// Reads one choice of one reply, piece by piece. See the module's header for the contract.
 ///

@@ -4,13 +4,14 @@
 //! The scanners say what text means; the ledger decides which part of it leaves. Order of events is the order
 //! of certainty, the same for every split of the same text. Used by the scanners and the engine.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use serde_json::Value;
 
 use super::calls::{Args, RawCall, json_text};
+use super::objects::Objects;
 use super::repairs::Repair;
-use super::scanner::is_space;
 use super::settle::{Ready, Settled};
+use super::space::is_space;
 use super::{Field, Options};
 use crate::event::{Dropped, Event, Note};
 
@@ -84,24 +85,6 @@ impl SentCalls {
     fn match_copy(&mut self, native: &Content) -> bool {
         let copy = self.by_content.get_mut(native).filter(|sent| sent.unmatched > 0);
         copy.map(|sent| sent.unmatched -= 1).is_some()
-    }
-}
-
-/// A set of JSON objects. The order of their keys does not matter.
-#[derive(Debug, Default)]
-pub(crate) struct Objects(FxHashSet<Value>);
-
-impl Objects {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(crate) fn contains(&self, value: &Value) -> bool {
-        self.0.contains(value)
-    }
-
-    fn add(&mut self, value: Value) {
-        self.0.insert(value);
     }
 }
 

@@ -17,11 +17,14 @@ mod digits;
 mod echo;
 mod engine;
 mod event;
+mod input;
 mod json_span;
 mod ledger;
 mod lenient_json;
 #[cfg(test)]
 mod lookalikes;
+mod marks;
+mod objects;
 mod openers;
 #[cfg(any(test, fuzzing))]
 pub mod oracle;
@@ -33,14 +36,16 @@ mod repairs;
 mod scanner;
 mod schema;
 mod settle;
+mod space;
 pub mod templates;
 mod tools;
 mod unquoted;
 
 use std::sync::Arc;
 
-pub use engine::{End, Engine, Field, NativeCall, Options};
+pub use engine::Engine;
 pub use event::{Dropped, Event, Note, Parsed, ToolCall};
+pub use input::{End, Field, NativeCall, Options};
 pub use preferred_dialects::PreferredDialects;
 pub use tools::{Resolved, Tool, Tools, ToolsError};
 

@@ -6,13 +6,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::calls::{Args, RawCall, json_text};
+use super::calls::{Args, Delimited, RawCall, json_text};
 use super::digits;
 use super::lenient_json::{self, Unreadable};
 use super::repairs::{Repair, Repairs};
 use super::schema::{Document, Steps};
 use super::tools::{Resolved, Tools};
-use super::unquoted::{self, Delimited};
+use super::unquoted;
 use super::{coerce, dialects, schema};
 use crate::event::{Dropped, ToolCall};
 
@@ -202,7 +202,9 @@ fn read_repaired(
                 repairs.insert(Repair::KeyedText);
                 Ok((Value::Object(fields), None))
             }
-            None if unquoted::is_one_value(text, document.root) => Ok((Value::String(text.to_owned()), None)),
+            None if unquoted::is_one_value(text, document.root) && !dialects::holds_mark(text) => {
+                Ok((Value::String(text.to_owned()), None))
+            }
             None => Err(Dropped::Unreadable),
         },
     }

@@ -6,18 +6,8 @@
 use serde_json::{Map, Value};
 
 use super::coerce;
-use super::dialects;
 use super::lenient_json;
 use super::schema::{self, Document, branches, is_type, properties, resolve, types};
-
-/// How a text was delimited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Delimited {
-    /// By tags of its own: whatever stands between them is the user's.
-    Tags,
-    /// By what follows it: another family's marks in it show that it was misread.
-    Nothing,
-}
 
 /// The value that a text means for an argument with this schema (`None`: undeclared).
 pub(crate) fn value(text: &str, rule: Option<&Value>, document: Document<'_>) -> Value {
@@ -114,8 +104,8 @@ fn unquote(text: &str) -> &str {
     inside.filter(|inside| !inside.contains(['"', '\''])).unwrap_or(text)
 }
 
-/// Whether a bare text can be the one argument of a tool: nothing in it looks like JSON, like a key or like a
-/// mark.
+/// Whether a bare text can be the one argument of a tool: nothing in it looks like JSON or like a
+/// key.
 pub(crate) fn is_one_value(text: &str, rules: &Value) -> bool {
     let declared = properties(resolve(rules, rules));
     let is_declared = |key: &str| declared.is_some_and(|declared| declared.contains_key(key));
@@ -126,7 +116,7 @@ pub(crate) fn is_one_value(text: &str, rules: &Value) -> bool {
     };
     let has_key = text.lines().any(|line| key_of(line.trim_start()).is_some())
         || text.match_indices(['=', ':']).any(named);
-    !text.trim_start().starts_with(['{', '[']) && !has_key && !dialects::holds_mark(text)
+    !text.trim_start().starts_with(['{', '[']) && !has_key
 }
 
 #[cfg(test)]
@@ -180,7 +170,7 @@ mod tests {
             let read = with_document(&rules, |document| read_keyed(text, document));
             assert_eq!(read.map(Value::Object), expected, "{text}");
         }
-        for text in ["file=/x", "name: x\nargs: y", "see path = /x", "{\"a\"", "<tool_call>x"] {
+        for text in ["file=/x", "name: x\nargs: y", "see path = /x", "{\"a\""] {
             assert!(!is_one_value(text, &rules), "{text}");
         }
         for text in ["/x", "ls -R\n", "https://x?a=b", "C:\\x", "ls --color=auto", "12:30", "a::b"] {

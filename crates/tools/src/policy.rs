@@ -22,7 +22,7 @@ pub(super) use command::Plan;
 pub use command::{CommandPattern, and_list, pipeline, plain_words};
 use pattern::{HostPattern, PathPattern, wildcard};
 use regex::Regex;
-use wire::units::Unusable;
+use wire::units::UnusableSetting;
 
 /// The commands, paths and hosts of a call, as rules judge them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,12 +83,12 @@ impl Policy {
     ///
     /// # Errors
     /// Names the rules whose pattern is too large.
-    pub(super) fn new(config: &PolicyConfig, workspace: Option<&Path>) -> Result<Self, Vec<Unusable>> {
+    pub(super) fn new(config: &PolicyConfig, workspace: Option<&Path>) -> Result<Self, Vec<UnusableSetting>> {
         let (mut rules, mut problems) = (Vec::new(), Vec::new());
         for (index, rule) in config.rule.iter().enumerate() {
             match Compiled::new(rule, workspace) {
                 Ok(rule) => rules.push(rule),
-                Err(why) => problems.push(Unusable::new(
+                Err(why) => problems.push(UnusableSetting::new(
                     &["tools", "policy", "rule", &index.to_string()],
                     format!("a pattern cannot be used: {why}"),
                 )),

@@ -14,7 +14,7 @@ use super::policy::held::HeldPolicy;
 use super::record::Record;
 use super::source::{Source, permit};
 use super::wanted::{Wanted, for_name};
-use wire::visible::visible;
+use wire::visible::make_visible;
 
 /// The tools of one agent.
 pub struct ToolSet {
@@ -80,7 +80,7 @@ impl ToolSet {
         let Offer { mut spec, name } = offer;
         spec.timeout = for_name(&self.config.timeouts, &name).copied().or(spec.timeout);
         spec.result_limit =
-            for_name(&self.config.result_limits, &name).map(|size| size.bytes()).or(spec.result_limit);
+            for_name(&self.config.result_limits, &name).map(|size| size.to_usize()).or(spec.result_limit);
         spec
     }
 
@@ -166,7 +166,7 @@ impl Tools for ToolSet {
 
 /// For people nothing is left out, as it is for the model: what is there is written out.
 fn plain_output(output: &ToolOutput) -> ToolOutput {
-    ToolOutput { text: plain(&output.text), display: output.display.as_deref().map(visible) }
+    ToolOutput { text: plain(&output.text), display: output.display.as_deref().map(make_visible) }
 }
 
 fn plain_error(error: ToolError) -> ToolError {

@@ -15,7 +15,7 @@ use super::offer::Offer;
 use super::policy::held::Policies;
 use super::policy::{Judgement, Plan, Subject};
 use super::record::Record;
-use wire::visible::visible;
+use wire::visible::make_visible;
 
 /// Tools of one origin.
 pub(super) trait Source: Send + Sync {
@@ -123,7 +123,7 @@ pub(super) async fn permit(
         (Verdict::Deny, _) => return deny(&format!("denied by {because}")),
         (Verdict::Ask, None) => return deny(&format!("{because} says ask, and there is nobody to ask")),
         (Verdict::Ask, Some(approver)) => {
-            let preview = source.preview(invocation).await?.map(|preview| visible(&preview));
+            let preview = source.preview(invocation).await?.map(|preview| make_visible(&preview));
             let Invocation { name: tool, arguments, .. } = invocation;
             let (kind, target) = (QuestionKind::Call, &subject.target);
             let question = Question { kind, tool, arguments, target, preview, is_by_default };

@@ -18,7 +18,7 @@ use super::set::ToolSet;
 use super::source::Source;
 use super::wanted::{Wanted, nearest};
 use wire::pattern::matches_stars;
-use wire::units::{Unusable, both};
+use wire::units::{UnusableSetting, zip_results};
 
 /// How long the first start of an MCP server is waited for; one that takes longer offers its tools when it is
 /// up.
@@ -54,14 +54,14 @@ impl Sources {
     ///
     /// # Errors
     /// The settings that cannot be used.
-    pub fn open(config: &ToolsConfig) -> Result<Self, Vec<Unusable>> {
-        let one = |key: &[&str], why: String| vec![Unusable::new(key, why)];
+    pub fn open(config: &ToolsConfig) -> Result<Self, Vec<UnusableSetting>> {
+        let one = |key: &[&str], why: String| vec![UnusableSetting::new(key, why)];
         let workspace = config.local.workspace.as_deref().map(Workspace::open).transpose();
         let workspace = workspace.map_err(|why| one(&["tools", "local", "workspace"], why));
         let gateway = Connection::new(&config.gateway).map_err(|why| one(&["tools", "gateway"], why));
         let root = workspace.as_ref().ok().and_then(Option::as_ref).map(|workspace| workspace.root.clone());
         let policy = Policy::new(&config.policy, root.as_deref());
-        let ((workspace, gateway), policy) = both(both(workspace, gateway), policy)?;
+        let ((workspace, gateway), policy) = zip_results(zip_results(workspace, gateway), policy)?;
         let local = workspace.map(|mut workspace| {
             workspace.refuses_links = AtomicBool::new(policy.judges_paths());
             Local::new(workspace, Naming::Agent, &config.local)
@@ -88,7 +88,7 @@ impl Sources {
     ///
     /// # Errors
     /// When it cannot be used.
-    pub fn stricter(&self, config: &PolicyConfig) -> Result<Option<StricterPolicy>, Vec<Unusable>> {
+    pub fn stricter(&self, config: &PolicyConfig) -> Result<Option<StricterPolicy>, Vec<UnusableSetting>> {
         let prepared = self.policy.prepared(config, self.root.as_deref())?;
         Ok(prepared.map(StricterPolicy))
     }
@@ -269,7 +269,7 @@ fn nothing_offers(name: &str) -> String {
     )
 }
 
-fn in_words(problems: &[Unusable]) -> Vec<String> {
+fn in_words(problems: &[UnusableSetting]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 

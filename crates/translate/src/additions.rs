@@ -43,7 +43,7 @@ impl Additions {
         if put_back {
             edits.push("reasoning_memory");
         }
-        let result = messages.iter_mut().rfind(|message| message.is_from("tool"));
+        let result = messages.iter_mut().rfind(|message| message.has_role("tool"));
         if let (Some(found), Some(result)) = (&self.warning, result) {
             append(result, &found.warning());
             edits.push("loop_warning");
@@ -56,7 +56,7 @@ impl Additions {
 pub fn silent_turns(messages: &[Message<'_>]) -> Vec<SilentTurn> {
     let turn = |(place, message): (usize, &Message<'_>)| {
         let sent = REASONING.iter().any(|key| message.object.get(key).is_some_and(|text| text != "\"\""));
-        let is_silent = !sent && message.is_from("assistant") && !message.calls().is_empty();
+        let is_silent = !sent && message.has_role("assistant") && !message.calls().is_empty();
         is_silent.then(|| SilentTurn { place, calls: message.calls().to_vec() })
     };
     messages.iter().enumerate().skip(loop_start(messages)).filter_map(turn).collect()
@@ -142,7 +142,7 @@ mod tests {
         let body = format!(r#"{{"messages":[{message}]}}"#);
         let mut request = ChatRequest::parse(body.as_bytes()).unwrap();
         additions.apply(&mut request.messages);
-        assert_eq!(request.messages[0].json(), expected);
+        assert_eq!(request.messages[0].to_json(), expected);
     }
 
     #[test]

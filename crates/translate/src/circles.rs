@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::{Number, Value};
 
-use wire::pattern::pattern;
+use wire::pattern::compile_pattern;
 use wire::turn::ToolCall;
 
 /// A result longer than this, in bytes, is no mere acknowledgement: getting it again for other arguments is no progress.
@@ -21,7 +21,7 @@ const SHORT: usize = 400;
 
 /// Something failed, or nothing was found.
 static IN_VAIN: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(
+    compile_pattern(
         r#"(?ix) \b(errors?|exception|fail(s|ed|ure)?|denied|refused|forbidden|invalid|unknown|cannot|can't|could\ not|unable
         |not\ (found|available|allowed|supported|permitted)|does\ not\ exist|timed?\ ?out
         |(no|0|zero)\ (such|match(es)?|results?|hits?|entries|data|files?\ found)|nothing\ found)\b
@@ -31,12 +31,14 @@ static IN_VAIN: LazyLock<Regex> = LazyLock::new(|| {
 
 /// A word of failure that means success.
 static NO_FAILURE: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(r"(?i)\b(no|0|zero|without)( \w+)? (errors?|failures?|problems?|issues|warnings?|exceptions?)\b")
+    compile_pattern(
+        r"(?i)\b(no|0|zero|without)( \w+)? (errors?|failures?|problems?|issues|warnings?|exceptions?)\b",
+    )
 });
 
 /// The client does not have the tool that was called.
 static NO_TOOL: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(
+    compile_pattern(
         r"(?i)\b(unknown|no such|unrecognized|nonexistent) (tool|function)\b|\b(tool|function)\b.{0,80}?\b(not found|does not exist|doesn't exist|(is )?not (available|registered|a valid tool)|unknown)\b",
     )
 });

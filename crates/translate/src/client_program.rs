@@ -1,7 +1,7 @@
 //! Which program asks: the one place that distinguishes clients. Errors, and how tokens are counted, differ for some of them. Pure.
 //! Called by `relay` and `server`.
 
-use wire::{ChatRequest, Message, Object, decode_string, first_of_array};
+use wire::{ChatRequest, Message, Object, decode_string, first_element};
 
 /// The program that asked, as far as replies differ for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,13 +107,13 @@ impl ClientProgram {
 }
 
 fn is_instruction(message: &Message<'_>) -> bool {
-    message.is_from("system") || message.is_from("developer")
+    message.has_role("system") || message.has_role("developer")
 }
 
 /// The beginning of a message's text: a string, or its first part.
 fn leading_text(message: &Message<'_>) -> String {
     let content = message.object.get("content").unwrap_or_default();
-    let part = first_of_array(content).and_then(|part| Object::parse(part).ok());
+    let part = first_element(content).and_then(|part| Object::parse(part).ok());
     let text = part.as_ref().map_or(Some(content), |part| part.get("text"));
     text.and_then(beginning).unwrap_or_default()
 }

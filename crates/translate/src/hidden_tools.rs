@@ -10,7 +10,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use wire::Object;
-use wire::{Message, array, decode_string};
+use wire::{Message, array_elements, decode_string};
 
 /// Name and schema of each hidden tool, in the order in which they became known; a later description replaces an earlier.
 pub(super) fn hidden_tools(messages: &[Message<'_>]) -> Vec<(String, Option<Box<RawValue>>)> {
@@ -23,7 +23,7 @@ pub(super) fn hidden_tools(messages: &[Message<'_>]) -> Vec<(String, Option<Box<
             }
         }
         let answers = message.object.string("tool_call_id").is_some_and(|id| asked.contains(id.as_str()));
-        if answers && message.is_from("tool") {
+        if answers && message.has_role("tool") {
             entries(&result(message), &mut found);
         }
     }
@@ -33,7 +33,7 @@ pub(super) fn hidden_tools(messages: &[Message<'_>]) -> Vec<(String, Option<Box<
 /// The JSON in a result's text, which may stand behind a line of explanation.
 fn result(message: &Message<'_>) -> Value {
     let content = message.object.get("content").unwrap_or_default();
-    let parts = array(content).unwrap_or_default();
+    let parts = array_elements(content).unwrap_or_default();
     let parts = parts.iter().filter_map(|part| Object::parse(part).ok()?.string("text"));
     let text = decode_string(content).unwrap_or_else(|| parts.collect());
     let start = text.find(['{', '[']).unwrap_or_default();

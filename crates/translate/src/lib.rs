@@ -69,4 +69,4 @@ pub use response_template::ResponseTemplate;
 pub use sealed::Sealer;
 pub use stream::{ChunkRules, Passed, StreamState};
 pub use trim::{Trimmed, trim};
-pub use wire::Target;
+pub use wire::ServerTraits;

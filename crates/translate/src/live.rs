@@ -18,7 +18,7 @@ use tool_call_parser::{End, Engine, Field, NativeCall, Tools};
 use wire::turn::{
     ChoiceEvent, Dropped, FinishReason, KeptFields, Note, ToolCall, Turn, TurnEnd, TurnEvent, Usage,
 };
-use wire::{Malformed, Object, array, decode_string, pruned_logprobs, text_of, usage_from};
+use wire::{Malformed, Object, array_elements, content_text, decode_string, parse_usage, pruned_logprobs};
 
 /// What the client is to see of a live turn.
 #[derive(Debug)]
@@ -110,9 +110,10 @@ impl LiveTurn {
     pub fn push(&mut self, payload: &str, out: &mut Vec<ChoiceEvent>) -> Result<(), Malformed> {
         let chunk = Object::parse(payload)?;
         self.begin(&chunk);
-        self.usage = chunk.get("usage").and_then(usage_from).or(self.usage);
+        self.usage = chunk.get("usage").and_then(parse_usage).or(self.usage);
         keep_last(&mut self.kept, &chunk, &self.rules.keep);
-        for (place, text) in chunk.get("choices").and_then(array).unwrap_or_default().into_iter().enumerate()
+        for (place, text) in
+            chunk.get("choices").and_then(array_elements).unwrap_or_default().into_iter().enumerate()
         {
             let choice = Object::parse(text)?;
             let index = choice.number("index").unwrap_or(place as u64).min(4096);
@@ -266,8 +267,8 @@ impl LiveChoice {
         let delta = choice.get("delta").or_else(|| choice.get("message")).unwrap_or("{}");
         let Ok(delta) = Object::parse(delta) else { return events };
         let reasoning =
-            ["reasoning", "reasoning_content"].iter().find_map(|key| delta.get(key).and_then(text_of));
-        let content = delta.get("content").and_then(text_of).filter(|text| !text.is_empty());
+            ["reasoning", "reasoning_content"].iter().find_map(|key| delta.get(key).and_then(content_text));
+        let content = delta.get("content").and_then(content_text).filter(|text| !text.is_empty());
         let reasons_only = reasoning.as_ref().is_some_and(|text| !text.is_empty()) && content.is_none();
         for (field, text) in [(Field::Reasoning, reasoning), (Field::Content, content)] {
             let Some(text) = text.filter(|text| !text.is_empty()) else { continue };
@@ -277,7 +278,7 @@ impl LiveChoice {
                 self.engine.push(field, &text, &mut events);
             }
         }
-        if let Some(text) = delta.get("refusal").and_then(text_of).filter(|text| !text.is_empty()) {
+        if let Some(text) = delta.get("refusal").and_then(content_text).filter(|text| !text.is_empty()) {
             self.has_refused = true;
             events.push(TurnEvent::Refusal(text));
         }
@@ -285,7 +286,7 @@ impl LiveChoice {
         if let Some(logprobs) = choice.get("logprobs").filter(|_| !reasons_only) {
             self.logprobs.push(pruned_logprobs(logprobs).into_owned());
         }
-        for call in delta.get("tool_calls").and_then(array).unwrap_or_default() {
+        for call in delta.get("tool_calls").and_then(array_elements).unwrap_or_default() {
             self.native_piece(call, &mut events);
         }
         self.finish_reason = choice.string("finish_reason").or_else(|| self.finish_reason.take());
@@ -395,7 +396,7 @@ pub(super) fn joined_logprobs(waiting: Vec<String>) -> Option<String> {
     }
     let objects: Vec<Object<'_>> = waiting.iter().filter_map(|text| Object::parse(text).ok()).collect();
     let entries = |key: &str| -> Vec<&str> {
-        objects.iter().filter_map(|object| object.get(key).and_then(array)).flatten().collect()
+        objects.iter().filter_map(|object| object.get(key).and_then(array_elements)).flatten().collect()
     };
     Some(format!(
         r#"{{"content":[{}],"refusal":[{}]}}"#,

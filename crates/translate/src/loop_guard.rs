@@ -169,7 +169,7 @@ fn tools(calls: &[Answered<'_>]) -> String {
 pub fn count_steps(messages: &[Message<'_>]) -> u32 {
     let since_user = &messages[loop_start(messages)..];
     let has_calls = |message: &&Message<'_>| {
-        message.is_from("assistant") && message.object.get("tool_calls").is_some_and(|calls| calls != "null")
+        message.has_role("assistant") && message.object.get("tool_calls").is_some_and(|calls| calls != "null")
     };
     u32::try_from(since_user.iter().filter(has_calls).count()).unwrap_or(u32::MAX)
 }
@@ -181,7 +181,7 @@ pub(super) fn loop_start(messages: &[Message<'_>]) -> usize {
 
 /// True for what a user said, not OpenClaw in a user's place.
 pub(super) fn is_real_user(message: &Message<'_>) -> bool {
-    message.is_from("user") && !message.starts_with(INTERNAL_CONTEXT)
+    message.has_role("user") && !message.content_starts_with(INTERNAL_CONTEXT)
 }
 
 fn answered_calls<'a>(messages: &'a [Message<'_>]) -> Vec<Answered<'a>> {
@@ -190,7 +190,7 @@ fn answered_calls<'a>(messages: &'a [Message<'_>]) -> Vec<Answered<'a>> {
     for message in messages {
         let calls = message.calls().iter();
         asked.extend(calls.filter_map(|call| Some((call.id.clone()?, call))));
-        if message.is_from("tool") {
+        if message.has_role("tool") {
             let id = message.object.string("tool_call_id").unwrap_or_default();
             // A result whose call is not known repeats nothing: its id stands in for the call.
             let unknown = || ToolCall { arguments: id.clone(), ..ToolCall::default() };

@@ -8,11 +8,11 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use wire::pattern::pattern;
+use wire::pattern::compile_pattern;
 
 /// What 2026.9.6 repeats, or punishes the provider for.
 static NEW: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(
+    compile_pattern(
         r"(?ix)
           \brate[\ _]limit | too\ many\ requests | \b(?:http|status)\ 429 | ^429\b | \b429\ quota | throttl | concurrency\ limit
         | model_cooldown | resource[\ _]exhausted | \btpm\b | tokens\ per\ minute | overloaded | at\ capacity
@@ -33,7 +33,7 @@ static NEW: LazyLock<Regex> = LazyLock::new(|| {
 
 /// What 2026.9.6 takes for a full context.
 static OVERFLOW: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(
+    compile_pattern(
         r"(?ix)
           context\ length | context\ (?:window\ )?(?:overflow|exceed) | context\ .*overflow | context_length_exceeded | prompt\ (?:is\ )?too\ long | request_too_large
         | too\ many\ tokens | token\ limit\ exceeded | exceeds\ the\ limit\ of | model\ token\ limit | reduce\ the\ length\ of
@@ -43,7 +43,7 @@ static OVERFLOW: LazyLock<Regex> = LazyLock::new(|| {
 
 /// What 2026.2.26 repeats, or hides behind a text of its own. Its numbers are substrings.
 static OLD: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(
+    compile_pattern(
         r"(?ix)
           overloaded | rate.?limit | too\ many\ requests | 429 | 50[0234] | service.?unavailable | server\ error | internal\ error
         | connection.?error | connection.?refused | other\ side\ closed | fetch\ failed | upstream.?connect | reset\ before\ headers

@@ -5,10 +5,10 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use wire::pattern::pattern;
+use wire::pattern::compile_pattern;
 
 static REPEATED: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(
+    compile_pattern(
         r"(?xi)429 | 500 | 502 | 503 | 504 | 524
         | rate\ increased\ too\ quickly | rate[\ _-]limit | too\ many\ requests
         | overloaded | service[\ _-]unavailable | internal[\ _]error | server[\ _-]error | provider[\ _-]returned[\ _-]error

@@ -8,7 +8,9 @@ use std::collections::HashMap;
 
 use super::ids::{may_hold_kimis, original_id};
 use tool_call_parser::mended_object;
-use wire::{ChatRequest, Message, Object, Target, array, decode_string, encode_string, is_empty_array};
+use wire::{
+    ChatRequest, Message, Object, ServerTraits, array_elements, decode_string, encode_string, is_empty_array,
+};
 
 /// The name of the parameter for the effort of reasoning.
 const EFFORT_KEY: &str = "reasoning_effort";
@@ -28,7 +30,7 @@ pub enum Outbound {
 }
 
 /// The name under which a version reads reasoning in the history; both names where that is not known.
-fn reasoning_keys(target: &Target) -> &'static [&'static str] {
+fn reasoning_keys(target: &ServerTraits) -> &'static [&'static str] {
     match target.version {
         Some(version) if version <= (0, 15) => &["reasoning_content"],
         Some(_) => &["reasoning"],
@@ -41,7 +43,7 @@ pub fn outbound(
     request: &mut ChatRequest<'_>,
     how: Outbound,
     raw: bool,
-    target: &Target,
+    target: &ServerTraits,
 ) -> Vec<&'static str> {
     let mut edits = Vec::new();
     let mut note = |done: bool, name: &'static str| {
@@ -130,7 +132,7 @@ fn tool_descriptions(object: &mut Object<'_>) -> bool {
 
 /// Lets `edit` change the `function` object of each tool; `edit` returns whether it did.
 fn edit_tools(object: &mut Object<'_>, edit: impl Fn(&mut Object<'_>) -> bool) -> bool {
-    let Some(tools) = object.get("tools").and_then(array) else { return false };
+    let Some(tools) = object.get("tools").and_then(array_elements) else { return false };
     let edited: Vec<Cow<'_, str>> = tools.into_iter().map(|tool| edited_function(tool, &edit)).collect();
     if edited.iter().all(|tool| matches!(tool, Cow::Borrowed(_))) {
         return false;
@@ -144,7 +146,7 @@ fn edit_tools(object: &mut Object<'_>, edit: impl Fn(&mut Object<'_>) -> bool) -
 fn edited_function<'a>(text: &'a str, edit: &impl Fn(&mut Object<'_>) -> bool) -> Cow<'a, str> {
     let edited = || {
         let mut object = Object::parse(text).ok()?;
-        let mut function = Object::parse(object.original("function")?).ok()?;
+        let mut function = Object::parse(object.get_original("function")?).ok()?;
         if !edit(&mut function) {
             return None;
         }
@@ -156,7 +158,7 @@ fn edited_function<'a>(text: &'a str, edit: &impl Fn(&mut Object<'_>) -> bool) -
 }
 
 /// vLLM 0.10 to 0.17 knows low, medium and high; 0.18 to 0.20 also none; later ones all.
-fn reasoning_effort(object: &mut Object<'_>, target: &Target) -> bool {
+fn reasoning_effort(object: &mut Object<'_>, target: &ServerTraits) -> bool {
     let Some(asked) = object.string(EFFORT_KEY) else { return false };
     let limited = target.version.is_some_and(|version| version <= (0, 20));
     let knows_none = target.version.is_some_and(|version| version >= (0, 18));
@@ -172,7 +174,7 @@ fn reasoning_effort(object: &mut Object<'_>, target: &Target) -> bool {
     true
 }
 
-fn messages(request: &mut ChatRequest<'_>, target: &Target) -> bool {
+fn messages(request: &mut ChatRequest<'_>, target: &ServerTraits) -> bool {
     let edited: Vec<Cow<'_, str>> =
         request.messages.iter().map(|message| edited_message(message, target)).collect();
     let ids = original_ids(&request.messages);
@@ -186,15 +188,15 @@ fn messages(request: &mut ChatRequest<'_>, target: &Target) -> bool {
     true
 }
 
-fn edited_message<'a>(message: &Message<'a>, target: &Target) -> Cow<'a, str> {
-    let edited = message.is_from("assistant").then(|| edited_assistant(message, target)).flatten();
-    edited.map_or_else(|| message.json(), |object| Cow::Owned(object.to_json()))
+fn edited_message<'a>(message: &Message<'a>, target: &ServerTraits) -> Cow<'a, str> {
+    let edited = message.has_role("assistant").then(|| edited_assistant(message, target)).flatten();
+    edited.map_or_else(|| message.to_json(), |object| Cow::Owned(object.to_json()))
 }
 
-fn edited_assistant<'a>(message: &Message<'a>, target: &Target) -> Option<Object<'a>> {
+fn edited_assistant<'a>(message: &Message<'a>, target: &ServerTraits) -> Option<Object<'a>> {
     let has_reasoning = REASONING.iter().any(|key| message.object.get(key).is_some());
     let is_sound = message.has_sound_arguments(|calls| {
-        let mut calls = array(calls).unwrap_or_default().into_iter();
+        let mut calls = array_elements(calls).unwrap_or_default().into_iter();
         calls.all(|call| matches!(edited_function(call, &mend_arguments), Cow::Borrowed(_)))
     });
     if is_sound && !has_reasoning {
@@ -205,7 +207,7 @@ fn edited_assistant<'a>(message: &Message<'a>, target: &Target) -> Option<Object
 }
 
 /// Gives the reasoning the name(s) that the upstream reads.
-fn reasoning(object: &mut Object<'_>, target: &Target) -> bool {
+fn reasoning(object: &mut Object<'_>, target: &ServerTraits) -> bool {
     let keys = reasoning_keys(target);
     let reasoning = REASONING.into_iter().find_map(|key| Some((key, object.get(key)?.to_owned())));
     let Some((_, text)) = reasoning else { return false };
@@ -221,7 +223,7 @@ fn reasoning(object: &mut Object<'_>, target: &Target) -> bool {
 /// Arguments must be a string that holds a JSON object: several vLLM versions answer 400 for ever once a broken call is
 /// in the history.
 fn arguments(object: &mut Object<'_>) -> bool {
-    let Some(calls) = object.get("tool_calls").and_then(array) else { return false };
+    let Some(calls) = object.get("tool_calls").and_then(array_elements) else { return false };
     let mended: Vec<Cow<'_, str>> =
         calls.into_iter().map(|call| edited_function(call, &mend_arguments)).collect();
     if mended.iter().all(|call| matches!(call, Cow::Borrowed(_))) {
@@ -264,7 +266,7 @@ fn as_object(text: &str) -> String {
 /// Ids to map back, for models whose template needs their own.
 fn original_ids(messages: &[Message<'_>]) -> HashMap<String, String> {
     let calls = messages.iter().filter_map(|message| message.object.get("tool_calls"));
-    let calls = calls.filter(|calls| may_hold_kimis(calls)).filter_map(array).flatten();
+    let calls = calls.filter(|calls| may_hold_kimis(calls)).filter_map(array_elements).flatten();
     let pair = |text: &str| {
         let call = Object::parse(text).ok()?;
         let name = Object::parse(call.get("function")?).ok()?.string("name")?;
@@ -279,7 +281,7 @@ fn with_ids<'a>(text: Cow<'a, str>, ids: &HashMap<String, String>) -> Cow<'a, st
     let mut changed = object.clone();
     if let Some(id) = object.string("tool_call_id").and_then(|id| ids.get(&id)) {
         changed.set("tool_call_id", encode_string(id));
-    } else if let Some(calls) = object.get("tool_calls").and_then(array) {
+    } else if let Some(calls) = object.get("tool_calls").and_then(array_elements) {
         let calls: Vec<_> = calls.into_iter().map(|call| call_with_id(call, ids)).collect();
         changed.set("tool_calls", joined(&calls));
     } else {
@@ -303,7 +305,7 @@ fn joined(texts: &[Cow<'_, str>]) -> String {
 mod tests {
     use super::*;
 
-    fn check_on(target: &Target, how: Outbound, body: &str, expected: &str) {
+    fn check_on(target: &ServerTraits, how: Outbound, body: &str, expected: &str) {
         let mut request = ChatRequest::parse(body.as_bytes()).unwrap();
         let edits = outbound(&mut request, how, false, target);
         let result = if edits.is_empty() { body.to_owned() } else { request.object.to_json() };
@@ -311,11 +313,11 @@ mod tests {
     }
 
     fn check(how: Outbound, body: &str, expected: &str) {
-        check_on(&Target::default(), how, body, expected);
+        check_on(&ServerTraits::default(), how, body, expected);
     }
 
-    fn version(minor: u32) -> Target {
-        Target { version: Some((0, minor)) }
+    fn version(minor: u32) -> ServerTraits {
+        ServerTraits { version: Some((0, minor)) }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use wire::Object;
-use wire::pattern::pattern;
+use wire::pattern::compile_pattern;
 
 /// The fields that limit a reply's tokens; the first one wins where both are set, as in vLLM.
 const LIMITS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
@@ -40,30 +40,31 @@ pub enum TooLarge {
 
 /// How such texts begin. Others may echo the conversation, and with it any words.
 static BEGINNING: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(
+    compile_pattern(
         r"(?i)^(?:this model's maximum|you passed \d+ input tokens|input length|'max_tokens' or|max_tokens|the (?:decoder |encoder )?(?:prompt|input) \(|requested token count|request \()",
     )
 });
 
 static WINDOW: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(
+    compile_pattern(
         r"(?i)maximum context length (?:is |of |\()(\d+)|context length is only (\d+)|max_model_len=(?:max_total_tokens=)?(\d+)|maximum model length of (\d+)|context (?:length|size) \((\d+) tokens\)",
     )
 });
 
 static PROMPT: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(
+    compile_pattern(
         r"(?i)(?:request has|prompt contains) (\d+) input tokens|input length \((\d+)\)|\((\d+) in the messages|prompt \(length (\d+)\)|(?:input|request) \((\d+) tokens\)|(\d+) tokens from the input messages",
     )
 });
 
 static LIMIT: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(
+    compile_pattern(
         r"(?i)max_completion_tokens' is too large|cannot be greater than max_model_len|requested [1-9]\d* output tokens|in the completion\)|tokens for the completion",
     )
 });
 
-static NO_ROOM: LazyLock<Regex> = LazyLock::new(|| pattern(r"^max_tokens must be at least 1, got (-?\d+)"));
+static NO_ROOM: LazyLock<Regex> =
+    LazyLock::new(|| compile_pattern(r"^max_tokens must be at least 1, got (-?\d+)"));
 
 /// Reads the text of a refusal; `None` when it is about something else. `asked`: the request's own limit.
 pub fn read_overflow(said: &str, asked: Option<u64>) -> Option<Overflow> {

@@ -2,7 +2,7 @@
 //!
 //! Called by `responses` and `messages`.
 
-use wire::{ApiError, ErrorCode, Malformed, Object, array, decode_string};
+use wire::{ApiError, ErrorCode, Malformed, Object, array_elements, decode_string};
 
 /// One part of a request that the model does not get.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub(super) fn optional_array<'o>(
     key: &str,
     field: &str,
 ) -> Result<Vec<&'o str>, ApiError> {
-    let entries = |json| array(json).ok_or_else(|| wrong_type(field, "an array"));
+    let entries = |json| array_elements(json).ok_or_else(|| wrong_type(field, "an array"));
     object.get(key).map_or_else(|| Ok(vec![]), entries)
 }
 
@@ -96,7 +96,7 @@ pub(super) fn request_object(body: &[u8]) -> Result<Object<'_>, ApiError> {
     let text = std::str::from_utf8(body).map_err(|_| invalid("the request body is not UTF-8 text".into()))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     Object::parse(text).map_err(|Malformed { at, expected }| {
-        let (line, column) = Malformed { at, expected }.position(text);
+        let (line, column) = Malformed { at, expected }.line_and_column(text);
         invalid(format!(
             "the request body is not a JSON object: expected {expected} at line {line}, column {column}"
         ))

@@ -6,7 +6,10 @@
 use super::fault::{Fault, Shows};
 use super::live::joined_logprobs;
 use wire::turn::{ChoiceEvent, FinishReason, KeptFields, ToolCall, TurnEnd, TurnEvent, Usage};
-use wire::{Malformed, Object, array, decode_string, encode_string, pruned_logprobs, text_of, usage_from};
+use wire::{
+    Malformed, Object, array_elements, content_text, decode_string, encode_string, parse_usage,
+    pruned_logprobs,
+};
 
 /// vLLM's field of a choice: the stop sequence that the model wrote, or the number of a token.
 pub const STOP_REASON: &str = "stop_reason";
@@ -66,8 +69,8 @@ impl PlainTurn {
 
     fn push_any(&mut self, payload: &str, out: &mut Vec<ChoiceEvent>) -> Result<(), Malformed> {
         let chunk = Object::parse(payload)?;
-        self.usage = chunk.get("usage").and_then(usage_from).or(self.usage);
-        for choice in chunk.get("choices").and_then(array).unwrap_or_default() {
+        self.usage = chunk.get("usage").and_then(parse_usage).or(self.usage);
+        for choice in chunk.get("choices").and_then(array_elements).unwrap_or_default() {
             let choice = Object::parse(choice)?;
             if choice.number("index").unwrap_or_default() == 0 {
                 self.choice(&choice, out);
@@ -86,7 +89,7 @@ impl PlainTurn {
         }
         self.stop_sequence = choice.string(STOP_REASON).or(self.stop_sequence.take());
         let Some(delta) = choice.get("delta").and_then(|delta| Object::parse(delta).ok()) else { return };
-        let text = |key: &str| delta.get(key).and_then(text_of).unwrap_or_default();
+        let text = |key: &str| delta.get(key).and_then(content_text).unwrap_or_default();
         let reasoning = Some(text("reasoning_content")).filter(|text| !text.is_empty());
         let reasoning = reasoning.unwrap_or_else(|| text("reasoning"));
         let reasons_nothing = reasoning.is_empty();
@@ -102,7 +105,7 @@ impl PlainTurn {
             content.logprobs = joined_logprobs(std::mem::take(&mut self.logprobs));
         }
         self.say(TurnEvent::Refusal(text("refusal")), out);
-        let calls = delta.get("tool_calls").and_then(array).unwrap_or_default();
+        let calls = delta.get("tool_calls").and_then(array_elements).unwrap_or_default();
         calls.into_iter().for_each(|piece| self.piece_of_call(piece));
     }
 

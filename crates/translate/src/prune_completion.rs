@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use super::chat_sink::usage_json;
 use wire::turn::{FinishReason, Usage};
-use wire::{Edit, Editor, Malformed, Object, REPLY, Tag, escape_controls, prune, usage_from};
+use wire::{Edit, Editor, Malformed, Object, REPLY, Tag, escape_controls, parse_usage, prune_json};
 
 /// What became of a completion.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub fn prune_completion(
     let mut editor =
         CompletionEditor { reasoning, keep, reasoning_seen: false, has_choices: false, usage: None };
     let mut out = String::with_capacity(text.len());
-    let is_changed = prune(&valid, &REPLY, &mut editor, &mut out)?;
+    let is_changed = prune_json(&valid, &REPLY, &mut editor, &mut out)?;
     let text = match valid {
         _ if is_changed => Some(out),
         Cow::Owned(valid) => Some(valid),
@@ -58,7 +58,7 @@ struct CompletionEditor<'a> {
 }
 
 impl Editor for CompletionEditor<'_> {
-    fn field(&mut self, tag: Tag, value: &str) -> Edit {
+    fn edit_field(&mut self, tag: Tag, value: &str) -> Edit {
         match tag {
             Tag::Reasoning => match self.reasoning.filter(|_| !self.reasoning_seen && value != "null") {
                 Some(name) => {
@@ -79,14 +79,14 @@ impl Editor for CompletionEditor<'_> {
                 Edit::Replace(format!("\"{}\"", mapped.as_str()))
             }
             Tag::Usage => {
-                self.usage = usage_from(value);
+                self.usage = parse_usage(value);
                 Edit::Keep
             }
             _ => Edit::Keep,
         }
     }
 
-    fn keeps(&self, key: &str) -> bool {
+    fn keeps_unknown(&self, key: &str) -> bool {
         self.keep.iter().any(|kept| kept == key)
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::fault::Fault;
 use tool_call_parser::Tools;
 use wire::turn::Dropped;
-use wire::{ChatRequest, Message, Object, ToolChoice, array, encode_string};
+use wire::{ChatRequest, Message, Object, ToolChoice, array_elements, encode_string};
 
 /// A change to a request.
 #[derive(Clone, Debug, PartialEq)]
@@ -204,10 +204,10 @@ fn raise_limit(object: &mut Object<'_>, limit: u64) {
 
 /// Adds a note to the last message. A message of its own would break templates in which roles must alternate.
 fn append_note(request: &mut ChatRequest<'_>, note: &str) -> Option<()> {
-    let last = request.messages.last_mut().filter(|last| last.is_from("user") || last.is_from("tool"))?;
+    let last = request.messages.last_mut().filter(|last| last.has_role("user") || last.has_role("tool"))?;
     let content = with_note(last, note);
     last.edit(|object| object.set("content", content));
-    let messages: Vec<Cow<'_, str>> = request.messages.iter().map(Message::json).collect();
+    let messages: Vec<Cow<'_, str>> = request.messages.iter().map(Message::to_json).collect();
     let messages = format!("[{}]", messages.join(","));
     request.object.set("messages", messages);
     Some(())
@@ -215,7 +215,7 @@ fn append_note(request: &mut ChatRequest<'_>, note: &str) -> Option<()> {
 
 fn with_note(message: &Message<'_>, note: &str) -> String {
     let content = message.object.get("content").unwrap_or("\"\"");
-    if let Some(mut parts) = array(content) {
+    if let Some(mut parts) = array_elements(content) {
         let part = json!({"type": "text", "text": note}).to_string();
         parts.push(&part);
         return format!("[{}]", parts.join(","));

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::chat_sink::usage_json;
 use wire::turn::{FinishReason, Usage};
-use wire::{Edit, Editor, Malformed, REPLY, Tag, encode_string, prune, string_between, usage_from};
+use wire::{Edit, Editor, Malformed, REPLY, Tag, encode_string, parse_usage, prune_json, string_between};
 
 /// What the client is to see.
 #[derive(Clone, Debug)]
@@ -138,7 +138,7 @@ impl StreamState {
         }
         let mut text = std::mem::take(&mut self.text);
         let mut chunk = ChunkEditor { state: self, saw: Saw::default(), choice: 0 };
-        let changed = prune(payload, &REPLY, &mut chunk, &mut text);
+        let changed = prune_json(payload, &REPLY, &mut chunk, &mut text);
         let saw = chunk.saw;
         self.text = text;
         self.last_said.place = None;
@@ -282,7 +282,7 @@ struct ChunkEditor<'s> {
 }
 
 impl Editor for ChunkEditor<'_> {
-    fn field(&mut self, tag: Tag, value: &str) -> Edit {
+    fn edit_field(&mut self, tag: Tag, value: &str) -> Edit {
         match tag {
             Tag::Id | Tag::Created | Tag::Model => self.head(tag, value),
             Tag::Index => self.index(value),
@@ -299,11 +299,11 @@ impl Editor for ChunkEditor<'_> {
         }
     }
 
-    fn keeps(&self, key: &str) -> bool {
+    fn keeps_unknown(&self, key: &str) -> bool {
         self.state.rules.keep.iter().any(|kept| kept == key)
     }
 
-    fn stays(&mut self, tag: Tag, value: Range<usize>, left_at: usize) {
+    fn note_kept(&mut self, tag: Tag, value: Range<usize>, left_at: usize) {
         if matches!(tag, Tag::Content | Tag::Reasoning) && self.state.spoke {
             let left_end = left_at + value.len();
             let said = SaidPlace { start: value.start, end: value.end, left_start: left_at, left_end };
@@ -340,7 +340,7 @@ impl ChunkEditor<'_> {
     }
 
     fn usage(&mut self, value: &str) -> Edit {
-        let usage = usage_from(value);
+        let usage = parse_usage(value);
         self.state.usage = usage.or(self.state.usage);
         if self.state.rules.usage {
             self.saw.usage |= value != "null";

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::loop_guard::is_real_user;
-use wire::{Message, Object, array, decode_string, encode_string};
+use wire::{Message, Object, array_elements, decode_string, encode_string};
 
 /// What is left of a long tool result before messages are left out, and when even that was not enough. In bytes, the
 /// note included.
@@ -53,7 +53,7 @@ struct Draft<'m, 'a> {
 
 impl<'m, 'a> Draft<'m, 'a> {
     fn new(messages: &'m [Message<'a>], target: usize) -> Self {
-        let texts: Vec<_> = messages.iter().map(|message| Some(message.json())).collect();
+        let texts: Vec<_> = messages.iter().map(|message| Some(message.to_json())).collect();
         let size = texts.iter().flatten().map(|text| text.len()).sum();
         Self { messages, texts, before: size, size, target }
     }
@@ -76,7 +76,7 @@ impl<'m, 'a> Draft<'m, 'a> {
             if excess == 0 {
                 return;
             }
-            if !self.messages[place].is_from("tool") {
+            if !self.messages[place].has_role("tool") {
                 continue;
             }
             let Some(text) = &self.texts[place] else { continue };
@@ -92,7 +92,7 @@ impl<'m, 'a> Draft<'m, 'a> {
         let bounds = Bounds::new(self.messages);
         let exchanges = parts(bounds.middle(), |place| is_real_user(&self.messages[place]));
         self.leave_out_parts(&exchanges, &bounds);
-        let mut calls = parts(bounds.current(), |place| self.messages[place].is_from("assistant"));
+        let mut calls = parts(bounds.current(), |place| self.messages[place].has_role("assistant"));
         calls.pop();
         self.leave_out_parts(&calls, &bounds);
     }
@@ -108,7 +108,9 @@ impl<'m, 'a> Draft<'m, 'a> {
             }
             let may_go = |place: &usize| {
                 let message = &self.messages[*place];
-                !(message.is_from("system") || message.is_from("developer") || message.starts_with(NOTE))
+                !(message.has_role("system")
+                    || message.has_role("developer")
+                    || message.content_starts_with(NOTE))
             };
             let places: Vec<usize> = part.clone().filter(may_go).collect();
             self.leave_out_places(&places, &mut gone);
@@ -120,7 +122,7 @@ impl<'m, 'a> Draft<'m, 'a> {
         let Some(first) = places.first() else { return };
         let texts = places.iter().filter_map(|place| self.texts[*place].as_ref());
         let bytes: usize = texts.map(|text| text.len()).sum();
-        let original = places.iter().map(|place| self.messages[*place].json().len()).sum::<usize>();
+        let original = places.iter().map(|place| self.messages[*place].to_json().len()).sum::<usize>();
         let next = Gone {
             place: gone.place.or(Some(*first)),
             messages: gone.messages + places.len(),
@@ -143,7 +145,7 @@ impl<'m, 'a> Draft<'m, 'a> {
             return None;
         }
         let changed = |(message, text): &(&Message<'_>, &Option<Cow<'_, str>>)| {
-            message.is_from("tool") && matches!(text, Some(Cow::Owned(text)) if !is_note(text))
+            message.has_role("tool") && matches!(text, Some(Cow::Owned(text)) if !is_note(text))
         };
         let results = self.messages.iter().zip(&self.texts).filter(changed).count();
         let is_gone = |text: &&Option<Cow<'_, str>>| {
@@ -197,7 +199,7 @@ impl Bounds {
         for (place, message) in messages.iter().enumerate() {
             let calls = message.calls();
             makers.extend(calls.iter().filter_map(|call| Some((call.id.clone()?, place))));
-            let id = message.object.string("tool_call_id").filter(|_| message.is_from("tool"));
+            let id = message.object.string("tool_call_id").filter(|_| message.has_role("tool"));
             if let Some(maker) = id.and_then(|id| makers.get(&id)) {
                 asked_in.insert(place, *maker);
                 answered_in.insert(*maker, place);
@@ -249,7 +251,7 @@ fn parts(range: Range<usize>, begins: impl Fn(usize) -> bool) -> Vec<Range<usize
 /// A tool message with `excess` bytes less content, but `kept` bytes of each text at least.
 fn shorter_result(message: &Object<'_>, excess: usize, kept: usize) -> Option<String> {
     let content = message.get("content")?;
-    let shorter = match array(content) {
+    let shorter = match array_elements(content) {
         Some(parts) => shorter_parts(&parts, excess, kept)?,
         None => shorter_string(content, excess, kept)?,
     };

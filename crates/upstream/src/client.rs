@@ -30,7 +30,7 @@ use super::response::UpstreamResponse;
 use super::state::UpstreamState;
 use super::unanswered::Unanswered;
 use adapt::RuleSet;
-use wire::Target;
+use wire::ServerTraits;
 use wire::units::Secret;
 use wire::{ErrorCode, Object};
 
@@ -61,7 +61,7 @@ pub struct Upstream {
     client_keys_end_here: bool,
     timeout: Option<Duration>,
     pool: Pool,
-    target: RwLock<Target>,
+    target: RwLock<ServerTraits>,
     probed: OnceCell<()>,
     /// When the last probe failed.
     probe_failed: Mutex<Option<Instant>>,
@@ -131,12 +131,12 @@ impl Upstream {
     }
 
     /// The facts that are known about this upstream.
-    pub fn target(&self) -> Target {
+    pub fn target(&self) -> ServerTraits {
         self.target.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Lets `learn` add to what is known.
-    pub fn learn<T>(&self, learn: impl FnOnce(&mut Target) -> T) -> T {
+    pub fn learn<T>(&self, learn: impl FnOnce(&mut ServerTraits) -> T) -> T {
         learn(&mut self.target.write().unwrap_or_else(PoisonError::into_inner))
     }
 

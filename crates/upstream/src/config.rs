@@ -9,7 +9,7 @@ use http::uri::{InvalidUri, PathAndQuery};
 use serde::Deserialize;
 use url::Url;
 
-use wire::units::{Secret, some_duration};
+use wire::units::{Secret, deserialize_optional_duration};
 
 wire::string_enum! {
     /// Another API than chat completions that a model server may answer itself.

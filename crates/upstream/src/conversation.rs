@@ -60,9 +60,9 @@ fn in_header(headers: &HeaderMap) -> Option<u64> {
 fn beginning(request: &ChatRequest<'_>) -> u64 {
     let mut bytes = Vec::new();
     for message in &request.messages {
-        let text = message.json();
+        let text = message.to_json();
         bytes.extend_from_slice(&text.as_bytes()[..text.len().min(BEGINNING)]);
-        if message.is_from("user") || bytes.len() > 4 * BEGINNING {
+        if message.has_role("user") || bytes.len() > 4 * BEGINNING {
             break;
         }
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use regex::Regex;
 
-use wire::pattern::pattern;
-use wire::{ApiError, Cause, ErrorCode, Object, array};
+use wire::pattern::compile_pattern;
+use wire::{ApiError, Cause, ErrorCode, Object, array_elements};
 
 /// The steps that a caller may take after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ const GLITCHES: [&str; 6] = [
 /// of what was sent. A gateway may put the names of its errors in front. Sources: captures of vLLM 0.13 to
 /// 0.32, public issues of vLLM ("You passed …"), OpenAI, `SGLang`, llama.cpp, `LiteLLM`.
 static OVERFLOW: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(
+    compile_pattern(
         r"(?ix)^ (?: [a-z_.]* (?:error|exception) (?: :\ | \ -\ ) )* (?:
             this\ model's\ maximum\ context\ length\ is\ \d
           | input\ length\ \(\d+\)\ exceeds\ model's\ maximum\ context\ length
@@ -107,10 +107,11 @@ static OVERFLOW: LazyLock<Regex> = LazyLock::new(|| {
 });
 
 /// One item of a pydantic dump: where, and what is wrong; the rest of such a text echoes the request.
-static PYDANTIC: LazyLock<Regex> =
-    LazyLock::new(|| pattern(r#"'loc': (\([^)]*\)|'[^']*'), 'msg': ("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"#));
+static PYDANTIC: LazyLock<Regex> = LazyLock::new(|| {
+    compile_pattern(r#"'loc': (\([^)]*\)|'[^']*'), 'msg': ("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"#)
+});
 
-static TITLE: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?is)<title>\s*(.*?)\s*</title>"));
+static TITLE: LazyLock<Regex> = LazyLock::new(|| compile_pattern(r"(?is)<title>\s*(.*?)\s*</title>"));
 
 /// The parts of an error, whatever the shape it came in.
 #[derive(Debug, Default)]
@@ -337,7 +338,7 @@ fn overflow_text(message: &str) -> String {
 
 /// Texts of servers that hold nothing of the conversation, and that readers of the log need.
 static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(
+    compile_pattern(
         r"(?i)--enable-auto-tool-choice|--tool-call-parser|^This model's maximum context length is \d+|^Input length|^max_tokens|The model `[^`]*` does not exist|^EngineCore encountered|^Unauthorized|^an HTML page titled|^an empty body|^overloaded$|QueueOverflow|MaxQueuedTokens|^Not Found$|^Method Not Allowed$|^`tools` must not|^Internal server error|must not be an empty array|Stream options can only",
     )
 });
@@ -390,7 +391,7 @@ fn read(body: &str) -> ErrorBody {
 
 /// `FastAPI`'s `detail` list: `[{"loc":[…],"msg":…}]`.
 fn details(text: &str) -> Option<String> {
-    let items = array(text)?;
+    let items = array_elements(text)?;
     let items = items.iter().filter_map(|item| {
         let item = Object::parse(item).ok()?;
         Some(format!("{}: {}", item.get("loc").unwrap_or("request"), item.string("msg")?))

@@ -17,7 +17,7 @@ use super::client::{Call, Upstream};
 use super::headers::question_headers;
 use super::model_facts::ModelFacts;
 use tool_call_parser::PreferredDialects;
-use wire::{Object, array};
+use wire::{Object, array_elements};
 
 /// How long an answer holds: a server may be started again with another window.
 const FRESH: Duration = Duration::from_mins(5);
@@ -243,7 +243,7 @@ fn listed(body: &[u8]) -> Vec<Listed> {
     let Some(list) = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok()) else {
         return vec![];
     };
-    let models = list.get("data").and_then(array).unwrap_or_default();
+    let models = list.get("data").and_then(array_elements).unwrap_or_default();
     let model = |text: &str| {
         let model = Object::parse(text).ok()?;
         let id = model.string("id")?;

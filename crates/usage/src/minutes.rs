@@ -44,7 +44,7 @@ impl Ended {
     pub fn of(row: &UsageRow) -> Self {
         let failed = row.outcome == "error";
         let is_own_fault = match ErrorCode::from_name(&row.error_code) {
-            Some(code) => code.is_of_the_request(),
+            Some(code) => code.is_request_fault(),
             // What was passed on has no code.
             None => row.error_code.is_empty() && (400..500).contains(&row.status),
         };

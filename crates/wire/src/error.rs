@@ -42,11 +42,11 @@ pub struct Cause {
 
 #[derive(Serialize)]
 struct Envelope<'a, C> {
-    error: Fields<'a, C>,
+    error: ErrorFields<'a, C>,
 }
 
 #[derive(Serialize)]
-struct Fields<'a, C> {
+struct ErrorFields<'a, C> {
     message: &'a str,
     #[serde(rename = "type")]
     kind: &'a str,
@@ -89,17 +89,18 @@ impl ApiError {
 
     /// The body of an HTTP reply; `code` is a string or null, as OpenAI has it.
     pub fn to_json(&self) -> String {
-        self.envelope(self.code.map(ErrorCode::as_str))
+        self.to_envelope_json(self.code.map(ErrorCode::as_str))
     }
 
     /// The payload of an event in a stream whose head has already left. Its `code` is the HTTP status, because OpenClaw
     /// reads it there to decide whether to repeat the request.
     pub fn to_stream_json(&self) -> String {
-        self.envelope(self.status)
+        self.to_envelope_json(self.status)
     }
 
-    fn envelope<C: Serialize>(&self, code: C) -> String {
-        let error = Fields { message: &self.message, kind: self.kind, param: self.param.as_deref(), code };
+    fn to_envelope_json<C: Serialize>(&self, code: C) -> String {
+        let error =
+            ErrorFields { message: &self.message, kind: self.kind, param: self.param.as_deref(), code };
         serde_json::to_string(&Envelope { error }).unwrap_or_default()
     }
 }

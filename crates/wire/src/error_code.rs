@@ -193,7 +193,7 @@ impl ErrorCode {
 
 impl ErrorCode {
     /// The request itself is at fault, or its sender: nothing that the owner of the server has to repair.
-    pub fn is_of_the_request(self) -> bool {
+    pub fn is_request_fault(self) -> bool {
         use ErrorCode as Code;
         matches!(
             self,

@@ -35,12 +35,12 @@ pub struct FormReader {
     window: Vec<u8>,
     /// How many bytes were passed over, of that line end too.
     passed: usize,
-    within: Within,
+    state: ParseState,
 }
 
 /// What the window begins with.
 #[derive(Debug)]
-enum Within {
+enum ParseState {
     /// The head of a part, or the end of the form.
     Head,
     /// The value of this field.
@@ -48,37 +48,37 @@ enum Within {
     /// A file, a long value, or what stands before the first part.
     Other,
     /// Nothing that is read.
-    Rest,
+    Done,
 }
 
 impl FormReader {
     /// Reads a body of this content type; `None` when that is no form.
-    pub fn of_content_type(content_type: &str) -> Option<Self> {
+    pub fn from_content_type(content_type: &str) -> Option<Self> {
         let (kind, _) = content_type.split_once(';')?;
         if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
             return None;
         }
-        let boundary = parameter(content_type, "boundary").filter(|boundary| !boundary.is_empty())?;
+        let boundary = header_parameter(content_type, "boundary").filter(|boundary| !boundary.is_empty())?;
         let delimiter = [LINE_END, b"--", boundary.as_bytes()].concat();
-        Some(Self { delimiter, window: LINE_END.to_vec(), passed: 0, within: Within::Other })
+        Some(Self { delimiter, window: LINE_END.to_vec(), passed: 0, state: ParseState::Other })
     }
 
     /// Takes the next piece of the body, and gives the fields that end in it.
     pub fn push(&mut self, piece: &[u8]) -> Vec<FormField> {
         let mut found = Vec::new();
-        if !matches!(self.within, Within::Rest) {
+        if !matches!(self.state, ParseState::Done) {
             self.window.extend_from_slice(piece);
-            while self.step(&mut found) {}
+            while self.read_next(&mut found) {}
         }
         found
     }
 
     /// Reads one part of a part; false when more bytes are needed, or none are any more.
-    fn step(&mut self, found: &mut Vec<FormField>) -> bool {
-        match &mut self.within {
-            Within::Rest => false,
-            Within::Head => self.head(),
-            Within::Value(name) => match memmem::find(&self.window, &self.delimiter) {
+    fn read_next(&mut self, found: &mut Vec<FormField>) -> bool {
+        match &mut self.state {
+            ParseState::Done => false,
+            ParseState::Head => self.read_head(),
+            ParseState::Value(name) => match memmem::find(&self.window, &self.delimiter) {
                 Some(end) if end <= LONGEST_VALUE => {
                     let begin = self.passed.saturating_sub(LINE_END.len());
                     found.push(FormField {
@@ -86,46 +86,46 @@ impl FormReader {
                         value: String::from_utf8_lossy(&self.window[..end]).into_owned(),
                         place: begin..begin + end,
                     });
-                    self.pass(end + self.delimiter.len(), Within::Head)
+                    self.pass_over(end + self.delimiter.len(), ParseState::Head)
                 }
                 None if self.window.len() <= LONGEST_VALUE + self.delimiter.len() => false,
-                _ => self.pass(0, Within::Other),
+                _ => self.pass_over(0, ParseState::Other),
             },
-            Within::Other => {
+            ParseState::Other => {
                 let end = memmem::find(&self.window, &self.delimiter);
                 // What may be the beginning of a delimiter stays.
                 let kept = self.window.len().min(self.delimiter.len() - 1);
                 match end {
-                    Some(end) => self.pass(end + self.delimiter.len(), Within::Head),
-                    None => self.pass(self.window.len() - kept, Within::Other) && end.is_some(),
+                    Some(end) => self.pass_over(end + self.delimiter.len(), ParseState::Head),
+                    None => self.pass_over(self.window.len() - kept, ParseState::Other) && end.is_some(),
                 }
             }
         }
     }
 
-    fn head(&mut self) -> bool {
+    fn read_head(&mut self) -> bool {
         let end = memmem::find(&self.window, b"\r\n\r\n").filter(|end| *end <= LONGEST_HEAD);
         match end {
-            _ if self.window.starts_with(b"--") => self.ends(),
+            _ if self.window.starts_with(b"--") => self.stop_reading(),
             Some(end) => {
                 let name = field_name(&self.window[..end]);
-                self.pass(end + 4, name.map_or(Within::Other, Within::Value))
+                self.pass_over(end + 4, name.map_or(ParseState::Other, ParseState::Value))
             }
-            None if self.window.len() > LONGEST_HEAD + 4 => self.ends(),
+            None if self.window.len() > LONGEST_HEAD + 4 => self.stop_reading(),
             None => false,
         }
     }
 
-    fn ends(&mut self) -> bool {
+    fn stop_reading(&mut self) -> bool {
         self.window = Vec::new();
-        self.within = Within::Rest;
+        self.state = ParseState::Done;
         false
     }
 
-    fn pass(&mut self, bytes: usize, within: Within) -> bool {
+    fn pass_over(&mut self, bytes: usize, within: ParseState) -> bool {
         self.window.drain(..bytes);
         self.passed += bytes;
-        self.within = within;
+        self.state = within;
         true
     }
 }
@@ -136,12 +136,12 @@ fn field_name(head: &[u8]) -> Option<String> {
     let disposition = head.split("\r\n").find(|line| {
         line.split_once(':').is_some_and(|(name, _)| name.trim().eq_ignore_ascii_case("content-disposition"))
     })?;
-    let is_file = ["filename", "filename*"].iter().any(|name| parameter(disposition, name).is_some());
-    parameter(disposition, "name").filter(|_| !is_file)
+    let is_file = ["filename", "filename*"].iter().any(|name| header_parameter(disposition, name).is_some());
+    header_parameter(disposition, "name").filter(|_| !is_file)
 }
 
 /// The value of one of a header's parameters. What stands in quotes is no parameter.
-fn parameter(header: &str, wanted: &str) -> Option<String> {
+fn header_parameter(header: &str, wanted: &str) -> Option<String> {
     let (_, mut rest) = header.split_once(';')?;
     loop {
         let (name, behind) = rest.split_once('=')?;
@@ -190,7 +190,7 @@ mod tests {
     /// The fields are the same however the form is cut, and stand where they say.
     fn check(body: &str, expected: &[(&str, &str)]) {
         for size in [1, 2, 3, 7, 64, body.len().max(1)] {
-            let mut reader = FormReader::of_content_type(TYPE).unwrap();
+            let mut reader = FormReader::from_content_type(TYPE).unwrap();
             let fields: Vec<FormField> =
                 body.as_bytes().chunks(size).flat_map(|piece| reader.push(piece)).collect();
             let found: Vec<(&str, &str)> =
@@ -242,7 +242,7 @@ mod tests {
             ("multipart/mixed; boundary=x", false),
             ("application/json", false),
         ] {
-            assert_eq!(FormReader::of_content_type(content_type).is_some(), is_form, "{content_type}");
+            assert_eq!(FormReader::from_content_type(content_type).is_some(), is_form, "{content_type}");
         }
     }
 }

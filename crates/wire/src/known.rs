@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::object::{Fields, Object, array, decode_string};
+use super::object::{FieldPlaces, Object, array_elements, decode_string};
 use crate::turn::ToolCall;
 
 /// A longer message is not kept.
@@ -13,7 +13,7 @@ const LONGEST: usize = 1 << 20;
 
 /// What is known of a request before it is read.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Known<'k> {
+pub struct KnownParts<'k> {
     /// The messages that it may begin with.
     pub messages: &'k [Arc<KnownMessage>],
     /// The tools that it may have.
@@ -24,8 +24,8 @@ pub struct Known<'k> {
 #[derive(Debug)]
 pub struct KnownMessage {
     pub(super) text: Box<str>,
-    pub(super) fields: Fields,
-    pub(super) facts: Arc<MessageFacts>,
+    pub(super) fields: FieldPlaces,
+    pub(super) cache: Arc<MessageCache>,
 }
 
 /// A `tools` array that was read.
@@ -33,54 +33,54 @@ pub struct KnownMessage {
 pub struct KnownTools {
     pub(super) text: Box<str>,
     /// Its functions: where name and parameters stand, and whether there is a description.
-    pub(super) functions: Vec<(Place, Place, bool)>,
+    pub(super) functions: Vec<(OptionalRange, OptionalRange, bool)>,
 }
 
 /// Beginning and end in a text, in bytes.
-pub(super) type Place = Option<(usize, usize)>;
+pub(super) type OptionalRange = Option<(usize, usize)>;
 
 impl KnownMessage {
     /// `None` for a message that is too long to be kept.
-    pub(super) fn new(text: &str, object: &Object<'_>, facts: &Arc<MessageFacts>) -> Option<Arc<Self>> {
-        let fields = object.places(text);
-        let known = || Self { text: text.into(), fields, facts: Arc::clone(facts) };
+    pub(super) fn new(text: &str, object: &Object<'_>, facts: &Arc<MessageCache>) -> Option<Arc<Self>> {
+        let fields = object.field_places(text);
+        let known = || Self { text: text.into(), fields, cache: Arc::clone(facts) };
         (text.len() <= LONGEST).then(|| Arc::new(known()))
     }
 
     /// Bytes of its text.
-    pub fn size(&self) -> usize {
+    pub fn text_len(&self) -> usize {
         self.text.len()
     }
 }
 
 impl KnownTools {
     /// Bytes of its text.
-    pub fn size(&self) -> usize {
+    pub fn text_len(&self) -> usize {
         self.text.len()
     }
 }
 
 /// What several readers ask of one message, found out once.
 #[derive(Debug, Default)]
-pub(super) struct MessageFacts {
+pub(super) struct MessageCache {
     calls: OnceLock<Vec<ToolCall>>,
     ids: OnceLock<Vec<String>>,
     has_sound_arguments: OnceLock<bool>,
 }
 
-impl MessageFacts {
+impl MessageCache {
     /// The calls among the message's `tool_calls` that have an id and a name.
     pub(super) fn calls(&self, tool_calls: Option<&str>) -> &[ToolCall] {
         self.calls.get_or_init(|| {
-            let calls = tool_calls.and_then(array).unwrap_or_default();
-            calls.into_iter().filter_map(call).collect()
+            let calls = tool_calls.and_then(array_elements).unwrap_or_default();
+            calls.into_iter().filter_map(read_call).collect()
         })
     }
 
     /// The ids of all its calls.
-    pub(super) fn ids(&self, tool_calls: Option<&str>) -> &[String] {
+    pub(super) fn call_ids(&self, tool_calls: Option<&str>) -> &[String] {
         self.ids.get_or_init(|| {
-            let calls = tool_calls.and_then(array).unwrap_or_default();
+            let calls = tool_calls.and_then(array_elements).unwrap_or_default();
             calls.into_iter().filter_map(|call| Object::parse(call).ok()?.string("id")).collect()
         })
     }
@@ -90,7 +90,7 @@ impl MessageFacts {
     }
 }
 
-fn call(text: &str) -> Option<ToolCall> {
+fn read_call(text: &str) -> Option<ToolCall> {
     let call = Object::parse(text).ok()?;
     let function = Object::parse(call.get("function")?).ok()?;
     let raw = function.get("arguments").unwrap_or_default();
@@ -101,7 +101,7 @@ fn call(text: &str) -> Option<ToolCall> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{ChatRequest, Known};
+    use crate::{ChatRequest, KnownParts};
 
     const TOOLS: &str = r#"[{"type":"function","function":{"name":"read","description":"d","parameters":{"type":"object"}}},{"type":"x"}]"#;
 
@@ -113,7 +113,7 @@ mod tests {
     fn check(first: &str, second: &str) -> usize {
         let before = ChatRequest::parse(first.as_bytes()).unwrap();
         let (messages, tools) = (before.known_messages(&[]), before.known_tools());
-        let known = Known { messages: &messages, tools: tools.as_ref() };
+        let known = KnownParts { messages: &messages, tools: tools.as_ref() };
         let read = ChatRequest::parse_known(second.as_bytes(), known);
         let plain = ChatRequest::parse(second.as_bytes());
         match (read, plain) {
@@ -126,7 +126,7 @@ mod tests {
                             .iter()
                             .map(|(key, value)| (key.to_owned(), value.to_owned()))
                             .collect();
-                        (message.json().into_owned(), object, message.calls().to_vec())
+                        (message.to_json().into_owned(), object, message.calls().to_vec())
                     };
                     (
                         request.messages.iter().map(fields).collect::<Vec<_>>(),

@@ -31,12 +31,14 @@ pub use controls::escape_controls;
 pub use error::{ApiError, Cause};
 pub use error_code::ErrorCode;
 pub use form::{FormField, FormReader};
-pub use known::{Known, KnownMessage, KnownTools};
-pub use object::{Object, array, decode_string, encode_string, first_of_array, is_empty_array, mend_strings};
+pub use known::{KnownMessage, KnownParts, KnownTools};
+pub use object::{
+    Object, array_elements, decode_string, encode_string, first_element, is_empty_array, mend_strings,
+};
 pub use pieces::Pieces;
-pub use prune::{Edit, Editor, Shape, Tag, prune};
-pub use reply::{Choice, Completion, NativeToolCall, REPLY, pruned_logprobs, text_of, usage_from};
+pub use prune::{Edit, Editor, Shape, Tag, prune_json};
+pub use reply::{Choice, Completion, NativeToolCall, REPLY, content_text, parse_usage, pruned_logprobs};
 pub use request::{BadRequest, ChatRequest, DeclaredTool, Message, ToolChoice};
 pub use scan::{Malformed, Scanner, string_between};
-pub use target::Target;
+pub use target::ServerTraits;
 pub use usage_row::UsageRow;

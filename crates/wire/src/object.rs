@@ -18,7 +18,7 @@ pub struct Object<'a> {
 
 /// Where keys and values of an object stand in its text: beginnings and ends, in bytes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Fields {
+pub(super) struct FieldPlaces {
     places: Vec<((u32, u32), (u32, u32))>,
     escaped_keys: bool,
 }
@@ -26,7 +26,7 @@ pub(super) struct Fields {
 impl<'a> Object<'a> {
     /// Reads one object; anything else, or anything after it, is malformed.
     pub fn parse(text: &'a str) -> Result<Self, Malformed> {
-        Self::parse_with(text, |_, scanner| scanner.value())
+        Self::parse_with(text, |_, scanner| scanner.read_value())
     }
 
     /// The same, where `value` consumes each field's value, looks into it, and returns its text.
@@ -36,19 +36,19 @@ impl<'a> Object<'a> {
     ) -> Result<Self, Malformed> {
         let mut scanner = Scanner::new(text);
         let object = Self::read(&mut scanner, value)?;
-        scanner.end()?;
+        scanner.expect_end()?;
         Ok(object)
     }
 
     /// The same object in a copy of its text: `fields` are where its keys and values stand there.
-    pub(super) fn at(text: &'a str, fields: &Fields) -> Self {
+    pub(super) fn from_places(text: &'a str, fields: &FieldPlaces) -> Self {
         let part = |(start, end): (u32, u32)| Cow::Borrowed(&text[start as usize..end as usize]);
         let parts = fields.places.iter().map(|(key, value)| (part(*key), part(*value)));
         Self { fields: parts.collect(), escaped_keys: fields.escaped_keys }
     }
 
     /// Where the fields of this object, which was read from `text` and not changed, stand in it.
-    pub(super) fn places(&self, text: &str) -> Fields {
+    pub(super) fn field_places(&self, text: &str) -> FieldPlaces {
         let base = text.as_ptr() as usize;
         let place = |part: &str| {
             let start = (part.as_ptr() as usize).saturating_sub(base);
@@ -56,7 +56,7 @@ impl<'a> Object<'a> {
             (offset(start), offset(start + part.len()))
         };
         let places = self.fields.iter().map(|(key, value)| (place(key), place(value))).collect();
-        Fields { places, escaped_keys: self.escaped_keys }
+        FieldPlaces { places, escaped_keys: self.escaped_keys }
     }
 
     /// Reads the object that a scanner stands at.
@@ -66,7 +66,7 @@ impl<'a> Object<'a> {
     ) -> Result<Self, Malformed> {
         let mut fields = Vec::with_capacity(8);
         let mut escaped_keys = false;
-        scanner.object(|key, scanner| {
+        scanner.walk_object(|key, scanner| {
             escaped_keys |= key.contains('\\');
             fields.push((Cow::Borrowed(key), Cow::Borrowed(value(key, scanner)?)));
             Ok::<_, Malformed>(())
@@ -75,7 +75,7 @@ impl<'a> Object<'a> {
     }
 
     /// True when a key comes more than once: other parsers may take another one of its values.
-    pub fn has_twice(&self, key: &str) -> bool {
+    pub fn is_repeated(&self, key: &str) -> bool {
         self.fields.iter().filter(|(name, _)| is_key(name, key)).count() > 1
     }
 
@@ -86,16 +86,16 @@ impl<'a> Object<'a> {
 
     /// The text of a value, `null` included.
     pub fn raw(&self, key: &str) -> Option<&str> {
-        self.place(key).map(|place| self.fields[place].1.as_ref())
+        self.position_of(key).map(|place| self.fields[place].1.as_ref())
     }
 
-    fn place(&self, key: &str) -> Option<usize> {
+    fn position_of(&self, key: &str) -> Option<usize> {
         self.fields.iter().rposition(|(name, _)| name == key || (self.escaped_keys && is_key(name, key)))
     }
 
     /// The same as [`Object::get`], with the lifetime of the original text: `None` also for a value that was set here.
-    pub fn original(&self, key: &str) -> Option<&'a str> {
-        match self.place(key).map(|place| &self.fields[place].1) {
+    pub fn get_original(&self, key: &str) -> Option<&'a str> {
+        match self.position_of(key).map(|place| &self.fields[place].1) {
             Some(Cow::Borrowed(value)) if *value != "null" => Some(value),
             _ => None,
         }
@@ -181,11 +181,13 @@ impl<'a> Object<'a> {
 impl Object<'_> {
     /// The same as [`Object::to_json`] in pieces: what stands in `original`, the text that the object was read from, is not copied.
     pub fn into_pieces(self, original: &Bytes) -> Pieces {
-        let mut assembly = Assembly::of(original);
-        assembly.add("{");
+        let mut assembly = Assembly::new(original);
+        assembly.add_text("{");
         for (index, (key, value)) in self.fields.into_iter().enumerate() {
             let place = match (&key, &value) {
-                (Cow::Borrowed(key), Cow::Borrowed(value)) => assembly.place(key).zip(assembly.place(value)),
+                (Cow::Borrowed(key), Cow::Borrowed(value)) => {
+                    assembly.range_of(key).zip(assembly.range_of(value))
+                }
                 _ => None,
             };
             match place {
@@ -194,14 +196,14 @@ impl Object<'_> {
                     assembly.add_member((start - 1, end), index == 0);
                 }
                 _ => {
-                    assembly.add(if index == 0 { "\"" } else { ",\"" });
-                    assembly.add(&key);
-                    assembly.add("\":");
+                    assembly.add_text(if index == 0 { "\"" } else { ",\"" });
+                    assembly.add_text(&key);
+                    assembly.add_text("\":");
                     assembly.add_value(value);
                 }
             }
         }
-        assembly.add("}");
+        assembly.add_text("}");
         assembly.finish()
     }
 }
@@ -224,27 +226,27 @@ pub fn is_empty_array(json: &str) -> bool {
 }
 
 /// The first element's text of a JSON array; `None` when the text is none, or empty.
-pub fn first_of_array(text: &str) -> Option<&str> {
+pub fn first_element(text: &str) -> Option<&str> {
     let mut scanner = Scanner::new(text);
     let mut first = None;
     // What follows is not looked at.
-    let _ = scanner.array(|scanner| match first {
+    let _ = scanner.walk_array(|scanner| match first {
         None => {
-            first = Some(scanner.value()?);
+            first = Some(scanner.read_value()?);
             Ok(())
         }
-        Some(_) => Err(scanner.stop()),
+        Some(_) => Err(scanner.stop_walk()),
     });
     first
 }
 
 /// The element texts of a JSON array, `None` when the text is none.
-pub fn array(text: &str) -> Option<Vec<&str>> {
+pub fn array_elements(text: &str) -> Option<Vec<&str>> {
     let mut elements = Vec::new();
     let mut scanner = Scanner::new(text);
     scanner
-        .array(|scanner| {
-            elements.push(scanner.value()?);
+        .walk_array(|scanner| {
+            elements.push(scanner.read_value()?);
             Ok::<_, Malformed>(())
         })
         .ok()?;
@@ -253,7 +255,7 @@ pub fn array(text: &str) -> Option<Vec<&str>> {
 
 /// True when a string's text, without its quotes, is what it means, as that of nearly all is.
 #[expect(clippy::needless_bitwise_bool, reason = "a jump for each byte costs more than all comparisons")]
-fn stands_for_itself(text: &str) -> bool {
+fn is_plain_text(text: &str) -> bool {
     text.bytes().fold(true, |is_plain, byte| is_plain & (byte >= b' ') & (byte != b'"') & (byte != b'\\'))
 }
 
@@ -261,7 +263,7 @@ fn stands_for_itself(text: &str) -> bool {
 /// (JavaScript cuts strings there) becomes U+FFFD, and a raw control character stands for itself.
 pub fn decode_string(json: &str) -> Option<String> {
     let inner = json.strip_prefix('"')?;
-    if let Some(text) = inner.strip_suffix('"').filter(|text| stands_for_itself(text)) {
+    if let Some(text) = inner.strip_suffix('"').filter(|text| is_plain_text(text)) {
         return Some(text.to_owned());
     }
     serde_json::from_str(json).ok().or_else(|| serde_json::from_str(&mend_strings(json)).ok())
@@ -276,7 +278,7 @@ pub fn mend_strings(json: &str) -> String {
         let (before, from) = rest.split_at(place);
         out.push_str(before);
         let (taken, text) = if from.starts_with("\\u") {
-            surrogates(from)
+            split_escape(from)
         } else {
             (from.chars().take(2).map(char::len_utf8).sum(), None)
         };
@@ -288,7 +290,7 @@ pub fn mend_strings(json: &str) -> String {
 }
 
 /// The length of the `\u` escape that a text begins with, a pair counting as one, and what to put in its place.
-fn surrogates(text: &str) -> (usize, Option<&'static str>) {
+fn split_escape(text: &str) -> (usize, Option<&'static str>) {
     let unit = |at: usize| u16::from_str_radix(text.get(at + 2..at + 6)?, 16).ok();
     match unit(0) {
         Some(0xd800..=0xdbff) if text[6..].starts_with("\\u") && matches!(unit(6), Some(0xdc00..=0xdfff)) => {
@@ -331,8 +333,8 @@ mod tests {
             change(&mut object);
             let expected: serde_json::Value = serde_json::from_str(&object.to_json()).unwrap();
             let found = object.into_pieces(&body);
-            assert_eq!(serde_json::from_slice::<serde_json::Value>(&found.joined()).unwrap(), expected);
-            assert_eq!(found.len(), found.joined().len());
+            assert_eq!(serde_json::from_slice::<serde_json::Value>(&found.to_bytes()).unwrap(), expected);
+            assert_eq!(found.len(), found.to_bytes().len());
             assert_eq!(found.into_single().map_or_else(|several| several.len(), |_| 1), pieces);
         };
         check(&|_| {}, 3);

@@ -11,7 +11,7 @@ use regex::Regex;
     clippy::expect_used,
     reason = "the patterns are constants of this program, and all are compiled in tests"
 )]
-pub fn pattern(text: &'static str) -> Regex {
+pub fn compile_pattern(text: &'static str) -> Regex {
     Regex::new(text).expect("a pattern of this program is valid")
 }
 

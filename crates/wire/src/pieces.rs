@@ -36,7 +36,7 @@ impl Pieces {
     }
 
     /// The text in one piece; copied only where it has several.
-    pub fn joined(&self) -> Bytes {
+    pub fn to_bytes(&self) -> Bytes {
         let pieces = self.as_slice();
         if let [only] = pieces {
             return only.clone();
@@ -83,7 +83,7 @@ impl From<Vec<Bytes>> for Pieces {
 impl PartialEq for Pieces {
     /// However they are cut.
     fn eq(&self, other: &Self) -> bool {
-        self.len() == other.len() && self.joined() == other.joined()
+        self.len() == other.len() && self.to_bytes() == other.to_bytes()
     }
 }
 
@@ -99,12 +99,12 @@ pub(super) struct Assembly<'o> {
 }
 
 impl<'o> Assembly<'o> {
-    pub(super) fn of(original: &'o Bytes) -> Self {
+    pub(super) fn new(original: &'o Bytes) -> Self {
         Self { original, pieces: Vec::new(), text: String::new(), part: (0, 0) }
     }
 
     /// Adds new text.
-    pub(super) fn add(&mut self, text: &str) {
+    pub(super) fn add_text(&mut self, text: &str) {
         self.end_part();
         self.text.push_str(text);
     }
@@ -117,7 +117,7 @@ impl<'o> Assembly<'o> {
                 self.end_text();
                 self.pieces.push(value.into());
             }
-            value => self.add(&value),
+            value => self.add_text(&value),
         }
     }
 
@@ -131,12 +131,12 @@ impl<'o> Assembly<'o> {
             self.part.1 = end;
             return;
         }
-        self.add(if is_first { "" } else { "," });
+        self.add_text(if is_first { "" } else { "," });
         self.part = (start, end);
     }
 
     /// Where a text stands in the original.
-    pub(super) fn place(&self, text: &str) -> Option<(usize, usize)> {
+    pub(super) fn range_of(&self, text: &str) -> Option<(usize, usize)> {
         let start = (text.as_ptr() as usize).checked_sub(self.original.as_ptr() as usize)?;
         let end = start + text.len();
         (end <= self.original.len()).then_some((start, end))

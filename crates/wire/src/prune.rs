@@ -64,18 +64,18 @@ pub enum Edit {
 /// Decides on tagged fields, in the order of the text.
 pub trait Editor {
     /// A field of the table, with the text of its value.
-    fn field(&mut self, tag: Tag, value: &str) -> Edit;
+    fn edit_field(&mut self, tag: Tag, value: &str) -> Edit;
 
     /// Whether to keep a field that the table does not name.
-    fn keeps(&self, key: &str) -> bool;
+    fn keeps_unknown(&self, key: &str) -> bool;
 
     /// The value of a tagged field stays: where it begins and ends in the text, and where it begins in what is left of the text.
-    fn stays(&mut self, _tag: Tag, _value: Range<usize>, _left_at: usize) {}
+    fn note_kept(&mut self, _tag: Tag, _value: Range<usize>, _left_at: usize) {}
 }
 
 /// Writes to `out` what is left of `json`. True when anything was changed. `out` is cleared first, and stays empty when
 /// nothing was: the original text is what should be sent on.
-pub fn prune(
+pub fn prune_json(
     json: &str,
     shape: &Shape,
     editor: &mut impl Editor,
@@ -84,10 +84,10 @@ pub fn prune(
     out.clear();
     let mut scanner = Scanner::new(json);
     let mut pruner = Pruner { editor, json, out, copied: 0, changed: false };
-    pruner.value(&mut scanner, shape)?;
-    scanner.end()?;
+    pruner.prune_value(&mut scanner, shape)?;
+    scanner.expect_end()?;
     if pruner.changed {
-        pruner.skip(json.len(), json.len());
+        pruner.copy_and_skip(json.len(), json.len());
     }
     Ok(pruner.changed)
 }
@@ -103,7 +103,7 @@ struct Pruner<'e, E> {
 
 /// How far one object has been read.
 #[derive(Default)]
-struct ReadFields {
+struct ObjectProgress {
     /// Where the last field that stays ends.
     stays: Option<usize>,
     /// Where the last field ends.
@@ -113,29 +113,29 @@ struct ReadFields {
 }
 
 impl<E: Editor> Pruner<'_, E> {
-    fn value(&mut self, scanner: &mut Scanner<'_>, shape: &Shape) -> Result<(), Malformed> {
+    fn prune_value(&mut self, scanner: &mut Scanner<'_>, shape: &Shape) -> Result<(), Malformed> {
         match (shape, scanner.peek()) {
-            (Shape::Fields(fields), b'{') => self.object(scanner, fields),
-            (Shape::Each(element), b'[') => scanner.array(|scanner| self.value(scanner, element)),
-            _ => scanner.value().map(drop),
+            (Shape::Fields(fields), b'{') => self.prune_object(scanner, fields),
+            (Shape::Each(element), b'[') => scanner.walk_array(|scanner| self.prune_value(scanner, element)),
+            _ => scanner.read_value().map(drop),
         }
     }
 
-    fn object(
+    fn prune_object(
         &mut self,
         scanner: &mut Scanner<'_>,
         fields: &'static [(&'static str, Tag, Shape)],
     ) -> Result<(), Malformed> {
-        let mut seen = ReadFields::default();
-        scanner.object(|key, scanner| {
+        let mut seen = ObjectProgress::default();
+        scanner.walk_object(|key, scanner| {
             let key_at = scanner.key_at();
             let stays = match fields.iter().find(|(name, ..)| *name == key) {
                 Some((_, Tag::Plain, shape)) => {
                     self.close_gap(&mut seen, key_at);
-                    self.value(scanner, shape).map(|()| true)
+                    self.prune_value(scanner, shape).map(|()| true)
                 }
-                Some((_, tag, shape)) => self.tagged(scanner, &mut seen, key, *tag, shape),
-                None => self.unknown(scanner, &mut seen, key),
+                Some((_, tag, shape)) => self.prune_tagged(scanner, &mut seen, key, *tag, shape),
+                None => self.prune_unknown(scanner, &mut seen, key),
             }?;
             seen.end = scanner.position();
             if stays {
@@ -146,29 +146,29 @@ impl<E: Editor> Pruner<'_, E> {
             Ok::<_, Malformed>(())
         })?;
         if let Some(from) = seen.gap {
-            self.skip(from, seen.end);
+            self.copy_and_skip(from, seen.end);
         }
         Ok(())
     }
 
     /// A field stays whose key is at `key_at`: those before it that do not are left out, with one comma for each.
-    fn close_gap(&mut self, seen: &mut ReadFields, key_at: usize) {
+    fn close_gap(&mut self, seen: &mut ObjectProgress, key_at: usize) {
         if let Some(from) = seen.gap.take() {
-            self.skip(from, if seen.stays.is_some() { seen.end } else { key_at });
+            self.copy_and_skip(from, if seen.stays.is_some() { seen.end } else { key_at });
         }
     }
 
-    fn tagged(
+    fn prune_tagged(
         &mut self,
         scanner: &mut Scanner<'_>,
-        seen: &mut ReadFields,
+        seen: &mut ObjectProgress,
         key: &str,
         tag: Tag,
         shape: &Shape,
     ) -> Result<bool, Malformed> {
         let key_at = scanner.key_at();
-        let value = scanner.value()?;
-        let (end, edit) = (scanner.position(), self.editor.field(tag, value));
+        let value = scanner.read_value()?;
+        let (end, edit) = (scanner.position(), self.editor.edit_field(tag, value));
         let edit = if matches!(edit, Edit::Rename(name) if name == key) { Edit::Keep } else { edit };
         self.changed |= edit != Edit::Keep;
         if edit == Edit::Drop {
@@ -177,33 +177,33 @@ impl<E: Editor> Pruner<'_, E> {
         self.close_gap(seen, key_at);
         match edit {
             Edit::Rename(name) => {
-                self.skip(key_at + 1, key_at + 1 + key.len());
+                self.copy_and_skip(key_at + 1, key_at + 1 + key.len());
                 self.out.push_str(name);
             }
             Edit::Replace(text) => {
-                self.skip(end - value.len(), end);
+                self.copy_and_skip(end - value.len(), end);
                 self.out.push_str(&text);
                 return Ok(true);
             }
             Edit::Keep | Edit::Drop => {}
         }
         let value_at = end - value.len();
-        self.editor.stays(tag, value_at..end, self.out.len() + value_at - self.copied);
+        self.editor.note_kept(tag, value_at..end, self.out.len() + value_at - self.copied);
         if !matches!(shape, Shape::Any) {
-            self.value(&mut Scanner::at(self.json, value_at), shape)?;
+            self.prune_value(&mut Scanner::new_at(self.json, value_at), shape)?;
         }
         Ok(true)
     }
 
-    fn unknown(
+    fn prune_unknown(
         &mut self,
         scanner: &mut Scanner<'_>,
-        seen: &mut ReadFields,
+        seen: &mut ObjectProgress,
         key: &str,
     ) -> Result<bool, Malformed> {
         let key_at = scanner.key_at();
-        scanner.value()?;
-        let stays = self.editor.keeps(key);
+        scanner.read_value()?;
+        let stays = self.editor.keeps_unknown(key);
         if stays {
             self.close_gap(seen, key_at);
         }
@@ -212,7 +212,7 @@ impl<E: Editor> Pruner<'_, E> {
     }
 
     /// Copies what stands before `from`, and leaves out what follows it up to `to`.
-    fn skip(&mut self, from: usize, to: usize) {
+    fn copy_and_skip(&mut self, from: usize, to: usize) {
         self.out.push_str(&self.json[self.copied..from]);
         self.copied = to;
     }
@@ -231,18 +231,18 @@ mod tests {
     struct Fixed(Edit);
 
     impl Editor for Fixed {
-        fn field(&mut self, tag: Tag, _: &str) -> Edit {
+        fn edit_field(&mut self, tag: Tag, _: &str) -> Edit {
             if tag == Tag::Id { self.0.clone() } else { Edit::Keep }
         }
 
-        fn keeps(&self, key: &str) -> bool {
+        fn keeps_unknown(&self, key: &str) -> bool {
             key == "kept"
         }
     }
 
     fn check(edit: Edit, json: &str, expected: &str, changed: bool) {
         let mut out = String::from("old");
-        assert_eq!(prune(json, &SHAPE, &mut Fixed(edit), &mut out), Ok(changed), "{json}");
+        assert_eq!(prune_json(json, &SHAPE, &mut Fixed(edit), &mut out), Ok(changed), "{json}");
         assert_eq!(out, if changed { expected } else { "" });
     }
 
@@ -273,7 +273,7 @@ mod tests {
             let json = format!("{{{}}}", [0, 1, 2, 3].map(field).join(","));
             let mut out = String::new();
             assert_eq!(
-                prune(&json, &SHAPE, &mut Fixed(Edit::Keep), &mut out),
+                prune_json(&json, &SHAPE, &mut Fixed(Edit::Keep), &mut out),
                 Ok(stays != 15 || json.contains("list"))
             );
             let mut expected: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn what_is_no_json_is_said_so() {
         let mut out = String::new();
-        assert!(prune(r#"{"id": broken"#, &SHAPE, &mut Fixed(Edit::Keep), &mut out).is_err());
-        assert!(prune(r#"{"id":1} x"#, &SHAPE, &mut Fixed(Edit::Keep), &mut out).is_err());
+        assert!(prune_json(r#"{"id": broken"#, &SHAPE, &mut Fixed(Edit::Keep), &mut out).is_err());
+        assert!(prune_json(r#"{"id":1} x"#, &SHAPE, &mut Fixed(Edit::Keep), &mut out).is_err());
     }
 }

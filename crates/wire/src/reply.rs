@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::object::{Object, array, decode_string, is_key};
+use super::object::{Object, array_elements, decode_string, is_key};
 use super::prune::{Shape, Tag};
 use super::scan::{Malformed, Scanner};
 use crate::turn::Usage;
@@ -184,10 +184,10 @@ impl Completion {
         let mut choices = Vec::new();
         let object = Object::parse_with(text, |key, scanner| {
             if !is_key(key, "choices") {
-                return scanner.value();
+                return scanner.read_value();
             }
             choices.clear();
-            scanner.span_of_array(|scanner| {
+            scanner.read_array_span(|scanner| {
                 choices.push(Choice::read(scanner, choices.len(), keep)?);
                 Ok(())
             })
@@ -199,10 +199,10 @@ impl Completion {
             id: object.string("id").unwrap_or_default(),
             created: object.number("created"),
             model: object.string("model").unwrap_or_default(),
-            usage: object.get("usage").and_then(usage_from),
-            tags: present(&object, &["system_fingerprint", "service_tier"]),
+            usage: object.get("usage").and_then(parse_usage),
+            tags: present_fields(&object, &["system_fingerprint", "service_tier"]),
             choices,
-            kept: kept(&object, keep),
+            kept: kept_fields(&object, keep),
         })
     }
 }
@@ -215,54 +215,56 @@ impl Choice {
             let found = match key {
                 _ if is_key(key, "message") => &mut message,
                 _ if is_key(key, "delta") => &mut delta,
-                _ => return scanner.value(),
+                _ => return scanner.read_value(),
             };
             *found = None;
             match scanner.peek() {
-                b'n' => scanner.value(),
-                _ => scanner.span(|scanner| Message::read(scanner).map(|read| *found = Some(read))),
+                b'n' => scanner.read_value(),
+                _ => {
+                    scanner.read_span(|scanner| ChoiceMessage::read(scanner).map(|read| *found = Some(read)))
+                }
             }
         })?;
-        let Message { object: message, tool_calls } = message.or(delta).unwrap_or_default();
+        let ChoiceMessage { object: message, tool_calls } = message.or(delta).unwrap_or_default();
         let reasoning =
-            ["reasoning", "reasoning_content"].iter().find_map(|key| message.get(key).and_then(text_of));
+            ["reasoning", "reasoning_content"].iter().find_map(|key| message.get(key).and_then(content_text));
         Ok(Self {
             index: object.number("index").unwrap_or(place as u64),
             finish_reason: object.string("finish_reason"),
-            content: message.get("content").and_then(text_of).unwrap_or_default(),
+            content: message.get("content").and_then(content_text).unwrap_or_default(),
             reasoning: reasoning.unwrap_or_default(),
             refusal: message.string("refusal"),
-            extras: present(&message, &["annotations", "audio"]),
+            extras: present_fields(&message, &["annotations", "audio"]),
             tool_calls,
             logprobs: object.get("logprobs").map(str::to_owned),
-            kept: kept(&object, keep),
-            message_kept: kept(&message, keep),
+            kept: kept_fields(&object, keep),
+            message_kept: kept_fields(&message, keep),
         })
     }
 }
 
 /// A choice's message, with the calls in it.
 #[derive(Default)]
-struct Message<'a> {
+struct ChoiceMessage<'a> {
     object: Object<'a>,
     tool_calls: Vec<NativeToolCall>,
 }
 
-impl<'a> Message<'a> {
+impl<'a> ChoiceMessage<'a> {
     fn read(scanner: &mut Scanner<'a>) -> Result<Self, Malformed> {
         let mut tool_calls = Vec::new();
         let object = Object::read(scanner, |key, scanner| {
             if !is_key(key, "tool_calls") {
-                return scanner.value();
+                return scanner.read_value();
             }
             tool_calls.clear();
-            scanner.span_of_array(|scanner| {
+            scanner.read_array_span(|scanner| {
                 tool_calls.extend(NativeToolCall::read(scanner)?);
                 Ok(())
             })
         })?;
         let old = object.get("function_call").and_then(|text| Object::parse(text).ok());
-        tool_calls.extend(old.map(|function| NativeToolCall::of_function(&function, None)));
+        tool_calls.extend(old.map(|function| NativeToolCall::from_function(&function, None)));
         Ok(Self { object, tool_calls })
     }
 }
@@ -271,27 +273,27 @@ impl NativeToolCall {
     /// Reads the entry of `tool_calls` that a scanner stands at; `None` where it calls no function.
     fn read(scanner: &mut Scanner<'_>) -> Result<Option<Self>, Malformed> {
         if scanner.peek() != b'{' {
-            return scanner.value().map(|_| None);
+            return scanner.read_value().map(|_| None);
         }
         let mut function = None;
         let call = Object::read(scanner, |key, scanner| {
             if !is_key(key, "function") {
-                return scanner.value();
+                return scanner.read_value();
             }
             function = None;
             if scanner.peek() != b'{' {
-                return scanner.value();
+                return scanner.read_value();
             }
-            scanner.span(|scanner| {
-                function = Some(Object::read(scanner, |_, scanner| scanner.value())?);
+            scanner.read_span(|scanner| {
+                function = Some(Object::read(scanner, |_, scanner| scanner.read_value())?);
                 Ok(())
             })
         })?;
         let id = call.string("id").filter(|id| !id.is_empty());
-        Ok(function.map(|function| Self::of_function(&function, id)))
+        Ok(function.map(|function| Self::from_function(&function, id)))
     }
 
-    fn of_function(function: &Object<'_>, id: Option<String>) -> Self {
+    fn from_function(function: &Object<'_>, id: Option<String>) -> Self {
         let arguments = function
             .get("arguments")
             .map_or_else(String::new, |raw| decode_string(raw).unwrap_or(raw.to_owned()));
@@ -300,19 +302,19 @@ impl NativeToolCall {
 }
 
 /// A string, or the joined texts of content parts (`[{"type":"text","text":…}]`).
-pub fn text_of(raw: &str) -> Option<String> {
-    if let Some(parts) = array(raw) {
+pub fn content_text(raw: &str) -> Option<String> {
+    if let Some(parts) = array_elements(raw) {
         let texts = parts.iter().filter_map(|part| Object::parse(part).ok()?.string("text"));
         return Some(texts.collect());
     }
     decode_string(raw)
 }
 
-fn present(object: &Object<'_>, keys: &[&'static str]) -> Vec<(&'static str, String)> {
+fn present_fields(object: &Object<'_>, keys: &[&'static str]) -> Vec<(&'static str, String)> {
     keys.iter().filter_map(|key| Some((*key, object.get(key)?.to_owned()))).collect()
 }
 
-fn kept(object: &Object<'_>, keep: &[String]) -> Vec<(String, String)> {
+fn kept_fields(object: &Object<'_>, keep: &[String]) -> Vec<(String, String)> {
     if keep.is_empty() {
         return Vec::new();
     }
@@ -321,7 +323,7 @@ fn kept(object: &Object<'_>, keep: &[String]) -> Vec<(String, String)> {
 }
 
 /// Reads a `usage` object; `None` when it holds no counts.
-pub fn usage_from(text: &str) -> Option<Usage> {
+pub fn parse_usage(text: &str) -> Option<Usage> {
     let object = Object::parse(text).ok()?;
     let detail = |group: &str, key: &str| Object::parse(object.get(group)?).ok()?.number(key);
     let prompt = object.number("prompt_tokens");
@@ -342,15 +344,15 @@ pub fn usage_from(text: &str) -> Option<Usage> {
 pub fn pruned_logprobs(text: &str) -> Cow<'_, str> {
     struct Plain;
     impl super::prune::Editor for Plain {
-        fn field(&mut self, _: Tag, _: &str) -> super::prune::Edit {
+        fn edit_field(&mut self, _: Tag, _: &str) -> super::prune::Edit {
             super::prune::Edit::Keep
         }
-        fn keeps(&self, _: &str) -> bool {
+        fn keeps_unknown(&self, _: &str) -> bool {
             false
         }
     }
     let mut out = String::new();
-    match super::prune::prune(text, &LOGPROBS, &mut Plain, &mut out) {
+    match super::prune::prune_json(text, &LOGPROBS, &mut Plain, &mut out) {
         Ok(true) => Cow::Owned(out),
         _ => Cow::Borrowed(text),
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::error::ApiError;
 use super::error_code::ErrorCode;
-use super::known::{Known, KnownMessage, KnownTools, MessageFacts, Place};
-use super::object::{Object, decode_string, first_of_array, is_empty_array, is_key};
+use super::known::{KnownMessage, KnownParts, KnownTools, MessageCache, OptionalRange};
+use super::object::{Object, decode_string, first_element, is_empty_array, is_key};
 use super::scan::{Malformed, Scanner};
 use crate::turn::ToolCall;
 
@@ -98,7 +98,7 @@ pub struct Message<'a> {
     pub object: Object<'a>,
     text: &'a str,
     edited: bool,
-    facts: Arc<MessageFacts>,
+    cache: Arc<MessageCache>,
 }
 
 impl<'a> ChatRequest<'a> {
@@ -107,20 +107,20 @@ impl<'a> ChatRequest<'a> {
     /// # Errors
     /// What is wrong with it, when it cannot be a chat completion request.
     pub fn parse(body: &'a [u8]) -> Result<Self, BadRequest> {
-        Self::parse_known(body, Known::default())
+        Self::parse_known(body, KnownParts::default())
     }
 
     /// The same, where parts of it may be known.
     ///
     /// # Errors
     /// As [`ChatRequest::parse`].
-    pub fn parse_known(body: &'a [u8], known: Known<'_>) -> Result<Self, BadRequest> {
+    pub fn parse_known(body: &'a [u8], known: KnownParts<'_>) -> Result<Self, BadRequest> {
         let text = simdutf8::basic::from_utf8(body).map_err(|_| BadRequest::NotText)?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut parts = Parts { known, messages: None, functions: Vec::new(), has_known_tools: false };
-        let object = Object::parse_with(text, |key, scanner| parts.field(key, scanner))
+        let mut parts = RequestScan { known, messages: None, functions: Vec::new(), has_known_tools: false };
+        let object = Object::parse_with(text, |key, scanner| parts.read_field(key, scanner))
             .map_err(|fault| not_an_object(text, &fault))?;
-        object.original("messages").ok_or(BadRequest::NoMessages)?;
+        object.get_original("messages").ok_or(BadRequest::NoMessages)?;
         let messages = parts.messages.ok_or(BadRequest::BadMessages)?;
         Ok(Self { object, messages, functions: parts.functions, has_known_tools: parts.has_known_tools })
     }
@@ -129,8 +129,8 @@ impl<'a> ChatRequest<'a> {
     pub fn known_messages(&self, known: &[Arc<KnownMessage>]) -> Vec<Arc<KnownMessage>> {
         let mut kept = Vec::with_capacity(self.messages.len());
         for (place, message) in self.messages.iter().enumerate() {
-            let same = known.get(place).filter(|known| Arc::ptr_eq(&known.facts, &message.facts));
-            match same.cloned().or_else(|| KnownMessage::new(message.text, &message.object, &message.facts)) {
+            let same = known.get(place).filter(|known| Arc::ptr_eq(&known.cache, &message.cache));
+            match same.cloned().or_else(|| KnownMessage::new(message.text, &message.object, &message.cache)) {
                 Some(known) => kept.push(known),
                 // Those behind it are never reached.
                 None => break,
@@ -146,7 +146,7 @@ impl<'a> ChatRequest<'a> {
 
     /// The same of its tools, if it has any.
     pub fn known_tools(&self) -> Option<KnownTools> {
-        let text = self.tools().and(self.object.original("tools"))?;
+        let text = self.tools().and(self.object.get_original("tools"))?;
         let base = text.as_ptr() as usize;
         let place = |part: Option<&str>| {
             let start = (part?.as_ptr() as usize).checked_sub(base)?;
@@ -197,44 +197,44 @@ impl<'a> ChatRequest<'a> {
     }
 
     /// `n`, at least 1.
-    pub fn choices(&self) -> u64 {
+    pub fn choice_count(&self) -> u64 {
         self.object.number("n").unwrap_or(1).max(1)
     }
 }
 
 /// What is found inside the large fields while the whole text is scanned: it is looked at only once.
-struct Parts<'a, 'k> {
-    known: Known<'k>,
+struct RequestScan<'a, 'k> {
+    known: KnownParts<'k>,
     messages: Option<Vec<Message<'a>>>,
     functions: Vec<DeclaredTool<'a>>,
     has_known_tools: bool,
 }
 
-impl<'a> Parts<'a, '_> {
-    fn field(&mut self, key: &'a str, scanner: &mut Scanner<'a>) -> Result<&'a str, Malformed> {
+impl<'a> RequestScan<'a, '_> {
+    fn read_field(&mut self, key: &'a str, scanner: &mut Scanner<'a>) -> Result<&'a str, Malformed> {
         if is_key(key, "messages") {
-            return scanner.span(|scanner| self.messages(scanner));
+            return scanner.read_span(|scanner| self.read_messages(scanner));
         }
         if is_key(key, "tools") {
-            return scanner.span(|scanner| self.tools(scanner));
+            return scanner.read_span(|scanner| self.read_tools(scanner));
         }
-        scanner.value()
+        scanner.read_value()
     }
 
     /// `None` is left by anything but an array of objects.
-    fn messages(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
+    fn read_messages(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
         self.messages = None;
         if scanner.peek() != b'[' {
-            return scanner.value().map(drop);
+            return scanner.read_value().map(drop);
         }
         let mut messages: Vec<Message<'a>> = Vec::with_capacity(self.known.messages.len() + 2);
         let mut only_objects = true;
         let mut known = self.known.messages.iter();
-        scanner.array(|scanner| {
+        scanner.walk_array(|scanner| {
             if let Some((text, known)) =
                 known.next().and_then(|known| Some((scanner.skip_known(&known.text)?, known)))
             {
-                messages.push(Message::known(text, known));
+                messages.push(Message::from_known(text, known));
                 return Ok(());
             }
             // From the first that differs on all are read.
@@ -250,13 +250,13 @@ impl<'a> Parts<'a, '_> {
     }
 
     /// Entries of another shape are passed over: the upstream judges them.
-    fn tools(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
+    fn read_tools(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
         self.functions.clear();
         self.has_known_tools = false;
         if let Some((text, known)) =
             self.known.tools.and_then(|known| Some((scanner.skip_known(&known.text)?, known)))
         {
-            let part = |place: Place| place.map(|(start, end)| &text[start..end]);
+            let part = |place: OptionalRange| place.map(|(start, end)| &text[start..end]);
             let functions = known.functions.iter().map(|(name, parameters, is_described)| DeclaredTool {
                 name: part(*name),
                 parameters: part(*parameters),
@@ -267,17 +267,17 @@ impl<'a> Parts<'a, '_> {
             return Ok(());
         }
         if scanner.peek() != b'[' {
-            return scanner.value().map(drop);
+            return scanner.read_value().map(drop);
         }
-        scanner.array(|scanner| match scanner.peek() {
-            b'{' => scanner.object(|key, scanner| self.tool_field(key, scanner)),
-            _ => scanner.value().map(drop),
+        scanner.walk_array(|scanner| match scanner.peek() {
+            b'{' => scanner.walk_object(|key, scanner| self.read_tool_field(key, scanner)),
+            _ => scanner.read_value().map(drop),
         })
     }
 
-    fn tool_field(&mut self, key: &str, scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
+    fn read_tool_field(&mut self, key: &str, scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
         if key != "function" || scanner.peek() != b'{' {
-            return scanner.value().map(drop);
+            return scanner.read_value().map(drop);
         }
         self.functions.push(DeclaredTool::read(scanner)?);
         Ok(())
@@ -287,8 +287,8 @@ impl<'a> Parts<'a, '_> {
 impl<'a> DeclaredTool<'a> {
     fn read(scanner: &mut Scanner<'a>) -> Result<Self, Malformed> {
         let mut tool = Self::default();
-        scanner.object(|key, scanner| {
-            let value = Some(scanner.value()?).filter(|value| *value != "null");
+        scanner.walk_object(|key, scanner| {
+            let value = Some(scanner.read_value()?).filter(|value| *value != "null");
             match key {
                 "name" => tool.name = value,
                 "parameters" => tool.parameters = value,
@@ -305,20 +305,20 @@ impl<'a> Message<'a> {
     /// Reads the message that a scanner stands at; `None` when it is no object.
     fn read(scanner: &mut Scanner<'a>) -> Result<Option<Self>, Malformed> {
         if scanner.peek() != b'{' {
-            return scanner.value().map(|_| None);
+            return scanner.read_value().map(|_| None);
         }
         let mut object = Object::default();
-        let text = scanner.span(|scanner| {
-            object = Object::read(scanner, |_, scanner| scanner.value())?;
+        let text = scanner.read_span(|scanner| {
+            object = Object::read(scanner, |_, scanner| scanner.read_value())?;
             Ok::<_, Malformed>(())
         })?;
-        Ok(Some(Self { object, text, edited: false, facts: Arc::default() }))
+        Ok(Some(Self { object, text, edited: false, cache: Arc::default() }))
     }
 
     /// A message that is known, where it stands again.
-    fn known(text: &'a str, known: &KnownMessage) -> Self {
-        let facts = Arc::clone(&known.facts);
-        Self { object: Object::at(text, &known.fields), text, edited: false, facts }
+    fn from_known(text: &'a str, known: &KnownMessage) -> Self {
+        let cache = Arc::clone(&known.cache);
+        Self { object: Object::from_places(text, &known.fields), text, edited: false, cache }
     }
 
     /// Changes the fields of the message as it is to be sent.
@@ -328,7 +328,7 @@ impl<'a> Message<'a> {
     }
 
     /// Its JSON text: borrowed, as it came, unless it was edited.
-    pub fn json(&self) -> Cow<'a, str> {
+    pub fn to_json(&self) -> Cow<'a, str> {
         if self.edited { Cow::Owned(self.object.to_json()) } else { Cow::Borrowed(self.text) }
     }
 }
@@ -336,34 +336,34 @@ impl<'a> Message<'a> {
 impl Message<'_> {
     /// Its calls that have an id and a name, as they came; read once.
     pub fn calls(&self) -> &[ToolCall] {
-        self.facts.calls(self.object.get("tool_calls"))
+        self.cache.calls(self.object.get("tool_calls"))
     }
 
     /// The ids of all its calls; read once.
     pub fn call_ids(&self) -> &[String] {
-        self.facts.ids(self.object.get("tool_calls"))
+        self.cache.call_ids(self.object.get("tool_calls"))
     }
 
     /// True when the arguments of its calls can be sent as they came. `is_sound` finds it out, once.
     pub fn has_sound_arguments(&self, is_sound: impl FnOnce(&str) -> bool) -> bool {
-        self.object.get("tool_calls").is_none_or(|calls| self.facts.has_sound_arguments(|| is_sound(calls)))
+        self.object.get("tool_calls").is_none_or(|calls| self.cache.has_sound_arguments(|| is_sound(calls)))
     }
 
     /// Where it ends in the body that it was read from, in bytes.
-    pub fn end_in(&self, body: &[u8]) -> Option<usize> {
+    pub fn end_offset_in(&self, body: &[u8]) -> Option<usize> {
         let end = (self.text.as_ptr() as usize).checked_sub(body.as_ptr() as usize)? + self.text.len();
         (end <= body.len()).then_some(end)
     }
 
     /// True when this is its role.
-    pub fn is_from(&self, role: &str) -> bool {
+    pub fn has_role(&self, role: &str) -> bool {
         self.object.is_string("role", role)
     }
 
     /// True when the content, a string or its first text part, starts with `mark`.
-    pub fn starts_with(&self, mark: &str) -> bool {
+    pub fn content_starts_with(&self, mark: &str) -> bool {
         let Some(content) = self.object.get("content") else { return false };
-        let first = first_of_array(content)
+        let first = first_element(content)
             .and_then(|part| Some(begins_with(Object::parse(part).ok()?.get("text")?, mark)));
         first.unwrap_or_else(|| begins_with(content, mark))
     }
@@ -380,10 +380,10 @@ fn begins_with(json: &str, mark: &str) -> bool {
 
 fn not_an_object(text: &str, fault: &Malformed) -> BadRequest {
     let mut scanner = Scanner::new(text);
-    if scanner.value().and_then(|_| scanner.end()).is_ok() {
+    if scanner.read_value().and_then(|_| scanner.expect_end()).is_ok() {
         return BadRequest::NotAnObject;
     }
-    let (line, column) = fault.position(text);
+    let (line, column) = fault.line_and_column(text);
     BadRequest::NotJson(line, column, fault.expected)
 }
 
@@ -412,8 +412,11 @@ mod tests {
             "stream_options":{"include_usage":true},"tool_choice":"none","n":2,"response_format":{"type":"json_object"}}"#;
         let request = ChatRequest::parse(body).unwrap();
         assert!(request.wants_stream() && request.wants_usage() && request.wants_json());
-        assert_eq!((request.tools(), request.tool_choice(), request.choices()), (None, ToolChoice::None, 2));
-        assert!(request.messages[0].starts_with("<<<X"));
+        assert_eq!(
+            (request.tools(), request.tool_choice(), request.choice_count()),
+            (None, ToolChoice::None, 2)
+        );
+        assert!(request.messages[0].content_starts_with("<<<X"));
         assert_eq!(request.model(), "");
     }
 }

@@ -20,7 +20,7 @@ pub struct Malformed {
 
 impl Malformed {
     /// Line and column, both from 1, of the place in `text`.
-    pub fn position(&self, text: &str) -> (usize, usize) {
+    pub fn line_and_column(&self, text: &str) -> (usize, usize) {
         let before = &text.as_bytes()[..self.at.min(text.len())];
         let line_start = memchr::memrchr(b'\n', before).map_or(0, |index| index + 1);
         (memchr::memchr_iter(b'\n', before).count() + 1, before.len() - line_start + 1)
@@ -48,11 +48,11 @@ pub struct Scanner<'a> {
 impl<'a> Scanner<'a> {
     /// Starts at the beginning of `text`.
     pub fn new(text: &'a str) -> Self {
-        Self::at(text, 0)
+        Self::new_at(text, 0)
     }
 
     /// Starts at a place in `text`.
-    pub(super) fn at(text: &'a str, at: usize) -> Self {
+    pub(super) fn new_at(text: &'a str, at: usize) -> Self {
         Self { text, at, key_at: at, depth: 0 }
     }
 
@@ -79,61 +79,63 @@ impl<'a> Scanner<'a> {
     }
 
     /// Fails unless only white space is left.
-    pub fn end(&mut self) -> Result<(), Malformed> {
+    pub fn expect_end(&mut self) -> Result<(), Malformed> {
         self.peek();
-        if self.at == self.text.len() { Ok(()) } else { Err(self.error("the end")) }
+        if self.at == self.text.len() { Ok(()) } else { Err(self.error_here("the end")) }
     }
 
     /// Walks an object: calls `field` with each key (its text between the quotes, escapes kept); `field` must consume the
     /// value.
-    pub fn object<E: From<Malformed>>(
+    pub fn walk_object<E: From<Malformed>>(
         &mut self,
         mut field: impl FnMut(&'a str, &mut Self) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.open(b'{', "an object")?;
-        if self.closes(b'}') {
+        self.open_bracket(b'{', "an object")?;
+        if self.close_if(b'}') {
             return Ok(());
         }
         loop {
             if self.peek() != b'"' {
-                return Err(self.error("a key in double quotes").into());
+                return Err(self.error_here("a key in double quotes").into());
             }
             self.key_at = self.at;
-            let key = self.string()?;
-            self.expect(b':', "a colon")?;
+            let key = self.read_string()?;
+            self.expect_byte(b':', "a colon")?;
             field(&key[1..key.len() - 1], self)?;
-            if self.closes(b'}') {
+            if self.close_if(b'}') {
                 return Ok(());
             }
-            self.expect(b',', "a comma or a closing brace")?;
+            self.expect_byte(b',', "a comma or a closing brace")?;
         }
     }
 
     /// Walks an array: calls `element` at each element, which it must consume.
-    pub fn array<E: From<Malformed>>(
+    pub fn walk_array<E: From<Malformed>>(
         &mut self,
         mut element: impl FnMut(&mut Self) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.open(b'[', "an array")?;
-        if self.closes(b']') {
+        self.open_bracket(b'[', "an array")?;
+        if self.close_if(b']') {
             return Ok(());
         }
         loop {
             element(self)?;
-            if self.closes(b']') {
+            if self.close_if(b']') {
                 return Ok(());
             }
-            self.expect(b',', "a comma or a closing bracket")?;
+            self.expect_byte(b',', "a comma or a closing bracket")?;
         }
     }
 
     /// Consumes one value of any kind and returns its text.
-    pub fn value(&mut self) -> Result<&'a str, Malformed> {
+    pub fn read_value(&mut self) -> Result<&'a str, Malformed> {
         match self.peek() {
-            b'"' => self.string(),
-            b'{' => self.span(|scanner| scanner.object(|_, scanner| scanner.value().map(drop))),
-            b'[' => self.span(|scanner| scanner.array(|scanner| scanner.value().map(drop))),
-            _ => self.span(Self::scalar),
+            b'"' => self.read_string(),
+            b'{' => {
+                self.read_span(|scanner| scanner.walk_object(|_, scanner| scanner.read_value().map(drop)))
+            }
+            b'[' => self.read_span(|scanner| scanner.walk_array(|scanner| scanner.read_value().map(drop))),
+            _ => self.read_span(Self::skip_scalar),
         }
     }
 
@@ -148,7 +150,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// The text of what `walk` consumes: a value is looked into and kept in one pass.
-    pub fn span<E>(&mut self, walk: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<&'a str, E> {
+    pub fn read_span<E>(&mut self, walk: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<&'a str, E> {
         self.peek();
         let start = self.at;
         walk(self)?;
@@ -156,14 +158,18 @@ impl<'a> Scanner<'a> {
     }
 
     /// Consumes a value and returns its text; where it is an array, calls `element` at each element, which it must consume.
-    pub(super) fn span_of_array(
+    pub(super) fn read_array_span(
         &mut self,
         element: impl FnMut(&mut Self) -> Result<(), Malformed>,
     ) -> Result<&'a str, Malformed> {
-        if self.peek() == b'[' { self.span(|scanner| scanner.array(element)) } else { self.value() }
+        if self.peek() == b'[' {
+            self.read_span(|scanner| scanner.walk_array(element))
+        } else {
+            self.read_value()
+        }
     }
 
-    fn string(&mut self) -> Result<&'a str, Malformed> {
+    fn read_string(&mut self) -> Result<&'a str, Malformed> {
         let bytes = self.text.as_bytes();
         let start = self.at;
         let mut next = start + 1;
@@ -176,10 +182,10 @@ impl<'a> Scanner<'a> {
             next += 1;
         }
         self.at = bytes.len();
-        Err(self.error("the end of a string"))
+        Err(self.error_here("the end of a string"))
     }
 
-    fn scalar(&mut self) -> Result<(), Malformed> {
+    fn skip_scalar(&mut self) -> Result<(), Malformed> {
         let rest = &self.text.as_bytes()[self.at..];
         let is_word =
             |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'-' | b'+' | b'.');
@@ -195,22 +201,22 @@ impl<'a> Scanner<'a> {
             || word.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'));
         let known = matches!(word, b"null" | b"true" | b"false") || (starts && numeric());
         if !known {
-            return Err(self.error("a value"));
+            return Err(self.error_here("a value"));
         }
         self.at += length;
         Ok(())
     }
 
-    fn open(&mut self, bracket: u8, expected: &'static str) -> Result<(), Malformed> {
+    fn open_bracket(&mut self, bracket: u8, expected: &'static str) -> Result<(), Malformed> {
         if self.depth == MAX_DEPTH {
-            return Err(self.error("less than 128 levels of nesting"));
+            return Err(self.error_here("less than 128 levels of nesting"));
         }
-        self.expect(bracket, expected)?;
+        self.expect_byte(bracket, expected)?;
         self.depth += 1;
         Ok(())
     }
 
-    fn closes(&mut self, bracket: u8) -> bool {
+    fn close_if(&mut self, bracket: u8) -> bool {
         let closes = self.peek() == bracket;
         if closes {
             self.at += 1;
@@ -219,20 +225,20 @@ impl<'a> Scanner<'a> {
         closes
     }
 
-    fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), Malformed> {
+    fn expect_byte(&mut self, byte: u8, expected: &'static str) -> Result<(), Malformed> {
         if self.peek() != byte {
-            return Err(self.error(expected));
+            return Err(self.error_here(expected));
         }
         self.at += 1;
         Ok(())
     }
 
     /// Ends a walk whose rest nobody wants.
-    pub(super) fn stop(&self) -> Malformed {
-        self.error("nothing more")
+    pub(super) fn stop_walk(&self) -> Malformed {
+        self.error_here("nothing more")
     }
 
-    fn error(&self, expected: &'static str) -> Malformed {
+    fn error_here(&self, expected: &'static str) -> Malformed {
         Malformed { at: self.at, expected }
     }
 }
@@ -243,8 +249,8 @@ pub fn string_between<'t>(text: &'t str, before: &str, after: &str) -> Option<&'
     if !begins_with(bytes, before.as_bytes()) || bytes.get(before.len()) != Some(&b'"') {
         return None;
     }
-    let mut scanner = Scanner::at(text, before.len());
-    let string = scanner.string().ok()?;
+    let mut scanner = Scanner::new_at(text, before.len());
+    let string = scanner.read_string().ok()?;
     let rest = &bytes[scanner.at..];
     (rest.len() == after.len() && begins_with(rest, after.as_bytes())).then_some(string)
 }
@@ -296,7 +302,7 @@ mod tests {
 
     fn accepts(text: &str) -> bool {
         let mut scanner = Scanner::new(text);
-        scanner.value().and_then(|_| scanner.end()).is_ok()
+        scanner.read_value().and_then(|_| scanner.expect_end()).is_ok()
     }
 
     #[test]
@@ -352,7 +358,7 @@ mod tests {
         for length in 0..40 {
             for filler in ["a", "\u{e4}", "\u{80}", "!", "#", "]", r"\\", r#"\""#] {
                 let text = format!("\"{}\"", filler.repeat(length));
-                assert_eq!(Scanner::new(&format!("{text}, \"x\"")).value(), Ok(text.as_str()));
+                assert_eq!(Scanner::new(&format!("{text}, \"x\"")).read_value(), Ok(text.as_str()));
             }
         }
     }
@@ -366,7 +372,7 @@ mod tests {
     #[test]
     fn positions_count_from_one() {
         let text = "{\n  \"a\": oops\n}";
-        let error = Scanner::new(text).value().unwrap_err();
-        assert_eq!(error.position(text), (2, 8));
+        let error = Scanner::new(text).read_value().unwrap_err();
+        assert_eq!(error.line_and_column(text), (2, 8));
     }
 }

@@ -40,7 +40,7 @@ impl Frames {
 
     /// For another stream, with the same limit.
     #[must_use]
-    pub fn anew(&self) -> Self {
+    pub fn with_same_limit(&self) -> Self {
         Self::new(self.limit)
     }
 
@@ -65,7 +65,7 @@ impl Frames {
             Some(end) => {
                 (self.line_start, self.searched) = (0, 0);
                 let bytes = self.bytes.split_to(end);
-                Ok(Some(self.frame(bytes)))
+                Ok(Some(self.strip_byte_order_mark(bytes)))
             }
             None if self.bytes.len() > self.limit => Err(FrameTooLong),
             None => Ok(None),
@@ -94,11 +94,11 @@ impl Frames {
     /// What is left when the stream has ended: a last frame whose blank line never came. `None` when nothing is left.
     pub fn finish(&mut self) -> Option<Frame> {
         let rest = std::mem::take(&mut self.bytes);
-        (!rest.iter().all(u8::is_ascii_whitespace)).then(|| self.frame(rest))
+        (!rest.iter().all(u8::is_ascii_whitespace)).then(|| self.strip_byte_order_mark(rest))
     }
 
     /// A byte order mark may stand before the first frame.
-    fn frame(&mut self, bytes: Bytes) -> Frame {
+    fn strip_byte_order_mark(&mut self, bytes: Bytes) -> Frame {
         let marked = std::mem::take(&mut self.first) && bytes.starts_with(b"\xef\xbb\xbf");
         Frame { bytes: if marked { bytes.slice(3..) } else { bytes } }
     }

@@ -2,7 +2,7 @@
 
 /// Properties of the model server that gets a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Target {
+pub struct ServerTraits {
     /// vLLM's version as (major, minor), when it is known.
     pub version: Option<(u32, u32)>,
 }

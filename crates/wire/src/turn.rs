@@ -198,7 +198,7 @@ impl TurnEvent {
     }
 
     /// Takes in the next event where both are pieces of the same text; else gives it back.
-    pub fn join(&mut self, next: Self) -> Option<Self> {
+    pub fn append_same_kind(&mut self, next: Self) -> Option<Self> {
         match (self, next) {
             (Self::Content(text), Self::Content(more))
             | (Self::Reasoning(text), Self::Reasoning(more))

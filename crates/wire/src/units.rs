@@ -28,13 +28,15 @@ pub fn format_duration(duration: Duration) -> String {
 }
 
 /// Deserialises a [`Duration`]; for `#[serde(deserialize_with)]`.
-pub fn duration<'de, D: Deserializer<'de>>(source: D) -> Result<Duration, D::Error> {
+pub fn deserialize_duration<'de, D: Deserializer<'de>>(source: D) -> Result<Duration, D::Error> {
     parse_duration(&String::deserialize(source)?).map_err(serde::de::Error::custom)
 }
 
 /// Deserialises an optional [`Duration`]; for `#[serde(deserialize_with)]`.
-pub fn some_duration<'de, D: Deserializer<'de>>(source: D) -> Result<Option<Duration>, D::Error> {
-    duration(source).map(Some)
+pub fn deserialize_optional_duration<'de, D: Deserializer<'de>>(
+    source: D,
+) -> Result<Option<Duration>, D::Error> {
+    deserialize_duration(source).map(Some)
 }
 
 /// A number of bytes, written with a unit: `32MiB`, `64 KiB`, `1MB`, `123B`.
@@ -56,7 +58,7 @@ const UNITS: [(&str, u64); 9] = [
 
 impl Size {
     /// The bytes as a length in memory; a size beyond the address space is cut to it.
-    pub fn bytes(self) -> usize {
+    pub fn to_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
 
@@ -129,28 +131,28 @@ impl fmt::Debug for Secret {
 
 /// A setting that cannot be used, as was found when it was: a directory that is not there, a tool that nothing offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unusable {
+pub struct UnusableSetting {
     /// Its key, step by step; a list's entry by its number: `upstream`, `0`, `url`.
     pub key: Vec<String>,
     /// What is wrong and what to do about it.
     pub why: String,
 }
 
-impl Unusable {
+impl UnusableSetting {
     /// The setting with this key.
     pub fn new(key: &[&str], why: impl Into<String>) -> Self {
         Self { key: key.iter().map(|step| (*step).to_owned()).collect(), why: why.into() }
     }
 }
 
-impl fmt::Display for Unusable {
+impl fmt::Display for UnusableSetting {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}: {}", self.key.join("."), self.why)
     }
 }
 
 /// Both, or what is wrong with either.
-pub fn both<A, B, E>(one: Result<A, Vec<E>>, other: Result<B, Vec<E>>) -> Result<(A, B), Vec<E>> {
+pub fn zip_results<A, B, E>(one: Result<A, Vec<E>>, other: Result<B, Vec<E>>) -> Result<(A, B), Vec<E>> {
     match (one, other) {
         (Ok(one), Ok(other)) => Ok((one, other)),
         (one, other) => Err([one.err(), other.err()].into_iter().flatten().flatten().collect()),

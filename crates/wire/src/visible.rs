@@ -5,12 +5,12 @@ use unicode_width::UnicodeWidthChar as _;
 
 /// The text with control characters and invisible format characters written out (`\u{1b}`), line breaks as they are and
 /// tabs as spaces.
-pub fn visible(text: &str) -> String {
+pub fn make_visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
     let mut before = None;
     while let Some(c) = chars.next() {
-        let is_shown = !c.is_control() && (!is_invisible(c) || belongs_to(before, c));
+        let is_shown = !c.is_control() && (!is_invisible(c) || joins_previous(before, c));
         match c {
             '\n' => out.push(c),
             '\t' => out.push_str("    "),
@@ -25,18 +25,18 @@ pub fn visible(text: &str) -> String {
 
 /// The same, on one line of at most so many columns.
 pub fn one_line(text: &str, width: usize) -> String {
-    cut(&visible(&text.trim().replace(['\n', '\r', '\t'], " ")), width)
+    cut_line(&make_visible(&text.trim().replace(['\n', '\r', '\t'], " ")), width)
 }
 
 /// A line that is visible already, cut to so many columns.
-pub fn cut(line: &str, width: usize) -> String {
-    if line.chars().map(columns).sum::<usize>() <= width {
+pub fn cut_line(line: &str, width: usize) -> String {
+    if line.chars().map(char_width).sum::<usize>() <= width {
         return line.to_owned();
     }
     let mut room = width.saturating_sub(1);
     let fits = |c: &char| {
-        let fits = columns(*c) <= room;
-        room = room.saturating_sub(columns(*c));
+        let fits = char_width(*c) <= room;
+        room = room.saturating_sub(char_width(*c));
         fits
     };
     let kept: String = line.chars().take_while(fits).collect();
@@ -45,14 +45,14 @@ pub fn cut(line: &str, width: usize) -> String {
 
 /// Text that is visible already, with line breaks between words where a line is too long. A word that is longer than a line
 /// is left to the terminal.
-pub fn wrapped(text: &str, width: usize) -> String {
-    text.split('\n').map(|line| wrapped_line(line, width)).collect::<Vec<_>>().join("\n")
+pub fn wrap_text(text: &str, width: usize) -> String {
+    text.split('\n').map(|line| wrap_line(line, width)).collect::<Vec<_>>().join("\n")
 }
 
-fn wrapped_line(line: &str, width: usize) -> String {
+fn wrap_line(line: &str, width: usize) -> String {
     let (mut out, mut used) = (String::new(), 0);
     for word in line.split_inclusive(' ') {
-        let of_word: usize = word.trim_end().chars().map(columns).sum();
+        let of_word: usize = word.trim_end().chars().map(char_width).sum();
         if used > 0 && used + of_word > width {
             out.truncate(out.trim_end_matches(' ').len());
             out.push('\n');
@@ -65,7 +65,7 @@ fn wrapped_line(line: &str, width: usize) -> String {
 }
 
 /// The columns of a character.
-pub fn columns(c: char) -> usize {
+pub fn char_width(c: char) -> usize {
     c.width().unwrap_or(0)
 }
 
@@ -82,7 +82,7 @@ fn is_invisible(c: char) -> bool {
 
 /// Joiners and the selectors of emoji and of letters' forms are part of what is seen, once, behind a character that such a
 /// sequence can begin with: behind plain letters they only hide.
-fn belongs_to(before: Option<char>, c: char) -> bool {
+fn joins_previous(before: Option<char>, c: char) -> bool {
     let joins = matches!(c, '\u{200c}' | '\u{200d}' | '\u{fe0e}' | '\u{fe0f}');
     let is_emoji =
         |c: char| matches!(c, '\u{2190}'..='\u{2bff}' | '\u{3030}' | '\u{303d}' | '\u{1f000}'..='\u{1faff}');
@@ -113,7 +113,7 @@ mod tests {
             ),
             ("x\u{2028}y\u{180e}\u{1d173}\u{e0fff}", "x\\u{2028}y\\u{180e}\\u{1d173}\\u{e0fff}"),
         ] {
-            assert_eq!(visible(text), expected);
+            assert_eq!(make_visible(text), expected);
         }
         assert_eq!(one_line("  a\nbc\u{8}", 80), "a bc\\u{8}");
         assert_eq!(one_line("abcdef", 4), "abc…");
@@ -128,14 +128,14 @@ mod tests {
             ("abcdefghijkl m", "abcdefghijkl\nm"),
             ("漢字 漢字 x", "漢字\n漢字 x"),
         ] {
-            assert_eq!(wrapped(text, 8), expected);
+            assert_eq!(wrap_text(text, 8), expected);
         }
     }
 
     proptest! {
         #[test]
         fn nothing_acts(text: String) {
-            prop_assert!(visible(&text).chars().all(|c| c == '\n' || !c.is_control()));
+            prop_assert!(make_visible(&text).chars().all(|c| c == '\n' || !c.is_control()));
         }
 
         /// Behind plain letters nothing is hidden.
@@ -143,7 +143,7 @@ mod tests {
         fn nothing_hides(
             text in "[a-z ]{0,3}[\\p{Cc}\u{ad}\u{61c}\u{200b}-\u{200f}\u{2028}-\u{202e}\u{2060}-\u{206f}\u{3164}\u{fe00}-\u{fe0f}\u{e0000}-\u{e0fff}]{1,3}[a-z]{0,3}"
         ) {
-            let out = visible(&text);
+            let out = make_visible(&text);
             prop_assert!(out.chars().all(|c| c == '\n' || c.is_ascii_graphic() || c == ' '), "{:?}", out);
         }
     }

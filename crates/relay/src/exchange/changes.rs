@@ -65,7 +65,7 @@ impl Exchange {
     fn find_rule(&self) -> Option<Rule> {
         let attempt = &self.current.as_ref()?.attempt;
         let error = self.history.last()?.error.as_ref()?;
-        let body = attempt.body.joined();
+        let body = attempt.body.to_bytes();
         let body = std::str::from_utf8(&body).ok()?;
         find_rule(&error.said, error.param.as_deref(), body, &RuleSet::new())
     }

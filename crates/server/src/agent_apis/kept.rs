@@ -68,7 +68,7 @@ impl KeptResponses {
         bytes: usize,
         most: Size,
     ) -> Result<Recalled, ApiError> {
-        let (mut recalled, mut left) = (Recalled::default(), most.bytes().saturating_sub(bytes));
+        let (mut recalled, mut left) = (Recalled::default(), most.to_usize().saturating_sub(bytes));
         if wanted == Wanted::default() {
             return Ok(recalled);
         }

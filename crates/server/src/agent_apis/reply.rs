@@ -127,7 +127,7 @@ impl ReplyWriter {
     /// The next piece, or respool's end. Safe to cancel. The reply is kept until its end, and is bounded like
     /// a whole one.
     async fn piece(&self, source: &mut Source) -> Piece {
-        if self.written > self.app.limits.max_body.bytes() {
+        if self.written > self.app.limits.max_body.to_usize() {
             return Piece::Failed(too_long(&self.app));
         }
         run_until_stopped(&self.app.abort, source.next()).await.unwrap_or_else(Piece::Failed)

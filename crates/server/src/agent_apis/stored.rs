@@ -168,7 +168,7 @@ impl Page {
     }
 
     fn of(&self, input: &str) -> Result<String, ApiError> {
-        let mut items = array(input).unwrap_or_default();
+        let mut items = array_elements(input).unwrap_or_default();
         if !self.is_ascending {
             items.reverse();
         }

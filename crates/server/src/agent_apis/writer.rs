@@ -78,7 +78,7 @@ impl Writer {
                 joined = Some(event);
                 continue;
             };
-            if let Some(next) = begun.join(event) {
+            if let Some(next) = begun.append_same_kind(event) {
                 self.write(begun, out);
                 joined = Some(next);
             }

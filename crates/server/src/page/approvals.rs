@@ -14,7 +14,7 @@ use super::{format, layout};
 use crate::app::App;
 use agent::{ApprovalRequest, Decision};
 use store::{ApprovalRow, EntryRow, EntryState};
-use wire::visible::visible;
+use wire::visible::make_visible;
 
 /// How many of each are listed.
 const MOST: usize = 200;
@@ -71,9 +71,9 @@ fn approval(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest) -> Mark
     let (action, about) = (format!("/ui/approvals/{}", row.id), format!("the calls of {}", row.agent));
     html! {
         section class="card" {
-            h2 { (row.agent) @if let Some(requester) = &asked.requester { " (" (visible(&requester.to_string())) ")" } " asks " (format::ago(row.requested, clock::now())) }
-            @for call in &asked.calls { p { code { (visible(&call.name)) } } pre { (visible(&call.arguments)) } }
-            @if !asked.reason.is_empty() { p { "The model's reason: " (visible(&asked.reason)) } }
+            h2 { (row.agent) @if let Some(requester) = &asked.requester { " (" (make_visible(&requester.to_string())) ")" } " asks " (format::ago(row.requested, clock::now())) }
+            @for call in &asked.calls { p { code { (make_visible(&call.name)) } } pre { (make_visible(&call.arguments)) } }
+            @if !asked.reason.is_empty() { p { "The model's reason: " (make_visible(&asked.reason)) } }
             @if let Some(expires) = row.expires { p { "It times out in " (format::duration(Duration::from_millis(expires.saturating_sub(clock::now())))) "." } }
             p { a href={ "/ui/runs/" (row.run) } { "Show the run" } }
             (layout::button(viewer, &action, "Approve", &about, &[("approve", "yes")]))

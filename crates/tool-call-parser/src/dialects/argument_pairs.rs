@@ -6,10 +6,10 @@
 
 use serde_json::{Map, Value};
 
-use super::{Found, Step, View, Wait, earliest, named_json};
-use crate::calls::RawCall;
+use super::{Found, Step, View, Wait, named_json};
+use crate::calls::{Delimited, RawCall};
 use crate::event::Dropped;
-use crate::unquoted::Delimited;
+use crate::marks::earliest;
 
 /// A longer text is no tool's name.
 const NAME: usize = 128;

@@ -4,9 +4,8 @@
 use serde_json::{Map, Value};
 
 use super::{Dialect, Found, Opens, Step, View, Wait, envelope, named_json};
-use crate::calls::RawCall;
+use crate::calls::{Delimited, RawCall};
 use crate::event::Dropped;
-use crate::unquoted::Delimited;
 
 const END: &[&str] = &["[/TOOL_CALL]"];
 

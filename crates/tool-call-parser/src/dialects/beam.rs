@@ -20,6 +20,6 @@ fn read(view: &View<'_>) -> Step {
         Ok((end, _)) if view.text[..end].contains("<|constrain|>xml") => harmony::read_message(view),
         Ok((end, _)) => Step::Not(end),
         Err(step @ (Step::More(_) | Step::Not(_))) => step,
-        Err(Step::Read(..)) => Step::Not(view.text.len()),
+        Err(Step::Read(..) | Step::ReadIfValid(..)) => Step::Not(view.text.len()),
     }
 }

@@ -1,6 +1,7 @@
 //! `DeepSeek`'s tool tokens, V3 and R1 (with a fence), V3.1 (without), and their misspellings.
 
-use super::{Dialect, Found, Opens, Step, View, Wait, earliest, named_json};
+use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
+use crate::marks::earliest;
 
 const CALL: [&str; 4] =
     ["<｜tool▁call▁begin｜>", "<｜tool_call_begin｜>", "<｜tool call begin｜>", "<|tool▁call▁begin|>"];

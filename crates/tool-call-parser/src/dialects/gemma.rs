@@ -5,9 +5,8 @@
 use serde_json::{Map, Value};
 
 use super::{Dialect, Found, Opens, Step, View, Wait, named_json, pythonic};
-use crate::calls::RawCall;
+use crate::calls::{Delimited, RawCall};
 use crate::lenient_json;
-use crate::unquoted::Delimited;
 
 /// The marks around a string: Gemma 4's token, and `FunctionGemma`'s.
 const QUOTES: [&str; 2] = ["<|\"|>", "<escape>"];

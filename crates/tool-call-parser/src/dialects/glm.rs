@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value};
 
-use super::{Dialect, Opens, Step, View, Wait, earliest, named_json};
-use crate::calls::RawCall;
+use super::{Dialect, Opens, Step, View, Wait, named_json};
+use crate::calls::{Delimited, RawCall};
+use crate::marks::earliest;
 use crate::repairs::Repair;
 use crate::schema::properties;
-use crate::unquoted::Delimited;
 
 pub(super) static DIALECT: Dialect = Dialect {
     name: "glm",

@@ -6,11 +6,11 @@
 
 use serde_json::{Map, Value};
 
-use super::{Dialect, Found, MarkAt, Opens, Step, View, Wait, earliest, invoke, named_json, xml_arguments};
+use super::{Dialect, Found, Lane, MarkAt, Opens, Step, View, Wait, invoke, named_json, xml_arguments};
 use crate::calls::RawCall;
 use crate::event::Dropped;
+use crate::marks::earliest;
 use crate::repairs::Repair;
-use crate::scanner::Lane;
 use crate::schema::properties;
 use crate::tools::is_noise;
 

@@ -1,8 +1,7 @@
 //! Harmony after a server stripped its special tokens: `commentary to=read json{…}`, `analysisWe
 //! need…assistantfinalHi`.
 
-use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
-use crate::scanner::Lane;
+use super::{Dialect, Found, Lane, Opens, Step, View, Wait, named_json};
 
 pub(super) static CALL: Dialect = Dialect {
     name: "harmony_text",

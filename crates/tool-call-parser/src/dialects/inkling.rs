@@ -3,9 +3,9 @@
 //!
 //! The header's name is not needed: the JSON has one too. A call in free text names no tool and cannot leave.
 
-use super::{Dialect, Found, Opens, Step, View, Wait, earliest, envelope};
+use super::{Dialect, Found, Lane, Opens, Step, View, Wait, envelope};
 use crate::event::Dropped;
-use crate::scanner::Lane;
+use crate::marks::earliest;
 
 const MESSAGE: &str = "<|message_model|>";
 const JSON: &str = "<|content_invoke_tool_json|>";

@@ -2,11 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::{Dialect, Found, MarkAt, Opens, Step, View, Wait, named_json};
-use crate::calls::RawCall;
+use super::{Dialect, Found, Lane, MarkAt, Opens, Step, View, Wait, named_json};
+use crate::calls::{Delimited, RawCall};
 use crate::event::Dropped;
-use crate::scanner::Lane;
-use crate::unquoted::Delimited;
 
 const OPEN: &str = "<|open|>";
 const CLOSE: &str = "<|close|>";

@@ -5,8 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
-use crate::calls::RawCall;
-use crate::unquoted::Delimited;
+use crate::calls::{Delimited, RawCall};
 
 /// Longer markers are text.
 const LIMIT: usize = 32 << 10;

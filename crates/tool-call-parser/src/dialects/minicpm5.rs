@@ -5,7 +5,6 @@
 
 use super::tagged::{self, Tags};
 use super::{Dialect, Found, Opens, Step, View};
-use crate::settle::{Settled, settle};
 
 const SPACED: &str = "<function name=";
 /// Behind a server that strips the space.
@@ -47,9 +46,7 @@ fn read(view: &View<'_>) -> Step {
     match tagged::read(view, name, view.mark + length + 1, tags, &[]) {
         Step::Read(Found::Calls { calls, firm }, end) => {
             let closed = view.text[..end].ends_with("</function>");
-            let fits =
-                calls.iter().all(|call| matches!(settle(call, view.tools, view.steps), Settled::Call(..)));
-            if closed && fits { Step::Read(Found::Calls { calls, firm }, end) } else { Step::Not(end) }
+            if closed { Step::ReadIfValid(calls, firm, end) } else { Step::Not(end) }
         }
         step => step,
     }

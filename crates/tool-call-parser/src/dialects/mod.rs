@@ -60,4 +60,4 @@ pub use reference::reference;
 pub use registry::TABLE;
 pub(crate) use registry::{holds_mark, is_own};
 pub use view::Dialect;
-pub(crate) use view::{Found, MarkAt, Opens, Step, TagForm, View, Wait, earliest};
+pub(crate) use view::{BEHIND, Found, Lane, MarkAt, Opens, Step, TagForm, View, Wait};

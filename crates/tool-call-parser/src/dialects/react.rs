@@ -1,8 +1,9 @@
 //! `ReAct`: `Action: name` and `Action Input: arguments` on lines of their own.
 
-use super::{Dialect, Found, Opens, Step, View, Wait, earliest, named_json};
+use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
 use crate::calls::RawCall;
 use crate::coerce;
+use crate::marks::earliest;
 
 const INPUT: [&str; 4] = ["Action Input:", "**Action Input:**", "Action input:", "Input:"];
 /// Lines before which the text of an input ends.

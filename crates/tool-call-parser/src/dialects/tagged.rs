@@ -5,9 +5,9 @@
 
 use serde_json::{Map, Value};
 
-use super::{Step, View, Wait, earliest, named_json};
-use crate::calls::{Args, RawCall};
-use crate::unquoted::Delimited;
+use super::{Step, View, Wait, named_json};
+use crate::calls::{Args, Delimited, RawCall};
+use crate::marks::earliest;
 
 /// The tags of one dialect.
 #[derive(Clone, Copy, Debug)]

@@ -3,8 +3,7 @@
 //! A mark counts at the start of a line only; in running text it is text. What follows the end mark is the
 //! answer.
 
-use super::{Dialect, Found, Opens, Step, View};
-use crate::scanner::Lane;
+use super::{Dialect, Found, Lane, Opens, Step, View};
 
 /// Opening marks with the marks that close them.
 const PAIRS: [(&str, &[&str]); 13] = [

@@ -4,9 +4,8 @@
 
 use super::xml_arguments::read_elements;
 use super::{Dialect, Found, Opens, Step, TagForm, View, Wait, named_json};
-use crate::calls::RawCall;
+use crate::calls::{Delimited, RawCall};
 use crate::schema;
-use crate::unquoted::Delimited;
 
 pub(super) static DIALECT: Dialect = Dialect {
     name: "tool_tag",

@@ -4,11 +4,15 @@
 
 use crate::calls::RawCall;
 use crate::event::Dropped;
-use crate::ledger::Objects;
+use crate::marks::earliest;
+use crate::objects::Objects;
 use crate::quotation;
-use crate::scanner::{Lane, is_plainly_no_space};
 use crate::schema::Steps;
+use crate::space::is_plainly_no_space;
 use crate::tools::Tools;
+
+/// The number of bytes before a mark that the dialects see.
+pub(crate) const BEHIND: usize = 256;
 
 /// One way of writing calls.
 #[derive(Debug)]
@@ -103,7 +107,7 @@ pub(crate) struct View<'a> {
     pub(crate) tools: &'a Tools,
     /// For checks against their schemas.
     pub(crate) steps: &'a Steps,
-    /// At most [`crate::scanner::BEHIND`] bytes of text before the mark.
+    /// At most [`crate::dialects::BEHIND`] bytes of text before the mark.
     pub(crate) before: &'a str,
     /// True when only spaces stand before the mark on its line.
     pub(crate) line_start: bool,
@@ -131,6 +135,9 @@ pub(crate) enum Step {
     More(Wait),
     /// It is, up to `end`.
     Read(Found, usize),
+    /// The same of calls that count only if each of them may leave; otherwise the text is not of this
+    /// dialect.
+    ReadIfValid(Vec<RawCall>, bool, usize),
 }
 
 impl Step {
@@ -143,6 +150,20 @@ impl Step {
             step => step,
         }
     }
+}
+
+/// Where text goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// To the content; calls may begin.
+    Content,
+    /// To the reasoning, until one of the first marks; the second ones among them begin what comes next.
+    Reasoning(&'static [&'static str], &'static [&'static str]),
+    /// To the content, until one of these marks: nothing in it is a call. The second ones begin what comes
+    /// next.
+    Answer(&'static [&'static str], &'static [&'static str]),
+    /// To the content, until a line that closes the fence: this character, at least this often.
+    Fence(u8, usize),
 }
 
 /// When to ask again.
@@ -257,19 +278,6 @@ impl View<'_> {
     pub(crate) fn is_quoted(&self) -> bool {
         quotation::announces_example(self.before)
     }
-}
-
-/// The first of `marks` in `text`: where it stands and how long it is. Each search ends where the one before
-/// found its mark, so put the likeliest first.
-pub(crate) fn earliest(text: &str, marks: &[&str]) -> Option<(usize, usize)> {
-    let mut best: Option<(usize, usize)> = None;
-    for mark in marks {
-        let window = best.map_or(text.len(), |(at, _)| text.len().min(at + mark.len() - 1));
-        if let Some(at) = memchr::memmem::find(&text.as_bytes()[..window], mark.as_bytes()) {
-            best = Some((at, mark.len()));
-        }
-    }
-    best
 }
 
 /// The answer of [`View::mark_at`].

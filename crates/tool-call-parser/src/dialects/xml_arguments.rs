@@ -7,10 +7,9 @@
 use serde_json::{Map, Value};
 
 use super::tagged::{self, Tags};
-use crate::calls::RawCall;
+use crate::calls::{Delimited, RawCall};
 use crate::schema;
 use crate::tools::Tool;
-use crate::unquoted::Delimited;
 
 /// Each form of a parameter's tags. The values of Beam (Reflection) stand on lines of their own.
 const FORMS: [Tags<'_>; 3] = [

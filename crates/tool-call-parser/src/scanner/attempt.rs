@@ -1,71 +1,18 @@
 //! Candidates: lets the dialects whose marks may stand at a place read on from there, and takes what they
 //! found.
 
-use super::super::dialects::{Found, MarkAt, Opens, Step, View, Wait};
-use super::super::json_span::{JsonSpan, Span, Style};
-use super::super::openers::Opener;
-use super::super::repairs::Repair;
-use super::held::{Held, Holds};
-use super::{BEHIND, Io, Lane, MAX_RUN, QUOTED_LINE, Scanner};
-use crate::dialects::Dialect;
+use super::state::{Held, Holds, Io, MAX_HELD, Open, Waiting};
+use super::{MAX_RUN, QUOTED_LINE, Scanner};
+use crate::calls::RawCall;
+use crate::dialects::{BEHIND, Dialect, Found, Lane, MarkAt, Opens, Step, View, Wait};
 use crate::event::Dropped;
+use crate::json_span::Span;
+use crate::openers::Opener;
+use crate::repairs::Repair;
+use crate::settle::{Settled, settle};
 
-/// The most of a candidate that the dialects see, in bytes. A longer one is text: no argument is that big.
-const MAX_HELD: usize = 24 << 20;
 /// The part of a mark, in bytes, that counts as the beginning of a call at the end of a cut reply.
 const CUT_MARK: usize = 6;
-/// The bytes of one candidate that may be read again, in addition to a multiple of its length.
-const REREAD: usize = 64 << 10;
-
-/// A candidate: a dialect may begin at `at`.
-#[derive(Debug)]
-pub(super) struct Open {
-    pub(super) at: usize,
-    /// Where scanning goes on if it comes to nothing.
-    pub(super) resume: usize,
-    pub(super) line_start: bool,
-    /// The place in the order in which the openers are asked.
-    opener: usize,
-    /// A call of an undeclared tool that one dialect read here, if no other can do better.
-    undeclared: Option<Box<Held>>,
-    waits: Option<Waiting>,
-    /// The number of bytes that dialects read before they asked for more.
-    read: usize,
-    /// Dialects are not asked again before the text is this long.
-    until: usize,
-}
-
-impl Open {
-    pub(super) fn new(at: usize, resume: usize, line_start: bool) -> Self {
-        Self { at, resume, line_start, opener: 0, undeclared: None, waits: None, read: 0, until: 0 }
-    }
-
-    /// The same place for the dialects after the one that was asked last.
-    pub(super) fn past_this_opener(self) -> Self {
-        Self { opener: self.opener + 1, waits: None, read: 0, until: 0, ..self }
-    }
-
-    /// Remembers the first such call.
-    pub(super) fn keep_undeclared(&mut self, held: Held) {
-        self.undeclared.get_or_insert_with(|| Box::new(held));
-    }
-
-    /// A dialect that reads `length` bytes from their beginning every time it is woken must not be woken too
-    /// often: once its credit is used up, the text has to grow by an eighth first.
-    fn charge(&mut self, length: usize) {
-        self.read += length;
-        if self.read > REREAD + 8 * length {
-            self.until = MAX_HELD.min(length + length / 8);
-        }
-    }
-}
-
-#[derive(Debug)]
-enum Waiting {
-    Any,
-    Value(Box<JsonSpan>),
-    Mark(usize, &'static [&'static str]),
-}
 
 /// Trying candidates.
 impl Scanner {
@@ -88,17 +35,21 @@ impl Scanner {
                 continue;
             }
             match self.ask(&open, opener, spaced, io) {
-                Step::Not(seen) => self.spend(&mut open, seen),
                 Step::More(_) if self.buffer.len() - open.at >= MAX_HELD => {
                     open.resume = open.resume.max(self.buffer.floor_char_boundary(open.at + MAX_HELD));
                 }
                 Step::More(wait) => {
-                    open.waits = Some(waiting(wait));
+                    open.waits = Some(wait.into());
                     open.charge(self.buffer.len() - open.at);
                     self.open = Some(open);
                     return false;
                 }
                 Step::Read(found, length) => return self.take_found(found, open, opener.dialect, length, io),
+                Step::ReadIfValid(calls, firm, length) if may_leave(&calls, io) => {
+                    let end = open.at + length;
+                    return self.calls(calls, firm, open, opener.dialect, end, io);
+                }
+                Step::Not(seen) | Step::ReadIfValid(_, _, seen) => self.spend(&mut open, seen),
             }
         }
         match open.undeclared.take() {
@@ -274,11 +225,7 @@ impl Scanner {
     }
 }
 
-fn waiting(wait: Wait) -> Waiting {
-    match wait {
-        Wait::Any => Waiting::Any,
-        Wait::Json(from) => Waiting::Value(Box::new(JsonSpan::new(from, Style::Json))),
-        Wait::Python(from) => Waiting::Value(Box::new(JsonSpan::new(from, Style::Python))),
-        Wait::Mark(from, marks) => Waiting::Mark(from, marks),
-    }
+/// Whether each of these calls fits its tool.
+fn may_leave(calls: &[RawCall], io: &Io<'_>) -> bool {
+    calls.iter().all(|call| matches!(settle(call, io.tools, io.steps), Settled::Call(_)))
 }

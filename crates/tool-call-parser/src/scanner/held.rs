@@ -1,30 +1,12 @@
 //! Calls that were read: firm ones leave at once, others only if nothing but calls follows; what cannot be
 //! read is dropped next to calls and is text without them.
 
-use super::attempt::Open;
-use super::{Io, Scanner};
+use super::Scanner;
+use super::state::{Held, Holds, Io, Open};
 use crate::calls::RawCall;
 use crate::dialects::{self, Dialect};
 use crate::event::{Dropped, Note};
 use crate::settle::{Settled, settle};
-
-/// A part of the text that waits for the text behind it.
-#[derive(Debug)]
-pub(super) struct Held {
-    pub(super) dialect: &'static Dialect,
-    pub(super) holds: Holds,
-    pub(super) source: (usize, usize),
-}
-
-#[derive(Debug)]
-pub(super) enum Holds {
-    /// Calls that leave only if nothing but calls follows.
-    Calls(Vec<(RawCall, Settled)>),
-    /// Text that is written like a call of this name and cannot leave.
-    Broken(String, Dropped),
-    /// Marks between such things.
-    Frame,
-}
 
 /// Calls.
 impl Scanner {

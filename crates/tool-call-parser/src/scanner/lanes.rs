@@ -1,8 +1,10 @@
 //! Stretches of text that are read as a whole: reasoning, an answer in a message of its own, a fence.
 
-use super::{Io, Lane, MAX_CLOSING, Scanner};
+use super::state::Io;
+use super::{MAX_CLOSING, Scanner};
 use crate::Field;
-use crate::dialects::earliest;
+use crate::dialects::Lane;
+use crate::marks::{earliest, partial_suffix};
 
 impl Scanner {
     pub(super) fn fence_step(&mut self, char: u8, length: usize) -> bool {
@@ -78,15 +80,4 @@ impl Scanner {
         let next = if keeps { end } else { end + length };
         self.take(end, next, io);
     }
-}
-
-/// The length of the longest suffix that is a proper prefix of a mark.
-pub(crate) fn partial_suffix(text: &str, marks: &[&str]) -> usize {
-    let longest = marks.iter().map(|mark| mark.len()).max().unwrap_or(0);
-    let bytes = text.as_bytes();
-    let partial = |length: &usize| {
-        let suffix = &bytes[bytes.len() - length..];
-        marks.iter().any(|mark| mark.len() > *length && mark.as_bytes().starts_with(suffix))
-    };
-    (1..longest.min(bytes.len() + 1)).rev().find(partial).unwrap_or(0)
 }

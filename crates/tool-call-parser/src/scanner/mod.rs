@@ -8,20 +8,17 @@
 mod attempt;
 mod held;
 mod lanes;
+mod state;
 
 use std::ops::Range;
 
-use self::attempt::Open;
-use self::held::Held;
-pub(crate) use self::lanes::partial_suffix;
-use super::ledger::Ledger;
+pub(crate) use self::state::Io;
+use self::state::{Held, Open};
+use super::Field;
+use super::dialects::{BEHIND, Lane};
 use super::openers::{OPENERS, Openers};
-use super::schema::Steps;
-use super::tools::Tools;
-use super::{Field, Options};
+use super::space::is_plainly_no_space;
 
-/// The number of bytes before a mark that the dialects see.
-pub(crate) const BEHIND: usize = 256;
 /// A longer run of space is content, even before a call.
 const MAX_SPACE: usize = 1024;
 /// A longer line closes no fence, if it is not decided by then.
@@ -33,28 +30,6 @@ const MAX_RUN: usize = 64;
 const PIECE: usize = 64 << 10;
 /// In place of a backtick run's length: the line is quoted and holds no calls.
 const QUOTED_LINE: usize = usize::MAX;
-/// Where text goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
-    /// To the content; calls may begin.
-    Content,
-    /// To the reasoning, until one of the first marks; the second ones among them begin what comes next.
-    Reasoning(&'static [&'static str], &'static [&'static str]),
-    /// To the content, until one of these marks: nothing in it is a call. The second ones begin what comes
-    /// next.
-    Answer(&'static [&'static str], &'static [&'static str]),
-    /// To the content, until a line that closes the fence: this character, at least this often.
-    Fence(u8, usize),
-}
-
-/// The parts of the engine that the scanner uses.
-#[derive(Debug)]
-pub(crate) struct Io<'a> {
-    pub(crate) tools: &'a Tools,
-    pub(crate) steps: &'a Steps,
-    pub(crate) options: Options,
-    pub(crate) ledger: &'a mut Ledger,
-}
 
 /// One field's text.
 #[derive(Debug)]
@@ -275,16 +250,6 @@ impl Scanner {
             held.source = (held.source.0 - keep, held.source.1 - keep);
         }
     }
-}
-
-/// Whether a byte surely is, and begins, no white space.
-pub(crate) fn is_plainly_no_space(byte: u8) -> bool {
-    byte.is_ascii_graphic()
-}
-
-/// Whether nothing but white space is in it.
-pub(crate) fn is_space(text: &str) -> bool {
-    !text.as_bytes().first().is_some_and(|byte| is_plainly_no_space(*byte)) && text.trim().is_empty()
 }
 
 /// Finding candidates.

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::{Judgement, Policy, Subject};
 use crate::config::{PolicyConfig, Verdict};
-use wire::units::Unusable;
+use wire::units::UnusableSetting;
 
 /// At most this many different policies hold together.
 const MOST: usize = 16;
@@ -45,7 +45,7 @@ impl HeldPolicy {
         &self,
         config: &PolicyConfig,
         workspace: Option<&Path>,
-    ) -> Result<Option<Policies>, Vec<Unusable>> {
+    ) -> Result<Option<Policies>, Vec<UnusableSetting>> {
         let before = self.current();
         if before.0.iter().any(|(known, _)| known == config) {
             return Ok(None);
@@ -53,7 +53,7 @@ impl HeldPolicy {
         let policy = Policy::new(config, workspace)?;
         if before.0.len() >= MOST {
             let why = format!("the policy has changed {MOST} times since the start: restart respool first");
-            return Err(vec![Unusable::new(&["tools", "policy"], why)]);
+            return Err(vec![UnusableSetting::new(&["tools", "policy"], why)]);
         }
         let mut all = before.0.clone();
         all.push((config.clone(), Arc::new(policy)));

@@ -9,7 +9,7 @@ use super::super::document::{base64_text, titled};
 use super::super::passed_by::{Notes, missing, nested, optional_bool, unsupported, wrong_type};
 use super::super::sealed::Sealer;
 use super::tools::PlacedChange;
-use wire::{ApiError, Object, array, encode_string};
+use wire::{ApiError, Object, array_elements, encode_string};
 
 /// Claude Code's first system block says who pays, not what to do.
 const BILLING: &str = "x-anthropic-billing-header";
@@ -190,7 +190,8 @@ fn blocks<'c>(content: &'c str, field: &str) -> Result<Vec<(Object<'c>, String)>
         block.set("text", content);
         return Ok(vec![(block, field.to_owned())]);
     }
-    let blocks = array(content).ok_or_else(|| wrong_type(field, "a string or an array of blocks"))?;
+    let blocks =
+        array_elements(content).ok_or_else(|| wrong_type(field, "a string or an array of blocks"))?;
     let placed = blocks.into_iter().enumerate().map(|(index, block)| {
         let field = format!("{field}[{index}]");
         Ok((nested(block, &field)?, field))

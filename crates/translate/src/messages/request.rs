@@ -11,7 +11,7 @@ use super::super::sealed::Sealer;
 use super::super::server_fields::{is_server_field, put_server_fields};
 use super::blocks::Blocks;
 use super::tools::DeclaredTools;
-use wire::{ApiError, Object, array};
+use wire::{ApiError, Object, array_elements};
 
 /// A request that was understood.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ fn conversation<'a>(
         blocks.system(system, "system")?;
     }
     let messages = object.get("messages").ok_or_else(|| missing("messages", "send an array of messages"))?;
-    let messages = array(messages).ok_or_else(|| wrong_type("messages", "an array of messages"))?;
+    let messages = array_elements(messages).ok_or_else(|| wrong_type("messages", "an array of messages"))?;
     let last = messages.last().and_then(|last| Object::parse(last).ok());
     if last.is_some_and(|last| last.is_string("role", "assistant")) {
         notes.add("messages.prefill", "a chat model answers its own last message, and does not continue it");
@@ -155,7 +155,10 @@ fn put_settings<'o>(chat: &mut Object<'o>, object: &'o Object<'_>) -> Result<(),
         chat.set("max_tokens", limit);
     }
     if let Some(stops) = object.get("stop_sequences") {
-        if array(stops).ok_or_else(|| wrong_type("stop_sequences", "an array of strings"))?.is_empty() {
+        if array_elements(stops)
+            .ok_or_else(|| wrong_type("stop_sequences", "an array of strings"))?
+            .is_empty()
+        {
             return Ok(());
         }
         chat.set("stop", stops);

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::super::chat_body::function_json;
 use super::super::passed_by::{Notes, missing, nested, optional_bool, unsupported, wrong_type};
-use wire::{ApiError, Object, array, encode_string};
+use wire::{ApiError, Object, array_elements, encode_string};
 
 /// Functions of the chat API: name and JSON.
 #[derive(Debug, Default)]
@@ -99,7 +99,7 @@ impl DeclaredTools {
         changes: &[PlacedChange],
         notes: &mut Notes,
     ) -> Result<Self, ApiError> {
-        let tools = array(json).ok_or_else(|| wrong_type("tools", "an array of tools"))?;
+        let tools = array_elements(json).ok_or_else(|| wrong_type("tools", "an array of tools"))?;
         // Nobody can search for the deferred ones here, so the model gets them all.
         let search_is_hosted = json.contains("\"tool_search_tool_");
         let mut declared = Vec::with_capacity(tools.len());

@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 
 use super::compile;
 use tool_call_parser::mended_object;
-use wire::pattern::pattern;
+use wire::pattern::compile_pattern;
 
 /// A key without quotes.
-static BARE_KEY: LazyLock<Regex> = LazyLock::new(|| pattern(r"([{,]\s*)(\w+)\s*:"));
+static BARE_KEY: LazyLock<Regex> = LazyLock::new(|| compile_pattern(r"([{,]\s*)(\w+)\s*:"));
 
 /// One parser with its settings.
 #[derive(Clone, Debug)]

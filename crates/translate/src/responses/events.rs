@@ -19,7 +19,7 @@ use super::object::{Head, Status, response_json, strict};
 use super::request::AskedResponse;
 use wire::sse::write_event;
 use wire::turn::{FinishReason, ItemEnd, ItemKind, ToolCall, TurnEvent, Usage};
-use wire::{ApiError, Object, array, encode_string};
+use wire::{ApiError, Object, array_elements, encode_string};
 
 /// The part of an item that is still being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +167,7 @@ impl ResponseEvents {
     /// The log probabilities of the text that comes next, as a chat completion has them.
     pub fn add_logprobs(&mut self, chat: &str) {
         let Ok(object) = Object::parse(chat) else { return };
-        for token in object.get("content").and_then(array).unwrap_or_default() {
+        for token in object.get("content").and_then(array_elements).unwrap_or_default() {
             append(&mut self.logprobs, &strict(token, "{}"));
         }
     }

@@ -9,7 +9,7 @@ use super::super::passed_by::{Notes, missing, nested, unsupported, wrong_type};
 use super::super::sealed::Sealer;
 use super::names::ToolNames;
 use super::stored::Recalled;
-use wire::{ApiError, ErrorCode, Object, array, encode_string, is_empty_array};
+use wire::{ApiError, ErrorCode, Object, array_elements, encode_string, is_empty_array};
 
 /// What reading the items needs.
 pub(super) struct Items<'a> {
@@ -155,7 +155,7 @@ fn tool_search_call(item: &Object<'_>, field: &str, messages: &mut ChatMessages)
 }
 
 fn tool_search_output(item: &Object<'_>, field: &str, messages: &mut ChatMessages) -> Result<(), ApiError> {
-    let tools = item.get("tools").and_then(array).unwrap_or_default();
+    let tools = item.get("tools").and_then(array_elements).unwrap_or_default();
     let names: Vec<String> =
         tools.iter().filter_map(|tool| Object::parse(tool).ok()?.string("name")).collect();
     let text = match names.as_slice() {
@@ -203,7 +203,7 @@ fn texts(content: Option<&str>, field: &str) -> Result<Vec<JsonText>, ApiError> 
     if let Some(text) = JsonText::of(content) {
         return Ok(vec![text]);
     }
-    let parts = array(content).ok_or_else(|| wrong_type(field, "a string or an array of parts"))?;
+    let parts = array_elements(content).ok_or_else(|| wrong_type(field, "a string or an array of parts"))?;
     let text = |(index, part): (usize, &str)| {
         let field = format!("{field}[{index}]");
         let part = nested(part, &field)?;
@@ -222,7 +222,7 @@ fn parts(content: Option<&str>, field: &str) -> Result<Vec<Part>, ApiError> {
     if let Some(text) = JsonText::of(content) {
         return Ok(vec![Part::Text(text)]);
     }
-    let parts = array(content).ok_or_else(|| wrong_type(field, "a string or an array of parts"))?;
+    let parts = array_elements(content).ok_or_else(|| wrong_type(field, "a string or an array of parts"))?;
     parts.into_iter().enumerate().map(|(index, part)| one_part(part, &format!("{field}[{index}]"))).collect()
 }
 

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::super::ids::Ids;
-use wire::{Object, array, encode_string};
+use wire::{Object, array_elements, encode_string};
 
 /// A finished response, as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ fn with_id<'i>(item: &'i str, ids: &mut Ids) -> Cow<'i, str> {
     let Ok(mut object) = Object::parse(item) else { return Cow::Borrowed(item) };
     let has_id = object.string("id").is_some_and(|id| !id.is_empty());
     let is_message = object.get("type").is_none() && object.get("role").is_some();
-    let text = object.original("content").filter(|text| text.starts_with('"'));
+    let text = object.get_original("content").filter(|text| text.starts_with('"'));
     if has_id && !is_message && text.is_none() {
         return Cow::Borrowed(item);
     }
@@ -62,14 +62,14 @@ fn parts_of(text: &str, is_assistants: bool) -> String {
 
 /// The items of a kept response, of its input and its response object.
 pub fn conversation_items(input: &str, body: &str) -> Vec<String> {
-    let input = array(input).unwrap_or_default().into_iter().map(str::to_owned);
+    let input = array_elements(input).unwrap_or_default().into_iter().map(str::to_owned);
     input.chain(output_items(body)).collect()
 }
 
 /// The items that the model made, of a response object.
 fn output_items(body: &str) -> Vec<String> {
     let Ok(object) = Object::parse(body) else { return vec![] };
-    let output = object.get("output").and_then(array).unwrap_or_default();
+    let output = object.get("output").and_then(array_elements).unwrap_or_default();
     output.into_iter().map(str::to_owned).collect()
 }
 

@@ -18,7 +18,7 @@ use super::names::ToolNames;
 use super::object::Echo;
 use super::stored::Recalled;
 use super::tools::DeclaredTools;
-use wire::{ApiError, ErrorCode, Object, array, decode_string};
+use wire::{ApiError, ErrorCode, Object, array_elements, decode_string};
 
 /// A request that was understood.
 #[derive(Debug)]
@@ -188,7 +188,8 @@ fn all_items<'a>(object: &'a Object<'_>, recalled: &'a Recalled) -> Result<Vec<P
             items.push(("input".to_owned(), Cow::Owned(item)));
         }
         Some(input) => {
-            let own = array(input).ok_or_else(|| wrong_type("input", "a string or an array of items"))?;
+            let own =
+                array_elements(input).ok_or_else(|| wrong_type("input", "a string or an array of items"))?;
             items.extend(
                 own.into_iter()
                     .enumerate()

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use super::super::passed_by::request_object;
-use wire::{ApiError, Object, array};
+use wire::{ApiError, Object, array_elements};
 
 /// What of the store a request needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub fn wanted_items(body: &[u8]) -> Result<Wanted, ApiError> {
     let object = request_object(body)?;
     let previous = object.string("previous_response_id");
     let may_refer = memchr::memmem::find(body, b"item_reference").is_some();
-    let input = object.get("input").filter(|_| may_refer).and_then(array).unwrap_or_default();
+    let input = object.get("input").filter(|_| may_refer).and_then(array_elements).unwrap_or_default();
     let referred = input.into_iter().filter_map(|item| {
         let item = Object::parse(item).ok()?;
         item.is_string("type", "item_reference").then(|| item.string("id")).flatten()

@@ -7,7 +7,7 @@ use super::super::chat_body::{JsonText, function_json};
 use super::super::free_text::{FREE_TEXT, FreeTextPatterns};
 use super::super::passed_by::{Notes, missing, nested, optional_array, unsupported, wrong_type};
 use super::names::{NamedTool, ToolKind, ToolNames};
-use wire::{ApiError, ErrorCode, Object, array, encode_string};
+use wire::{ApiError, ErrorCode, Object, array_elements, encode_string};
 
 /// The function of a search for tools that the client executes.
 const TOOL_SEARCH: &str = "tool_search";
@@ -30,7 +30,7 @@ pub(super) struct DeclaredTools {
 impl DeclaredTools {
     /// Takes an array of tools in; `field` is where it stands.
     pub(super) fn add(&mut self, json: &str, field: &str, notes: &mut Notes) -> Result<(), ApiError> {
-        let tools = array(json).ok_or_else(|| wrong_type(field, "an array of tools"))?;
+        let tools = array_elements(json).ok_or_else(|| wrong_type(field, "an array of tools"))?;
         for (index, tool) in tools.into_iter().enumerate() {
             self.tool(tool, None, &format!("{field}[{index}]"), notes)?;
         }
@@ -183,7 +183,7 @@ impl DeclaredTools {
     }
 
     fn keep_allowed(&mut self, choice: &Object<'_>) -> Result<(), ApiError> {
-        let allowed = choice.get("tools").and_then(array);
+        let allowed = choice.get("tools").and_then(array_elements);
         let allowed = allowed.ok_or_else(|| wrong_type("tool_choice.tools", "an array of tools"))?;
         let names: Vec<String> = allowed
             .iter()

@@ -9,7 +9,7 @@ mod typescript;
 use serde_json::Value;
 use typescript::namespace;
 
-use wire::{ChatRequest, Object, array, decode_string};
+use wire::{ChatRequest, Object, array_elements, decode_string};
 
 /// Bytes of a request for each thousand tokens of its prompt, before any reply has shown it. OpenClaw's requests to gpt-oss
 /// have 4,800 to 5,500; small requests and other languages have fewer, and too few are the safer guess.
@@ -28,7 +28,7 @@ const CALLS: &str = "\nCalls to these tools must go to the commentary channel: '
 
 /// Tokens of the prompt that vLLM makes of a request to gpt-oss. Images count as nothing.
 pub fn harmony(request: &ChatRequest<'_>) -> u64 {
-    let list = request.tools().and_then(array).unwrap_or_default();
+    let list = request.tools().and_then(array_elements).unwrap_or_default();
     let tools: Vec<Value> = list.into_iter().filter_map(|tool| serde_json::from_str(tool).ok()).collect();
     let messages = request.messages.iter().map(|it| message(&it.object)).sum::<usize>();
     harmony_frame(&tools) + messages as u64
@@ -68,12 +68,12 @@ fn message(message: &Object<'_>) -> usize {
     let reasoning = ["reasoning", "reasoning_content"].into_iter().find_map(|key| message.string(key));
     let reasoning = reasoning.map_or(0, |text| FRAME + CHANNEL + count(&text));
     let content = if content == 0 { 0 } else { FRAME + CHANNEL + content };
-    let calls = message.get("tool_calls").and_then(array).unwrap_or_default();
+    let calls = message.get("tool_calls").and_then(array_elements).unwrap_or_default();
     reasoning + content + calls.into_iter().map(call).sum::<usize>()
 }
 
 fn content(json: &str) -> usize {
-    match array(json) {
+    match array_elements(json) {
         Some(parts) => parts
             .into_iter()
             .filter_map(|part| Object::parse(part).ok()?.string("text"))

@@ -1,0 +1,106 @@
+//! What a scanner remembers between two pieces of text: the candidate that waits for more, and the parts that
+//! wait for the text behind them.
+
+use crate::Options;
+use crate::calls::RawCall;
+use crate::dialects::{Dialect, Wait};
+use crate::event::Dropped;
+use crate::json_span::{JsonSpan, Style};
+use crate::ledger::Ledger;
+use crate::schema::Steps;
+use crate::settle::Settled;
+use crate::tools::Tools;
+
+/// The most of a candidate that the dialects see, in bytes. A longer one is text: no argument is that big.
+pub(super) const MAX_HELD: usize = 24 << 20;
+/// The bytes of one candidate that may be read again, in addition to a multiple of its length.
+const REREAD: usize = 64 << 10;
+
+/// The parts of the engine that the scanner uses.
+#[derive(Debug)]
+pub(crate) struct Io<'a> {
+    pub(crate) tools: &'a Tools,
+    pub(crate) steps: &'a Steps,
+    pub(crate) options: Options,
+    pub(crate) ledger: &'a mut Ledger,
+}
+
+/// A candidate: a dialect may begin at `at`.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) at: usize,
+    /// Where scanning goes on if it comes to nothing.
+    pub(super) resume: usize,
+    pub(super) line_start: bool,
+    /// The place in the order in which the openers are asked.
+    pub(super) opener: usize,
+    /// A call of an undeclared tool that one dialect read here, if no other can do better.
+    pub(super) undeclared: Option<Box<Held>>,
+    pub(super) waits: Option<Waiting>,
+    /// The number of bytes that dialects read before they asked for more.
+    read: usize,
+    /// Dialects are not asked again before the text is this long.
+    pub(super) until: usize,
+}
+
+impl Open {
+    pub(super) fn new(at: usize, resume: usize, line_start: bool) -> Self {
+        Self { at, resume, line_start, opener: 0, undeclared: None, waits: None, read: 0, until: 0 }
+    }
+
+    /// The same place for the dialects after the one that was asked last.
+    pub(super) fn past_this_opener(self) -> Self {
+        Self { opener: self.opener + 1, waits: None, read: 0, until: 0, ..self }
+    }
+
+    /// Remembers the first such call.
+    pub(super) fn keep_undeclared(&mut self, held: Held) {
+        self.undeclared.get_or_insert_with(|| Box::new(held));
+    }
+
+    /// A dialect that reads `length` bytes from their beginning every time it is woken must not be woken too
+    /// often: once its credit is used up, the text has to grow by an eighth first.
+    pub(super) fn charge(&mut self, length: usize) {
+        self.read += length;
+        if self.read > REREAD + 8 * length {
+            self.until = MAX_HELD.min(length + length / 8);
+        }
+    }
+}
+
+/// What a dialect that asked for more text waits for.
+#[derive(Debug)]
+pub(super) enum Waiting {
+    Any,
+    Value(Box<JsonSpan>),
+    Mark(usize, &'static [&'static str]),
+}
+
+impl From<Wait> for Waiting {
+    fn from(wait: Wait) -> Self {
+        match wait {
+            Wait::Any => Self::Any,
+            Wait::Json(from) => Self::Value(Box::new(JsonSpan::new(from, Style::Json))),
+            Wait::Python(from) => Self::Value(Box::new(JsonSpan::new(from, Style::Python))),
+            Wait::Mark(from, marks) => Self::Mark(from, marks),
+        }
+    }
+}
+
+/// A part of the text that waits for the text behind it.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) dialect: &'static Dialect,
+    pub(super) holds: Holds,
+    pub(super) source: (usize, usize),
+}
+
+#[derive(Debug)]
+pub(super) enum Holds {
+    /// Calls that leave only if nothing but calls follows.
+    Calls(Vec<(RawCall, Settled)>),
+    /// Text that is written like a call of this name and cannot leave.
+    Broken(String, Dropped),
+    /// Marks between such things.
+    Frame,
+}
