@@ -19,7 +19,8 @@ use std::path::Path;
 use clap::{Subcommand, ValueEnum};
 
 use super::{Configured, Failure};
-use crate::expert::{Loaded, Package, Source};
+use crate::expert::Source;
+use crate::openexperts::{Loaded, Package};
 
 /// How findings are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

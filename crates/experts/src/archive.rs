@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
-use super::own_files::is_clutter;
+use openexperts::own_files::is_clutter;
 
 /// The most files an archive may have.
 const MOST_FILES: usize = 2_000;
@@ -94,7 +94,7 @@ impl Target<'_> {
 
     /// Writes one file. The sizes that the archive states are not trusted.
     fn file(&mut self, path: &Path, source: impl Read) -> Result<(), String> {
-        let shown = super::visible(&path.display().to_string());
+        let shown = openexperts::visible(&path.display().to_string());
         if !is_inside(path) || path.to_str().is_none_or(|text| text.contains('\\')) {
             return Err(format!("its file {shown} would be written outside of the package"));
         }
@@ -129,5 +129,8 @@ fn is_clutter_inside(path: &Path) -> bool {
 }
 
 fn refused(path: &Path) -> String {
-    format!("{} is a link or a device; a package has only files", super::visible(&path.display().to_string()))
+    format!(
+        "{} is a link or a device; a package has only files",
+        openexperts::visible(&path.display().to_string())
+    )
 }

@@ -8,10 +8,8 @@ use std::time::Duration;
 
 use super::experts::{Expert, Experts};
 use super::isolated::IsolatedFunctions;
-use super::label::MODEL_PREFIX;
 use super::notices::ConversationNotices;
 use super::operations::Operations;
-use super::prompt::system_prompt_with;
 use super::tools::{self, ExpertTools, Role};
 use super::workspace::Workspace;
 use ::tools::Tools;
@@ -19,6 +17,7 @@ use agent::{
     Agent, AgentConfig, ChatModel, MadeCall, Notices, OnDisconnect, RunFacts, RunSnapshot, SettledCall,
     Supervision,
 };
+use openexperts::{label::MODEL_PREFIX, prompt::system_prompt_with};
 
 /// How long a model may think about one reply.
 const MODEL_TIMEOUT: Duration = Duration::from_mins(5);

@@ -12,11 +12,9 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use super::bindings::{Binding, BindingType, Bindings};
-use super::component::{Operation, Tool};
-use super::diagnostic::{Diagnostic, Severity};
-use super::label::function_name;
-use super::package::Package;
+use openexperts::{
+    Binding, BindingType, Bindings, Diagnostic, Operation, Package, Severity, Tool, label::function_name,
+};
 use tools::{
     Approver, Availability, Invocation, Question, QuestionKind, ServerProblem, Sources, ToolError,
     ToolOutput, ToolSet, ToolSpec, Tools as _,
@@ -183,7 +181,7 @@ pub(super) fn read(text: &str, package: &Package) -> (Bindings, Vec<BindingProbl
     let problem = |text: String| BindingProblem { tool: String::new(), text, is_final: true };
     let problems = errors.into_iter().map(|finding| problem(finding.in_one_line())).collect();
     let mut warnings: Vec<String> = warnings.into_iter().map(Diagnostic::in_one_line).collect();
-    warnings.extend(bindings.strays(package));
+    warnings.extend(bindings.unknown_bindings(package));
     (bindings, problems, warnings)
 }
 

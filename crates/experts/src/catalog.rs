@@ -13,9 +13,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::library::{Library, NameClaim, digest, preferred};
-use super::manifest::Trigger;
-use super::package::{Package, load};
-use super::{MANIFEST, diagnostic};
+use openexperts::{Diagnostic, MANIFEST, Package, Severity, Trigger, load, visible};
 
 /// How often the folders are checked for changes.
 const EVERY: Duration = Duration::from_secs(2);
@@ -265,9 +263,9 @@ fn folder_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn first_error(diagnostics: &[diagnostic::Diagnostic]) -> String {
-    let error = diagnostics.iter().find(|one| one.severity == diagnostic::Severity::Error);
-    error.map(|error| format!("{}: {}", error.file, diagnostic::visible(&error.message))).unwrap_or_default()
+fn first_error(diagnostics: &[Diagnostic]) -> String {
+    let error = diagnostics.iter().find(|one| one.severity == Severity::Error);
+    error.map(|error| format!("{}: {}", error.file, visible(&error.message))).unwrap_or_default()
 }
 
 /// A fingerprint that changes when a file in the folder, or the bindings file beside it, is written, created or removed.

@@ -13,18 +13,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::assembly::{ModelAccess, ModelAccesses};
-use super::bindings::Bindings;
 use super::bound::{self, BindingProblem, BoundTools};
 use super::catalog::{Catalog, Snapshot};
 use super::config::ExpertsConfig;
 use super::delivery;
 use super::execution::Worker;
 use super::invocation::{Invocation, Origin};
-use super::label::MODEL_PREFIX;
-use super::package::Package;
 use super::scheduler::Scheduler;
 use ::tools::{Sources, ToolSet};
 use agent::Agents;
+use openexperts::{Bindings, Package, label::MODEL_PREFIX};
 use store::Store;
 
 /// How often the gateway is checked for reachability.

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::bindings::{Bindings, ChannelBinding};
 use super::catalog::{Catalog, Snapshot};
 use super::config::{DEDUPE_WINDOW, ExpertsConfig};
 use super::hook_secrets::HookSecrets;
 use super::invocation::Invocation;
-use super::manifest::{Trigger, TriggerKind};
-use super::trigger::{Event, Proof, Refusal, Schedule, events_of, invocation, is_proven, why_off};
+use super::trigger::{Event, Proof, Refusal, events_of, invocation, is_proven, why_off};
+use openexperts::{Bindings, ChannelBinding, Schedule, Trigger, TriggerKind};
 use store::{Enqueued, NewEntry, Queue, StoreError};
 use wire::units::Secret;
 

@@ -6,8 +6,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
-use super::component::Parameter;
-use super::manifest::TriggerSession;
+use openexperts::{Parameter, TriggerSession};
 use store::{DedupeKey, LaneKey, NewEntry};
 
 /// What is to be executed.

@@ -14,20 +14,20 @@ use serde_json::{Map, Value, json};
 
 use super::assembly::AgentBase;
 use super::bound::BoundTools;
-use super::component::{Function, FunctionSession, KnowledgeKind};
-use super::label::call_name;
 use super::learning::LearningFiles;
 use super::notices::ConversationNotices;
 use super::operations::Operations;
-use super::outputs;
-use super::package::Package;
-use super::prompt::{FunctionPrompt, one_line};
 use super::tools::{ESCALATE, approval_rules, escalate_tool, spec, tier_of};
 use super::trigger::fenced_json;
-use super::{path, policy};
 use agent::{
     Agent, AgentRequest, ChildRuns, EndsRun, Executor, Notices, OfferedTool, Outcome, RequestedCall,
     Requester, RunSnapshot, SettledCall, Setup, Supervision, Tier,
+};
+use openexperts::{
+    Function, FunctionSession, KnowledgeKind, Package,
+    label::call_name,
+    outputs, path,
+    prompt::{FunctionPrompt, one_line},
 };
 use tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
 
@@ -99,7 +99,7 @@ impl IsolatedFunctions {
     fn supervision(&self, operations: &Operations) -> Supervision {
         let (mut tiers, mut ends_run) = (BTreeMap::new(), BTreeMap::new());
         for (name, tier) in operations.tiers_by_name() {
-            tiers.insert(name.clone(), tier_of(if self.is_dry { policy::Tier::Auto } else { tier }));
+            tiers.insert(name.clone(), tier_of(if self.is_dry { openexperts::Tier::Auto } else { tier }));
             if self.is_process {
                 ends_run.insert(name, EndsRun::OnFault);
             }

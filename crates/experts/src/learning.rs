@@ -10,9 +10,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::name::{self, NameKind};
-use super::own_files::write_atomically;
-use super::package::Package;
+use super::atomic;
+use openexperts::{
+    Package,
+    name::{self, NameKind},
+};
 
 /// The folder of learnings, in a workspace.
 const FOLDER: &str = "learnings";
@@ -187,9 +189,9 @@ impl LearningFiles {
                     .filter(|entry| !archive.entries.ends_with(std::slice::from_ref(entry)))
                     .collect::<Vec<_>>(),
             );
-            write_atomically(&path, archive.written().as_bytes())?;
+            atomic::write_file(&path, archive.written().as_bytes())?;
         }
-        write_atomically(&self.path(scope), learnings.written().as_bytes())?;
+        atomic::write_file(&self.path(scope), learnings.written().as_bytes())?;
         Ok(over)
     }
 

@@ -18,12 +18,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::diagnostic::{Code, Diagnostic, Severity};
-use super::grants::{self, VersionStep};
-use super::own_files::{BINDINGS, MARK, is_clutter, is_reserved, write_atomically};
-use super::package::{Loaded, Package, load};
+use super::atomic;
 use super::source::Source;
-use super::{MANIFEST, name};
+
+use openexperts::{
+    Code, Diagnostic, Loaded, MANIFEST, Package, Severity,
+    grants::{self, VersionStep},
+    load, name,
+    own_files::{BINDINGS, MARK, is_clutter, is_reserved},
+};
 
 /// The user's bindings of an expert that was removed.
 const REMOVED_BINDINGS: &str = "bindings.removed.yaml";
@@ -508,7 +511,7 @@ impl Library {
     pub fn write_bindings(&self, folder: &str, text: &str, _: &Lock) -> io::Result<PathBuf> {
         let (_, path) = self.bindings(folder)?;
         fs::create_dir_all(path.parent().unwrap_or(&self.dir))?;
-        write_atomically(&path, text.as_bytes())?;
+        atomic::write_file(&path, text.as_bytes())?;
         Ok(path)
     }
 
@@ -570,7 +573,7 @@ impl Library {
         let kept = self.own_bindings(if self.is_of_another(name, folder) { folder } else { name });
         let kept = kept.with_file_name(REMOVED_BINDINGS);
         fs::create_dir_all(kept.parent().unwrap_or(&self.dir))?;
-        write_atomically(&kept, &fs::read(&used)?)?;
+        atomic::write_file(&kept, &fs::read(&used)?)?;
         if used == own {
             fs::remove_file(&own)?;
         }
@@ -619,7 +622,7 @@ impl Library {
             fs::copy(&bindings, staged.path().join(BINDINGS))?;
         }
         self.replace(folder, &staged.keep())?;
-        write_atomically(&self.record_path(folder), serde_json::to_string_pretty(record)?.as_bytes())
+        atomic::write_file(&self.record_path(folder), serde_json::to_string_pretty(record)?.as_bytes())
     }
 
     /// Stores a package under its digest, for work that began with it: of a package put there by hand there is no other copy.

@@ -8,8 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::bound::{BoundTool, BoundTools, OfferedOperation};
-use super::package::Package;
-use super::policy::{Policy, Tier, Tiers};
+use openexperts::{Package, Policy, Tier, Tiers};
 use tools::{Approver, Invocation, ToolError, ToolOutput};
 
 /// The operations of one run.
@@ -142,7 +141,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{bound, load};
+    use crate::bound;
+    use openexperts::load;
     use tools::Caller;
 
     const FILES: [(&str, &str); 4] = [
@@ -168,7 +168,7 @@ mod tests {
         let mut tool = package.tools.items[0].clone();
         let bound = |tool| Arc::new(vec![bound::unbound(tool)]);
         assert!(bound::clashes(&bound(tool.clone())).is_empty());
-        let other = crate::Operation { name: "move:deal".into(), ..tool.operations.items[0].clone() };
+        let other = openexperts::Operation { name: "move:deal".into(), ..tool.operations.items[0].clone() };
         tool.operations.items.push(other);
         let bound = bound(tool);
         let clashes = bound::clashes(&bound);

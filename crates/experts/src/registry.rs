@@ -5,14 +5,9 @@
 use std::io;
 use std::path::Path;
 
-use super::bindings::Bindings;
+use super::atomic;
 use super::config::ExpertsConfig;
-use super::diagnostic::Severity;
-use super::manifest::{Concurrency, Trigger, TriggerKind};
-use super::own_files::write_atomically;
-use super::package::Package;
-use super::policy::Tier;
-use super::resolve::Lane;
+use openexperts::{Bindings, Concurrency, Lane, Package, Severity, Tier, Trigger, TriggerKind};
 
 /// The file, in the workspace of the main agent.
 pub const REGISTRY: &str = "EXPERTS.md";
@@ -83,7 +78,7 @@ pub fn write_registry(config: &ExpertsConfig, entries: &[RegistryEntry<'_>]) -> 
         _ => {}
     }
     std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-    write_atomically(&path, page.as_bytes())?;
+    atomic::write_file(&path, page.as_bytes())?;
     Ok(true)
 }
 
@@ -116,7 +111,7 @@ fn section(entry: &RegistryEntry<'_>) -> String {
 }
 
 fn start(package: &Package, trigger: &Trigger) -> String {
-    let text = |field: &Option<super::Spanned<String>>| field.as_ref().map(|field| line(&field.value));
+    let text = |field: &Option<openexperts::Spanned<String>>| field.as_ref().map(|field| line(&field.value));
     let kind = match trigger.kind {
         Some(TriggerKind::Webhook) => {
             text(&trigger.preset).map_or("webhook".to_owned(), |preset| format!("webhook/{preset}"))
@@ -170,7 +165,7 @@ fn line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::package::load;
+    use openexperts::load;
 
     fn package(dir: &Path, description: &str) -> Package {
         let manifest = format!(

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::bound::FIRST_START;
 use super::experts::Experts;
-use super::label::MODEL_PREFIX;
 use super::notices::ConversationNotices;
 use agent::{AgentRequest, RunFacts, RunOptions, Watch};
+use openexperts::label::MODEL_PREFIX;
 use store::{RunRow, Status, Store, StoreError};
 
 /// How long after its last event an interrupted conversation still goes on by itself.

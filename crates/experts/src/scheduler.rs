@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::catalog::{Catalog, Current, Snapshot};
 use super::hooks::new_id;
-use super::manifest::{Trigger, TriggerKind};
-use super::trigger::{Event, Schedule, Watch, invocation};
+use super::trigger::{Event, invocation};
+use openexperts::{Schedule, Trigger, TriggerKind, Watch};
 use store::{Clock, ClockTime, Enqueued, GoneClocks, NewEntry, Queue, StoreError};
 
 /// How often the clocks are checked, besides when one is due.

@@ -5,10 +5,8 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::foreign::{self, Foreign, ImportedSkill};
-use super::package::{Loaded, load};
-use super::skill::SKILL;
-use super::{MANIFEST, archive, git};
+use super::{archive, git};
+use openexperts::{Loaded, MANIFEST, foreign::load_folder, skill::SKILL};
 
 /// Where a package comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,17 +48,17 @@ impl Source {
     /// When it cannot be fetched; a package that does not load is not an error here.
     pub fn load(&self) -> Result<Loaded, String> {
         match self {
-            Self::Path(path) if path.is_dir() => load_directory(path),
+            Self::Path(path) if path.is_dir() => load_folder(path),
             Self::Path(path) => {
                 let staging = staging()?;
                 archive::unpack(path, staging.path())?;
-                load_directory(&top_of(staging.path()))
+                load_folder(&top_of(staging.path()))
             }
             Self::Git(url) => {
                 let staging = staging()?;
                 let target = staging.path().join("clone");
                 git::clone(url, &target)?;
-                load_directory(&target)
+                load_folder(&target)
             }
         }
     }
@@ -68,20 +66,6 @@ impl Source {
 
 fn staging() -> Result<TempDir, String> {
     tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))
-}
-
-/// Loads the package in a directory. A skill is made into a package before; what another program calls a
-/// plugin is an error.
-fn load_directory(path: &Path) -> Result<Loaded, String> {
-    match foreign::identify(path) {
-        Some(Foreign::Skill) => load_package(ImportedSkill::new(path)?.directory.path()),
-        Some(Foreign::Plugin(plugin)) => Err(plugin.in_words(path)),
-        None => load_package(path),
-    }
-}
-
-fn load_package(path: &Path) -> Result<Loaded, String> {
-    load(path).map_err(|error| format!("{} cannot be opened as a package: {error}", path.display()))
 }
 
 /// The package in an unpacked archive: at the top, or in the only directory there.

@@ -8,17 +8,8 @@ use std::path::Path;
 
 use tempfile::NamedTempFile;
 
-use super::component::Scope;
-use super::own_files::write_atomically;
-use super::package::Package;
-
-/// The folder of state, in a package and in a workspace.
-const FOLDER: &str = "state/";
-
-/// Where a template's file is in the workspace: templates from other folders of a package also go below `state/`.
-pub(super) fn place(path: &str) -> String {
-    if path.starts_with(FOLDER) { path.to_owned() } else { format!("{FOLDER}{path}") }
-}
+use super::atomic;
+use openexperts::{Package, Scope, path::state_file};
 
 /// Creates missing files of a package, and updates those that still equal the template in `old`. Returns what was written.
 ///
@@ -41,7 +32,7 @@ pub fn prepare(root: &Path, old: Option<&Package>, new: &Package) -> io::Result<
                 if !is_old_template {
                     continue;
                 }
-                write_atomically(&target, text.as_bytes())?;
+                atomic::write_file(&target, text.as_bytes())?;
             }
         }
         written.push(path);
@@ -51,7 +42,7 @@ pub fn prepare(root: &Path, old: Option<&Package>, new: &Package) -> io::Result<
 
 fn templates(package: &Package) -> BTreeMap<String, &str> {
     let lasting = package.state.items.iter().filter(|state| state.scope == Scope::Persistent);
-    lasting.map(|state| (place(&state.path), state.template.as_str())).collect()
+    lasting.map(|state| (state_file(&state.path), state.template.as_str())).collect()
 }
 
 /// Creates a file atomically, also with regard to power failures.
@@ -84,7 +75,7 @@ fn keep(file: NamedTempFile, target: &Path) -> io::Result<()> {
 /// When the folder cannot be written.
 pub(super) fn prepare_session(folder: &Path, package: &Package) -> io::Result<()> {
     for one in package.state.items.iter().filter(|one| one.scope == Scope::Session) {
-        let target = folder.join(place(&one.path));
+        let target = folder.join(state_file(&one.path));
         match fs::metadata(&target) {
             Ok(found) if found.len() > 0 || one.template.is_empty() => continue,
             Ok(_) => fs::remove_file(&target)?,

@@ -8,14 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use super::component::Parameter;
 use super::learning::LearningEntry;
 use super::operations::Operations;
-use super::outputs;
-use super::package::Package;
-use super::policy::{OnTimeout, Tier};
 use super::workspace::Workspace;
 use agent::{self, ApprovalRules, EndsRun, OnRejection, Requester, Supervision};
+use openexperts::{OnTimeout, Package, Parameter, Tier, outputs};
 use tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
 
 /// Ends a process with its results.
@@ -340,7 +337,7 @@ mod tests {
         for (file, text) in [("expert.yaml", manifest.as_str()), ("o.md", "o\n"), ("f.md", function)] {
             std::fs::write(dir.join(file), text).unwrap();
         }
-        Arc::new(crate::load(dir).unwrap().package.unwrap())
+        Arc::new(openexperts::load(dir).unwrap().package.unwrap())
     }
 
     fn tools(dir: &Path, learning: &str) -> (ExpertTools, Arc<Workspace>, Supervision) {

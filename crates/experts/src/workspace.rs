@@ -15,13 +15,16 @@ use cap_std::fs::{Dir, OpenOptions};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::component::{FunctionSession, KnowledgeKind, Scope};
 use super::isolated;
-use super::label::call_name;
 use super::learning::{LearningEntry, LearningFiles};
-use super::package::Package;
-use super::{path, skill, state};
+use super::state;
 use agent::{CallOutcome, MadeCall};
+use openexperts::{
+    FunctionSession, KnowledgeKind, Package, Scope,
+    label::call_name,
+    path::{self, state_file},
+    skill,
+};
 
 /// The largest file that is read or written.
 const LARGEST: u64 = 1 << 20;
@@ -139,7 +142,7 @@ impl Workspace {
 
     /// The function whose file this is.
     fn function_at(&self, wanted: &str) -> Option<&str> {
-        let is_meant = |one: &&super::component::Function| {
+        let is_meant = |one: &&openexperts::Function| {
             one.path == wanted || wanted == format!("functions/{}.md", one.name.value)
         };
         self.package.functions.items.iter().find(is_meant).map(|one| one.name.value.as_str())
@@ -256,7 +259,7 @@ impl Workspace {
         }
         let disk = |path: String, is_writable| Ok(Place::Disk { path, is_writable });
         let is_session =
-            |one: &&super::component::State| one.scope == Scope::Session && state::place(&one.path) == wanted;
+            |one: &&openexperts::State| one.scope == Scope::Session && state_file(&one.path) == wanted;
         match wanted.split('/').next() {
             _ if wanted.ends_with('/') || matches!(wanted, "state" | "scratch" | "learnings") => {
                 Err(format!("{wanted} is a folder; name a file"))
@@ -302,10 +305,10 @@ impl Workspace {
         let found =
             function.map(|one| &one.path).or(process.map(|one| &one.path)).or(knowledge.map(|one| &one.path));
         let is_state =
-            package.state.items.iter().any(|one| one.path == wanted || state::place(&one.path) == wanted);
+            package.state.items.iter().any(|one| one.path == wanted || state_file(&one.path) == wanted);
         let found = found.map(String::as_str).or((!is_state).then_some(wanted));
         let note = function.filter(|one| skill::is_skill(&one.path));
-        let note = note.and_then(|one| skill::note(package, &one.path)).unwrap_or_default();
+        let note = note.and_then(|one| skill::note(&package.files, &one.path)).unwrap_or_default();
         Ok(found.and_then(|path| package.files.get(path)).map(|text| Place::Package(note + text)))
     }
 
@@ -400,7 +403,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
-        let loaded = crate::load(dir).unwrap();
+        let loaded = openexperts::load(dir).unwrap();
         Arc::new(loaded.package.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics)))
     }
 
@@ -545,5 +548,31 @@ mod tests {
             assert_ne!(name, text);
         }
         assert_ne!(file_name("a/b"), file_name("a:b"));
+    }
+
+    #[test]
+    fn a_skill_is_a_function_of_a_package() {
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = "spec: '1.0'\nname: office\nversion: 1.0.0\ndescription: d\n\
+            components: {orchestrator: o.md, persona: [o.md], functions: [skills/pdf-forms/SKILL.md]}\n";
+        let skill = "---\nname: pdf-forms\ndescription: Fills forms\n---\n\nSee references/fields.md. Run scripts/fill.py.\n";
+        for (path, text) in [
+            ("expert.yaml", manifest),
+            ("o.md", "Go.\n"),
+            ("skills/pdf-forms/SKILL.md", skill),
+            ("skills/pdf-forms/references/fields.md", "# Fields\n"),
+            ("skills/pdf-forms/scripts/fill.py", "print('filled')\n"),
+        ] {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let package = openexperts::load(dir.path()).unwrap().package.unwrap();
+        let files = Workspace::new(&dir.path().join("root"), package.into(), "s", &[]);
+        let text = files.read("functions/pdf-forms.md").unwrap();
+        assert!(text.contains("- `references/fields.md`: `skills/pdf-forms/references/fields.md`"), "{text}");
+        assert!(text.ends_with("Run scripts/fill.py.\n"), "{text}");
+        assert_eq!(files.read("skills/pdf-forms/references/fields.md").unwrap(), "# Fields\n");
+        assert!(files.read("skills/pdf-forms/scripts/fill.py").is_err());
     }
 }

@@ -14,7 +14,7 @@ use super::heartbeat::{self, Source, frame};
 use super::stream_head::{StreamHead, until_stopped};
 use super::{App, respond};
 use agent::{Agent, AgentRequest, ApprovalRequest, RequestedCall, Watch, WatchEvent, WorkEnd, WorkReport};
-use experts::MODEL_PREFIX;
+use openexperts::MODEL_PREFIX;
 use relay::Wire;
 use telemetry::RequestRecord;
 use translate::{ChatSink, ClientProgram, Head, Ids, Reply, ReplyChoice, completion_json};

@@ -13,7 +13,7 @@ use crate::agent::{
 use crate::cli::Failure;
 use crate::cli::serve::runtime;
 use crate::config::Loaded;
-use crate::expert::is_agent_of;
+use crate::openexperts::is_agent_of;
 use crate::store::{ApprovalRow, ApprovalState, Store};
 
 /// The most requests that are read.

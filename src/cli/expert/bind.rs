@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use crate::cli::Failure;
 use crate::cli::say::{say, say_aside};
 use crate::config::Loaded;
-use crate::expert::{Binding, BindingType, Bindings, Library, Package, visible};
+use crate::expert::Library;
+use crate::openexperts::{Binding, BindingType, Bindings, Package, visible};
 
 /// What to bind.
 pub(super) struct Wanted {
@@ -29,7 +30,9 @@ pub(super) fn bind(config: &Loaded, name: &str, wanted: &Wanted) -> Result<(), F
     let (text, path) =
         library.bindings(&folder).map_err(|error| format!("the bindings cannot be read: {error}"))?;
     let (mut bindings, findings) = Bindings::read(&text);
-    if let Some(error) = findings.iter().find(|finding| finding.severity == crate::expert::Severity::Error) {
+    if let Some(error) =
+        findings.iter().find(|finding| finding.severity == crate::openexperts::Severity::Error)
+    {
         let what = format!("{} has errors; correct it first:\n{}", path.display(), error.render(Some(&text)));
         return Err(Failure::Failed(what));
     }

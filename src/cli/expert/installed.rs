@@ -9,9 +9,9 @@ use super::OutputFormat;
 use crate::cli::Failure;
 use crate::cli::advice::{HOW_TO_APPROVE, NO_OPERATOR};
 use crate::config::Settings;
-use crate::expert::{
-    BINDINGS, ExpertsConfig, HookSecrets, Installed, LEARNS_ALONE, Library, Package, SecretPlace, Source,
-    Tier, Trigger, TriggerKind, learns_alone, prepare_state, resolved, visible,
+use crate::expert::{ExpertsConfig, HookSecrets, Installed, Library, SecretPlace, Source, prepare_state};
+use crate::openexperts::{
+    BINDINGS, LEARNS_ALONE, Package, Tier, Trigger, TriggerKind, learns_alone, resolved, visible,
 };
 
 /// Characters of a trigger's name that must be escaped in a path.

@@ -8,7 +8,8 @@ use crate::cli::Failure;
 use crate::cli::say::{flat, say, say_aside};
 use crate::cli::serve::runtime;
 use crate::config::Loaded;
-use crate::expert::{Invocation, message_json, visible};
+use crate::expert::{Invocation, message_json};
+use crate::openexperts::visible;
 use crate::store::{EntryRow, EntryState, MessageFilter, Store};
 
 /// The most entries that are listed.

@@ -8,7 +8,8 @@ use crate::cli::Failure;
 use crate::cli::say::{say, say_aside};
 use crate::cli::serve::runtime;
 use crate::config::Settings;
-use crate::expert::{HookSecrets, Installed, Library, is_agent_of};
+use crate::expert::{HookSecrets, Installed, Library};
+use crate::openexperts::is_agent_of;
 use crate::store::{
     ApprovalRow, ApprovalState, EntryState, GoneClocks, MessageFilter, Queue as _, Store, StoreError,
 };

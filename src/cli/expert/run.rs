@@ -11,8 +11,9 @@ use crate::cli::say::{say, say_aside, say_piece_aside};
 use crate::cli::serve::{app, finish, runtime};
 use crate::cli::{Failure, log_problem};
 use crate::config::Loaded;
-use crate::expert::{DryRun, Experts, Goal, Worker, message_json, visible};
+use crate::expert::{DryRun, Experts, Goal, Worker, message_json};
 use crate::observe;
+use crate::openexperts::visible;
 use crate::server::App;
 use crate::store::{EntryState, MessageFilter, Queue as _, Store};
 

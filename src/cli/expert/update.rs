@@ -3,7 +3,8 @@
 use super::installed::state_files;
 use crate::cli::Failure;
 use crate::cli::say::{say, say_aside};
-use crate::expert::{ExpertsConfig, Library, Lock, Plan, Source, visible};
+use crate::expert::{ExpertsConfig, Library, Lock, Plan, Source};
+use crate::openexperts::visible;
 
 /// What the command line consents to.
 #[derive(Clone, Copy)]

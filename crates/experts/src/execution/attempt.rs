@@ -9,15 +9,13 @@ use super::Worker;
 use super::task::{self, ContextFile, History, Task};
 use super::verdict::{self, Verdict};
 use crate::assembly::{RUN_TIMEOUT, RunPlan};
-use crate::component::Process;
 use crate::delivery::MessageKind;
 use crate::experts::Expert;
 use crate::invocation::Invocation;
-use crate::package::Package;
-use crate::settings::{Delivery, Execution};
 use crate::tools::Role;
 use crate::workspace::Workspace;
 use agent::{AgentRequest, FactsError, MadeCall, Outcome, RunFacts, RunOptions, Watch, WatchEvent, WorkEnd};
+use openexperts::{Delivery, Execution, Package, Process};
 use store::{Claimed, EntryEnd, MessageFilter, Queue as _, StoreError};
 
 /// The session that the triggers of the main session share.
@@ -278,7 +276,7 @@ impl<'a> Attempt<'a> {
                 outputs: self.process.outputs.items.clone(),
             },
             context: self.context(),
-            timeout: self.execution.timeout.as_ref().map_or(RUN_TIMEOUT, crate::Length::length),
+            timeout: self.execution.timeout.as_ref().map_or(RUN_TIMEOUT, openexperts::Length::length),
             settled,
             calls: Vec::new(),
             is_dry: false,

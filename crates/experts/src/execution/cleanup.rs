@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use super::attempt::MAIN_SESSION;
 use super::scratchpad::OWNERS;
 use crate::experts::Experts;
-use crate::label::MODEL_PREFIX;
+use openexperts::label::MODEL_PREFIX;
 use store::Store;
 
 /// How often to clean up.

@@ -10,8 +10,8 @@ use super::task::History;
 use super::verdict::{self, Verdict};
 use crate::assembly::RunPlan;
 use crate::experts::Experts;
-use crate::label::is_call;
 use agent::{AgentRequest, MadeCall, RunOptions, WatchEvent, WorkEnd};
+use openexperts::label::is_call;
 use store::Claimed;
 
 /// The tool that reads the expert's files.

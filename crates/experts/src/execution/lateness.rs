@@ -10,8 +10,8 @@ use super::verdict;
 use crate::delivery::{Message, MessageKind};
 use crate::experts::Expert;
 use crate::invocation::Invocation;
-use crate::settings::{Delivery, SlaBreach};
 use crate::trigger::event_facts;
+use openexperts::{Delivery, SlaBreach};
 use store::{EntryRow, EntryState, StoreError};
 
 /// The most entries of an expert that are read at a time.
@@ -136,7 +136,7 @@ fn has_sla(expert: &Expert) -> bool {
     expert.package.processes.items.iter().any(|process| process.delivery.sla.is_some())
 }
 
-fn millis(length: &crate::Length) -> u64 {
+fn millis(length: &openexperts::Length) -> u64 {
     u64::try_from(length.length().as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -27,8 +27,8 @@ pub use dry_run::DryRun;
 use lateness::Deadlines;
 
 use super::experts::Experts;
-use super::label::MODEL_PREFIX;
 use super::resume::Interrupted;
+use openexperts::label::MODEL_PREFIX;
 use store::{ClaimRequest, Claimed, EntryState, Queue as _, Status, Store, StoreError, WokenRun};
 
 /// How often the queue is checked for due entries and entries of other processes.

@@ -148,7 +148,7 @@ mod tests {
         for (file, text) in [("expert.yaml", manifest), ("o.md", "o\n"), ("f.md", function)] {
             fs::write(dir.path().join(file), text).unwrap();
         }
-        let package = Arc::new(crate::load(dir.path()).unwrap().package.unwrap());
+        let package = Arc::new(openexperts::load(dir.path()).unwrap().package.unwrap());
         let root = dir.path().join("root");
         let files = Workspace::new(&root, package, "s", &[]);
         fs::create_dir_all(root.join("scratch")).unwrap();

@@ -6,13 +6,11 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::label::function_name;
-use crate::markdown;
-use crate::prompt::one_line;
 use crate::tools::{ESCALATE, FAIL, FINISH};
 use crate::trigger::{fenced, fenced_json, fenced_whole};
 use crate::workspace::file_name;
 use agent::{CallOutcome, MadeCall};
+use openexperts::{label::function_name, markdown, prompt::one_line};
 
 /// The most characters of a result that the log shows.
 const LONGEST_RESULT: usize = 400;
@@ -246,8 +244,8 @@ pub(super) fn scratchpad(pattern: &str, inputs: &Value) -> Result<String, String
         rest = after;
     }
     path.push_str(rest);
-    let path = crate::path::normalized(&path);
-    if path.starts_with("scratch/") && crate::path::escape(&path).is_none() {
+    let path = openexperts::path::normalized(&path);
+    if path.starts_with("scratch/") && openexperts::path::escape(&path).is_none() {
         Ok(path)
     } else {
         Err(format!("the scratchpad {path:?} is not below scratch/"))

@@ -2,11 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::component::Parameter;
-use crate::outputs;
-use crate::settings::{Delivery, Execution, Format, OnFailure, SlaBreach};
 use crate::tools::{ESCALATE, FAIL, FINISH, LEARN};
 use agent::{CallOutcome, EndsRun, MadeCall, Outcome, SettledCall};
+use openexperts::{Delivery, Execution, Format, OnFailure, Parameter, SlaBreach, outputs};
 use store::EntryEnd;
 use wire::ErrorCode;
 
@@ -171,8 +169,8 @@ pub(super) fn lateness(delivery: &Delivery, took: u64) -> Option<(Value, SlaBrea
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{Backoff, DeliveryFields, ExecutionFields};
     use agent::{FailureKind, Limit, ModelFailure, RequestedCall};
+    use openexperts::{Backoff, DeliveryFields, ExecutionFields};
 
     fn ended_by(name: &str, arguments: &Value) -> Outcome {
         let call =
@@ -341,7 +339,7 @@ mod tests {
         delivery.format = Format::Structured;
         check(&delivery, json!({"outputs": {"urgency": "high"}}));
         assert_eq!(delivered(&results, &[], &delivery), json!({"summary": "s"}), "nothing is declared");
-        delivery.sla = Some(crate::Length::seconds(60));
+        delivery.sla = Some(openexperts::Length::seconds(60));
         assert_eq!(lateness(&delivery, 60_000), None);
         assert_eq!(lateness(&delivery, 60_001).unwrap().0["sla"], "60s");
     }

@@ -7,10 +7,11 @@
 use serde_json::{Map, Value};
 
 use super::gmail;
-use super::lookup::{find, key_text};
 use crate::invocation::{Invocation, InvocationLane, Origin};
-use crate::manifest::{Concurrency, Manifest, Trigger, TriggerSession};
-use crate::resolve::Lane;
+use openexperts::{
+    Concurrency, Lane, Manifest, Trigger, TriggerSession,
+    payload::{find, key_text},
+};
 
 /// The name of the only preset.
 const GMAIL: &str = "gmail";

@@ -144,23 +144,23 @@ pub struct Diagnostic {
 
 /// All findings of a package.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Report {
+pub(crate) struct Report {
     diagnostics: Vec<Diagnostic>,
 }
 
 impl Report {
     /// A recorder of findings in this file.
-    pub(super) fn file<'a>(&'a mut self, file: &'a str) -> FileReport<'a> {
+    pub(crate) fn file<'a>(&'a mut self, file: &'a str) -> FileReport<'a> {
         FileReport { file, report: self }
     }
 
     /// Whether there is no error among the findings.
-    pub(super) fn loads(&self) -> bool {
+    pub(crate) fn loads(&self) -> bool {
         self.diagnostics.iter().all(|one| one.severity == Severity::Warn)
     }
 
     /// The findings by file and line, `expert.yaml` first, without duplicates.
-    pub(super) fn into_sorted(mut self) -> Vec<Diagnostic> {
+    pub(crate) fn into_sorted(mut self) -> Vec<Diagnostic> {
         let rank = |one: &Diagnostic| (one.file != super::MANIFEST, one.file.clone(), one.at, one.code);
         self.diagnostics.sort_by_cached_key(rank);
         self.diagnostics.dedup();
@@ -198,7 +198,7 @@ impl FileReport<'_> {
 
 impl Diagnostic {
     /// The finding in one line, without what is written there.
-    pub(super) fn in_one_line(&self) -> String {
+    pub fn in_one_line(&self) -> String {
         let place = self.at.map(|at| format!(":{}:{}", at.line, at.column)).unwrap_or_default();
         let help = if self.help.is_empty() { String::new() } else { format!(" ({})", self.help.trim()) };
         format!("{}{place}: {}{help}", self.file, self.message)
@@ -246,7 +246,7 @@ pub fn visible(text: &str) -> String {
 }
 
 /// ` (did you mean "x"?)` where one of the candidates is close to what was written.
-pub(super) fn nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let near = candidates
         .into_iter()
         .map(|name| (strsim::damerau_levenshtein(written, name), name))

@@ -6,15 +6,15 @@ use super::component::{Parameter, TYPES};
 
 /// Checked outputs.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Checked {
+pub struct Checked {
     /// The outputs that match their declaration.
-    pub(super) outputs: Map<String, Value>,
+    pub outputs: Map<String, Value>,
     /// What is wrong with the others, for the model and for people.
-    pub(super) problems: Vec<String>,
+    pub problems: Vec<String>,
 }
 
 /// Checks the outputs that a model returned.
-pub(super) fn check(declared: &[Parameter], outputs: Option<&Value>) -> Checked {
+pub fn check(declared: &[Parameter], outputs: Option<&Value>) -> Checked {
     let mut checked = Checked::default();
     let empty = Map::new();
     let outputs = outputs.and_then(Value::as_object).unwrap_or(&empty);
@@ -56,7 +56,7 @@ fn fault(parameter: &Parameter, value: &Value) -> Option<String> {
 }
 
 /// The JSON Schema of declared values, all optional.
-pub(super) fn schema(declared: &[Parameter]) -> Value {
+pub fn schema(declared: &[Parameter]) -> Value {
     let properties: Map<String, Value> =
         declared.iter().map(|parameter| (parameter.name.clone(), property(parameter))).collect();
     json!({"type": "object", "properties": properties})
@@ -64,7 +64,7 @@ pub(super) fn schema(declared: &[Parameter]) -> Value {
 
 /// The JSON Schema of outputs: all are required, and no others are allowed. A call that violates it is not refused because of the schema:
 /// `check` sends it back once.
-pub(super) fn strict_schema(declared: &[Parameter]) -> Value {
+pub fn strict_schema(declared: &[Parameter]) -> Value {
     let mut schema = schema(declared);
     schema["required"] = declared.iter().map(|parameter| parameter.name.as_str()).collect();
     schema["additionalProperties"] = false.into();

@@ -5,7 +5,7 @@ use super::yaml::{self, Node, Value};
 
 /// Whether a file must have frontmatter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Head {
+pub(crate) enum Head {
     /// Required.
     Required,
     /// Optional.
@@ -16,7 +16,7 @@ pub(super) enum Head {
 
 /// A file split into its two parts.
 #[derive(Clone, Debug)]
-pub(super) struct Markdown<'t> {
+pub(crate) struct Markdown<'t> {
     /// The frontmatter as a tree; `None` if there is none, or if it could not be read, which has then been reported.
     pub head: Option<Node>,
     /// The text after the frontmatter.
@@ -30,7 +30,7 @@ enum Cut<'t> {
 }
 
 /// Splits a file into frontmatter and body, and reads the frontmatter.
-pub(super) fn read<'t>(text: &'t str, head: Head, report: &mut FileReport<'_>) -> Markdown<'t> {
+pub(crate) fn read<'t>(text: &'t str, head: Head, report: &mut FileReport<'_>) -> Markdown<'t> {
     match cut(text) {
         Cut::None => {
             if head == Head::Required {
@@ -113,7 +113,7 @@ fn lines_outside_code(body: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The first heading of a text, without its `#` marks.
-pub(super) fn first_heading(body: &str) -> Option<&str> {
+pub(crate) fn first_heading(body: &str) -> Option<&str> {
     let heading = lines_outside_code(body).find_map(|line| {
         let rest = line.trim_start_matches('#');
         (rest.len() < line.len() && rest.starts_with(' '))
@@ -123,7 +123,7 @@ pub(super) fn first_heading(body: &str) -> Option<&str> {
 }
 
 /// The steps of a process: its `- [ ]` lines, including ticked ones.
-pub(super) fn steps(body: &str) -> Vec<&str> {
+pub fn steps(body: &str) -> Vec<&str> {
     let step = |line: &'_ str| -> Option<usize> {
         let trimmed = line.trim_start();
         let rest = trimmed.strip_prefix(['-', '*', '+'])?.trim_start();
@@ -135,8 +135,8 @@ pub(super) fn steps(body: &str) -> Vec<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::diagnostic::Report;
     use super::*;
+    use crate::diagnostic::Report;
 
     #[test]
     fn the_head_ends_at_the_first_fence() {

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use super::MANIFEST;
 use super::diagnostic::{At, Report};
 use super::fields::Fields;
+use super::load::{Loaded, load};
 use super::markdown::{self, Head};
 use super::name::{self, NameKind};
 use super::own_files::is_clutter;
@@ -37,13 +38,30 @@ const PLUGINS: [(&str, &str); 6] = [
 /// The files in which plugins configure MCP servers.
 const SERVERS: [&str; 3] = [".mcp.json", "mcp.json", ".cursor/mcp.json"];
 
+/// Loads the package in a folder. A skill becomes a package first.
+///
+/// # Errors
+/// When the folder cannot be opened, is the plugin of another program, or holds a skill that cannot be used. A package that does not
+/// load is not an error here.
+pub fn load_folder(path: &Path) -> Result<Loaded, String> {
+    match identify(path) {
+        Some(Foreign::Skill) => load_package(ImportedSkill::new(path)?.directory.path()),
+        Some(Foreign::Plugin(plugin)) => Err(plugin.in_words(path)),
+        None => load_package(path),
+    }
+}
+
+fn load_package(path: &Path) -> Result<Loaded, String> {
+    load(path).map_err(|error| format!("{} cannot be opened as a package: {error}", path.display()))
+}
+
 /// A skill as a package, in a temporary directory.
-pub(super) struct ImportedSkill {
-    pub(super) directory: TempDir,
+struct ImportedSkill {
+    directory: TempDir,
 }
 
 /// A folder that another program knows and that is not a package.
-pub(super) enum Foreign {
+enum Foreign {
     /// A skill.
     Skill,
     /// A plugin, or a folder of skills.
@@ -51,7 +69,7 @@ pub(super) enum Foreign {
 }
 
 /// A plugin of another program.
-pub(super) struct Plugin {
+struct Plugin {
     what: &'static str,
     /// The folders of its skills, relative to it.
     skills: Vec<PathBuf>,
@@ -59,7 +77,7 @@ pub(super) struct Plugin {
 }
 
 /// Recognises a folder without a manifest that another program knows.
-pub(super) fn identify(folder: &Path) -> Option<Foreign> {
+fn identify(folder: &Path) -> Option<Foreign> {
     if folder.join(MANIFEST).exists() {
         return None;
     }
@@ -99,7 +117,7 @@ fn folders(place: &Path) -> Vec<PathBuf> {
 
 impl Plugin {
     /// Names the plugin and the ways to use its parts, for people.
-    pub(super) fn in_words(&self, folder: &Path) -> String {
+    fn in_words(&self, folder: &Path) -> String {
         let shown = |path: &Path| super::visible(&path.display().to_string());
         let mut text = format!("{} is {}, not an expert package", shown(folder), self.what);
         if self.skills.is_empty() {
@@ -134,7 +152,7 @@ impl ImportedSkill {
     ///
     /// # Errors
     /// Why the skill cannot be used, for people.
-    pub(super) fn new(skill: &Path) -> Result<Self, String> {
+    fn new(skill: &Path) -> Result<Self, String> {
         let file = skill.join(SKILL);
         let shown = super::visible(&file.display().to_string());
         let is_large = fs::metadata(&file).is_ok_and(|about| about.len() > LARGEST_FILE);
@@ -257,7 +275,6 @@ fn copy_texts(from: &Path, into: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Source, load};
 
     const PDF: &str = "---\nname: pdf-forms\ndescription: \"Fills forms: reads a PDF and says what to enter\"\nlicense: MIT\n\
         metadata: {version: '2.1'}\nallowed-tools: Bash(pdftk:*) Read\n---\n\n# Forms\n\nSee references/fields.md. Run scripts/fill.py.\n";
@@ -280,7 +297,7 @@ mod tests {
     fn a_skill_is_a_package_of_its_own() {
         let dir = tempfile::tempdir().unwrap();
         skill(dir.path());
-        let loaded = Source::Path(dir.path().to_owned()).load().unwrap();
+        let loaded = load_folder(dir.path()).unwrap();
         let codes: Vec<&str> = loaded.diagnostics.iter().map(|one| one.code.as_str()).collect();
         assert_eq!(codes, ["skill-scripts", "ignored-field"], "{:?}", loaded.diagnostics);
         let package = loaded.package.unwrap();
@@ -290,25 +307,8 @@ mod tests {
         let paths: Vec<&str> =
             package.files.keys().map(String::as_str).filter(|path| path.starts_with("skills/")).collect();
         assert_eq!(paths, ["skills/pdf-forms/SKILL.md", "skills/pdf-forms/references/fields.md"]);
-        let again = Source::Path(dir.path().to_owned()).load().unwrap().package.unwrap();
+        let again = load_folder(dir.path()).unwrap().package.unwrap();
         assert_eq!(again.files, package.files, "an update finds the same package");
-    }
-
-    #[test]
-    fn a_skill_is_a_function_of_a_package() {
-        let dir = tempfile::tempdir().unwrap();
-        let manifest = "spec: '1.0'\nname: office\nversion: 1.0.0\ndescription: d\n\
-            components: {orchestrator: o.md, persona: [o.md], functions: [skills/pdf-forms/SKILL.md]}\n";
-        write(dir.path(), "expert.yaml", manifest);
-        write(dir.path(), "o.md", "Go.\n");
-        skill(&dir.path().join("skills/pdf-forms"));
-        let package = load(dir.path()).unwrap().package.unwrap();
-        let files = crate::workspace::Workspace::new(&dir.path().join("root"), package.into(), "s", &[]);
-        let text = files.read("functions/pdf-forms.md").unwrap();
-        assert!(text.contains("- `references/fields.md`: `skills/pdf-forms/references/fields.md`"), "{text}");
-        assert!(text.ends_with("Run scripts/fill.py.\n"), "{text}");
-        assert_eq!(files.read("skills/pdf-forms/references/fields.md").unwrap(), "# Fields\n");
-        assert!(files.read("skills/pdf-forms/scripts/fill.py").is_err());
     }
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
             write(dir.path(), file, "{}");
             skill(&dir.path().join("skills/pdf-forms"));
             write(dir.path(), ".mcp.json", "{}");
-            let why = Source::Path(dir.path().to_owned()).load().unwrap_err();
+            let why = load_folder(dir.path()).unwrap_err();
             assert!(
                 why.contains(what) && why.contains("/skills/pdf-forms'") && why.contains("[tools.mcp.NAME]"),
                 "{why}"
@@ -326,10 +326,10 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), ".cursor/rules/style.mdc", "x");
-        let why = Source::Path(dir.path().to_owned()).load().unwrap_err();
+        let why = load_folder(dir.path()).unwrap_err();
         assert!(why.contains("a folder of Cursor rules") && why.contains("no skills"), "{why}");
         fs::remove_dir_all(dir.path().join(".cursor")).unwrap();
-        let loaded = Source::Path(dir.path().to_owned()).load().unwrap();
+        let loaded = load_folder(dir.path()).unwrap();
         assert!(loaded.package.is_none(), "an empty folder is a package without a manifest");
     }
 
@@ -338,7 +338,7 @@ mod tests {
         let check = |text: &str, expected: &str| {
             let dir = tempfile::tempdir().unwrap();
             write(dir.path(), "SKILL.md", text);
-            let why = Source::Path(dir.path().to_owned()).load().unwrap_err();
+            let why = load_folder(dir.path()).unwrap_err();
             assert!(why.contains(expected), "{why}");
         };
         check("# Forms\n", "the file has no frontmatter");

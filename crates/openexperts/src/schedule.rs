@@ -8,7 +8,7 @@ use chrono::{DateTime, SecondsFormat, TimeZone as _, Utc};
 use chrono_tz::Tz;
 use croner::Cron;
 
-use crate::clock;
+use crate::cron;
 
 /// A time that was missed while nothing watched is made up for if it is younger than this, in milliseconds.
 const MADE_UP_FOR: u64 = 3_600_000;
@@ -41,7 +41,7 @@ impl Schedule {
     pub fn new(expr: &str, zone: Option<&str>) -> Result<Self, String> {
         let name = zone.unwrap_or("UTC");
         let zone = name.parse().map_err(|_| format!("{name:?} is not a time zone"))?;
-        Ok(Self { cron: clock::parse(expr)?, zone })
+        Ok(Self { cron: cron::parse(expr)?, zone })
     }
 
     /// The first time after this one; `None` if there is none.

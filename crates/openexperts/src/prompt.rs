@@ -8,8 +8,8 @@ use super::component::{Function, FunctionSession, KnowledgeKind, Process};
 use super::diagnostic::visible;
 use super::label::call_name;
 use super::package::{Package, Persona};
+use super::path::state_file;
 use super::policy::{Tier, Tiers};
-use super::state;
 
 /// The length in characters above which `validate` warns about the prompt.
 pub const LONG_PROMPT: usize = 20_000;
@@ -23,7 +23,7 @@ pub fn system_prompt(package: &Package) -> String {
 }
 
 /// The same, for tiers that are not only the package's.
-pub(super) fn system_prompt_with(package: &Package, tiers: &Tiers) -> String {
+pub fn system_prompt_with(package: &Package, tiers: &Tiers) -> String {
     let mut prompt = String::new();
     let (identity, others) = persona(package);
     section(&mut prompt, "Identity", identity);
@@ -93,7 +93,7 @@ fn knowledge(package: &Package) -> String {
 fn state_files(package: &Package) -> String {
     let mut lines = String::new();
     for one in &package.state.items {
-        let _ = writeln!(lines, "- {} ({})", one_line(&state::place(&one.path)), one.scope);
+        let _ = writeln!(lines, "- {} ({})", one_line(&state_file(&one.path)), one.scope);
     }
     lines
 }
@@ -151,20 +151,24 @@ fn instructions(package: &Package) -> String {
 }
 
 /// The prompt of an isolated function's run: its text, the tiers of its tools, and where its knowledge is.
-pub(super) struct FunctionPrompt<'a> {
-    pub(super) package: &'a Package,
-    pub(super) function: &'a Function,
+pub struct FunctionPrompt<'a> {
+    /// The package that has the function.
+    pub package: &'a Package,
+    /// The function.
+    pub function: &'a Function,
     /// What was learnt for it.
-    pub(super) learnt: &'a str,
-    pub(super) tiers: &'a Tiers,
+    pub learnt: &'a str,
+    /// The effective tiers of its operations.
+    pub tiers: &'a Tiers,
     /// Its knowledge: the names under which it can be read, by path.
-    pub(super) knowledge: BTreeMap<String, String>,
+    pub knowledge: BTreeMap<String, String>,
     /// The tool that ends it.
-    pub(super) finish: &'a str,
+    pub finish: &'a str,
 }
 
 impl FunctionPrompt<'_> {
-    pub(super) fn text(&self) -> String {
+    /// Writes the prompt.
+    pub fn text(&self) -> String {
         let (name, expert) =
             (one_line(&self.function.name.value), one_line(&self.package.manifest.name.value));
         let mut prompt = String::new();
@@ -194,6 +198,6 @@ fn entry(name: &str, description: Option<&str>) -> String {
 }
 
 /// A text on one line, so that nothing in it can look like a heading.
-pub(super) fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     visible(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }

@@ -108,12 +108,12 @@ impl Bindings {
     }
 
     /// What is bound although the package has no such tool, operation or channel trigger.
-    pub(super) fn strays(&self, package: &Package) -> Vec<String> {
+    pub fn unknown_bindings(&self, package: &Package) -> Vec<String> {
         let manifest = &package.manifest;
         let tools: Vec<&str> = manifest.tools.items.iter().map(|name| &*name.value).collect();
         let channels = manifest.triggers.items.iter().filter(|one| one.kind == Some(TriggerKind::Channel));
         let channels: Vec<&str> = channels.map(|one| &*one.name.value).collect();
-        let stray = |what: &str, name: &str, known: &[&str]| {
+        let unknown = |what: &str, name: &str, known: &[&str]| {
             let near = nearest(name, known.iter().copied());
             let message = format!(
                 "bindings.yaml: the package has no {what} {name}; {near}it has: {}",
@@ -121,16 +121,18 @@ impl Bindings {
             );
             (!known.contains(&name)).then_some(message)
         };
-        let mut strays: Vec<String> =
-            self.tools.keys().filter_map(|name| stray("required tool", name, &tools)).collect();
-        strays.extend(self.triggers.keys().filter_map(|name| stray("channel trigger", name, &channels)));
+        let mut unknown_bindings: Vec<String> =
+            self.tools.keys().filter_map(|name| unknown("required tool", name, &tools)).collect();
+        unknown_bindings
+            .extend(self.triggers.keys().filter_map(|name| unknown("channel trigger", name, &channels)));
         for declared in package.offered_tools() {
             let name = &declared.name.value;
             let known: Vec<&str> = declared.operations.items.iter().map(|one| &*one.name).collect();
             let mapped = self.tools.get(name).into_iter().flat_map(|binding| binding.operations.keys());
-            strays.extend(mapped.filter_map(|own| stray(&format!("operation of {name}"), own, &known)));
+            unknown_bindings
+                .extend(mapped.filter_map(|own| unknown(&format!("operation of {name}"), own, &known)));
         }
-        strays
+        unknown_bindings
     }
 
     fn of(text: &str, report: &mut FileReport<'_>) -> Self {

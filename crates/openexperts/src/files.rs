@@ -9,7 +9,7 @@ use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt};
 
 /// Why a file was not read.
 #[derive(Debug)]
-pub(super) enum Unreadable {
+pub(crate) enum Unreadable {
     /// It does not exist, or a link leads nowhere.
     Missing,
     /// It is not a regular file.
@@ -25,7 +25,7 @@ pub(super) enum Unreadable {
 }
 
 /// A package's directory.
-pub(super) struct PackageDir {
+pub(crate) struct PackageDir {
     dir: Dir,
     path: PathBuf,
 }
@@ -35,7 +35,7 @@ impl PackageDir {
     ///
     /// # Errors
     /// What the system says.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { dir: Dir::open_ambient_dir(path, ambient_authority())?, path: path.to_owned() })
     }
 
@@ -43,7 +43,7 @@ impl PackageDir {
     ///
     /// # Errors
     /// Why it was not read.
-    pub(super) fn read(&self, path: &str, most: u64) -> Result<Vec<u8>, Unreadable> {
+    pub(crate) fn read(&self, path: &str, most: u64) -> Result<Vec<u8>, Unreadable> {
         self.bytes(path, most).map_err(|why| match why {
             Unreadable::Escapes if self.ends_inside(path) => Unreadable::Detour,
             why => why,
@@ -52,7 +52,7 @@ impl PackageDir {
 
     /// The paths of the regular files in a folder and those below it, at most this many, in order. Links are
     /// not followed, and hidden files are left out.
-    pub(super) fn list(&self, folder: &str, most: usize) -> Vec<String> {
+    pub(crate) fn list(&self, folder: &str, most: usize) -> Vec<String> {
         let (mut found, mut open) = (Vec::new(), vec![folder.to_owned()]);
         while let Some(folder) = open.pop() {
             let place = if folder.is_empty() { "." } else { &folder };

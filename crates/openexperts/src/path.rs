@@ -1,7 +1,7 @@
 //! Paths in a package, relative to it, and paths into a trigger's payload. Pure; nothing here touches the disk.
 
 /// A relative path without its empty parts and `.`, so that one file has one path. The `/` at the end of a folder stays.
-pub(super) fn normalized(path: &str) -> String {
+pub fn normalized(path: &str) -> String {
     if path.starts_with('/') {
         return path.to_owned();
     }
@@ -12,7 +12,7 @@ pub(super) fn normalized(path: &str) -> String {
 }
 
 /// Why a path, judged by its text alone, cannot be inside the package.
-pub(super) fn escape(path: &str) -> Option<&'static str> {
+pub fn escape(path: &str) -> Option<&'static str> {
     if path.contains('\\') {
         return Some("it has a `\\`; folders are parted by `/`");
     }
@@ -25,9 +25,15 @@ pub(super) fn escape(path: &str) -> Option<&'static str> {
     path.split('/').any(|part| part == "..").then_some("it has a `..`")
 }
 
+/// Where a state template's file is in a workspace: templates from other folders of a package also go below `state/`.
+pub fn state_file(path: &str) -> String {
+    const FOLDER: &str = "state/";
+    if path.starts_with(FOLDER) { path.to_owned() } else { format!("{FOLDER}{path}") }
+}
+
 /// One step of a path into a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// A field of an object, or, if it is a number, the index of a list.
     Name(String),
     /// An index of a list.
@@ -38,7 +44,7 @@ pub(super) enum Step {
 ///
 /// # Errors
 /// Says what is wrong with it.
-pub(super) fn payload_path(text: &str) -> Result<Vec<Step>, &'static str> {
+pub(crate) fn payload_path(text: &str) -> Result<Vec<Step>, &'static str> {
     let mut steps = Vec::new();
     for (position, part) in text.split('.').enumerate() {
         let (name, indexes) = part.split_at(part.find('[').unwrap_or(part.len()));
@@ -73,13 +79,13 @@ fn read_indexes(text: &str, steps: &mut Vec<Step>) -> Result<(), &'static str> {
 }
 
 /// The names in braces of a pattern such as `scratch/{id}.md`.
-pub(super) fn placeholders(pattern: &str) -> Vec<&str> {
+pub(crate) fn placeholders(pattern: &str) -> Vec<&str> {
     let parts = pattern.split('{').skip(1);
     parts.filter_map(|rest| rest.split_once('}').map(|(name, _)| name)).collect()
 }
 
 /// Whether a `{` of a pattern has no `}` after it before the next one.
-pub(super) fn has_open_brace(pattern: &str) -> bool {
+pub(crate) fn has_open_brace(pattern: &str) -> bool {
     pattern.split('{').skip(1).any(|rest| !rest.contains('}'))
 }
 

@@ -12,7 +12,7 @@ use super::skill;
 use super::yaml::{Entry, Node, Value};
 
 /// The types of values.
-pub(super) const TYPES: [&str; 6] = ["string", "number", "integer", "boolean", "object", "array"];
+pub(crate) const TYPES: [&str; 6] = ["string", "number", "integer", "boolean", "object", "array"];
 
 wire::string_enum! {
     /// Where a function runs.
@@ -360,14 +360,14 @@ impl State {
 }
 
 /// The text of a persona file or the orchestrator, without its frontmatter.
-pub(super) fn plain_body(text: &str, report: &mut FileReport<'_>) -> String {
+pub(crate) fn plain_body(text: &str, report: &mut FileReport<'_>) -> String {
     let file = markdown::read(text, Head::Skipped, report);
     check_body(file.body, report);
     file.body.trim().to_owned()
 }
 
 /// The name of a file without its folders and extension.
-pub(super) fn stem(path: &str) -> &str {
+pub(crate) fn stem(path: &str) -> &str {
     let file = path.rsplit('/').next().unwrap_or(path);
     file.rsplit_once('.').map_or(file, |(stem, _)| stem)
 }
@@ -386,7 +386,7 @@ fn check_body(body: &str, report: &mut FileReport<'_>) {
 }
 
 /// Reports a name that was used before.
-pub(super) fn note_repeated(
+pub(crate) fn note_repeated(
     what: &str,
     name: &Spanned<String>,
     seen: &mut HashSet<String>,
@@ -449,7 +449,7 @@ fn paths(fields: &mut Fields<'_, '_, '_>, name: &'static str) -> Listing<Spanned
 }
 
 /// Reports a path whose text alone leaves the package.
-pub(super) fn note_escape(path: &Spanned<String>, report: &mut FileReport<'_>) -> bool {
+pub(crate) fn note_escape(path: &Spanned<String>, report: &mut FileReport<'_>) -> bool {
     let Some(why) = super::path::escape(&path.value) else { return false };
     let message = format!("the path \"{}\" leaves the package: {why}", path.value);
     report.add(

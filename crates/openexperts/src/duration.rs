@@ -32,7 +32,7 @@ impl fmt::Display for Length {
 ///
 /// # Errors
 /// Says what is wrong with it.
-pub(super) fn parse(text: &str) -> Result<Length, String> {
+pub(crate) fn parse(text: &str) -> Result<Length, String> {
     let mut rest = text;
     let mut total: u64 = 0;
     if rest.is_empty() {

@@ -15,7 +15,7 @@ pub fn is_agent_of(agent: &str, expert: &str) -> bool {
 }
 
 /// The name under which the model calls an operation.
-pub(super) fn function_name(tool: &str, operation: &str) -> String {
+pub fn function_name(tool: &str, operation: &str) -> String {
     let whole = format!("{tool}__{operation}");
     whole
         .chars()
@@ -25,11 +25,11 @@ pub(super) fn function_name(tool: &str, operation: &str) -> String {
 }
 
 /// The name of the tool that calls an isolated function.
-pub(super) fn call_name(function: &str) -> String {
+pub fn call_name(function: &str) -> String {
     function_name(CALL, function)
 }
 
 /// True for the name of a tool that calls an isolated function.
-pub(super) fn is_call(name: &str) -> bool {
+pub fn is_call(name: &str) -> bool {
     name.strip_prefix(CALL).is_some_and(|rest| rest.starts_with("__"))
 }

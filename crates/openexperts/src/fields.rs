@@ -349,12 +349,12 @@ fn quoting(value: &Value) -> String {
 }
 
 /// The word from a closed list.
-pub(super) fn word_of<T: for<'de> Deserialize<'de>>(text: &str) -> Option<T> {
+pub(crate) fn word_of<T: for<'de> Deserialize<'de>>(text: &str) -> Option<T> {
     T::deserialize(StrDeserializer::<ValueError>::new(text)).ok()
 }
 
 /// The name, or an empty one if it breaks the rules of its kind, which is reported.
-pub(super) fn checked_name(
+pub(crate) fn checked_name(
     text: Spanned<String>,
     kind: NameKind,
     report: &mut FileReport<'_>,

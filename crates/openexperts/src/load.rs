@@ -1,7 +1,7 @@
 //! Reads a directory as a package, and reports everything that is wrong with it. Called by the command line and by the code that serves
 //! experts.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::fields::Listing;
 use super::files::{PackageDir, Unreadable};
 use super::manifest::Manifest;
 use super::own_files::is_reserved;
-use super::policy::{Tier, Tiers};
+use super::package::{Package, Persona};
 use super::{MANIFEST, path, skill, yaml};
 
 /// The largest YAML file, in bytes.
@@ -26,70 +26,6 @@ const MOST_FILES: usize = 1_000;
 
 /// The readme, for people.
 const README: &str = "README.md";
-
-/// A persona file.
-#[derive(Clone, Debug)]
-pub struct Persona {
-    /// The file's name without its extension.
-    pub stem: String,
-    /// Its text.
-    pub body: String,
-}
-
-/// A package. If it loaded without errors, it is complete.
-#[derive(Clone, Debug)]
-pub struct Package {
-    /// `expert.yaml`.
-    pub manifest: Manifest,
-    /// The orchestrator.
-    pub orchestrator: String,
-    /// The persona files.
-    pub persona: Vec<Persona>,
-    /// The functions.
-    pub functions: Listing<Function>,
-    /// The processes.
-    pub processes: Listing<Process>,
-    /// The tool files.
-    pub tools: Listing<Tool>,
-    /// The knowledge.
-    pub knowledge: Listing<Knowledge>,
-    /// The state templates.
-    pub state: Listing<State>,
-    /// The text of every file that was read, by its path.
-    pub files: Arc<BTreeMap<String, String>>,
-}
-
-impl Package {
-    /// The effective tiers of the offered operations: those of the required tools.
-    pub fn tiers(&self) -> Tiers {
-        let operations = self.offered_tools().flat_map(|tool| {
-            tool.operations.items.iter().map(|operation| (tool.name.value.as_str(), operation.name.as_str()))
-        });
-        Tiers::of(&self.manifest.policy, operations)
-    }
-
-    /// Whether some call of the expert waits for a person's consent.
-    pub fn asks_people(&self) -> bool {
-        let (policy, learning) = (&self.manifest.policy, &self.manifest.learning);
-        let has_file = |name: &str| self.offered_tools().any(|tool| tool.name.value == name);
-        let has_undescribed = self.manifest.tools.items.iter().any(|name| !has_file(&name.value));
-        !self.tiers().operations(Tier::Confirm).is_empty()
-            || (has_undescribed && policy.default == Tier::Confirm)
-            || (learning.enabled && learning.approval == Tier::Confirm)
-    }
-
-    /// The process of this name.
-    pub fn process(&self, name: &str) -> Option<&Process> {
-        self.processes.items.iter().find(|process| !name.is_empty() && process.name.value == name)
-    }
-
-    /// The tool files whose tools the package requires.
-    pub fn offered_tools(&self) -> impl Iterator<Item = &Tool> {
-        let is_required =
-            |tool: &&Tool| self.manifest.tools.items.iter().any(|name| name.value == tool.name.value);
-        self.tools.items.iter().filter(is_required)
-    }
-}
 
 /// The result of loading a package.
 #[derive(Clone, Debug)]
@@ -347,9 +283,4 @@ impl Reader {
 fn normalized(text: &str) -> String {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     text.replace("\r\n", "\n").replace('\r', "\n")
-}
-
-/// The names in this list, without those that could not be read.
-pub(super) fn names<'a>(names: impl Iterator<Item = &'a Spanned<String>>) -> HashSet<&'a str> {
-    names.map(|name| name.value.as_str()).filter(|name| !name.is_empty()).collect()
 }

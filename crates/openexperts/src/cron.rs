@@ -11,7 +11,7 @@ const SOME_TIME: i64 = 1_700_000_000;
 ///
 /// # Errors
 /// Says what is wrong with it.
-pub(super) fn check(expr: &str) -> Result<(), String> {
+pub(crate) fn check(expr: &str) -> Result<(), String> {
     let cron = parse(expr)?;
     let from = DateTime::<Utc>::from_timestamp(SOME_TIME, 0).unwrap_or_default();
     match cron.find_next_occurrence(&from, false) {
@@ -20,7 +20,7 @@ pub(super) fn check(expr: &str) -> Result<(), String> {
     }
 }
 
-pub(super) fn parse(expr: &str) -> Result<Cron, String> {
+pub(crate) fn parse(expr: &str) -> Result<Cron, String> {
     let count = expr.split_whitespace().count();
     if expr.trim_start().starts_with('@') {
         return Err("nicknames are not part of the format".to_owned());
@@ -32,7 +32,7 @@ pub(super) fn parse(expr: &str) -> Result<Cron, String> {
 }
 
 /// Whether the IANA database has a zone of this name.
-pub(super) fn is_zone(name: &str) -> bool {
+pub(crate) fn is_zone(name: &str) -> bool {
     name.parse::<chrono_tz::Tz>().is_ok()
 }
 

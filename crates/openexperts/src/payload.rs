@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::path::{Step, payload_path};
+use super::path::{Step, payload_path};
 
 /// The value at a path. Null, and anything behind a path that cannot be read, counts as missing.
-pub(super) fn find<'v>(payload: &'v Value, path: &str) -> Option<&'v Value> {
+pub fn find<'v>(payload: &'v Value, path: &str) -> Option<&'v Value> {
     let steps = payload_path(path).ok()?;
     let found = steps.iter().try_fold(payload, |value, step| match (step, value) {
         (Step::Name(name), Value::Object(fields)) => fields.get(name),
@@ -18,7 +18,7 @@ pub(super) fn find<'v>(payload: &'v Value, path: &str) -> Option<&'v Value> {
 
 /// A value as the text that identifies an event or chooses its lane. A blank text counts as missing: otherwise all events without an id
 /// would be the same.
-pub(super) fn key_text(value: &Value) -> Option<String> {
+pub fn key_text(value: &Value) -> Option<String> {
     let text = match value {
         Value::Null => return None,
         Value::String(text) => text.trim().to_owned(),

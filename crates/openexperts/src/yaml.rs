@@ -8,12 +8,12 @@ use granit_parser::{Event, Parser, ScalarStyle, Span};
 use super::diagnostic::{At, Code, FileReport, Spanned};
 
 /// The most nodes that a text may have, with aliases expanded.
-pub(super) const MOST_NODES: usize = 20_000;
+pub(crate) const MOST_NODES: usize = 20_000;
 /// How deeply collections may be nested.
 const DEEPEST: usize = 64;
 
 /// A value, and where it begins.
-pub(super) type Node = Spanned<Value>;
+pub(crate) type Node = Spanned<Value>;
 
 /// What a node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Value {
 
 /// Reads the single document of a text whose first line has this number in its file. An empty text is null. `None` if it is not valid
 /// YAML, which has then been reported.
-pub(super) fn read(text: &str, first_line: usize, report: &mut FileReport<'_>) -> Option<Node> {
+pub(crate) fn read(text: &str, first_line: usize, report: &mut FileReport<'_>) -> Option<Node> {
     let options = granit_parser::options! { flow_nesting_limit: DEEPEST, block_nesting_limit: DEEPEST };
     let parser = Parser::new_from_str_with_options(text, options);
     let mut reader = Reader { parser, offset: first_line - 1, nodes: 0, anchors: HashMap::new(), report };

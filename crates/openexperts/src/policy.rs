@@ -34,7 +34,7 @@ wire::string_enum! {
 
 impl Tier {
     /// How much freedom it gives: a stricter tier has a smaller number.
-    pub(super) const fn freedom(self) -> u8 {
+    pub const fn freedom(self) -> u8 {
         match self {
             Self::Manual => 0,
             Self::Confirm => 1,

@@ -1,13 +1,13 @@
 //! Reads `expert.yaml` into a [`Manifest`]: each field is read and checked by itself. `check` checks what needs other files. Pure.
 
-use super::clock;
-use super::diagnostic::{At, Code, FileReport, Spanned};
+use super::cron;
+use super::diagnostic::{At, Code, Diagnostic, FileReport, Report, Spanned};
 use super::fields::{Fields, Listing, checked_name};
 use super::name::NameKind;
-use super::path;
 use super::policy::{Learning, Policy};
 use super::settings::{DeliveryFields, ExecutionFields};
-use super::yaml::{Node, Value};
+use super::yaml::{self, Node, Value};
+use super::{MANIFEST, path};
 
 wire::string_enum! {
     /// How invocations of a trigger run relative to each other.
@@ -170,6 +170,14 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// Reads the text of `expert.yaml` alone, with the findings about it. `None` if it is not a YAML map.
+    pub fn from_yaml(text: &str) -> (Option<Self>, Vec<Diagnostic>) {
+        let mut report = Report::default();
+        let mut file = report.file(MANIFEST);
+        let manifest = yaml::read(text, 1, &mut file).and_then(|root| Self::read(&root, &mut file));
+        (manifest, report.into_sorted())
+    }
+
     /// Reads the tree of `expert.yaml`. `None` if it is not a map.
     pub fn read(root: &Node, report: &mut FileReport<'_>) -> Option<Self> {
         let empty = Vec::new();
@@ -352,13 +360,13 @@ impl Trigger {
         {
             fields.missing("expr", "\"0 8 * * 1-5\"");
         } else if let Some(expr) = &self.expr
-            && let Err(why) = clock::check(&expr.value)
+            && let Err(why) = cron::check(&expr.value)
         {
             let message = format!("`expr` is \"{}\", which is not a time to fire at: {why}", expr.value);
             let help = "write 5 fields (minute hour day month weekday), or 6 with seconds first";
             fields.report.add(Code::BadCron, expr.at, message, help);
         }
-        if let Some(zone) = self.zone.as_ref().filter(|zone| !clock::is_zone(&zone.value)) {
+        if let Some(zone) = self.zone.as_ref().filter(|zone| !cron::is_zone(&zone.value)) {
             let message =
                 format!("`tz` is \"{}\", which is not a time zone of the IANA database", zone.value);
             fields.report.add(

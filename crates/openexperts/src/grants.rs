@@ -49,7 +49,7 @@ impl VersionStep {
 }
 
 /// What the new package may do that the old one could not, one line each, for people.
-pub(super) fn loosened(old: &Package, new: &Package) -> Vec<String> {
+pub fn loosened(old: &Package, new: &Package) -> Vec<String> {
     let mut lines = Vec::new();
     tiers(old, new, &mut lines);
     for tool in &new.manifest.tools.items {

@@ -14,7 +14,7 @@ use super::settings::{Execution, ExecutionFields};
 use super::{MANIFEST, markdown, path};
 
 /// Checks the references of a package.
-pub(super) fn check(package: &Package, report: &mut Report) {
+pub(crate) fn check(package: &Package, report: &mut Report) {
     check_repeated_names(package, report);
     check_function_names(package, report);
     let known = Known::of(package);

@@ -2,15 +2,15 @@
 //! package that names its file, with the texts beside it. Its scripts are never executed. Pure, except for
 //! [`other_files`], which lists a folder. Called by `component`, `package`, `workspace` and `foreign`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::diagnostic::{At, Code, FileReport};
 use super::fields::Fields;
 use super::files::PackageDir;
-use super::package::Package;
 
 /// The file that makes a folder a skill.
-pub(super) const SKILL: &str = "SKILL.md";
+pub const SKILL: &str = "SKILL.md";
 /// The folder of a skill's programs.
 const SCRIPTS: &str = "scripts";
 /// The folders of the texts that a skill at the top of a package may bring. In a folder of its own, it may
@@ -20,7 +20,7 @@ const TEXTS: [&str; 2] = ["references", "assets"];
 const MOST_FILES: usize = 200;
 
 /// Whether the path of a component is that of a skill.
-pub(super) fn is_skill(path: &str) -> bool {
+pub fn is_skill(path: &str) -> bool {
     path == SKILL || path.ends_with("/SKILL.md")
 }
 
@@ -30,7 +30,7 @@ fn folder(path: &str) -> &str {
 }
 
 /// Takes note of the fields that skills have and functions do not.
-pub(super) fn read_fields(fields: &mut Fields<'_, '_, '_>) {
+pub(crate) fn read_fields(fields: &mut Fields<'_, '_, '_>) {
     for known in ["license", "compatibility", "metadata"] {
         let _ = fields.value(known);
     }
@@ -44,7 +44,7 @@ pub(super) fn read_fields(fields: &mut Fields<'_, '_, '_>) {
 }
 
 /// The paths of the other files of a skill that it may name in its text, in order. Its scripts are reported.
-pub(super) fn other_files(path: &str, dir: &PackageDir, report: &mut FileReport<'_>) -> Vec<String> {
+pub(crate) fn other_files(path: &str, dir: &PackageDir, report: &mut FileReport<'_>) -> Vec<String> {
     let folder = folder(path);
     let own = |name: &str| name.strip_prefix(folder).map(str::to_owned);
     let is_in = |name: &str, part: &str| own(name).is_some_and(|own| own.starts_with(&format!("{part}/")));
@@ -60,10 +60,10 @@ pub(super) fn other_files(path: &str, dir: &PackageDir, report: &mut FileReport<
     others.into_iter().filter(may_be_named).collect()
 }
 
-/// Where the files are that the text of a skill names relative to its folder; `None` if it brings none.
-pub(super) fn note(package: &Package, path: &str) -> Option<String> {
+/// Where the files of a package are that the text of a skill names relative to its folder; `None` if it brings none.
+pub fn note(files: &BTreeMap<String, String>, path: &str) -> Option<String> {
     let folder = folder(path);
-    let files = package.files.keys().filter(|name| {
+    let files = files.keys().filter(|name| {
         *name != path && name.starts_with(folder) && (!folder.is_empty() || is_text_of_top(name))
     });
     let mut text = String::new();
