@@ -1,6 +1,6 @@
-//! Unpacks an untrusted archive: tar, gzipped tar or zip. Only regular files below the directory come out, within limits on their number
-//! and size. Links, devices and paths that leave the directory are refused, not skipped; what file managers and archivers add is skipped.
-//! Called by `source`.
+//! Unpacks an untrusted archive: tar, gzipped tar or zip. Only regular files below the directory come out,
+//! within limits on their number and size. Links, devices and paths that leave the directory are refused, not
+//! skipped; what file managers and archivers add is skipped. Called by `source`.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -123,7 +123,8 @@ fn is_inside(path: &Path) -> bool {
     path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
 }
 
-/// Whether a path in the package is that of a file which a file manager or an archiver added, such as `__MACOSX/._expert.yaml`.
+/// Whether a path in the package is that of a file which a file manager or an archiver added, such as
+/// `__MACOSX/._expert.yaml`.
 fn is_clutter_inside(path: &Path) -> bool {
     is_inside(path) && path.iter().any(|part| part.to_str().is_some_and(is_clutter))
 }

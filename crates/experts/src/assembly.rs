@@ -1,5 +1,5 @@
-//! Builds the agent of one run of an expert: its prompt, its tools and files, and which of its calls need approval. Called by `experts`
-//! and `execution`.
+//! Builds the agent of one run of an expert: its prompt, its tools and files, and which of its calls need
+//! approval. Called by `experts` and `execution`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -60,7 +60,7 @@ pub struct ModelAccess {
     pub reasoning: Option<&'static str>,
 }
 
-/// What a run of an expert is built from.
+/// The parts from which the run of an expert is built.
 pub(super) struct RunPlan<'a> {
     /// Identifies the session, and therefore its files.
     pub(super) session: &'a str,
@@ -70,9 +70,9 @@ pub(super) struct RunPlan<'a> {
     pub(super) context: Vec<String>,
     /// How long it may work.
     pub(super) timeout: Duration,
-    /// What earlier attempts have done.
+    /// The calls of earlier attempts that must not be repeated.
     pub(super) settled: Vec<SettledCall>,
-    /// What the run itself has done so far, when it is resumed: it may write what it has read.
+    /// The calls that a resumed run has already made: it may write the files that it has read.
     pub(super) calls: Vec<MadeCall>,
     /// Nothing is changed outside.
     pub(super) is_dry: bool,
@@ -80,7 +80,7 @@ pub(super) struct RunPlan<'a> {
     pub(super) root: Option<PathBuf>,
 }
 
-/// What the run of an expert and the runs of its isolated functions share.
+/// Settings that the run of an expert and the runs of its isolated functions share.
 #[derive(Clone)]
 pub(super) struct AgentBase {
     name: String,
@@ -89,7 +89,7 @@ pub(super) struct AgentBase {
 }
 
 impl AgentBase {
-    /// The same for the run of a function.
+    /// Returns the same settings for the run of a function.
     pub(super) fn of_function(&self, function: &str) -> Self {
         Self { name: format!("{}/{function}", self.name), ..self.clone() }
     }
@@ -138,8 +138,8 @@ impl Experts {
         self.agent_of(expert, plan).0
     }
 
-    /// The agent that continues a conversation's run, with the package and session that it began with; `None` for other runs, and while
-    /// the expert is not installed.
+    /// The agent that continues a conversation's run, with the package and session that it began with; `None`
+    /// for other runs, and while the expert is not installed.
     ///
     /// # Errors
     /// When that package is no longer kept.

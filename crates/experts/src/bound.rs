@@ -1,8 +1,8 @@
-//! An abstract tool of a package, bound to the user's tools: which operations are offered to the model, under which names and schemas,
-//! and how one is called. Called by `tools` and `experts`.
+//! An abstract tool of a package, bound to the user's tools: which operations are offered to the model, under
+//! which names and schemas, and how one is called. Called by `tools` and `experts`.
 //!
-//! Operations stay declared while their server is down. The tier has been applied before a call arrives here, so the default of
-//! `[tools.policy]` does not ask again; its rules that deny or ask still apply.
+//! Operations stay declared while their server is down. The tier has been applied before a call arrives here,
+//! so the default of `[tools.policy]` does not ask again; its rules that deny or ask still apply.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,9 +28,9 @@ pub(super) const FIRST_START: Duration = Duration::from_secs(30);
 pub struct BindingProblem {
     /// The abstract tool; empty if the problem concerns the whole file.
     pub tool: String,
-    /// What is wrong, for people.
+    /// The problem, for people.
     pub text: String,
-    /// True if somebody has to change something; otherwise it may resolve itself.
+    /// True if a person has to change something; otherwise it may resolve itself.
     pub is_final: bool,
 }
 
@@ -73,7 +73,8 @@ impl OfferedOperation {
     }
 }
 
-/// The tools of a package, bound as the user says, and what keeps them from being ready. Servers are started without waiting for them.
+/// The tools of a package, bound as the user says, and what keeps them from being ready. Servers are started
+/// without waiting for them.
 pub(super) fn bind(
     package: &Package,
     bindings: &Bindings,
@@ -104,10 +105,10 @@ pub(super) fn bind(
     (tools, problems)
 }
 
-/// What phase 2 of validation finds.
+/// The findings of phase 2 of validation.
 #[derive(Clone, Debug, Default)]
 pub struct BindingCheck {
-    /// What keeps the expert from being ready.
+    /// The problems that keep the expert from being ready.
     pub problems: Vec<BindingProblem>,
     /// Where the tool files and the servers disagree; this does not keep the expert from being ready.
     pub mismatches: Vec<String>,
@@ -132,8 +133,8 @@ pub async fn check_binding(package: &Package, text: &str, sources: &Sources) -> 
     }
 }
 
-/// Waits, at most this long, until the servers of the tools have started or failed, and checks that the gateway is reachable if one is
-/// needed.
+/// Waits, at most this long, until the servers of the tools have started or failed, and checks that the
+/// gateway is reachable if one is needed.
 pub(super) async fn await_sources(tools: &[BoundTool], sources: &Sources, limit: Duration) {
     let gateway = async {
         if tools.iter().any(BoundTool::is_at_gateway) {
@@ -172,8 +173,9 @@ pub(super) fn clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
     problems
 }
 
-/// Reads the text of a file of bindings for a package. Its errors keep the expert from being ready, its warnings do not. Both go to the
-/// log, so neither quotes a line, which may hold a secret that does not belong there.
+/// Reads the text of a file of bindings for a package. Its errors keep the expert from being ready, its
+/// warnings do not. Both go to the log, so neither quotes a line, which may hold a secret that does not
+/// belong there.
 pub(super) fn read(text: &str, package: &Package) -> (Bindings, Vec<BindingProblem>, Vec<String>) {
     let (bindings, findings) = Bindings::read(text);
     let (errors, warnings): (Vec<_>, Vec<_>) =
@@ -227,7 +229,8 @@ impl BoundTool {
         Some(BindingProblem { tool: self.name.clone(), text, is_final: prospect == Availability::Unusable })
     }
 
-    /// What the tool file and the server disagree about, for people. Empty until the server has been up once.
+    /// Lists where the tool file and the server disagree, for people. Empty until the server has been up
+    /// once.
     pub(super) fn mismatches(&self) -> Vec<String> {
         let (Some(set), Some(declared)) = (&self.set, &self.declared) else { return Vec::new() };
         let known = set.all_configured();
@@ -268,7 +271,8 @@ impl BoundTool {
         }
     }
 
-    /// The server's schema with the package's description; until the server has been up once, the inputs from the tool file.
+    /// The server's schema with the package's description; until the server has been up once, the inputs from
+    /// the tool file.
     fn declared_operation(
         &self,
         operation: &Operation,
@@ -354,7 +358,7 @@ impl BoundTool {
         Some((set, Invocation { name, ..invocation.clone() }))
     }
 
-    /// Writes into the audit log that somebody refused a call.
+    /// Writes into the audit log who refused a call.
     pub(super) async fn note_refusal(&self, operation: &OfferedOperation, invocation: &Invocation, by: &str) {
         if let Some((set, call)) = self.own_call(operation, invocation) {
             set.note_refusal(&call, by).await;
@@ -387,8 +391,8 @@ fn differing(title: &str, operation: &Operation, schema: &Value) -> Option<Strin
     })
 }
 
-/// By binding a tool and installing a package, the owner consents to what the tiers allow, unless a rule of the policy applies to the
-/// call. A call that a rule asks about runs only with a person's consent to it.
+/// By binding a tool and installing a package, the owner consents to what the tiers allow, unless a rule of
+/// the policy applies to the call. A call that a rule asks about runs only with a person's consent to it.
 struct DecidedByTier<'a> {
     /// The person who consented to this call.
     by: Option<&'a str>,

@@ -1,5 +1,5 @@
-//! The experts in service: a snapshot of each package, taken again when its folder changes. Work in progress keeps the snapshot it began
-//! with. If a new version does not load, the previous one stays in service.
+//! The experts in service: a snapshot of each package, taken again when its folder changes. Work in progress
+//! keeps the snapshot it began with. If a new version does not load, the previous one stays in service.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ pub struct Snapshot {
     pub package: Arc<Package>,
     /// The digest of its files.
     pub digest: String,
-    /// The text of the user's bindings; empty if there are none.
+    /// The text of the user's bindings; empty without bindings.
     pub bindings: String,
     /// Why the bindings cannot be read, if so.
     pub bindings_problem: Option<String>,
@@ -52,10 +52,10 @@ impl Snapshot {
     }
 }
 
-/// What is known of a folder.
+/// A folder at the last check.
 #[derive(Debug)]
 struct Folder {
-    /// Identifies what was seen in it.
+    /// The fingerprint of its content.
     seen: u64,
     snapshot: Option<Arc<Snapshot>>,
 }
@@ -75,7 +75,8 @@ pub struct Current {
     pub generation: u64,
     /// The experts.
     pub experts: BTreeMap<String, Arc<Snapshot>>,
-    /// Whether a folder holds a package that has no loadable version, or several folders hold one name and none of them is used.
+    /// Whether a folder holds a package that has no loadable version, or several folders hold one name and
+    /// none of them is used.
     pub has_unloaded: bool,
 }
 
@@ -268,11 +269,12 @@ fn first_error(diagnostics: &[Diagnostic]) -> String {
     error.map(|error| format!("{}: {}", error.file, visible(&error.message))).unwrap_or_default()
 }
 
-/// A fingerprint that changes when a file in the folder, or the bindings file beside it, is written, created or removed.
+/// Returns a fingerprint that changes when a file in the folder, or the bindings file outside it, is written,
+/// created or removed.
 fn seen(folder: &Path, bindings: &Path) -> u64 {
     let mut hasher = DefaultHasher::new();
-    let beside = fs::metadata(bindings).ok();
-    beside.map(|about| (about.len(), about.mtime(), about.mtime_nsec(), about.ino())).hash(&mut hasher);
+    let metadata = fs::metadata(bindings).ok();
+    metadata.map(|about| (about.len(), about.mtime(), about.mtime_nsec(), about.ino())).hash(&mut hasher);
     let (mut open, mut left) = (vec![folder.to_owned()], MOST_FILES);
     while let Some(path) = open.pop() {
         let mut entries: Vec<_> = fs::read_dir(&path).into_iter().flatten().flatten().collect();
@@ -312,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_taken_into_service_and_old_snapshots_stay() {
+    fn changes_are_served_and_old_snapshots_stay() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), "sales", "sales", "1.0.0");
         let catalog = Catalog::open(dir.path());
@@ -332,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_update_leaves_the_old_one_in_service() {
+    fn broken_updates_keep_the_old_package() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), "sales", "sales", "1.0.0");
         let catalog = Catalog::open(dir.path());
@@ -345,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_restart_a_broken_package_is_served_as_it_was_installed() {
+    fn broken_packages_are_served_as_installed() {
         let (source, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         write(source.path(), "sales", "sales", "1.0.0");
         let library = Library::new(dir.path());
@@ -360,7 +362,7 @@ mod tests {
 
     /// Between the two renames of an update, the package's folder does not exist.
     #[test]
-    fn an_expert_stays_while_it_is_replaced() {
+    fn experts_stay_while_being_replaced() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), "sales", "sales", "1.0.0");
         let catalog = Catalog::open(dir.path());
@@ -374,9 +376,10 @@ mod tests {
         assert_eq!(version(&catalog, "sales").as_deref(), Some("1.1.0"));
     }
 
-    /// The order of the folders' names decided, so a copy that was made by hand could take an installed expert's place.
+    /// The order of the folders' names decided, so a copy that was made by hand could take an installed
+    /// expert's place.
     #[test]
-    fn of_two_folders_with_one_name_the_installed_one_is_used_or_the_one_with_the_name_or_neither() {
+    fn one_folder_per_expert_name_is_used() {
         let check = |folders: &[&str], recorded: &[&str], expected: Option<&str>| {
             let dir = tempfile::tempdir().unwrap();
             for folder in folders {
@@ -401,8 +404,8 @@ mod tests {
         check(&["a", "b", "sales"], &["a", "b"], None);
     }
 
-    /// Bindings are the user's: those in the package's folder count only if respool installed it, those beside it take precedence, and a
-    /// change to either is noticed.
+    /// Bindings are the user's: those in the package's folder count only if respool installed it, those
+    /// outside it take precedence, and a change to either is noticed.
     #[test]
     fn bindings_belong_to_the_snapshot() {
         let dir = tempfile::tempdir().unwrap();
@@ -428,9 +431,10 @@ mod tests {
         assert!(!catalog.reload());
     }
 
-    /// Issue 13: waiting work may outlive any number of updates, and of a package put there by hand there is no other copy.
+    /// Issue 13: waiting work may outlive any number of updates, and of a package put there by hand there is
+    /// no other copy.
     #[test]
-    fn packages_that_work_began_with_are_kept() {
+    fn packages_in_use_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let catalog = Catalog::open(dir.path());
         let mut digests = Vec::new();

@@ -1,5 +1,6 @@
-//! Delivers messages from the outbox to OpenClaw's main session, at least once: a message stays due until the session has accepted it.
-//! Without a gateway the outbox itself is the delivery, and people read it on the command line and over HTTP.
+//! Delivers messages from the outbox to OpenClaw's main session, at least once: a message stays due until the
+//! session has accepted it. Without a gateway the outbox itself is the delivery, and people read it on the
+//! command line and over HTTP.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -175,11 +176,11 @@ async fn one(gateway: &ToolSet, store: &Store, row: MessageRow) {
         }
     };
     if let Err(error) = done {
-        tracing::error!(target: "respool::expert", message = id, %error, "what became of a delivery cannot be kept; it is made again");
+        tracing::error!(target: "respool::expert", message = id, %error, "the delivery status could not be saved; the message will be sent again");
     }
 }
 
-/// True for a request that nobody has to decide about any more.
+/// True for a request that has already been decided.
 async fn is_no_longer_waiting(store: &Store, message: &NewMessage) -> bool {
     if message.kind != MessageKind::Approval.as_str() {
         return false;
@@ -235,7 +236,7 @@ mod tests {
     use store::{Append, ApprovalChange, LateDecision, NewRun, Status, StoreConfig};
 
     #[test]
-    fn what_the_main_session_is_told_is_fenced() {
+    fn messages_to_the_main_session_are_fenced() {
         let message = Message {
             id: "e1:result".into(),
             expert: "sales".into(),
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_was_decided_waits_no_longer() {
+    async fn decided_requests_are_not_delivered() {
         let dir = tempfile::tempdir().unwrap();
         let store =
             Store::open(&StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() }).unwrap();
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_the_session_is_no_delivery() {
+    fn refused_messages_are_not_delivered() {
         assert_eq!(refusal(r#"{"status":"accepted","runId":"r"}"#), None);
         assert_eq!(refusal("sent"), None);
         assert_eq!(

@@ -1,5 +1,6 @@
-//! The installed experts in service: each with its package, its bound tools, and what keeps it from being ready. The catalog supplies
-//! packages and bindings and notices changes; this module binds them. Called by `server`, `cli` and `execution`.
+//! The installed experts in service: each with its package, its bound tools, and what keeps it from being
+//! ready. The catalog supplies packages and bindings and notices changes; this module binds them. Called by
+//! `server`, `cli` and `execution`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -38,7 +39,7 @@ pub struct Expert {
     pub digest: String,
     /// Whose messages start its channel triggers, and which tools implement its abstract tools.
     pub bindings: Bindings,
-    /// What keeps it from being ready until somebody changes something.
+    /// The problems that keep it from being ready until a person changes something.
     problems: Vec<BindingProblem>,
     pub(super) bound: BoundTools,
     folder: String,
@@ -208,17 +209,20 @@ impl Experts {
         Arc::new(Expert { package, digest, bindings, problems, bound: Arc::new(bound), folder })
     }
 
-    /// Whether an expert's triggers are held until somebody changes something: a tool is not bound, or not configured.
+    /// Whether an expert's triggers are held until a person changes something: a tool is not bound, or not
+    /// configured.
     pub fn is_held(&self, name: &str) -> bool {
         self.get(name).is_none_or(|expert| self.problems(&expert).iter().any(|problem| problem.is_final))
     }
 
-    /// True while a server of an expert is starting for the first time, so that what it offers is not known yet.
+    /// True while a server of an expert is starting for the first time, so that what it offers is not known
+    /// yet.
     pub fn is_starting(&self, name: &str) -> bool {
         self.get(name).is_some_and(|expert| expert.bound.iter().any(|tool| tool.is_starting(&self.sources)))
     }
 
-    /// Waits, at most this long, until the servers of an expert have started or failed, and takes in the result.
+    /// Waits, at most this long, until the servers of an expert have started or failed, and takes in the
+    /// result.
     pub async fn await_servers(&self, name: &str, limit: Duration) {
         let Some(expert) = self.get(name).filter(|_| self.is_starting(name)) else { return };
         bound::await_sources(&expert.bound, &self.sources, limit).await;
@@ -297,7 +301,7 @@ impl Experts {
         name.strip_prefix(MODEL_PREFIX).is_some_and(|name| self.get(name).is_some())
     }
 
-    /// What keeps an expert from being ready; while there is anything, its triggers are held.
+    /// Lists the problems that keep an expert from being ready; while there is one, its triggers are held.
     pub fn problems(&self, expert: &Expert) -> Vec<BindingProblem> {
         let unavailable = expert.bound.iter().filter_map(|tool| tool.problem(&self.sources));
         let clashes = bound::clashes(&expert.bound);

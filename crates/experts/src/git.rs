@@ -1,5 +1,5 @@
-//! Clones an untrusted repository with the `git` of this machine: one commit, no submodules, hooks, helper protocols or terminal prompts,
-//! within limits on time and size. Called by `source`.
+//! Clones an untrusted repository with the `git` of this machine: one commit, no submodules, hooks, helper
+//! protocols or terminal prompts, within limits on time and size. Called by `source`.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -1,5 +1,6 @@
-//! The secrets of hooks: from the environment if the configuration names a variable, otherwise generated once and kept in the state
-//! directory, one file each, readable only by its owner. Deleting a file creates a new secret. Called by `hooks` and the command line.
+//! The secrets of hooks: from the environment if the configuration names a variable, otherwise generated once
+//! and kept in the state directory, one file each, readable only by its owner. Deleting a file creates a new
+//! secret. Called by `hooks` and the command line.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -54,7 +55,7 @@ impl HookSecrets {
         self.dir.join(encoded(expert))
     }
 
-    /// The secret of a hook; it is generated if there is none.
+    /// Returns the secret of a hook, and generates it at the first use.
     ///
     /// # Errors
     /// When its file cannot be read or created, or contains no secret.
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_generated_once_for_its_owner_alone() {
+    fn secrets_are_generated_once_per_owner() {
         let dir = tempfile::tempdir().unwrap();
         let secrets = HookSecrets::new(dir.path(), &ExpertsConfig::default());
         let first = secrets.of("sales", "new mail").unwrap();
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn one_from_the_environment_is_not_written_anywhere() {
+    fn environment_secrets_are_not_written() {
         let dir = tempfile::tempdir().unwrap();
         let own = ExpertConfig {
             hook_secret_env: BTreeMap::from([("mail".to_owned(), "V".to_owned())]),

@@ -1,5 +1,5 @@
-//! Webhooks: who may fire a trigger, and what is queued when it fires. The sender is answered only when everything that the request
-//! brought is committed. Called by the server's route.
+//! Webhooks: who may fire a trigger, and what is queued when it fires. The sender is answered only when
+//! everything that the request brought is committed. Called by the server's route.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,10 +58,10 @@ pub enum HookError {
     Store(StoreError),
 }
 
-/// What became of an event.
+/// The entry that was queued for an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// The entry that was queued for it.
+    /// The id of the entry.
     pub id: String,
     /// It was accepted before, as this entry.
     pub is_duplicate: bool,
@@ -79,7 +79,8 @@ impl Hooks {
         Self { catalog, queue, secrets, config, decoy }
     }
 
-    /// The hook of a webhook trigger. If there is none, a hook whose secret nobody knows.
+    /// Finds the hook of a webhook trigger. For an unknown trigger it returns a hook whose secret is random,
+    /// so that both answer alike.
     ///
     /// # Errors
     /// When the secret cannot be read.
@@ -201,7 +202,8 @@ fn check_message(message: &Value) -> Result<(), String> {
     }
 }
 
-/// Queues invocations in order, in one commit: when it fails nothing is queued, and the sender may send all of it again.
+/// Queues invocations in order, in one commit: when it fails nothing is queued, and the sender may send all
+/// of it again.
 async fn queue_all(
     queue: &dyn Queue,
     invocations: impl IntoIterator<Item = Invocation>,
@@ -222,8 +224,8 @@ async fn queue_all(
     Ok(accepted.collect())
 }
 
-/// Fires a trigger by hand and returns what was queued. An event that was handled before counts again, because a person asked for it.
-/// Without a payload, it gets the payload of a clock that fires now.
+/// Fires a trigger by hand and returns what was queued. An event that was handled before counts again,
+/// because a person asked for it. Without a payload, it gets the payload of a clock that fires now.
 ///
 /// # Errors
 /// What keeps it from firing, for people.

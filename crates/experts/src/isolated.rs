@@ -1,8 +1,9 @@
-//! Isolated functions: a call of one is a child run that gets the function's text, its declared inputs, tools and knowledge, and nothing
-//! else from the calling run. Only the declared outputs come back. Created by `assembly`, executed by `agent`.
+//! Isolated functions: a call of one is a child run that gets the function's text, its declared inputs, tools
+//! and knowledge, and nothing else from the calling run. Only the declared outputs come back. Created by
+//! `assembly`, executed by `agent`.
 //!
-//! The child run ends with `finish_function`. It may also `escalate`, which ends the calling process too, as does an output `confidence`
-//! of `low` if the package leaves such decisions to a person.
+//! The child run ends with `finish_function`. It may also `escalate`, which ends the calling process too, as
+//! does an output `confidence` of `low` if the package leaves such decisions to a person.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -49,7 +50,7 @@ pub(super) struct IsolatedFunctions {
     pub(super) requester: Requester,
     /// The calling run executes a process: it fails when a server does, and a person may be asked to decide.
     pub(super) is_process: bool,
-    /// What earlier attempts of the same work have done.
+    /// The calls of earlier attempts of the same work that must not be repeated.
     pub(super) settled: Vec<SettledCall>,
     pub(super) is_dry: bool,
     pub(super) snapshot: RunSnapshot,
@@ -311,7 +312,7 @@ impl FunctionTools {
         let description = "Ends the function with its outputs. Call it once, when all is done.";
         let mut tool = spec(FINISH_FUNCTION, description, &json!({}), &[], true);
         tool.parameters = if declared.is_empty() {
-            json!({"type": "object", "properties": {"result": {"type": "string", "description": "What came of it"}},
+            json!({"type": "object", "properties": {"result": {"type": "string", "description": "The result"}},
                 "required": ["result"]})
         } else {
             outputs::strict_schema(declared)

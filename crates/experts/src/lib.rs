@@ -1,5 +1,6 @@
-//! Experts in service: packages in the `OpenExperts` format (crate `openexperts`), installed, bound to tools and executed as agents.
-//! Triggers put invocations into the queue, `execution` runs them, and `delivery` brings the results to people.
+//! Experts in service: packages in the `OpenExperts` format (crate `openexperts`), installed, bound to tools
+//! and executed as agents. Triggers put invocations into the queue, `execution` runs them, and `delivery`
+//! brings the results to people.
 //!
 //! `experts` keeps the installed ones with their bound tools, and builds an agent for each run.
 

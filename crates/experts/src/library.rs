@@ -1,5 +1,5 @@
-//! The installed experts: a directory with one package each, copied as it was checked, and immutable snapshots of installed versions.
-//! Called by the command line, and by `catalog` for the packages in service.
+//! The installed experts: a directory with one package each, copied as it was checked, and immutable
+//! snapshots of installed versions. Called by the command line, and by `catalog` for the packages in service.
 //!
 //! ```text
 //! DIR/NAME/                            the package; `bindings.yaml` in it is the user's, where respool installed the package
@@ -67,7 +67,8 @@ pub struct Installed {
     pub loaded: Loaded,
     /// Where it came from, if respool installed it.
     pub record: Option<Record>,
-    /// The expert's name. Of an installed package that does not load, it is the name under which it was installed.
+    /// The expert's name. Of an installed package that does not load, it is the name under which it was
+    /// installed.
     pub name: Option<String>,
     /// Which other folders hold an expert of the same name, which of them is used, and why.
     pub name_conflict: Option<String>,
@@ -76,12 +77,14 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// The name of the expert whose data, bindings and work are its own. A folder that is not used has only what goes by its own name.
+    /// The name of the expert whose data, bindings and work are its own. A folder that is not used has only
+    /// what goes by its own name.
     pub fn owner(&self) -> String {
         self.name.clone().filter(|_| self.is_chosen).unwrap_or_else(|| self.folder())
     }
 
-    /// The folder that is used for its name once this one is gone, if it is used now and there is another one.
+    /// The folder that is used for its name once this one is gone, if it is used now and there is another
+    /// one.
     pub fn successor(&self, library: &Library) -> Option<String> {
         let name = self.name.as_ref().filter(|_| self.is_chosen && self.name_conflict.is_some())?;
         let all = library.list().ok()?;
@@ -105,7 +108,7 @@ impl Installed {
     }
 }
 
-/// What a removal deleted and what it kept.
+/// The result of a removal.
 #[derive(Debug)]
 pub struct Removal {
     /// The folder that is deleted.
@@ -122,7 +125,8 @@ pub(super) struct NameClaim {
     pub(super) is_recorded: bool,
 }
 
-/// Which of the folders with one expert name is used, and why; `None` if none of them is. The order on the disk decides nothing.
+/// Which of the folders with one expert name is used, and why; `None` if none of them is. The order on the
+/// disk decides nothing.
 pub(super) fn preferred(name: &str, claims: &[NameClaim]) -> Option<(usize, &'static str)> {
     let recorded: Vec<usize> =
         claims.iter().enumerate().filter(|(_, claim)| claim.is_recorded).map(|(index, _)| index).collect();
@@ -134,7 +138,8 @@ pub(super) fn preferred(name: &str, claims: &[NameClaim]) -> Option<(usize, &'st
     named.map(|index| (index, "the folder has the expert's name"))
 }
 
-/// Of several folders with the same expert name one is used at most; the package of the others is rejected with the reason.
+/// Of several folders with the same expert name one is used at most; the package of the others is rejected
+/// with the reason.
 fn settle_names(all: &mut [Installed], is_recorded: impl Fn(&str) -> bool) {
     let mut by_name: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, one) in all.iter().enumerate() {
@@ -171,7 +176,7 @@ fn settle_names(all: &mut [Installed], is_recorded: impl Fn(&str) -> bool) {
     }
 }
 
-/// What is said of one of several folders with the same expert name, and what to do.
+/// Describes one of several folders with the same expert name, and says what to do.
 fn conflict(
     name: &str,
     claims: &[NameClaim],
@@ -223,7 +228,7 @@ pub struct Plan {
     pub step: VersionStep,
     /// The old and the new version.
     pub versions: (String, String),
-    /// What the expert could do afterwards that it could not do before.
+    /// The new permissions of the expert, one line each.
     pub loosened: Vec<String>,
     /// Whether the folder may hold changes made by hand, which would be lost.
     pub has_local_changes: bool,
@@ -283,7 +288,8 @@ impl Library {
         Ok(Lock { _file: file })
     }
 
-    /// A process that ended between the two renames of [`Self::replace`] left a package only in its old place.
+    /// A process that ended between the two renames of [`Self::replace`] left a package only in its old
+    /// place.
     fn recover(&self) -> io::Result<()> {
         let replaced = self.dir.join(OWN).join("replaced");
         for entry in fs::read_dir(&replaced).into_iter().flatten() {
@@ -332,7 +338,7 @@ impl Library {
     /// The expert of this name. One that does not load is known by the name of its folder.
     ///
     /// # Errors
-    /// When there is none.
+    /// When no expert has this name.
     pub fn get(&self, name: &str) -> Result<Installed, String> {
         check_name(name)?;
         let mut all =
@@ -455,13 +461,15 @@ impl Library {
         self.write(folder, package, record).map_err(|error| format!("{name} cannot be updated: {error}"))
     }
 
-    /// The bindings file that the user created beside the directory of experts; it takes precedence over the one in the package's folder.
+    /// Returns the path of the bindings file next to the directory of experts. It takes precedence over the
+    /// one in the package's folder.
     pub(super) fn own_bindings(&self, folder: &str) -> PathBuf {
         self.dir.with_file_name("expert-config").join(folder).join(BINDINGS)
     }
 
-    /// The text of an expert's bindings, and the file that contains it or would. In a folder that respool did not install, such as one
-    /// created by `git clone`, the package's author may have written the file, so it is not read there.
+    /// The text of an expert's bindings, and the file that contains it or would. In a folder that respool did
+    /// not install, such as one created by `git clone`, the package's author may have written the file, so it
+    /// is not read there.
     ///
     /// # Errors
     /// When the file exists but cannot be read.
@@ -481,8 +489,8 @@ impl Library {
         (!self.is_recorded(folder) && path.is_file()).then_some(path)
     }
 
-    /// Whether respool wrote this folder. A folder put in the place of an installed one does not have its mark. Where the record is
-    /// of an earlier build, the files must be those that were installed.
+    /// Whether respool wrote this folder. A folder put in the place of an installed one does not have its
+    /// mark. Where the record is of an earlier build, the files must be those that were installed.
     pub(super) fn is_recorded(&self, folder: &str) -> bool {
         let Some(record) = self.record(folder) else { return false };
         self.is_marked(folder, &record).unwrap_or_else(|| {
@@ -521,7 +529,8 @@ impl Library {
         (digest(&package.files) == wanted).then_some(package)
     }
 
-    /// Removes an expert's package. Unless `with_bindings`, the user's bindings stay, for the case that it is installed again.
+    /// Removes an expert's package. Unless `with_bindings`, the user's bindings stay, for the case that it is
+    /// installed again.
     ///
     /// # Errors
     /// When it cannot be removed.
@@ -547,7 +556,7 @@ impl Library {
         Ok(Removal { directory: installed.directory.clone(), kept_bindings })
     }
 
-    /// The bindings files of an expert that are beside the directory of experts.
+    /// Lists the bindings files of an expert next to the directory of experts.
     pub fn bindings_beside(&self, installed: &Installed) -> Vec<PathBuf> {
         let (folder, name) = (installed.folder(), installed.owner());
         let of_name = (!self.is_of_another(&name, &folder)).then_some(name);
@@ -562,8 +571,8 @@ impl Library {
         name != folder && self.dir.join(name).exists()
     }
 
-    /// Copies the user's bindings from a folder that is about to be deleted to a file that nobody reads: they were given to this package, and
-    /// another one may be installed under its name.
+    /// Copies the user's bindings from a folder that will be deleted to a file that respool does not read:
+    /// they were made for this package, and another one may be installed under its name.
     fn keep_bindings(&self, folder: &str, name: &str) -> io::Result<Option<PathBuf>> {
         let (inside, own) = (self.dir.join(folder).join(BINDINGS), self.own_bindings(folder));
         let used = if own.is_file() { own.clone() } else { inside };
@@ -580,7 +589,8 @@ impl Library {
         Ok(Some(kept))
     }
 
-    /// The bindings that were kept when an expert of this name was removed. They apply once the user renames the file to `bindings.yaml`.
+    /// The bindings that were kept when an expert of this name was removed. They apply once the user renames
+    /// the file to `bindings.yaml`.
     pub fn removed_bindings(&self, name: &str) -> Option<PathBuf> {
         Some(self.own_bindings(name).with_file_name(REMOVED_BINDINGS)).filter(|path| path.is_file())
     }
@@ -625,7 +635,8 @@ impl Library {
         atomic::write_file(&self.record_path(folder), serde_json::to_string_pretty(record)?.as_bytes())
     }
 
-    /// Stores a package under its digest, for work that began with it: of a package put there by hand there is no other copy.
+    /// Stores a package under its digest, for work that began with it: of a package put there by hand there
+    /// is no other copy.
     pub(super) fn keep(&self, folder: &str, package: &Package, digest: &str) -> io::Result<()> {
         let snapshot = self.snapshot(folder, digest);
         if snapshot.exists() {
@@ -638,7 +649,8 @@ impl Library {
         if snapshot.exists() { Ok(()) } else { renamed }
     }
 
-    /// Writes the files to a new directory beside the packages, so that it can be renamed into place.
+    /// Writes the files to a new directory on the same disk as the packages, so that it can be renamed into
+    /// place.
     fn staged(&self, files: &BTreeMap<String, String>) -> io::Result<tempfile::TempDir> {
         let staged = tempfile::tempdir_in(self.dir.join(OWN))?;
         for (path, text) in files.iter().filter(|(path, _)| !is_reserved(path)) {
@@ -653,7 +665,8 @@ impl Library {
         Ok(staged)
     }
 
-    /// Replaces a package with a directory. Between the two renames only the old package exists, in `replaced`.
+    /// Replaces a package with a directory. Between the two renames only the old package exists, in
+    /// `replaced`.
     fn replace(&self, folder: &str, staged: &Path) -> io::Result<()> {
         let place = self.dir.join(folder);
         let replaced = self.dir.join(OWN).join("replaced").join(folder);
@@ -671,7 +684,8 @@ impl Library {
         moved
     }
 
-    /// Deletes the snapshots of an expert that are older than this, except those of the installed package, of a rollback, and in use.
+    /// Deletes the snapshots of an expert that are older than this, except those of the installed package, of
+    /// a rollback, and in use.
     ///
     /// # Errors
     /// When the folder cannot be read or written.

@@ -1,5 +1,6 @@
-//! Messages to people about a conversation with an expert: drafts, approval requests, and the answer if it came too late for the caller.
-//! Each is posted to the outbox in the same commit as the event it reports. `execution` posts the messages of processes.
+//! Messages to people about a conversation with an expert: drafts, approval requests, and the answer if it
+//! came too late for the caller. Each is posted to the outbox in the same commit as the event it reports.
+//! `execution` posts the messages of processes.
 
 use serde_json::{Value, json};
 

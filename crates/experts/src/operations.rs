@@ -1,7 +1,9 @@
-//! The operations that one run may call: which are offered, under which tier, and how one is called. Called by `tools` and `isolated`.
+//! The operations that one run may call: which are offered, under which tier, and how one is called. Called
+//! by `tools` and `isolated`.
 //!
-//! The tier of an operation is the package's, or stricter if the owner wants to be asked: if a rule of `[tools.policy]` asks, the
-//! package's `auto` becomes `confirm`. The owner's policy can only restrict a package, never extend its rights.
+//! The tier of an operation is the package's, or stricter if the owner wants to be asked: if a rule of
+//! `[tools.policy]` asks, the package's `auto` becomes `confirm`. The owner's policy can only restrict a
+//! package, never extend its rights.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,7 +57,8 @@ impl Operations {
         }
     }
 
-    /// The tiers by the names that the model calls. If a name stands for several operations, the strictest tier applies.
+    /// The tiers by the names that the model calls. If a name stands for several operations, the strictest
+    /// tier applies.
     pub(super) fn tiers_by_name(&self) -> BTreeMap<String, Tier> {
         let mut tiers = BTreeMap::new();
         for operation in &self.all {
@@ -89,7 +92,7 @@ impl Operations {
         })
     }
 
-    /// Calls an operation; `None` if there is none of this name.
+    /// Calls an operation; `None` if no operation has this name.
     pub(super) async fn call(
         &self,
         invocation: &Invocation,
@@ -105,7 +108,7 @@ impl Operations {
         })
     }
 
-    /// Writes into the audit log that somebody refused a call.
+    /// Writes into the audit log who refused a call.
     pub(super) async fn note_refusal(&self, invocation: &Invocation, by: &str) {
         if let Some(Ok((tool, operation))) = self.named(&invocation.name) {
             tool.note_refusal(&operation, invocation, by).await;
@@ -157,9 +160,10 @@ mod tests {
         ("crm.yaml", "name: crm\ndescription: d\noperations: [{name: move_deal}, {name: look}]\n"),
     ];
 
-    /// Issue 13: two operations may have the same name for the model. Then neither runs, and the stricter tier applies.
+    /// Issue 13: two operations may have the same name for the model. Then neither runs, and the stricter
+    /// tier applies.
     #[tokio::test]
-    async fn an_operation_does_not_pass_under_the_name_of_another_one() {
+    async fn clashing_names_take_the_stricter_tier() {
         let dir = tempfile::tempdir().unwrap();
         for (file, text) in FILES {
             std::fs::write(dir.path().join(file), text).unwrap();

@@ -1,5 +1,6 @@
-//! Resumes conversations with experts: those that waited for a person, and those whose process ended. Each continues with the package and
-//! the files that it began with. Runs of processes belong to queue entries and are resumed by `execution`.
+//! Resumes conversations with experts: those that waited for a person, and those whose process ended. Each
+//! continues with the package and the files that it began with. Runs of processes belong to queue entries and
+//! are resumed by `execution`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -71,8 +72,9 @@ impl Experts {
         Ok(())
     }
 
-    /// Continues the conversations of processes that have ended, no matter which process began them, so that calls which a person approved are made. One
-    /// whose expert is not ready waits, because its calls would fail.
+    /// Continues the conversations of processes that have ended, no matter which process began them, so that
+    /// calls which a person approved are made. One whose expert is not ready waits, because its calls would
+    /// fail.
     pub(super) async fn resume_interrupted(
         &self,
         store: &Store,
@@ -104,8 +106,9 @@ impl Experts {
         Ok(())
     }
 
-    /// Why the run that a request repeats cannot be resumed yet, for people: it may make a call that a person approved, and the expert is
-    /// not ready to make it. `None` for all other requests. The run is resumed when the expert is ready.
+    /// Why the run that a request repeats cannot be resumed yet, for people: it may make a call that a person
+    /// approved, and the expert is not ready to make it. `None` for all other requests. The run is resumed
+    /// when the expert is ready.
     pub async fn must_wait(&self, name: &str, request: &AgentRequest) -> Option<String> {
         let why = self.not_ready(name)?;
         let run = self.agents.find_repeated_run(request).await?;
@@ -130,8 +133,8 @@ impl Experts {
         has_consent
     }
 
-    /// Whether a conversation was interrupted so long ago that nobody expects it to act any more. What a person approved is made at any
-    /// age.
+    /// Whether a conversation was interrupted too long ago to act by itself now. Calls that a person approved
+    /// are made at any age.
     async fn is_too_old(&self, row: &RunRow) -> bool {
         let allowed = clock::millis(RESUMABLE_FOR);
         if clock::now().saturating_sub(row.updated) <= allowed {

@@ -1,5 +1,5 @@
-//! The clocks of cron triggers: queues what is due, once even if several processes share a store, and makes up for times that were missed
-//! while none ran. The store has the time for which each clock last fired.
+//! The clocks of cron triggers: queues what is due, once even if several processes share a store, and makes
+//! up for times that were missed while none ran. The store has the time for which each clock last fired.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use store::{Clock, ClockTime, Enqueued, GoneClocks, NewEntry, Queue, StoreError}
 
 /// How often the clocks are checked, besides when one is due.
 const EVERY: Duration = Duration::from_secs(1);
-/// If two checks are further apart than this, in milliseconds, the machine was asleep: what came due in between was missed.
+/// If two checks are further apart than this, in milliseconds, the machine was asleep: what came due in
+/// between was missed.
 const LONGEST_PAUSE: u64 = 60_000;
 
 /// The clocks of all experts.
@@ -73,8 +74,8 @@ impl Scheduler {
         Self { catalog, queue, clocks: HashMap::new(), generation: None, watch: None, is_held }
     }
 
-    /// Does not fire the clocks of experts whose triggers are held because their tools are not bound yet. Times missed meanwhile are
-    /// treated as if respool had not been running.
+    /// Does not fire the clocks of experts whose triggers are held because their tools are not bound yet.
+    /// Times missed meanwhile are treated as if respool had not been running.
     #[must_use]
     pub fn held_by(self, is_held: Held) -> Self {
         Self { is_held, ..self }
@@ -148,7 +149,8 @@ impl Scheduler {
         Ok(fired)
     }
 
-    /// Reports the time to the store once in a while, and at once when the system clock was set back. Returns when it last did.
+    /// Reports the time to the store once in a while, and at once when the system clock was set back. Returns
+    /// when it last did.
     async fn report_time(&mut self, now: u64) -> Result<u64, StoreError> {
         if let Some(looks) = self.watch
             && now >= looks.last

@@ -1,5 +1,5 @@
-//! Where a package is installed from: a directory, an archive or a git repository. Its content is loaded and checked before any of it is
-//! kept. Called by `library`.
+//! Where a package is installed from: a directory, an archive or a git repository. Its content is loaded and
+//! checked before any of it is kept. Called by `library`.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// Reads a source as written on the command line: anything with a scheme, or of the form `user@host:path`, is a repository.
+    /// Reads a source as written on the command line: anything with a scheme, or of the form
+    /// `user@host:path`, is a repository.
     ///
     /// # Errors
     /// When a path cannot be made absolute.

@@ -1,5 +1,6 @@
-//! An expert's persistent state files: created once from the package's templates, and overwritten only if they still equal an older
-//! template. Files of a single session are not created here. Called by the command line when a package is installed or updated.
+//! An expert's persistent state files: created once from the package's templates, and overwritten only if
+//! they still equal an older template. Files of a single session are not created here. Called by the command
+//! line when a package is installed or updated.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +12,8 @@ use tempfile::NamedTempFile;
 use super::atomic;
 use openexperts::{Package, Scope, path::state_file};
 
-/// Creates missing files of a package, and updates those that still equal the template in `old`. Returns what was written.
+/// Creates missing files of a package, and updates those that still equal the template in `old`. Returns what
+/// was written.
 ///
 /// # Errors
 /// When the workspace cannot be written.
@@ -68,8 +70,8 @@ fn keep(file: NamedTempFile, target: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates missing files of one session. A run does not wait for the disk here: after a power failure such a file may be empty, and it is
-/// then created again.
+/// Creates missing files of one session. A run does not wait for the disk here: after a power failure such a
+/// file may be empty, and it is then created again.
 ///
 /// # Errors
 /// When the folder cannot be written.

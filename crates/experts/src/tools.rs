@@ -1,5 +1,6 @@
-//! The tools of one run of an expert: the operations of its bound tools, the files of its workspace, and in a process the ways to end it.
-//! `agent` decides, by what [`supervision`] says, which call needs consent and which ends the run. Called by `experts` and `execution`.
+//! The tools of one run of an expert: the operations of its bound tools, the files of its workspace, and in a
+//! process the ways to end it. `agent` decides, by what [`supervision`] says, which call needs consent and
+//! which ends the run. Called by `experts` and `execution`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -283,7 +284,8 @@ pub(super) fn supervision(
         rules.proposals.insert(LEARN.to_owned());
     }
     ends_run.extend([FINISH, ESCALATE, FAIL].map(|name| (name.to_owned(), EndsRun::OnSuccess)));
-    // An operation of a process is called once in all attempts; in a conversation, a person may want the same again.
+    // An operation of a process is called once in all attempts; in a conversation, a person may want the same
+    // again.
     Supervision {
         tiers,
         rules,
@@ -357,9 +359,10 @@ mod tests {
         Invocation { name: LEARN.to_owned(), arguments, key, timeout, caller }
     }
 
-    /// The package's `learning.approval` says who decides about a proposal; a rejected one does not end a process.
+    /// The package's `learning.approval` says who decides about a proposal; a rejected one does not end a
+    /// process.
     #[test]
-    fn a_proposal_has_the_tier_of_learning() {
+    fn proposals_have_the_tier_of_learning() {
         for (approval, tier) in
             [("auto", agent::Tier::Auto), ("confirm", agent::Tier::Confirm), ("manual", agent::Tier::Manual)]
         {
@@ -376,7 +379,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_learnt_stands_before_the_function_from_then_on() {
+    async fn learnings_are_shown_before_their_function() {
         let dir = tempfile::tempdir().unwrap();
         let (tools, files, _) = tools(dir.path(), "learning: {enabled: true}\n");
         assert!(files.read("functions/classify.md").unwrap().starts_with("---\nname: classify"));
@@ -395,7 +398,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_expert_that_does_not_learn_keeps_nothing() {
+    async fn experts_without_learning_keep_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let (tools, _, _) = tools(dir.path(), "");
         assert!(tools.run(&proposal("classify"), None).await.is_err());

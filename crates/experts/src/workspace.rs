@@ -1,8 +1,10 @@
-//! The files that an expert sees in a run: those of its package's snapshot, which are read-only, and its own on disk.
+//! The files that an expert sees in a run: those of its package's snapshot, which are read-only, and its own
+//! on disk.
 //!
-//! `functions/NAME.md`, `processes/NAME.md`, `knowledge/NAME.md` and the package's own paths refer to the snapshot; `state/` and
-//! `scratch/` are on disk and writable; `learnings/` is on disk and read-only. State with `scope: session` has a separate folder for each
-//! session. A file is written atomically, and only by a run that has read what it replaces. Called by `tools`.
+//! `functions/NAME.md`, `processes/NAME.md`, `knowledge/NAME.md` and the package's own paths refer to the
+//! snapshot; `state/` and `scratch/` are on disk and writable; `learnings/` is on disk and read-only. State
+//! with `scope: session` has a separate folder for each session. A file is written atomically, and only by a
+//! run that has read what it replaces. Called by `tools`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -41,7 +43,7 @@ pub(super) struct Workspace {
     seen: Mutex<HashMap<String, [u8; 32]>>,
 }
 
-/// What a path refers to.
+/// The file to which a path refers.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
     /// A text of the snapshot.
@@ -62,8 +64,9 @@ impl Workspace {
         Self { root: root.to_owned(), package, session, permitted, seen: Mutex::default() }
     }
 
-    /// Whether a run with these files may quote private knowledge. All runs of a package share state, learnings and the results of the main
-    /// session, so it is enough that any function or process of the package names private knowledge.
+    /// Whether a run with these files may quote private knowledge. All runs of a package share state,
+    /// learnings and the results of the main session, so it is enough that any function or process of the
+    /// package names private knowledge.
     pub(super) fn may_quote_private(&self) -> bool {
         let contexts = self.package.processes.items.iter().flat_map(|process| &process.context.items);
         let preloaded: BTreeSet<String> = contexts.map(|path| path::normalized(&path.value)).collect();
@@ -88,8 +91,8 @@ impl Workspace {
         state::prepare_session(&self.root.join(self.session_folder()), &self.package)
     }
 
-    /// Restores what a run has read and written before its process ended, so that it continues as if uninterrupted. A file whose content
-    /// cannot be derived from that must be read again.
+    /// Restores what a run has read and written before its process ended, so that it continues as if
+    /// uninterrupted. A file whose content cannot be derived from that must be read again.
     pub(super) fn recall(&self, calls: &[MadeCall]) {
         let mut texts: HashMap<String, String> = HashMap::new();
         for made in calls.iter().filter(|made| made.outcome == CallOutcome::Ok) {
@@ -359,7 +362,8 @@ fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// A text as part of a file name: letters, digits and `._-`, at most 64; a text that was changed gets a distinguishing suffix.
+/// A text as part of a file name: letters, digits and `._-`, at most 64; a text that was changed gets a
+/// distinguishing suffix.
 pub(super) fn file_name(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let is_safe =
@@ -418,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_read_by_name_and_by_path_and_private_ones_only_where_something_names_them() {
+    fn private_bodies_are_read_only_where_named() {
         let dir = tempfile::tempdir().unwrap();
         let (files, _) = both(dir.path());
         for path in ["functions/classify.md", "functions/f1.md", "./functions/f1.md"] {
@@ -432,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn state_of_a_session_is_its_own_and_the_other_is_shared() {
+    fn session_state_is_not_shared() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = both(dir.path());
         assert!(one.read("state/notes.md").unwrap().contains("nothing"));
@@ -446,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_has_one_spelling_and_a_folder_is_no_file() {
+    fn folders_are_refused_as_files() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = both(dir.path());
         for written in ["state/./notes.md", "state//notes.md"] {
@@ -461,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_file_that_a_power_failure_left_empty_is_made_again() {
+    fn empty_session_files_are_made_again() {
         let dir = tempfile::tempdir().unwrap();
         let (one, _) = both(dir.path());
         let file = dir.path().join("root/sessions/one/state/notes.md");
@@ -474,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_since_it_was_read_is_not_overwritten() {
+    fn changed_files_are_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = both(dir.path());
         assert!(
@@ -493,7 +497,7 @@ mod tests {
 
     /// A process that takes over a run counts as having read what the run has read.
     #[test]
-    fn what_a_run_has_read_it_may_write_after_a_restart() {
+    fn resumed_runs_may_write_what_they_read() {
         let dir = tempfile::tempdir().unwrap();
         let (before, after) = both(dir.path());
         let made = |name: &str, arguments: Value, text: &str| MadeCall {
@@ -540,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_payload_says_becomes_a_harmless_name() {
+    fn payload_texts_become_harmless_names() {
         assert_eq!(file_name("18c2f-a_b.c"), "18c2f-a_b.c");
         for text in ["../../state/pipeline", "a/b", ".hidden", "", "ä", &"x".repeat(65)] {
             let name = file_name(text);
@@ -551,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skill_is_a_function_of_a_package() {
+    fn skills_are_functions_of_a_package() {
         let dir = tempfile::tempdir().unwrap();
         let manifest = "spec: '1.0'\nname: office\nversion: 1.0.0\ndescription: d\n\
             components: {orchestrator: o.md, persona: [o.md], functions: [skills/pdf-forms/SKILL.md]}\n";

@@ -1,5 +1,5 @@
-//! `bindings.yaml`: which of the user's tools implement the abstract tools of a package. The file is the user's, never the package's.
-//! Pure.
+//! `bindings.yaml`: which of the user's tools implement the abstract tools of a package. The file is the
+//! user's, never the package's. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -98,7 +98,8 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// Reads the file's text and reports everything that is wrong with it. If there is an error, none of it is used.
+    /// Reads the file's text and reports everything that is wrong with it. If there is an error, none of it
+    /// is used.
     pub fn read(text: &str) -> (Self, Vec<Diagnostic>) {
         let mut report = Report::default();
         let bindings = Self::of(text, &mut report.file(BINDINGS));
@@ -107,7 +108,7 @@ impl Bindings {
         (if is_sound { bindings } else { Self::default() }, findings)
     }
 
-    /// What is bound although the package has no such tool, operation or channel trigger.
+    /// Lists the bindings of tools, operations and channel triggers that the package does not have.
     pub fn unknown_bindings(&self, package: &Package) -> Vec<String> {
         let manifest = &package.manifest;
         let tools: Vec<&str> = manifest.tools.items.iter().map(|name| &*name.value).collect();
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seeds_example_is_read_and_written_back() {
+    fn the_formats_example_survives_a_round_trip() {
         let text = "tools:\n  crm:\n    type: mcp\n    server: hubspot-mcp\n    operations:\n      get_contact: hubspot_get_contact_by_email\n  chat: {type: gateway}\ntriggers:\n  ask: {channels: [support]}\n";
         let bindings = check(text, &[]);
         let crm = &bindings.tools["crm"];
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_are_told_and_nothing_of_the_file_is_used() {
+    fn faulty_bindings_are_not_used() {
         assert_eq!(check("tools:\n  crm: {type: skill, server: x}\n", &["wrong-enum"]), Bindings::default());
         check("tools:\n  crm: {type: mcp}\n", &["missing-field"]);
         check("tools:\n  crm: {server: x}\n", &["missing-field"]);

@@ -1,5 +1,5 @@
-//! Checks the references between a package's files. A reference into something that could not be read is not judged. Pure; called by
-//! `package`.
+//! Checks the references between a package's files. A reference into something that could not be read is not
+//! judged. Pure; called by `load`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -128,8 +128,8 @@ fn check_repeated_names(package: &Package, report: &mut Report) {
     }
 }
 
-/// Names of operations and isolated functions have some characters replaced for the model. It could not distinguish two that become
-/// equal, and neither could their tiers be.
+/// Names of operations and isolated functions have some characters replaced for the model. It could not
+/// distinguish two that become equal, and neither could their tiers be.
 fn check_function_names(package: &Package, report: &mut Report) {
     let mut seen: HashMap<String, String> = HashMap::new();
     let mut note = |name: String, title: String, file: &str, at: At| {
@@ -456,7 +456,7 @@ fn note_idle_resume(at: At, report: &mut FileReport<'_>) {
 fn check_steps(process: &Process, package: &ExecutionFields, report: &mut FileReport<'_>) {
     let is_resumed = Execution::resolve(package, &process.execution).resume;
     if is_resumed && !process.body.trim().is_empty() && markdown::steps(&process.body).is_empty() {
-        let message = "the process is to be resumed, but it has no steps that could be done already";
+        let message = "the process resumes after a failure, but it has no steps to resume from";
         report.add(Code::NoChecklist, At::TOP, message, "write its steps as lines that begin with - [ ]");
     }
 }

@@ -1,4 +1,5 @@
-//! Reads the files that `components` names: functions, processes, tools, knowledge and state, each checked by itself. Pure.
+//! Reads the files that `components` names: functions, processes, tools, knowledge and state, each checked by
+//! itself. Pure.
 
 use std::collections::HashSet;
 
@@ -26,7 +27,7 @@ wire::string_enum! {
 }
 
 wire::string_enum! {
-    /// What kind of knowledge it is.
+    /// A kind of knowledge.
     KnowledgeKind {
         /// It does not change.
         #[default]
@@ -56,7 +57,7 @@ pub struct Parameter {
     pub name: String,
     /// Its type, normally one of `TYPES`.
     pub kind: String,
-    /// What it is.
+    /// A description.
     pub description: Option<String>,
     /// The permitted values, each as written; empty if unrestricted.
     pub options: Vec<String>,
@@ -69,11 +70,11 @@ pub struct Function {
     pub path: String,
     /// Its name; empty where it has none.
     pub name: Spanned<String>,
-    /// What it does.
+    /// A description.
     pub description: String,
-    /// What it takes.
+    /// The declared inputs.
     pub inputs: Listing<Parameter>,
-    /// What it gives.
+    /// The declared outputs.
     pub outputs: Listing<Parameter>,
     /// The abstract tools it uses.
     pub tools: Listing<Spanned<String>>,
@@ -81,7 +82,7 @@ pub struct Function {
     pub knowledge: Listing<Spanned<String>>,
     /// Where it runs.
     pub session: FunctionSession,
-    /// What it says.
+    /// The text after the frontmatter.
     pub body: String,
 }
 
@@ -92,13 +93,13 @@ pub struct Process {
     pub path: String,
     /// Its name; empty where it has none.
     pub name: Spanned<String>,
-    /// What it does.
+    /// A description.
     pub description: String,
     /// The trigger that it is written for.
     pub trigger: Option<Spanned<String>>,
-    /// What it takes.
+    /// The declared inputs.
     pub inputs: Listing<Parameter>,
-    /// What it gives.
+    /// The declared outputs.
     pub outputs: Listing<Parameter>,
     /// The functions it uses.
     pub functions: Listing<Spanned<String>>,
@@ -106,13 +107,13 @@ pub struct Process {
     pub tools: Listing<Spanned<String>>,
     /// Where it keeps working data.
     pub scratchpad: Option<Spanned<String>>,
-    /// What is read before its first step.
+    /// The files that are read before its first step.
     pub context: Listing<Spanned<String>>,
     /// Its own part of `execution`.
     pub execution: ExecutionFields,
     /// Its own part of `delivery`.
     pub delivery: DeliveryFields,
-    /// What it says.
+    /// The text after the frontmatter.
     pub body: String,
 }
 
@@ -123,7 +124,7 @@ pub struct Operation {
     pub name: String,
     /// Where the name is written.
     pub at: At,
-    /// What it does.
+    /// A description.
     pub description: Option<String>,
     /// The names of its inputs.
     pub inputs: Vec<String>,
@@ -136,9 +137,9 @@ pub struct Tool {
     pub path: String,
     /// Its name; empty where it has none.
     pub name: Spanned<String>,
-    /// What it is.
+    /// A description.
     pub description: Option<String>,
-    /// What it can do.
+    /// Its operations.
     pub operations: Listing<Operation>,
 }
 
@@ -149,7 +150,7 @@ pub struct Knowledge {
     pub path: String,
     /// Its name, or its file's.
     pub name: String,
-    /// What it says.
+    /// A description.
     pub description: Option<String>,
     /// How it may be used.
     pub kind: KnowledgeKind,
@@ -381,7 +382,7 @@ fn entries(head: &Node) -> &[Entry] {
 
 fn check_body(body: &str, report: &mut FileReport<'_>) {
     if body.trim().is_empty() {
-        report.add(Code::EmptyBody, At::TOP, "the file has no text", "say what is to be done");
+        report.add(Code::EmptyBody, At::TOP, "the file has no text", "write what the model should do");
     }
 }
 

@@ -1,4 +1,5 @@
-//! When a clock fires: cron expressions (croner) in a zone of the IANA database (chrono-tz). Pure: the time comes in as an argument.
+//! When a clock fires: cron expressions (croner) in a zone of the IANA database (chrono-tz). Pure: the time
+//! comes in as an argument.
 
 use chrono::{DateTime, Utc};
 use croner::Cron;
@@ -41,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn five_or_six_fields_that_come_true() {
+    fn expressions_must_have_a_next_time() {
         for good in ["0 8 * * 1-5", "*/5 * * * *", "0 30 7 * * MON", "0 0 29 2 *", "0 0 L * *"] {
             assert_eq!(check(good), Ok(()), "{good}");
         }

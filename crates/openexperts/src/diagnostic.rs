@@ -1,5 +1,5 @@
-//! Findings about a package: their codes, their places in files, and how they are shown to a person. Pure; made by `yaml`, `fields`, the
-//! component readers and `check`, shown by the command line.
+//! Findings about a package: their codes, their places in files, and how they are shown to a person. Pure;
+//! made by `yaml`, `fields`, the component readers and `check`, shown by the command line.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ pub enum Severity {
 /// Defines [`Code`]: each code with the severity it has unless a check says otherwise.
 macro_rules! codes {
     ($($variant:ident = $word:literal $severity:ident),+ $(,)?) => {
-        /// What kind of finding it is; docs/experts.md explains each.
+        /// A kind of finding; docs/experts.md explains each.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
         #[expect(missing_docs, reason = "the word of each code is its name, and the docs explain it")]
         pub enum Code {
@@ -130,15 +130,15 @@ impl<T> Spanned<T> {
 pub struct Diagnostic {
     /// Whether the package still loads.
     pub severity: Severity,
-    /// What kind of finding it is.
+    /// The kind of finding.
     pub code: Code,
     /// The file, relative to the package.
     pub file: String,
     /// Where in the file; `None` if no particular line is meant.
     pub at: Option<At>,
-    /// What is wrong.
+    /// The problem.
     pub message: String,
-    /// What to write instead.
+    /// The remedy.
     pub help: String,
 }
 
@@ -180,7 +180,8 @@ impl FileReport<'_> {
         self.push(code.severity(), code, Some(at), message.into(), help.into());
     }
 
-    /// Records as a warning a finding whose code is usually an error, because it does not keep the package from loading here.
+    /// Records as a warning a finding whose code is usually an error, because it does not keep the package
+    /// from loading here.
     pub fn warn(&mut self, code: Code, at: At, message: impl Into<String>, help: impl Into<String>) {
         self.push(Severity::Warn, code, Some(at), message.into(), help.into());
     }
@@ -204,7 +205,8 @@ impl Diagnostic {
         format!("{}{place}: {}{help}", self.file, self.message)
     }
 
-    /// The finding for a terminal: file, line and column, the line itself with a caret, and what to do. `source` is the file's text.
+    /// The finding for a terminal: file, line and column, the line itself with a caret, and what to do.
+    /// `source` is the file's text.
     pub fn render(&self, source: Option<&str>) -> String {
         let severity = if self.severity == Severity::Error { "error" } else { "warn" };
         let place = self.at.map(|at| format!(":{}:{}", at.line, at.column)).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Durations in packages: whole numbers, each with a unit, which may be combined (`90s`, `1h30m`). Pure; called by `fields`.
+//! Durations in packages: whole numbers, each with a unit, which may be combined (`90s`, `1h30m`). Pure;
+//! called by `fields`.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Reads a YAML map as typed fields. Every fault is reported at its place, and unknown keys are reported at the end. Called by the
-//! readers of the manifest and of the components. Pure.
+//! Reads a YAML map as typed fields. Every fault is reported at its place, and unknown keys are reported at
+//! the end. Called by the readers of the manifest and of the components. Pure.
 
 use serde::Deserialize;
 use serde::de::value::{Error as ValueError, StrDeserializer};
@@ -112,7 +112,8 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         self.missing_at(name, example, None);
     }
 
-    /// Reports an empty field, at its key if it has one. A field that is written twice may have its value in the other place.
+    /// Reports an empty field, at its key if it has one. A field that is written twice may have its value in
+    /// the other place.
     pub fn missing_at(&mut self, name: &str, example: &str, key: Option<At>) {
         if self.is_repeated(name) {
             return;
@@ -122,15 +123,16 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         self.report.add(Code::MissingField, at, message, format!("write {name}: {example}"));
     }
 
-    /// A name that follows the rules of its kind; an invalid one is reported and read as empty, and so is one that is written twice.
+    /// A name that follows the rules of its kind; an invalid one is reported and read as empty, and so is one
+    /// that is written twice.
     pub fn required_name(&mut self, kind: NameKind, example: &str) -> Spanned<String> {
         let text = self.required_text("name", example);
         let name = checked_name(text, kind, self.report);
         if self.is_repeated("name") { Spanned::new(String::new(), name.at) } else { name }
     }
 
-    /// An optional text that refers to something by name. One that is written twice is checked as a text, and then read as absent: it is
-    /// not known which of the two is meant.
+    /// An optional text that refers to something by name. One that is written twice is checked as a text, and
+    /// then read as absent: it is not known which of the two is meant.
     pub fn reference(&mut self, name: &'static str) -> Option<Spanned<String>> {
         self.text(name).filter(|_| !self.is_repeated(name))
     }
@@ -307,7 +309,8 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         list
     }
 
-    /// A map, read as separate fields; missing ones are reported at its key. `None` if it is absent; a wrong type is reported.
+    /// A map, read as separate fields; missing ones are reported at its key. `None` if it is absent; a wrong
+    /// type is reported.
     pub fn map(&mut self, name: &'static str) -> Option<Fields<'n, '_, 'f>> {
         let owner = self.key(name).unwrap_or(self.owner);
         let is_repeated = self.is_repeated(name);

@@ -1,5 +1,5 @@
-//! Reads a package from disk: only regular files inside its directory, wherever links point, and only up to a size. Nothing else is
-//! opened, and nothing is executed. Called by `package`.
+//! Reads a package from disk: only regular files inside its directory, wherever links point, and only up to a
+//! size. Nothing else is opened, and nothing is executed. Called by `package`.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -39,7 +39,8 @@ impl PackageDir {
         Ok(Self { dir: Dir::open_ambient_dir(path, ambient_authority())?, path: path.to_owned() })
     }
 
-    /// Reads a regular file of at most this many bytes. Its kind is checked before it is opened, because opening a pipe would block.
+    /// Reads a regular file of at most this many bytes. Its kind is checked before it is opened, because
+    /// opening a pipe would block.
     ///
     /// # Errors
     /// Why it was not read.
@@ -100,8 +101,8 @@ impl PackageDir {
     }
 }
 
-/// Interprets an error of the sandboxed directory, which reports a path that leads outside as "permission denied" without an OS error
-/// code.
+/// Interprets an error of the sandboxed directory, which reports a path that leads outside as "permission
+/// denied" without an OS error code.
 fn reason(error: io::Error) -> Unreadable {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Unreadable::Missing,

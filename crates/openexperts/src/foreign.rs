@@ -41,8 +41,8 @@ const SERVERS: [&str; 3] = [".mcp.json", "mcp.json", ".cursor/mcp.json"];
 /// Loads the package in a folder. A skill becomes a package first.
 ///
 /// # Errors
-/// When the folder cannot be opened, is the plugin of another program, or holds a skill that cannot be used. A package that does not
-/// load is not an error here.
+/// When the folder cannot be opened, is the plugin of another program, or holds a skill that cannot be used.
+/// A package that does not load is not an error here.
 pub fn load_folder(path: &Path) -> Result<Loaded, String> {
     match identify(path) {
         Some(Foreign::Skill) => load_package(ImportedSkill::new(path)?.directory.path()),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skill_is_a_package_of_its_own() {
+    fn skills_become_packages() {
         let dir = tempfile::tempdir().unwrap();
         skill(dir.path());
         let loaded = load_folder(dir.path()).unwrap();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn plugins_are_named_with_what_to_do() {
+    fn plugins_are_refused_with_advice() {
         for (file, what) in PLUGINS {
             let dir = tempfile::tempdir().unwrap();
             write(dir.path(), file, "{}");
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skill_that_cannot_be_used_says_why() {
+    fn unusable_skills_say_why() {
         let check = |text: &str, expected: &str| {
             let dir = tempfile::tempdir().unwrap();
             write(dir.path(), "SKILL.md", text);

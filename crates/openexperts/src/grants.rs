@@ -1,5 +1,5 @@
-//! What an update changes: how big the version step is, and what the expert could do afterwards that it could not do before. Pure; called
-//! by `library`.
+//! Compares two versions of a package: how big the version step is, and what the expert could do after an
+//! update that it could not do before. Pure; called when an update is planned.
 
 use std::collections::BTreeSet;
 
@@ -48,7 +48,7 @@ impl VersionStep {
     }
 }
 
-/// What the new package may do that the old one could not, one line each, for people.
+/// Lists what the new package may do and the old one could not, one line each, for people.
 pub fn loosened(old: &Package, new: &Package) -> Vec<String> {
     let mut lines = Vec::new();
     tiers(old, new, &mut lines);
@@ -76,12 +76,12 @@ pub fn loosened(old: &Package, new: &Package) -> Vec<String> {
 pub const LEARNS_ALONE: &str =
     "it learns without asking (learning.approval: auto): what it reads, such as a mail, can teach it";
 
-/// True when the expert may write learnings that nobody approved.
+/// True when the expert may write learnings without approval.
 pub fn learns_alone(package: &Package) -> bool {
     package.manifest.learning.enabled && package.manifest.learning.approval == Tier::Auto
 }
 
-/// What starts a process, in words; two triggers with the same text are the same.
+/// Describes how a process starts; two triggers with the same text are the same.
 fn start_of(trigger: &Trigger) -> String {
     let kind = trigger.kind.map_or("?", super::manifest::TriggerKind::as_str);
     let text = |field: &Option<super::Spanned<String>>| {
@@ -189,7 +189,7 @@ mod tests {
 
     /// Issue 13: something that a package no longer names may be looser for that very reason.
     #[test]
-    fn what_is_gone_can_loosen() {
+    fn removed_overrides_can_loosen() {
         let (look, both) = (Some("{name: look}"), Some("{name: look}, {name: send}"));
         let (auto, held) = ("{default: auto}", "{default: auto, overrides: {crm.send: manual}}");
         let check = |old: (&str, Option<&str>), new: (&str, Option<&str>), expected: &[&str]| {
@@ -214,7 +214,7 @@ mod tests {
 
     /// A trigger that moves into the main session starts something else than before.
     #[test]
-    fn the_session_of_a_trigger_is_part_of_what_starts() {
+    fn changing_a_triggers_session_needs_consent() {
         let with = |session: &str| {
             let dir = tempfile::tempdir().unwrap();
             let manifest = format!(

@@ -1,4 +1,5 @@
-//! The names under which models and clients know experts, their operations and their isolated functions. Pure.
+//! The names under which models and clients know experts, their operations and their isolated functions.
+//! Pure.
 
 /// The longest function name that model servers accept.
 const LONGEST_NAME: usize = 64;

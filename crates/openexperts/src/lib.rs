@@ -1,8 +1,10 @@
-//! Packages in the `OpenExperts` format 1.0. A package is a directory of YAML and markdown. This crate reads and checks it, builds its
-//! system prompt, and compares two versions of it. Nothing in a package is ever executed as code.
+//! Packages in the `OpenExperts` format 1.0. A package is a directory of YAML and markdown. This crate reads
+//! and checks it, builds its system prompt, and compares two versions of it. Nothing in a package is ever
+//! executed as code.
 //!
-//! [`load`] reads a directory and reports everything that is wrong with it. Everything else is pure, except [`foreign`], which makes
-//! packages from skills. The crate has no async code and knows nothing about agents, the store or the network.
+//! [`load`] reads a directory and reports everything that is wrong with it. Everything else is pure, except
+//! [`foreign`], which makes packages from skills. The crate has no async code and knows nothing about agents,
+//! the store or the network.
 
 mod bindings;
 mod check;

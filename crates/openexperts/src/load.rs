@@ -1,5 +1,5 @@
-//! Reads a directory as a package, and reports everything that is wrong with it. Called by the command line and by the code that serves
-//! experts.
+//! Reads a directory as a package, and reports everything that is wrong with it. Called by the command line
+//! and by the code that serves experts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,7 +32,7 @@ const README: &str = "README.md";
 pub struct Loaded {
     /// The package, if there is no error.
     pub package: Option<Package>,
-    /// What is wrong with it.
+    /// The findings.
     pub diagnostics: Vec<Diagnostic>,
     /// The text of every file that was read, by its path.
     pub files: Arc<BTreeMap<String, String>>,
@@ -125,8 +125,8 @@ impl Reader {
         }
     }
 
-    /// Adds the texts beside skills to the files: what the package's functions say may name them. Others are
-    /// left out.
+    /// Adds the other texts of skills to the files, because a skill's text may name them. Files that are not
+    /// text are left out.
     fn skill_files(&mut self, functions: &[Function]) {
         for skill in functions.iter().filter(|function| skill::is_skill(&function.path)) {
             for path in skill::other_files(&skill.path, &self.dir, &mut self.report.file(&skill.path)) {
@@ -191,7 +191,8 @@ impl Reader {
         Some((path, text))
     }
 
-    /// The text of a file, without a byte order mark and with `\n` line ends. `written` is the entry that names it.
+    /// The text of a file, without a byte order mark and with `\n` line ends. `written` is the entry that
+    /// names it.
     fn text(&mut self, path: &str, written: &Spanned<String>, most: u64) -> Option<String> {
         if component::note_escape(written, &mut self.report.file(MANIFEST)) {
             return None;

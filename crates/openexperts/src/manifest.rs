@@ -1,4 +1,5 @@
-//! Reads `expert.yaml` into a [`Manifest`]: each field is read and checked by itself. `check` checks what needs other files. Pure.
+//! Reads `expert.yaml` into a [`Manifest`]: each field is read and checked by itself. `check` checks what
+//! needs other files. Pure.
 
 use super::cron;
 use super::diagnostic::{At, Code, Diagnostic, FileReport, Report, Spanned};
@@ -23,7 +24,7 @@ wire::string_enum! {
 }
 
 wire::string_enum! {
-    /// What fires a trigger.
+    /// A kind of trigger.
     TriggerKind {
         /// A request to the trigger's own endpoint.
         #[default]
@@ -87,7 +88,7 @@ pub struct Trigger {
     pub at: At,
     /// Its name; empty if it has none.
     pub name: Spanned<String>,
-    /// What fires it; `None` if that could not be read.
+    /// The kind; `None` if it could not be read.
     pub kind: Option<TriggerKind>,
     /// The process that it runs; empty if none is named.
     pub process: Spanned<String>,
@@ -141,7 +142,7 @@ pub struct Manifest {
     pub name: Spanned<String>,
     /// The package's version.
     pub version: Spanned<String>,
-    /// What it is for.
+    /// The purpose.
     pub description: Spanned<String>,
     /// Who wrote it.
     pub author: Option<String>,
@@ -163,7 +164,7 @@ pub struct Manifest {
     pub learning: Learning,
     /// Who decides.
     pub policy: Policy,
-    /// What starts processes.
+    /// The triggers of its processes.
     pub triggers: Listing<Trigger>,
     /// Its files.
     pub components: Components,

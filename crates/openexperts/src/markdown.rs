@@ -17,7 +17,8 @@ pub(crate) enum Head {
 /// A file split into its two parts.
 #[derive(Clone, Debug)]
 pub(crate) struct Markdown<'t> {
-    /// The frontmatter as a tree; `None` if there is none, or if it could not be read, which has then been reported.
+    /// The frontmatter as a tree. `None` if the file has no frontmatter, or if it could not be read, which
+    /// has then been reported.
     pub head: Option<Node>,
     /// The text after the frontmatter.
     pub body: &'t str,
@@ -139,7 +140,7 @@ mod tests {
     use crate::diagnostic::Report;
 
     #[test]
-    fn the_head_ends_at_the_first_fence() {
+    fn frontmatter_ends_at_the_first_fence() {
         let mut report = Report::default();
         let found = read("---\nname: a\n---\n\ntext\n---\nmore\n", Head::Required, &mut report.file("a.md"));
         assert_eq!(found.body, "\ntext\n---\nmore\n");

@@ -1,6 +1,7 @@
-//! Which names components may have. Names become file names, function names for a model and labels, so they are restricted. Pure.
+//! Which names components may have. Names become file names, function names for a model and labels, so they
+//! are restricted. Pure.
 
-/// What is named.
+/// The kind of thing that has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameKind {
     /// The package.

@@ -9,7 +9,7 @@ use super::component::{Parameter, TYPES};
 pub struct Checked {
     /// The outputs that match their declaration.
     pub outputs: Map<String, Value>,
-    /// What is wrong with the others, for the model and for people.
+    /// The problems of the others, for the model and for people.
     pub problems: Vec<String>,
 }
 
@@ -62,8 +62,8 @@ pub fn schema(declared: &[Parameter]) -> Value {
     json!({"type": "object", "properties": properties})
 }
 
-/// The JSON Schema of outputs: all are required, and no others are allowed. A call that violates it is not refused because of the schema:
-/// `check` sends it back once.
+/// The JSON Schema of outputs: all are required, and no others are allowed. A call that violates it is not
+/// refused because of the schema: `check` sends it back once.
 pub fn strict_schema(declared: &[Parameter]) -> Value {
     let mut schema = schema(declared);
     schema["required"] = declared.iter().map(|parameter| parameter.name.as_str()).collect();

@@ -1,6 +1,8 @@
-//! Paths in a package, relative to it, and paths into a trigger's payload. Pure; nothing here touches the disk.
+//! Paths in a package, relative to it, and paths into a trigger's payload. Pure; nothing here touches the
+//! disk.
 
-/// A relative path without its empty parts and `.`, so that one file has one path. The `/` at the end of a folder stays.
+/// A relative path without its empty parts and `.`, so that one file has one path. The `/` at the end of a
+/// folder stays.
 pub fn normalized(path: &str) -> String {
     if path.starts_with('/') {
         return path.to_owned();
@@ -25,7 +27,8 @@ pub fn escape(path: &str) -> Option<&'static str> {
     path.split('/').any(|part| part == "..").then_some("it has a `..`")
 }
 
-/// Where a state template's file is in a workspace: templates from other folders of a package also go below `state/`.
+/// Where a state template's file is in a workspace: templates from other folders of a package also go below
+/// `state/`.
 pub fn state_file(path: &str) -> String {
     const FOLDER: &str = "state/";
     if path.starts_with(FOLDER) { path.to_owned() } else { format!("{FOLDER}{path}") }

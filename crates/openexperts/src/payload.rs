@@ -16,8 +16,8 @@ pub fn find<'v>(payload: &'v Value, path: &str) -> Option<&'v Value> {
     found.filter(|value| !value.is_null())
 }
 
-/// A value as the text that identifies an event or chooses its lane. A blank text counts as missing: otherwise all events without an id
-/// would be the same.
+/// A value as the text that identifies an event or chooses its lane. A blank text counts as missing:
+/// otherwise all events without an id would be the same.
 pub fn key_text(value: &Value) -> Option<String> {
     let text = match value {
         Value::Null => return None,

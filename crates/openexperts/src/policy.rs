@@ -1,4 +1,5 @@
-//! Who decides about an operation: the tiers of a package's policy. The prompt lists them, and the tool boundary enforces them. Pure.
+//! Who decides about an operation: the tiers of a package's policy. The prompt lists them, and the tool
+//! boundary enforces them. Pure.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use super::fields::{Fields, Listing};
 use super::yaml::Value;
 
 wire::string_enum! {
-    /// What happens when an operation is called.
+    /// Whether an operation runs when it is called.
     Tier {
         /// It runs.
         Auto = "auto",
@@ -22,12 +23,12 @@ wire::string_enum! {
 }
 
 wire::string_enum! {
-    /// What happens when nobody answers in time.
+    /// The action when no person answers in time.
     OnTimeout {
         /// The call is rejected and the step fails.
         #[default]
         Reject = "reject",
-        /// The person is notified once more and may still answer.
+        /// The person is notified again and may still answer.
         Escalate = "escalate",
     }
 }
@@ -61,7 +62,7 @@ pub struct Policy {
     pub overrides: Listing<Override>,
     /// How long to wait for a person.
     pub timeout: Option<Length>,
-    /// What happens after that.
+    /// The action after that.
     pub on_timeout: OnTimeout,
     /// Whether the expert leaves decisions it is unsure of to a person.
     pub on_low_confidence: bool,

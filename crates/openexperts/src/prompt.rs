@@ -1,5 +1,5 @@
-//! The system prompt of an expert: the persona in full, everything else as an index, each operation under its effective tier. Bodies are
-//! read on demand. Private knowledge is in no index. Pure.
+//! The system prompt of an expert: the persona in full, everything else as an index, each operation under its
+//! effective tier. Bodies are read on demand. Private knowledge is in no index. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -156,7 +156,7 @@ pub struct FunctionPrompt<'a> {
     pub package: &'a Package,
     /// The function.
     pub function: &'a Function,
-    /// What was learnt for it.
+    /// The learnings for it.
     pub learnt: &'a str,
     /// The effective tiers of its operations.
     pub tiers: &'a Tiers,

@@ -1,5 +1,5 @@
-//! The settings of triggers and processes with defaults and inheritance applied. Pure; called by `check`, the command line and the code
-//! that executes processes.
+//! The settings of triggers and processes with defaults and inheritance applied. Pure; called by `check`, the
+//! command line and the code that executes processes.
 
 use serde_json::{Map, Value as Json, json};
 

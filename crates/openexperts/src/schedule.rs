@@ -1,8 +1,8 @@
-//! When a cron trigger is due: its expression in its time zone (croner, chrono-tz), and which missed times are made up for. Pure: times
-//! come in as milliseconds since 1970.
+//! When a cron trigger is due: its expression in its time zone (croner, chrono-tz), and which missed times
+//! are made up for. Pure: times come in as milliseconds since 1970.
 //!
-//! When clocks are put forward, a time in the gap fires at its end; when they are put back, a fixed time fires once, and `*/30` in both
-//! hours (measured with croner).
+//! When clocks are put forward, a time in the gap fires at its end; when they are put back, a fixed time
+//! fires once, and `*/30` in both hours (measured with croner).
 
 use chrono::{DateTime, SecondsFormat, TimeZone as _, Utc};
 use chrono_tz::Tz;
@@ -22,7 +22,7 @@ pub struct Schedule {
     zone: Tz,
 }
 
-/// What is known about a clock, in milliseconds since 1970.
+/// The known times of a clock, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch {
     /// The last time for which the trigger fired, or when it was first seen.
@@ -44,15 +44,15 @@ impl Schedule {
         Ok(Self { cron: cron::parse(expr)?, zone })
     }
 
-    /// The first time after this one; `None` if there is none.
+    /// Returns the first time after this one; `None` after the last.
     pub fn next_after(&self, after: u64) -> Option<u64> {
         let from = self.zone.timestamp_millis_opt(i64::try_from(after).ok()?).single()?;
         let next = self.cron.find_next_occurrence(&from, false).ok()?;
         u64::try_from(next.timestamp_millis()).ok().filter(|next| *next > after)
     }
 
-    /// The times for which the trigger must fire now, oldest first: all that came due while the clock was watched, and of those missed
-    /// before only the latest, once, if it is younger than an hour.
+    /// The times for which the trigger must fire now, oldest first: all that came due while the clock was
+    /// watched, and of those missed before only the latest, once, if it is younger than an hour.
     pub fn due(&self, watch: Watch) -> Vec<u64> {
         let on_time = self.between(watch.mark.max(watch.since), watch.now);
         if !on_time.is_empty() {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn five_fields_are_minutes_and_six_begin_with_seconds() {
+    fn six_fields_begin_with_seconds() {
         let hour = ["2026-11-20T07:59:59Z", "2026-11-20T08:00:59Z"];
         check("0 8 * * 1-5", "UTC", hour, &["2026-11-20T08:00:00Z"]);
         check("*/30 0 8 * * *", "UTC", hour, &["2026-11-20T08:00:00Z", "2026-11-20T08:00:30Z"]);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_instant_is_not_in_and_the_second_one_is() {
+    fn intervals_exclude_their_start() {
         check(
             "0 8 * * *",
             "UTC",
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_in_the_gap_comes_at_its_end() {
+    fn times_in_the_gap_fire_at_its_end() {
         let night = ["2026-03-28T23:00:00Z", "2026-03-29T04:00:00Z"];
         check("30 2 * * *", "Europe/Vienna", night, &["2026-03-29T03:00:00+02:00"]);
         check("30 3 * * *", "Europe/Vienna", night, &["2026-03-29T03:30:00+02:00"]);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_in_the_repeated_hour_comes_once_and_an_interval_in_both() {
+    fn repeated_hours_fire_fixed_times_once() {
         let night = ["2026-10-24T23:30:00Z", "2026-10-25T03:00:00Z"];
         check("30 2 * * *", "Europe/Vienna", night, &["2026-10-25T02:30:00+02:00"]);
         let both = [
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn days_that_are_not_there_are_passed_over() {
+    fn missing_days_are_skipped() {
         let years = ["2026-01-01T00:00:00Z", "2029-01-01T00:00:00Z"];
         check("0 0 29 2 *", "UTC", years, &["2028-02-29T00:00:00Z"]);
         check(
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_made_up_for_is_known() {
+    fn missed_times_are_reported() {
         let missed = |mark: &str, now: &str| {
             let schedule = schedule("0 * * * *", "UTC");
             let watch = Watch { mark: at(mark), since: at(now), now: at(now) };
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_due_while_watching_is_fired_for() {
+    fn watched_times_all_fire() {
         let found =
             due("* * * * *", ["2026-11-20T08:00:00Z", "2026-11-20T07:00:00Z", "2026-11-20T08:02:01Z"]);
         assert_eq!(found, ["2026-11-20T08:01:00Z", "2026-11-20T08:02:00Z"]);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_was_missed_the_latest_is_made_up_for_once() {
+    fn the_latest_missed_time_fires_once() {
         // Not running from Monday to Friday, back at 08:20.
         let back = "2026-11-20T08:20:00Z";
         assert_eq!(due("0 8 * * *", ["2026-11-16T08:00:00Z", back, back]), ["2026-11-20T08:00:00Z"]);
@@ -230,14 +230,14 @@ mod tests {
 
     /// A missed time is not made up for if another is due now: one run is enough.
     #[test]
-    fn what_is_due_now_stands_for_what_was_missed() {
+    fn due_times_replace_missed_ones() {
         let found =
             due("*/10 * * * *", ["2026-11-20T08:00:00Z", "2026-11-20T08:19:59Z", "2026-11-20T08:20:00Z"]);
         assert_eq!(found, ["2026-11-20T08:20:00Z"]);
     }
 
     #[test]
-    fn a_clock_that_is_put_back_fires_nothing_again() {
+    fn clocks_put_back_do_not_repeat() {
         assert!(
             due("0 8 * * *", ["2026-11-20T08:00:00Z", "2026-11-20T09:00:00Z", "2026-11-20T07:59:00Z"])
                 .is_empty()

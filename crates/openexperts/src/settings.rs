@@ -1,5 +1,5 @@
-//! How processes are executed and their results delivered: the fields of the package and of a process, and the effective values when both
-//! override the defaults field by field. Pure.
+//! How processes are executed and their results delivered: the fields of the package and of a process, and
+//! the effective values when both override the defaults field by field. Pure.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ wire::string_enum! {
 }
 
 wire::string_enum! {
-    /// What happens after the last attempt.
+    /// The action after the last attempt fails.
     OnFailure {
         /// The main agent and the person are notified.
         #[default]
@@ -47,7 +47,7 @@ wire::string_enum! {
 }
 
 wire::string_enum! {
-    /// What happens when a result is late.
+    /// The action when a result is late.
     SlaBreach {
         /// A warning is logged.
         #[default]
@@ -70,7 +70,7 @@ pub struct ExecutionFields {
     pub backoff: Option<Spanned<Backoff>>,
     /// The first delay.
     pub delay: Option<Spanned<Length>>,
-    /// What happens after the last attempt.
+    /// The action after the last attempt fails.
     pub on_failure: Option<Spanned<OnFailure>>,
     /// Whether a later attempt gets the log of what is done.
     pub resume: Option<Spanned<bool>>,
@@ -124,7 +124,7 @@ pub struct Execution {
     pub backoff: Backoff,
     /// The delay before the second attempt.
     pub delay: Length,
-    /// What happens after the last attempt.
+    /// The action after the last attempt fails.
     pub on_failure: OnFailure,
     /// Whether a later attempt gets the log of what is done.
     pub resume: bool,
@@ -187,7 +187,7 @@ impl Execution {
 pub struct DeliveryFields {
     /// The form of a result.
     pub format: Option<Spanned<Format>>,
-    /// What happens when it is late.
+    /// The action when it is late.
     pub sla_breach: Option<Spanned<SlaBreach>>,
     /// How long it may take, counted from the trigger; only a process has it.
     pub sla: Option<Spanned<Length>>,
@@ -213,7 +213,7 @@ impl DeliveryFields {
 pub struct Delivery {
     /// The form of a result.
     pub format: Format,
-    /// What happens when it is late.
+    /// The action when it is late.
     pub sla_breach: SlaBreach,
     /// How long it may take; `None` means no limit.
     pub sla: Option<Length>,
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_delay_doubles_up_to_an_hour() {
+    fn delays_double_up_to_an_hour() {
         let mut execution = Execution::resolve(&ExecutionFields::default(), &ExecutionFields::default());
         let seconds =
             |execution: &Execution| [1, 2, 3, 40].map(|attempt| execution.delay_after(attempt).as_secs());

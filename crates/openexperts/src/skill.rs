@@ -1,6 +1,7 @@
 //! Skills: folders with a `SKILL.md` (agentskills.io), as coding agents have them. One is a function of a
-//! package that names its file, with the texts beside it. Its scripts are never executed. Pure, except for
-//! [`other_files`], which lists a folder. Called by `component`, `package`, `workspace` and `foreign`.
+//! package that names its file, with the other texts of its folder. Its scripts are never executed. Pure,
+//! except for [`other_files`], which lists a folder. Called by `component`, `load` and `foreign`, and by the
+//! workspace of a run.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -60,7 +61,8 @@ pub(crate) fn other_files(path: &str, dir: &PackageDir, report: &mut FileReport<
     others.into_iter().filter(may_be_named).collect()
 }
 
-/// Where the files of a package are that the text of a skill names relative to its folder; `None` if it brings none.
+/// Where the files of a package are that the text of a skill names relative to its folder; `None` if it
+/// brings none.
 pub fn note(files: &BTreeMap<String, String>, path: &str) -> Option<String> {
     let folder = folder(path);
     let files = files.keys().filter(|name| {

@@ -88,7 +88,7 @@ fn expected(case: &[(String, String)]) -> &str {
 }
 
 #[test]
-fn every_case_finds_what_it_expects_and_nothing_more() {
+fn every_case_finds_what_it_expects() {
     let mut wrong = Vec::new();
     for (name, case) in cases() {
         let package = package_of(&case);
@@ -143,7 +143,7 @@ fn with_knowledge(bytes: &[u8]) -> tempfile::TempDir {
 }
 
 #[test]
-fn large_files_are_refused_and_others_still_checked() {
+fn large_files_are_refused() {
     let at_limit = vec![b'x'; 1 << 20];
     assert!(load_in(with_knowledge(&at_limit).path()).package.is_some());
     let over = vec![b'x'; (1 << 20) + 1];
@@ -152,7 +152,7 @@ fn large_files_are_refused_and_others_still_checked() {
 }
 
 #[test]
-fn bytes_that_are_not_utf8_are_named_with_their_line() {
+fn invalid_utf8_is_reported_with_its_line() {
     for (bytes, line) in [(&b"good\nbad \xff\n"[..], 2), (&b"\xff\xfea\0"[..], 1)] {
         let loaded = load_in(with_knowledge(bytes).path());
         let expected = format!("error not-utf8 knowledge/k.md:{line} UTF-8");
@@ -162,7 +162,7 @@ fn bytes_that_are_not_utf8_are_named_with_their_line() {
 
 /// Editors on Windows save "Unicode" this way.
 #[test]
-fn a_file_in_utf_16_is_named_as_such() {
+fn utf_16_files_are_reported() {
     let utf_16 = |text: &str, order: fn(u16) -> [u8; 2]| -> Vec<u8> {
         std::iter::once(0xfeff).chain(text.encode_utf16()).flat_map(order).collect()
     };
@@ -185,7 +185,7 @@ fn a_file_in_utf_16_is_named_as_such() {
 }
 
 #[test]
-fn an_absolute_link_into_the_package_breaks_when_it_is_moved() {
+fn absolute_links_into_the_package_are_refused() {
     let check = |target: &Path, word: &str| {
         let package = with_knowledge(b"text");
         let file = package.path().join("package/knowledge/k.md");
@@ -202,7 +202,7 @@ fn an_absolute_link_into_the_package_breaks_when_it_is_moved() {
 
 /// Nothing of a value that is written a second time is checked, so the message says so.
 #[test]
-fn a_key_that_is_written_twice_says_which_of_the_two_was_checked() {
+fn duplicate_keys_say_which_was_checked() {
     let found =
         manifest_findings("learning: {enabled: true}\nspec: '1.0'\nlearning: {enabled: 3, nonsense: 1}\n");
     let repeated = found.iter().find(|one| one.code == Code::DuplicateKey).unwrap();
@@ -224,9 +224,9 @@ fn a_mark_and_crlf_change_nothing() {
     assert_eq!(system_prompt(&loaded.package.unwrap()), plain);
 }
 
-/// Opening a pipe would wait for somebody to write into it.
+/// Opening a pipe would wait for a writer.
 #[test]
-fn pipes_and_folders_are_refused_without_being_opened() {
+fn pipes_and_folders_are_not_opened() {
     for path in [MANIFEST, "functions/find-book.md"] {
         let package = package_of(&[]);
         let target = package.path().join("package").join(path);
@@ -245,7 +245,7 @@ fn manifest_findings(manifest: &str) -> Vec<Diagnostic> {
 }
 
 #[test]
-fn bombs_end_early() {
+fn alias_bombs_end_early() {
     let mut aliases = "a: &a [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..12 {
         let (name, under) = (char::from(b'a' + level), char::from(b'a' + level - 1));
@@ -267,13 +267,13 @@ fn bombs_end_early() {
 }
 
 #[test]
-fn a_manifest_that_is_too_large_is_not_read() {
+fn large_manifests_are_not_read() {
     let found = manifest_findings(&format!("# {}\n", "x".repeat(256 << 10)));
     assert_eq!(differences(&found, "error too-large expert.yaml:1 256"), Vec::<String>::new());
 }
 
 #[test]
-fn the_types_are_those_of_yaml_1_2() {
+fn types_follow_yaml_1_2() {
     for (value, is_boolean) in
         [("true", true), ("False", true), ("yes", false), ("on", false), ("n", false), ("1", false)]
     {
@@ -298,7 +298,7 @@ fn the_types_are_those_of_yaml_1_2() {
 }
 
 #[test]
-fn what_a_package_writes_does_not_act_on_the_terminal() {
+fn findings_print_no_control_characters() {
     let loaded = load_in(package_of(&[(MANIFEST.to_owned(), "\"bad\\x1b[2Jkey\": 1\n".to_owned())]).path());
     for one in &loaded.diagnostics {
         let shown = one.render(loaded.files.get(&one.file).map(String::as_str));
@@ -307,7 +307,7 @@ fn what_a_package_writes_does_not_act_on_the_terminal() {
 }
 
 #[test]
-fn a_finding_shows_its_line_with_a_caret() {
+fn findings_show_their_line() {
     let manifest = "spec: \"1.0\"\nexecution:\n  on_failure: retyr\n";
     let loaded = load_in(package_of(&[(MANIFEST.to_owned(), manifest.to_owned())]).path());
     let one = loaded.diagnostics.iter().find(|one| one.code == Code::WrongEnum).unwrap();
@@ -336,7 +336,7 @@ fn the_prompt_of_the_full_package() {
     insta::assert_json_snapshot!("resolved_full", resolved(&package));
 }
 
-/// What users copy from must be without a fault.
+/// Users copy from these, so they have no fault.
 #[test]
 fn the_examples_load_without_findings() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/experts");
@@ -373,7 +373,8 @@ const PIECES: [&str; 24] = [
 proptest::proptest! {
     #![proptest_config(proptest::test_runner::Config::with_cases(150))]
 
-    /// Whatever is written into the files of a package, loading it ends with findings, each at a place that can be shown.
+    /// Whatever is written into the files of a package, loading it ends with findings, each at a place that
+    /// can be shown.
     #[test]
     fn no_text_makes_the_loader_fail(
         file in 0..5_usize,

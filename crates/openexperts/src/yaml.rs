@@ -1,5 +1,6 @@
-//! Parses YAML into a tree in which every key and value knows its place; duplicate keys are reported. Scalars are typed by the core
-//! schema of YAML 1.2, and numbers keep their digits. Uses granit-parser; called by the readers of files. Pure.
+//! Parses YAML into a tree in which every key and value knows its place; duplicate keys are reported. Scalars
+//! are typed by the core schema of YAML 1.2, and numbers keep their digits. Uses granit-parser; called by the
+//! readers of files. Pure.
 
 use std::collections::HashMap;
 
@@ -15,7 +16,7 @@ const DEEPEST: usize = 64;
 /// A value, and where it begins.
 pub(crate) type Node = Spanned<Value>;
 
-/// What a node is.
+/// The value of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// `null`, `~` or nothing.
@@ -57,8 +58,8 @@ impl Value {
     }
 }
 
-/// Reads the single document of a text whose first line has this number in its file. An empty text is null. `None` if it is not valid
-/// YAML, which has then been reported.
+/// Reads the single document of a text whose first line has this number in its file. An empty text is null.
+/// `None` if it is not valid YAML, which has then been reported.
 pub(crate) fn read(text: &str, first_line: usize, report: &mut FileReport<'_>) -> Option<Node> {
     let options = granit_parser::options! { flow_nesting_limit: DEEPEST, block_nesting_limit: DEEPEST };
     let parser = Parser::new_from_str_with_options(text, options);

@@ -1,4 +1,5 @@
-//! Executes one claimed entry of the queue: begins or resumes an attempt, waits for its end, and acts on the result.
+//! Executes one claimed entry of the queue: begins or resumes an attempt, waits for its end, and acts on the
+//! result.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,17 +23,17 @@ use store::{Claimed, EntryEnd, MessageFilter, Queue as _, StoreError};
 pub(super) const MAIN_SESSION: &str = "main";
 /// The most results of the main session that an invocation gets.
 const SESSION_RESULTS: usize = 10;
-/// After how many milliseconds an entry is looked at again whose expert was not ready.
+/// The pause, in milliseconds, before an entry whose expert was not ready is tried again.
 const LOOK_AGAIN: u64 = 1_000;
 /// The most results that are searched for them.
 const MOST_RESULTS: usize = 100;
 
-/// The tag that marks the entry's runs.
+/// Returns the tag that marks the runs of an invocation.
 pub(super) fn fingerprint(invocation: &Invocation) -> String {
     format!("invocation:{}", invocation.id)
 }
 
-/// What an attempt works with.
+/// An attempt to execute an entry, with all that it needs.
 pub(super) struct Attempt<'a> {
     pub(super) claimed: &'a Claimed,
     pub(super) invocation: &'a Invocation,
@@ -69,13 +70,14 @@ impl Worker {
                 .await
                 .map(drop);
         }
-        // What has begun here goes on here, also when a gateway was configured meanwhile. A replayed dead letter has begun, too.
+        // An attempt that began here continues here, even if a gateway was configured meanwhile. A replayed
+        // dead letter began here, too.
         let is_replay = invocation.id != claimed.lease.entry;
         let is_begun = is_replay || claimed.run.is_some() || claimed.attempt > 1;
         if !is_begun && self.hand_to_main_session(claimed, &invocation).await? {
             return Ok(());
         }
-        // What has not begun has no history.
+        // An entry that has not begun has no history.
         let history = async {
             if is_begun { self.history(claimed, &invocation).await } else { Ok((Vec::new(), None)) }
         };
@@ -123,7 +125,7 @@ impl Worker {
         Ok((all, continued))
     }
 
-    /// How the attempt ended; `None` if it waits for a person or was left to another process.
+    /// Waits for the end of the attempt. `None` if it waits for a person or was left to another process.
     async fn outcome(
         &self,
         attempt: &Attempt<'_>,
@@ -174,7 +176,8 @@ impl Worker {
         self.experts.agents.start_run(&agent, AgentRequest::of_work(&text, &stands_for), options).await
     }
 
-    /// What the expert has delivered in the main session so far, newest first; nothing for other invocations.
+    /// Returns the results that the expert has delivered in the main session, newest first. Other invocations
+    /// get none.
     async fn session_so_far(&self, attempt: &Attempt<'_>) -> Result<Vec<Value>, StoreError> {
         if !attempt.invocation.origin.is_main_session() {
             return Ok(Vec::new());
@@ -262,8 +265,8 @@ impl<'a> Attempt<'a> {
         self.process.context.items.iter().map(|path| path.value.clone()).collect()
     }
 
-    /// The session, which determines the files with `scope: session`: without a gateway, the triggers of the main session share one per
-    /// expert.
+    /// The session, which determines the files with `scope: session`: without a gateway, the triggers of the
+    /// main session share one per expert.
     pub(super) fn session(&self) -> &str {
         if self.invocation.origin.is_main_session() { MAIN_SESSION } else { &self.invocation.id }
     }

@@ -32,8 +32,8 @@ pub(super) async fn keep_clean(experts: &Experts, store: &Store) {
     }
 }
 
-/// Deletes old files of an expert. Open work, such as a process that waits for a person, keeps everything that has changed since it
-/// began.
+/// Deletes old files of an expert. Open work, such as a process that waits for a person, keeps everything
+/// that has changed since it began.
 async fn clean_files(experts: &Experts, store: &Store, name: &str) {
     let oldest = match store.oldest_open(name, &format!("{MODEL_PREFIX}{name}")).await {
         Ok(oldest) => oldest,
@@ -54,8 +54,8 @@ async fn clean_files(experts: &Experts, store: &Store, name: &str) {
     let _ = swept.await;
 }
 
-/// Deletes the files of a folder and its subfolders that have not changed since a time, and subfolders that are empty then. Links are
-/// deleted, not followed.
+/// Deletes the files of a folder and its subfolders that have not changed since a time, and subfolders that
+/// are empty then. Links are deleted, not followed.
 fn sweep(folder: &Path, before: SystemTime) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(metadata) = entry.metadata() else { continue };
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_old_goes() {
+    fn only_old_files_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("a.md"), "x").unwrap();
         fs::create_dir(dir.path().join("session")).unwrap();
@@ -91,7 +91,7 @@ mod tests {
 
     /// Issue 13: a new file went with its old folder, and an old one stayed in a folder that changed.
     #[test]
-    fn each_file_counts_by_its_own_time() {
+    fn files_age_by_their_own_time() {
         let dir = tempfile::tempdir().unwrap();
         let deal = dir.path().join("deals/d1");
         fs::create_dir_all(&deal).unwrap();

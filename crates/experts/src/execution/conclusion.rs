@@ -1,5 +1,5 @@
-//! Acts on the end of an attempt: posts results, drafts and questions, and retries or ends the entry. Doing it again has the same effect:
-//! messages have fixed ids, and an entry ends once.
+//! Acts on the end of an attempt: posts results, drafts and questions, and retries or ends the entry. Doing
+//! it again has the same effect: messages have fixed ids, and an entry ends once.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -20,7 +20,8 @@ use crate::workspace::Workspace;
 use agent::{ApprovalRequest, CallOutcome, MadeCall, Outcome};
 use store::{Claimed, EntryEnd, Queue as _, StoreError};
 
-/// What lists say of an attempt that may quote private knowledge. The escalation has the whole reason; it is kept even if nobody gets it.
+/// Replaces the reason of a failure that may quote private knowledge, for lists. The escalation has the whole
+/// reason; it is kept even if it reaches no person.
 fn withheld(outcome: &Outcome) -> String {
     let what = match &outcome.failure {
         Some(failure) => format!("the attempt failed ({})", failure.code),
@@ -167,7 +168,7 @@ impl Worker {
         Ok(all.into_iter().flat_map(|facts| facts.calls).collect())
     }
 
-    /// Posts the drafts that were handed over so far, and returns them.
+    /// Posts the drafts that were already handed over, and returns them.
     pub(super) async fn post_drafts(
         &self,
         attempt: &Attempt<'_>,
@@ -205,8 +206,8 @@ impl Worker {
         self.store.complete(&claimed.lease, end, note, clock::now()).await.map(drop)
     }
 
-    /// Ends an attempt that cannot continue because the package it began with is gone; a replay begins with the new one. Approved calls
-    /// are not made, and a person is notified.
+    /// Ends an attempt that cannot continue because the package it began with is gone; a replay begins with
+    /// the new one. Approved calls are not made, and a person is notified.
     pub(super) async fn abandon(
         &self,
         claimed: &Claimed,
@@ -233,7 +234,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Hands a trigger with `session: main` to the main agent's session, if it can be reached; that agent delegates back to the expert.
+    /// Hands a trigger with `session: main` to the main agent's session, if it can be reached; that agent
+    /// delegates back to the expert.
     pub(super) async fn hand_to_main_session(
         &self,
         claimed: &Claimed,
@@ -269,7 +271,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// The message that asks for approval. After the timeout it is a different one, because the person is asked once more.
+    /// Returns the message that asks for approval. After the timeout it is a different one, because the
+    /// person is asked again.
     pub(super) fn asked(&self, request: &ApprovalRequest) -> Message {
         let is_late = request.expires.is_some_and(|expires| expires <= clock::now());
         let mut body = agent::report::approval(request);

@@ -1,4 +1,5 @@
-//! A dry run: executes a process without the queue and without changing anything outside, and reports what it would have done.
+//! A dry run: executes a process without the queue and without changing anything outside, and reports what it
+//! would have done.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -85,7 +86,8 @@ impl DryRun {
     }
 }
 
-/// A call in the report. For a run that may quote private knowledge, what it read and what its functions returned is withheld.
+/// A call in the report. For a run that may quote private knowledge, what it read and what its functions
+/// returned is withheld.
 fn reported(made: &MadeCall, is_private: bool) -> Value {
     let is_own = made.call.name == READ || is_call(&made.call.name);
     let result = if is_private && is_own { WITHHELD } else { &made.text };

@@ -1,5 +1,5 @@
-//! Lateness: reports what was not delivered within its process's `sla` while it is still open, whether the queue, a server, a pause or a
-//! person delays it.
+//! Lateness: reports what was not delivered within its process's `sla` while it is still open, whether the
+//! queue, a server, a pause or a person delays it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,7 +17,7 @@ use store::{EntryRow, EntryState, StoreError};
 /// The most entries of an expert that are read at a time.
 const MOST: usize = 1_000;
 
-/// What is known of the deadlines of open entries.
+/// The known deadlines of open entries.
 #[derive(Default)]
 pub(super) struct Deadlines {
     /// By the expert's name and digest.
@@ -26,7 +26,7 @@ pub(super) struct Deadlines {
     open: Vec<(u64, String)>,
 }
 
-/// What is known of a queue's entries, by their positions.
+/// The known entries of a queue, by their positions.
 #[derive(Default)]
 struct Entries {
     /// Positions up to here are known.

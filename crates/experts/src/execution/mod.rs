@@ -1,8 +1,10 @@
-//! Execution: the worker that drains the queue. It claims due entries of experts that are ready, executes each invocation as an agent
-//! run, renews its claims, resumes runs whose approvals are decided, and ends invocations as `verdict` decides.
+//! Execution: the worker that drains the queue. It claims due entries of experts that are ready, executes
+//! each invocation as an agent run, renews its claims, resumes runs whose approvals are decided, and ends
+//! invocations as `verdict` decides.
 //!
-//! Everything that must not be lost is in the store: an attempt is a run whose events are committed, and a process that takes over an
-//! entry derives again what follows from its end. Messages have fixed ids, so they are posted once.
+//! Everything that must not be lost is in the store: an attempt is a run whose events are committed, and a
+//! process that takes over an entry derives again what follows from its end. Messages have fixed ids, so they
+//! are posted once.
 
 mod advice;
 mod attempt;
@@ -64,7 +66,8 @@ pub struct Goal {
 }
 
 impl Worker {
-    /// A worker on the experts' store; `None` if there is no store. `goal`: for this entry, and those of its lane that must end before it.
+    /// A worker on the experts' store; `None` if there is no store. `goal`: for this entry, and those of its
+    /// lane that must end before it.
     pub fn new(experts: &Arc<Experts>, shutdown: CancellationToken, goal: Option<Goal>) -> Option<Arc<Self>> {
         let store = Arc::clone(experts.agents.store()?);
         let most = usize::try_from(experts.config.runs_at_once).unwrap_or(1);
@@ -199,8 +202,8 @@ impl Worker {
         }
     }
 
-    /// Resumes conversations that ended processes have left, also those that end while this one lives. A worker that ends with its
-    /// expert's work would interrupt them again, so it leaves them alone.
+    /// Resumes conversations that ended processes have left, also those that end while this one lives. A
+    /// worker that ends with its expert's work would interrupt them again, so it leaves them alone.
     async fn resume_interrupted(&self) {
         if self.goal.is_some() {
             return;
@@ -232,7 +235,8 @@ impl Worker {
     }
 
     async fn resume_conversation(&self, name: &str, run: &str) {
-        // An approved call of a server that is down would fail, and the consent would be used up. It is tried again.
+        // An approved call of a server that is down would fail, and the consent would be used up. It is tried
+        // again.
         let Some(expert) = self.experts.get(name).filter(|_| !self.experts.agents.is_active(run)) else {
             return;
         };

@@ -1,5 +1,6 @@
-//! Which scratchpad an invocation works with. Two open invocations whose inputs name the same file must not write into each other's, so a
-//! file belongs to the invocation that took it first, and a second one gets a name of its own. Called by `attempt` and `conclusion`.
+//! Which scratchpad an invocation works with. Two open invocations whose inputs name the same file must not
+//! write into each other's, so a file belongs to the invocation that took it first, and a second one gets a
+//! name of its own. Called by `attempt` and `conclusion`.
 
 use std::fs::{self, File};
 use std::io;
@@ -43,8 +44,8 @@ impl Scratchpads {
         serde_json::from_slice(&fs::read(self.record(path)).ok()?).ok()
     }
 
-    /// Makes an invocation the owner of a scratchpad that still belongs to `before`; false if it does not. What another invocation left
-    /// there is moved aside first.
+    /// Makes an invocation the owner of a scratchpad that still belongs to `before`; false if it does not.
+    /// What another invocation left there is moved aside first.
     fn take(&self, files: &Workspace, path: &str, taking: &Taking) -> io::Result<bool> {
         let folder = self.root.join(OWNERS);
         fs::create_dir_all(&folder)?;
@@ -82,8 +83,8 @@ struct Taking {
 }
 
 impl Worker {
-    /// The scratchpad of an attempt: the one that the process names, or one of the invocation's own while another open invocation works
-    /// with that.
+    /// The scratchpad of an attempt: the one that the process names, or one of the invocation's own while
+    /// another open invocation works with that.
     pub(super) async fn claimed_scratchpad(
         &self,
         attempt: &Attempt<'_>,
@@ -138,9 +139,10 @@ fn hex(text: &str, bytes: usize) -> String {
 mod tests {
     use super::*;
 
-    /// A process that is killed between claiming an entry and beginning its run has not written what is in the file.
+    /// A process that is killed between claiming an entry and beginning its run has not written what is in
+    /// the file.
     #[test]
-    fn what_another_invocation_left_is_moved_aside_also_later_on() {
+    fn foreign_scratchpads_are_moved_aside() {
         let dir = tempfile::tempdir().unwrap();
         let manifest = "spec: '1.0'\nname: desk\nversion: 1.0.0\ndescription: d\n\
                         components: {orchestrator: o.md, persona: [o.md], functions: [f.md]}\n";

@@ -31,11 +31,11 @@ pub(super) enum Verdict {
 pub(super) struct Results {
     pub(super) summary: String,
     pub(super) outputs: Map<String, Value>,
-    /// What is wrong with the outputs.
+    /// Where the outputs differ from their declaration.
     pub(super) problems: Vec<String>,
 }
 
-/// What follows from the end of an attempt.
+/// The consequence of the end of an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Next {
     /// Another attempt after this many milliseconds.
@@ -88,7 +88,7 @@ pub(super) fn verdict(outcome: &Outcome, declared: &[Parameter]) -> Verdict {
     }
 }
 
-/// What follows from a failed attempt; attempts count from 1.
+/// Decides what follows from a failed attempt; attempts count from 1.
 pub(super) fn after_failure(execution: &Execution, attempt: u32, may_retry: bool) -> Next {
     if may_retry && attempt < execution.max_attempts {
         return Next::Retry(u64::try_from(execution.delay_after(attempt).as_millis()).unwrap_or(u64::MAX));
@@ -100,8 +100,8 @@ pub(super) fn after_failure(execution: &Execution, attempt: u32, may_retry: bool
     }
 }
 
-/// What later attempts need not or must not do again: successful operations that are not repeatable, drafts that were handed over,
-/// operations whose outcome is unknown, and proposed learnings, whatever became of them.
+/// Returns the calls that later attempts must not repeat: successful operations that are not repeatable,
+/// drafts that were handed over, operations whose outcome is unknown, and all proposed learnings.
 pub(super) fn settled(calls: &[MadeCall]) -> Vec<SettledCall> {
     let is_once = |made: &&MadeCall| {
         made.call.name == LEARN || (made.ends_run == EndsRun::OnFault && !made.is_repeatable)
@@ -128,7 +128,8 @@ fn settled_call(made: &MadeCall) -> Option<SettledCall> {
     Some(SettledCall { name: made.call.name.clone(), arguments, outcome, text })
 }
 
-/// The calls of operations that may have taken effect and may not, as people are told of them: each once.
+/// Lists the operations that may or may not have taken effect, in the form in which people read them: each
+/// once.
 pub(super) fn unknown_outcomes(calls: &[MadeCall]) -> Vec<Value> {
     let is_unknown = |made: &&MadeCall| {
         made.outcome.is_unknown() && made.ends_run == EndsRun::OnFault && !made.is_repeatable
@@ -136,15 +137,15 @@ pub(super) fn unknown_outcomes(calls: &[MadeCall]) -> Vec<Value> {
     let mut found = Vec::new();
     for made in calls.iter().filter(is_unknown) {
         let inputs: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
-        let told = json!({"operation": made.call.name.replacen("__", ".", 1), "inputs": inputs, "outcome": made.outcome.as_str()});
-        if !found.contains(&told) {
-            found.push(told);
+        let shown = json!({"operation": made.call.name.replacen("__", ".", 1), "inputs": inputs, "outcome": made.outcome.as_str()});
+        if !found.contains(&shown) {
+            found.push(shown);
         }
     }
     found
 }
 
-/// What is delivered of a process's results.
+/// Returns the part of a process's results that is delivered.
 pub(super) fn delivered(results: &Results, declared: &[Parameter], delivery: &Delivery) -> Value {
     let mut body = json!({});
     if delivery.format != Format::Structured || declared.is_empty() {
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_pauses_and_ends_follow_the_package() {
+    fn attempts_follow_the_package() {
         let mut execution = Execution::resolve(&ExecutionFields::default(), &ExecutionFields::default());
         let escalated = Next::End { end: EntryEnd::Failed, escalates: true };
         assert_eq!(after_failure(&execution, 1, true), escalated, "one attempt is no retry");
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_repeatable_is_settled() {
+    fn unrepeatable_calls_are_settled() {
         let made = |outcome, is_repeatable, ends_run| MadeCall {
             call: RequestedCall {
                 name: "crm__create_note".into(),
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_outcomes_are_those_of_calls_made_once() {
+    fn unknown_outcomes_need_unrepeatable_calls() {
         let made = |name: &str, outcome, is_repeatable| MadeCall {
             call: RequestedCall {
                 name: name.into(),

@@ -108,7 +108,7 @@ async fn of_two_processes_one_fires() {
 }
 
 #[tokio::test]
-async fn what_was_missed_is_made_up_for_once_after_a_restart() {
+async fn missed_times_fire_once_after_a_restart() {
     let bed = Bed::with(&trigger("daily", "0 8 * * *", ""));
     bed.scheduler().look(EIGHT - 3 * 24 * HOUR).await.unwrap();
     // Three days later, twenty minutes late.
@@ -119,7 +119,7 @@ async fn what_was_missed_is_made_up_for_once_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_machine_that_slept_does_not_fire_for_the_whole_night() {
+async fn a_sleeping_machine_skips_missed_times() {
     let bed = Bed::with(&trigger("often", "*/5 * * * *", ""));
     let mut scheduler = bed.scheduler();
     scheduler.look(EIGHT - 1).await.unwrap();
@@ -129,7 +129,7 @@ async fn a_machine_that_slept_does_not_fire_for_the_whole_night() {
 
 /// A clock that has never been seen has missed nothing; neither has one whose times have changed.
 #[tokio::test]
-async fn a_new_schedule_begins_now() {
+async fn new_schedules_begin_now() {
     let bed = Bed::with(&trigger("t", "0 8 * * *", ""));
     assert_eq!(bed.scheduler().look(EIGHT + MINUTE).await, Ok(0));
     write_expert(bed.dir.path(), &trigger("t", "30 8 * * *", ""));
@@ -137,9 +137,10 @@ async fn a_new_schedule_begins_now() {
     assert_eq!(bed.scheduler().look(EIGHT + 24 * HOUR + 31 * MINUTE).await, Ok(1));
 }
 
-/// Issue 13: an expert that was removed and installed again, or a trigger that was taken out and put back, made up for the time between.
+/// Issue 13: an expert that was removed and installed again, or a trigger that was taken out and put back,
+/// made up for the time between.
 #[tokio::test]
-async fn a_clock_that_comes_back_begins_now() {
+async fn returning_clocks_begin_now() {
     let bed = Bed::with(&(trigger("a", "0 * * * *", "") + &trigger("b", "0 * * * *", "")));
     bed.scheduler().look(EIGHT - 3 * MINUTE).await.unwrap();
     write_expert(bed.dir.path(), &trigger("a", "0 * * * *", ""));
@@ -175,7 +176,7 @@ async fn clocks_follow_the_catalog() {
 }
 
 #[tokio::test]
-async fn the_payload_is_in_the_zone_of_the_trigger_and_the_lane_is_its_own() {
+async fn clock_payloads_use_the_triggers_time_zone() {
     let bed = Bed::with(&trigger("t", "0 9 * * *", ", tz: Europe/Vienna, concurrency: serial"));
     let mut scheduler = bed.scheduler();
     scheduler.look(EIGHT - 1).await.unwrap();
@@ -191,7 +192,7 @@ async fn the_payload_is_in_the_zone_of_the_trigger_and_the_lane_is_its_own() {
 
 /// The expert's tools are not bound: nothing is queued, and afterwards what was missed comes once.
 #[tokio::test]
-async fn a_clock_of_an_expert_that_is_held_queues_nothing() {
+async fn held_experts_fire_no_clocks() {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     let bed = Bed::with(&trigger("often", "*/10 * * * *", ""));
@@ -211,7 +212,7 @@ async fn a_clock_of_an_expert_that_is_held_queues_nothing() {
 }
 
 #[tokio::test]
-async fn a_clock_that_was_set_back_fires_by_the_new_time() {
+async fn clocks_follow_a_system_clock_set_back() {
     let bed = Bed::with(&trigger("hourly", "0 * * * *", ""));
     let mut scheduler = bed.scheduler();
     let ahead = EIGHT + 9 * HOUR;

@@ -1,8 +1,8 @@
-//! Turns an event of a trigger into the invocation that is queued for it: the event is enriched first, then its dedupe key, mapped inputs
-//! and lane are determined. Pure.
+//! Turns an event of a trigger into the invocation that is queued for it: the event is enriched first, then
+//! its dedupe key, mapped inputs and lane are determined. Pure.
 //!
-//! Keys are looked up in the enriched payload, then among the mapped inputs. An event with a missing key is never lost: it runs, with a
-//! warning.
+//! Keys are looked up in the enriched payload, then among the mapped inputs. An event with a missing key is
+//! never lost: it runs, with a warning.
 
 use serde_json::{Map, Value};
 
@@ -23,7 +23,8 @@ pub struct Event {
     pub id: String,
     /// Its data, enriched.
     pub payload: Value,
-    /// What identifies its delivery if the trigger has no key for that: the id of a signed message, or the time of a clock.
+    /// The identity of its delivery if the trigger has no key for that: the id of a signed message, or the
+    /// time of a clock.
     pub delivery: Option<String>,
     /// When it arrived, in milliseconds since 1970.
     pub at: u64,
@@ -126,7 +127,8 @@ fn lane(
     warnings: &mut Vec<String>,
 ) -> Option<InvocationLane> {
     let serial = InvocationLane::Serial { trigger: trigger.name.value.clone() };
-    // A mode that cannot be read is an error of the package; if one gets here, serial execution is the safe choice.
+    // A mode that cannot be read is an error of the package; if one gets here, serial execution is the safe
+    // choice.
     let Some(Lane { mode, key }) = Lane::of(trigger, manifest) else { return Some(serial) };
     match mode {
         // Invocations that share a session run one after another. No trigger has a name with a space.
@@ -176,7 +178,7 @@ mod tests {
     use crate::trigger::tests::manifest;
 
     #[test]
-    fn a_lane_can_be_keyed_by_the_clocks_time() {
+    fn lanes_can_use_the_clocks_time() {
         let package = manifest(
             "\n  - {name: daily, type: cron, expr: '0 8 * * *', process: scan, concurrency: serial_per_key, concurrency_key: scheduled_at}",
         );
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_learns_who_sent_it_and_whom_it_concerns() {
+    fn event_facts_name_sender_and_contact() {
         let facts = |payload: Value, mapped: Value| {
             let Value::Object(mapped) = mapped else { panic!("{mapped}") };
             let event = Event { id: "i".into(), payload, delivery: None, at: 0 };
@@ -244,7 +246,7 @@ mod tests {
 
     /// The example in the loader design: the payload as received has neither key.
     #[test]
-    fn a_mail_has_its_key_its_inputs_and_its_lane() {
+    fn mails_have_key_inputs_and_lane() {
         let found = of("new_email", enriched(&json!({"id": "m1", "from": "Jo <Jo@x.org>", "subject": "Hi"})));
         assert_eq!(found.dedupe.as_deref(), Some("key:m1"));
         assert_eq!(
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_spans_the_triggers_that_name_its_key() {
+    fn lanes_span_triggers_with_one_key() {
         let mail = of("new_email", enriched(&json!({"id": "m1", "from": "jo@x.org", "subject": ""})));
         let call = of("call", json!({"call_id": 5, "caller": {"mail": "jo@x.org"}}));
         assert_eq!(mail.lane, call.lane, "the key of the second one is among its mapped inputs");
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_not_there_falls_back_with_a_warning() {
+    fn missing_keys_fall_back_with_a_warning() {
         let found = of("new_email", enriched(&json!({"from": "no address"})));
         assert_eq!(found.lane, Some(InvocationLane::Serial { trigger: "new_email".into() }));
         assert_eq!(found.dedupe, None, "an event without its key is not lost");
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_tells_events_apart_that_have_no_key() {
+    fn delivery_ids_distinguish_events_without_keys() {
         let manifest = manifest(MAIL);
         let with = |trigger: usize, payload: Value| {
             let event = Event { id: "e".into(), payload, delivery: Some("msg_1".into()), at: 0 };
@@ -319,10 +321,10 @@ mod tests {
     }
 
     proptest! {
-        /// Two events share a lane exactly if they have the same key, whichever trigger received them, or, without a key, the same
-        /// trigger.
+        /// Two events share a lane exactly if they have the same key, whichever trigger received them, or,
+        /// without a key, the same trigger.
         #[test]
-        fn lanes_are_the_same_for_the_same_key(first in scalar(), second in scalar(), same_trigger in any::<bool>()) {
+        fn equal_keys_share_a_lane(first in scalar(), second in scalar(), same_trigger in any::<bool>()) {
             let by_call = |key: &Value| of("call", json!({"caller": {"mail": key}}));
             let by_mail = |key: &Value| of("new_email", json!({"contact_id": key}));
             let other = if same_trigger { by_call(&second) } else { by_mail(&second) };

@@ -1,13 +1,15 @@
-//! The preset `gmail`: turns what OpenClaw's mailbox watcher sends into one event per mail, with the fields that triggers refer to. Pure.
+//! The preset `gmail`: turns what OpenClaw's mailbox watcher sends into one event per mail, with the fields
+//! that triggers refer to. Pure.
 //!
-//! The watcher sends `{messages: [{id, threadId?, from, subject, snippet, body}]}` with one mail or more (its documentation, 2026.9.6).
-//! Each event is the payload with only that mail in `messages`, and `message_id`, `thread_id`, `sender_id` and `contact_id` beside it.
+//! The watcher sends `{messages: [{id, threadId?, from, subject, snippet, body}]}` with one mail or more (its
+//! documentation, 2026.9.6). Each event is the payload with only that mail in `messages`, and `message_id`,
+//! `thread_id`, `sender_id` and `contact_id` as further fields.
 
 use serde_json::{Map, Value};
 
 /// The most mails in one request; OpenClaw sends 200 at most.
 const MOST_LETTERS: usize = 1_000;
-/// What may stand beside the mails, in bytes: each event has a copy of it.
+/// The largest size of the other fields, in bytes: each event has a copy of them.
 const MAX_EXTRA_BYTES: usize = 64 << 10;
 
 /// The events of a payload.
@@ -32,10 +34,10 @@ pub(super) fn events(payload: Value) -> Result<Vec<Value>, String> {
     if letters.iter().any(|letter| !letter.is_object()) {
         return Err(format!("`messages` has an entry that is not an object: {FORM}"));
     }
-    let beside = Value::Object(fields.clone()).to_string().len();
-    if beside > MAX_EXTRA_BYTES {
+    let size = Value::Object(fields.clone()).to_string().len();
+    if size > MAX_EXTRA_BYTES {
         return Err(format!(
-            "the fields beside `messages` take {beside} bytes; the limit is {MAX_EXTRA_BYTES}. Remove fields that no trigger uses"
+            "the fields other than `messages` take {size} bytes; the limit is {MAX_EXTRA_BYTES}. Remove fields that no trigger uses"
         ));
     }
     Ok(letters.into_iter().map(|letter| event(fields.clone(), letter)).collect())
@@ -58,7 +60,8 @@ fn event(mut fields: Map<String, Value>, letter: Value) -> Value {
     Value::Object(fields)
 }
 
-/// The bare address of a `From` line, in lower case. The sender chooses the name in front of it, which may look like an address.
+/// The bare address of a `From` line, in lower case. The sender chooses the name in front of it, which may
+/// look like an address.
 fn address(from: &str) -> Option<String> {
     let from = from.trim();
     let bare = match from.strip_suffix('>').and_then(|rest| rest.rsplit_once('<')) {
@@ -78,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_letter_is_an_event_of_its_own() {
+    fn each_mail_is_one_event() {
         let letter = |id: &str, from: &str| json!({"id": id, "threadId": "t", "from": from, "body": "b"});
         let payload = json!({"source": "gmail", "messages": [letter("m1", "Sarah <Sarah@Acme.com>"), letter("m2", "bob@x.org")]});
         let found = events(payload).unwrap();
@@ -95,7 +98,7 @@ mod tests {
 
     /// Only respool sets the fields that it adds: a payload cannot choose the contact in whose lane it runs.
     #[test]
-    fn what_is_added_is_never_taken_from_the_payload() {
+    fn added_fields_ignore_the_payload() {
         let payload = json!({"contact_id": "victim@x", "message_id": "z", "messages": [{"id": "m1"}]});
         let found = events(payload).unwrap();
         assert_eq!((&found[0]["contact_id"], &found[0]["message_id"]), (&Value::Null, &json!("m1")));
@@ -115,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_is_the_last_one_in_brackets() {
+    fn addresses_come_from_the_last_brackets() {
         let check = |from: &str, expected: Option<&str>| {
             assert_eq!(address(from).as_deref(), expected, "{from}");
         };

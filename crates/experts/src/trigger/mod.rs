@@ -1,5 +1,5 @@
-//! Triggers: when a clock is due, what an event's payload means, and which invocation is queued for it. Pure; the server's hook route and
-//! the scheduler act on it.
+//! Triggers: when a clock is due, what an event's payload means, and which invocation is queued for it. Pure;
+//! the server's hook route and the scheduler act on it.
 
 mod event;
 mod fence;
