@@ -99,7 +99,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     stop.abort.cancel();
     agents.wait_for_runs(left).await;
     if let Some(experts) = &experts {
-        experts.ended().await;
+        experts.wait_for_end().await;
     }
     access.save().await;
     usage.flush().await;

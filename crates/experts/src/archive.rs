@@ -40,9 +40,9 @@ pub(super) fn unpack(archive: &Path, into: &Path) -> Result<(), String> {
     read.map_err(cannot)?;
     let mut target = Target { into, files: 0, bytes: 0 };
     let done = match head {
-        [0x1f, 0x8b, ..] => target.tar(flate2::read::GzDecoder::new(file)),
-        [b'P', b'K', 3, 4] => target.zip(file),
-        _ => target.tar(file),
+        [0x1f, 0x8b, ..] => target.unpack_tar(flate2::read::GzDecoder::new(file)),
+        [b'P', b'K', 3, 4] => target.unpack_zip(file),
+        _ => target.unpack_tar(file),
     };
     done.map_err(|why| format!("{} was not unpacked: {why}", archive.display()))
 }
@@ -54,7 +54,7 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    fn tar(&mut self, source: impl Read) -> Result<(), String> {
+    fn unpack_tar(&mut self, source: impl Read) -> Result<(), String> {
         let mut archive = tar::Archive::new(source.take(MOST_DECOMPRESSED));
         // tar's own words quote the file.
         let broken = |_: io::Error| "it is not a tar, tar.gz or zip archive, or it is cut".to_owned();
@@ -65,15 +65,17 @@ impl Target<'_> {
                 continue;
             }
             match entry.header().entry_type() {
-                kind if kind.is_file() || kind == tar::EntryType::Continuous => self.file(&path, entry)?,
+                kind if kind.is_file() || kind == tar::EntryType::Continuous => {
+                    self.write_file(&path, entry)?
+                }
                 kind if kind.is_dir() || kind.is_pax_global_extensions() => {}
-                _ => return Err(refused(&path)),
+                _ => return Err(refuse_entry(&path)),
             }
         }
         Ok(())
     }
 
-    fn zip(&mut self, source: File) -> Result<(), String> {
+    fn unpack_zip(&mut self, source: File) -> Result<(), String> {
         let broken =
             |error: zip::result::ZipError| format!("it is not a zip archive that can be read: {error}");
         let mut archive = zip::ZipArchive::new(source).map_err(broken)?;
@@ -84,16 +86,16 @@ impl Target<'_> {
                 continue;
             }
             if entry.is_file() && !entry.is_symlink() {
-                self.file(&path, entry)?;
+                self.write_file(&path, entry)?;
             } else if !entry.is_dir() {
-                return Err(refused(&path));
+                return Err(refuse_entry(&path));
             }
         }
         Ok(())
     }
 
     /// Writes one file. The sizes that the archive states are not trusted.
-    fn file(&mut self, path: &Path, source: impl Read) -> Result<(), String> {
+    fn write_file(&mut self, path: &Path, source: impl Read) -> Result<(), String> {
         let shown = openexperts::visible(&path.display().to_string());
         if !is_inside(path) || path.to_str().is_none_or(|text| text.contains('\\')) {
             return Err(format!("its file {shown} would be written outside of the package"));
@@ -129,7 +131,7 @@ fn is_clutter_inside(path: &Path) -> bool {
     is_inside(path) && path.iter().any(|part| part.to_str().is_some_and(is_clutter))
 }
 
-fn refused(path: &Path) -> String {
+fn refuse_entry(path: &Path) -> String {
     format!(
         "{} is a link or a device; a package has only files",
         openexperts::visible(&path.display().to_string())

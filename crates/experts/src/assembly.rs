@@ -90,7 +90,7 @@ pub(super) struct AgentBase {
 
 impl AgentBase {
     /// Returns the same settings for the run of a function.
-    pub(super) fn of_function(&self, function: &str) -> Self {
+    pub(super) fn for_function(&self, function: &str) -> Self {
         Self { name: format!("{}/{function}", self.name), ..self.clone() }
     }
 
@@ -143,10 +143,10 @@ impl Experts {
     ///
     /// # Errors
     /// When that package is no longer kept.
-    pub(super) fn returning(&self, name: &str, facts: RunFacts) -> Result<Option<Arc<Agent>>, String> {
+    pub(super) fn resumed_agent(&self, name: &str, facts: RunFacts) -> Result<Option<Arc<Agent>>, String> {
         let Some(expert) = self.get(name) else { return Ok(None) };
         let Some((digest, session)) = conversation_of(&facts) else { return Ok(None) };
-        let expert = self.as_of(&expert, digest)?;
+        let expert = self.with_snapshot(&expert, digest)?;
         let session = session.to_owned();
         Ok(Some(self.conversation(&expert, &session, facts.calls)))
     }
@@ -165,10 +165,10 @@ impl Experts {
         if let Err(error) = files.prepare() {
             tracing::error!(target: "respool::expert", expert = expert.name(), %error, "the state of an expert cannot be prepared");
         }
-        files.recall(&calls);
+        files.restore_seen(&calls);
         let operations = Operations::new(&package, Arc::clone(&expert.bound), is_dry);
         let prompt = system_prompt_with(&package, &operations.tiers());
-        let base = self.base(expert.name(), timeout);
+        let base = self.agent_base(expert.name(), timeout);
         let snapshot = RunSnapshot { digest: expert.digest.clone(), session: session.to_owned() };
         let is_private = files.may_quote_private();
         let functions = IsolatedFunctions {
@@ -198,21 +198,21 @@ impl Experts {
     }
 
     /// The agent that answers one question about a process with plain text. It has no tools.
-    pub(super) fn adviser(&self, expert: &Expert, is_private: bool) -> Option<Arc<Agent>> {
+    pub(super) fn adviser_agent(&self, expert: &Expert, is_private: bool) -> Option<Arc<Agent>> {
         let tools = Arc::new(self.sources.select_now(&[]).ok()?);
         let operations = Operations::new(&expert.package, Arc::clone(&expert.bound), true);
         let prompt = system_prompt_with(&expert.package, &operations.tiers());
         let snapshot = RunSnapshot { digest: expert.digest.clone(), session: ADVICE.to_owned() };
         let supervision =
             Supervision { snapshot, is_private, ends_at_limits: true, ..Supervision::default() };
-        let mut base = self.base(expert.name(), ADVICE_TIME);
+        let mut base = self.agent_base(expert.name(), ADVICE_TIME);
         base.config.max_iterations = 1;
         Some(Arc::new(base.agent(prompt, tools, supervision)))
     }
 
-    fn base(&self, name: &str, timeout: Duration) -> AgentBase {
+    fn agent_base(&self, name: &str, timeout: Duration) -> AgentBase {
         let config = self.config.of(name);
-        let access = self.access(name).clone();
+        let access = self.model_access(name).clone();
         let config = AgentConfig {
             model: access.model_id.clone(),
             upstream: config.upstream,

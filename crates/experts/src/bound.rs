@@ -75,7 +75,7 @@ impl OfferedOperation {
 
 /// The tools of a package, bound as the user says, and what keeps them from being ready. Servers are started
 /// without waiting for them.
-pub(super) fn bind(
+pub(super) fn bind_tools(
     package: &Package,
     bindings: &Bindings,
     sources: &Sources,
@@ -93,7 +93,7 @@ pub(super) fn bind(
         };
         let operations = declared.iter().flat_map(|tool| &tool.operations.items);
         let operations: Vec<String> = operations.map(|operation| operation.name.clone()).collect();
-        let set = match sources.select_now(&binding.wanted(&operations)) {
+        let set = match sources.select_now(&binding.requested_tools(&operations)) {
             Ok(set) => Some(set),
             Err(whys) => {
                 problems.push(problem(whys.join("; ")));
@@ -118,14 +118,14 @@ pub struct BindingCheck {
 
 /// Checks a package's bindings against what the configuration offers.
 pub async fn check_binding(package: &Package, text: &str, sources: &Sources) -> BindingCheck {
-    let (bindings, mut problems, mut mismatches) = read(text, package);
-    let (tools, unbound) = bind(package, &bindings, sources);
+    let (bindings, mut problems, mut mismatches) = read_bindings(text, package);
+    let (tools, unbound) = bind_tools(package, &bindings, sources);
     problems.extend(unbound);
     await_sources(&tools, sources, FIRST_START).await;
-    problems.extend(tools.iter().filter_map(|tool| tool.problem(sources)));
-    problems.extend(clashes(&tools));
+    problems.extend(tools.iter().filter_map(|tool| tool.describe_problem(sources)));
+    problems.extend(find_clashes(&tools));
     let bound = tools.iter().filter_map(BoundTool::target);
-    mismatches.extend(tools.iter().flat_map(BoundTool::mismatches));
+    mismatches.extend(tools.iter().flat_map(BoundTool::find_mismatches));
     BindingCheck {
         problems,
         mismatches,
@@ -141,11 +141,11 @@ pub(super) async fn await_sources(tools: &[BoundTool], sources: &Sources, limit:
             sources.look_at_gateway().await;
         }
     };
-    tokio::join!(sources.await_servers(tools.iter().filter_map(BoundTool::server), limit), gateway);
+    tokio::join!(sources.await_servers(tools.iter().filter_map(BoundTool::server_problem), limit), gateway);
 }
 
 /// The model cannot distinguish operations with the same name: reports a problem for each such name.
-pub(super) fn clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
+pub(super) fn find_clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
     let mut seen: BTreeMap<String, OfferedOperation> = BTreeMap::new();
     let mut problems = Vec::new();
     for tool in tools {
@@ -176,13 +176,13 @@ pub(super) fn clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
 /// Reads the text of a file of bindings for a package. Its errors keep the expert from being ready, its
 /// warnings do not. Both go to the log, so neither quotes a line, which may hold a secret that does not
 /// belong there.
-pub(super) fn read(text: &str, package: &Package) -> (Bindings, Vec<BindingProblem>, Vec<String>) {
+pub(super) fn read_bindings(text: &str, package: &Package) -> (Bindings, Vec<BindingProblem>, Vec<String>) {
     let (bindings, findings) = Bindings::read(text);
     let (errors, warnings): (Vec<_>, Vec<_>) =
         findings.iter().partition(|finding| finding.severity == Severity::Error);
     let problem = |text: String| BindingProblem { tool: String::new(), text, is_final: true };
-    let problems = errors.into_iter().map(|finding| problem(finding.in_one_line())).collect();
-    let mut warnings: Vec<String> = warnings.into_iter().map(Diagnostic::in_one_line).collect();
+    let problems = errors.into_iter().map(|finding| problem(finding.to_line())).collect();
+    let mut warnings: Vec<String> = warnings.into_iter().map(Diagnostic::to_line).collect();
     warnings.extend(bindings.unknown_bindings(package));
     (bindings, problems, warnings)
 }
@@ -196,7 +196,7 @@ pub(super) fn unbound(declared: Tool) -> BoundTool {
 
 impl BoundTool {
     /// The MCP server that it is bound to, if configured.
-    pub(super) fn server(&self) -> Option<&str> {
+    pub(super) fn server_problem(&self) -> Option<&str> {
         let is_mcp = self.set.is_some() && self.binding.kind == BindingType::Mcp;
         is_mcp.then_some(self.binding.server.as_str())
     }
@@ -207,7 +207,7 @@ impl BoundTool {
     }
 
     fn source_problem(&self, sources: &Sources) -> Option<ServerProblem> {
-        match self.server() {
+        match self.server_problem() {
             Some(server) => sources.mcp_problem(server),
             None if self.is_at_gateway() => sources.gateway_problem(),
             None => None,
@@ -220,10 +220,10 @@ impl BoundTool {
     }
 
     /// Why it cannot be called at the moment, although it is bound.
-    pub(super) fn problem(&self, sources: &Sources) -> Option<BindingProblem> {
+    pub(super) fn describe_problem(&self, sources: &Sources) -> Option<BindingProblem> {
         let ServerProblem { text, prospect } = self.source_problem(sources)?;
         let what = self
-            .server()
+            .server_problem()
             .map_or("OpenClaw's gateway".to_owned(), |server| format!("its MCP server {server}"));
         let text = format!("{what} cannot be reached: {text}");
         Some(BindingProblem { tool: self.name.clone(), text, is_final: prospect == Availability::Unusable })
@@ -231,7 +231,7 @@ impl BoundTool {
 
     /// Lists where the tool file and the server disagree, for people. Empty until the server has been up
     /// once.
-    pub(super) fn mismatches(&self) -> Vec<String> {
+    pub(super) fn find_mismatches(&self) -> Vec<String> {
         let (Some(set), Some(declared)) = (&self.set, &self.declared) else { return Vec::new() };
         let known = set.all_configured();
         if known.is_empty() {
@@ -240,14 +240,14 @@ impl BoundTool {
         let mut found = Vec::new();
         for operation in &declared.operations.items {
             let title = format!("{}.{}", self.name, operation.name);
-            let own = self.binding.configured(&operation.name);
+            let own = self.binding.configured_name(&operation.name);
             match known.get(&own) {
                 None => found.push(format!(
                     "{title}: {} has no {own}; it has {}",
                     self.binding.target(),
                     known.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
                 )),
-                Some(spec) => found.extend(differing(&title, operation, &spec.parameters)),
+                Some(spec) => found.extend(differing_properties(&title, operation, &spec.parameters)),
             }
         }
         found
@@ -278,7 +278,7 @@ impl BoundTool {
         operation: &Operation,
         known: &BTreeMap<String, ToolSpec>,
     ) -> OfferedOperation {
-        let configured = self.binding.configured(&operation.name);
+        let configured = self.binding.configured_name(&operation.name);
         let mut spec = known.get(&configured).cloned().unwrap_or_else(|| ToolSpec {
             name: String::new(),
             description: String::new(),
@@ -290,7 +290,7 @@ impl BoundTool {
         if let Some(description) = operation.description.as_ref().filter(|text| !text.trim().is_empty()) {
             spec.description.clone_from(description);
         }
-        self.offered(&operation.name, spec, configured)
+        self.find_offered(&operation.name, spec, configured)
     }
 
     /// Without a tool file, everything that the server has is offered.
@@ -305,12 +305,12 @@ impl BoundTool {
                 None if self.binding.operations.contains_key(&own) => return None,
                 None => own.as_str(),
             };
-            Some(self.offered(operation, spec, configured.clone()))
+            Some(self.find_offered(operation, spec, configured.clone()))
         });
         offered.collect()
     }
 
-    fn offered(&self, operation: &str, spec: ToolSpec, configured: String) -> OfferedOperation {
+    fn find_offered(&self, operation: &str, spec: ToolSpec, configured: String) -> OfferedOperation {
         let called = Some(spec.name.as_str()).filter(|called| !called.is_empty());
         let owner_asks = self.set.as_ref().is_some_and(|set| set.asks_before(&configured, called));
         let spec = ToolSpec { name: function_name(&self.name, operation), ..spec };
@@ -381,7 +381,7 @@ fn assumed_schema(operation: &Operation) -> Value {
 }
 
 /// Inputs in the tool file that the server does not know.
-fn differing(title: &str, operation: &Operation, schema: &Value) -> Option<String> {
+fn differing_properties(title: &str, operation: &Operation, schema: &Value) -> Option<String> {
     let known = schema["properties"].as_object()?;
     let missing: Vec<&str> =
         operation.inputs.iter().map(String::as_str).filter(|name| !known.contains_key(*name)).collect();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::library::{Library, NameClaim, digest, preferred};
+use super::library::{Library, NameClaim, digest, preferred_folder};
 use openexperts::{Diagnostic, MANIFEST, Package, Severity, Trigger, load, visible};
 
 /// How often the folders are checked for changes.
@@ -105,24 +105,24 @@ impl Catalog {
     }
 
     /// Stores the package of a folder under its digest, for work that begins with it.
-    pub(super) fn keep(&self, folder: &str, package: &Package, digest: &str) -> std::io::Result<()> {
-        self.library.keep(folder, package, digest)
+    pub(super) fn keep_snapshot(&self, folder: &str, package: &Package, digest: &str) -> std::io::Result<()> {
+        self.library.keep_snapshot(folder, package, digest)
     }
 
     /// Deletes unneeded snapshots of a folder's packages that are older than this.
-    pub(super) fn prune(
+    pub(super) fn prune_snapshots(
         &self,
         folder: &str,
         in_use: &BTreeSet<String>,
         older: Duration,
     ) -> std::io::Result<()> {
-        self.library.prune(folder, in_use, older)
+        self.library.prune_snapshots(folder, in_use, older)
     }
 
     /// Checks the folders and takes changes into service. True if there were any.
     pub fn reload(&self) -> bool {
         let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = self.found(&folders);
+        let found = self.find_folders(&folders);
         let mut has_changed = false;
         folders.retain(|path, _| {
             let stays = found.contains(path);
@@ -133,23 +133,23 @@ impl Catalog {
             stays
         });
         for path in found {
-            let seen = seen(&path, &self.library.own_bindings(&folder_name(&path)));
+            let seen = folder_fingerprint(&path, &self.library.own_bindings(&folder_name(&path)));
             let before = folders.get(&path);
             if before.is_some_and(|folder| folder.seen == seen) || !path.join(MANIFEST).exists() {
                 continue;
             }
-            let snapshot = self.snapshot(&path, before.and_then(|folder| folder.snapshot.clone()));
+            let snapshot = self.take_snapshot(&path, before.and_then(|folder| folder.snapshot.clone()));
             folders.insert(path, Folder { seen, snapshot });
             has_changed = true;
         }
         if has_changed {
-            self.publish(&folders);
+            self.publish_changes(&folders);
         }
         has_changed
     }
 
     /// The folders with a package, including one whose package is being replaced.
-    fn found(&self, known: &BTreeMap<PathBuf, Folder>) -> BTreeSet<PathBuf> {
+    fn find_folders(&self, known: &BTreeMap<PathBuf, Folder>) -> BTreeSet<PathBuf> {
         let entries = fs::read_dir(self.library.dir()).into_iter().flatten().flatten();
         let folders = entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
         let packages = folders.map(|entry| entry.path()).filter(|path| path.join(MANIFEST).exists());
@@ -158,9 +158,9 @@ impl Catalog {
     }
 
     /// The package of a folder, or else the one in service before, or the one installed last.
-    fn snapshot(&self, path: &Path, before: Option<Arc<Snapshot>>) -> Option<Arc<Snapshot>> {
+    fn take_snapshot(&self, path: &Path, before: Option<Arc<Snapshot>>) -> Option<Arc<Snapshot>> {
         let loaded = load(path);
-        let (bindings, bindings_problem) = match self.library.bindings(&folder_name(path)) {
+        let (bindings, bindings_problem) = match self.library.bindings_of(&folder_name(path)) {
             Ok((text, _)) => (text, None),
             Err(error) => (String::new(), Some(error.to_string())),
         };
@@ -190,7 +190,7 @@ impl Catalog {
             Err(error) => error.to_string(),
         };
         let before = before.map(|before| Arc::clone(&before.package));
-        let kept = before.or_else(|| self.library.kept(&folder_name(path)).map(Arc::new)).map(new);
+        let kept = before.or_else(|| self.library.kept_package(&folder_name(path)).map(Arc::new)).map(new);
         tracing::error!(
             target: "respool::expert", folder = %path.display(), why, version_in_service = kept.as_ref().map(|kept| kept.package.manifest.version.value.clone()),
             "the package does not load: correct what `respool expert validate` shows; the version before it stays in service"
@@ -199,14 +199,14 @@ impl Catalog {
     }
 
     /// Of several packages with the same name, one is in service at most.
-    fn publish(&self, folders: &BTreeMap<PathBuf, Folder>) {
+    fn publish_changes(&self, folders: &BTreeMap<PathBuf, Folder>) {
         let mut by_name: BTreeMap<&str, Vec<&Arc<Snapshot>>> = BTreeMap::new();
         for snapshot in folders.values().filter_map(|folder| folder.snapshot.as_ref()) {
             by_name.entry(snapshot.name()).or_default().push(snapshot);
         }
         let (mut experts, mut has_unloaded) = (BTreeMap::new(), false);
         for (name, snapshots) in by_name {
-            match self.chosen(name, &snapshots) {
+            match self.choose_folders(name, &snapshots) {
                 Some(snapshot) => drop(experts.insert(name.to_owned(), Arc::clone(snapshot))),
                 None => has_unloaded = true,
             }
@@ -217,7 +217,7 @@ impl Catalog {
     }
 
     /// The snapshot that is in service under a name.
-    fn chosen<'s>(&self, name: &str, snapshots: &[&'s Arc<Snapshot>]) -> Option<&'s Arc<Snapshot>> {
+    fn choose_folders<'s>(&self, name: &str, snapshots: &[&'s Arc<Snapshot>]) -> Option<&'s Arc<Snapshot>> {
         if let [only] = snapshots {
             return Some(only);
         }
@@ -226,7 +226,7 @@ impl Catalog {
             NameClaim { is_recorded: self.library.is_recorded(&folder), folder }
         };
         let claims: Vec<NameClaim> = snapshots.iter().map(claim).collect();
-        let used = preferred(name, &claims);
+        let used = preferred_folder(name, &claims);
         let folder = |index: usize| claims[index].folder.as_str();
         let is_unused = |index: &usize| used.is_none_or(|(used, _)| used != *index);
         let unused: Vec<&str> = (0..claims.len()).filter(is_unused).map(folder).collect();
@@ -239,7 +239,7 @@ impl Catalog {
     }
 
     /// Takes changes into service until `stop`; `changed` is called after each.
-    pub async fn watch<F>(self: Arc<Self>, changed: F, stop: CancellationToken)
+    pub async fn watch_folders<F>(self: Arc<Self>, changed: F, stop: CancellationToken)
     where
         F: Fn(&Self) + Send + Sync + 'static,
     {
@@ -271,7 +271,7 @@ fn first_error(diagnostics: &[Diagnostic]) -> String {
 
 /// Returns a fingerprint that changes when a file in the folder, or the bindings file outside it, is written,
 /// created or removed.
-fn seen(folder: &Path, bindings: &Path) -> u64 {
+fn folder_fingerprint(folder: &Path, bindings: &Path) -> u64 {
     let mut hasher = DefaultHasher::new();
     let metadata = fs::metadata(bindings).ok();
     metadata.map(|about| (about.len(), about.mtime(), about.mtime_nsec(), about.ino())).hash(&mut hasher);
@@ -442,8 +442,8 @@ mod tests {
             write(dir.path(), "sales", "sales", version);
             catalog.reload();
             let snapshot = catalog.get("sales").unwrap();
-            catalog.keep("sales", &snapshot.package, &snapshot.digest).unwrap();
-            catalog.keep("sales", &snapshot.package, &snapshot.digest).unwrap();
+            catalog.keep_snapshot("sales", &snapshot.package, &snapshot.digest).unwrap();
+            catalog.keep_snapshot("sales", &snapshot.package, &snapshot.digest).unwrap();
             digests.push(snapshot.digest.clone());
         }
         let version_of = |digest: &String| {
@@ -451,11 +451,11 @@ mod tests {
         };
         assert_eq!(version_of(&digests[0]).as_deref(), Some("1.0.0"));
         let in_use = BTreeSet::from([digests[0].clone()]);
-        catalog.prune("sales", &in_use, Duration::from_hours(1)).unwrap();
+        catalog.prune_snapshots("sales", &in_use, Duration::from_hours(1)).unwrap();
         assert!(digests.iter().all(|digest| version_of(digest).is_some()), "they are new");
-        catalog.prune("sales", &in_use, Duration::ZERO).unwrap();
+        catalog.prune_snapshots("sales", &in_use, Duration::ZERO).unwrap();
         let left: Vec<bool> = digests.iter().map(|digest| version_of(digest).is_some()).collect();
         assert_eq!(left, [true, false, false]);
-        catalog.prune("not there", &in_use, Duration::ZERO).unwrap();
+        catalog.prune_snapshots("not there", &in_use, Duration::ZERO).unwrap();
     }
 }

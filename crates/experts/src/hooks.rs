@@ -92,7 +92,7 @@ impl Hooks {
         let Some(snapshot) = self.catalog.get(expert).filter(is_hook) else {
             return Ok(Hook { found: None, secret: self.decoy.clone() });
         };
-        let secret = self.secrets.of(expert, trigger);
+        let secret = self.secrets.read_or_make(expert, trigger);
         let secret = secret.map_err(|error| HookError::NoSecret(error.to_string()))?;
         Ok(Hook { found: Some((snapshot, trigger.to_owned())), secret })
     }
@@ -108,7 +108,7 @@ impl Hooks {
         body: &[u8],
         now: u64,
     ) -> Result<Vec<Accepted>, HookError> {
-        hook.check(proof, body, now)?;
+        hook.check_proof(proof, body, now)?;
         let (snapshot, trigger) = hook.trigger().ok_or(HookError::Refused)?;
         if let Some(why) = why_off(trigger) {
             return Err(HookError::Off(why));
@@ -117,7 +117,7 @@ impl Hooks {
             .map_err(|error| HookError::BadPayload(format!("the body is not JSON: {error}")))?;
         let mut events = events_of(trigger, payload).map_err(HookError::BadPayload)?;
         if trigger.kind == Some(TriggerKind::Channel) {
-            let binding = self.channel(snapshot, &trigger.name.value)?;
+            let binding = self.channel_binding(snapshot, &trigger.name.value)?;
             events.iter().try_for_each(check_message).map_err(HookError::BadPayload)?;
             events.retain(|message| binding.admits(message));
         }
@@ -125,7 +125,7 @@ impl Hooks {
             Proof::Signed(signature) => Some(signature.id),
             _ => None,
         };
-        let until = now + self.remembered(snapshot.name());
+        let until = now + self.remember_until(snapshot.name());
         let invocations = events.into_iter().enumerate().map(|(index, payload)| {
             let delivery = signed.map(|id| format!("{id}#{index}"));
             let event = Event { id: new_id(), payload, delivery, at: now };
@@ -141,7 +141,7 @@ impl Hooks {
     }
 
     /// Whose messages start a channel trigger. It is off until the user names channels.
-    fn channel(&self, snapshot: &Snapshot, trigger: &str) -> Result<ChannelBinding, HookError> {
+    fn channel_binding(&self, snapshot: &Snapshot, trigger: &str) -> Result<ChannelBinding, HookError> {
         let (bindings, _) = Bindings::read(&snapshot.bindings);
         let named = bindings.triggers.get(trigger).filter(|binding| !binding.channels.is_empty());
         named.cloned().ok_or_else(|| {
@@ -152,7 +152,7 @@ impl Hooks {
     }
 
     /// How long the keys of an expert's events are remembered, in milliseconds.
-    fn remembered(&self, expert: &str) -> u64 {
+    fn remember_until(&self, expert: &str) -> u64 {
         let window = self.config.of(expert).dedupe_window.unwrap_or(DEDUPE_WINDOW).max(REMEMBERED_AT_LEAST);
         u64::try_from(window.as_millis()).unwrap_or(u64::MAX / 2)
     }
@@ -171,11 +171,11 @@ impl Hook {
     pub fn check_head(&self, proof: &Proof<'_>) -> Result<(), HookError> {
         match proof {
             Proof::Signed(_) => Ok(()),
-            _ => self.check(proof, &[], 0),
+            _ => self.check_proof(proof, &[], 0),
         }
     }
 
-    fn check(&self, proof: &Proof<'_>, body: &[u8], now: u64) -> Result<(), HookError> {
+    fn check_proof(&self, proof: &Proof<'_>, body: &[u8], now: u64) -> Result<(), HookError> {
         match is_proven(&self.secret, proof, body, now) {
             Ok(()) => Ok(()),
             Err(Refusal::Wrong) => Err(HookError::Refused),
@@ -229,7 +229,7 @@ async fn queue_all(
 ///
 /// # Errors
 /// What keeps it from firing, for people.
-pub async fn fire(
+pub async fn fire_trigger(
     queue: &dyn Queue,
     snapshot: &Snapshot,
     trigger: &str,
@@ -266,7 +266,7 @@ pub async fn fire(
 fn clock_payload(trigger: &Trigger, time: u64, now: u64) -> Result<Value, String> {
     let expr = trigger.expr.as_ref().map(|expr| expr.value.as_str()).unwrap_or_default();
     let schedule = Schedule::new(expr, trigger.zone.as_ref().map(|zone| zone.value.as_str()))?;
-    Ok(json!({"scheduled_at": schedule.written(time), "fired_at": schedule.written(now)}))
+    Ok(json!({"scheduled_at": schedule.format_time(time), "fired_at": schedule.format_time(now)}))
 }
 
 /// The id of an entry.

@@ -63,7 +63,7 @@ impl IsolatedFunctions {
         self.package.functions.items.iter().filter(|function| function.session == FunctionSession::Isolated)
     }
 
-    fn called(&self, call: &RequestedCall) -> Option<&Function> {
+    fn called_function(&self, call: &RequestedCall) -> Option<&Function> {
         self.all().find(|function| call_name(&function.name.value) == call.name)
     }
 
@@ -75,18 +75,18 @@ impl IsolatedFunctions {
     fn agent(&self, function: &Function) -> Arc<Agent> {
         let tools = function.tools.items.iter().map(|name| name.value.clone());
         let operations = Operations::new(&self.package, Arc::clone(&self.bound), self.is_dry).only_of(tools);
-        let learnt = LearningFiles::new(&self.root).before(&function.name.value).unwrap_or_default();
+        let learnt = LearningFiles::new(&self.root).text_before(&function.name.value).unwrap_or_default();
         let tiers = operations.tiers();
         let prompt = FunctionPrompt {
             package: &self.package,
             function,
             learnt: &learnt,
             tiers: &tiers,
-            knowledge: readable(&self.package, function),
+            knowledge: readable_knowledge(&self.package, function),
             finish: FINISH_FUNCTION,
         };
         let supervision = self.supervision(&operations);
-        let base = self.base.of_function(&function.name.value);
+        let base = self.base.for_function(&function.name.value);
         let tools = FunctionTools {
             operations,
             package: Arc::clone(&self.package),
@@ -137,7 +137,7 @@ impl IsolatedFunctions {
             let is_in_doubt =
                 checked.outputs.get(CONFIDENCE) == Some(&json!("low")) && self.hands_over_doubt();
             if is_in_doubt && self.is_process {
-                return in_doubt(function, &checked.outputs, outcome);
+                return escalate_doubt(function, &checked.outputs, outcome);
             }
             result_text(&checked, is_in_doubt)
         };
@@ -164,8 +164,9 @@ impl ChildRuns for IsolatedFunctions {
     }
 
     fn child_run(&self, call: &RequestedCall, seed: u64, at: u64) -> Result<(Arc<Agent>, Setup), String> {
-        let function =
-            self.called(call).ok_or_else(|| format!("there is no isolated function {}", call.name))?;
+        let function = self
+            .called_function(call)
+            .ok_or_else(|| format!("there is no isolated function {}", call.name))?;
         let agent = self.agent(function);
         let arguments: Map<String, Value> = serde_json::from_str(&call.arguments).unwrap_or_default();
         let declared = function.inputs.items.iter().map(|input| &input.name);
@@ -182,7 +183,7 @@ impl ChildRuns for IsolatedFunctions {
     }
 
     fn child_result(&self, call: &RequestedCall, outcome: Outcome) -> Outcome {
-        let Some(function) = self.called(call) else { return outcome };
+        let Some(function) = self.called_function(call) else { return outcome };
         if outcome.failure.is_some() || outcome.cancelled {
             // What it had written by then is not one of its outputs.
             return Outcome { content: String::new(), reasoning: String::new(), ..outcome };
@@ -218,7 +219,7 @@ fn result_text(checked: &outputs::Checked, is_in_doubt: bool) -> String {
 }
 
 /// An unsure function ends the calling process as one for a person to decide.
-fn in_doubt(function: &Function, outputs: &Map<String, Value>, outcome: Outcome) -> Outcome {
+fn escalate_doubt(function: &Function, outputs: &Map<String, Value>, outcome: Outcome) -> Outcome {
     let name = one_line(&function.name.value);
     let arguments = json!({
         "reason": format!("The function {name} is not sure of its result (confidence: low)."),
@@ -238,9 +239,9 @@ fn text_of<'a>(arguments: &'a Value, name: &str) -> &'a str {
 }
 
 /// The knowledge that a function names, by the paths under which it can be read: its own path and its name.
-fn readable(package: &Package, function: &Function) -> BTreeMap<String, String> {
+fn readable_knowledge(package: &Package, function: &Function) -> BTreeMap<String, String> {
     let named =
-        |wanted: &str| function.knowledge.items.iter().any(|one| path::normalized(&one.value) == wanted);
+        |wanted: &str| function.knowledge.items.iter().any(|one| path::normalize(&one.value) == wanted);
     let known = package.knowledge.items.iter().filter(|one| named(&one.path));
     known.map(|one| (one.path.clone(), format!("knowledge/{}.md", one.name))).collect()
 }
@@ -249,7 +250,7 @@ fn readable(package: &Package, function: &Function) -> BTreeMap<String, String> 
 pub(super) fn any_reads_private(package: &Package) -> bool {
     let functions = package.functions.items.iter();
     functions.filter(|function| function.session == FunctionSession::Isolated).any(|function| {
-        let readable = readable(package, function);
+        let readable = readable_knowledge(package, function);
         let mut private = package.knowledge.items.iter().filter(|one| one.kind == KnowledgeKind::Private);
         private.any(|one| readable.contains_key(&one.path))
     })
@@ -285,7 +286,8 @@ impl FunctionTools {
     }
 
     fn read(&self, written: &str) -> Result<String, String> {
-        let (wanted, readable) = (path::normalized(written), readable(&self.package, &self.function));
+        let (wanted, readable) =
+            (path::normalize(written), readable_knowledge(&self.package, &self.function));
         let found = readable.iter().find(|(path, name)| **path == wanted || **name == wanted);
         let text = found.and_then(|(path, _)| self.package.files.get(path));
         text.cloned().ok_or_else(|| {
@@ -325,7 +327,7 @@ impl Tools for FunctionTools {
     fn specs(&self) -> Vec<ToolSpec> {
         let mut specs: Vec<ToolSpec> =
             self.operations.all().iter().map(|operation| operation.spec.clone()).collect();
-        let readable = readable(&self.package, &self.function);
+        let readable = readable_knowledge(&self.package, &self.function);
         if !readable.is_empty() {
             let names: Vec<&str> = readable.values().map(String::as_str).collect();
             let path = json!({"path": {"type": "string", "enum": names}});

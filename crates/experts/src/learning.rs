@@ -46,7 +46,7 @@ pub struct LearningEntry {
 
 impl LearningEntry {
     /// The entry as written in a file.
-    fn written(&self) -> String {
+    fn to_markdown(&self) -> String {
         let fields = [
             ("date", &self.date),
             ("source", &self.source),
@@ -144,7 +144,7 @@ impl LearningFiles {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn before(&self, function: &str) -> io::Result<String> {
+    pub fn text_before(&self, function: &str) -> io::Result<String> {
         let mut parts = Vec::new();
         for scope in [PACKAGE_SCOPE, function] {
             let learnings = Learnings::read(scope, &self.text(scope)?);
@@ -174,7 +174,7 @@ impl LearningFiles {
         let lock = File::create(self.root.join(".lock"))?;
         lock.lock()?;
         let mut learnings = Learnings::read(scope, &self.text(scope)?);
-        let written = entry.written();
+        let written = entry.to_markdown();
         if learnings.entries.contains(&written) {
             return Ok(0);
         }
@@ -202,7 +202,7 @@ impl LearningFiles {
     ///
     /// # Errors
     /// When a file cannot be read.
-    pub fn counts(&self, package: &Package) -> io::Result<Vec<(String, usize, usize)>> {
+    pub fn entry_counts(&self, package: &Package) -> io::Result<Vec<(String, usize, usize)>> {
         let functions = package.functions.items.iter().map(|function| function.name.value.clone());
         let mut counts = Vec::new();
         for scope in std::iter::once(PACKAGE_SCOPE.to_owned()).chain(functions) {
@@ -371,11 +371,11 @@ mod tests {
     #[test]
     fn package_learnings_come_before_function_learnings() {
         let bed = Bed::new();
-        assert_eq!(bed.files.before("f").unwrap(), "");
+        assert_eq!(bed.files.text_before("f").unwrap(), "");
         bed.add(PACKAGE_SCOPE, &["Of all"], 50);
         bed.add("f", &["Of one"], 50);
         bed.add("g", &["Of another"], 50);
-        let text = bed.files.before("f").unwrap();
+        let text = bed.files.text_before("f").unwrap();
         assert!(
             text.starts_with("# What was learnt\n\n## Of all\n") && !text.contains("entry_count"),
             "{text}"

@@ -98,7 +98,7 @@ impl Installed {
             .collect();
         match claims.as_slice() {
             [only] => Some(only.folder.clone()),
-            claims => preferred(name, claims).map(|(index, _)| claims[index].folder.clone()),
+            claims => preferred_folder(name, claims).map(|(index, _)| claims[index].folder.clone()),
         }
     }
 
@@ -127,7 +127,7 @@ pub(super) struct NameClaim {
 
 /// Which of the folders with one expert name is used, and why; `None` if none of them is. The order on the
 /// disk decides nothing.
-pub(super) fn preferred(name: &str, claims: &[NameClaim]) -> Option<(usize, &'static str)> {
+pub(super) fn preferred_folder(name: &str, claims: &[NameClaim]) -> Option<(usize, &'static str)> {
     let recorded: Vec<usize> =
         claims.iter().enumerate().filter(|(_, claim)| claim.is_recorded).map(|(index, _)| index).collect();
     if let [only] = recorded.as_slice() {
@@ -140,7 +140,7 @@ pub(super) fn preferred(name: &str, claims: &[NameClaim]) -> Option<(usize, &'st
 
 /// Of several folders with the same expert name one is used at most; the package of the others is rejected
 /// with the reason.
-fn settle_names(all: &mut [Installed], is_recorded: impl Fn(&str) -> bool) {
+fn choose_by_name(all: &mut [Installed], is_recorded: impl Fn(&str) -> bool) {
     let mut by_name: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, one) in all.iter().enumerate() {
         by_name.entry(one.name.clone().unwrap_or_default()).or_default().push(index);
@@ -154,9 +154,9 @@ fn settle_names(all: &mut [Installed], is_recorded: impl Fn(&str) -> bool) {
                 NameClaim { is_recorded: is_recorded(&folder), folder }
             })
             .collect();
-        let used = preferred(&name, &claims);
+        let used = preferred_folder(&name, &claims);
         for (claim, index) in indexes.into_iter().enumerate() {
-            let (conflict, help) = conflict(&name, &claims, claim, used);
+            let (conflict, help) = describe_conflict(&name, &claims, claim, used);
             let one = &mut all[index];
             one.name_conflict = Some(conflict.clone());
             one.is_chosen = used.is_some_and(|(used, _)| used == claim);
@@ -177,7 +177,7 @@ fn settle_names(all: &mut [Installed], is_recorded: impl Fn(&str) -> bool) {
 }
 
 /// Describes one of several folders with the same expert name, and says what to do.
-fn conflict(
+fn describe_conflict(
     name: &str,
     claims: &[NameClaim],
     this: usize,
@@ -284,13 +284,14 @@ impl Library {
             File::create(&path).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
         file.try_lock()
             .map_err(|_| format!("another respool changes {} right now; try again", self.dir.display()))?;
-        self.recover().map_err(|error| format!("{} cannot be put in order: {error}", self.dir.display()))?;
+        self.recover_replaced()
+            .map_err(|error| format!("{} cannot be put in order: {error}", self.dir.display()))?;
         Ok(Lock { _file: file })
     }
 
-    /// A process that ended between the two renames of [`Self::replace`] left a package only in its old
+    /// A process that ended between the two renames of [`Self::replace_folder`] left a package only in its old
     /// place.
-    fn recover(&self) -> io::Result<()> {
+    fn recover_replaced(&self) -> io::Result<()> {
         let replaced = self.dir.join(OWN).join("replaced");
         for entry in fs::read_dir(&replaced).into_iter().flatten() {
             let entry = entry?;
@@ -318,16 +319,18 @@ impl Library {
         let is_hidden =
             |path: &Path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         let packages = folders.into_iter().filter(|path| !is_hidden(path) && path.join(MANIFEST).exists());
-        let mut all = packages.map(|directory| self.installed(directory)).collect::<io::Result<Vec<_>>>()?;
-        settle_names(&mut all, |folder| self.is_recorded(folder));
+        let mut all =
+            packages.map(|directory| self.read_installed(directory)).collect::<io::Result<Vec<_>>>()?;
+        choose_by_name(&mut all, |folder| self.is_recorded(folder));
         Ok(all)
     }
 
-    fn installed(&self, directory: PathBuf) -> io::Result<Installed> {
+    fn read_installed(&self, directory: PathBuf) -> io::Result<Installed> {
         let loaded = load(&directory)?;
         let folder = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let record = self.record(&folder).filter(|record| self.is_marked(&folder, record) != Some(false));
-        let kept = || record.as_ref().and_then(|_| self.kept(&folder));
+        let record =
+            self.read_record(&folder).filter(|record| self.is_marked(&folder, record) != Some(false));
+        let kept = || record.as_ref().and_then(|_| self.kept_package(&folder));
         let name = match &loaded.package {
             Some(package) => Some(package.manifest.name.value.clone()),
             None => kept().map(|package| package.manifest.name.value),
@@ -398,7 +401,7 @@ impl Library {
         let folder = installed.folder();
         // Files that do not load were changed by hand; what was installed last says what they could do.
         let is_broken = installed.loaded.package.is_none();
-        let Some(old) = installed.loaded.package.or_else(|| self.kept(&folder)) else {
+        let Some(old) = installed.loaded.package.or_else(|| self.kept_package(&folder)) else {
             return Err(format!(
                 "the installed package of {name} does not load, and no copy of it is kept; correct it, or remove it and install it again"
             ));
@@ -415,9 +418,9 @@ impl Library {
         Ok(Plan {
             name: name.to_owned(),
             folder,
-            step: VersionStep::between(&old.manifest.version.value, &package.manifest.version.value),
+            step: VersionStep::from_versions(&old.manifest.version.value, &package.manifest.version.value),
             versions: (old.manifest.version.value.clone(), package.manifest.version.value.clone()),
-            loosened: grants::loosened(&old, &package),
+            loosened: grants::list_loosened(&old, &package),
             has_local_changes: !is_as_installed,
             is_broken,
             changed: changed_files(&old.files, &package.files),
@@ -438,7 +441,7 @@ impl Library {
         let Some(previous) = installed.record.and_then(|record| record.previous) else {
             return Err(format!("nothing is kept of {name} from before its last update"));
         };
-        let snapshot = self.snapshot(&folder, &previous.digest);
+        let snapshot = self.snapshot_dir(&folder, &previous.digest);
         let loaded =
             load(&snapshot).map_err(|error| format!("{} cannot be read: {error}", snapshot.display()))?;
         let package = loaded.package.ok_or("the snapshot does not load any more")?;
@@ -473,7 +476,7 @@ impl Library {
     ///
     /// # Errors
     /// When the file exists but cannot be read.
-    pub fn bindings(&self, folder: &str) -> io::Result<(String, PathBuf)> {
+    pub fn bindings_of(&self, folder: &str) -> io::Result<(String, PathBuf)> {
         let own = self.own_bindings(folder);
         let is_beside = own.is_file() || !self.is_recorded(folder);
         let path = if is_beside { own } else { self.dir.join(folder).join(BINDINGS) };
@@ -492,7 +495,7 @@ impl Library {
     /// Whether respool wrote this folder. A folder put in the place of an installed one does not have its
     /// mark. Where the record is of an earlier build, the files must be those that were installed.
     pub(super) fn is_recorded(&self, folder: &str) -> bool {
-        let Some(record) = self.record(folder) else { return false };
+        let Some(record) = self.read_record(folder) else { return false };
         self.is_marked(folder, &record).unwrap_or_else(|| {
             let loaded = load(&self.dir.join(folder)).ok();
             loaded
@@ -508,7 +511,7 @@ impl Library {
         Some(written.as_ref() == Some(mark))
     }
 
-    fn record(&self, folder: &str) -> Option<Record> {
+    fn read_record(&self, folder: &str) -> Option<Record> {
         serde_json::from_slice(&fs::read(self.record_path(folder)).ok()?).ok()
     }
 
@@ -517,7 +520,7 @@ impl Library {
     /// # Errors
     /// When the file cannot be written.
     pub fn write_bindings(&self, folder: &str, text: &str, _: &Lock) -> io::Result<PathBuf> {
-        let (_, path) = self.bindings(folder)?;
+        let (_, path) = self.bindings_of(folder)?;
         fs::create_dir_all(path.parent().unwrap_or(&self.dir))?;
         atomic::write_file(&path, text.as_bytes())?;
         Ok(path)
@@ -525,7 +528,7 @@ impl Library {
 
     /// The package that was installed with this digest, while it is kept.
     pub fn package_of(&self, folder: &str, wanted: &str) -> Option<Package> {
-        let package = load(&self.snapshot(folder, wanted)).ok()?.package?;
+        let package = load(&self.snapshot_dir(folder, wanted)).ok()?.package?;
         (digest(&package.files) == wanted).then_some(package)
     }
 
@@ -550,7 +553,7 @@ impl Library {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
             _ => Ok(()),
         };
-        gone(remove(&installed.directory))?;
+        gone(remove_dir(&installed.directory))?;
         gone(fs::remove_file(self.record_path(&folder)))?;
         gone(fs::remove_dir_all(self.dir.join(OWN).join("snapshots").join(&folder)))?;
         Ok(Removal { directory: installed.directory.clone(), kept_bindings })
@@ -596,9 +599,9 @@ impl Library {
     }
 
     /// The package as it was last installed into a folder, from its snapshot.
-    pub(super) fn kept(&self, folder: &str) -> Option<Package> {
-        let record = self.record(folder)?;
-        let package = load(&self.snapshot(folder, &record.digest)).ok()?.package?;
+    pub(super) fn kept_package(&self, folder: &str) -> Option<Package> {
+        let record = self.read_record(folder)?;
+        let package = load(&self.snapshot_dir(folder, &record.digest)).ok()?.package?;
         (digest(&package.files) == record.digest).then_some(package)
     }
 
@@ -611,14 +614,14 @@ impl Library {
         self.dir.join(OWN).join(format!("{folder}.json"))
     }
 
-    fn snapshot(&self, folder: &str, digest: &str) -> PathBuf {
+    fn snapshot_dir(&self, folder: &str, digest: &str) -> PathBuf {
         self.dir.join(OWN).join("snapshots").join(folder).join(digest)
     }
 
     /// Writes the snapshot, the package and the record, each atomically.
     fn write(&self, folder: &str, package: &Package, record: &Record) -> io::Result<()> {
-        self.keep(folder, package, &record.digest)?;
-        let staged = self.staged(&package.files)?;
+        self.keep_snapshot(folder, package, &record.digest)?;
+        let staged = self.stage_files(&package.files)?;
         // Only a folder that loads may replace another one.
         let is_whole = load(staged.path())?.package.is_some_and(|copy| digest(&copy.files) == record.digest);
         if !is_whole {
@@ -631,19 +634,19 @@ impl Library {
         if self.is_recorded(folder) && bindings.is_file() {
             fs::copy(&bindings, staged.path().join(BINDINGS))?;
         }
-        self.replace(folder, &staged.keep())?;
+        self.replace_folder(folder, &staged.keep())?;
         atomic::write_file(&self.record_path(folder), serde_json::to_string_pretty(record)?.as_bytes())
     }
 
     /// Stores a package under its digest, for work that began with it: of a package put there by hand there
     /// is no other copy.
-    pub(super) fn keep(&self, folder: &str, package: &Package, digest: &str) -> io::Result<()> {
-        let snapshot = self.snapshot(folder, digest);
+    pub(super) fn keep_snapshot(&self, folder: &str, package: &Package, digest: &str) -> io::Result<()> {
+        let snapshot = self.snapshot_dir(folder, digest);
         if snapshot.exists() {
             return Ok(());
         }
         fs::create_dir_all(snapshot.parent().unwrap_or(&self.dir))?;
-        let staged = self.staged(&package.files)?;
+        let staged = self.stage_files(&package.files)?;
         let renamed = fs::rename(staged.path(), &snapshot);
         // Another process may have been faster.
         if snapshot.exists() { Ok(()) } else { renamed }
@@ -651,7 +654,7 @@ impl Library {
 
     /// Writes the files to a new directory on the same disk as the packages, so that it can be renamed into
     /// place.
-    fn staged(&self, files: &BTreeMap<String, String>) -> io::Result<tempfile::TempDir> {
+    fn stage_files(&self, files: &BTreeMap<String, String>) -> io::Result<tempfile::TempDir> {
         let staged = tempfile::tempdir_in(self.dir.join(OWN))?;
         for (path, text) in files.iter().filter(|(path, _)| !is_reserved(path)) {
             let target = staged.path().join(path);
@@ -667,7 +670,7 @@ impl Library {
 
     /// Replaces a package with a directory. Between the two renames only the old package exists, in
     /// `replaced`.
-    fn replace(&self, folder: &str, staged: &Path) -> io::Result<()> {
+    fn replace_folder(&self, folder: &str, staged: &Path) -> io::Result<()> {
         let place = self.dir.join(folder);
         let replaced = self.dir.join(OWN).join("replaced").join(folder);
         let is_update = place.exists();
@@ -679,7 +682,7 @@ impl Library {
         if moved.is_err() && is_update {
             fs::rename(&replaced, &place)?;
         } else if is_update {
-            remove(&replaced)?;
+            remove_dir(&replaced)?;
         }
         moved
     }
@@ -689,8 +692,13 @@ impl Library {
     ///
     /// # Errors
     /// When the folder cannot be read or written.
-    pub(super) fn prune(&self, folder: &str, in_use: &BTreeSet<String>, older: Duration) -> io::Result<()> {
-        let record = self.record(folder);
+    pub(super) fn prune_snapshots(
+        &self,
+        folder: &str,
+        in_use: &BTreeSet<String>,
+        older: Duration,
+    ) -> io::Result<()> {
+        let record = self.read_record(folder);
         let previous = record.as_ref().and_then(|record| record.previous.as_ref());
         let kept = [record.as_ref().map(|record| &record.digest), previous.map(|record| &record.digest)];
         let snapshots = match fs::read_dir(self.dir.join(OWN).join("snapshots").join(folder)) {
@@ -718,7 +726,7 @@ fn check_name(text: &str) -> Result<(), String> {
 }
 
 /// Removes a directory, or only the link if it is one.
-fn remove(path: &Path) -> io::Result<()> {
+fn remove_dir(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path)?.is_symlink() { fs::remove_file(path) } else { fs::remove_dir_all(path) }
 }
 

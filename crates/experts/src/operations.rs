@@ -51,7 +51,7 @@ impl Operations {
     /// The tier of an operation.
     pub(super) fn tier(&self, operation: &OfferedOperation) -> Tier {
         let (tool, name) = operation.title.split_once('.').unwrap_or_default();
-        match self.policy.tier(tool, name) {
+        match self.policy.read_tier(tool, name) {
             Tier::Auto if operation.owner_asks => Tier::Confirm,
             tier => tier,
         }
@@ -77,7 +77,7 @@ impl Operations {
     }
 
     /// The operation of this name; `None` if the name stands for several.
-    fn named(&self, name: &str) -> Option<Result<(&BoundTool, OfferedOperation), String>> {
+    fn find_named(&self, name: &str) -> Option<Result<(&BoundTool, OfferedOperation), String>> {
         let all = self
             .tools()
             .flat_map(|tool| tool.operations().into_iter().map(move |operation| (tool, operation)));
@@ -98,7 +98,7 @@ impl Operations {
         invocation: &Invocation,
         approver: Option<&dyn Approver>,
     ) -> Option<Result<ToolOutput, ToolError>> {
-        let (tool, operation) = match self.named(&invocation.name)? {
+        let (tool, operation) = match self.find_named(&invocation.name)? {
             Ok(found) => found,
             Err(why) => return Some(Err(ToolError::Denied(why))),
         };
@@ -110,14 +110,14 @@ impl Operations {
 
     /// Writes into the audit log who refused a call.
     pub(super) async fn note_refusal(&self, invocation: &Invocation, by: &str) {
-        if let Some(Ok((tool, operation))) = self.named(&invocation.name) {
+        if let Some(Ok((tool, operation))) = self.find_named(&invocation.name) {
             tool.note_refusal(&operation, invocation, by).await;
         }
     }
 
     /// Writes into the audit log that respool ended while a call ran.
     pub(super) async fn note_unknown(&self, invocation: &Invocation) {
-        if let Some(Ok((tool, operation))) = self.named(&invocation.name) {
+        if let Some(Ok((tool, operation))) = self.find_named(&invocation.name) {
             tool.note_unknown(&operation, invocation).await;
         }
     }
@@ -171,11 +171,11 @@ mod tests {
         let package = load(dir.path()).unwrap().package.unwrap();
         let mut tool = package.tools.items[0].clone();
         let bound = |tool| Arc::new(vec![bound::unbound(tool)]);
-        assert!(bound::clashes(&bound(tool.clone())).is_empty());
+        assert!(bound::find_clashes(&bound(tool.clone())).is_empty());
         let other = openexperts::Operation { name: "move:deal".into(), ..tool.operations.items[0].clone() };
         tool.operations.items.push(other);
         let bound = bound(tool);
-        let clashes = bound::clashes(&bound);
+        let clashes = bound::find_clashes(&bound);
         assert!(
             clashes.len() == 1 && clashes[0].text.contains("crm.move:deal and crm.move_deal"),
             "{clashes:?}"

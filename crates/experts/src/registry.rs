@@ -27,7 +27,7 @@ pub struct RegistryEntry<'a> {
 
 impl<'a> RegistryEntry<'a> {
     /// The entry of a package, with the text of the user's bindings.
-    pub fn of(package: &'a Package, bindings: &str) -> Self {
+    pub fn from_catalog(package: &'a Package, bindings: &str) -> Self {
         let (bindings, findings) = Bindings::read(bindings);
         let required = package.manifest.tools.items.iter().map(|tool| tool.value.as_str());
         let unbound: Vec<&str> = required.filter(|name| !bindings.tools.contains_key(*name)).collect();
@@ -60,7 +60,7 @@ pub fn registry_page(entries: &[RegistryEntry<'_>]) -> String {
     let mut entries: Vec<&RegistryEntry<'_>> = entries.iter().collect();
     entries.sort_by_key(|entry| &entry.package.manifest.name.value);
     for entry in entries {
-        page.push_str(&section(entry));
+        page.push_str(&entry_section(entry));
     }
     page
 }
@@ -82,36 +82,37 @@ pub fn write_registry(config: &ExpertsConfig, entries: &[RegistryEntry<'_>]) -> 
     Ok(true)
 }
 
-fn section(entry: &RegistryEntry<'_>) -> String {
+fn entry_section(entry: &RegistryEntry<'_>) -> String {
     let (package, manifest) = (entry.package, &entry.package.manifest);
     let name = &manifest.name.value;
     let mut lines = vec![format!("\n## {name}")];
     if let Some(why) = &entry.not_ready {
-        lines.push(format!("- **Not ready:** {}", line(why)));
+        lines.push(format!("- **Not ready:** {}", one_line(why)));
     }
-    lines.push(format!("- **Description:** {}", line(&manifest.description.value)));
+    lines.push(format!("- **Description:** {}", one_line(&manifest.description.value)));
     lines.push(format!("- **Model:** respool/expert/{name}"));
     lines.push(format!("- **Session:** expert:{name}"));
     if !manifest.triggers.items.is_empty() {
         lines.push("- **Triggers:**".to_owned());
-        lines
-            .extend(manifest.triggers.items.iter().map(|trigger| format!("  - {}", start(package, trigger))));
+        lines.extend(
+            manifest.triggers.items.iter().map(|trigger| format!("  - {}", start_text(package, trigger))),
+        );
     }
     lines.push("- **Capabilities:**".to_owned());
     let functions = package.functions.items.iter();
-    lines.extend(
-        functions
-            .map(|function| format!("  - {}: {}", line(&function.name.value), line(&function.description))),
-    );
+    lines.extend(functions.map(|function| {
+        format!("  - {}: {}", one_line(&function.name.value), one_line(&function.description))
+    }));
     if !manifest.tools.items.is_empty() {
-        lines.push(format!("- **Tools bound:** {}", tools(entry)));
+        lines.push(format!("- **Tools bound:** {}", tools_text(entry)));
     }
-    lines.push(format!("- **Policy:** {}", policy(package)));
+    lines.push(format!("- **Policy:** {}", policy_text(package)));
     lines.join("\n") + "\n"
 }
 
-fn start(package: &Package, trigger: &Trigger) -> String {
-    let text = |field: &Option<openexperts::Spanned<String>>| field.as_ref().map(|field| line(&field.value));
+fn start_text(package: &Package, trigger: &Trigger) -> String {
+    let text =
+        |field: &Option<openexperts::Spanned<String>>| field.as_ref().map(|field| one_line(&field.value));
     let kind = match trigger.kind {
         Some(TriggerKind::Webhook) => {
             text(&trigger.preset).map_or("webhook".to_owned(), |preset| format!("webhook/{preset}"))
@@ -123,36 +124,36 @@ fn start(package: &Package, trigger: &Trigger) -> String {
         Some(TriggerKind::Channel) => "channel".to_owned(),
         None => "?".to_owned(),
     };
-    let lane = Lane::of(trigger, &package.manifest);
+    let lane = Lane::from_trigger(trigger, &package.manifest);
     let mode = lane.as_ref().map_or(Concurrency::Serial, |lane| lane.mode);
-    let key = lane.and_then(|lane| lane.key).map(|key| format!(": {}", line(&key))).unwrap_or_default();
-    format!("{} ({kind}) → {} [{mode}{key}]", line(&trigger.name.value), line(&trigger.process.value))
+    let key = lane.and_then(|lane| lane.key).map(|key| format!(": {}", one_line(&key))).unwrap_or_default();
+    format!("{} ({kind}) → {} [{mode}{key}]", one_line(&trigger.name.value), one_line(&trigger.process.value))
 }
 
-fn tools(entry: &RegistryEntry<'_>) -> String {
+fn tools_text(entry: &RegistryEntry<'_>) -> String {
     let bound = |name: &str| entry.bound.iter().find(|(tool, _)| tool == name).map(|(_, target)| target);
     let tools = entry.package.manifest.tools.items.iter().map(|tool| match bound(&tool.value) {
-        Some(target) => format!("{} → {}", line(&tool.value), line(target)),
-        None => format!("{} → not bound", line(&tool.value)),
+        Some(target) => format!("{} → {}", one_line(&tool.value), one_line(target)),
+        None => format!("{} → not bound", one_line(&tool.value)),
     });
     tools.collect::<Vec<_>>().join(", ")
 }
 
-fn policy(package: &Package) -> String {
+fn policy_text(package: &Package) -> String {
     let (policy, tiers) = (&package.manifest.policy, package.tiers());
     let mut parts = vec![format!("{} by default", policy.default)];
     let others = [(Tier::Auto, "auto"), (Tier::Confirm, "confirm"), (Tier::Manual, "manual (draft only)")];
     for (tier, words) in others.into_iter().filter(|(tier, _)| *tier != policy.default) {
         let operations = tiers.operations(tier);
         if !operations.is_empty() {
-            parts.push(format!("{words}: {}", line(&operations.join(", "))));
+            parts.push(format!("{words}: {}", one_line(&operations.join(", "))));
         }
     }
     parts.join("; ")
 }
 
 /// A text of a package on one line, which cannot begin a heading or a comment.
-fn line(text: &str) -> String {
+fn one_line(text: &str) -> String {
     let text = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
     let text =
         text.collect::<Vec<_>>().join(" ").replace("<!--", "<!-\u{200b}-").replace("-->", "-\u{200b}->");
@@ -225,7 +226,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let package = package(dir.path(), "d");
         let check = |bindings: &str, bound: &[&str], not_ready: Option<&str>| {
-            let entry = RegistryEntry::of(&package, bindings);
+            let entry = RegistryEntry::from_catalog(&package, bindings);
             let found: Vec<&str> = entry.bound.iter().map(|(_, target)| target.as_str()).collect();
             assert_eq!((found.as_slice(), entry.not_ready.as_deref()), (bound, not_ready), "{bindings}");
         };

@@ -50,7 +50,7 @@ impl Experts {
     /// Why it cannot continue. A conversation whose package is gone is cancelled.
     pub(super) async fn resume_conversation(&self, name: &str, run: &str) -> Result<Option<Watch>, String> {
         let Some(facts) = self.agents.run_facts(run).await else { return Ok(None) };
-        let agent = match self.returning(name, facts) {
+        let agent = match self.resumed_agent(name, facts) {
             Ok(Some(agent)) => agent,
             Ok(None) => return Ok(None),
             Err(why) => {
@@ -67,7 +67,7 @@ impl Experts {
         self.agents.cancel_run(run).await?;
         let notices = ConversationNotices { expert: name.to_owned(), is_function: false };
         if let Some(store) = self.agents.store() {
-            store.post(notices.lost(run, why), clock::now()).await?;
+            store.post(notices.lost_notice(run, why), clock::now()).await?;
         }
         Ok(())
     }
@@ -89,7 +89,7 @@ impl Experts {
             }
             if self.is_too_old(&row).await {
                 let notices = ConversationNotices { expert: name.to_owned(), is_function: false };
-                store.post(notices.interrupted(&row.id), clock::now()).await?;
+                store.post(notices.interrupted_notice(&row.id), clock::now()).await?;
                 seen.left_alone.insert(row.id);
                 continue;
             }

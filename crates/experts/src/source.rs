@@ -51,12 +51,12 @@ impl Source {
         match self {
             Self::Path(path) if path.is_dir() => load_folder(path),
             Self::Path(path) => {
-                let staging = staging()?;
+                let staging = staging_dir()?;
                 archive::unpack(path, staging.path())?;
                 load_folder(&top_of(staging.path()))
             }
             Self::Git(url) => {
-                let staging = staging()?;
+                let staging = staging_dir()?;
                 let target = staging.path().join("clone");
                 git::clone(url, &target)?;
                 load_folder(&target)
@@ -65,7 +65,7 @@ impl Source {
     }
 }
 
-fn staging() -> Result<TempDir, String> {
+fn staging_dir() -> Result<TempDir, String> {
     tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))
 }
 

@@ -26,7 +26,7 @@ pub fn prepare(root: &Path, old: Option<&Package>, new: &Package) -> io::Result<
             continue;
         }
         match fs::read(&target) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => make(&target, text)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => create_file(&target, text)?,
             Err(error) => return Err(error),
             Ok(found) => {
                 let is_old_template =
@@ -48,13 +48,13 @@ fn templates(package: &Package) -> BTreeMap<String, &str> {
 }
 
 /// Creates a file atomically, also with regard to power failures.
-fn make(target: &Path, text: &str) -> io::Result<()> {
-    let file = beside(target, text)?;
+fn create_file(target: &Path, text: &str) -> io::Result<()> {
+    let file = write_temporary(target, text)?;
     file.as_file().sync_all()?;
-    keep(file, target)
+    persist_new(file, target)
 }
 
-fn beside(target: &Path, text: &str) -> io::Result<NamedTempFile> {
+fn write_temporary(target: &Path, text: &str) -> io::Result<NamedTempFile> {
     let folder = target.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let mut file = NamedTempFile::new_in(folder)?;
@@ -63,7 +63,7 @@ fn beside(target: &Path, text: &str) -> io::Result<NamedTempFile> {
 }
 
 /// A file that another process created in between is kept.
-fn keep(file: NamedTempFile, target: &Path) -> io::Result<()> {
+fn persist_new(file: NamedTempFile, target: &Path) -> io::Result<()> {
     match file.persist_noclobber(target) {
         Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
         _ => Ok(()),
@@ -84,7 +84,7 @@ pub(super) fn prepare_session(folder: &Path, package: &Package) -> io::Result<()
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        keep(beside(&target, &one.template)?, &target)?;
+        persist_new(write_temporary(&target, &one.template)?, &target)?;
     }
     Ok(())
 }

@@ -77,18 +77,20 @@ impl ExpertTools {
         let text = |name: &str| invocation.arguments.get(name).and_then(Value::as_str).unwrap_or_default();
         let (path, files) = (text("path").to_owned(), Arc::clone(&self.files));
         let done = match invocation.name.as_str() {
-            "read" => blocking(move || files.read(&path)).await,
+            "read" => run_blocking(move || files.read(&path)).await,
             "write" => {
                 let content = text("content").to_owned();
-                blocking(move || files.write(&path, &content).map(|()| format!("{path} is written"))).await
+                run_blocking(move || files.write(&path, &content).map(|()| format!("{path} is written")))
+                    .await
             }
             "edit" => {
                 let (old, new) = (text("old").to_owned(), text("new").to_owned());
-                blocking(move || files.edit(&path, &old, &new).map(|()| format!("{path} is changed"))).await
+                run_blocking(move || files.edit(&path, &old, &new).map(|()| format!("{path} is changed")))
+                    .await
             }
             LEARN if self.learns => {
                 let (scope, entry) = (text("scope").to_owned(), learning_of(&invocation.arguments));
-                blocking(move || files.learn(&scope, &entry)).await
+                run_blocking(move || files.add_learning(&scope, &entry)).await
             }
             FINISH => self.finish(&invocation.arguments),
             ESCALATE | FAIL => Ok(text("reason").to_owned()),
@@ -137,7 +139,9 @@ impl Tools for ExpertTools {
     }
 }
 
-async fn blocking(work: impl FnOnce() -> Result<String, String> + Send + 'static) -> Result<String, String> {
+async fn run_blocking(
+    work: impl FnOnce() -> Result<String, String> + Send + 'static,
+) -> Result<String, String> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(error.to_string()))
 }
 

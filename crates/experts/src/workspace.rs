@@ -59,7 +59,7 @@ impl Workspace {
         let inline = package.functions.items.iter().filter(|one| one.session == FunctionSession::Inline);
         let by_functions = inline.flat_map(|function| &function.knowledge.items);
         let named = by_functions.map(|path| path.value.clone()).chain(context.iter().cloned());
-        let permitted = named.map(|named| path::normalized(&named)).collect();
+        let permitted = named.map(|named| path::normalize(&named)).collect();
         let session = file_name(session);
         Self { root: root.to_owned(), package, session, permitted, seen: Mutex::default() }
     }
@@ -69,7 +69,7 @@ impl Workspace {
     /// package names private knowledge.
     pub(super) fn may_quote_private(&self) -> bool {
         let contexts = self.package.processes.items.iter().flat_map(|process| &process.context.items);
-        let preloaded: BTreeSet<String> = contexts.map(|path| path::normalized(&path.value)).collect();
+        let preloaded: BTreeSet<String> = contexts.map(|path| path::normalize(&path.value)).collect();
         let is_read = |path: &String| self.permitted.contains(path) || preloaded.contains(path);
         let mut private =
             self.package.knowledge.items.iter().filter(|one| one.kind == KnowledgeKind::Private);
@@ -78,7 +78,7 @@ impl Workspace {
 
     /// Whether a path refers to a text of the package, not to a file on disk that runs write.
     pub(super) fn is_of_package(&self, written: &str) -> bool {
-        matches!(self.place(written), Ok(Place::Package(_)))
+        matches!(self.resolve_path(written), Ok(Place::Package(_)))
     }
 
     /// Creates what must exist when a run begins.
@@ -93,12 +93,12 @@ impl Workspace {
 
     /// Restores what a run has read and written before its process ended, so that it continues as if
     /// uninterrupted. A file whose content cannot be derived from that must be read again.
-    pub(super) fn recall(&self, calls: &[MadeCall]) {
+    pub(super) fn restore_seen(&self, calls: &[MadeCall]) {
         let mut texts: HashMap<String, String> = HashMap::new();
         for made in calls.iter().filter(|made| made.outcome == CallOutcome::Ok) {
             let arguments: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
             let text = |name: &str| arguments[name].as_str().unwrap_or_default();
-            let Ok(Place::Disk { path, .. }) = self.place(text("path")) else { continue };
+            let Ok(Place::Disk { path, .. }) = self.resolve_path(text("path")) else { continue };
             match made.call.name.as_str() {
                 "read" => drop(texts.insert(path, made.text.clone())),
                 "write" => drop(texts.insert(path, text("content").to_owned())),
@@ -110,7 +110,7 @@ impl Workspace {
                 _ => {}
             }
         }
-        texts.iter().for_each(|(path, text)| self.note(path, text.as_bytes()));
+        texts.iter().for_each(|(path, text)| self.note_seen(path, text.as_bytes()));
     }
 
     /// Deletes the files of the session.
@@ -127,17 +127,17 @@ impl Workspace {
     /// # Errors
     /// Why it cannot be read, for the model.
     pub(super) fn read(&self, written: &str) -> Result<String, String> {
-        match self.place(written)? {
-            Place::Package(text) => match self.function_at(&path::normalized(written)) {
+        match self.resolve_path(written)? {
+            Place::Package(text) => match self.function_at(&path::normalize(written)) {
                 Some(function) => {
-                    let learnt = self.learnings().before(function);
+                    let learnt = self.learnings().text_before(function);
                     Ok(learnt.map_err(|error| format!("{written} cannot be read: {error}"))? + &text)
                 }
                 None => Ok(text),
             },
             Place::Disk { path, .. } => {
-                let bytes = self.on_disk(&path)?.ok_or_else(|| format!("there is no file {written}"))?;
-                self.note(&path, &bytes);
+                let bytes = self.read_disk(&path)?.ok_or_else(|| format!("there is no file {written}"))?;
+                self.note_seen(&path, &bytes);
                 String::from_utf8(bytes).map_err(|_| format!("{written} is not text"))
             }
         }
@@ -159,7 +159,7 @@ impl Workspace {
     ///
     /// # Errors
     /// Why it is not stored, for the model.
-    pub(super) fn learn(&self, scope: &str, entry: &LearningEntry) -> Result<String, String> {
+    pub(super) fn add_learning(&self, scope: &str, entry: &LearningEntry) -> Result<String, String> {
         let added = self.learnings().add(&self.package, scope, entry);
         added.map(|_| "it is kept for later runs".to_owned()).map_err(|error| error.to_string())
     }
@@ -169,14 +169,14 @@ impl Workspace {
     /// # Errors
     /// Why it is not written, for the model.
     pub(super) fn write(&self, written: &str, text: &str) -> Result<(), String> {
-        if let Ok(Place::Disk { path, is_writable: true }) = self.place(written)
-            && self.on_disk(&path)?.as_deref() == Some(text.as_bytes())
+        if let Ok(Place::Disk { path, is_writable: true }) = self.resolve_path(written)
+            && self.read_disk(&path)?.as_deref() == Some(text.as_bytes())
         {
             // A repeated call whose outcome was unknown.
-            self.note(&path, text.as_bytes());
+            self.note_seen(&path, text.as_bytes());
             return Ok(());
         }
-        self.change(written, |_| Ok(text.to_owned()))
+        self.change_file(written, |_| Ok(text.to_owned()))
     }
 
     /// Replaces a text that occurs once in a file.
@@ -184,7 +184,7 @@ impl Workspace {
     /// # Errors
     /// Why it is not changed, for the model.
     pub(super) fn edit(&self, written: &str, old: &str, new: &str) -> Result<(), String> {
-        self.change(written, |text| {
+        self.change_file(written, |text| {
             let text = text.ok_or_else(|| format!("there is no file {written}"))?;
             match text.matches(old).count() {
                 1 if !old.is_empty() => Ok(text.replacen(old, new, 1)),
@@ -194,20 +194,20 @@ impl Workspace {
         })
     }
 
-    fn change(
+    fn change_file(
         &self,
         written: &str,
         make: impl FnOnce(Option<&str>) -> Result<String, String>,
     ) -> Result<(), String> {
-        let Place::Disk { path, is_writable: true } = self.place(written)? else {
+        let Place::Disk { path, is_writable: true } = self.resolve_path(written)? else {
             return Err(format!("{written} can only be read; write to state/ or scratch/"));
         };
         let cannot = |error: io::Error| format!("{written} cannot be written: {error}");
         // Other runs wait here, including those of other processes.
         let lock = File::create(self.root.join(".lock")).map_err(cannot)?;
         lock.lock().map_err(cannot)?;
-        let before = self.on_disk(&path)?;
-        if before.as_deref().is_some_and(|bytes| self.seen(&path) != Some(digest(bytes))) {
+        let before = self.read_disk(&path)?;
+        if before.as_deref().is_some_and(|bytes| self.seen_digest(&path) != Some(digest(bytes))) {
             return Err(format!(
                 "{written} has changed since you read it, or you have not read it: read it, then write"
             ));
@@ -217,15 +217,15 @@ impl Workspace {
         if text.len() as u64 > LARGEST {
             return Err(format!("{written} would be larger than 1 MiB"));
         }
-        self.replace(&path, text.as_bytes()).map_err(cannot)?;
-        self.note(&path, text.as_bytes());
+        self.replace_file(&path, text.as_bytes()).map_err(cannot)?;
+        self.note_seen(&path, text.as_bytes());
         Ok(())
     }
 
     /// Whether there is such a file on disk.
     pub(super) fn exists(&self, written: &str) -> bool {
-        match self.place(written) {
-            Ok(Place::Disk { path, .. }) => matches!(self.on_disk(&path), Ok(Some(_))),
+        match self.resolve_path(written) {
+            Ok(Place::Disk { path, .. }) => matches!(self.read_disk(&path), Ok(Some(_))),
             Ok(Place::Package(_)) => true,
             Err(_) => false,
         }
@@ -233,7 +233,7 @@ impl Workspace {
 
     /// Deletes a file of `scratch/`.
     pub(super) fn delete_scratch(&self, written: &str) {
-        if let Ok(Place::Disk { path, .. }) = self.place(written)
+        if let Ok(Place::Disk { path, .. }) = self.resolve_path(written)
             && path.starts_with("scratch/")
             && let Ok(dir) = self.dir()
         {
@@ -246,18 +246,18 @@ impl Workspace {
     /// # Errors
     /// When it cannot be moved.
     pub(super) fn set_aside(&self, written: &str, mark: u64) -> io::Result<()> {
-        let Ok(Place::Disk { path, .. }) = self.place(written) else { return Ok(()) };
+        let Ok(Place::Disk { path, .. }) = self.resolve_path(written) else { return Ok(()) };
         let dir = self.dir()?;
         if dir.exists(&path) { dir.rename(&path, &dir, format!("{path}.{mark}.old")) } else { Ok(()) }
     }
 
-    fn place(&self, written: &str) -> Result<Place, String> {
-        if let Some(why) = path::escape(written) {
+    fn resolve_path(&self, written: &str) -> Result<Place, String> {
+        if let Some(why) = path::escape_reason(written) {
             return Err(format!("{written:?} is not a path of this workspace: {why}"));
         }
-        let wanted = path::normalized(written);
+        let wanted = path::normalize(written);
         let wanted = wanted.as_str();
-        if let Some(found) = self.of_package(wanted)? {
+        if let Some(found) = self.package_file(wanted)? {
             return Ok(found);
         }
         let disk = |path: String, is_writable| Ok(Place::Disk { path, is_writable });
@@ -279,7 +279,7 @@ impl Workspace {
     }
 
     /// A file of the package, by its path or its component's name. State is on disk.
-    fn of_package(&self, wanted: &str) -> Result<Option<Place>, String> {
+    fn package_file(&self, wanted: &str) -> Result<Option<Place>, String> {
         let package = &self.package;
         let named = |folder: &str, name: &str| wanted == format!("{folder}/{name}.md");
         let function = package
@@ -319,7 +319,7 @@ impl Workspace {
         Dir::open_ambient_dir(&self.root, ambient_authority())
     }
 
-    fn on_disk(&self, path: &str) -> Result<Option<Vec<u8>>, String> {
+    fn read_disk(&self, path: &str) -> Result<Option<Vec<u8>>, String> {
         let cannot = |error: &io::Error| format!("{path} cannot be read: {error}");
         let dir = self.dir().map_err(|error| cannot(&error))?;
         match dir.metadata(path) {
@@ -336,7 +336,7 @@ impl Workspace {
     }
 
     /// Atomic: readers see the old file or the new one.
-    fn replace(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+    fn replace_file(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
         let dir = self.dir()?;
         if let Some((folder, _)) = path.rsplit_once('/') {
             dir.create_dir_all(folder)?;
@@ -349,11 +349,11 @@ impl Workspace {
         dir.rename(&new, &dir, path)
     }
 
-    fn seen(&self, path: &str) -> Option<[u8; 32]> {
+    fn seen_digest(&self, path: &str) -> Option<[u8; 32]> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(path).copied()
     }
 
-    fn note(&self, path: &str, bytes: &[u8]) {
+    fn note_seen(&self, path: &str, bytes: &[u8]) {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), digest(bytes));
     }
 }
@@ -515,9 +515,9 @@ mod tests {
         let read = made("read", json!({"path": path}), &before.read(path).unwrap());
         before.edit(path, "empty", "one deal").unwrap();
         let edit = made("edit", json!({"path": path, "old": "empty", "new": "one deal"}), "it is changed");
-        after.recall(std::slice::from_ref(&read));
+        after.restore_seen(std::slice::from_ref(&read));
         assert!(after.write(path, "x").unwrap_err().contains("has changed"), "somebody else wrote it");
-        after.recall(&[read, edit]);
+        after.restore_seen(&[read, edit]);
         after.write(path, "two deals").unwrap();
         assert_eq!(before.read(path).unwrap(), "two deals");
     }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
-use super::diagnostic::{At, Code, Diagnostic, FileReport, Report, Severity, nearest};
+use super::diagnostic::{At, Code, Diagnostic, FileReport, Report, Severity, suggest_nearest};
 use super::fields::Fields;
 use super::manifest::TriggerKind;
 use super::own_files::BINDINGS;
@@ -42,7 +42,7 @@ pub struct Binding {
 
 impl Binding {
     /// The operation's tool as the configuration names it.
-    pub fn configured(&self, operation: &str) -> String {
+    pub fn configured_name(&self, operation: &str) -> String {
         let own = self.operations.get(operation).map_or(operation, String::as_str);
         match self.kind {
             BindingType::Mcp => format!("mcp:{}/{own}", self.server),
@@ -52,10 +52,10 @@ impl Binding {
     }
 
     /// The tools to request, by their names in the configuration.
-    pub fn wanted(&self, operations: &[String]) -> Vec<String> {
+    pub fn requested_tools(&self, operations: &[String]) -> Vec<String> {
         match self.kind {
             BindingType::Mcp => vec![format!("mcp:{}/*", self.server)],
-            _ => operations.iter().map(|operation| self.configured(operation)).collect(),
+            _ => operations.iter().map(|operation| self.configured_name(operation)).collect(),
         }
     }
 
@@ -102,7 +102,7 @@ impl Bindings {
     /// is used.
     pub fn read(text: &str) -> (Self, Vec<Diagnostic>) {
         let mut report = Report::default();
-        let bindings = Self::of(text, &mut report.file(BINDINGS));
+        let bindings = Self::from_yaml(text, &mut report.file(BINDINGS));
         let findings = report.into_sorted();
         let is_sound = findings.iter().all(|finding| finding.severity == Severity::Warn);
         (if is_sound { bindings } else { Self::default() }, findings)
@@ -115,7 +115,7 @@ impl Bindings {
         let channels = manifest.triggers.items.iter().filter(|one| one.kind == Some(TriggerKind::Channel));
         let channels: Vec<&str> = channels.map(|one| &*one.name.value).collect();
         let unknown = |what: &str, name: &str, known: &[&str]| {
-            let near = nearest(name, known.iter().copied());
+            let near = suggest_nearest(name, known.iter().copied());
             let message = format!(
                 "bindings.yaml: the package has no {what} {name}; {near}it has: {}",
                 known.join(", ")
@@ -136,7 +136,7 @@ impl Bindings {
         unknown_bindings
     }
 
-    fn of(text: &str, report: &mut FileReport<'_>) -> Self {
+    fn from_yaml(text: &str, report: &mut FileReport<'_>) -> Self {
         let Some(root) = yaml::read(text, 1, report) else { return Self::default() };
         let entries = match &root.value {
             Value::Map(entries) => entries,
@@ -149,8 +149,8 @@ impl Bindings {
         };
         refuse_secrets(entries, report);
         let mut fields = Fields::new(entries, At::TOP, report);
-        let tools = named(&mut fields, "tools", read_binding);
-        let triggers = named(&mut fields, "triggers", |fields| Some(read_channel(fields)));
+        let tools = read_named(&mut fields, "tools", read_binding);
+        let triggers = read_named(&mut fields, "triggers", |fields| Some(read_channel(fields)));
         fields.finish();
         Self { tools, triggers }
     }
@@ -197,7 +197,7 @@ fn refuse_secrets(entries: &[Entry], report: &mut FileReport<'_>) {
 }
 
 /// A map whose keys are the user's, each with a map of its own.
-fn named<T>(
+fn read_named<T>(
     fields: &mut Fields<'_, '_, '_>,
     name: &'static str,
     read: impl Fn(Fields<'_, '_, '_>) -> Option<T>,
@@ -268,9 +268,9 @@ mod tests {
         let text = "tools:\n  crm:\n    type: mcp\n    server: hubspot-mcp\n    operations:\n      get_contact: hubspot_get_contact_by_email\n  chat: {type: gateway}\ntriggers:\n  ask: {channels: [support]}\n";
         let bindings = check(text, &[]);
         let crm = &bindings.tools["crm"];
-        assert_eq!(crm.configured("get_contact"), "mcp:hubspot-mcp/hubspot_get_contact_by_email");
-        assert_eq!(crm.configured("get_deal"), "mcp:hubspot-mcp/get_deal");
-        assert_eq!(bindings.tools["chat"].configured("sessions_send"), "gateway:sessions_send");
+        assert_eq!(crm.configured_name("get_contact"), "mcp:hubspot-mcp/hubspot_get_contact_by_email");
+        assert_eq!(crm.configured_name("get_deal"), "mcp:hubspot-mcp/get_deal");
+        assert_eq!(bindings.tools["chat"].configured_name("sessions_send"), "gateway:sessions_send");
         assert_eq!(bindings.triggers["ask"].channels, ["support"]);
         assert_eq!(check(&bindings.to_yaml(), &[]), bindings);
         assert_eq!(check("", &[]), Bindings::default());

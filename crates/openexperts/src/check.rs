@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::component::{FunctionSession, Process, note_repeated};
-use super::diagnostic::{At, Code, FileReport, Report, Spanned, nearest};
+use super::diagnostic::{At, Code, FileReport, Report, Spanned, suggest_nearest};
 use super::fields::Listing;
 use super::label::{call_name, function_name};
 use super::manifest::{Concurrency, Trigger, TriggerKind};
@@ -17,7 +17,7 @@ use super::{MANIFEST, markdown, path};
 pub(crate) fn check(package: &Package, report: &mut Report) {
     check_repeated_names(package, report);
     check_function_names(package, report);
-    let known = Known::of(package);
+    let known = Known::from_package(package);
     check_triggers(package, &known, &mut report.file(MANIFEST));
     check_tools(package, &known, report);
     check_overrides(package, &known, &mut report.file(MANIFEST));
@@ -54,11 +54,11 @@ fn complete<'p, T>(
 }
 
 fn paths(list: &Listing<Spanned<String>>) -> Option<HashSet<String>> {
-    list.is_complete.then(|| list.items.iter().map(|path| path::normalized(&path.value)).collect())
+    list.is_complete.then(|| list.items.iter().map(|path| path::normalize(&path.value)).collect())
 }
 
 impl<'p> Known<'p> {
-    fn of(package: &'p Package) -> Self {
+    fn from_package(package: &'p Package) -> Self {
         let manifest = &package.manifest;
         let knowledge = paths(&manifest.components.knowledge);
         let state = paths(&manifest.components.state);
@@ -84,7 +84,7 @@ impl<'p> Known<'p> {
         let Some(tools) = &self.tools else { return };
         if !tools.contains(tool.value.as_str()) {
             let message = format!("the tool \"{}\" is not in requires.tools of expert.yaml", tool.value);
-            let near = nearest(&tool.value, tools.iter().copied());
+            let near = suggest_nearest(&tool.value, tools.iter().copied());
             report.add(
                 Code::UndeclaredTool,
                 tool.at,
@@ -96,9 +96,9 @@ impl<'p> Known<'p> {
 
     fn check_knowledge(&self, path: &Spanned<String>, report: &mut FileReport<'_>) {
         let Some(knowledge) = &self.knowledge else { return };
-        if !knowledge.contains(&path::normalized(&path.value)) {
+        if !knowledge.contains(&path::normalize(&path.value)) {
             let message = format!("\"{}\" is not in components.knowledge", path.value);
-            let near = nearest(&path.value, knowledge.iter().map(String::as_str));
+            let near = suggest_nearest(&path.value, knowledge.iter().map(String::as_str));
             report.add(
                 Code::UnlistedKnowledge,
                 path.at,
@@ -163,7 +163,7 @@ fn check_triggers(package: &Package, known: &Known<'_>, report: &mut FileReport<
             && !processes.contains(process.value.as_str())
         {
             let message = format!("there is no process \"{}\" in components.processes", process.value);
-            let near = nearest(&process.value, processes.iter().copied());
+            let near = suggest_nearest(&process.value, processes.iter().copied());
             report.add(
                 Code::UnknownProcess,
                 process.at,
@@ -205,12 +205,12 @@ fn check_mapping(trigger: &Trigger, package: &Package, report: &mut FileReport<'
 fn unknown_input(processes: &[&Process], name: &str) -> Option<String> {
     let inputs = || processes.iter().flat_map(|process| &process.inputs.items);
     let declared = || inputs().map(|input| input.name.as_str());
-    (declared().all(|input| input != name)).then(|| nearest(name, declared()))
+    (declared().all(|input| input != name)).then(|| suggest_nearest(name, declared()))
 }
 
 /// Checks the concurrency of a trigger, including what it inherits.
 fn check_lane(trigger: &Trigger, package: &Package, report: &mut FileReport<'_>) {
-    let Some(lane) = Lane::of(trigger, &package.manifest) else { return };
+    let Some(lane) = Lane::from_trigger(trigger, &package.manifest) else { return };
     if lane.mode != Concurrency::SerialPerKey {
         if let Some(path) = &trigger.concurrency_key.path {
             let message = format!("`concurrency_key` has no effect with concurrency: {}", lane.mode);
@@ -267,7 +267,7 @@ fn check_tools(package: &Package, known: &Known<'_>, report: &mut Report) {
         if !name.value.is_empty() && !required.contains(name.value.as_str()) {
             let message =
                 format!("the tool \"{}\" is not in requires.tools, so it is never offered", name.value);
-            let near = nearest(&name.value, required.iter().copied());
+            let near = suggest_nearest(&name.value, required.iter().copied());
             report.file(&tool.path).add(
                 Code::ToolNotRequired,
                 name.at,
@@ -312,7 +312,7 @@ fn unknown_operation(
     {
         return Some((
             format!("the tool \"{tool}\" is not in requires.tools"),
-            nearest(tool, tools.iter().copied()),
+            suggest_nearest(tool, tools.iter().copied()),
         ));
     }
     // Two files of one tool have been reported already; an operation of either is known.
@@ -323,7 +323,7 @@ fn unknown_operation(
     let is_unknown =
         files().all(|file| file.operations.is_complete) && operations().all(|name| name != operation);
     is_unknown.then(|| {
-        (format!("{} has no operation \"{operation}\"", file.path), nearest(operation, operations()))
+        (format!("{} has no operation \"{operation}\"", file.path), suggest_nearest(operation, operations()))
     })
 }
 
@@ -332,7 +332,7 @@ fn check_process(process: &Process, package: &Package, known: &Known<'_>, report
     for function in &process.functions.items {
         if known.functions.as_ref().is_some_and(|known| !known.contains(function.value.as_str())) {
             let message = format!("there is no function \"{}\" in components.functions", function.value);
-            let near = nearest(&function.value, known.functions.iter().flatten().copied());
+            let near = suggest_nearest(&function.value, known.functions.iter().flatten().copied());
             report.add(
                 Code::UnknownFunction,
                 function.at,
@@ -342,7 +342,7 @@ fn check_process(process: &Process, package: &Package, known: &Known<'_>, report
         }
     }
     for path in &process.context.items {
-        if known.context.as_ref().is_some_and(|known| !known.contains(&path::normalized(&path.value))) {
+        if known.context.as_ref().is_some_and(|known| !known.contains(&path::normalize(&path.value))) {
             let message =
                 format!("\"{}\" is neither in components.knowledge nor in components.state", path.value);
             report.add(Code::UnlistedContext, path.at, message, "list the file in expert.yaml");
@@ -366,7 +366,7 @@ fn check_trigger_of(
     let Some(first) = named().next() else {
         if let Some(triggers) = &known.triggers {
             let message = format!("there is no trigger \"{}\" in expert.yaml", trigger.value);
-            let near = nearest(&trigger.value, triggers.iter().copied());
+            let near = suggest_nearest(&trigger.value, triggers.iter().copied());
             report.add(
                 Code::UnknownTrigger,
                 trigger.at,

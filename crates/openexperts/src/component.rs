@@ -177,10 +177,10 @@ impl Function {
             path: path.to_owned(),
             name: fields.required_name(NameKind::Function, "classify-mail"),
             description: fields.required_text("description", "what it does, in one line").value,
-            inputs: values(&mut fields, "inputs", false),
-            outputs: values(&mut fields, "outputs", true),
+            inputs: read_values(&mut fields, "inputs", false),
+            outputs: read_values(&mut fields, "outputs", true),
             tools: fields.distinct_texts("tools", "tool"),
-            knowledge: paths(&mut fields, "knowledge"),
+            knowledge: read_paths(&mut fields, "knowledge"),
             session: fields
                 .word("session", FunctionSession::NAMES)
                 .map_or_else(Default::default, |word| word.value),
@@ -206,12 +206,12 @@ impl Process {
             name: fields.required_name(NameKind::Other("a process"), "triage-mail"),
             description: fields.required_text("description", "what it does, in one line").value,
             trigger: fields.reference("trigger"),
-            inputs: values(&mut fields, "inputs", false),
-            outputs: values(&mut fields, "outputs", true),
+            inputs: read_values(&mut fields, "inputs", false),
+            outputs: read_values(&mut fields, "outputs", true),
             functions: fields.texts("functions"),
             tools: fields.distinct_texts("tools", "tool"),
-            scratchpad: scratchpad(&mut fields),
-            context: paths(&mut fields, "context"),
+            scratchpad: read_scratchpad(&mut fields),
+            context: read_paths(&mut fields, "context"),
             execution: ExecutionFields::read(&mut fields),
             delivery: DeliveryFields::read(&mut fields, true),
             body: file.body.to_owned(),
@@ -263,15 +263,15 @@ impl Operation {
             );
             fields.report.warn(Code::WrongEnum, tier.at, message, help);
         }
-        let inputs = shape(&mut fields, "input");
-        shape(&mut fields, "output");
+        let inputs = read_shape(&mut fields, "input");
+        read_shape(&mut fields, "output");
         fields.finish();
         Self { name: name.value, at: name.at, description, inputs }
     }
 }
 
 /// Checks a schema in a tool file and returns the names of its properties.
-fn shape(owner: &mut Fields<'_, '_, '_>, name: &'static str) -> Vec<String> {
+fn read_shape(owner: &mut Fields<'_, '_, '_>, name: &'static str) -> Vec<String> {
     let mut properties = Vec::new();
     let Some(mut shape) = owner.map(name) else { return properties };
     check_type(&mut shape);
@@ -315,7 +315,7 @@ fn check_type(fields: &mut Fields<'_, '_, '_>) {
 fn note_unknown_type(kind: &Spanned<String>, report: &mut FileReport<'_>) {
     if !kind.value.is_empty() && !TYPES.contains(&kind.value.as_str()) {
         let message = format!("there is no type \"{}\"", kind.value);
-        let near = super::diagnostic::nearest(&kind.value, TYPES);
+        let near = super::diagnostic::suggest_nearest(&kind.value, TYPES);
         report.add(Code::UnknownType, kind.at, message, format!("{near}types: {}", TYPES.join(", ")));
     }
 }
@@ -399,7 +399,7 @@ pub(crate) fn note_repeated(
     }
 }
 
-fn values(fields: &mut Fields<'_, '_, '_>, name: &'static str, has_options: bool) -> Listing<Parameter> {
+fn read_values(fields: &mut Fields<'_, '_, '_>, name: &'static str, has_options: bool) -> Listing<Parameter> {
     let mut seen = HashSet::new();
     let what = name.trim_end_matches('s');
     let mut values = fields.maps(name, |fields| read_value(fields, has_options, what, &mut seen));
@@ -420,12 +420,12 @@ fn read_value(
     let kind = fields.required_text("type", "string");
     note_unknown_type(&kind, fields.report);
     let description = fields.text("description").map(|text| text.value);
-    let options = if has_options { options(&mut fields) } else { Vec::new() };
+    let options = if has_options { read_options(&mut fields) } else { Vec::new() };
     fields.finish();
     Parameter { name: name.value, kind: kind.value, description, options }
 }
 
-fn options(fields: &mut Fields<'_, '_, '_>) -> Vec<String> {
+fn read_options(fields: &mut Fields<'_, '_, '_>) -> Vec<String> {
     let Some(node) = fields.value("enum") else { return Vec::new() };
     let Value::List(items) = &node.value else {
         fields.wrong_type("enum", node, "a list");
@@ -443,7 +443,7 @@ fn options(fields: &mut Fields<'_, '_, '_>) -> Vec<String> {
 }
 
 /// A list of paths; one that leaves the package is reported and left out.
-fn paths(fields: &mut Fields<'_, '_, '_>, name: &'static str) -> Listing<Spanned<String>> {
+fn read_paths(fields: &mut Fields<'_, '_, '_>, name: &'static str) -> Listing<Spanned<String>> {
     let mut list = fields.distinct_texts(name, "path");
     list.items.retain(|path| !note_escape(path, fields.report));
     list
@@ -451,7 +451,7 @@ fn paths(fields: &mut Fields<'_, '_, '_>, name: &'static str) -> Listing<Spanned
 
 /// Reports a path whose text alone leaves the package.
 pub(crate) fn note_escape(path: &Spanned<String>, report: &mut FileReport<'_>) -> bool {
-    let Some(why) = super::path::escape(&path.value) else { return false };
+    let Some(why) = super::path::escape_reason(&path.value) else { return false };
     let message = format!("the path \"{}\" leaves the package: {why}", path.value);
     report.add(
         Code::PathEscape,
@@ -462,12 +462,12 @@ pub(crate) fn note_escape(path: &Spanned<String>, report: &mut FileReport<'_>) -
     true
 }
 
-fn scratchpad(fields: &mut Fields<'_, '_, '_>) -> Option<Spanned<String>> {
+fn read_scratchpad(fields: &mut Fields<'_, '_, '_>) -> Option<Spanned<String>> {
     let path = fields.reference("scratchpad")?;
     if note_escape(&path, fields.report) {
         return None;
     }
-    let wanted = super::path::normalized(&path.value);
+    let wanted = super::path::normalize(&path.value);
     if !wanted.starts_with("scratch/") || wanted.ends_with('/') {
         let message = format!("the scratchpad \"{}\" is not a file in scratch/", path.value);
         let help = "write a path such as scratch/triage-{message_id}.md; files there are removed when the process is done";

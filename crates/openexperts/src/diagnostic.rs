@@ -199,7 +199,7 @@ impl FileReport<'_> {
 
 impl Diagnostic {
     /// The finding in one line, without what is written there.
-    pub fn in_one_line(&self) -> String {
+    pub fn to_line(&self) -> String {
         let place = self.at.map(|at| format!(":{}:{}", at.line, at.column)).unwrap_or_default();
         let help = if self.help.is_empty() { String::new() } else { format!(" ({})", self.help.trim()) };
         format!("{}{place}: {}{help}", self.file, self.message)
@@ -215,7 +215,7 @@ impl Diagnostic {
         if let Some((at, line)) = self.at.zip(source).and_then(|(at, text)| Some((at, line_of(text, at)?))) {
             let number = at.line.to_string();
             let gutter = " ".repeat(number.len());
-            let _ = write!(out, "{gutter} |\n{number} | {line}\n{gutter} | {}\n", caret(at, &line));
+            let _ = write!(out, "{gutter} |\n{number} | {line}\n{gutter} | {}\n", draw_caret(at, &line));
         }
         if !self.help.is_empty() {
             let _ = writeln!(out, "  = {}", visible(&self.help));
@@ -233,7 +233,7 @@ fn line_of(text: &str, at: At) -> Option<String> {
     is_shown.then(|| visible(&line.replace('\t', " ").chars().take(LONGEST_LINE).collect::<String>()))
 }
 
-fn caret(at: At, line: &str) -> String {
+fn draw_caret(at: At, line: &str) -> String {
     let rest = line.chars().count().saturating_sub(at.column - 1).max(1);
     format!("{}{}", " ".repeat(at.column - 1), "^".repeat(at.width.clamp(1, rest)))
 }
@@ -248,7 +248,7 @@ pub fn visible(text: &str) -> String {
 }
 
 /// ` (did you mean "x"?)` where one of the candidates is close to what was written.
-pub(crate) fn nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn suggest_nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let near = candidates
         .into_iter()
         .map(|name| (strsim::damerau_levenshtein(written, name), name))

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 
-use super::diagnostic::{At, Code, FileReport, Spanned, nearest};
+use super::diagnostic::{At, Code, FileReport, Spanned, suggest_nearest};
 use super::duration::{self, Length};
 use super::name::{self, NameKind};
 use super::yaml::{Entry, Node, Value};
@@ -26,7 +26,7 @@ impl<T> Default for Listing<T> {
 
 impl<T> Listing<T> {
     /// A list that could not be read.
-    pub const fn faulty() -> Self {
+    pub const fn unreadable() -> Self {
         Self { items: Vec::new(), is_complete: false }
     }
 }
@@ -84,7 +84,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
             if self.used.iter().any(|used| *used == key.value) {
                 continue;
             }
-            let near = nearest(&key.value, self.used.iter().copied());
+            let near = suggest_nearest(&key.value, self.used.iter().copied());
             let known = self.used.join(", ");
             let message = format!("the format has no key \"{}\" here; it is ignored", key.value);
             self.report.add(Code::UnknownKey, key.at, message, format!("{near}keys here: {known}"));
@@ -205,7 +205,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
             let message = format!("`{name}` is \"{}\", which is not one of its values", text.value);
             let help = format!(
                 "{}possible values: {}",
-                nearest(&text.value, words.iter().copied()),
+                suggest_nearest(&text.value, words.iter().copied()),
                 words.join(", ")
             );
             self.report.add(Code::WrongEnum, text.at, message, help);
@@ -258,7 +258,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         let mut list = self.texts(name);
         let mut seen = std::collections::HashSet::new();
         list.items.retain(|item| {
-            let is_new = seen.insert(super::path::normalized(&item.value));
+            let is_new = seen.insert(super::path::normalize(&item.value));
             if !is_new {
                 let message = format!("the {what} \"{}\" is in this list twice", item.value);
                 self.report.add(Code::DuplicateEntry, item.at, message, "remove one of the two");
@@ -293,7 +293,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         let Some(node) = self.value(name) else { return Listing { items: Vec::new(), is_complete } };
         let Value::List(nodes) = &node.value else {
             self.wrong_type(name, node, what);
-            return Listing::faulty();
+            return Listing::unreadable();
         };
         let mut list = Listing { items: Vec::new(), is_complete };
         for node in nodes {

@@ -46,7 +46,7 @@ const SERVERS: [&str; 3] = [".mcp.json", "mcp.json", ".cursor/mcp.json"];
 pub fn load_folder(path: &Path) -> Result<Loaded, String> {
     match identify(path) {
         Some(Foreign::Skill) => load_package(ImportedSkill::new(path)?.directory.path()),
-        Some(Foreign::Plugin(plugin)) => Err(plugin.in_words(path)),
+        Some(Foreign::Plugin(plugin)) => Err(plugin.describe(path)),
         None => load_package(path),
     }
 }
@@ -96,16 +96,16 @@ fn identify(folder: &Path) -> Option<Foreign> {
 /// of a marketplace.
 fn skills_in(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let plugins = folders(&folder.join("plugins")).into_iter().map(|plugin| plugin.join("skills"));
+    let plugins = list_folders(&folder.join("plugins")).into_iter().map(|plugin| plugin.join("skills"));
     let places = [folder.to_owned(), folder.join("skills"), folder.join(".claude/skills")];
     for place in places.into_iter().chain(plugins) {
-        let skills = folders(&place).into_iter().filter(|skill| skill.join(SKILL).is_file());
+        let skills = list_folders(&place).into_iter().filter(|skill| skill.join(SKILL).is_file());
         found.extend(skills.filter_map(|skill| Some(skill.strip_prefix(folder).ok()?.to_owned())));
     }
     found
 }
 
-fn folders(place: &Path) -> Vec<PathBuf> {
+fn list_folders(place: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(place).into_iter().flatten().flatten().take(MOST_FILES);
     let mut all: Vec<PathBuf> = entries
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
@@ -117,7 +117,7 @@ fn folders(place: &Path) -> Vec<PathBuf> {
 
 impl Plugin {
     /// Names the plugin and the ways to use its parts, for people.
-    fn in_words(&self, folder: &Path) -> String {
+    fn describe(&self, folder: &Path) -> String {
         let shown = |path: &Path| super::visible(&path.display().to_string());
         let mut text = format!("{} is {}, not an expert package", shown(folder), self.what);
         if self.skills.is_empty() {
@@ -196,12 +196,12 @@ fn read_head(text: &str) -> Result<SkillHead, String> {
         name,
         description,
         license: Some(license).filter(|text| !text.is_empty()),
-        version: version(entries),
+        version: skill_version(entries),
     })
 }
 
 /// The version in a skill's metadata, if it is a semantic one; a missing number counts as 0.
-fn version(entries: &[super::yaml::Entry]) -> String {
+fn skill_version(entries: &[super::yaml::Entry]) -> String {
     let value = |entries: &[super::yaml::Entry], key: &str| {
         entries.iter().find(|entry| entry.key.value == key).map(|entry| entry.value.value.clone())
     };

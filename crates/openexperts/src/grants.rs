@@ -27,7 +27,7 @@ pub enum VersionStep {
 
 impl VersionStep {
     /// The step from one version to another.
-    pub fn between(old: &str, new: &str) -> Self {
+    pub fn from_versions(old: &str, new: &str) -> Self {
         let (Ok(old), Ok(new)) = (Version::parse(old), Version::parse(new)) else { return Self::Unknown };
         match new.cmp_precedence(&old) {
             std::cmp::Ordering::Less => Self::Downgrade,
@@ -49,7 +49,7 @@ impl VersionStep {
 }
 
 /// Lists what the new package may do and the old one could not, one line each, for people.
-pub fn loosened(old: &Package, new: &Package) -> Vec<String> {
+pub fn list_loosened(old: &Package, new: &Package) -> Vec<String> {
     let mut lines = Vec::new();
     tiers(old, new, &mut lines);
     for tool in &new.manifest.tools.items {
@@ -112,7 +112,9 @@ fn tiers(old: &Package, new: &Package, lines: &mut Vec<String>) {
         }
     }
     let (was, is) = (old.manifest.policy.default, new.manifest.policy.default);
-    for tool in required(new).filter(|tool| file_of(old, tool).is_some() && file_of(new, tool).is_none()) {
+    for tool in
+        required_tools(new).filter(|tool| file_of(old, tool).is_some() && file_of(new, tool).is_none())
+    {
         lines.push(format!(
             "all operations that the server of {tool} has are offered, since the tool's file is gone; those without a tier of their own are {is}"
         ));
@@ -122,7 +124,7 @@ fn tiers(old: &Package, new: &Package, lines: &mut Vec<String>) {
     }
 }
 
-fn required(package: &Package) -> impl Iterator<Item = &str> {
+fn required_tools(package: &Package) -> impl Iterator<Item = &str> {
     package.manifest.tools.items.iter().map(|name| name.value.as_str())
 }
 
@@ -145,8 +147,8 @@ fn operations(package: &Package) -> impl Iterator<Item = (&str, &str)> {
 fn tier_of(package: &Package, tool: &str, operation: &str) -> Option<Tier> {
     let declares = |file: &Tool| file.operations.items.iter().any(|one| one.name == operation);
     let is_offered =
-        required(package).any(|name| name == tool) && file_of(package, tool).is_none_or(declares);
-    is_offered.then(|| package.manifest.policy.tier(tool, operation))
+        required_tools(package).any(|name| name == tool) && file_of(package, tool).is_none_or(declares);
+    is_offered.then(|| package.manifest.policy.read_tier(tool, operation))
 }
 
 #[cfg(test)]
@@ -165,7 +167,7 @@ mod tests {
             ("1.2.3+a", "1.2.3+b", VersionStep::Same),
             ("1.2", "1.3", VersionStep::Unknown),
         ] {
-            assert_eq!(VersionStep::between(old, new), expected, "{old} {new}");
+            assert_eq!(VersionStep::from_versions(old, new), expected, "{old} {new}");
         }
     }
 
@@ -193,7 +195,7 @@ mod tests {
         let (look, both) = (Some("{name: look}"), Some("{name: look}, {name: send}"));
         let (auto, held) = ("{default: auto}", "{default: auto, overrides: {crm.send: manual}}");
         let check = |old: (&str, Option<&str>), new: (&str, Option<&str>), expected: &[&str]| {
-            let lines = loosened(&package(old.0, old.1), &package(new.0, new.1));
+            let lines = list_loosened(&package(old.0, old.1), &package(new.0, new.1));
             let is_said = lines.iter().zip(expected).all(|(line, part)| line.contains(part));
             assert!(lines.len() == expected.len() && is_said, "{old:?} to {new:?}: {lines:?}");
         };
@@ -229,9 +231,9 @@ mod tests {
         };
         let (isolated, main) = (with("isolated"), with("main"));
         assert_eq!(
-            loosened(&isolated, &main),
+            list_loosened(&isolated, &main),
             ["a trigger starts it: t (webhook) runs f in the main session"]
         );
-        assert_eq!(loosened(&main, &main), Vec::<String>::new());
+        assert_eq!(list_loosened(&main, &main), Vec::<String>::new());
     }
 }

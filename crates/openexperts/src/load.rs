@@ -49,7 +49,7 @@ pub fn load(directory: &Path) -> std::io::Result<Loaded> {
         files: BTreeMap::new(),
         bytes: 0,
     };
-    let package = reader.package();
+    let package = reader.read_package();
     let Reader { mut report, files, .. } = reader;
     let files = Arc::new(files);
     let package = package.map(|package| Package { files: Arc::clone(&files), ..package });
@@ -68,21 +68,21 @@ struct Reader {
 }
 
 impl Reader {
-    fn package(&mut self) -> Option<Package> {
-        self.readme();
-        let text = self.text(MANIFEST, &Spanned::new(MANIFEST.to_owned(), At::TOP), LARGEST_YAML)?;
+    fn read_package(&mut self) -> Option<Package> {
+        self.read_readme();
+        let text = self.read_text(MANIFEST, &Spanned::new(MANIFEST.to_owned(), At::TOP), LARGEST_YAML)?;
         let mut report = self.report.file(MANIFEST);
         let manifest =
             yaml::read(&text, 1, &mut report).and_then(|root| Manifest::read(&root, &mut report))?;
-        Some(self.components(manifest))
+        Some(self.read_components(manifest))
     }
 
     /// Adds the readme to the files. Without it the package still loads.
-    fn readme(&mut self) {
+    fn read_readme(&mut self) {
         let (message, help) = match self.dir.read(README, LARGEST_MARKDOWN).map(String::from_utf8) {
             Ok(Ok(text)) => {
                 self.bytes += text.len() as u64;
-                self.files.insert(README.to_owned(), normalized(&text));
+                self.files.insert(README.to_owned(), normalize_text(&text));
                 return;
             }
             Ok(Err(_)) => ("README.md is not UTF-8, so it is left out", "save it as UTF-8"),
@@ -97,29 +97,29 @@ impl Reader {
         self.report.file(MANIFEST).add_without_line(Code::MissingReadme, message, help);
     }
 
-    fn components(&mut self, manifest: Manifest) -> Package {
+    fn read_components(&mut self, manifest: Manifest) -> Package {
         let components = &manifest.components;
         self.check_count(&manifest);
-        let orchestrator = components.orchestrator.as_ref().and_then(|path| self.markdown(path));
+        let orchestrator = components.orchestrator.as_ref().and_then(|path| self.read_markdown(path));
         let (orchestrator, _) = orchestrator
             .map(|(path, text)| (component::plain_body(&text, &mut self.report.file(&path)), path))
             .unwrap_or_default();
-        let persona = self.each(&components.persona, |path, text, report| {
+        let persona = self.read_each(&components.persona, |path, text, report| {
             Some(Persona {
                 stem: component::stem(path).to_owned(),
                 body: component::plain_body(text, report),
             })
         });
-        let functions = self.each(&components.functions, Function::read);
+        let functions = self.read_each(&components.functions, Function::read);
         self.skill_files(&functions.items);
         Package {
             orchestrator,
             persona: persona.items,
             functions,
-            processes: self.each(&components.processes, Process::read),
-            tools: self.tools(&components.tools),
-            knowledge: self.each(&components.knowledge, Knowledge::read),
-            state: self.each(&components.state, State::read),
+            processes: self.read_each(&components.processes, Process::read),
+            tools: self.read_tools(&components.tools),
+            knowledge: self.read_each(&components.knowledge, Knowledge::read),
+            state: self.read_each(&components.state, State::read),
             files: Arc::default(),
             manifest,
         }
@@ -134,7 +134,7 @@ impl Reader {
                 let Ok(bytes) = self.dir.read(&path, LARGEST_MARKDOWN.min(left)) else { continue };
                 let Ok(text) = String::from_utf8(bytes) else { continue };
                 self.bytes += text.len() as u64;
-                self.files.entry(path).or_insert_with(|| normalized(&text));
+                self.files.entry(path).or_insert_with(|| normalize_text(&text));
             }
         }
     }
@@ -156,14 +156,14 @@ impl Reader {
         }
     }
 
-    fn each<T>(
+    fn read_each<T>(
         &mut self,
         paths: &Listing<Spanned<String>>,
         read: impl Fn(&str, &str, &mut FileReport<'_>) -> Option<T>,
     ) -> Listing<T> {
         let mut list = Listing { items: Vec::new(), is_complete: paths.is_complete };
         for path in paths.items.iter().take(MOST_FILES) {
-            let found = self.markdown(path);
+            let found = self.read_markdown(path);
             let item = found.and_then(|(path, text)| read(&path, &text, &mut self.report.file(&path)));
             list.is_complete &= item.is_some();
             list.items.extend(item);
@@ -171,11 +171,11 @@ impl Reader {
         list
     }
 
-    fn tools(&mut self, paths: &Listing<Spanned<String>>) -> Listing<Tool> {
+    fn read_tools(&mut self, paths: &Listing<Spanned<String>>) -> Listing<Tool> {
         let mut list = Listing { items: Vec::new(), is_complete: paths.is_complete };
         for written in paths.items.iter().take(MOST_FILES) {
-            let path = path::normalized(&written.value);
-            let text = self.text(&path, written, LARGEST_YAML);
+            let path = path::normalize(&written.value);
+            let text = self.read_text(&path, written, LARGEST_YAML);
             let mut report = self.report.file(&path);
             let root = text.and_then(|text| yaml::read(&text, 1, &mut report));
             let tool = root.and_then(|root| Tool::read(&path, &root, &mut report));
@@ -185,15 +185,15 @@ impl Reader {
         list
     }
 
-    fn markdown(&mut self, written: &Spanned<String>) -> Option<(String, String)> {
-        let path = path::normalized(&written.value);
-        let text = self.text(&path, written, LARGEST_MARKDOWN)?;
+    fn read_markdown(&mut self, written: &Spanned<String>) -> Option<(String, String)> {
+        let path = path::normalize(&written.value);
+        let text = self.read_text(&path, written, LARGEST_MARKDOWN)?;
         Some((path, text))
     }
 
     /// The text of a file, without a byte order mark and with `\n` line ends. `written` is the entry that
     /// names it.
-    fn text(&mut self, path: &str, written: &Spanned<String>, most: u64) -> Option<String> {
+    fn read_text(&mut self, path: &str, written: &Spanned<String>, most: u64) -> Option<String> {
         if component::note_escape(written, &mut self.report.file(MANIFEST)) {
             return None;
         }
@@ -207,17 +207,17 @@ impl Reader {
         let bytes = match self.dir.read(path, most.min(left)) {
             Ok(bytes) => bytes,
             Err(why) => {
-                self.unreadable(path, written, &why);
+                self.report_unreadable(path, written, &why);
                 return None;
             }
         };
         self.bytes += bytes.len() as u64;
-        let text = self.decoded(path, bytes)?;
+        let text = self.decode_text(path, bytes)?;
         self.files.insert(path.to_owned(), text.clone());
         Some(text)
     }
 
-    fn unreadable(&mut self, path: &str, written: &Spanned<String>, why: &Unreadable) {
+    fn report_unreadable(&mut self, path: &str, written: &Spanned<String>, why: &Unreadable) {
         let (code, message, help) = match why {
             Unreadable::Missing if written.value.trim().is_empty() => (
                 Code::MissingFile,
@@ -261,14 +261,14 @@ impl Reader {
         self.report.file(MANIFEST).add(code, written.at, message, help);
     }
 
-    fn decoded(&mut self, path: &str, bytes: Vec<u8>) -> Option<String> {
+    fn decode_text(&mut self, path: &str, bytes: Vec<u8>) -> Option<String> {
         if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
             let message = "the file is UTF-16, but it must be UTF-8";
             self.report.file(path).add(Code::NotUtf8, At::TOP, message, "save it as UTF-8");
             return None;
         }
         match String::from_utf8(bytes) {
-            Ok(text) => Some(normalized(&text)),
+            Ok(text) => Some(normalize_text(&text)),
             Err(error) => {
                 let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
                 let line = 1 + memchr::memchr_iter(b'\n', good).count();
@@ -281,7 +281,7 @@ impl Reader {
 }
 
 /// A text without a byte order mark and with `\n` line ends.
-fn normalized(text: &str) -> String {
+fn normalize_text(text: &str) -> String {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     text.replace("\r\n", "\n").replace('\r', "\n")
 }

@@ -192,12 +192,12 @@ impl Manifest {
             }
         };
         let mut fields = Fields::new(entries, At::TOP, report);
-        let manifest = Self::of(&mut fields);
+        let manifest = Self::read_fields(&mut fields);
         fields.finish();
         Some(manifest)
     }
 
-    fn of(fields: &mut Fields<'_, '_, '_>) -> Self {
+    fn read_fields(fields: &mut Fields<'_, '_, '_>) -> Self {
         let spec = required_digits(fields, "spec", "\"1.0\"");
         check_spec(&spec, fields.report);
         let name = fields.required_name(NameKind::Package, "my-expert");
@@ -412,9 +412,9 @@ impl Components {
     fn read(owner: &mut Fields<'_, '_, '_>) -> Self {
         if owner.value("components").is_none() {
             owner.missing("components", "a map with orchestrator, persona and functions");
-            return Self::unread();
+            return Self::mark_unread();
         }
-        let Some(mut fields) = owner.map("components") else { return Self::unread() };
+        let Some(mut fields) = owner.map("components") else { return Self::mark_unread() };
         let orchestrator = fields.required_text("orchestrator", "orchestrator.md");
         let read = Self {
             orchestrator: (!orchestrator.value.is_empty()).then_some(orchestrator),
@@ -430,15 +430,15 @@ impl Components {
     }
 
     /// Nothing is known of the files, so no reference to one is judged.
-    const fn unread() -> Self {
+    const fn mark_unread() -> Self {
         Self {
             orchestrator: None,
-            persona: Listing::faulty(),
-            functions: Listing::faulty(),
-            processes: Listing::faulty(),
-            tools: Listing::faulty(),
-            knowledge: Listing::faulty(),
-            state: Listing::faulty(),
+            persona: Listing::unreadable(),
+            functions: Listing::unreadable(),
+            processes: Listing::unreadable(),
+            tools: Listing::unreadable(),
+            knowledge: Listing::unreadable(),
+            state: Listing::unreadable(),
         }
     }
 }

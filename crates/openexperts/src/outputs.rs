@@ -22,7 +22,7 @@ pub fn check(declared: &[Parameter], outputs: Option<&Value>) -> Checked {
         let name = &parameter.name;
         match outputs.get(name).filter(|value| !value.is_null()) {
             None => checked.problems.push(format!("`{name}` is missing")),
-            Some(value) => match fault(parameter, value) {
+            Some(value) => match find_fault(parameter, value) {
                 Some(fault) => checked.problems.push(fault),
                 None => drop(checked.outputs.insert(name.clone(), value.clone())),
             },
@@ -35,7 +35,7 @@ pub fn check(declared: &[Parameter], outputs: Option<&Value>) -> Checked {
     checked
 }
 
-fn fault(parameter: &Parameter, value: &Value) -> Option<String> {
+fn find_fault(parameter: &Parameter, value: &Value) -> Option<String> {
     let (name, kind) = (&parameter.name, parameter.kind.as_str());
     let fits = match kind {
         "string" => value.is_string(),
@@ -58,7 +58,7 @@ fn fault(parameter: &Parameter, value: &Value) -> Option<String> {
 /// The JSON Schema of declared values, all optional.
 pub fn schema(declared: &[Parameter]) -> Value {
     let properties: Map<String, Value> =
-        declared.iter().map(|parameter| (parameter.name.clone(), property(parameter))).collect();
+        declared.iter().map(|parameter| (parameter.name.clone(), property_schema(parameter))).collect();
     json!({"type": "object", "properties": properties})
 }
 
@@ -71,7 +71,7 @@ pub fn strict_schema(declared: &[Parameter]) -> Value {
     schema
 }
 
-fn property(parameter: &Parameter) -> Value {
+fn property_schema(parameter: &Parameter) -> Value {
     let mut property = Map::new();
     if TYPES.contains(&parameter.kind.as_str()) {
         property.insert("type".to_owned(), parameter.kind.as_str().into());

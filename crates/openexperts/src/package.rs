@@ -47,7 +47,7 @@ impl Package {
         let operations = self.offered_tools().flat_map(|tool| {
             tool.operations.items.iter().map(|operation| (tool.name.value.as_str(), operation.name.as_str()))
         });
-        Tiers::of(&self.manifest.policy, operations)
+        Tiers::from_policy(&self.manifest.policy, operations)
     }
 
     /// Whether some call of the expert waits for a person's consent.

@@ -3,7 +3,7 @@
 
 /// A relative path without its empty parts and `.`, so that one file has one path. The `/` at the end of a
 /// folder stays.
-pub fn normalized(path: &str) -> String {
+pub fn normalize(path: &str) -> String {
     if path.starts_with('/') {
         return path.to_owned();
     }
@@ -14,7 +14,7 @@ pub fn normalized(path: &str) -> String {
 }
 
 /// Why a path, judged by its text alone, cannot be inside the package.
-pub fn escape(path: &str) -> Option<&'static str> {
+pub fn escape_reason(path: &str) -> Option<&'static str> {
     if path.contains('\\') {
         return Some("it has a `\\`; folders are parted by `/`");
     }
@@ -114,10 +114,10 @@ mod tests {
     #[test]
     fn paths_stay_inside() {
         for bad in ["/etc/passwd", "../x", "a/../b", "a/..", "C:/x", "c:x", "a\\b", ".."] {
-            assert!(escape(bad).is_some(), "{bad}");
+            assert!(escape_reason(bad).is_some(), "{bad}");
         }
         for good in ["a/b.md", "./a.md", "a..b/c", "...", "knowledge/ö.md"] {
-            assert!(escape(good).is_none(), "{good}");
+            assert!(escape_reason(good).is_none(), "{good}");
         }
         for (written, path) in [
             ("././/a/b", "a/b"),
@@ -127,7 +127,7 @@ mod tests {
             ("a/.", "a/"),
             ("/a", "/a"),
         ] {
-            assert_eq!(normalized(written), path);
+            assert_eq!(normalize(written), path);
         }
     }
 

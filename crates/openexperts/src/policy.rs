@@ -108,7 +108,7 @@ impl Policy {
     }
 
     /// The tier of an operation: its override, else the default.
-    pub fn tier(&self, tool: &str, operation: &str) -> Tier {
+    pub fn read_tier(&self, tool: &str, operation: &str) -> Tier {
         let is_meant = |one: &&Override| one.key.value.split_once('.') == Some((tool, operation));
         self.overrides.items.iter().find(is_meant).map_or(self.default, |one| one.tier)
     }
@@ -181,9 +181,10 @@ pub struct Tiers {
 
 impl Tiers {
     /// The operations of a package, by effective tier.
-    pub fn of<'a>(policy: &Policy, operations: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
+    pub fn from_policy<'a>(policy: &Policy, operations: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         Self::from_pairs(
-            operations.map(|(tool, operation)| (format!("{tool}.{operation}"), policy.tier(tool, operation))),
+            operations
+                .map(|(tool, operation)| (format!("{tool}.{operation}"), policy.read_tier(tool, operation))),
         )
     }
 

@@ -25,18 +25,18 @@ pub fn system_prompt(package: &Package) -> String {
 /// The same, for tiers that are not only the package's.
 pub fn system_prompt_with(package: &Package, tiers: &Tiers) -> String {
     let mut prompt = String::new();
-    let (identity, others) = persona(package);
+    let (identity, others) = persona_sections(package);
     section(&mut prompt, "Identity", identity);
     for (heading, body) in others {
         section(&mut prompt, &heading, body);
     }
     section(&mut prompt, "How to Operate", &package.orchestrator);
-    section(&mut prompt, "Available Functions", &functions(package));
-    section(&mut prompt, "Available Processes", &processes(package));
-    section(&mut prompt, "Knowledge Available", &knowledge(package));
+    section(&mut prompt, "Available Functions", &list_functions(package));
+    section(&mut prompt, "Available Processes", &list_processes(package));
+    section(&mut prompt, "Knowledge Available", &list_knowledge(package));
     section(&mut prompt, "State Files", &state_files(package));
-    section(&mut prompt, "Tool Approval Policy", &policy(package, tiers));
-    section(&mut prompt, "Instructions", &instructions(package));
+    section(&mut prompt, "Tool Approval Policy", &policy_text(package, tiers));
+    section(&mut prompt, "Instructions", &instructions_text(package));
     prompt
 }
 
@@ -48,7 +48,7 @@ fn section(prompt: &mut String, heading: &str, body: &str) {
 }
 
 /// The identity file, and the others with their headings: the rules first, then each under its own name.
-fn persona(package: &Package) -> (&str, Vec<(String, &str)>) {
+fn persona_sections(package: &Package) -> (&str, Vec<(String, &str)>) {
     let by_stem = |stem: &str| package.persona.iter().position(|file| file.stem.eq_ignore_ascii_case(stem));
     let identity = by_stem("identity").unwrap_or(0);
     let rules = by_stem("rules").filter(|rules| *rules != identity);
@@ -60,9 +60,9 @@ fn persona(package: &Package) -> (&str, Vec<(String, &str)>) {
     (package.persona.get(identity).map_or("", |file| file.body.as_str()), others)
 }
 
-fn functions(package: &Package) -> String {
+fn list_functions(package: &Package) -> String {
     let line = |one: &Function| {
-        let line = entry(&one.name.value, Some(&one.description));
+        let line = list_entry(&one.name.value, Some(&one.description));
         if one.session == FunctionSession::Isolated {
             format!("{} (runs by itself: call `{}`)\n", line.trim_end(), call_name(&one.name.value))
         } else {
@@ -72,7 +72,7 @@ fn functions(package: &Package) -> String {
     package.functions.items.iter().map(line).collect()
 }
 
-fn processes(package: &Package) -> String {
+fn list_processes(package: &Package) -> String {
     let line = |process: &Process| {
         let is_run = |name: &str| name == process.name.value;
         let triggers =
@@ -80,14 +80,14 @@ fn processes(package: &Package) -> String {
         let triggers: Vec<String> = triggers.map(|trigger| one_line(&trigger.name.value)).collect();
         let suffix =
             if triggers.is_empty() { String::new() } else { format!(" (trigger: {})", triggers.join(", ")) };
-        format!("{}{suffix}\n", entry(&process.name.value, Some(&process.description)).trim_end())
+        format!("{}{suffix}\n", list_entry(&process.name.value, Some(&process.description)).trim_end())
     };
     package.processes.items.iter().map(line).collect()
 }
 
-fn knowledge(package: &Package) -> String {
+fn list_knowledge(package: &Package) -> String {
     let shown = package.knowledge.items.iter().filter(|one| one.kind != KnowledgeKind::Private);
-    shown.map(|one| entry(&one.name, one.description.as_deref())).collect()
+    shown.map(|one| list_entry(&one.name, one.description.as_deref())).collect()
 }
 
 fn state_files(package: &Package) -> String {
@@ -98,7 +98,7 @@ fn state_files(package: &Package) -> String {
     lines
 }
 
-fn policy(package: &Package, tiers: &Tiers) -> String {
+fn policy_text(package: &Package, tiers: &Tiers) -> String {
     let mut text = String::new();
     if !package.manifest.tools.items.is_empty() {
         text.push_str("Before you call an operation of a tool, look up its tier here.\n");
@@ -132,7 +132,7 @@ fn tier_block(text: &mut String, heading: &str, operations: &[String], is_defaul
     }
 }
 
-fn instructions(package: &Package) -> String {
+fn instructions_text(package: &Package) -> String {
     let mut text = String::from(
         "Read files when you need them, with these paths:\n\n- a function: `functions/{name}.md`\n",
     );
@@ -178,7 +178,7 @@ impl FunctionPrompt<'_> {
         );
         section(&mut prompt, "Function", &format!("{}\n\n{}", about.trim(), self.function.body.trim()));
         if !self.function.tools.items.is_empty() {
-            section(&mut prompt, "Tool Approval Policy", &policy(self.package, self.tiers));
+            section(&mut prompt, "Tool Approval Policy", &policy_text(self.package, self.tiers));
         }
         let mut instructions = String::new();
         for name in self.knowledge.values() {
@@ -190,7 +190,7 @@ impl FunctionPrompt<'_> {
     }
 }
 
-fn entry(name: &str, description: Option<&str>) -> String {
+fn list_entry(name: &str, description: Option<&str>) -> String {
     match description.map(one_line).filter(|text| !text.is_empty()) {
         Some(description) => format!("- {}: {description}\n", one_line(name)),
         None => format!("- {}\n", one_line(name)),

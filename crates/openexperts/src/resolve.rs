@@ -19,7 +19,7 @@ pub struct Lane {
 
 impl Lane {
     /// The trigger's own mode and key, else the package's. `None` if the mode could not be read.
-    pub fn of(trigger: &Trigger, manifest: &Manifest) -> Option<Self> {
+    pub fn from_trigger(trigger: &Trigger, manifest: &Manifest) -> Option<Self> {
         let inherited = &manifest.concurrency;
         if trigger.concurrency.is_faulty || (trigger.concurrency.mode.is_none() && inherited.is_faulty) {
             return None;
@@ -37,7 +37,7 @@ pub fn to_json(package: &Package) -> Json {
     let tiers = package.tiers();
     let mut triggers = Map::new();
     for trigger in &package.manifest.triggers.items {
-        if let Some(lane) = Lane::of(trigger, &package.manifest) {
+        if let Some(lane) = Lane::from_trigger(trigger, &package.manifest) {
             triggers.insert(
                 trigger.name.value.clone(),
                 json!({"concurrency": lane.mode.as_str(), "key": lane.key}),

@@ -54,7 +54,7 @@ impl Schedule {
     /// The times for which the trigger must fire now, oldest first: all that came due while the clock was
     /// watched, and of those missed before only the latest, once, if it is younger than an hour.
     pub fn due(&self, watch: Watch) -> Vec<u64> {
-        let on_time = self.between(watch.mark.max(watch.since), watch.now);
+        let on_time = self.times_between(watch.mark.max(watch.since), watch.now);
         if !on_time.is_empty() {
             return on_time;
         }
@@ -68,22 +68,22 @@ impl Schedule {
         self.next_after(watch.mark).filter(|time| *time <= watch.now && !fired.contains(time))
     }
 
-    fn after(&self, after: u64, until: u64) -> impl Iterator<Item = u64> {
+    fn times_after(&self, after: u64, until: u64) -> impl Iterator<Item = u64> {
         let times = std::iter::successors(self.next_after(after), |last| self.next_after(*last));
         times.take_while(move |time| *time <= until)
     }
 
     /// The times after the first instant, up to and including the second.
-    fn between(&self, after: u64, until: u64) -> Vec<u64> {
-        self.after(after, until).take(MOST).collect()
+    fn times_between(&self, after: u64, until: u64) -> Vec<u64> {
+        self.times_after(after, until).take(MOST).collect()
     }
 
     fn latest(&self, after: u64, until: u64) -> Option<u64> {
-        self.after(after, until).last()
+        self.times_after(after, until).last()
     }
 
     /// A time in the schedule's zone, such as `2026-03-29T08:00:00+02:00`.
-    pub fn written(&self, time: u64) -> String {
+    pub fn format_time(&self, time: u64) -> String {
         let utc = DateTime::<Utc>::from_timestamp_millis(i64::try_from(time).unwrap_or(i64::MAX));
         utc.unwrap_or_default().with_timezone(&self.zone).to_rfc3339_opts(SecondsFormat::Secs, true)
     }
@@ -104,8 +104,11 @@ mod tests {
     /// The times between two instants, in the zone.
     fn check(expr: &str, zone: &str, [from, until]: [&str; 2], expected: &[&str]) {
         let schedule = schedule(expr, zone);
-        let found: Vec<String> =
-            schedule.between(at(from), at(until)).into_iter().map(|time| schedule.written(time)).collect();
+        let found: Vec<String> = schedule
+            .times_between(at(from), at(until))
+            .into_iter()
+            .map(|time| schedule.format_time(time))
+            .collect();
         assert_eq!(found, expected, "{expr} {zone} {from}");
     }
 
@@ -185,7 +188,7 @@ mod tests {
     fn due(expr: &str, [mark, since, now]: [&str; 3]) -> Vec<String> {
         let schedule = schedule(expr, "UTC");
         let times = schedule.due(Watch { mark: at(mark), since: at(since), now: at(now) });
-        times.into_iter().map(|time| schedule.written(time)).collect()
+        times.into_iter().map(|time| schedule.format_time(time)).collect()
     }
 
     #[test]
@@ -194,7 +197,7 @@ mod tests {
             let schedule = schedule("0 * * * *", "UTC");
             let watch = Watch { mark: at(mark), since: at(now), now: at(now) };
             let fired = schedule.due(watch);
-            (schedule.first_missed(watch, &fired).map(|time| schedule.written(time)), fired.len())
+            (schedule.first_missed(watch, &fired).map(|time| schedule.format_time(time)), fired.len())
         };
         let first = Some("2026-11-20T09:00:00Z".to_owned());
         assert_eq!(missed("2026-11-20T08:00:00Z", "2026-11-20T12:20:00Z"), (first, 1));

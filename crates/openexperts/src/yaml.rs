@@ -64,7 +64,7 @@ pub(crate) fn read(text: &str, first_line: usize, report: &mut FileReport<'_>) -
     let options = granit_parser::options! { flow_nesting_limit: DEEPEST, block_nesting_limit: DEEPEST };
     let parser = Parser::new_from_str_with_options(text, options);
     let mut reader = Reader { parser, offset: first_line - 1, nodes: 0, anchors: HashMap::new(), report };
-    match reader.document() {
+    match reader.read_document() {
         Ok(node) => Some(node),
         Err(Stop { at, why }) => {
             report.add(Code::BadYaml, at, format!("this is not valid YAML: {why}"), hint(&why));
@@ -100,7 +100,7 @@ struct Reader<'a, 'r, 'f> {
 }
 
 impl<'a> Reader<'a, '_, '_> {
-    fn next(&mut self) -> Result<(Event<'a>, Span), Stop> {
+    fn next_event(&mut self) -> Result<(Event<'a>, Span), Stop> {
         match self.parser.next_event() {
             Some(Ok(event)) => Ok(event),
             Some(Err(error)) => {
@@ -112,37 +112,37 @@ impl<'a> Reader<'a, '_, '_> {
         }
     }
 
-    fn document(&mut self) -> Result<Node, Stop> {
+    fn read_document(&mut self) -> Result<Node, Stop> {
         let mut root = Node::new(Value::Null, At::line(1 + self.offset));
         let mut documents = 0;
         loop {
-            let (event, span) = self.next()?;
+            let (event, span) = self.next_event()?;
             match event {
                 Event::StreamEnd => return Ok(root),
                 Event::DocumentStart(..) if documents == 1 => {
-                    return Err(self.stop(&span, "a second document begins here"));
+                    return Err(self.stop_at(&span, "a second document begins here"));
                 }
                 Event::DocumentStart(..) => documents += 1,
                 Event::StreamStart | Event::DocumentEnd => {}
-                event => root = self.node(event, &span)?,
+                event => root = self.read_node(event, &span)?,
             }
         }
     }
 
-    fn node(&mut self, event: Event<'a>, span: &Span) -> Result<Node, Stop> {
+    fn read_node(&mut self, event: Event<'a>, span: &Span) -> Result<Node, Stop> {
         let before = self.nodes;
         self.count(1, span)?;
-        let at = self.at(span);
+        let at = self.place_of(span);
         let (value, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let is_text =
                     style != ScalarStyle::Plain || tag.is_some_and(|tag| tag.is_yaml_core_schema_tag("str"));
-                (scalar(&text, is_text), anchor)
+                (read_scalar(&text, is_text), anchor)
             }
-            Event::SequenceStart(_, anchor, _) => (self.list()?, anchor),
-            Event::MappingStart(_, anchor, _) => (self.map()?, anchor),
-            Event::Alias(id) => return self.alias(id, span),
-            _ => return Err(self.stop(span, "a value is expected here")),
+            Event::SequenceStart(_, anchor, _) => (self.read_list()?, anchor),
+            Event::MappingStart(_, anchor, _) => (self.read_map()?, anchor),
+            Event::Alias(id) => return self.read_alias(id, span),
+            _ => return Err(self.stop_at(span, "a value is expected here")),
         };
         let node = Node::new(value, at);
         if anchor != 0 {
@@ -152,40 +152,40 @@ impl<'a> Reader<'a, '_, '_> {
     }
 
     /// The node that an alias refers to; its place is that of the alias.
-    fn alias(&mut self, id: usize, span: &Span) -> Result<Node, Stop> {
+    fn read_alias(&mut self, id: usize, span: &Span) -> Result<Node, Stop> {
         let Some((node, size)) = self.anchors.get(&id).map(|(node, size)| (node.value.clone(), *size)) else {
-            return Err(self.stop(span, "this alias is inside of what it stands for"));
+            return Err(self.stop_at(span, "this alias is inside of what it stands for"));
         };
         self.count(size - 1, span)?;
-        Ok(Node::new(node, self.at(span)))
+        Ok(Node::new(node, self.place_of(span)))
     }
 
-    fn list(&mut self) -> Result<Value, Stop> {
+    fn read_list(&mut self) -> Result<Value, Stop> {
         let mut items = Vec::new();
         loop {
-            match self.next()? {
+            match self.next_event()? {
                 (Event::SequenceEnd, _) => return Ok(Value::List(items)),
-                (event, span) => items.push(self.node(event, &span)?),
+                (event, span) => items.push(self.read_node(event, &span)?),
             }
         }
     }
 
-    fn map(&mut self) -> Result<Value, Stop> {
+    fn read_map(&mut self) -> Result<Value, Stop> {
         let mut entries: Vec<Entry> = Vec::new();
         let mut seen: HashMap<String, usize> = HashMap::new();
         loop {
-            let (event, span) = self.next()?;
+            let (event, span) = self.next_event()?;
             if matches!(event, Event::MappingEnd) {
                 return Ok(Value::Map(entries));
             }
-            let key = self.node(event, &span)?;
+            let key = self.read_node(event, &span)?;
             let Some(text) = key_text(&key.value) else {
-                return Err(self.stop(&span, "a key is a text here, not a list or a map"));
+                return Err(self.stop_at(&span, "a key is a text here, not a list or a map"));
             };
             let key = Spanned::new(text, key.at);
-            let (event, span) = self.next()?;
+            let (event, span) = self.next_event()?;
             let is_blank = matches!(event, Event::Scalar(..)) && span.is_empty();
-            let mut value = self.node(event, &span)?;
+            let mut value = self.read_node(event, &span)?;
             if is_blank {
                 value.at = key.at;
             }
@@ -214,21 +214,20 @@ impl<'a> Reader<'a, '_, '_> {
     fn count(&mut self, more: usize, span: &Span) -> Result<(), Stop> {
         self.nodes += more;
         if self.nodes > MOST_NODES {
-            return Err(
-                self.stop(span, &format!("with its aliases followed the text has over {MOST_NODES} values"))
-            );
+            return Err(self
+                .stop_at(span, &format!("with its aliases followed the text has over {MOST_NODES} values")));
         }
         Ok(())
     }
 
-    fn at(&self, span: &Span) -> At {
+    fn place_of(&self, span: &Span) -> At {
         let is_one_line = span.start.line() == span.end.line();
         let width = if is_one_line { span.end.col().saturating_sub(span.start.col()) } else { 1 };
         At { line: span.start.line().max(1) + self.offset, column: span.start.col() + 1, width: width.max(1) }
     }
 
-    fn stop(&self, span: &Span, why: &str) -> Stop {
-        Stop { at: self.at(span), why: why.to_owned() }
+    fn stop_at(&self, span: &Span, why: &str) -> Stop {
+        Stop { at: self.place_of(span), why: why.to_owned() }
     }
 }
 
@@ -242,7 +241,7 @@ fn key_text(value: &Value) -> Option<String> {
 }
 
 /// The type of a scalar by the core schema (YAML 1.2.2, 10.3.2).
-fn scalar(text: &str, is_text: bool) -> Value {
+fn read_scalar(text: &str, is_text: bool) -> Value {
     match text {
         _ if is_text => Value::Text(text.to_owned()),
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,

@@ -169,7 +169,7 @@ async fn models(app: &App, headers: &HeaderMap) -> Models {
     found.extend(aliases);
     found.extend(app.agents.all_agents().iter().map(|agent| of_agent(&agent.name, &agent.config.model)));
     if let Some(experts) = &app.experts {
-        found.extend(experts.models().iter().map(|(name, model)| of_agent(name, model)));
+        found.extend(experts.model_names().iter().map(|(name, model)| of_agent(name, model)));
     }
     Models { found, failed }
 }

@@ -28,7 +28,7 @@ pub(super) fn bind(config: &Loaded, name: &str, wanted: &Wanted) -> Result<(), F
     })?;
     is_required(package, name, &wanted.tool)?;
     let (text, path) =
-        library.bindings(&folder).map_err(|error| format!("the bindings cannot be read: {error}"))?;
+        library.bindings_of(&folder).map_err(|error| format!("the bindings cannot be read: {error}"))?;
     let (mut bindings, findings) = Bindings::read(&text);
     if let Some(error) =
         findings.iter().find(|finding| finding.severity == crate::openexperts::Severity::Error)

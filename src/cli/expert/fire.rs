@@ -8,7 +8,7 @@ use crate::cli::Failure;
 use crate::cli::say::{say, say_aside};
 use crate::cli::serve::runtime;
 use crate::config::Loaded;
-use crate::expert::{Catalog, fire as queue_event};
+use crate::expert::{Catalog, fire_trigger as queue_event};
 use crate::openexperts::visible;
 use crate::store::Store;
 

@@ -154,7 +154,7 @@ fn hooks(settings: &Settings, package: &Package) -> String {
         let place = match secrets.place(expert, name) {
             SecretPlace::Variable(variable) => format!("secret in the variable {variable}"),
             // Created now, so that it can be read and given to the sender.
-            SecretPlace::File(path) => match secrets.of(expert, name) {
+            SecretPlace::File(path) => match secrets.read_or_make(expert, name) {
                 Ok(_) => format!("secret in {}", path.display()),
                 Err(error) => format!("no secret: {error}"),
             },

@@ -11,8 +11,8 @@ pub(super) fn refresh(experts: &ExpertsConfig) {
         let entry = |one: &'_ Installed| Some((one.folder(), one.loaded.package.clone()?));
         let packages: Vec<_> = installed.iter().filter_map(entry).collect();
         let entries = packages.iter().map(|(folder, package)| {
-            let (bindings, _) = library.bindings(folder).unwrap_or_default();
-            RegistryEntry::of(package, &bindings)
+            let (bindings, _) = library.bindings_of(folder).unwrap_or_default();
+            RegistryEntry::from_catalog(package, &bindings)
         });
         write_registry(experts, &entries.collect::<Vec<_>>())
     });

@@ -68,7 +68,7 @@ async fn binding(config: &Configuration, installed: &Installed) -> Result<Value,
     let Some(package) = &installed.loaded.package else { return Ok(Value::Null) };
     let library = Library::new(&config.settings.experts.dir);
     let (text, path) = library
-        .bindings(&installed.folder())
+        .bindings_of(&installed.folder())
         .map_err(|error| format!("the bindings cannot be read: {error}"))?;
     let checked = expert::check_binding(package, &text, &sources).await;
     let unread = library.unread_bindings(&installed.folder()).map(|unread| {

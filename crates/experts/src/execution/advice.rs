@@ -58,7 +58,7 @@ impl Worker {
         attempt: &Attempt<'_>,
         FinalFailure { reason, calls, .. }: FinalFailure<'_>,
     ) -> Option<String> {
-        let agent = self.experts.adviser(&attempt.expert, attempt.is_private())?;
+        let agent = self.experts.adviser_agent(&attempt.expert, attempt.is_private())?;
         let (name, inputs) = (&attempt.process.name.value, &attempt.inputs);
         let question = AdviceTask { name, inputs, reason, calls }.text();
         let options = RunOptions { is_detached: true, ..RunOptions::default() };

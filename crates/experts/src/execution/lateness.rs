@@ -75,7 +75,7 @@ impl Worker {
         else {
             return Ok(());
         };
-        let Some(delivery) = delivery(&expert, &invocation) else { return Ok(()) };
+        let Some(delivery) = delivery_settings(&expert, &invocation) else { return Ok(()) };
         let took = clock::now().saturating_sub(invocation.asked);
         let Some((late, breach)) = verdict::lateness(&delivery, took) else { return Ok(()) };
         tracing::warn!(target: "respool::expert", expert = row.queue, entry = row.id, process = invocation.process,
@@ -88,7 +88,7 @@ impl Worker {
             kind: late_kind(breach),
             body: open_body(&late, row, &invocation),
         };
-        self.post(message).await
+        self.post_message(message).await
     }
 }
 
@@ -120,7 +120,7 @@ fn is_open(row: &EntryRow) -> bool {
     matches!(row.state, EntryState::Waiting | EntryState::Claimed | EntryState::Held)
 }
 
-fn delivery(expert: &Expert, invocation: &Invocation) -> Option<Delivery> {
+fn delivery_settings(expert: &Expert, invocation: &Invocation) -> Option<Delivery> {
     let process = expert.package.process(&invocation.process)?;
     Some(Delivery::resolve(&expert.package.manifest.delivery, &process.delivery))
 }
@@ -128,7 +128,7 @@ fn delivery(expert: &Expert, invocation: &Invocation) -> Option<Delivery> {
 /// When an entry becomes late; `None` if its process has no limit.
 fn deadline(expert: &Expert, row: &EntryRow) -> Option<u64> {
     let invocation = Invocation::read(&row.payload).ok()?;
-    let sla = millis(delivery(expert, &invocation)?.sla.as_ref()?);
+    let sla = millis(delivery_settings(expert, &invocation)?.sla.as_ref()?);
     Some(invocation.asked.saturating_add(sla))
 }
 

@@ -36,23 +36,23 @@ impl Scratchpads {
         Self { root: root.to_owned() }
     }
 
-    fn record(&self, path: &str) -> PathBuf {
+    fn record_owner(&self, path: &str) -> PathBuf {
         self.root.join(OWNERS).join(format!("{}.json", hex(path, 16)))
     }
 
-    fn owner(&self, path: &str) -> Option<Owner> {
-        serde_json::from_slice(&fs::read(self.record(path)).ok()?).ok()
+    fn owner_of(&self, path: &str) -> Option<Owner> {
+        serde_json::from_slice(&fs::read(self.record_owner(path)).ok()?).ok()
     }
 
     /// Makes an invocation the owner of a scratchpad that still belongs to `before`; false if it does not.
     /// What another invocation left there is moved aside first.
-    fn take(&self, files: &Workspace, path: &str, taking: &Taking) -> io::Result<bool> {
+    fn take_over(&self, files: &Workspace, path: &str, taking: &Taking) -> io::Result<bool> {
         let folder = self.root.join(OWNERS);
         fs::create_dir_all(&folder)?;
         // Other processes wait here.
         let lock = File::create(folder.join(".lock"))?;
         lock.lock()?;
-        if self.owner(path) != taking.before {
+        if self.owner_of(path) != taking.before {
             return Ok(false);
         }
         let is_own =
@@ -61,15 +61,15 @@ impl Scratchpads {
         if !is_own && (taking.is_first || taking.before.is_some()) {
             files.set_aside(path, clock::now())?;
         }
-        let (record, new) = (self.record(path), folder.join(".new"));
+        let (record, new) = (self.record_owner(path), folder.join(".new"));
         fs::write(&new, serde_json::to_vec(&taking.owner)?)?;
         fs::rename(new, record)?;
         Ok(true)
     }
 
     /// Gives a scratchpad back that is no longer needed.
-    pub(super) fn release(&self, path: &str) {
-        let _ = fs::remove_file(self.record(path));
+    pub(super) fn release_owner(&self, path: &str) {
+        let _ = fs::remove_file(self.record_owner(path));
     }
 }
 
@@ -97,11 +97,11 @@ impl Worker {
         let owner = Owner { invocation: invocation.id.clone(), entry: claimed.lease.entry.clone() };
         let is_first = claimed.attempt == 1 && claimed.run.is_none();
         let take = |path: &str, before| {
-            let taken = pads.take(&files, path, &Taking { owner: owner.clone(), before, is_first });
+            let taken = pads.take_over(&files, path, &Taking { owner: owner.clone(), before, is_first });
             taken.inspect_err(|error| tracing::warn!(target: "respool::expert", path, %error, "a scratchpad cannot be prepared"))
         };
         let own = own_name(named, &invocation.id);
-        let (current, has_own) = (pads.owner(named), pads.owner(&own).is_some());
+        let (current, has_own) = (pads.owner_of(named), pads.owner_of(&own).is_some());
         let is_free = match &current {
             Some(current) => current.invocation == owner.invocation || !self.is_open(current).await?,
             None => true,
@@ -109,7 +109,7 @@ impl Worker {
         if !has_own && is_free && take(named, current).unwrap_or(true) {
             return Ok(Some(named.clone()));
         }
-        let _ = take(&own, pads.owner(&own));
+        let _ = take(&own, pads.owner_of(&own));
         Ok(Some(own))
     }
 
@@ -158,7 +158,7 @@ mod tests {
         let owner = |invocation: &str| Owner { invocation: invocation.into(), entry: invocation.into() };
         let take = |invocation: &str, before: Option<&str>, is_first| {
             let taking = Taking { owner: owner(invocation), before: before.map(owner), is_first };
-            assert!(pads.take(&files, path, &taking).unwrap());
+            assert!(pads.take_over(&files, path, &taking).unwrap());
             root.join(path).exists()
         };
         take("a", None, true);

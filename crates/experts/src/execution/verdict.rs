@@ -49,7 +49,7 @@ pub(super) enum Next {
 }
 
 /// Reads an outcome.
-pub(super) fn verdict(outcome: &Outcome, declared: &[Parameter]) -> Verdict {
+pub(super) fn judge_end(outcome: &Outcome, declared: &[Parameter]) -> Verdict {
     let failed = |reason: String, may_retry| Verdict::Failed { reason, may_retry };
     if outcome.cancelled {
         return Verdict::Cancelled;
@@ -89,7 +89,7 @@ pub(super) fn verdict(outcome: &Outcome, declared: &[Parameter]) -> Verdict {
 }
 
 /// Decides what follows from a failed attempt; attempts count from 1.
-pub(super) fn after_failure(execution: &Execution, attempt: u32, may_retry: bool) -> Next {
+pub(super) fn judge_failure(execution: &Execution, attempt: u32, may_retry: bool) -> Next {
     if may_retry && attempt < execution.max_attempts {
         return Next::Retry(u64::try_from(execution.delay_after(attempt).as_millis()).unwrap_or(u64::MAX));
     }
@@ -102,7 +102,7 @@ pub(super) fn after_failure(execution: &Execution, attempt: u32, may_retry: bool
 
 /// Returns the calls that later attempts must not repeat: successful operations that are not repeatable,
 /// drafts that were handed over, operations whose outcome is unknown, and all proposed learnings.
-pub(super) fn settled(calls: &[MadeCall]) -> Vec<SettledCall> {
+pub(super) fn settled_calls(calls: &[MadeCall]) -> Vec<SettledCall> {
     let is_once = |made: &&MadeCall| {
         made.call.name == LEARN || (made.ends_run == EndsRun::OnFault && !made.is_repeatable)
     };
@@ -146,7 +146,7 @@ pub(super) fn unknown_outcomes(calls: &[MadeCall]) -> Vec<Value> {
 }
 
 /// Returns the part of a process's results that is delivered.
-pub(super) fn delivered(results: &Results, declared: &[Parameter], delivery: &Delivery) -> Value {
+pub(super) fn delivery_body(results: &Results, declared: &[Parameter], delivery: &Delivery) -> Value {
     let mut body = json!({});
     if delivery.format != Format::Structured || declared.is_empty() {
         body["summary"] = results.summary.as_str().into();
@@ -201,8 +201,10 @@ mod tests {
 
     #[test]
     fn an_outcome_is_read() {
-        let done =
-            verdict(&ended_by(FINISH, &json!({"summary": "s", "outputs": {"urgency": "high"}})), &declared());
+        let done = judge_end(
+            &ended_by(FINISH, &json!({"summary": "s", "outputs": {"urgency": "high"}})),
+            &declared(),
+        );
         assert_eq!(
             done,
             Verdict::Done(Results {
@@ -212,13 +214,13 @@ mod tests {
             })
         );
         let Verdict::Done(wrong) =
-            verdict(&ended_by(FINISH, &json!({"summary": "s", "outputs": {"urgency": "no"}})), &declared())
+            judge_end(&ended_by(FINISH, &json!({"summary": "s", "outputs": {"urgency": "no"}})), &declared())
         else {
             panic!("done")
         };
         assert_eq!((wrong.outputs.len(), wrong.problems.len()), (0, 1));
         let Verdict::Done(text) =
-            verdict(&Outcome { content: "text".into(), ..Outcome::default() }, &declared())
+            judge_end(&Outcome { content: "text".into(), ..Outcome::default() }, &declared())
         else {
             panic!("done")
         };
@@ -228,7 +230,7 @@ mod tests {
             "a text alone is a narrative with a note"
         );
         let check = |outcome: &Outcome, expected: bool| {
-            let Verdict::Failed { may_retry, .. } = verdict(outcome, &declared()) else {
+            let Verdict::Failed { may_retry, .. } = judge_end(outcome, &declared()) else {
                 panic!("{outcome:?}")
             };
             assert_eq!(may_retry, expected, "{outcome:?}");
@@ -241,27 +243,30 @@ mod tests {
             &Outcome { limit: Some(Limit::Time(1_000)), content: "half".into(), ..Outcome::default() },
             true,
         );
-        assert_eq!(verdict(&Outcome { cancelled: true, ..Outcome::default() }, &[]), Verdict::Cancelled);
-        assert!(matches!(verdict(&ended_by(ESCALATE, &json!({"reason": "r"})), &[]), Verdict::Escalated(_)));
+        assert_eq!(judge_end(&Outcome { cancelled: true, ..Outcome::default() }, &[]), Verdict::Cancelled);
+        assert!(matches!(
+            judge_end(&ended_by(ESCALATE, &json!({"reason": "r"})), &[]),
+            Verdict::Escalated(_)
+        ));
     }
 
     #[test]
     fn attempts_follow_the_package() {
         let mut execution = Execution::resolve(&ExecutionFields::default(), &ExecutionFields::default());
         let escalated = Next::End { end: EntryEnd::Failed, escalates: true };
-        assert_eq!(after_failure(&execution, 1, true), escalated, "one attempt is no retry");
+        assert_eq!(judge_failure(&execution, 1, true), escalated, "one attempt is no retry");
         execution.max_attempts = 3;
-        assert_eq!(after_failure(&execution, 1, true), Next::Retry(30_000));
-        assert_eq!(after_failure(&execution, 2, true), Next::Retry(60_000));
-        assert_eq!(after_failure(&execution, 3, true), escalated);
-        assert_eq!(after_failure(&execution, 1, false), escalated, "a rejection is not asked again");
+        assert_eq!(judge_failure(&execution, 1, true), Next::Retry(30_000));
+        assert_eq!(judge_failure(&execution, 2, true), Next::Retry(60_000));
+        assert_eq!(judge_failure(&execution, 3, true), escalated);
+        assert_eq!(judge_failure(&execution, 1, false), escalated, "a rejection is not asked again");
         execution.backoff = Backoff::Fixed;
-        assert_eq!(after_failure(&execution, 2, true), Next::Retry(30_000));
+        assert_eq!(judge_failure(&execution, 2, true), Next::Retry(30_000));
         execution.on_failure = OnFailure::Abandon;
-        assert_eq!(after_failure(&execution, 3, true), Next::End { end: EntryEnd::Failed, escalates: false });
+        assert_eq!(judge_failure(&execution, 3, true), Next::End { end: EntryEnd::Failed, escalates: false });
         execution.on_failure = OnFailure::DeadLetter;
         assert_eq!(
-            after_failure(&execution, 3, true),
+            judge_failure(&execution, 3, true),
             Next::End { end: EntryEnd::DeadLetter, escalates: false }
         );
     }
@@ -280,7 +285,7 @@ mod tests {
             ends_run,
         };
         let check = |made: MadeCall, expected: Option<CallOutcome>| {
-            assert_eq!(settled(&[made]).first().map(|call| call.outcome), expected);
+            assert_eq!(settled_calls(&[made]).first().map(|call| call.outcome), expected);
         };
         check(made(CallOutcome::Ok, false, EndsRun::OnFault), Some(CallOutcome::Ok));
         check(made(CallOutcome::Ok, true, EndsRun::OnFault), None);
@@ -332,14 +337,14 @@ mod tests {
         };
         let mut delivery = Delivery::resolve(&DeliveryFields::default(), &DeliveryFields::default());
         let check = |delivery: &Delivery, expected: Value| {
-            assert_eq!(delivered(&results, &declared(), delivery), expected);
+            assert_eq!(delivery_body(&results, &declared(), delivery), expected);
         };
         check(&delivery, json!({"summary": "s", "outputs": {"urgency": "high"}}));
         delivery.format = Format::Narrative;
         check(&delivery, json!({"summary": "s"}));
         delivery.format = Format::Structured;
         check(&delivery, json!({"outputs": {"urgency": "high"}}));
-        assert_eq!(delivered(&results, &[], &delivery), json!({"summary": "s"}), "nothing is declared");
+        assert_eq!(delivery_body(&results, &[], &delivery), json!({"summary": "s"}), "nothing is declared");
         delivery.sla = Some(openexperts::Length::seconds(60));
         assert_eq!(lateness(&delivery, 60_000), None);
         assert_eq!(lateness(&delivery, 60_001).unwrap().0["sla"], "60s");

@@ -42,7 +42,7 @@ pub fn why_off(trigger: &Trigger) -> Option<String> {
 /// What is wrong with the payload's form, for people.
 pub fn events_of(trigger: &Trigger, payload: Value) -> Result<Vec<Value>, String> {
     if trigger.preset.is_some() {
-        return gmail::events(payload);
+        return gmail::split_mails(payload);
     }
     match payload {
         Value::Object(_) | Value::Array(_) => Ok(vec![payload]),
@@ -53,10 +53,10 @@ pub fn events_of(trigger: &Trigger, payload: Value) -> Result<Vec<Value>, String
 /// The invocation that an event requests. `digest`: that of the manifest's package.
 pub fn invocation(manifest: &Manifest, digest: &str, trigger: &Trigger, event: Event) -> Invocation {
     let mut warnings = Vec::new();
-    let mapped = mapped(trigger, &event.payload, &mut warnings);
+    let mapped = mapped_inputs(trigger, &event.payload, &mut warnings);
     let keys = Keys { payload: &event.payload, mapped: &mapped };
-    let lane = lane(manifest, trigger, &keys, &mut warnings);
-    let dedupe = dedupe(trigger, &keys, event.delivery, &mut warnings);
+    let lane = choose_lane(manifest, trigger, &keys, &mut warnings);
+    let dedupe = dedupe_value(trigger, &keys, event.delivery, &mut warnings);
     Invocation {
         id: event.id,
         expert: manifest.name.value.clone(),
@@ -85,7 +85,7 @@ const FACTS: [(&str, &[&str]); 4] = [
 pub(crate) fn event_facts(invocation: &Invocation) -> Map<String, Value> {
     let keys = Keys { payload: &invocation.payload, mapped: &invocation.mapped };
     let fact = |(name, paths): &(&str, &[&str])| {
-        let found = paths.iter().find_map(|path| keys.text(path));
+        let found = paths.iter().find_map(|path| keys.text_at(path));
         found.map(|text| ((*name).to_owned(), Value::String(text)))
     };
     let mut facts: Map<String, Value> = FACTS.iter().filter_map(fact).collect();
@@ -101,13 +101,13 @@ struct Keys<'a> {
 }
 
 impl Keys<'_> {
-    fn text(&self, path: &str) -> Option<String> {
+    fn text_at(&self, path: &str) -> Option<String> {
         let in_payload = find(self.payload, path).and_then(key_text);
         in_payload.or_else(|| self.mapped.get(path).and_then(key_text))
     }
 }
 
-fn mapped(trigger: &Trigger, payload: &Value, warnings: &mut Vec<String>) -> Map<String, Value> {
+fn mapped_inputs(trigger: &Trigger, payload: &Value, warnings: &mut Vec<String>) -> Map<String, Value> {
     let mut inputs = Map::new();
     for (input, path) in &trigger.mapping {
         match find(payload, path) {
@@ -120,7 +120,7 @@ fn mapped(trigger: &Trigger, payload: &Value, warnings: &mut Vec<String>) -> Map
     inputs
 }
 
-fn lane(
+fn choose_lane(
     manifest: &Manifest,
     trigger: &Trigger,
     keys: &Keys<'_>,
@@ -129,7 +129,7 @@ fn lane(
     let serial = InvocationLane::Serial { trigger: trigger.name.value.clone() };
     // A mode that cannot be read is an error of the package; if one gets here, serial execution is the safe
     // choice.
-    let Some(Lane { mode, key }) = Lane::of(trigger, manifest) else { return Some(serial) };
+    let Some(Lane { mode, key }) = Lane::from_trigger(trigger, manifest) else { return Some(serial) };
     match mode {
         // Invocations that share a session run one after another. No trigger has a name with a space.
         Concurrency::Parallel if trigger.session == TriggerSession::Main => {
@@ -139,7 +139,7 @@ fn lane(
         Concurrency::Serial => Some(serial),
         Concurrency::SerialPerKey => {
             let path = key.unwrap_or_default();
-            if let Some(value) = keys.text(&path) {
+            if let Some(value) = keys.text_at(&path) {
                 return Some(InvocationLane::Key { path, value });
             }
             warnings.push(format!(
@@ -151,14 +151,14 @@ fn lane(
     }
 }
 
-fn dedupe(
+fn dedupe_value(
     trigger: &Trigger,
     keys: &Keys<'_>,
     delivery: Option<String>,
     warnings: &mut Vec<String>,
 ) -> Option<String> {
     let found = trigger.dedupe_key.path.as_ref().and_then(|path| {
-        let value = keys.text(&path.value);
+        let value = keys.text_at(&path.value);
         if value.is_none() {
             let path = &path.value;
             warnings.push(format!("the payload has no `{path}`, so it is not known whether it came before"));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     fn enriched(letter: &Value) -> Value {
-        gmail::events(json!({"messages": [letter]})).unwrap().remove(0)
+        gmail::split_mails(json!({"messages": [letter]})).unwrap().remove(0)
     }
 
     /// The example in the loader design: the payload as received has neither key.

@@ -9,7 +9,7 @@ mod secret;
 pub(super) use event::event_facts;
 pub use event::{Event, events_of, invocation, why_off};
 pub(crate) use fence::fenced_whole;
-pub use fence::{fenced, fenced_json};
+pub use fence::{fence_text, fenced_json};
 pub use secret::{Proof, Signature};
 pub(super) use secret::{Refusal, is_proven};
 
