@@ -66,7 +66,7 @@ impl Target<'_> {
             }
             match entry.header().entry_type() {
                 kind if kind.is_file() || kind == tar::EntryType::Continuous => {
-                    self.write_file(&path, entry)?
+                    self.write_file(&path, entry)?;
                 }
                 kind if kind.is_dir() || kind.is_pax_global_extensions() => {}
                 _ => return Err(refuse_entry(&path)),

@@ -280,31 +280,32 @@ impl FunctionTools {
             "read" => self.read(text_of(&arguments, "path")),
             FINISH_FUNCTION => self.finish(&arguments),
             ESCALATE if self.is_process => Ok(text_of(&arguments, "reason").to_owned()),
-            other => Err(format!("there is no tool {other}")),
+            other => Err(ToolError::Failed(format!("there is no tool {other}"))),
         };
-        done.map(|text| ToolOutput { text, display: None }).map_err(ToolError::Failed)
+        done.map(|text| ToolOutput { text, display: None })
     }
 
-    fn read(&self, written: &str) -> Result<String, String> {
+    fn read(&self, written: &str) -> Result<String, ToolError> {
         let (wanted, readable) =
             (path::normalize(written), readable_knowledge(&self.package, &self.function));
         let found = readable.iter().find(|(path, name)| **path == wanted || **name == wanted);
         let text = found.and_then(|(path, _)| self.package.files.get(path));
         text.cloned().ok_or_else(|| {
             let names: Vec<&str> = readable.values().map(String::as_str).collect();
-            format!("there is no file {written}; this function may read: {}", names.join(", "))
+            let known = names.join(", ");
+            ToolError::Failed(format!("there is no file {written}; this function may read: {known}"))
         })
     }
 
     /// Wrong outputs are sent back once; after that, the function ends with the correct ones.
-    fn finish(&self, arguments: &Value) -> Result<String, String> {
+    fn finish(&self, arguments: &Value) -> Result<String, ToolError> {
         let checked = outputs::check(&self.function.outputs.items, Some(arguments));
         let is_wrong = !self.function.outputs.items.is_empty() && !checked.problems.is_empty();
         if is_wrong && !self.has_corrected.swap(true, Ordering::Relaxed) {
-            return Err(format!(
+            return Err(ToolError::Failed(format!(
                 "the function has not ended, because its outputs are not as declared: {}. Call {FINISH_FUNCTION} again with all of them",
                 checked.problems.join("; ")
-            ));
+            )));
         }
         Ok(Value::Object(checked.outputs).to_string())
     }

@@ -13,6 +13,7 @@ pub mod config;
 mod delivery;
 mod execution;
 mod experts;
+mod file_error;
 mod git;
 mod hook_secrets;
 mod hooks;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
+use super::file_error::FileError;
 use super::learning::LearningEntry;
 use super::operations::Operations;
 use super::workspace::Workspace;
@@ -94,22 +95,22 @@ impl ExpertTools {
             }
             FINISH => self.finish(&invocation.arguments),
             ESCALATE | FAIL => Ok(text("reason").to_owned()),
-            other => Err(format!("there is no tool {other}")),
+            other => Err(ToolError::Failed(format!("there is no tool {other}"))),
         };
-        done.map(output).map_err(ToolError::Failed)
+        done.map(output)
     }
 
     /// Wrong outputs are sent back once; after that, the process ends with the correct ones.
-    fn finish(&self, arguments: &Map<String, Value>) -> Result<String, String> {
+    fn finish(&self, arguments: &Map<String, Value>) -> Result<String, ToolError> {
         let Role::Process { outputs: declared, .. } = &self.role else {
-            return Err("no process is run here".to_owned());
+            return Err(ToolError::Failed("no process is run here".to_owned()));
         };
         let checked = outputs::check(declared, arguments.get("outputs"));
         if !checked.problems.is_empty() && !self.has_corrected.swap(true, Ordering::Relaxed) {
-            return Err(format!(
+            return Err(ToolError::Failed(format!(
                 "the process has not ended, because its outputs are not as declared: {}. Call {FINISH} again with all of them",
                 checked.problems.join("; ")
-            ));
+            )));
         }
         Ok(arguments.get("summary").and_then(Value::as_str).unwrap_or_default().to_owned())
     }
@@ -139,10 +140,13 @@ impl Tools for ExpertTools {
     }
 }
 
+/// Does work on files, which may block. Its error is for the model.
 async fn run_blocking(
-    work: impl FnOnce() -> Result<String, String> + Send + 'static,
-) -> Result<String, String> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(error.to_string()))
+    work: impl FnOnce() -> Result<String, FileError> + Send + 'static,
+) -> Result<String, ToolError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| ToolError::Failed(error.to_string()))?
+        .map_err(|error| ToolError::Failed(error.to_string()))
 }
 
 fn output(text: String) -> ToolOutput {

@@ -17,6 +17,7 @@ use cap_std::fs::{Dir, OpenOptions};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use super::file_error::FileError;
 use super::isolated;
 use super::learning::{LearningEntry, LearningFiles};
 use super::state;
@@ -126,19 +127,19 @@ impl Workspace {
     ///
     /// # Errors
     /// Why it cannot be read, for the model.
-    pub(super) fn read(&self, written: &str) -> Result<String, String> {
+    pub(super) fn read(&self, written: &str) -> Result<String, FileError> {
         match self.resolve_path(written)? {
             Place::Package(text) => match self.function_at(&path::normalize(written)) {
                 Some(function) => {
                     let learnt = self.learnings().text_before(function);
-                    Ok(learnt.map_err(|error| format!("{written} cannot be read: {error}"))? + &text)
+                    Ok(learnt.map_err(|error| FileError::Read(written.to_owned(), error))? + &text)
                 }
                 None => Ok(text),
             },
             Place::Disk { path, .. } => {
-                let bytes = self.read_disk(&path)?.ok_or_else(|| format!("there is no file {written}"))?;
+                let bytes = self.read_disk(&path)?.ok_or_else(|| FileError::Missing(written.to_owned()))?;
                 self.note_seen(&path, &bytes);
-                String::from_utf8(bytes).map_err(|_| format!("{written} is not text"))
+                String::from_utf8(bytes).map_err(|_| FileError::NotText(written.to_owned()))
             }
         }
     }
@@ -159,16 +160,16 @@ impl Workspace {
     ///
     /// # Errors
     /// Why it is not stored, for the model.
-    pub(super) fn add_learning(&self, scope: &str, entry: &LearningEntry) -> Result<String, String> {
+    pub(super) fn add_learning(&self, scope: &str, entry: &LearningEntry) -> Result<String, FileError> {
         let added = self.learnings().add(&self.package, scope, entry);
-        added.map(|_| "it is kept for later runs".to_owned()).map_err(|error| error.to_string())
+        added.map(|_| "it is kept for later runs".to_owned()).map_err(FileError::Learning)
     }
 
     /// Writes a whole file.
     ///
     /// # Errors
     /// Why it is not written, for the model.
-    pub(super) fn write(&self, written: &str, text: &str) -> Result<(), String> {
+    pub(super) fn write(&self, written: &str, text: &str) -> Result<(), FileError> {
         if let Ok(Place::Disk { path, is_writable: true }) = self.resolve_path(written)
             && self.read_disk(&path)?.as_deref() == Some(text.as_bytes())
         {
@@ -183,13 +184,13 @@ impl Workspace {
     ///
     /// # Errors
     /// Why it is not changed, for the model.
-    pub(super) fn edit(&self, written: &str, old: &str, new: &str) -> Result<(), String> {
+    pub(super) fn edit(&self, written: &str, old: &str, new: &str) -> Result<(), FileError> {
         self.change_file(written, |text| {
-            let text = text.ok_or_else(|| format!("there is no file {written}"))?;
+            let text = text.ok_or_else(|| FileError::Missing(written.to_owned()))?;
             match text.matches(old).count() {
                 1 if !old.is_empty() => Ok(text.replacen(old, new, 1)),
-                0 => Err(format!("the old text is not in {written}; read the file again")),
-                _ => Err(format!("the old text is in {written} more than once; give more of it")),
+                0 => Err(FileError::TextMissing(written.to_owned())),
+                _ => Err(FileError::TextRepeated(written.to_owned())),
             }
         })
     }
@@ -197,25 +198,24 @@ impl Workspace {
     fn change_file(
         &self,
         written: &str,
-        make: impl FnOnce(Option<&str>) -> Result<String, String>,
-    ) -> Result<(), String> {
+        make: impl FnOnce(Option<&str>) -> Result<String, FileError>,
+    ) -> Result<(), FileError> {
         let Place::Disk { path, is_writable: true } = self.resolve_path(written)? else {
-            return Err(format!("{written} can only be read; write to state/ or scratch/"));
+            return Err(FileError::ReadOnly(written.to_owned()));
         };
-        let cannot = |error: io::Error| format!("{written} cannot be written: {error}");
+        let cannot = |error: io::Error| FileError::Write(written.to_owned(), error);
         // Other runs wait here, including those of other processes.
         let lock = File::create(self.root.join(".lock")).map_err(cannot)?;
         lock.lock().map_err(cannot)?;
         let before = self.read_disk(&path)?;
         if before.as_deref().is_some_and(|bytes| self.seen_digest(&path) != Some(digest(bytes))) {
-            return Err(format!(
-                "{written} has changed since you read it, or you have not read it: read it, then write"
-            ));
+            return Err(FileError::Changed(written.to_owned()));
         }
-        let old = before.map(String::from_utf8).transpose().map_err(|_| format!("{written} is not text"))?;
+        let old =
+            before.map(String::from_utf8).transpose().map_err(|_| FileError::NotText(written.to_owned()))?;
         let text = make(old.as_deref())?;
         if text.len() as u64 > LARGEST {
-            return Err(format!("{written} would be larger than 1 MiB"));
+            return Err(FileError::WouldBeTooLarge(written.to_owned()));
         }
         self.replace_file(&path, text.as_bytes()).map_err(cannot)?;
         self.note_seen(&path, text.as_bytes());
@@ -251,9 +251,9 @@ impl Workspace {
         if dir.exists(&path) { dir.rename(&path, &dir, format!("{path}.{mark}.old")) } else { Ok(()) }
     }
 
-    fn resolve_path(&self, written: &str) -> Result<Place, String> {
+    fn resolve_path(&self, written: &str) -> Result<Place, FileError> {
         if let Some(why) = path::escape_reason(written) {
-            return Err(format!("{written:?} is not a path of this workspace: {why}"));
+            return Err(FileError::BadPath(written.to_owned(), why));
         }
         let wanted = path::normalize(written);
         let wanted = wanted.as_str();
@@ -265,21 +265,19 @@ impl Workspace {
             |one: &&openexperts::State| one.scope == Scope::Session && state_file(&one.path) == wanted;
         match wanted.split('/').next() {
             _ if wanted.ends_with('/') || matches!(wanted, "state" | "scratch" | "learnings") => {
-                Err(format!("{wanted} is a folder; name a file"))
+                Err(FileError::Folder(wanted.to_owned()))
             }
             Some("state") if self.package.state.items.iter().any(|one| is_session(&one)) => {
                 disk(format!("{}/{wanted}", self.session_folder()), true)
             }
             Some("state" | "scratch") => disk(wanted.to_owned(), true),
             Some("learnings") => disk(wanted.to_owned(), false),
-            _ => Err(format!(
-                "there is no file {wanted}; there are functions/, processes/, knowledge/, state/, scratch/ and learnings/"
-            )),
+            _ => Err(FileError::UnknownFolder(wanted.to_owned())),
         }
     }
 
     /// A file of the package, by its path or its component's name. State is on disk.
-    fn package_file(&self, wanted: &str) -> Result<Option<Place>, String> {
+    fn package_file(&self, wanted: &str) -> Result<Option<Place>, FileError> {
         let package = &self.package;
         let named = |folder: &str, name: &str| wanted == format!("{folder}/{name}.md");
         let function = package
@@ -295,15 +293,13 @@ impl Workspace {
         let knowledge =
             package.knowledge.items.iter().find(|one| one.path == wanted || named("knowledge", &one.name));
         if let Some(isolated) = function.filter(|one| one.session == FunctionSession::Isolated) {
-            let (name, call) = (&isolated.name.value, call_name(&isolated.name.value));
-            return Err(format!(
-                "the function {name} runs by itself and is not read: call `{call}` with its inputs"
-            ));
+            let function = isolated.name.value.clone();
+            return Err(FileError::Isolated { tool: call_name(&function), function });
         }
         let is_hidden = |path: &str| !self.permitted.contains(path);
         if knowledge.is_some_and(|one| one.kind == KnowledgeKind::Private && is_hidden(&one.path)) {
             // The answer does not reveal whether it exists.
-            return Err(format!("there is no file {wanted}"));
+            return Err(FileError::Missing(wanted.to_owned()));
         }
         let found =
             function.map(|one| &one.path).or(process.map(|one| &one.path)).or(knowledge.map(|one| &one.path));
@@ -319,19 +315,19 @@ impl Workspace {
         Dir::open_ambient_dir(&self.root, ambient_authority())
     }
 
-    fn read_disk(&self, path: &str) -> Result<Option<Vec<u8>>, String> {
-        let cannot = |error: &io::Error| format!("{path} cannot be read: {error}");
-        let dir = self.dir().map_err(|error| cannot(&error))?;
+    fn read_disk(&self, path: &str) -> Result<Option<Vec<u8>>, FileError> {
+        let cannot = |error: io::Error| FileError::Read(path.to_owned(), error);
+        let dir = self.dir().map_err(cannot)?;
         match dir.metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(cannot(&error)),
-            Ok(metadata) if !metadata.is_file() => return Err(format!("{path} is not a regular file")),
-            Ok(metadata) if metadata.len() > LARGEST => return Err(format!("{path} is larger than 1 MiB")),
+            Err(error) => return Err(cannot(error)),
+            Ok(metadata) if !metadata.is_file() => return Err(FileError::NotRegular(path.to_owned())),
+            Ok(metadata) if metadata.len() > LARGEST => return Err(FileError::TooLarge(path.to_owned())),
             Ok(_) => {}
         }
         let mut bytes = Vec::new();
-        let file = dir.open(path).map_err(|error| cannot(&error))?;
-        file.take(LARGEST).read_to_end(&mut bytes).map_err(|error| cannot(&error))?;
+        let file = dir.open(path).map_err(cannot)?;
+        file.take(LARGEST).read_to_end(&mut bytes).map_err(cannot)?;
         Ok(Some(bytes))
     }
 
@@ -430,9 +426,12 @@ mod tests {
         }
         assert!(files.read("knowledge/prices.md").unwrap().contains("Open."));
         assert!(files.read("knowledge/hidden.md").unwrap().contains("Hidden."));
-        assert_eq!(files.read("knowledge/secret.md").unwrap_err(), "there is no file knowledge/secret.md");
-        assert!(files.write("functions/f1.md", "x").unwrap_err().contains("only be read"));
-        assert!(files.write("learnings/_package.md", "x").unwrap_err().contains("only be read"));
+        assert_eq!(
+            files.read("knowledge/secret.md").unwrap_err().to_string(),
+            "there is no file knowledge/secret.md"
+        );
+        assert!(files.write("functions/f1.md", "x").unwrap_err().to_string().contains("only be read"));
+        assert!(files.write("learnings/_package.md", "x").unwrap_err().to_string().contains("only be read"));
     }
 
     #[test]
@@ -460,7 +459,10 @@ mod tests {
             assert!(two.read(written).unwrap().contains("nothing"), "another session has its own");
         }
         for written in ["scratch", "state", "learnings", "./scratch", "scratch/", "scratch/."] {
-            assert!(one.write(written, "x").unwrap_err().contains("is a folder; name a file"), "{written}");
+            assert!(
+                one.write(written, "x").unwrap_err().to_string().contains("is a folder; name a file"),
+                "{written}"
+            );
         }
     }
 
@@ -482,14 +484,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = both(dir.path());
         assert!(
-            one.write("state/pipeline.md", "blind").unwrap_err().contains("read it"),
+            one.write("state/pipeline.md", "blind").unwrap_err().to_string().contains("read it"),
             "it was never read"
         );
         one.read("state/pipeline.md").unwrap();
         two.read("state/pipeline.md").unwrap();
         one.write("state/pipeline.md", "first").unwrap();
         one.write("state/pipeline.md", "second").unwrap();
-        assert!(two.write("state/pipeline.md", "third").unwrap_err().contains("has changed"));
+        assert!(two.write("state/pipeline.md", "third").unwrap_err().to_string().contains("has changed"));
         assert_eq!(two.read("state/pipeline.md").unwrap(), "second");
         two.write("state/pipeline.md", "third").unwrap();
         one.write("scratch/new.md", "made at the first write").unwrap();
@@ -516,7 +518,10 @@ mod tests {
         before.edit(path, "empty", "one deal").unwrap();
         let edit = made("edit", json!({"path": path, "old": "empty", "new": "one deal"}), "it is changed");
         after.restore_seen(std::slice::from_ref(&read));
-        assert!(after.write(path, "x").unwrap_err().contains("has changed"), "somebody else wrote it");
+        assert!(
+            after.write(path, "x").unwrap_err().to_string().contains("has changed"),
+            "somebody else wrote it"
+        );
         after.restore_seen(&[read, edit]);
         after.write(path, "two deals").unwrap();
         assert_eq!(before.read(path).unwrap(), "two deals");

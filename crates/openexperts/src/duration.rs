@@ -29,44 +29,68 @@ impl fmt::Display for Length {
     }
 }
 
+/// Why a text is not a duration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DurationError {
+    /// It is empty.
+    Empty,
+    /// It is longer than can be counted.
+    TooLong,
+    /// A number has no unit.
+    NoUnit,
+    /// A unit has no number.
+    NoNumber(String),
+    /// The format has no such unit.
+    UnknownUnit(String),
+}
+
+impl fmt::Display for DurationError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => out.write_str("it is empty"),
+            Self::TooLong => out.write_str("it is too long"),
+            Self::NoUnit => out.write_str("a unit is missing"),
+            Self::NoNumber(unit) => write!(out, "a number is missing before \"{unit}\""),
+            Self::UnknownUnit(unit) => write!(out, "there is no unit \"{unit}\""),
+        }
+    }
+}
+
 /// Reads a duration.
 ///
 /// # Errors
 /// Says what is wrong with it.
-pub(crate) fn parse(text: &str) -> Result<Length, String> {
+pub(crate) fn parse(text: &str) -> Result<Length, DurationError> {
     let mut rest = text;
     let mut total: u64 = 0;
     if rest.is_empty() {
-        return Err("it is empty".to_owned());
+        return Err(DurationError::Empty);
     }
     while !rest.is_empty() {
         let (digits, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()));
         let (unit, after) = after.split_at(after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len()));
         let millis = part(digits, unit)?;
-        total = total.checked_add(millis).ok_or("it is too long")?;
+        total = total.checked_add(millis).ok_or(DurationError::TooLong)?;
         rest = after;
     }
     Ok(Length { written: text.to_owned(), length: Duration::from_millis(total) })
 }
 
-fn part(digits: &str, unit: &str) -> Result<u64, String> {
+fn part(digits: &str, unit: &str) -> Result<u64, DurationError> {
     let scale: u64 = match unit {
         "ms" => 1,
         "s" => 1_000,
         "m" => 60_000,
         "h" => 3_600_000,
         "d" => 86_400_000,
-        "" => return Err("a unit is missing".to_owned()),
-        other => return Err(format!("there is no unit \"{other}\"")),
+        "" => return Err(DurationError::NoUnit),
+        other => return Err(DurationError::UnknownUnit(other.to_owned())),
     };
     if digits.is_empty() {
-        return Err(format!("a number is missing before \"{unit}\""));
+        return Err(DurationError::NoNumber(unit.to_owned()));
     }
-    let number: u64 = digits.parse().map_err(|_| "it is too long")?;
-    number
-        .checked_mul(scale)
-        .filter(|millis| *millis < u64::MAX / 4)
-        .ok_or_else(|| "it is too long".to_owned())
+    let number: u64 = digits.parse().map_err(|_| DurationError::TooLong)?;
+    number.checked_mul(scale).filter(|millis| *millis < u64::MAX / 4).ok_or(DurationError::TooLong)
 }
 
 #[cfg(test)]

@@ -40,6 +40,7 @@ pub use bindings::{Binding, BindingType, Bindings, ChannelBinding};
 pub use component::{
     Function, FunctionSession, Knowledge, KnowledgeKind, Operation, Parameter, Process, Scope, State, Tool,
 };
+pub use cron::CronError;
 pub use diagnostic::{At, Code, Diagnostic, Severity, Spanned, visible};
 pub use duration::Length;
 pub use fields::Listing;

@@ -8,7 +8,7 @@ use chrono::{DateTime, SecondsFormat, TimeZone as _, Utc};
 use chrono_tz::Tz;
 use croner::Cron;
 
-use crate::cron;
+use super::cron::{self, CronError};
 
 /// A time that was missed while nothing watched is made up for if it is younger than this, in milliseconds.
 const MADE_UP_FOR: u64 = 3_600_000;
@@ -38,9 +38,9 @@ impl Schedule {
     ///
     /// # Errors
     /// What is wrong with it, for people.
-    pub fn new(expr: &str, zone: Option<&str>) -> Result<Self, String> {
+    pub fn new(expr: &str, zone: Option<&str>) -> Result<Self, CronError> {
         let name = zone.unwrap_or("UTC");
-        let zone = name.parse().map_err(|_| format!("{name:?} is not a time zone"))?;
+        let zone = name.parse().map_err(|_| CronError::UnknownZone(name.to_owned()))?;
         Ok(Self { cron: cron::parse(expr)?, zone })
     }
 
