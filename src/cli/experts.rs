@@ -68,7 +68,7 @@ async fn keep_page(
 
 /// An expert is not ready if a tool is not bound or, where experts are served, if what it is bound to cannot be reached.
 fn entry_of<'a>(snapshot: &'a Arc<Snapshot>, served: Option<&Experts>) -> RegistryEntry<'a> {
-    let entry = RegistryEntry::from_catalog(&snapshot.package, &snapshot.bindings);
+    let entry = RegistryEntry::from_bindings(&snapshot.package, &snapshot.bindings);
     let not_ready =
         entry.not_ready.or_else(|| served.and_then(|experts| experts.why_not_ready(snapshot.name())));
     RegistryEntry { not_ready, ..entry }

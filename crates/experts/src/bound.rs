@@ -118,7 +118,8 @@ pub struct BindingCheck {
 
 /// Checks a package's bindings against what the configuration offers.
 pub async fn check_binding(package: &Package, text: &str, sources: &Sources) -> BindingCheck {
-    let (bindings, mut problems, mut mismatches) = read_bindings(text, package);
+    let CheckedBindings { bindings, mut problems, warnings: mut mismatches } =
+        CheckedBindings::read(text, package);
     let (tools, unbound) = bind_tools(package, &bindings, sources);
     problems.extend(unbound);
     await_sources(&tools, sources, FIRST_START).await;
@@ -173,18 +174,37 @@ pub(super) fn find_clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
     problems
 }
 
-/// Reads the text of a file of bindings for a package. Its errors keep the expert from being ready, its
-/// warnings do not. Both go to the log, so neither quotes a line, which may hold a secret that does not
-/// belong there.
-pub(super) fn read_bindings(text: &str, package: &Package) -> (Bindings, Vec<BindingProblem>, Vec<String>) {
-    let (bindings, findings) = Bindings::read(text);
-    let (errors, warnings): (Vec<_>, Vec<_>) =
-        findings.iter().partition(|finding| finding.severity == Severity::Error);
-    let problem = |text: String| BindingProblem { tool: String::new(), text, is_final: true };
-    let problems = errors.into_iter().map(|finding| problem(finding.to_line())).collect();
-    let mut warnings: Vec<String> = warnings.into_iter().map(Diagnostic::to_line).collect();
-    warnings.extend(bindings.unknown_bindings(package));
-    (bindings, problems, warnings)
+/// The user's bindings of a package, with the findings about them. They go to the log, so none quotes a line of the file: it may hold a
+/// secret that does not belong there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckedBindings {
+    /// The bindings; empty if the file has an error.
+    pub bindings: Bindings,
+    /// The errors, which keep the expert from being ready.
+    pub problems: Vec<BindingProblem>,
+    /// The warnings, for people.
+    pub warnings: Vec<String>,
+}
+
+impl CheckedBindings {
+    /// Reads the text of a file of bindings.
+    pub fn read(text: &str, package: &Package) -> Self {
+        let (bindings, findings) = Bindings::read(text);
+        let (errors, warnings): (Vec<_>, Vec<_>) =
+            findings.iter().partition(|finding| finding.severity == Severity::Error);
+        let problem = |text: String| BindingProblem { tool: String::new(), text, is_final: true };
+        let problems = errors.into_iter().map(|finding| problem(finding.to_line())).collect();
+        let mut warnings: Vec<String> = warnings.into_iter().map(Diagnostic::to_line).collect();
+        warnings.extend(bindings.unknown_bindings(package));
+        Self { bindings, problems, warnings }
+    }
+
+    /// Stands for a file that cannot be read.
+    pub(super) fn unreadable(error: &std::io::Error) -> Self {
+        let text = format!("bindings.yaml cannot be read: {error}");
+        let problem = BindingProblem { tool: String::new(), text, is_final: true };
+        Self { problems: vec![problem], ..Self::default() }
+    }
 }
 
 /// A tool of a package that is not bound.

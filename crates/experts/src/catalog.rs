@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::bound::CheckedBindings;
 use super::library::{Library, NameClaim, digest, preferred_folder};
 use openexperts::{Diagnostic, MANIFEST, Package, Severity, Trigger, load, visible};
 
@@ -27,10 +28,8 @@ pub struct Snapshot {
     pub package: Arc<Package>,
     /// The digest of its files.
     pub digest: String,
-    /// The text of the user's bindings; empty without bindings.
-    pub bindings: String,
-    /// Why the bindings cannot be read, if so.
-    pub bindings_problem: Option<String>,
+    /// The user's bindings.
+    pub bindings: CheckedBindings,
     /// The folder of the installed package, in which the user's `bindings.yaml` is.
     pub directory: PathBuf,
 }
@@ -160,10 +159,7 @@ impl Catalog {
     /// The package of a folder, or else the one in service before, or the one installed last.
     fn take_snapshot(&self, path: &Path, before: Option<Arc<Snapshot>>) -> Option<Arc<Snapshot>> {
         let loaded = load(path);
-        let (bindings, bindings_problem) = match self.library.bindings_of(&folder_name(path)) {
-            Ok((text, _)) => (text, None),
-            Err(error) => (String::new(), Some(error.to_string())),
-        };
+        let text = self.library.bindings_of(&folder_name(path));
         if let Some(file) = self.library.unread_bindings(&folder_name(path)) {
             tracing::warn!(
                 target: "respool::expert", file = %file.display(), read_instead = %self.library.own_bindings(&folder_name(path)).display(),
@@ -172,8 +168,11 @@ impl Catalog {
         }
         let new = |package: Arc<Package>| {
             let digest = digest(&package.files);
-            let (bindings, bindings_problem) = (bindings.clone(), bindings_problem.clone());
-            Arc::new(Snapshot { package, digest, bindings, bindings_problem, directory: path.to_owned() })
+            let bindings = match &text {
+                Ok((text, _)) => CheckedBindings::read(text, &package),
+                Err(error) => CheckedBindings::unreadable(error),
+            };
+            Arc::new(Snapshot { package, digest, bindings, directory: path.to_owned() })
         };
         let why = match loaded {
             Ok(loaded) => match loaded.package {
@@ -412,27 +411,28 @@ mod tests {
         let experts = dir.path().join("experts");
         write(&experts, "sales", "sales", "1.0.0");
         let catalog = Catalog::open(&experts);
-        assert_eq!(catalog.get("sales").unwrap().bindings, "");
-        fs::write(experts.join("sales/bindings.yaml"), "tools: {}\n").unwrap();
+        let bound_tools =
+            || catalog.get("sales").unwrap().bindings.bindings.tools.keys().cloned().collect::<Vec<_>>();
+        assert!(bound_tools().is_empty());
+        fs::write(experts.join("sales/bindings.yaml"), "tools: {crm: {type: gateway}}\n").unwrap();
         assert!(catalog.reload());
-        assert_eq!(catalog.get("sales").unwrap().bindings, "", "a package may not bring its own");
+        assert!(bound_tools().is_empty(), "a package may not bring its own");
         fs::create_dir_all(experts.join(".respool")).unwrap();
         let record = r#"{"source": "s", "version": "1.0.0", "digest": "d", "installed": 0, "mark": "m"}"#;
         fs::write(experts.join(".respool/sales.json"), record).unwrap();
         fs::write(experts.join("sales/.installed-by-respool"), "m").unwrap();
         fs::write(experts.join("sales/README.md"), "# Sales\n").unwrap();
         assert!(catalog.reload());
-        assert_eq!(catalog.get("sales").unwrap().bindings, "tools: {}\n");
+        assert_eq!(bound_tools(), ["crm"]);
         let beside = dir.path().join("expert-config/sales");
         fs::create_dir_all(&beside).unwrap();
-        fs::write(beside.join("bindings.yaml"), "triggers: {}\n").unwrap();
+        fs::write(beside.join("bindings.yaml"), "tools: {mail: {type: gateway}}\n").unwrap();
         assert!(catalog.reload());
-        assert_eq!(catalog.get("sales").unwrap().bindings, "triggers: {}\n");
+        assert_eq!(bound_tools(), ["mail"]);
         assert!(!catalog.reload());
     }
 
-    /// Issue 13: waiting work may outlive any number of updates, and of a package put there by hand there is
-    /// no other copy.
+    /// Waiting work may outlive any number of updates, and a package put there by hand has no other copy.
     #[test]
     fn packages_in_use_are_kept() {
         let dir = tempfile::tempdir().unwrap();

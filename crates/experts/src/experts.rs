@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::assembly::{ModelAccess, ModelAccesses};
-use super::bound::{self, BindingProblem, BoundTools};
+use super::bound::{self, BindingProblem, BoundTools, CheckedBindings};
 use super::catalog::{Catalog, Snapshot};
 use super::config::ExpertsConfig;
 use super::delivery;
@@ -191,21 +191,21 @@ impl Experts {
 
     /// The expert of a package, reused if nothing has changed and it had no problems.
     fn bind_snapshot(&self, snapshot: &Snapshot) -> Arc<Expert> {
-        let (bindings, mut problems, warnings) = bound::read_bindings(&snapshot.bindings, &snapshot.package);
+        let CheckedBindings { bindings, problems, warnings } = &snapshot.bindings;
         let before = self.get(snapshot.name()).filter(|before| {
-            before.digest == snapshot.digest && before.bindings == bindings && before.problems.is_empty()
+            before.digest == snapshot.digest && before.bindings == *bindings && before.problems.is_empty()
         });
-        if let Some(before) = before.filter(|_| snapshot.bindings_problem.is_none()) {
+        if let Some(before) = before.filter(|_| problems.is_empty()) {
             return before;
         }
-        problems.extend(snapshot.bindings_problem.as_deref().map(unreadable_bindings));
         let package = Arc::clone(&snapshot.package);
-        let (bound, unbound) = bound::bind_tools(&package, &bindings, &self.sources);
-        problems.extend(unbound);
+        let (bound, unbound) = bound::bind_tools(&package, bindings, &self.sources);
+        let problems = problems.iter().cloned().chain(unbound).collect();
         for warning in warnings {
             tracing::warn!(target: "respool::expert", expert = snapshot.name(), "{warning}");
         }
         let (digest, folder) = (snapshot.digest.clone(), snapshot.folder());
+        let bindings = bindings.clone();
         Arc::new(Expert { package, digest, bindings, problems, bound: Arc::new(bound), folder })
     }
 
@@ -409,11 +409,6 @@ impl Experts {
 
 fn describe_problems(problems: &[BindingProblem]) -> String {
     problems.iter().map(BindingProblem::to_string).collect::<Vec<_>>().join("; ")
-}
-
-fn unreadable_bindings(error: &str) -> BindingProblem {
-    let text = format!("bindings.yaml cannot be read: {error}");
-    BindingProblem { tool: String::new(), text, is_final: true }
 }
 
 /// Copies the regular files of a folder and its subfolders.

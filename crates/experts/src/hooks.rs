@@ -11,7 +11,7 @@ use super::config::{DEDUPE_WINDOW, ExpertsConfig};
 use super::hook_secrets::HookSecrets;
 use super::invocation::Invocation;
 use super::trigger::{Event, Proof, Refusal, events_of, invocation, is_proven, why_off};
-use openexperts::{Bindings, ChannelBinding, Schedule, Trigger, TriggerKind};
+use openexperts::{ChannelBinding, Schedule, Trigger, TriggerKind};
 use store::{Enqueued, NewEntry, Queue, StoreError};
 use wire::units::Secret;
 
@@ -117,7 +117,7 @@ impl Hooks {
             .map_err(|error| HookError::BadPayload(format!("the body is not JSON: {error}")))?;
         let mut events = events_of(trigger, payload).map_err(HookError::BadPayload)?;
         if trigger.kind == Some(TriggerKind::Channel) {
-            let binding = self.channel_binding(snapshot, &trigger.name.value)?;
+            let binding = Self::channel_binding(snapshot, &trigger.name.value)?;
             events.iter().try_for_each(check_message).map_err(HookError::BadPayload)?;
             events.retain(|message| binding.admits(message));
         }
@@ -140,11 +140,11 @@ impl Hooks {
         queue_all(&*self.queue, invocations, until, now).await.map_err(HookError::Store)
     }
 
-    /// Whose messages start a channel trigger. It is off until the user names channels.
-    fn channel_binding(&self, snapshot: &Snapshot, trigger: &str) -> Result<ChannelBinding, HookError> {
-        let (bindings, _) = Bindings::read(&snapshot.bindings);
+    /// Returns the channels and senders whose messages start a channel trigger. It is off until the user names channels.
+    fn channel_binding<'s>(snapshot: &'s Snapshot, trigger: &str) -> Result<&'s ChannelBinding, HookError> {
+        let bindings = &snapshot.bindings.bindings;
         let named = bindings.triggers.get(trigger).filter(|binding| !binding.channels.is_empty());
-        named.cloned().ok_or_else(|| {
+        named.ok_or_else(|| {
             HookError::Off(format!(
                 "no channels are named for it under `triggers.{trigger}.channels` of bindings.yaml"
             ))

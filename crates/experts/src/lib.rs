@@ -33,7 +33,7 @@ mod trigger;
 mod workspace;
 
 pub use assembly::{ModelAccess, ModelAccesses};
-pub use bound::{BindingCheck, BindingProblem, check_binding};
+pub use bound::{BindingCheck, BindingProblem, CheckedBindings, check_binding};
 pub use catalog::{Catalog, Current, Snapshot};
 pub use config::{ExpertConfig, ExpertsConfig};
 pub use delivery::{MessageKind, message_json};

@@ -6,8 +6,9 @@ use std::io;
 use std::path::Path;
 
 use super::atomic;
+use super::bound::CheckedBindings;
 use super::config::ExpertsConfig;
-use openexperts::{Bindings, Concurrency, Lane, Package, Severity, Tier, Trigger, TriggerKind};
+use openexperts::{Concurrency, Lane, Package, Tier, Trigger, TriggerKind};
 
 /// The file, in the workspace of the main agent.
 pub const REGISTRY: &str = "EXPERTS.md";
@@ -26,15 +27,15 @@ pub struct RegistryEntry<'a> {
 }
 
 impl<'a> RegistryEntry<'a> {
-    /// The entry of a package, with the text of the user's bindings.
-    pub fn from_catalog(package: &'a Package, bindings: &str) -> Self {
-        let (bindings, findings) = Bindings::read(bindings);
+    /// Makes the entry of a package with the user's bindings.
+    pub fn from_bindings(package: &'a Package, checked: &CheckedBindings) -> Self {
+        let bindings = &checked.bindings;
         let required = package.manifest.tools.items.iter().map(|tool| tool.value.as_str());
         let unbound: Vec<&str> = required.filter(|name| !bindings.tools.contains_key(*name)).collect();
-        let not_ready = if findings.iter().any(|finding| finding.severity == Severity::Error) {
-            Some("its bindings.yaml has errors".to_owned())
-        } else {
+        let not_ready = if checked.problems.is_empty() {
             (!unbound.is_empty()).then(|| format!("not bound: {}", unbound.join(", ")))
+        } else {
+            Some("its bindings.yaml has errors".to_owned())
         };
         let bound = bindings.tools.iter().map(|(tool, binding)| (tool.clone(), binding.target().to_owned()));
         Self { package, bound: bound.collect(), not_ready }
@@ -226,7 +227,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let package = package(dir.path(), "d");
         let check = |bindings: &str, bound: &[&str], not_ready: Option<&str>| {
-            let entry = RegistryEntry::from_catalog(&package, bindings);
+            let entry = RegistryEntry::from_bindings(&package, &CheckedBindings::read(bindings, &package));
             let found: Vec<&str> = entry.bound.iter().map(|(_, target)| target.as_str()).collect();
             assert_eq!((found.as_slice(), entry.not_ready.as_deref()), (bound, not_ready), "{bindings}");
         };

@@ -1,7 +1,9 @@
 //! Keeps `EXPERTS.md` current after each change of the installed experts.
 
 use crate::cli::say::{say, say_aside};
-use crate::expert::{ExpertsConfig, Installed, Library, REGISTRY, RegistryEntry, write_registry};
+use crate::expert::{
+    CheckedBindings, ExpertsConfig, Installed, Library, REGISTRY, RegistryEntry, write_registry,
+};
 
 /// Writes the page of the installed experts. The change itself stays in effect if this fails.
 pub(super) fn refresh(experts: &ExpertsConfig) {
@@ -12,7 +14,7 @@ pub(super) fn refresh(experts: &ExpertsConfig) {
         let packages: Vec<_> = installed.iter().filter_map(entry).collect();
         let entries = packages.iter().map(|(folder, package)| {
             let (bindings, _) = library.bindings_of(folder).unwrap_or_default();
-            RegistryEntry::from_catalog(package, &bindings)
+            RegistryEntry::from_bindings(package, &CheckedBindings::read(&bindings, package))
         });
         write_registry(experts, &entries.collect::<Vec<_>>())
     });
