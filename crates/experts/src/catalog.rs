@@ -13,7 +13,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::bound::CheckedBindings;
-use super::library::{Library, NameClaim, digest, preferred_folder};
+use super::library::{Library, digest};
+use super::name_claim::{NameClaim, preferred_folder};
 use openexperts::{Diagnostic, MANIFEST, Package, Severity, Trigger, load, visible};
 
 /// How often the folders are checked for changes.

@@ -21,6 +21,7 @@ mod invocation;
 mod isolated;
 mod learning;
 mod library;
+mod name_claim;
 mod notices;
 mod operations;
 mod registry;
