@@ -13,6 +13,7 @@ pub use ::alerts;
 pub use ::chat;
 pub use ::experts as expert;
 use ::http_client;
+pub use ::openexperts;
 pub use ::relay;
 pub use ::server;
 pub use ::store;

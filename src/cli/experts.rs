@@ -63,12 +63,12 @@ async fn keep_page(
             let _ = tokio::task::spawn_blocking(move || again(&shown)).await;
         }
     };
-    tokio::join!(catalog.watch(rewrite, stop), until.run_until_cancelled(following));
+    tokio::join!(catalog.watch_folders(rewrite, stop), until.run_until_cancelled(following));
 }
 
 /// An expert is not ready if a tool is not bound, or if experts are served and a tool's server cannot be reached.
 fn entry_of<'a>(snapshot: &'a Arc<Snapshot>, served: Option<&Experts>) -> RegistryEntry<'a> {
-    let entry = RegistryEntry::of(&snapshot.package, &snapshot.bindings);
+    let entry = RegistryEntry::from_bindings(&snapshot.package, &snapshot.bindings);
     let not_ready =
         entry.not_ready.or_else(|| served.and_then(|experts| experts.why_not_ready(snapshot.name())));
     RegistryEntry { not_ready, ..entry }

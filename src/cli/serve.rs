@@ -85,7 +85,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     stop.abort.cancel();
     agents.wait_for_runs(left).await;
     if let Some(experts) = &experts {
-        experts.ended().await;
+        experts.wait_for_end().await;
     }
     usage.save_keys().await;
     usage.flush().await;

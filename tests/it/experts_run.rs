@@ -1135,7 +1135,7 @@ async fn dry_runs_hide_private_knowledge() {
         payload: json!({}),
         state: desk.path("copy"),
     };
-    let report = run.run(respool.experts.as_ref().unwrap()).await.unwrap();
+    let report = run.run_dry(respool.experts.as_ref().unwrap()).await.unwrap();
     let told = results(&fake.requests().last().unwrap().json());
     assert_eq!(told[0], margins, "the model reads it");
     assert!(report["calls"][0]["result"].as_str().unwrap().starts_with("[withheld"), "{report}");

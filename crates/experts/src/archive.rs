@@ -1,12 +1,12 @@
-//! Unpacks an untrusted archive: tar, gzipped tar or zip. Only regular files below the directory come out, within limits on their number
-//! and size. Links, devices and paths that leave the directory are refused, not skipped; what file managers and archivers add is skipped.
-//! Called by `source`.
+//! Unpacks an untrusted archive: tar, gzipped tar or zip. Only regular files below the directory come out,
+//! within limits on their number and size. Links, devices and paths that leave the directory are refused, not
+//! skipped; what file managers and archivers add is skipped. Called by `source`.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
-use super::own_files::is_clutter;
+use openexperts::own_files::is_clutter;
 
 /// The most files an archive may have.
 const MOST_FILES: usize = 2_000;
@@ -40,9 +40,9 @@ pub(super) fn unpack(archive: &Path, into: &Path) -> Result<(), String> {
     read.map_err(cannot)?;
     let mut target = Target { into, files: 0, bytes: 0 };
     let done = match head {
-        [0x1f, 0x8b, ..] => target.tar(flate2::read::GzDecoder::new(file)),
-        [b'P', b'K', 3, 4] => target.zip(file),
-        _ => target.tar(file),
+        [0x1f, 0x8b, ..] => target.unpack_tar(flate2::read::GzDecoder::new(file)),
+        [b'P', b'K', 3, 4] => target.unpack_zip(file),
+        _ => target.unpack_tar(file),
     };
     done.map_err(|why| format!("{} was not unpacked: {why}", archive.display()))
 }
@@ -54,7 +54,7 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    fn tar(&mut self, source: impl Read) -> Result<(), String> {
+    fn unpack_tar(&mut self, source: impl Read) -> Result<(), String> {
         let mut archive = tar::Archive::new(source.take(MOST_DECOMPRESSED));
         // tar's own words quote the file.
         let broken = |_: io::Error| "it is not a tar, tar.gz or zip archive, or it is cut".to_owned();
@@ -65,15 +65,17 @@ impl Target<'_> {
                 continue;
             }
             match entry.header().entry_type() {
-                kind if kind.is_file() || kind == tar::EntryType::Continuous => self.file(&path, entry)?,
+                kind if kind.is_file() || kind == tar::EntryType::Continuous => {
+                    self.write_file(&path, entry)?;
+                }
                 kind if kind.is_dir() || kind.is_pax_global_extensions() => {}
-                _ => return Err(refused(&path)),
+                _ => return Err(refuse_entry(&path)),
             }
         }
         Ok(())
     }
 
-    fn zip(&mut self, source: File) -> Result<(), String> {
+    fn unpack_zip(&mut self, source: File) -> Result<(), String> {
         let broken =
             |error: zip::result::ZipError| format!("it is not a zip archive that can be read: {error}");
         let mut archive = zip::ZipArchive::new(source).map_err(broken)?;
@@ -84,17 +86,17 @@ impl Target<'_> {
                 continue;
             }
             if entry.is_file() && !entry.is_symlink() {
-                self.file(&path, entry)?;
+                self.write_file(&path, entry)?;
             } else if !entry.is_dir() {
-                return Err(refused(&path));
+                return Err(refuse_entry(&path));
             }
         }
         Ok(())
     }
 
     /// Writes one file. The sizes that the archive states are not trusted.
-    fn file(&mut self, path: &Path, source: impl Read) -> Result<(), String> {
-        let shown = super::visible(&path.display().to_string());
+    fn write_file(&mut self, path: &Path, source: impl Read) -> Result<(), String> {
+        let shown = openexperts::visible(&path.display().to_string());
         if !is_inside(path) || path.to_str().is_none_or(|text| text.contains('\\')) {
             return Err(format!("its file {shown} would be written outside of the package"));
         }
@@ -123,11 +125,15 @@ fn is_inside(path: &Path) -> bool {
     path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
 }
 
-/// Whether a path in the package is that of a file which a file manager or an archiver added, such as `__MACOSX/._expert.yaml`.
+/// Whether a path in the package is that of a file which a file manager or an archiver added, such as
+/// `__MACOSX/._expert.yaml`.
 fn is_clutter_inside(path: &Path) -> bool {
     is_inside(path) && path.iter().any(|part| part.to_str().is_some_and(is_clutter))
 }
 
-fn refused(path: &Path) -> String {
-    format!("{} is a link or a device; a package has only files", super::visible(&path.display().to_string()))
+fn refuse_entry(path: &Path) -> String {
+    format!(
+        "{} is a link or a device; a package has only files",
+        openexperts::visible(&path.display().to_string())
+    )
 }

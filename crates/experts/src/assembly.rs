@@ -1,5 +1,5 @@
-//! Builds the agent of one run of an expert: its prompt, its tools and files, and which of its calls need approval. Called by `experts`
-//! and `execution`.
+//! Builds the agent of one run of an expert: its prompt, its tools and files, and which of its calls need
+//! approval. Called by `experts` and `execution`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,10 +8,8 @@ use std::time::Duration;
 
 use super::experts::{Expert, Experts};
 use super::isolated::IsolatedFunctions;
-use super::label::MODEL_PREFIX;
 use super::notices::ConversationNotices;
 use super::operations::Operations;
-use super::prompt::system_prompt_with;
 use super::tools::{self, ExpertTools, Role};
 use super::workspace::Workspace;
 use ::tools::Tools;
@@ -19,6 +17,7 @@ use agent::{
     Agent, AgentConfig, ChatModel, MadeCall, Notices, OnDisconnect, RunFacts, RunSnapshot, SettledCall,
     Supervision,
 };
+use openexperts::{label::MODEL_PREFIX, prompt::system_prompt_with};
 
 /// How long a model may think about one reply.
 const MODEL_TIMEOUT: Duration = Duration::from_mins(5);
@@ -61,7 +60,7 @@ pub struct ModelAccess {
     pub reasoning: Option<&'static str>,
 }
 
-/// What a run of an expert is built from.
+/// The parts from which the run of an expert is built.
 pub(super) struct RunPlan<'a> {
     /// Identifies the session, and therefore its files.
     pub(super) session: &'a str,
@@ -71,9 +70,9 @@ pub(super) struct RunPlan<'a> {
     pub(super) context: Vec<String>,
     /// How long it may work.
     pub(super) timeout: Duration,
-    /// What earlier attempts have done.
+    /// The calls of earlier attempts that must not be repeated.
     pub(super) settled: Vec<SettledCall>,
-    /// What the run itself has done so far, when it is resumed: it may write what it has read.
+    /// The calls that a resumed run has already made: it may write the files that it has read.
     pub(super) calls: Vec<MadeCall>,
     /// Nothing is changed outside.
     pub(super) is_dry: bool,
@@ -81,7 +80,7 @@ pub(super) struct RunPlan<'a> {
     pub(super) root: Option<PathBuf>,
 }
 
-/// What the run of an expert and the runs of its isolated functions share.
+/// Settings that the run of an expert and the runs of its isolated functions share.
 #[derive(Clone)]
 pub(super) struct AgentBase {
     name: String,
@@ -90,8 +89,8 @@ pub(super) struct AgentBase {
 }
 
 impl AgentBase {
-    /// The same for the run of a function.
-    pub(super) fn of_function(&self, function: &str) -> Self {
+    /// Returns the same settings for the run of a function.
+    pub(super) fn for_function(&self, function: &str) -> Self {
         Self { name: format!("{}/{function}", self.name), ..self.clone() }
     }
 
@@ -139,15 +138,15 @@ impl Experts {
         self.agent_of(expert, plan).0
     }
 
-    /// The agent that continues a conversation's run, with the package and session that it began with; `None` for other runs, and while
-    /// the expert is not installed.
+    /// The agent that continues a conversation's run, with the package and session that it began with; `None`
+    /// for other runs, and while the expert is not installed.
     ///
     /// # Errors
     /// When that package is no longer kept.
-    pub(super) fn returning(&self, name: &str, facts: RunFacts) -> Result<Option<Arc<Agent>>, String> {
+    pub(super) fn resumed_agent(&self, name: &str, facts: RunFacts) -> Result<Option<Arc<Agent>>, String> {
         let Some(expert) = self.get(name) else { return Ok(None) };
         let Some((digest, session)) = conversation_of(&facts) else { return Ok(None) };
-        let expert = self.as_of(&expert, digest)?;
+        let expert = self.with_snapshot(&expert, digest)?;
         let session = session.to_owned();
         Ok(Some(self.conversation(&expert, &session, facts.calls)))
     }
@@ -166,10 +165,10 @@ impl Experts {
         if let Err(error) = files.prepare() {
             tracing::error!(target: "respool::expert", expert = expert.name(), %error, "the state of an expert cannot be prepared");
         }
-        files.recall(&calls);
+        files.restore_seen(&calls);
         let operations = Operations::new(&package, Arc::clone(&expert.bound), is_dry);
         let prompt = system_prompt_with(&package, &operations.tiers());
-        let base = self.base(expert.name(), timeout);
+        let base = self.agent_base(expert.name(), timeout);
         let snapshot = RunSnapshot { digest: expert.digest.clone(), session: session.to_owned() };
         let is_private = files.may_quote_private();
         let functions = IsolatedFunctions {
@@ -199,21 +198,21 @@ impl Experts {
     }
 
     /// The agent that answers one question about a process with plain text. It has no tools.
-    pub(super) fn adviser(&self, expert: &Expert, is_private: bool) -> Option<Arc<Agent>> {
+    pub(super) fn adviser_agent(&self, expert: &Expert, is_private: bool) -> Option<Arc<Agent>> {
         let tools = Arc::new(self.sources.select_now(&[]).ok()?);
         let operations = Operations::new(&expert.package, Arc::clone(&expert.bound), true);
         let prompt = system_prompt_with(&expert.package, &operations.tiers());
         let snapshot = RunSnapshot { digest: expert.digest.clone(), session: ADVICE.to_owned() };
         let supervision =
             Supervision { snapshot, is_private, ends_at_limits: true, ..Supervision::default() };
-        let mut base = self.base(expert.name(), ADVICE_TIME);
+        let mut base = self.agent_base(expert.name(), ADVICE_TIME);
         base.config.max_iterations = 1;
         Some(Arc::new(base.agent(prompt, tools, supervision)))
     }
 
-    fn base(&self, name: &str, timeout: Duration) -> AgentBase {
+    fn agent_base(&self, name: &str, timeout: Duration) -> AgentBase {
         let config = self.config.of(name);
-        let access = self.access(name).clone();
+        let access = self.model_access(name).clone();
         let config = AgentConfig {
             model: access.model_id.clone(),
             upstream: config.upstream,

@@ -1,8 +1,8 @@
-//! An abstract tool of a package, bound to the user's tools: which operations are offered to the model, under which names and schemas,
-//! and how one is called. Called by `tools` and `experts`.
+//! An abstract tool of a package, bound to the user's tools: which operations are offered to the model, under
+//! which names and schemas, and how one is called. Called by `tools` and `experts`.
 //!
-//! Operations stay declared while their server is down. The tier has been applied before a call arrives here, so the default of
-//! `[tools.policy]` does not ask again; its rules that deny or ask still apply.
+//! Operations stay declared while their server is down. The tier has been applied before a call arrives here,
+//! so the default of `[tools.policy]` does not ask again; its rules that deny or ask still apply.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,11 +12,9 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use super::bindings::{Binding, BindingType, Bindings};
-use super::component::{Operation, Tool};
-use super::diagnostic::{Diagnostic, Severity};
-use super::label::function_name;
-use super::package::Package;
+use openexperts::{
+    Binding, BindingType, Bindings, Diagnostic, Operation, Package, Severity, Tool, label::function_name,
+};
 use tools::{
     Approver, Availability, Invocation, Question, QuestionKind, ServerProblem, Sources, ToolError,
     ToolOutput, ToolSet, ToolSpec, Tools as _,
@@ -30,9 +28,9 @@ pub(super) const FIRST_START: Duration = Duration::from_secs(30);
 pub struct BindingProblem {
     /// The abstract tool; empty if the problem concerns the whole file.
     pub tool: String,
-    /// What is wrong, for people.
+    /// The problem, for people.
     pub text: String,
-    /// True if somebody has to change something; otherwise it may resolve itself.
+    /// True if a person has to change something; otherwise it may resolve itself.
     pub is_final: bool,
 }
 
@@ -75,8 +73,9 @@ impl OfferedOperation {
     }
 }
 
-/// The tools of a package, bound as the user says, and what keeps them from being ready. Servers are started without waiting for them.
-pub(super) fn bind(
+/// The tools of a package, bound as the user says, and what keeps them from being ready. Servers are started
+/// without waiting for them.
+pub(super) fn bind_tools(
     package: &Package,
     bindings: &Bindings,
     sources: &Sources,
@@ -94,7 +93,7 @@ pub(super) fn bind(
         };
         let operations = declared.iter().flat_map(|tool| &tool.operations.items);
         let operations: Vec<String> = operations.map(|operation| operation.name.clone()).collect();
-        let set = match sources.select_now(&binding.wanted(&operations)) {
+        let set = match sources.select_now(&binding.requested_tools(&operations)) {
             Ok(set) => Some(set),
             Err(whys) => {
                 problems.push(problem(whys.join("; ")));
@@ -106,10 +105,10 @@ pub(super) fn bind(
     (tools, problems)
 }
 
-/// What phase 2 of validation finds.
+/// The findings of phase 2 of validation.
 #[derive(Clone, Debug, Default)]
 pub struct BindingCheck {
-    /// What keeps the expert from being ready.
+    /// The problems that keep the expert from being ready.
     pub problems: Vec<BindingProblem>,
     /// Where the tool files and the servers disagree; this does not keep the expert from being ready.
     pub mismatches: Vec<String>,
@@ -119,14 +118,15 @@ pub struct BindingCheck {
 
 /// Checks a package's bindings against what the configuration offers.
 pub async fn check_binding(package: &Package, text: &str, sources: &Sources) -> BindingCheck {
-    let (bindings, mut problems, mut mismatches) = read(text, package);
-    let (tools, unbound) = bind(package, &bindings, sources);
+    let CheckedBindings { bindings, mut problems, warnings: mut mismatches } =
+        CheckedBindings::read(text, package);
+    let (tools, unbound) = bind_tools(package, &bindings, sources);
     problems.extend(unbound);
     await_sources(&tools, sources, FIRST_START).await;
-    problems.extend(tools.iter().filter_map(|tool| tool.problem(sources)));
-    problems.extend(clashes(&tools));
+    problems.extend(tools.iter().filter_map(|tool| tool.describe_problem(sources)));
+    problems.extend(find_clashes(&tools));
     let bound = tools.iter().filter_map(BoundTool::target);
-    mismatches.extend(tools.iter().flat_map(BoundTool::mismatches));
+    mismatches.extend(tools.iter().flat_map(BoundTool::find_mismatches));
     BindingCheck {
         problems,
         mismatches,
@@ -134,19 +134,19 @@ pub async fn check_binding(package: &Package, text: &str, sources: &Sources) -> 
     }
 }
 
-/// Waits, at most this long, until the servers of the tools have started or failed, and checks that the gateway is reachable if one is
-/// needed.
+/// Waits, at most this long, until the servers of the tools have started or failed, and checks that the
+/// gateway is reachable if one is needed.
 pub(super) async fn await_sources(tools: &[BoundTool], sources: &Sources, limit: Duration) {
     let gateway = async {
         if tools.iter().any(BoundTool::is_at_gateway) {
             sources.look_at_gateway().await;
         }
     };
-    tokio::join!(sources.await_servers(tools.iter().filter_map(BoundTool::server), limit), gateway);
+    tokio::join!(sources.await_servers(tools.iter().filter_map(BoundTool::server_problem), limit), gateway);
 }
 
 /// The model cannot distinguish operations with the same name: reports a problem for each such name.
-pub(super) fn clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
+pub(super) fn find_clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
     let mut seen: BTreeMap<String, OfferedOperation> = BTreeMap::new();
     let mut problems = Vec::new();
     for tool in tools {
@@ -174,17 +174,37 @@ pub(super) fn clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
     problems
 }
 
-/// Reads the text of a file of bindings for a package. Its errors keep the expert from being ready, its warnings do not. Both go to the
-/// log, so neither quotes a line, which may hold a secret that does not belong there.
-pub(super) fn read(text: &str, package: &Package) -> (Bindings, Vec<BindingProblem>, Vec<String>) {
-    let (bindings, findings) = Bindings::read(text);
-    let (errors, warnings): (Vec<_>, Vec<_>) =
-        findings.iter().partition(|finding| finding.severity == Severity::Error);
-    let problem = |text: String| BindingProblem { tool: String::new(), text, is_final: true };
-    let problems = errors.into_iter().map(|finding| problem(finding.in_one_line())).collect();
-    let mut warnings: Vec<String> = warnings.into_iter().map(Diagnostic::in_one_line).collect();
-    warnings.extend(bindings.strays(package));
-    (bindings, problems, warnings)
+/// The user's bindings of a package, with the findings about them. They go to the log, so none quotes a line of the file: it may hold a
+/// secret that does not belong there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckedBindings {
+    /// The bindings; empty if the file has an error.
+    pub bindings: Bindings,
+    /// The errors, which keep the expert from being ready.
+    pub problems: Vec<BindingProblem>,
+    /// The warnings, for people.
+    pub warnings: Vec<String>,
+}
+
+impl CheckedBindings {
+    /// Reads the text of a file of bindings.
+    pub fn read(text: &str, package: &Package) -> Self {
+        let (bindings, findings) = Bindings::read(text);
+        let (errors, warnings): (Vec<_>, Vec<_>) =
+            findings.iter().partition(|finding| finding.severity == Severity::Error);
+        let problem = |text: String| BindingProblem { tool: String::new(), text, is_final: true };
+        let problems = errors.into_iter().map(|finding| problem(finding.to_line())).collect();
+        let mut warnings: Vec<String> = warnings.into_iter().map(Diagnostic::to_line).collect();
+        warnings.extend(bindings.unknown_bindings(package));
+        Self { bindings, problems, warnings }
+    }
+
+    /// Stands for a file that cannot be read.
+    pub(super) fn unreadable(error: &std::io::Error) -> Self {
+        let text = format!("bindings.yaml cannot be read: {error}");
+        let problem = BindingProblem { tool: String::new(), text, is_final: true };
+        Self { problems: vec![problem], ..Self::default() }
+    }
 }
 
 /// A tool of a package that is not bound.
@@ -196,7 +216,7 @@ pub(super) fn unbound(declared: Tool) -> BoundTool {
 
 impl BoundTool {
     /// The MCP server that it is bound to, if configured.
-    pub(super) fn server(&self) -> Option<&str> {
+    pub(super) fn server_problem(&self) -> Option<&str> {
         let is_mcp = self.set.is_some() && self.binding.kind == BindingType::Mcp;
         is_mcp.then_some(self.binding.server.as_str())
     }
@@ -207,7 +227,7 @@ impl BoundTool {
     }
 
     fn source_problem(&self, sources: &Sources) -> Option<ServerProblem> {
-        match self.server() {
+        match self.server_problem() {
             Some(server) => sources.mcp_problem(server),
             None if self.is_at_gateway() => sources.gateway_problem(),
             None => None,
@@ -220,17 +240,18 @@ impl BoundTool {
     }
 
     /// Why it cannot be called at the moment, although it is bound.
-    pub(super) fn problem(&self, sources: &Sources) -> Option<BindingProblem> {
+    pub(super) fn describe_problem(&self, sources: &Sources) -> Option<BindingProblem> {
         let ServerProblem { text, prospect } = self.source_problem(sources)?;
         let what = self
-            .server()
+            .server_problem()
             .map_or("OpenClaw's gateway".to_owned(), |server| format!("its MCP server {server}"));
         let text = format!("{what} cannot be reached: {text}");
         Some(BindingProblem { tool: self.name.clone(), text, is_final: prospect == Availability::Unusable })
     }
 
-    /// What the tool file and the server disagree about, for people. Empty until the server has been up once.
-    pub(super) fn mismatches(&self) -> Vec<String> {
+    /// Lists where the tool file and the server disagree, for people. Empty until the server has been up
+    /// once.
+    pub(super) fn find_mismatches(&self) -> Vec<String> {
         let (Some(set), Some(declared)) = (&self.set, &self.declared) else { return Vec::new() };
         let known = set.all_configured();
         if known.is_empty() {
@@ -239,14 +260,14 @@ impl BoundTool {
         let mut found = Vec::new();
         for operation in &declared.operations.items {
             let title = format!("{}.{}", self.name, operation.name);
-            let own = self.binding.configured(&operation.name);
+            let own = self.binding.configured_name(&operation.name);
             match known.get(&own) {
                 None => found.push(format!(
                     "{title}: {} has no {own}; it has {}",
                     self.binding.target(),
                     known.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
                 )),
-                Some(spec) => found.extend(differing(&title, operation, &spec.parameters)),
+                Some(spec) => found.extend(differing_properties(&title, operation, &spec.parameters)),
             }
         }
         found
@@ -270,13 +291,14 @@ impl BoundTool {
         }
     }
 
-    /// The server's schema with the package's description; until the server has been up once, the inputs from the tool file.
+    /// The server's schema with the package's description; until the server has been up once, the inputs from
+    /// the tool file.
     fn declared_operation(
         &self,
         operation: &Operation,
         known: &BTreeMap<String, ToolSpec>,
     ) -> OfferedOperation {
-        let configured = self.binding.configured(&operation.name);
+        let configured = self.binding.configured_name(&operation.name);
         let mut spec = known.get(&configured).cloned().unwrap_or_else(|| ToolSpec {
             name: String::new(),
             description: String::new(),
@@ -288,7 +310,7 @@ impl BoundTool {
         if let Some(description) = operation.description.as_ref().filter(|text| !text.trim().is_empty()) {
             spec.description.clone_from(description);
         }
-        self.offered(&operation.name, spec, configured)
+        self.find_offered(&operation.name, spec, configured)
     }
 
     /// Without a tool file, everything that the server has is offered.
@@ -303,12 +325,12 @@ impl BoundTool {
                 None if self.binding.operations.contains_key(&own) => return None,
                 None => own.as_str(),
             };
-            Some(self.offered(operation, spec, configured.clone()))
+            Some(self.find_offered(operation, spec, configured.clone()))
         });
         offered.collect()
     }
 
-    fn offered(&self, operation: &str, spec: ToolSpec, configured: String) -> OfferedOperation {
+    fn find_offered(&self, operation: &str, spec: ToolSpec, configured: String) -> OfferedOperation {
         let called = Some(spec.name.as_str()).filter(|called| !called.is_empty());
         let owner_asks = self.set.as_ref().is_some_and(|set| set.asks_before(&configured, called));
         let spec = ToolSpec { name: function_name(&self.name, operation), ..spec };
@@ -356,7 +378,7 @@ impl BoundTool {
         Some((set, Invocation { name, ..invocation.clone() }))
     }
 
-    /// Writes into the audit log that somebody refused a call.
+    /// Writes into the audit log who refused a call.
     pub(super) async fn note_refusal(&self, operation: &OfferedOperation, invocation: &Invocation, by: &str) {
         if let Some((set, call)) = self.own_call(operation, invocation) {
             set.note_refusal(&call, by).await;
@@ -379,7 +401,7 @@ fn assumed_schema(operation: &Operation) -> Value {
 }
 
 /// Inputs in the tool file that the server does not know.
-fn differing(title: &str, operation: &Operation, schema: &Value) -> Option<String> {
+fn differing_properties(title: &str, operation: &Operation, schema: &Value) -> Option<String> {
     let known = schema["properties"].as_object()?;
     let missing: Vec<&str> =
         operation.inputs.iter().map(String::as_str).filter(|name| !known.contains_key(*name)).collect();
@@ -389,8 +411,8 @@ fn differing(title: &str, operation: &Operation, schema: &Value) -> Option<Strin
     })
 }
 
-/// By binding a tool and installing a package, the owner consents to what the tiers allow, unless a rule of the policy applies to the
-/// call. A call that a rule asks about runs only with a person's consent to it.
+/// By binding a tool and installing a package, the owner consents to what the tiers allow, unless a rule of
+/// the policy applies to the call. A call that a rule asks about runs only with a person's consent to it.
 struct DecidedByTier<'a> {
     /// The person who consented to this call.
     by: Option<&'a str>,

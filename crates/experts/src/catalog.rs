@@ -1,5 +1,5 @@
-//! The experts in service: a snapshot of each package, taken again when its folder changes. Work in progress keeps the snapshot it began
-//! with. If a new version does not load, the previous one stays in service.
+//! The experts in service: a snapshot of each package, taken again when its folder changes. Work in progress
+//! keeps the snapshot it began with. If a new version does not load, the previous one stays in service.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::library::{Library, NameClaim, digest, preferred};
-use super::manifest::Trigger;
-use super::package::{Package, load};
-use super::{MANIFEST, diagnostic};
+use super::bound::CheckedBindings;
+use super::library::{Library, digest};
+use super::name_claim::{NameClaim, preferred_folder};
+use openexperts::{Diagnostic, MANIFEST, Package, Severity, Trigger, load, visible};
 
 /// How often the folders are checked for changes.
 const EVERY: Duration = Duration::from_secs(2);
@@ -29,10 +29,8 @@ pub struct Snapshot {
     pub package: Arc<Package>,
     /// The digest of its files.
     pub digest: String,
-    /// The text of the user's bindings; empty if there are none.
-    pub bindings: String,
-    /// Why the bindings cannot be read, if so.
-    pub bindings_problem: Option<String>,
+    /// The user's bindings.
+    pub bindings: CheckedBindings,
     /// The folder of the installed package, in which the user's `bindings.yaml` is.
     pub directory: PathBuf,
 }
@@ -54,10 +52,10 @@ impl Snapshot {
     }
 }
 
-/// What is known of a folder.
+/// A folder at the last check.
 #[derive(Debug)]
 struct Folder {
-    /// Identifies what was seen in it.
+    /// The fingerprint of its content.
     seen: u64,
     snapshot: Option<Arc<Snapshot>>,
 }
@@ -77,7 +75,8 @@ pub struct Current {
     pub generation: u64,
     /// The experts.
     pub experts: BTreeMap<String, Arc<Snapshot>>,
-    /// Whether a folder holds a package that has no loadable version, or several folders hold one name and none of them is used.
+    /// Whether a folder holds a package that has no loadable version, or several folders hold one name and
+    /// none of them is used.
     pub has_unloaded: bool,
 }
 
@@ -106,24 +105,24 @@ impl Catalog {
     }
 
     /// Stores the package of a folder under its digest, for work that begins with it.
-    pub(super) fn keep(&self, folder: &str, package: &Package, digest: &str) -> std::io::Result<()> {
-        self.library.keep(folder, package, digest)
+    pub(super) fn keep_snapshot(&self, folder: &str, package: &Package, digest: &str) -> std::io::Result<()> {
+        self.library.keep_snapshot(folder, package, digest)
     }
 
     /// Deletes unneeded snapshots of a folder's packages that are older than this.
-    pub(super) fn prune(
+    pub(super) fn prune_snapshots(
         &self,
         folder: &str,
         in_use: &BTreeSet<String>,
         older: Duration,
     ) -> std::io::Result<()> {
-        self.library.prune(folder, in_use, older)
+        self.library.prune_snapshots(folder, in_use, older)
     }
 
     /// Checks the folders and takes changes into service. True if there were any.
     pub fn reload(&self) -> bool {
         let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = self.found(&folders);
+        let found = self.find_folders(&folders);
         let mut has_changed = false;
         folders.retain(|path, _| {
             let stays = found.contains(path);
@@ -134,23 +133,23 @@ impl Catalog {
             stays
         });
         for path in found {
-            let seen = seen(&path, &self.library.own_bindings(&folder_name(&path)));
+            let seen = folder_fingerprint(&path, &self.library.own_bindings(&folder_name(&path)));
             let before = folders.get(&path);
             if before.is_some_and(|folder| folder.seen == seen) || !path.join(MANIFEST).exists() {
                 continue;
             }
-            let snapshot = self.snapshot(&path, before.and_then(|folder| folder.snapshot.clone()));
+            let snapshot = self.take_snapshot(&path, before.and_then(|folder| folder.snapshot.clone()));
             folders.insert(path, Folder { seen, snapshot });
             has_changed = true;
         }
         if has_changed {
-            self.publish(&folders);
+            self.publish_changes(&folders);
         }
         has_changed
     }
 
     /// The folders with a package, including one whose package is being replaced.
-    fn found(&self, known: &BTreeMap<PathBuf, Folder>) -> BTreeSet<PathBuf> {
+    fn find_folders(&self, known: &BTreeMap<PathBuf, Folder>) -> BTreeSet<PathBuf> {
         let entries = fs::read_dir(self.library.dir()).into_iter().flatten().flatten();
         let folders = entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
         let packages = folders.map(|entry| entry.path()).filter(|path| path.join(MANIFEST).exists());
@@ -159,12 +158,9 @@ impl Catalog {
     }
 
     /// The package of a folder, or else the one in service before, or the one installed last.
-    fn snapshot(&self, path: &Path, before: Option<Arc<Snapshot>>) -> Option<Arc<Snapshot>> {
+    fn take_snapshot(&self, path: &Path, before: Option<Arc<Snapshot>>) -> Option<Arc<Snapshot>> {
         let loaded = load(path);
-        let (bindings, bindings_problem) = match self.library.bindings(&folder_name(path)) {
-            Ok((text, _)) => (text, None),
-            Err(error) => (String::new(), Some(error.to_string())),
-        };
+        let text = self.library.bindings_of(&folder_name(path));
         if let Some(file) = self.library.unread_bindings(&folder_name(path)) {
             tracing::warn!(
                 target: "respool::expert", file = %file.display(), read_instead = %self.library.own_bindings(&folder_name(path)).display(),
@@ -173,8 +169,11 @@ impl Catalog {
         }
         let new = |package: Arc<Package>| {
             let digest = digest(&package.files);
-            let (bindings, bindings_problem) = (bindings.clone(), bindings_problem.clone());
-            Arc::new(Snapshot { package, digest, bindings, bindings_problem, directory: path.to_owned() })
+            let bindings = match &text {
+                Ok((text, _)) => CheckedBindings::read(text, &package),
+                Err(error) => CheckedBindings::unreadable(error),
+            };
+            Arc::new(Snapshot { package, digest, bindings, directory: path.to_owned() })
         };
         let why = match loaded {
             Ok(loaded) => match loaded.package {
@@ -191,7 +190,7 @@ impl Catalog {
             Err(error) => error.to_string(),
         };
         let before = before.map(|before| Arc::clone(&before.package));
-        let kept = before.or_else(|| self.library.kept(&folder_name(path)).map(Arc::new)).map(new);
+        let kept = before.or_else(|| self.library.kept_package(&folder_name(path)).map(Arc::new)).map(new);
         tracing::error!(
             target: "respool::expert", folder = %path.display(), why, version_in_service = kept.as_ref().map(|kept| kept.package.manifest.version.value.clone()),
             "the package does not load: correct what `respool expert validate` shows; the version before it stays in service"
@@ -200,14 +199,14 @@ impl Catalog {
     }
 
     /// Of several packages with the same name, one is in service at most.
-    fn publish(&self, folders: &BTreeMap<PathBuf, Folder>) {
+    fn publish_changes(&self, folders: &BTreeMap<PathBuf, Folder>) {
         let mut by_name: BTreeMap<&str, Vec<&Arc<Snapshot>>> = BTreeMap::new();
         for snapshot in folders.values().filter_map(|folder| folder.snapshot.as_ref()) {
             by_name.entry(snapshot.name()).or_default().push(snapshot);
         }
         let (mut experts, mut has_unloaded) = (BTreeMap::new(), false);
         for (name, snapshots) in by_name {
-            match self.chosen(name, &snapshots) {
+            match self.choose_folders(name, &snapshots) {
                 Some(snapshot) => drop(experts.insert(name.to_owned(), Arc::clone(snapshot))),
                 None => has_unloaded = true,
             }
@@ -218,7 +217,7 @@ impl Catalog {
     }
 
     /// The snapshot that is in service under a name.
-    fn chosen<'s>(&self, name: &str, snapshots: &[&'s Arc<Snapshot>]) -> Option<&'s Arc<Snapshot>> {
+    fn choose_folders<'s>(&self, name: &str, snapshots: &[&'s Arc<Snapshot>]) -> Option<&'s Arc<Snapshot>> {
         if let [only] = snapshots {
             return Some(only);
         }
@@ -227,7 +226,7 @@ impl Catalog {
             NameClaim { is_recorded: self.library.is_recorded(&folder), folder }
         };
         let claims: Vec<NameClaim> = snapshots.iter().map(claim).collect();
-        let used = preferred(name, &claims);
+        let used = preferred_folder(name, &claims);
         let folder = |index: usize| claims[index].folder.as_str();
         let is_unused = |index: &usize| used.is_none_or(|(used, _)| used != *index);
         let unused: Vec<&str> = (0..claims.len()).filter(is_unused).map(folder).collect();
@@ -240,7 +239,7 @@ impl Catalog {
     }
 
     /// Takes changes into service until `stop`; `changed` is called after each.
-    pub async fn watch<F>(self: Arc<Self>, changed: F, stop: CancellationToken)
+    pub async fn watch_folders<F>(self: Arc<Self>, changed: F, stop: CancellationToken)
     where
         F: Fn(&Self) + Send + Sync + 'static,
     {
@@ -265,16 +264,17 @@ fn folder_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn first_error(diagnostics: &[diagnostic::Diagnostic]) -> String {
-    let error = diagnostics.iter().find(|one| one.severity == diagnostic::Severity::Error);
-    error.map(|error| format!("{}: {}", error.file, diagnostic::visible(&error.message))).unwrap_or_default()
+fn first_error(diagnostics: &[Diagnostic]) -> String {
+    let error = diagnostics.iter().find(|one| one.severity == Severity::Error);
+    error.map(|error| format!("{}: {}", error.file, visible(&error.message))).unwrap_or_default()
 }
 
-/// A fingerprint that changes when a file in the folder, or the bindings file beside it, is written, created or removed.
-fn seen(folder: &Path, bindings: &Path) -> u64 {
+/// Returns a fingerprint that changes when a file in the folder, or the bindings file outside it, is written,
+/// created or removed.
+fn folder_fingerprint(folder: &Path, bindings: &Path) -> u64 {
     let mut hasher = DefaultHasher::new();
-    let beside = fs::metadata(bindings).ok();
-    beside.map(|about| (about.len(), about.mtime(), about.mtime_nsec(), about.ino())).hash(&mut hasher);
+    let metadata = fs::metadata(bindings).ok();
+    metadata.map(|about| (about.len(), about.mtime(), about.mtime_nsec(), about.ino())).hash(&mut hasher);
     let (mut open, mut left) = (vec![folder.to_owned()], MOST_FILES);
     while let Some(path) = open.pop() {
         let mut entries: Vec<_> = fs::read_dir(&path).into_iter().flatten().flatten().collect();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_taken_into_service_and_old_snapshots_stay() {
+    fn changes_are_served_and_old_snapshots_stay() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), "sales", "sales", "1.0.0");
         let catalog = Catalog::open(dir.path());
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_update_leaves_the_old_one_in_service() {
+    fn broken_updates_keep_the_old_package() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), "sales", "sales", "1.0.0");
         let catalog = Catalog::open(dir.path());
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_restart_a_broken_package_is_served_as_it_was_installed() {
+    fn broken_packages_are_served_as_installed() {
         let (source, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         write(source.path(), "sales", "sales", "1.0.0");
         let library = Library::new(dir.path());
@@ -362,7 +362,7 @@ mod tests {
 
     /// Between the two renames of an update, the package's folder does not exist.
     #[test]
-    fn an_expert_stays_while_it_is_replaced() {
+    fn experts_stay_while_being_replaced() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), "sales", "sales", "1.0.0");
         let catalog = Catalog::open(dir.path());
@@ -376,9 +376,10 @@ mod tests {
         assert_eq!(version(&catalog, "sales").as_deref(), Some("1.1.0"));
     }
 
-    /// The order of the folders' names decided, so a copy that was made by hand could take an installed expert's place.
+    /// The order of the folders' names decided, so a copy that was made by hand could take an installed
+    /// expert's place.
     #[test]
-    fn of_two_folders_with_one_name_the_installed_one_is_used_or_the_one_with_the_name_or_neither() {
+    fn one_folder_per_expert_name_is_used() {
         let check = |folders: &[&str], recorded: &[&str], expected: Option<&str>| {
             let dir = tempfile::tempdir().unwrap();
             for folder in folders {
@@ -403,36 +404,38 @@ mod tests {
         check(&["a", "b", "sales"], &["a", "b"], None);
     }
 
-    /// Bindings are the user's: those in the package's folder count only if respool installed it, those beside it take precedence, and a
-    /// change to either is noticed.
+    /// Bindings are the user's: those in the package's folder count only if respool installed it, those
+    /// outside it take precedence, and a change to either is noticed.
     #[test]
     fn bindings_belong_to_the_snapshot() {
         let dir = tempfile::tempdir().unwrap();
         let experts = dir.path().join("experts");
         write(&experts, "sales", "sales", "1.0.0");
         let catalog = Catalog::open(&experts);
-        assert_eq!(catalog.get("sales").unwrap().bindings, "");
-        fs::write(experts.join("sales/bindings.yaml"), "tools: {}\n").unwrap();
+        let bound_tools =
+            || catalog.get("sales").unwrap().bindings.bindings.tools.keys().cloned().collect::<Vec<_>>();
+        assert!(bound_tools().is_empty());
+        fs::write(experts.join("sales/bindings.yaml"), "tools: {crm: {type: gateway}}\n").unwrap();
         assert!(catalog.reload());
-        assert_eq!(catalog.get("sales").unwrap().bindings, "", "a package may not bring its own");
+        assert!(bound_tools().is_empty(), "a package may not bring its own");
         fs::create_dir_all(experts.join(".respool")).unwrap();
         let record = r#"{"source": "s", "version": "1.0.0", "digest": "d", "installed": 0, "mark": "m"}"#;
         fs::write(experts.join(".respool/sales.json"), record).unwrap();
         fs::write(experts.join("sales/.installed-by-respool"), "m").unwrap();
         fs::write(experts.join("sales/README.md"), "# Sales\n").unwrap();
         assert!(catalog.reload());
-        assert_eq!(catalog.get("sales").unwrap().bindings, "tools: {}\n");
+        assert_eq!(bound_tools(), ["crm"]);
         let beside = dir.path().join("expert-config/sales");
         fs::create_dir_all(&beside).unwrap();
-        fs::write(beside.join("bindings.yaml"), "triggers: {}\n").unwrap();
+        fs::write(beside.join("bindings.yaml"), "tools: {mail: {type: gateway}}\n").unwrap();
         assert!(catalog.reload());
-        assert_eq!(catalog.get("sales").unwrap().bindings, "triggers: {}\n");
+        assert_eq!(bound_tools(), ["mail"]);
         assert!(!catalog.reload());
     }
 
-    /// Issue 13: waiting work may outlive any number of updates, and of a package put there by hand there is no other copy.
+    /// Waiting work may outlive any number of updates, and a package put there by hand has no other copy.
     #[test]
-    fn packages_that_work_began_with_are_kept() {
+    fn packages_in_use_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let catalog = Catalog::open(dir.path());
         let mut digests = Vec::new();
@@ -440,8 +443,8 @@ mod tests {
             write(dir.path(), "sales", "sales", version);
             catalog.reload();
             let snapshot = catalog.get("sales").unwrap();
-            catalog.keep("sales", &snapshot.package, &snapshot.digest).unwrap();
-            catalog.keep("sales", &snapshot.package, &snapshot.digest).unwrap();
+            catalog.keep_snapshot("sales", &snapshot.package, &snapshot.digest).unwrap();
+            catalog.keep_snapshot("sales", &snapshot.package, &snapshot.digest).unwrap();
             digests.push(snapshot.digest.clone());
         }
         let version_of = |digest: &String| {
@@ -449,11 +452,11 @@ mod tests {
         };
         assert_eq!(version_of(&digests[0]).as_deref(), Some("1.0.0"));
         let in_use = BTreeSet::from([digests[0].clone()]);
-        catalog.prune("sales", &in_use, Duration::from_hours(1)).unwrap();
+        catalog.prune_snapshots("sales", &in_use, Duration::from_hours(1)).unwrap();
         assert!(digests.iter().all(|digest| version_of(digest).is_some()), "they are new");
-        catalog.prune("sales", &in_use, Duration::ZERO).unwrap();
+        catalog.prune_snapshots("sales", &in_use, Duration::ZERO).unwrap();
         let left: Vec<bool> = digests.iter().map(|digest| version_of(digest).is_some()).collect();
         assert_eq!(left, [true, false, false]);
-        catalog.prune("not there", &in_use, Duration::ZERO).unwrap();
+        catalog.prune_snapshots("not there", &in_use, Duration::ZERO).unwrap();
     }
 }

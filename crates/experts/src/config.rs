@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_expert_does_not_say_holds_for_all() {
+    fn experts_inherit_the_common_settings() {
         let own = ExpertConfig { model: Some("big".into()), ..ExpertConfig::default() };
         let config = ExpertsConfig {
             model: Some("small".into()),

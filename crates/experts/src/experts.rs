@@ -1,5 +1,6 @@
-//! The installed experts in service: each with its package, its bound tools, and what keeps it from being ready. The catalog supplies
-//! packages and bindings and notices changes; this module binds them. Called by `server`, `cli` and `execution`.
+//! The installed experts in service: each with its package, its bound tools, and what keeps it from being
+//! ready. The catalog supplies packages and bindings and notices changes; this module binds them. Called by
+//! `server`, `cli` and `execution`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,18 +14,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::assembly::{ModelAccess, ModelAccesses};
-use super::bindings::Bindings;
-use super::bound::{self, BindingProblem, BoundTools};
+use super::bound::{self, BindingProblem, BoundTools, CheckedBindings};
 use super::catalog::{Catalog, Snapshot};
 use super::config::ExpertsConfig;
 use super::delivery;
 use super::execution::Worker;
 use super::invocation::{Invocation, Origin};
-use super::label::MODEL_PREFIX;
-use super::package::Package;
 use super::scheduler::Scheduler;
 use ::tools::{Sources, ToolSet};
 use agent::Agents;
+use openexperts::{Bindings, Package, label::MODEL_PREFIX};
 use store::Store;
 
 /// How often the gateway is checked for reachability.
@@ -40,7 +39,7 @@ pub struct Expert {
     pub digest: String,
     /// Whose messages start its channel triggers, and which tools implement its abstract tools.
     pub bindings: Bindings,
-    /// What keeps it from being ready until somebody changes something.
+    /// The problems that keep it from being ready until a person changes something.
     problems: Vec<BindingProblem>,
     pub(super) bound: BoundTools,
     folder: String,
@@ -124,20 +123,20 @@ impl Experts {
             tracing::error!(target: "respool::expert", "there is no store, so no process is executed");
             return;
         };
-        self.tasks.spawn(worker.work());
+        self.tasks.spawn(worker.run_worker());
         self.tasks.spawn(self.scheduler(Arc::clone(store)).run(shutdown.clone()));
         self.tasks.spawn(Arc::clone(self).prune_packages(shutdown.clone()));
-        self.tasks.spawn(delivery::deliver(Arc::clone(self), Arc::clone(store), shutdown.clone()));
+        self.tasks.spawn(delivery::run_delivery(Arc::clone(self), Arc::clone(store), shutdown.clone()));
     }
 
     fn scheduler(self: &Arc<Self>, store: Arc<Store>) -> Scheduler {
         let experts = Arc::clone(self);
         let is_held = Box::new(move |name: &str| experts.is_held(name));
-        Scheduler::new(Arc::clone(&self.catalog), store).held_by(is_held)
+        Scheduler::new(Arc::clone(&self.catalog), store).with_hold(is_held)
     }
 
     /// Waits until all work has ended. Call it after the shutdown token.
-    pub async fn ended(&self) {
+    pub async fn wait_for_end(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
@@ -161,7 +160,7 @@ impl Experts {
             if problems.is_empty() {
                 now.insert(expert.name().to_owned());
             } else if !self.is_starting(expert.name()) {
-                not_ready.insert(expert.name().to_owned(), in_words(&problems));
+                not_ready.insert(expert.name().to_owned(), describe_problems(&problems));
             }
         }
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = now;
@@ -183,7 +182,7 @@ impl Experts {
         }
         let mut now = BTreeMap::new();
         for snapshot in current.experts.values() {
-            let expert = self.bound(snapshot);
+            let expert = self.bind_snapshot(snapshot);
             now.insert(expert.name().to_owned(), expert);
         }
         *self.by_name.lock().unwrap_or_else(PoisonError::into_inner) = now;
@@ -191,36 +190,39 @@ impl Experts {
     }
 
     /// The expert of a package, reused if nothing has changed and it had no problems.
-    fn bound(&self, snapshot: &Snapshot) -> Arc<Expert> {
-        let (bindings, mut problems, warnings) = bound::read(&snapshot.bindings, &snapshot.package);
+    fn bind_snapshot(&self, snapshot: &Snapshot) -> Arc<Expert> {
+        let CheckedBindings { bindings, problems, warnings } = &snapshot.bindings;
         let before = self.get(snapshot.name()).filter(|before| {
-            before.digest == snapshot.digest && before.bindings == bindings && before.problems.is_empty()
+            before.digest == snapshot.digest && before.bindings == *bindings && before.problems.is_empty()
         });
-        if let Some(before) = before.filter(|_| snapshot.bindings_problem.is_none()) {
+        if let Some(before) = before.filter(|_| problems.is_empty()) {
             return before;
         }
-        problems.extend(snapshot.bindings_problem.as_deref().map(unreadable));
         let package = Arc::clone(&snapshot.package);
-        let (bound, unbound) = bound::bind(&package, &bindings, &self.sources);
-        problems.extend(unbound);
+        let (bound, unbound) = bound::bind_tools(&package, bindings, &self.sources);
+        let problems = problems.iter().cloned().chain(unbound).collect();
         for warning in warnings {
             tracing::warn!(target: "respool::expert", expert = snapshot.name(), "{warning}");
         }
         let (digest, folder) = (snapshot.digest.clone(), snapshot.folder());
+        let bindings = bindings.clone();
         Arc::new(Expert { package, digest, bindings, problems, bound: Arc::new(bound), folder })
     }
 
-    /// Whether an expert's triggers are held until somebody changes something: a tool is not bound, or not configured.
+    /// Whether an expert's triggers are held until a person changes something: a tool is not bound, or not
+    /// configured.
     pub fn is_held(&self, name: &str) -> bool {
         self.get(name).is_none_or(|expert| self.problems(&expert).iter().any(|problem| problem.is_final))
     }
 
-    /// True while a server of an expert is starting for the first time, so that what it offers is not known yet.
+    /// True while a server of an expert is starting for the first time, so that what it offers is not known
+    /// yet.
     pub fn is_starting(&self, name: &str) -> bool {
         self.get(name).is_some_and(|expert| expert.bound.iter().any(|tool| tool.is_starting(&self.sources)))
     }
 
-    /// Waits, at most this long, until the servers of an expert have started or failed, and takes in the result.
+    /// Waits, at most this long, until the servers of an expert have started or failed, and takes in the
+    /// result.
     pub async fn await_servers(&self, name: &str, limit: Duration) {
         let Some(expert) = self.get(name).filter(|_| self.is_starting(name)) else { return };
         bound::await_sources(&expert.bound, &self.sources, limit).await;
@@ -230,13 +232,13 @@ impl Experts {
     /// Why work on an expert would fail now, for people, after its MCP servers were asked; `None` if it can
     /// begin.
     pub(super) async fn confirm_ready(&self, expert: &Expert) -> Option<String> {
-        self.sources.confirm_servers(expert.bound.iter().filter_map(bound::BoundTool::server)).await;
+        self.sources.confirm_servers(expert.bound.iter().filter_map(bound::BoundTool::server_problem)).await;
         let problems = self.problems(expert);
         if problems.is_empty() {
             return None;
         }
         self.look_at_servers();
-        Some(in_words(&problems))
+        Some(describe_problems(&problems))
     }
 
     /// Keeps checking whether OpenClaw's gateway can be reached, if a tool is bound to it.
@@ -279,8 +281,8 @@ impl Experts {
     }
 
     /// Their names as models, each with the model that it uses.
-    pub fn models(&self) -> Vec<(String, String)> {
-        let model = |name: &String| (format!("{MODEL_PREFIX}{name}"), self.access(name).model_id);
+    pub fn model_names(&self) -> Vec<(String, String)> {
+        let model = |name: &String| (format!("{MODEL_PREFIX}{name}"), self.model_access(name).model_id);
         self.names().iter().map(model).collect()
     }
 
@@ -289,7 +291,7 @@ impl Experts {
         *self.models.write().unwrap_or_else(PoisonError::into_inner) = models;
     }
 
-    pub(super) fn access(&self, name: &str) -> ModelAccess {
+    pub(super) fn model_access(&self, name: &str) -> ModelAccess {
         let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
         models.by_name.get(name).unwrap_or(&models.default).clone()
     }
@@ -299,10 +301,10 @@ impl Experts {
         name.strip_prefix(MODEL_PREFIX).is_some_and(|name| self.get(name).is_some())
     }
 
-    /// What keeps an expert from being ready; while there is anything, its triggers are held.
+    /// Lists the problems that keep an expert from being ready; while there is one, its triggers are held.
     pub fn problems(&self, expert: &Expert) -> Vec<BindingProblem> {
-        let unavailable = expert.bound.iter().filter_map(|tool| tool.problem(&self.sources));
-        let clashes = bound::clashes(&expert.bound);
+        let unavailable = expert.bound.iter().filter_map(|tool| tool.describe_problem(&self.sources));
+        let clashes = bound::find_clashes(&expert.bound);
         expert.problems.iter().cloned().chain(unavailable).chain(clashes).collect()
     }
 
@@ -310,14 +312,14 @@ impl Experts {
     pub(super) fn not_ready(&self, name: &str) -> Option<String> {
         let Some(expert) = self.get(name) else { return Some("it is not installed".to_owned()) };
         let problems = self.problems(&expert);
-        (!problems.is_empty()).then(|| in_words(&problems))
+        (!problems.is_empty()).then(|| describe_problems(&problems))
     }
 
     /// The invocation of a process that a person asks for.
     ///
     /// # Errors
     /// When there is no such expert or process, for people.
-    pub fn invocation(&self, name: &str, process: &str, payload: Value) -> Result<Invocation, String> {
+    pub fn new_invocation(&self, name: &str, process: &str, payload: Value) -> Result<Invocation, String> {
         let expert = self.get(name).ok_or_else(|| {
             format!("no expert {name:?} is installed; `respool expert list` shows the installed experts")
         })?;
@@ -357,7 +359,7 @@ impl Experts {
     ///
     /// # Errors
     /// When that package is no longer kept. Work that began with it must not continue with another one.
-    pub(super) fn as_of(&self, expert: &Arc<Expert>, digest: &str) -> Result<Arc<Expert>, String> {
+    pub(super) fn with_snapshot(&self, expert: &Arc<Expert>, digest: &str) -> Result<Arc<Expert>, String> {
         if digest == expert.digest {
             return Ok(Arc::clone(expert));
         }
@@ -368,7 +370,7 @@ impl Experts {
             ));
         };
         let bindings = expert.bindings.clone();
-        let (bound, problems) = bound::bind(&package, &bindings, &self.sources);
+        let (bound, problems) = bound::bind_tools(&package, &bindings, &self.sources);
         let (digest, folder) = (digest.to_owned(), expert.folder.clone());
         Ok(Arc::new(Expert { package, digest, bindings, problems, bound: Arc::new(bound), folder }))
     }
@@ -377,7 +379,7 @@ impl Experts {
     pub(super) fn keep_package(&self, expert: &Arc<Expert>) {
         let (catalog, expert) = (Arc::clone(&self.catalog), Arc::clone(expert));
         drop(self.tasks.spawn_blocking(move || {
-            if let Err(error) = catalog.keep(&expert.folder, &expert.package, &expert.digest) {
+            if let Err(error) = catalog.keep_snapshot(&expert.folder, &expert.package, &expert.digest) {
                 tracing::warn!(target: "respool::expert", expert = expert.name(), %error,
                     "the package cannot be kept, so work that waits for a person cannot go on once the package changes");
             }
@@ -392,7 +394,8 @@ impl Experts {
                     let all = self.all();
                     in_use.extend(all.iter().map(|expert| expert.digest.clone()));
                     for expert in all {
-                        if let Err(error) = self.catalog.prune(&expert.folder, &in_use, PRUNE_EVERY) {
+                        if let Err(error) = self.catalog.prune_snapshots(&expert.folder, &in_use, PRUNE_EVERY)
+                        {
                             tracing::warn!(target: "respool::expert", expert = expert.name(), %error, "old snapshots cannot be deleted");
                         }
                     }
@@ -404,13 +407,8 @@ impl Experts {
     }
 }
 
-fn in_words(problems: &[BindingProblem]) -> String {
+fn describe_problems(problems: &[BindingProblem]) -> String {
     problems.iter().map(BindingProblem::to_string).collect::<Vec<_>>().join("; ")
-}
-
-fn unreadable(error: &str) -> BindingProblem {
-    let text = format!("bindings.yaml cannot be read: {error}");
-    BindingProblem { tool: String::new(), text, is_final: true }
 }
 
 /// Copies the regular files of a folder and its subfolders.

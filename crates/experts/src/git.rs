@@ -1,5 +1,5 @@
-//! Clones an untrusted repository with the `git` of this machine: one commit, no submodules, hooks, helper protocols or terminal prompts,
-//! within limits on time and size. Called by `source`.
+//! Clones an untrusted repository with the `git` of this machine: one commit, no submodules, hooks, helper
+//! protocols or terminal prompts, within limits on time and size. Called by `source`.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -48,7 +48,7 @@ pub(super) fn clone(url: &str, into: &Path) -> Result<(), String> {
         .env("GIT_LFS_SKIP_SMUDGE", "1");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn().map_err(|error| format!("git cannot be started: {error}; install it"))?;
-    let shown = super::visible(url);
+    let shown = openexperts::visible(url);
     wait(child, into).map_err(|why| format!("{shown} was not cloned: {why}"))
 }
 
@@ -80,7 +80,7 @@ fn last_words(child: Child) -> String {
     let said = || text.lines().filter(|line| !line.trim().is_empty());
     let line = said().find(|line| line.starts_with("fatal: ")).or_else(|| said().next_back());
     let line = line.unwrap_or("git failed without a word");
-    super::visible(line)
+    openexperts::visible(line)
 }
 
 fn size_of(folder: &Path) -> u64 {

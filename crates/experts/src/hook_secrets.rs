@@ -1,5 +1,6 @@
-//! The secrets of hooks: from the environment if the configuration names a variable, otherwise generated once and kept in the state
-//! directory, one file each, readable only by its owner. Deleting a file creates a new secret. Called by `hooks` and the command line.
+//! The secrets of hooks: from the environment if the configuration names a variable, otherwise generated once
+//! and kept in the state directory, one file each, readable only by its owner. Deleting a file creates a new
+//! secret. Called by `hooks` and the command line.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -45,20 +46,22 @@ impl HookSecrets {
         match own.and_then(|expert| expert.hook_secret_env.get(trigger)) {
             Some(variable) => SecretPlace::Variable(variable.clone()),
             // A trigger's name may contain dots and spaces; the file's name must not lead elsewhere.
-            None => SecretPlace::File(self.folder_of(expert).join(encoded(trigger)).with_extension("secret")),
+            None => {
+                SecretPlace::File(self.folder_of(expert).join(encode_name(trigger)).with_extension("secret"))
+            }
         }
     }
 
     /// The folder of the secrets that were generated for an expert.
     pub fn folder_of(&self, expert: &str) -> PathBuf {
-        self.dir.join(encoded(expert))
+        self.dir.join(encode_name(expert))
     }
 
-    /// The secret of a hook; it is generated if there is none.
+    /// Returns the secret of a hook, and generates it at the first use.
     ///
     /// # Errors
     /// When its file cannot be read or created, or contains no secret.
-    pub fn of(&self, expert: &str, trigger: &str) -> io::Result<Secret> {
+    pub fn read_or_make(&self, expert: &str, trigger: &str) -> io::Result<Secret> {
         let configured = self.config.by_name.get(expert).and_then(|own| own.hook_secrets.get(trigger));
         if let Some(secret) = configured {
             return Ok(secret.clone());
@@ -68,7 +71,7 @@ impl HookSecrets {
         };
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                make(&path)?;
+                make_secret(&path)?;
                 fs::read_to_string(&path)?
             }
             found => found?,
@@ -88,7 +91,7 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
 /// The longest file name is 255 bytes.
 const LONGEST: usize = 200;
 
-fn encoded(name: &str) -> String {
+fn encode_name(name: &str) -> String {
     let encoded = utf8_percent_encode(name, PLAIN).to_string();
     if encoded.len() <= LONGEST {
         return encoded;
@@ -97,7 +100,7 @@ fn encoded(name: &str) -> String {
 }
 
 /// Writes a new secret, unless another process has written one in the meantime.
-fn make(path: &Path) -> io::Result<()> {
+fn make_secret(path: &Path) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     // Only the owner has permissions from the start.
@@ -119,20 +122,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_generated_once_for_its_owner_alone() {
+    fn secrets_are_generated_once_per_owner() {
         let dir = tempfile::tempdir().unwrap();
         let secrets = HookSecrets::new(dir.path(), &ExpertsConfig::default());
-        let first = secrets.of("sales", "new mail").unwrap();
+        let first = secrets.read_or_make("sales", "new mail").unwrap();
         assert!(first.expose().starts_with(PREFIX) && first.expose().len() == PREFIX.len() + 44);
-        assert_eq!(secrets.of("sales", "new mail").unwrap(), first);
-        assert_ne!(secrets.of("sales", "call").unwrap(), first);
+        assert_eq!(secrets.read_or_make("sales", "new mail").unwrap(), first);
+        assert_ne!(secrets.read_or_make("sales", "call").unwrap(), first);
         let SecretPlace::File(path) = secrets.place("sales", "new mail") else { panic!() };
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(path, dir.path().join("hooks/sales/new%20mail.secret"));
         fs::write(&path, "short").unwrap();
-        assert!(secrets.of("sales", "new mail").is_err());
+        assert!(secrets.read_or_make("sales", "new mail").is_err());
         fs::remove_file(&path).unwrap();
-        assert_ne!(secrets.of("sales", "new mail").unwrap(), first, "a new one");
+        assert_ne!(secrets.read_or_make("sales", "new mail").unwrap(), first, "a new one");
     }
 
     /// Trigger names come from the package: one such as `../../x` must not lead outside.
@@ -144,12 +147,12 @@ mod tests {
         for name in ["..", "../x", "a/b", "/etc", "a\0b", ".", &"ä".repeat(64)] {
             let SecretPlace::File(path) = secrets.place("e", name) else { panic!() };
             assert_eq!(path.parent().unwrap(), hooks.join("e"), "{name}");
-            assert!(secrets.of("e", name).is_ok(), "{name}");
+            assert!(secrets.read_or_make("e", name).is_ok(), "{name}");
         }
     }
 
     #[test]
-    fn one_from_the_environment_is_not_written_anywhere() {
+    fn environment_secrets_are_not_written() {
         let dir = tempfile::tempdir().unwrap();
         let own = ExpertConfig {
             hook_secret_env: BTreeMap::from([("mail".to_owned(), "V".to_owned())]),
@@ -158,7 +161,7 @@ mod tests {
         };
         let by_name = BTreeMap::from([("sales".to_owned(), own)]);
         let secrets = HookSecrets::new(dir.path(), &ExpertsConfig { by_name, ..ExpertsConfig::default() });
-        assert_eq!(secrets.of("sales", "mail").unwrap().expose(), "a secret of the environment");
+        assert_eq!(secrets.read_or_make("sales", "mail").unwrap().expose(), "a secret of the environment");
         assert_eq!(secrets.place("sales", "mail"), SecretPlace::Variable("V".into()));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }

@@ -1,18 +1,17 @@
-//! Webhooks: who may fire a trigger, and what is queued when it fires. The sender is answered only when everything that the request
-//! brought is committed. Called by the server's route.
+//! Webhooks: who may fire a trigger, and what is queued when it fires. The sender is answered only when
+//! everything that the request brought is committed. Called by the server's route.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::bindings::{Bindings, ChannelBinding};
 use super::catalog::{Catalog, Snapshot};
 use super::config::{DEDUPE_WINDOW, ExpertsConfig};
 use super::hook_secrets::HookSecrets;
 use super::invocation::Invocation;
-use super::manifest::{Trigger, TriggerKind};
-use super::trigger::{Event, Proof, Refusal, Schedule, events_of, invocation, is_proven, why_off};
+use super::trigger::{Event, Proof, Refusal, events_of, invocation, is_proven, why_off};
+use openexperts::{ChannelBinding, Schedule, Trigger, TriggerKind};
 use store::{Enqueued, NewEntry, Queue, StoreError};
 use wire::units::Secret;
 
@@ -59,10 +58,10 @@ pub enum HookError {
     Store(StoreError),
 }
 
-/// What became of an event.
+/// The entry that was queued for an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// The entry that was queued for it.
+    /// The id of the entry.
     pub id: String,
     /// It was accepted before, as this entry.
     pub is_duplicate: bool,
@@ -80,7 +79,8 @@ impl Hooks {
         Self { catalog, queue, secrets, config, decoy }
     }
 
-    /// The hook of a webhook trigger. If there is none, a hook whose secret nobody knows.
+    /// Finds the hook of a webhook trigger. For an unknown trigger it returns a hook whose secret is random,
+    /// so that both answer alike.
     ///
     /// # Errors
     /// When the secret cannot be read.
@@ -92,7 +92,7 @@ impl Hooks {
         let Some(snapshot) = self.catalog.get(expert).filter(is_hook) else {
             return Ok(Hook { found: None, secret: self.decoy.clone() });
         };
-        let secret = self.secrets.of(expert, trigger);
+        let secret = self.secrets.read_or_make(expert, trigger);
         let secret = secret.map_err(|error| HookError::NoSecret(error.to_string()))?;
         Ok(Hook { found: Some((snapshot, trigger.to_owned())), secret })
     }
@@ -108,7 +108,7 @@ impl Hooks {
         body: &[u8],
         now: u64,
     ) -> Result<Vec<Accepted>, HookError> {
-        hook.check(proof, body, now)?;
+        hook.check_proof(proof, body, now)?;
         let (snapshot, trigger) = hook.trigger().ok_or(HookError::Refused)?;
         if let Some(why) = why_off(trigger) {
             return Err(HookError::Off(why));
@@ -117,7 +117,7 @@ impl Hooks {
             .map_err(|error| HookError::BadPayload(format!("the body is not JSON: {error}")))?;
         let mut events = events_of(trigger, payload).map_err(HookError::BadPayload)?;
         if trigger.kind == Some(TriggerKind::Channel) {
-            let binding = self.channel(snapshot, &trigger.name.value)?;
+            let binding = Self::channel_binding(snapshot, &trigger.name.value)?;
             events.iter().try_for_each(check_message).map_err(HookError::BadPayload)?;
             events.retain(|message| binding.admits(message));
         }
@@ -125,7 +125,7 @@ impl Hooks {
             Proof::Signed(signature) => Some(signature.id),
             _ => None,
         };
-        let until = now + self.remembered(snapshot.name());
+        let until = now + self.remember_until(snapshot.name());
         let invocations = events.into_iter().enumerate().map(|(index, payload)| {
             let delivery = signed.map(|id| format!("{id}#{index}"));
             let event = Event { id: new_id(), payload, delivery, at: now };
@@ -140,11 +140,11 @@ impl Hooks {
         queue_all(&*self.queue, invocations, until, now).await.map_err(HookError::Store)
     }
 
-    /// Whose messages start a channel trigger. It is off until the user names channels.
-    fn channel(&self, snapshot: &Snapshot, trigger: &str) -> Result<ChannelBinding, HookError> {
-        let (bindings, _) = Bindings::read(&snapshot.bindings);
+    /// Returns the channels and senders whose messages start a channel trigger. It is off until the user names channels.
+    fn channel_binding<'s>(snapshot: &'s Snapshot, trigger: &str) -> Result<&'s ChannelBinding, HookError> {
+        let bindings = &snapshot.bindings.bindings;
         let named = bindings.triggers.get(trigger).filter(|binding| !binding.channels.is_empty());
-        named.cloned().ok_or_else(|| {
+        named.ok_or_else(|| {
             HookError::Off(format!(
                 "no channels are named for it under `triggers.{trigger}.channels` of bindings.yaml"
             ))
@@ -152,7 +152,7 @@ impl Hooks {
     }
 
     /// How long the keys of an expert's events are remembered, in milliseconds.
-    fn remembered(&self, expert: &str) -> u64 {
+    fn remember_until(&self, expert: &str) -> u64 {
         let window = self.config.of(expert).dedupe_window.unwrap_or(DEDUPE_WINDOW).max(REMEMBERED_AT_LEAST);
         u64::try_from(window.as_millis()).unwrap_or(u64::MAX / 2)
     }
@@ -171,11 +171,11 @@ impl Hook {
     pub fn check_head(&self, proof: &Proof<'_>) -> Result<(), HookError> {
         match proof {
             Proof::Signed(_) => Ok(()),
-            _ => self.check(proof, &[], 0),
+            _ => self.check_proof(proof, &[], 0),
         }
     }
 
-    fn check(&self, proof: &Proof<'_>, body: &[u8], now: u64) -> Result<(), HookError> {
+    fn check_proof(&self, proof: &Proof<'_>, body: &[u8], now: u64) -> Result<(), HookError> {
         match is_proven(&self.secret, proof, body, now) {
             Ok(()) => Ok(()),
             Err(Refusal::Wrong) => Err(HookError::Refused),
@@ -202,7 +202,8 @@ fn check_message(message: &Value) -> Result<(), String> {
     }
 }
 
-/// Queues invocations in order, in one commit: when it fails nothing is queued, and the sender may send all of it again.
+/// Queues invocations in order, in one commit: when it fails nothing is queued, and the sender may send all
+/// of it again.
 async fn queue_all(
     queue: &dyn Queue,
     invocations: impl IntoIterator<Item = Invocation>,
@@ -223,12 +224,12 @@ async fn queue_all(
     Ok(accepted.collect())
 }
 
-/// Fires a trigger by hand and returns what was queued. An event that was handled before counts again, because a person asked for it.
-/// Without a payload, it gets the payload of a clock that fires now.
+/// Fires a trigger by hand and returns what was queued. An event that was handled before counts again,
+/// because a person asked for it. Without a payload, it gets the payload of a clock that fires now.
 ///
 /// # Errors
 /// What keeps it from firing, for people.
-pub async fn fire(
+pub async fn fire_trigger(
     queue: &dyn Queue,
     snapshot: &Snapshot,
     trigger: &str,
@@ -264,8 +265,9 @@ pub async fn fire(
 /// The payload of a cron trigger that fires `now` for a scheduled time. Both are milliseconds since 1970.
 fn clock_payload(trigger: &Trigger, time: u64, now: u64) -> Result<Value, String> {
     let expr = trigger.expr.as_ref().map(|expr| expr.value.as_str()).unwrap_or_default();
-    let schedule = Schedule::new(expr, trigger.zone.as_ref().map(|zone| zone.value.as_str()))?;
-    Ok(json!({"scheduled_at": schedule.written(time), "fired_at": schedule.written(now)}))
+    let schedule = Schedule::new(expr, trigger.zone.as_ref().map(|zone| zone.value.as_str()))
+        .map_err(|error| error.to_string())?;
+    Ok(json!({"scheduled_at": schedule.format_time(time), "fired_at": schedule.format_time(now)}))
 }
 
 /// The id of an entry.

@@ -1,23 +1,24 @@
-//! An invocation: one execution of a process, requested by a trigger or a person, as the queue keeps it. Pure.
+//! An invocation: one execution of a process, requested by a trigger or a person, as the queue keeps it.
+//! Pure.
 //!
-//! Triggers create invocations and queue them (`store::Queue`); `execution` reads them back. Stored invocations stay readable: fields
-//! keep their names, and new ones have defaults.
+//! Triggers create invocations and queue them (`store::Queue`); `execution` reads them back. Stored
+//! invocations stay readable: fields keep their names, and new ones have defaults.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
-use super::component::Parameter;
-use super::manifest::TriggerSession;
+use openexperts::{Parameter, TriggerSession};
 use store::{DedupeKey, LaneKey, NewEntry};
 
-/// What is to be executed.
+/// One execution of a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Invocation {
     /// The id of its entry in the queue. A replay of a dead letter has a new entry, but keeps this id.
     pub id: String,
     /// The expert's name, which is also the name of the queue.
     pub expert: String,
-    /// The digest of the package for which it was accepted. It is executed with the package that is installed then.
+    /// The digest of the package for which it was accepted. It is executed with the package that is installed
+    /// then.
     pub digest: String,
     /// The process.
     pub process: String,
@@ -27,9 +28,9 @@ pub struct Invocation {
     /// The inputs that the trigger's `payload_mapping` found in the payload.
     #[serde(default)]
     pub mapped: Map<String, Json>,
-    /// What asked for it.
+    /// The trigger or the person that asked for it.
     pub origin: Origin,
-    /// The lane in which it runs; `None`: it runs beside everything else.
+    /// The lane in which it runs; `None`: it runs in parallel with everything else.
     #[serde(default)]
     pub lane: Option<InvocationLane>,
     /// The value of the trigger's `dedupe_key`, if it has one and the payload contains it.
@@ -42,7 +43,7 @@ pub struct Invocation {
     pub warnings: Vec<String>,
 }
 
-/// What asked for an invocation.
+/// The trigger or the person that asked for an invocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub enum Origin {
@@ -106,7 +107,8 @@ impl InvocationLane {
 }
 
 impl Invocation {
-    /// The queue entry for it. Until `remembered_until`, another event with the same dedupe value is a duplicate.
+    /// The queue entry for it. Until `remembered_until`, another event with the same dedupe value is a
+    /// duplicate.
     pub fn into_entry(self, remembered_until: u64) -> NewEntry {
         let dedupe = self.dedupe.as_ref().map(|value| {
             let trigger = self.origin.trigger_name().unwrap_or_default();
@@ -131,8 +133,9 @@ impl Invocation {
         serde_json::from_str(payload).map_err(|error| format!("the entry cannot be read: {error}"))
     }
 
-    /// The inputs of the process: the mapped value, or else the payload's field of that name. An input found in neither is null, and its
-    /// name is in the second list. A process that declares no inputs gets the whole payload.
+    /// The inputs of the process: the mapped value, or else the payload's field of that name. An input found
+    /// in neither is null, and its name is in the second list. A process that declares no inputs gets the
+    /// whole payload.
     pub fn inputs(&self, declared: &[Parameter]) -> (Json, Vec<String>) {
         if declared.is_empty() {
             return (self.payload.clone(), Vec::new());
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_gives_back_what_was_queued() {
+    fn invocations_survive_the_queue() {
         let entry = invocation().into_entry(9_000);
         assert_eq!(entry.queue, "sales");
         assert_eq!(entry.lane, Some(LaneKey::per_key("contact_id", "a@b.c")));
@@ -187,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_stays_readable() {
+    fn stored_invocations_stay_readable() {
         let stored = r#"{"id":"i","expert":"e","digest":"d","process":"p","origin":{"by":"trigger","name":"t","session":"main"},"asked":7}"#;
         let read = Invocation::read(stored).unwrap();
         assert_eq!((read.payload, read.lane, read.origin.trigger_name()), (Json::Null, None, Some("t")));
@@ -195,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_are_mapped_then_looked_up_and_else_null() {
+    fn inputs_fall_back_to_payload_and_null() {
         let parameter = |name: &str| Parameter { name: name.to_owned(), ..Parameter::default() };
         let (inputs, absent) =
             invocation().inputs(&[parameter("message_id"), parameter("contact_id"), parameter("nothing")]);

@@ -1,8 +1,9 @@
-//! Isolated functions: a call of one is a child run that gets the function's text, its declared inputs, tools and knowledge, and nothing
-//! else from the calling run. Only the declared outputs come back. Created by `assembly`, executed by `agent`.
+//! Isolated functions: a call of one is a child run that gets the function's text, its declared inputs, tools
+//! and knowledge, and nothing else from the calling run. Only the declared outputs come back. Created by
+//! `assembly`, executed by `agent`.
 //!
-//! The child run ends with `finish_function`. It may also `escalate`, which ends the calling process too, as does an output `confidence`
-//! of `low` if the package leaves such decisions to a person.
+//! The child run ends with `finish_function`. It may also `escalate`, which ends the calling process too, as
+//! does an output `confidence` of `low` if the package leaves such decisions to a person.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,20 +15,20 @@ use serde_json::{Map, Value, json};
 
 use super::assembly::AgentBase;
 use super::bound::BoundTools;
-use super::component::{Function, FunctionSession, KnowledgeKind};
-use super::label::call_name;
 use super::learning::LearningFiles;
 use super::notices::ConversationNotices;
 use super::operations::Operations;
-use super::outputs;
-use super::package::Package;
-use super::prompt::{FunctionPrompt, one_line};
 use super::tools::{ESCALATE, approval_rules, escalate_tool, spec, tier_of};
 use super::trigger::fenced_json;
-use super::{path, policy};
 use agent::{
     Agent, AgentRequest, ChildRuns, EndsRun, Executor, Notices, OfferedTool, Outcome, RequestedCall,
     Requester, RunSnapshot, SettledCall, Setup, Supervision, Tier,
+};
+use openexperts::{
+    Function, FunctionSession, KnowledgeKind, Package,
+    label::call_name,
+    outputs, path,
+    prompt::{FunctionPrompt, one_line},
 };
 use tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
 
@@ -49,7 +50,7 @@ pub(super) struct IsolatedFunctions {
     pub(super) requester: Requester,
     /// The calling run executes a process: it fails when a server does, and a person may be asked to decide.
     pub(super) is_process: bool,
-    /// What earlier attempts of the same work have done.
+    /// The calls of earlier attempts of the same work that must not be repeated.
     pub(super) settled: Vec<SettledCall>,
     pub(super) is_dry: bool,
     pub(super) snapshot: RunSnapshot,
@@ -62,7 +63,7 @@ impl IsolatedFunctions {
         self.package.functions.items.iter().filter(|function| function.session == FunctionSession::Isolated)
     }
 
-    fn called(&self, call: &RequestedCall) -> Option<&Function> {
+    fn called_function(&self, call: &RequestedCall) -> Option<&Function> {
         self.all().find(|function| call_name(&function.name.value) == call.name)
     }
 
@@ -74,18 +75,18 @@ impl IsolatedFunctions {
     fn agent(&self, function: &Function) -> Arc<Agent> {
         let tools = function.tools.items.iter().map(|name| name.value.clone());
         let operations = Operations::new(&self.package, Arc::clone(&self.bound), self.is_dry).only_of(tools);
-        let learnt = LearningFiles::new(&self.root).before(&function.name.value).unwrap_or_default();
+        let learnt = LearningFiles::new(&self.root).text_before(&function.name.value).unwrap_or_default();
         let tiers = operations.tiers();
         let prompt = FunctionPrompt {
             package: &self.package,
             function,
             learnt: &learnt,
             tiers: &tiers,
-            knowledge: readable(&self.package, function),
+            knowledge: readable_knowledge(&self.package, function),
             finish: FINISH_FUNCTION,
         };
         let supervision = self.supervision(&operations);
-        let base = self.base.of_function(&function.name.value);
+        let base = self.base.for_function(&function.name.value);
         let tools = FunctionTools {
             operations,
             package: Arc::clone(&self.package),
@@ -99,7 +100,7 @@ impl IsolatedFunctions {
     fn supervision(&self, operations: &Operations) -> Supervision {
         let (mut tiers, mut ends_run) = (BTreeMap::new(), BTreeMap::new());
         for (name, tier) in operations.tiers_by_name() {
-            tiers.insert(name.clone(), tier_of(if self.is_dry { policy::Tier::Auto } else { tier }));
+            tiers.insert(name.clone(), tier_of(if self.is_dry { openexperts::Tier::Auto } else { tier }));
             if self.is_process {
                 ends_run.insert(name, EndsRun::OnFault);
             }
@@ -136,7 +137,7 @@ impl IsolatedFunctions {
             let is_in_doubt =
                 checked.outputs.get(CONFIDENCE) == Some(&json!("low")) && self.hands_over_doubt();
             if is_in_doubt && self.is_process {
-                return in_doubt(function, &checked.outputs, outcome);
+                return escalate_doubt(function, &checked.outputs, outcome);
             }
             result_text(&checked, is_in_doubt)
         };
@@ -163,8 +164,9 @@ impl ChildRuns for IsolatedFunctions {
     }
 
     fn child_run(&self, call: &RequestedCall, seed: u64, at: u64) -> Result<(Arc<Agent>, Setup), String> {
-        let function =
-            self.called(call).ok_or_else(|| format!("there is no isolated function {}", call.name))?;
+        let function = self
+            .called_function(call)
+            .ok_or_else(|| format!("there is no isolated function {}", call.name))?;
         let agent = self.agent(function);
         let arguments: Map<String, Value> = serde_json::from_str(&call.arguments).unwrap_or_default();
         let declared = function.inputs.items.iter().map(|input| &input.name);
@@ -181,7 +183,7 @@ impl ChildRuns for IsolatedFunctions {
     }
 
     fn child_result(&self, call: &RequestedCall, outcome: Outcome) -> Outcome {
-        let Some(function) = self.called(call) else { return outcome };
+        let Some(function) = self.called_function(call) else { return outcome };
         if outcome.failure.is_some() || outcome.cancelled {
             // What it had written by then is not one of its outputs.
             return Outcome { content: String::new(), reasoning: String::new(), ..outcome };
@@ -217,7 +219,7 @@ fn result_text(checked: &outputs::Checked, is_in_doubt: bool) -> String {
 }
 
 /// An unsure function ends the calling process as one for a person to decide.
-fn in_doubt(function: &Function, outputs: &Map<String, Value>, outcome: Outcome) -> Outcome {
+fn escalate_doubt(function: &Function, outputs: &Map<String, Value>, outcome: Outcome) -> Outcome {
     let name = one_line(&function.name.value);
     let arguments = json!({
         "reason": format!("The function {name} is not sure of its result (confidence: low)."),
@@ -237,9 +239,9 @@ fn text_of<'a>(arguments: &'a Value, name: &str) -> &'a str {
 }
 
 /// The knowledge that a function names, by the paths under which it can be read: its own path and its name.
-fn readable(package: &Package, function: &Function) -> BTreeMap<String, String> {
+fn readable_knowledge(package: &Package, function: &Function) -> BTreeMap<String, String> {
     let named =
-        |wanted: &str| function.knowledge.items.iter().any(|one| path::normalized(&one.value) == wanted);
+        |wanted: &str| function.knowledge.items.iter().any(|one| path::normalize(&one.value) == wanted);
     let known = package.knowledge.items.iter().filter(|one| named(&one.path));
     known.map(|one| (one.path.clone(), format!("knowledge/{}.md", one.name))).collect()
 }
@@ -248,7 +250,7 @@ fn readable(package: &Package, function: &Function) -> BTreeMap<String, String> 
 pub(super) fn any_reads_private(package: &Package) -> bool {
     let functions = package.functions.items.iter();
     functions.filter(|function| function.session == FunctionSession::Isolated).any(|function| {
-        let readable = readable(package, function);
+        let readable = readable_knowledge(package, function);
         let mut private = package.knowledge.items.iter().filter(|one| one.kind == KnowledgeKind::Private);
         private.any(|one| readable.contains_key(&one.path))
     })
@@ -278,30 +280,32 @@ impl FunctionTools {
             "read" => self.read(text_of(&arguments, "path")),
             FINISH_FUNCTION => self.finish(&arguments),
             ESCALATE if self.is_process => Ok(text_of(&arguments, "reason").to_owned()),
-            other => Err(format!("there is no tool {other}")),
+            other => Err(ToolError::Failed(format!("there is no tool {other}"))),
         };
-        done.map(|text| ToolOutput { text, display: None }).map_err(ToolError::Failed)
+        done.map(|text| ToolOutput { text, display: None })
     }
 
-    fn read(&self, written: &str) -> Result<String, String> {
-        let (wanted, readable) = (path::normalized(written), readable(&self.package, &self.function));
+    fn read(&self, written: &str) -> Result<String, ToolError> {
+        let (wanted, readable) =
+            (path::normalize(written), readable_knowledge(&self.package, &self.function));
         let found = readable.iter().find(|(path, name)| **path == wanted || **name == wanted);
         let text = found.and_then(|(path, _)| self.package.files.get(path));
         text.cloned().ok_or_else(|| {
             let names: Vec<&str> = readable.values().map(String::as_str).collect();
-            format!("there is no file {written}; this function may read: {}", names.join(", "))
+            let known = names.join(", ");
+            ToolError::Failed(format!("there is no file {written}; this function may read: {known}"))
         })
     }
 
     /// Wrong outputs are sent back once; after that, the function ends with the correct ones.
-    fn finish(&self, arguments: &Value) -> Result<String, String> {
+    fn finish(&self, arguments: &Value) -> Result<String, ToolError> {
         let checked = outputs::check(&self.function.outputs.items, Some(arguments));
         let is_wrong = !self.function.outputs.items.is_empty() && !checked.problems.is_empty();
         if is_wrong && !self.has_corrected.swap(true, Ordering::Relaxed) {
-            return Err(format!(
+            return Err(ToolError::Failed(format!(
                 "the function has not ended, because its outputs are not as declared: {}. Call {FINISH_FUNCTION} again with all of them",
                 checked.problems.join("; ")
-            ));
+            )));
         }
         Ok(Value::Object(checked.outputs).to_string())
     }
@@ -311,7 +315,7 @@ impl FunctionTools {
         let description = "Ends the function with its outputs. Call it once, when all is done.";
         let mut tool = spec(FINISH_FUNCTION, description, &json!({}), &[], true);
         tool.parameters = if declared.is_empty() {
-            json!({"type": "object", "properties": {"result": {"type": "string", "description": "What came of it"}},
+            json!({"type": "object", "properties": {"result": {"type": "string", "description": "The result"}},
                 "required": ["result"]})
         } else {
             outputs::strict_schema(declared)
@@ -324,7 +328,7 @@ impl Tools for FunctionTools {
     fn specs(&self) -> Vec<ToolSpec> {
         let mut specs: Vec<ToolSpec> =
             self.operations.all().iter().map(|operation| operation.spec.clone()).collect();
-        let readable = readable(&self.package, &self.function);
+        let readable = readable_knowledge(&self.package, &self.function);
         if !readable.is_empty() {
             let names: Vec<&str> = readable.values().map(String::as_str).collect();
             let path = json!({"path": {"type": "string", "enum": names}});

@@ -1,5 +1,5 @@
-//! The installed experts: a directory with one package each, copied as it was checked, and immutable snapshots of installed versions.
-//! Called by the command line, and by `catalog` for the packages in service.
+//! The installed experts: a directory with one package each, copied as it was checked, and immutable
+//! snapshots of installed versions. Called by the command line, and by `catalog` for the packages in service.
 //!
 //! ```text
 //! DIR/NAME/                            the package; `bindings.yaml` in it is the user's, where respool installed the package
@@ -18,12 +18,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::diagnostic::{Code, Diagnostic, Severity};
-use super::grants::{self, VersionStep};
-use super::own_files::{BINDINGS, MARK, is_clutter, is_reserved, write_atomically};
-use super::package::{Loaded, Package, load};
+use super::atomic;
+use super::name_claim::{NameClaim, describe_conflict, preferred_folder};
 use super::source::Source;
-use super::{MANIFEST, name};
+
+use openexperts::{
+    Code, Diagnostic, Loaded, MANIFEST, Package, Severity,
+    grants::{self, VersionStep},
+    load, name,
+    own_files::{BINDINGS, MARK, is_clutter, is_reserved},
+};
 
 /// The user's bindings of an expert that was removed.
 const REMOVED_BINDINGS: &str = "bindings.removed.yaml";
@@ -64,7 +68,8 @@ pub struct Installed {
     pub loaded: Loaded,
     /// Where it came from, if respool installed it.
     pub record: Option<Record>,
-    /// The expert's name. Of an installed package that does not load, it is the name under which it was installed.
+    /// The expert's name. Of an installed package that does not load, it is the name under which it was
+    /// installed.
     pub name: Option<String>,
     /// Which other folders hold an expert of the same name, which of them is used, and why.
     pub name_conflict: Option<String>,
@@ -73,12 +78,14 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// The name of the expert whose data, bindings and work are its own. A folder that is not used has only what goes by its own name.
+    /// The name of the expert whose data, bindings and work are its own. A folder that is not used has only
+    /// what goes by its own name.
     pub fn owner(&self) -> String {
         self.name.clone().filter(|_| self.is_chosen).unwrap_or_else(|| self.folder())
     }
 
-    /// The folder that is used for its name once this one is gone, if it is used now and there is another one.
+    /// The folder that is used for its name once this one is gone, if it is used now and there is another
+    /// one.
     pub fn successor(&self, library: &Library) -> Option<String> {
         let name = self.name.as_ref().filter(|_| self.is_chosen && self.name_conflict.is_some())?;
         let all = library.list().ok()?;
@@ -92,7 +99,7 @@ impl Installed {
             .collect();
         match claims.as_slice() {
             [only] => Some(only.folder.clone()),
-            claims => preferred(name, claims).map(|(index, _)| claims[index].folder.clone()),
+            claims => preferred_folder(name, claims).map(|(index, _)| claims[index].folder.clone()),
         }
     }
 
@@ -102,7 +109,7 @@ impl Installed {
     }
 }
 
-/// What a removal deleted and what it kept.
+/// The result of a removal.
 #[derive(Debug)]
 pub struct Removal {
     /// The folder that is deleted.
@@ -111,28 +118,9 @@ pub struct Removal {
     pub kept_bindings: Option<PathBuf>,
 }
 
-/// A folder with an expert whose name another folder's expert has as well.
-#[derive(Debug)]
-pub(super) struct NameClaim {
-    pub(super) folder: String,
-    /// Whether respool installed it.
-    pub(super) is_recorded: bool,
-}
-
-/// Which of the folders with one expert name is used, and why; `None` if none of them is. The order on the disk decides nothing.
-pub(super) fn preferred(name: &str, claims: &[NameClaim]) -> Option<(usize, &'static str)> {
-    let recorded: Vec<usize> =
-        claims.iter().enumerate().filter(|(_, claim)| claim.is_recorded).map(|(index, _)| index).collect();
-    if let [only] = recorded.as_slice() {
-        return Some((*only, "respool installed it"));
-    }
-    let is_candidate = |claim: &NameClaim| recorded.is_empty() || claim.is_recorded;
-    let named = claims.iter().position(|claim| claim.folder == name && is_candidate(claim));
-    named.map(|index| (index, "the folder has the expert's name"))
-}
-
-/// Of several folders with the same expert name one is used at most; the package of the others is rejected with the reason.
-fn settle_names(all: &mut [Installed], is_recorded: impl Fn(&str) -> bool) {
+/// Of several folders with the same expert name one is used at most; the package of the others is rejected
+/// with the reason.
+fn choose_by_name(all: &mut [Installed], is_recorded: impl Fn(&str) -> bool) {
     let mut by_name: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, one) in all.iter().enumerate() {
         by_name.entry(one.name.clone().unwrap_or_default()).or_default().push(index);
@@ -146,9 +134,9 @@ fn settle_names(all: &mut [Installed], is_recorded: impl Fn(&str) -> bool) {
                 NameClaim { is_recorded: is_recorded(&folder), folder }
             })
             .collect();
-        let used = preferred(&name, &claims);
+        let used = preferred_folder(&name, &claims);
         for (claim, index) in indexes.into_iter().enumerate() {
-            let (conflict, help) = conflict(&name, &claims, claim, used);
+            let (conflict, help) = describe_conflict(&name, &claims, claim, used);
             let one = &mut all[index];
             one.name_conflict = Some(conflict.clone());
             one.is_chosen = used.is_some_and(|(used, _)| used == claim);
@@ -168,47 +156,6 @@ fn settle_names(all: &mut [Installed], is_recorded: impl Fn(&str) -> bool) {
     }
 }
 
-/// What is said of one of several folders with the same expert name, and what to do.
-fn conflict(
-    name: &str,
-    claims: &[NameClaim],
-    this: usize,
-    used: Option<(usize, &'static str)>,
-) -> (String, String) {
-    let others = claims.iter().enumerate().filter(|(index, _)| *index != this);
-    let others: Vec<&str> = others.map(|(_, claim)| claim.folder.as_str()).collect();
-    let others = others.join(", ");
-    let folder = &claims[this].folder;
-    match used {
-        Some((used, why)) if used == this => {
-            let text = format!(
-                "an expert named \"{name}\" is also in: {others}; the folder {folder} is used, because {why}"
-            );
-            (text, String::new())
-        }
-        Some((used, why)) => {
-            let used = &claims[used].folder;
-            let text =
-                format!("the folder {used} also holds an expert named \"{name}\" and is used, because {why}");
-            (
-                text,
-                format!(
-                    "remove this folder with `respool expert remove {folder}`, or give its expert another name"
-                ),
-            )
-        }
-        None => {
-            let text = format!(
-                "an expert named \"{name}\" is also in: {others}; none of these folders is used: respool did not install exactly one of them, and no folder is named {name}"
-            );
-            let help = format!(
-                "remove all but one with `respool expert remove FOLDER`, or rename the folder to use to {name}"
-            );
-            (text, help)
-        }
-    }
-}
-
 /// An update that was planned but not applied.
 #[derive(Debug)]
 pub struct Plan {
@@ -220,7 +167,7 @@ pub struct Plan {
     pub step: VersionStep,
     /// The old and the new version.
     pub versions: (String, String),
-    /// What the expert could do afterwards that it could not do before.
+    /// The new permissions of the expert, one line each.
     pub loosened: Vec<String>,
     /// Whether the folder may hold changes made by hand, which would be lost.
     pub has_local_changes: bool,
@@ -276,12 +223,14 @@ impl Library {
             File::create(&path).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
         file.try_lock()
             .map_err(|_| format!("another respool changes {} right now; try again", self.dir.display()))?;
-        self.recover().map_err(|error| format!("{} cannot be put in order: {error}", self.dir.display()))?;
+        self.recover_replaced()
+            .map_err(|error| format!("{} cannot be put in order: {error}", self.dir.display()))?;
         Ok(Lock { _file: file })
     }
 
-    /// A process that ended between the two renames of [`Self::replace`] left a package only in its old place.
-    fn recover(&self) -> io::Result<()> {
+    /// A process that ended between the two renames of [`Self::replace_folder`] left a package only in its old
+    /// place.
+    fn recover_replaced(&self) -> io::Result<()> {
         let replaced = self.dir.join(OWN).join("replaced");
         for entry in fs::read_dir(&replaced).into_iter().flatten() {
             let entry = entry?;
@@ -309,16 +258,18 @@ impl Library {
         let is_hidden =
             |path: &Path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         let packages = folders.into_iter().filter(|path| !is_hidden(path) && path.join(MANIFEST).exists());
-        let mut all = packages.map(|directory| self.installed(directory)).collect::<io::Result<Vec<_>>>()?;
-        settle_names(&mut all, |folder| self.is_recorded(folder));
+        let mut all =
+            packages.map(|directory| self.read_installed(directory)).collect::<io::Result<Vec<_>>>()?;
+        choose_by_name(&mut all, |folder| self.is_recorded(folder));
         Ok(all)
     }
 
-    fn installed(&self, directory: PathBuf) -> io::Result<Installed> {
+    fn read_installed(&self, directory: PathBuf) -> io::Result<Installed> {
         let loaded = load(&directory)?;
         let folder = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let record = self.record(&folder).filter(|record| self.is_marked(&folder, record) != Some(false));
-        let kept = || record.as_ref().and_then(|_| self.kept(&folder));
+        let record =
+            self.read_record(&folder).filter(|record| self.is_marked(&folder, record) != Some(false));
+        let kept = || record.as_ref().and_then(|_| self.kept_package(&folder));
         let name = match &loaded.package {
             Some(package) => Some(package.manifest.name.value.clone()),
             None => kept().map(|package| package.manifest.name.value),
@@ -329,7 +280,7 @@ impl Library {
     /// The expert of this name. One that does not load is known by the name of its folder.
     ///
     /// # Errors
-    /// When there is none.
+    /// When no expert has this name.
     pub fn get(&self, name: &str) -> Result<Installed, String> {
         check_name(name)?;
         let mut all =
@@ -389,7 +340,7 @@ impl Library {
         let folder = installed.folder();
         // Files that do not load were changed by hand; what was installed last says what they could do.
         let is_broken = installed.loaded.package.is_none();
-        let Some(old) = installed.loaded.package.or_else(|| self.kept(&folder)) else {
+        let Some(old) = installed.loaded.package.or_else(|| self.kept_package(&folder)) else {
             return Err(format!(
                 "the installed package of {name} does not load, and no copy of it is kept; correct it, or remove it and install it again"
             ));
@@ -406,9 +357,9 @@ impl Library {
         Ok(Plan {
             name: name.to_owned(),
             folder,
-            step: VersionStep::between(&old.manifest.version.value, &package.manifest.version.value),
+            step: VersionStep::from_versions(&old.manifest.version.value, &package.manifest.version.value),
             versions: (old.manifest.version.value.clone(), package.manifest.version.value.clone()),
-            loosened: grants::loosened(&old, &package),
+            loosened: grants::list_loosened(&old, &package),
             has_local_changes: !is_as_installed,
             is_broken,
             changed: changed_files(&old.files, &package.files),
@@ -429,7 +380,7 @@ impl Library {
         let Some(previous) = installed.record.and_then(|record| record.previous) else {
             return Err(format!("nothing is kept of {name} from before its last update"));
         };
-        let snapshot = self.snapshot(&folder, &previous.digest);
+        let snapshot = self.snapshot_dir(&folder, &previous.digest);
         let loaded =
             load(&snapshot).map_err(|error| format!("{} cannot be read: {error}", snapshot.display()))?;
         let package = loaded.package.ok_or("the snapshot does not load any more")?;
@@ -452,17 +403,19 @@ impl Library {
         self.write(folder, package, record).map_err(|error| format!("{name} cannot be updated: {error}"))
     }
 
-    /// The bindings file that the user created beside the directory of experts; it takes precedence over the one in the package's folder.
+    /// Returns the path of the bindings file next to the directory of experts. It takes precedence over the
+    /// one in the package's folder.
     pub(super) fn own_bindings(&self, folder: &str) -> PathBuf {
         self.dir.with_file_name("expert-config").join(folder).join(BINDINGS)
     }
 
-    /// The text of an expert's bindings, and the file that contains it or would. In a folder that respool did not install, such as one
-    /// created by `git clone`, the package's author may have written the file, so it is not read there.
+    /// The text of an expert's bindings, and the file that contains it or would. In a folder that respool did
+    /// not install, such as one created by `git clone`, the package's author may have written the file, so it
+    /// is not read there.
     ///
     /// # Errors
     /// When the file exists but cannot be read.
-    pub fn bindings(&self, folder: &str) -> io::Result<(String, PathBuf)> {
+    pub fn bindings_of(&self, folder: &str) -> io::Result<(String, PathBuf)> {
         let own = self.own_bindings(folder);
         let is_beside = own.is_file() || !self.is_recorded(folder);
         let path = if is_beside { own } else { self.dir.join(folder).join(BINDINGS) };
@@ -478,10 +431,10 @@ impl Library {
         (!self.is_recorded(folder) && path.is_file()).then_some(path)
     }
 
-    /// Whether respool wrote this folder. A folder put in the place of an installed one does not have its mark. Where the record is
-    /// of an earlier build, the files must be those that were installed.
+    /// Whether respool wrote this folder. A folder put in the place of an installed one does not have its
+    /// mark. Where the record is of an earlier build, the files must be those that were installed.
     pub(super) fn is_recorded(&self, folder: &str) -> bool {
-        let Some(record) = self.record(folder) else { return false };
+        let Some(record) = self.read_record(folder) else { return false };
         self.is_marked(folder, &record).unwrap_or_else(|| {
             let loaded = load(&self.dir.join(folder)).ok();
             loaded
@@ -497,7 +450,7 @@ impl Library {
         Some(written.as_ref() == Some(mark))
     }
 
-    fn record(&self, folder: &str) -> Option<Record> {
+    fn read_record(&self, folder: &str) -> Option<Record> {
         serde_json::from_slice(&fs::read(self.record_path(folder)).ok()?).ok()
     }
 
@@ -506,19 +459,20 @@ impl Library {
     /// # Errors
     /// When the file cannot be written.
     pub fn write_bindings(&self, folder: &str, text: &str, _: &Lock) -> io::Result<PathBuf> {
-        let (_, path) = self.bindings(folder)?;
+        let (_, path) = self.bindings_of(folder)?;
         fs::create_dir_all(path.parent().unwrap_or(&self.dir))?;
-        write_atomically(&path, text.as_bytes())?;
+        atomic::write_file(&path, text.as_bytes())?;
         Ok(path)
     }
 
     /// The package that was installed with this digest, while it is kept.
     pub fn package_of(&self, folder: &str, wanted: &str) -> Option<Package> {
-        let package = load(&self.snapshot(folder, wanted)).ok()?.package?;
+        let package = load(&self.snapshot_dir(folder, wanted)).ok()?.package?;
         (digest(&package.files) == wanted).then_some(package)
     }
 
-    /// Removes an expert's package. Unless `with_bindings`, the user's bindings stay, for the case that it is installed again.
+    /// Removes an expert's package. Unless `with_bindings`, the user's bindings stay, for the case that it is
+    /// installed again.
     ///
     /// # Errors
     /// When it cannot be removed.
@@ -538,13 +492,13 @@ impl Library {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
             _ => Ok(()),
         };
-        gone(remove(&installed.directory))?;
+        gone(remove_dir(&installed.directory))?;
         gone(fs::remove_file(self.record_path(&folder)))?;
         gone(fs::remove_dir_all(self.dir.join(OWN).join("snapshots").join(&folder)))?;
         Ok(Removal { directory: installed.directory.clone(), kept_bindings })
     }
 
-    /// The bindings files of an expert that are beside the directory of experts.
+    /// Lists the bindings files of an expert next to the directory of experts.
     pub fn bindings_beside(&self, installed: &Installed) -> Vec<PathBuf> {
         let (folder, name) = (installed.folder(), installed.owner());
         let of_name = (!self.is_of_another(&name, &folder)).then_some(name);
@@ -559,8 +513,8 @@ impl Library {
         name != folder && self.dir.join(name).exists()
     }
 
-    /// Copies the user's bindings from a folder that is about to be deleted to a file that nobody reads: they were given to this package, and
-    /// another one may be installed under its name.
+    /// Copies the user's bindings from a folder that will be deleted to a file that respool does not read:
+    /// they were made for this package, and another one may be installed under its name.
     fn keep_bindings(&self, folder: &str, name: &str) -> io::Result<Option<PathBuf>> {
         let (inside, own) = (self.dir.join(folder).join(BINDINGS), self.own_bindings(folder));
         let used = if own.is_file() { own.clone() } else { inside };
@@ -570,22 +524,23 @@ impl Library {
         let kept = self.own_bindings(if self.is_of_another(name, folder) { folder } else { name });
         let kept = kept.with_file_name(REMOVED_BINDINGS);
         fs::create_dir_all(kept.parent().unwrap_or(&self.dir))?;
-        write_atomically(&kept, &fs::read(&used)?)?;
+        atomic::write_file(&kept, &fs::read(&used)?)?;
         if used == own {
             fs::remove_file(&own)?;
         }
         Ok(Some(kept))
     }
 
-    /// The bindings that were kept when an expert of this name was removed. They apply once the user renames the file to `bindings.yaml`.
+    /// The bindings that were kept when an expert of this name was removed. They apply once the user renames
+    /// the file to `bindings.yaml`.
     pub fn removed_bindings(&self, name: &str) -> Option<PathBuf> {
         Some(self.own_bindings(name).with_file_name(REMOVED_BINDINGS)).filter(|path| path.is_file())
     }
 
     /// The package as it was last installed into a folder, from its snapshot.
-    pub(super) fn kept(&self, folder: &str) -> Option<Package> {
-        let record = self.record(folder)?;
-        let package = load(&self.snapshot(folder, &record.digest)).ok()?.package?;
+    pub(super) fn kept_package(&self, folder: &str) -> Option<Package> {
+        let record = self.read_record(folder)?;
+        let package = load(&self.snapshot_dir(folder, &record.digest)).ok()?.package?;
         (digest(&package.files) == record.digest).then_some(package)
     }
 
@@ -598,14 +553,14 @@ impl Library {
         self.dir.join(OWN).join(format!("{folder}.json"))
     }
 
-    fn snapshot(&self, folder: &str, digest: &str) -> PathBuf {
+    fn snapshot_dir(&self, folder: &str, digest: &str) -> PathBuf {
         self.dir.join(OWN).join("snapshots").join(folder).join(digest)
     }
 
     /// Writes the snapshot, the package and the record, each atomically.
     fn write(&self, folder: &str, package: &Package, record: &Record) -> io::Result<()> {
-        self.keep(folder, package, &record.digest)?;
-        let staged = self.staged(&package.files)?;
+        self.keep_snapshot(folder, package, &record.digest)?;
+        let staged = self.stage_files(&package.files)?;
         // Only a folder that loads may replace another one.
         let is_whole = load(staged.path())?.package.is_some_and(|copy| digest(&copy.files) == record.digest);
         if !is_whole {
@@ -618,25 +573,27 @@ impl Library {
         if self.is_recorded(folder) && bindings.is_file() {
             fs::copy(&bindings, staged.path().join(BINDINGS))?;
         }
-        self.replace(folder, &staged.keep())?;
-        write_atomically(&self.record_path(folder), serde_json::to_string_pretty(record)?.as_bytes())
+        self.replace_folder(folder, &staged.keep())?;
+        atomic::write_file(&self.record_path(folder), serde_json::to_string_pretty(record)?.as_bytes())
     }
 
-    /// Stores a package under its digest, for work that began with it: of a package put there by hand there is no other copy.
-    pub(super) fn keep(&self, folder: &str, package: &Package, digest: &str) -> io::Result<()> {
-        let snapshot = self.snapshot(folder, digest);
+    /// Stores a package under its digest, for work that began with it: of a package put there by hand there
+    /// is no other copy.
+    pub(super) fn keep_snapshot(&self, folder: &str, package: &Package, digest: &str) -> io::Result<()> {
+        let snapshot = self.snapshot_dir(folder, digest);
         if snapshot.exists() {
             return Ok(());
         }
         fs::create_dir_all(snapshot.parent().unwrap_or(&self.dir))?;
-        let staged = self.staged(&package.files)?;
+        let staged = self.stage_files(&package.files)?;
         let renamed = fs::rename(staged.path(), &snapshot);
         // Another process may have been faster.
         if snapshot.exists() { Ok(()) } else { renamed }
     }
 
-    /// Writes the files to a new directory beside the packages, so that it can be renamed into place.
-    fn staged(&self, files: &BTreeMap<String, String>) -> io::Result<tempfile::TempDir> {
+    /// Writes the files to a new directory on the same disk as the packages, so that it can be renamed into
+    /// place.
+    fn stage_files(&self, files: &BTreeMap<String, String>) -> io::Result<tempfile::TempDir> {
         let staged = tempfile::tempdir_in(self.dir.join(OWN))?;
         for (path, text) in files.iter().filter(|(path, _)| !is_reserved(path)) {
             let target = staged.path().join(path);
@@ -650,8 +607,9 @@ impl Library {
         Ok(staged)
     }
 
-    /// Replaces a package with a directory. Between the two renames only the old package exists, in `replaced`.
-    fn replace(&self, folder: &str, staged: &Path) -> io::Result<()> {
+    /// Replaces a package with a directory. Between the two renames only the old package exists, in
+    /// `replaced`.
+    fn replace_folder(&self, folder: &str, staged: &Path) -> io::Result<()> {
         let place = self.dir.join(folder);
         let replaced = self.dir.join(OWN).join("replaced").join(folder);
         let is_update = place.exists();
@@ -663,17 +621,23 @@ impl Library {
         if moved.is_err() && is_update {
             fs::rename(&replaced, &place)?;
         } else if is_update {
-            remove(&replaced)?;
+            remove_dir(&replaced)?;
         }
         moved
     }
 
-    /// Deletes the snapshots of an expert that are older than this, except those of the installed package, of a rollback, and in use.
+    /// Deletes the snapshots of an expert that are older than this, except those of the installed package, of
+    /// a rollback, and in use.
     ///
     /// # Errors
     /// When the folder cannot be read or written.
-    pub(super) fn prune(&self, folder: &str, in_use: &BTreeSet<String>, older: Duration) -> io::Result<()> {
-        let record = self.record(folder);
+    pub(super) fn prune_snapshots(
+        &self,
+        folder: &str,
+        in_use: &BTreeSet<String>,
+        older: Duration,
+    ) -> io::Result<()> {
+        let record = self.read_record(folder);
         let previous = record.as_ref().and_then(|record| record.previous.as_ref());
         let kept = [record.as_ref().map(|record| &record.digest), previous.map(|record| &record.digest)];
         let snapshots = match fs::read_dir(self.dir.join(OWN).join("snapshots").join(folder)) {
@@ -701,7 +665,7 @@ fn check_name(text: &str) -> Result<(), String> {
 }
 
 /// Removes a directory, or only the link if it is one.
-fn remove(path: &Path) -> io::Result<()> {
+fn remove_dir(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path)?.is_symlink() { fs::remove_file(path) } else { fs::remove_dir_all(path) }
 }
 

@@ -1,5 +1,6 @@
-//! Messages to people about a conversation with an expert: drafts, approval requests, and the answer if it came too late for the caller.
-//! Each is posted to the outbox in the same commit as the event it reports. `execution` posts the messages of processes.
+//! Messages to people about a conversation with an expert: drafts, approval requests, and the answer if it
+//! came too late for the caller. Each is posted to the outbox in the same commit as the event it reports.
+//! `execution` posts the messages of processes.
 
 use serde_json::{Value, json};
 
@@ -16,7 +17,7 @@ pub(super) struct ConversationNotices {
 }
 
 impl ConversationNotices {
-    fn message(&self, run: &str, what: &str, kind: MessageKind, body: Value) -> NewMessage {
+    fn new_message(&self, run: &str, what: &str, kind: MessageKind, body: Value) -> NewMessage {
         let mut all = json!({"expert": self.expert, "process": null, "run": run});
         all[kind.as_str()] = body;
         NewMessage {
@@ -32,22 +33,22 @@ impl ConversationNotices {
         let mut body = report::approval(request);
         body["is_escalated"] = is_again.into();
         let what = format!("approval-{}{}", request.id, if is_again { "-again" } else { "" });
-        self.message(run, &what, MessageKind::Approval, body)
+        self.new_message(run, &what, MessageKind::Approval, body)
     }
 
     /// A conversation that cannot continue: calls that a person may have approved are not made.
-    pub(super) fn lost(&self, run: &str, why: &str) -> NewMessage {
+    pub(super) fn lost_notice(&self, run: &str, why: &str) -> NewMessage {
         let body = json!({"reason": format!("The conversation cannot go on: {why}."), "recommendation": "Ask again."});
-        self.message(run, "lost", MessageKind::Escalation, body)
+        self.new_message(run, "lost", MessageKind::Escalation, body)
     }
 
     /// A conversation that was interrupted too long ago to go on unasked.
-    pub(super) fn interrupted(&self, run: &str) -> NewMessage {
+    pub(super) fn interrupted_notice(&self, run: &str) -> NewMessage {
         let body = json!({
             "reason": "The conversation was interrupted more than an hour ago, and does not go on by itself.",
             "recommendation": format!("Continue it with `respool runs resume {run}`, or end it with `respool runs cancel {run}`."),
         });
-        self.message(run, "interrupted", MessageKind::Escalation, body)
+        self.new_message(run, "interrupted", MessageKind::Escalation, body)
     }
 
     fn answer(&self, run: &str, outcome: &Outcome) -> Option<NewMessage> {
@@ -57,9 +58,9 @@ impl ConversationNotices {
         Some(if outcome.failure.is_some() {
             let body =
                 json!({"reason": outcome.text(), "recommendation": "Look at what failed, and ask again."});
-            self.message(run, "failed", MessageKind::Escalation, body)
+            self.new_message(run, "failed", MessageKind::Escalation, body)
         } else {
-            self.message(run, "answer", MessageKind::Result, json!({"summary": outcome.text()}))
+            self.new_message(run, "answer", MessageKind::Result, json!({"summary": outcome.text()}))
         })
     }
 }
@@ -70,7 +71,7 @@ impl Notices for ConversationNotices {
             Notice::HandedOver(call) => {
                 let inputs: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
                 let body = json!({"operation": call.name.replacen("__", ".", 1), "inputs": inputs});
-                Some(self.message(run, &format!("draft-{}", call.id), MessageKind::Draft, body))
+                Some(self.new_message(run, &format!("draft-{}", call.id), MessageKind::Draft, body))
             }
             Notice::Asked(request) => Some(self.asked(run, request, false)),
             Notice::AskedAgain(request) => Some(self.asked(run, request, true)),

@@ -1,15 +1,16 @@
-//! The operations that one run may call: which are offered, under which tier, and how one is called. Called by `tools` and `isolated`.
+//! The operations that one run may call: which are offered, under which tier, and how one is called. Called
+//! by `tools` and `isolated`.
 //!
-//! The tier of an operation is the package's, or stricter if the owner wants to be asked: if a rule of `[tools.policy]` asks, the
-//! package's `auto` becomes `confirm`. The owner's policy can only restrict a package, never extend its rights.
+//! The tier of an operation is the package's, or stricter if the owner wants to be asked: if a rule of
+//! `[tools.policy]` asks, the package's `auto` becomes `confirm`. The owner's policy can only restrict a
+//! package, never extend its rights.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use super::bound::{BoundTool, BoundTools, OfferedOperation};
-use super::package::Package;
-use super::policy::{Policy, Tier, Tiers};
+use openexperts::{Package, Policy, Tier, Tiers};
 use tools::{Approver, Invocation, ToolError, ToolOutput};
 
 /// The operations of one run.
@@ -50,13 +51,14 @@ impl Operations {
     /// The tier of an operation.
     pub(super) fn tier(&self, operation: &OfferedOperation) -> Tier {
         let (tool, name) = operation.title.split_once('.').unwrap_or_default();
-        match self.policy.tier(tool, name) {
+        match self.policy.read_tier(tool, name) {
             Tier::Auto if operation.owner_asks => Tier::Confirm,
             tier => tier,
         }
     }
 
-    /// The tiers by the names that the model calls. If a name stands for several operations, the strictest tier applies.
+    /// The tiers by the names that the model calls. If a name stands for several operations, the strictest
+    /// tier applies.
     pub(super) fn tiers_by_name(&self) -> BTreeMap<String, Tier> {
         let mut tiers = BTreeMap::new();
         for operation in &self.all {
@@ -75,7 +77,7 @@ impl Operations {
     }
 
     /// The operation of this name; `None` if the name stands for several.
-    fn named(&self, name: &str) -> Option<Result<(&BoundTool, OfferedOperation), String>> {
+    fn find_named(&self, name: &str) -> Option<Result<(&BoundTool, OfferedOperation), String>> {
         let all = self
             .tools()
             .flat_map(|tool| tool.operations().into_iter().map(move |operation| (tool, operation)));
@@ -90,13 +92,13 @@ impl Operations {
         })
     }
 
-    /// Calls an operation; `None` if there is none of this name.
+    /// Calls an operation; `None` if no operation has this name.
     pub(super) async fn call(
         &self,
         invocation: &Invocation,
         approver: Option<&dyn Approver>,
     ) -> Option<Result<ToolOutput, ToolError>> {
-        let (tool, operation) = match self.named(&invocation.name)? {
+        let (tool, operation) = match self.find_named(&invocation.name)? {
             Ok(found) => found,
             Err(why) => return Some(Err(ToolError::Denied(why))),
         };
@@ -106,16 +108,16 @@ impl Operations {
         })
     }
 
-    /// Writes into the audit log that somebody refused a call.
+    /// Writes into the audit log who refused a call.
     pub(super) async fn note_refusal(&self, invocation: &Invocation, by: &str) {
-        if let Some(Ok((tool, operation))) = self.named(&invocation.name) {
+        if let Some(Ok((tool, operation))) = self.find_named(&invocation.name) {
             tool.note_refusal(&operation, invocation, by).await;
         }
     }
 
     /// Writes into the audit log that respool ended while a call ran.
     pub(super) async fn note_unknown(&self, invocation: &Invocation) {
-        if let Some(Ok((tool, operation))) = self.named(&invocation.name) {
+        if let Some(Ok((tool, operation))) = self.find_named(&invocation.name) {
             tool.note_unknown(&operation, invocation).await;
         }
     }
@@ -142,7 +144,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{bound, load};
+    use crate::bound;
+    use openexperts::load;
     use tools::Caller;
 
     const FILES: [(&str, &str); 4] = [
@@ -157,9 +160,10 @@ mod tests {
         ("crm.yaml", "name: crm\ndescription: d\noperations: [{name: move_deal}, {name: look}]\n"),
     ];
 
-    /// Issue 13: two operations may have the same name for the model. Then neither runs, and the stricter tier applies.
+    /// Issue 13: two operations may have the same name for the model. Then neither runs, and the stricter
+    /// tier applies.
     #[tokio::test]
-    async fn an_operation_does_not_pass_under_the_name_of_another_one() {
+    async fn clashing_names_take_the_stricter_tier() {
         let dir = tempfile::tempdir().unwrap();
         for (file, text) in FILES {
             std::fs::write(dir.path().join(file), text).unwrap();
@@ -167,11 +171,11 @@ mod tests {
         let package = load(dir.path()).unwrap().package.unwrap();
         let mut tool = package.tools.items[0].clone();
         let bound = |tool| Arc::new(vec![bound::unbound(tool)]);
-        assert!(bound::clashes(&bound(tool.clone())).is_empty());
-        let other = crate::Operation { name: "move:deal".into(), ..tool.operations.items[0].clone() };
+        assert!(bound::find_clashes(&bound(tool.clone())).is_empty());
+        let other = openexperts::Operation { name: "move:deal".into(), ..tool.operations.items[0].clone() };
         tool.operations.items.push(other);
         let bound = bound(tool);
-        let clashes = bound::clashes(&bound);
+        let clashes = bound::find_clashes(&bound);
         assert!(
             clashes.len() == 1 && clashes[0].text.contains("crm.move:deal and crm.move_deal"),
             "{clashes:?}"

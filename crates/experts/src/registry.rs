@@ -1,18 +1,14 @@
-//! `EXPERTS.md`: describes to the main agent which experts exist, what they are for, and how to hand a task to one. Generated only from the
-//! packages and written atomically. It never contains private knowledge or secrets. Called by the command line and by the code that
-//! serves experts.
+//! `EXPERTS.md`: describes to the main agent which experts exist, what they are for, and how to hand a task
+//! to one. Generated only from the packages and written atomically. It never contains private knowledge or
+//! secrets. Called by the command line and by the code that serves experts.
 
 use std::io;
 use std::path::Path;
 
-use super::bindings::Bindings;
+use super::atomic;
+use super::bound::CheckedBindings;
 use super::config::ExpertsConfig;
-use super::diagnostic::Severity;
-use super::manifest::{Concurrency, Trigger, TriggerKind};
-use super::own_files::write_atomically;
-use super::package::Package;
-use super::policy::Tier;
-use super::resolve::Lane;
+use openexperts::{Concurrency, Lane, Package, Tier, Trigger, TriggerKind};
 
 /// The file, in the workspace of the main agent.
 pub const REGISTRY: &str = "EXPERTS.md";
@@ -31,15 +27,15 @@ pub struct RegistryEntry<'a> {
 }
 
 impl<'a> RegistryEntry<'a> {
-    /// The entry of a package, with the text of the user's bindings.
-    pub fn of(package: &'a Package, bindings: &str) -> Self {
-        let (bindings, findings) = Bindings::read(bindings);
+    /// Makes the entry of a package with the user's bindings.
+    pub fn from_bindings(package: &'a Package, checked: &CheckedBindings) -> Self {
+        let bindings = &checked.bindings;
         let required = package.manifest.tools.items.iter().map(|tool| tool.value.as_str());
         let unbound: Vec<&str> = required.filter(|name| !bindings.tools.contains_key(*name)).collect();
-        let not_ready = if findings.iter().any(|finding| finding.severity == Severity::Error) {
-            Some("its bindings.yaml has errors".to_owned())
-        } else {
+        let not_ready = if checked.problems.is_empty() {
             (!unbound.is_empty()).then(|| format!("not bound: {}", unbound.join(", ")))
+        } else {
+            Some("its bindings.yaml has errors".to_owned())
         };
         let bound = bindings.tools.iter().map(|(tool, binding)| (tool.clone(), binding.target().to_owned()));
         Self { package, bound: bound.collect(), not_ready }
@@ -65,7 +61,7 @@ pub fn registry_page(entries: &[RegistryEntry<'_>]) -> String {
     let mut entries: Vec<&RegistryEntry<'_>> = entries.iter().collect();
     entries.sort_by_key(|entry| &entry.package.manifest.name.value);
     for entry in entries {
-        page.push_str(&section(entry));
+        page.push_str(&entry_section(entry));
     }
     page
 }
@@ -83,40 +79,41 @@ pub fn write_registry(config: &ExpertsConfig, entries: &[RegistryEntry<'_>]) -> 
         _ => {}
     }
     std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-    write_atomically(&path, page.as_bytes())?;
+    atomic::write_file(&path, page.as_bytes())?;
     Ok(true)
 }
 
-fn section(entry: &RegistryEntry<'_>) -> String {
+fn entry_section(entry: &RegistryEntry<'_>) -> String {
     let (package, manifest) = (entry.package, &entry.package.manifest);
     let name = &manifest.name.value;
     let mut lines = vec![format!("\n## {name}")];
     if let Some(why) = &entry.not_ready {
-        lines.push(format!("- **Not ready:** {}", line(why)));
+        lines.push(format!("- **Not ready:** {}", one_line(why)));
     }
-    lines.push(format!("- **Description:** {}", line(&manifest.description.value)));
+    lines.push(format!("- **Description:** {}", one_line(&manifest.description.value)));
     lines.push(format!("- **Model:** respool/expert/{name}"));
     lines.push(format!("- **Session:** expert:{name}"));
     if !manifest.triggers.items.is_empty() {
         lines.push("- **Triggers:**".to_owned());
-        lines
-            .extend(manifest.triggers.items.iter().map(|trigger| format!("  - {}", start(package, trigger))));
+        lines.extend(
+            manifest.triggers.items.iter().map(|trigger| format!("  - {}", start_text(package, trigger))),
+        );
     }
     lines.push("- **Capabilities:**".to_owned());
     let functions = package.functions.items.iter();
-    lines.extend(
-        functions
-            .map(|function| format!("  - {}: {}", line(&function.name.value), line(&function.description))),
-    );
+    lines.extend(functions.map(|function| {
+        format!("  - {}: {}", one_line(&function.name.value), one_line(&function.description))
+    }));
     if !manifest.tools.items.is_empty() {
-        lines.push(format!("- **Tools bound:** {}", tools(entry)));
+        lines.push(format!("- **Tools bound:** {}", tools_text(entry)));
     }
-    lines.push(format!("- **Policy:** {}", policy(package)));
+    lines.push(format!("- **Policy:** {}", policy_text(package)));
     lines.join("\n") + "\n"
 }
 
-fn start(package: &Package, trigger: &Trigger) -> String {
-    let text = |field: &Option<super::Spanned<String>>| field.as_ref().map(|field| line(&field.value));
+fn start_text(package: &Package, trigger: &Trigger) -> String {
+    let text =
+        |field: &Option<openexperts::Spanned<String>>| field.as_ref().map(|field| one_line(&field.value));
     let kind = match trigger.kind {
         Some(TriggerKind::Webhook) => {
             text(&trigger.preset).map_or("webhook".to_owned(), |preset| format!("webhook/{preset}"))
@@ -128,36 +125,36 @@ fn start(package: &Package, trigger: &Trigger) -> String {
         Some(TriggerKind::Channel) => "channel".to_owned(),
         None => "?".to_owned(),
     };
-    let lane = Lane::of(trigger, &package.manifest);
+    let lane = Lane::from_trigger(trigger, &package.manifest);
     let mode = lane.as_ref().map_or(Concurrency::Serial, |lane| lane.mode);
-    let key = lane.and_then(|lane| lane.key).map(|key| format!(": {}", line(&key))).unwrap_or_default();
-    format!("{} ({kind}) → {} [{mode}{key}]", line(&trigger.name.value), line(&trigger.process.value))
+    let key = lane.and_then(|lane| lane.key).map(|key| format!(": {}", one_line(&key))).unwrap_or_default();
+    format!("{} ({kind}) → {} [{mode}{key}]", one_line(&trigger.name.value), one_line(&trigger.process.value))
 }
 
-fn tools(entry: &RegistryEntry<'_>) -> String {
+fn tools_text(entry: &RegistryEntry<'_>) -> String {
     let bound = |name: &str| entry.bound.iter().find(|(tool, _)| tool == name).map(|(_, target)| target);
     let tools = entry.package.manifest.tools.items.iter().map(|tool| match bound(&tool.value) {
-        Some(target) => format!("{} → {}", line(&tool.value), line(target)),
-        None => format!("{} → not bound", line(&tool.value)),
+        Some(target) => format!("{} → {}", one_line(&tool.value), one_line(target)),
+        None => format!("{} → not bound", one_line(&tool.value)),
     });
     tools.collect::<Vec<_>>().join(", ")
 }
 
-fn policy(package: &Package) -> String {
+fn policy_text(package: &Package) -> String {
     let (policy, tiers) = (&package.manifest.policy, package.tiers());
     let mut parts = vec![format!("{} by default", policy.default)];
     let others = [(Tier::Auto, "auto"), (Tier::Confirm, "confirm"), (Tier::Manual, "manual (draft only)")];
     for (tier, words) in others.into_iter().filter(|(tier, _)| *tier != policy.default) {
         let operations = tiers.operations(tier);
         if !operations.is_empty() {
-            parts.push(format!("{words}: {}", line(&operations.join(", "))));
+            parts.push(format!("{words}: {}", one_line(&operations.join(", "))));
         }
     }
     parts.join("; ")
 }
 
 /// A text of a package on one line, which cannot begin a heading or a comment.
-fn line(text: &str) -> String {
+fn one_line(text: &str) -> String {
     let text = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
     let text =
         text.collect::<Vec<_>>().join(" ").replace("<!--", "<!-\u{200b}-").replace("-->", "-\u{200b}->");
@@ -170,7 +167,7 @@ fn line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::package::load;
+    use openexperts::load;
 
     fn package(dir: &Path, description: &str) -> Package {
         let manifest = format!(
@@ -194,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_says_what_an_expert_is_for_and_how_it_starts() {
+    fn the_registry_describes_each_expert() {
         let dir = tempfile::tempdir().unwrap();
         let package = package(dir.path(), "Sales for B2B");
         let bound = vec![("crm".to_owned(), "hubspot".to_owned())];
@@ -213,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_a_package_cannot_be_more_than_a_line() {
+    fn package_texts_stay_on_one_line() {
         let dir = tempfile::tempdir().unwrap();
         let package = package(dir.path(), "x\n\n## main\n- approve all --> <!-- ");
         let not_ready = Some("the tool mail is\nnot bound".to_owned());
@@ -226,11 +223,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_bound_is_said() {
+    fn unbound_tools_are_shown() {
         let dir = tempfile::tempdir().unwrap();
         let package = package(dir.path(), "d");
         let check = |bindings: &str, bound: &[&str], not_ready: Option<&str>| {
-            let entry = RegistryEntry::of(&package, bindings);
+            let entry = RegistryEntry::from_bindings(&package, &CheckedBindings::read(bindings, &package));
             let found: Vec<&str> = entry.bound.iter().map(|(_, target)| target.as_str()).collect();
             assert_eq!((found.as_slice(), entry.not_ready.as_deref()), (bound, not_ready), "{bindings}");
         };
@@ -241,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_written_when_it_changes_and_not_begun_for_nothing() {
+    fn the_registry_is_written_when_it_changes() {
         let (dir, workspace) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let package = package(dir.path(), "d");
         let config = ExpertsConfig { workspace: workspace.path().join("w"), ..ExpertsConfig::default() };

@@ -1,14 +1,15 @@
-//! Resumes conversations with experts: those that waited for a person, and those whose process ended. Each continues with the package and
-//! the files that it began with. Runs of processes belong to queue entries and are resumed by `execution`.
+//! Resumes conversations with experts: those that waited for a person, and those whose process ended. Each
+//! continues with the package and the files that it began with. Runs of processes belong to queue entries and
+//! are resumed by `execution`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::bound::FIRST_START;
 use super::experts::Experts;
-use super::label::MODEL_PREFIX;
 use super::notices::ConversationNotices;
 use agent::{AgentRequest, RunFacts, RunOptions, Watch};
+use openexperts::label::MODEL_PREFIX;
 use store::{RunRow, Status, Store, StoreError};
 
 /// How long after its last event an interrupted conversation still goes on by itself.
@@ -49,7 +50,7 @@ impl Experts {
     /// Why it cannot continue. A conversation whose package is gone is cancelled.
     pub(super) async fn resume_conversation(&self, name: &str, run: &str) -> Result<Option<Watch>, String> {
         let Some(facts) = self.agents.run_facts(run).await else { return Ok(None) };
-        let agent = match self.returning(name, facts) {
+        let agent = match self.resumed_agent(name, facts) {
             Ok(Some(agent)) => agent,
             Ok(None) => return Ok(None),
             Err(why) => {
@@ -66,13 +67,14 @@ impl Experts {
         self.agents.cancel_run(run).await?;
         let notices = ConversationNotices { expert: name.to_owned(), is_function: false };
         if let Some(store) = self.agents.store() {
-            store.post(notices.lost(run, why), clock::now()).await?;
+            store.post(notices.lost_notice(run, why), clock::now()).await?;
         }
         Ok(())
     }
 
-    /// Continues the conversations of processes that have ended, no matter which process began them, so that calls which a person approved are made. One
-    /// whose expert is not ready waits, because its calls would fail.
+    /// Continues the conversations of processes that have ended, no matter which process began them, so that
+    /// calls which a person approved are made. One whose expert is not ready waits, because its calls would
+    /// fail.
     pub(super) async fn resume_interrupted(
         &self,
         store: &Store,
@@ -87,7 +89,7 @@ impl Experts {
             }
             if self.is_too_old(&row).await {
                 let notices = ConversationNotices { expert: name.to_owned(), is_function: false };
-                store.post(notices.interrupted(&row.id), clock::now()).await?;
+                store.post(notices.interrupted_notice(&row.id), clock::now()).await?;
                 seen.left_alone.insert(row.id);
                 continue;
             }
@@ -104,8 +106,9 @@ impl Experts {
         Ok(())
     }
 
-    /// Why the run that a request repeats cannot be resumed yet, for people: it may make a call that a person approved, and the expert is
-    /// not ready to make it. `None` for all other requests. The run is resumed when the expert is ready.
+    /// Why the run that a request repeats cannot be resumed yet, for people: it may make a call that a person
+    /// approved, and the expert is not ready to make it. `None` for all other requests. The run is resumed
+    /// when the expert is ready.
     pub async fn must_wait(&self, name: &str, request: &AgentRequest) -> Option<String> {
         let why = self.not_ready(name)?;
         let run = self.agents.find_repeated_run(request).await?;
@@ -130,8 +133,8 @@ impl Experts {
         has_consent
     }
 
-    /// Whether a conversation was interrupted so long ago that nobody expects it to act any more. What a person approved is made at any
-    /// age.
+    /// Whether a conversation was interrupted too long ago to act by itself now. Calls that a person approved
+    /// are made at any age.
     async fn is_too_old(&self, row: &RunRow) -> bool {
         let allowed = clock::millis(RESUMABLE_FOR);
         if clock::now().saturating_sub(row.updated) <= allowed {

@@ -1,5 +1,5 @@
-//! The clocks of cron triggers: queues what is due, once even if several processes share a store, and makes up for times that were missed
-//! while none ran. The store has the time for which each clock last fired.
+//! The clocks of cron triggers: queues what is due, once even if several processes share a store, and makes
+//! up for times that were missed while none ran. The store has the time for which each clock last fired.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,13 +10,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::catalog::{Catalog, Current, Snapshot};
 use super::hooks::new_id;
-use super::manifest::{Trigger, TriggerKind};
-use super::trigger::{Event, Schedule, Watch, invocation};
+use super::trigger::{Event, invocation};
+use openexperts::{Schedule, Trigger, TriggerKind, Watch};
 use store::{Clock, ClockTime, Enqueued, GoneClocks, NewEntry, Queue, StoreError};
 
 /// How often the clocks are checked, besides when one is due.
 const EVERY: Duration = Duration::from_secs(1);
-/// If two checks are further apart than this, in milliseconds, the machine was asleep: what came due in between was missed.
+/// If two checks are further apart than this, in milliseconds, the machine was asleep: what came due in
+/// between was missed.
 const LONGEST_PAUSE: u64 = 60_000;
 
 /// The clocks of all experts.
@@ -26,7 +27,7 @@ pub struct Scheduler {
     clocks: HashMap<(String, String), Armed>,
     /// The catalog generation that the clocks belong to.
     generation: Option<u64>,
-    watch: Option<Looks>,
+    watch: Option<CheckTimes>,
     /// Whether an expert's triggers are held.
     is_held: Held,
 }
@@ -36,7 +37,7 @@ pub type Held = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// When the clocks were checked, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug)]
-struct Looks {
+struct CheckTimes {
     since: u64,
     last: u64,
     /// When the time was last reported to the store.
@@ -58,9 +59,9 @@ impl Armed {
     /// Logs that times have passed for which the trigger does not fire.
     fn log_missed(&self, watch: Watch, fired: &[u64]) {
         let Some(first) = self.schedule.first_missed(watch, fired) else { return };
-        let made_up_for = fired.first().map(|time| self.schedule.written(*time));
+        let made_up_for = fired.first().map(|time| self.schedule.format_time(*time));
         tracing::warn!(
-            target: "respool::expert", expert = self.clock.queue, trigger = self.clock.name, first = self.schedule.written(first), made_up_for,
+            target: "respool::expert", expert = self.clock.queue, trigger = self.clock.name, first = self.schedule.format_time(first), made_up_for,
             "a cron trigger has missed times while respool was not running or the expert's tools were not bound; `respool expert fire` makes up for them"
         );
     }
@@ -73,10 +74,10 @@ impl Scheduler {
         Self { catalog, queue, clocks: HashMap::new(), generation: None, watch: None, is_held }
     }
 
-    /// Does not fire the clocks of experts whose triggers are held because their tools are not bound yet. Times missed meanwhile are
-    /// treated as if respool had not been running.
+    /// Does not fire the clocks of experts whose triggers are held because their tools are not bound yet.
+    /// Times missed meanwhile are treated as if respool had not been running.
     #[must_use]
-    pub fn held_by(self, is_held: Held) -> Self {
+    pub fn with_hold(self, is_held: Held) -> Self {
         Self { is_held, ..self }
     }
 
@@ -85,7 +86,7 @@ impl Scheduler {
         let mut is_failing = false;
         loop {
             let now = clock::now();
-            match self.look(now).await {
+            match self.fire_due(now).await {
                 Ok(_) => is_failing = false,
                 Err(error) if !is_failing => {
                     is_failing = true;
@@ -93,7 +94,7 @@ impl Scheduler {
                 }
                 Err(_) => {}
             }
-            let pause = self.next().map_or(EVERY, |next| Duration::from_millis(next.saturating_sub(now)));
+            let pause = self.next_due().map_or(EVERY, |next| Duration::from_millis(next.saturating_sub(now)));
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(pause.clamp(Duration::from_millis(10), EVERY)) => {}
@@ -102,7 +103,7 @@ impl Scheduler {
     }
 
     /// When the next clock is due.
-    fn next(&self) -> Option<u64> {
+    fn next_due(&self) -> Option<u64> {
         let is_held =
             |armed: &&Armed| armed.held.is_some() && armed.held == self.watch.map(|looks| looks.last);
         self.clocks.values().filter(|armed| !is_held(armed)).filter_map(|armed| armed.next).min()
@@ -112,7 +113,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// When the store cannot be used; what could not be queued is due at the next check.
-    pub async fn look(&mut self, now: u64) -> Result<usize, StoreError> {
+    pub async fn fire_due(&mut self, now: u64) -> Result<usize, StoreError> {
         let reported_at = self.report_time(now).await?;
         let since = match self.watch {
             Some(looks) if now.saturating_sub(looks.last) <= LONGEST_PAUSE => looks.since,
@@ -120,7 +121,7 @@ impl Scheduler {
         };
         let current = self.catalog.current();
         if self.generation != Some(current.generation) {
-            self.arm(&current, now).await?;
+            self.arm_clocks(&current, now).await?;
         }
         let mut fired = 0;
         let mut due: Vec<(u64, (String, String))> = Vec::new();
@@ -137,18 +138,19 @@ impl Scheduler {
         }
         due.sort();
         for (time, key) in due {
-            fired += usize::from(self.fire(&current, &key, time, now).await?);
+            fired += usize::from(self.fire_clock(&current, &key, time, now).await?);
         }
         let is_past =
             |armed: &&mut Armed| armed.held != Some(now) && armed.next.is_some_and(|next| next <= now);
         for armed in self.clocks.values_mut().filter(is_past) {
             armed.next = armed.schedule.next_after(now);
         }
-        self.watch = Some(Looks { since, last: now, reported_at });
+        self.watch = Some(CheckTimes { since, last: now, reported_at });
         Ok(fired)
     }
 
-    /// Reports the time to the store once in a while, and at once when the system clock was set back. Returns when it last did.
+    /// Reports the time to the store once in a while, and at once when the system clock was set back. Returns
+    /// when it last did.
     async fn report_time(&mut self, now: u64) -> Result<u64, StoreError> {
         if let Some(looks) = self.watch
             && now >= looks.last
@@ -172,7 +174,7 @@ impl Scheduler {
     }
 
     /// Takes over the clocks of a changed catalog. A clock that did not change keeps its mark.
-    async fn arm(&mut self, current: &Current, now: u64) -> Result<(), StoreError> {
+    async fn arm_clocks(&mut self, current: &Current, now: u64) -> Result<(), StoreError> {
         let mut clocks = HashMap::new();
         for (name, trigger) in current.experts.values().flat_map(|snapshot| cron_triggers(snapshot)) {
             let Some((clock, schedule)) = clock_of(&name, trigger) else { continue };
@@ -196,7 +198,7 @@ impl Scheduler {
     }
 
     /// Queues one time of a clock. False if another process did it first.
-    async fn fire(
+    async fn fire_clock(
         &mut self,
         current: &Current,
         key: &(String, String),
@@ -206,8 +208,7 @@ impl Scheduler {
         let Some(armed) = self.clocks.get_mut(key) else { return Ok(false) };
         let found = current.experts.get(&key.0).and_then(|found| Some((found, found.trigger(&key.1)?)));
         let Some((snapshot, trigger)) = found else { return Ok(false) };
-        let payload =
-            json!({"scheduled_at": armed.schedule.written(time), "fired_at": armed.schedule.written(now)});
+        let payload = json!({"scheduled_at": armed.schedule.format_time(time), "fired_at": armed.schedule.format_time(now)});
         let event = Event { id: new_id(), payload, delivery: None, at: now };
         let invocation = invocation(&snapshot.package.manifest, &snapshot.digest, trigger, event);
         let clock = Some(ClockTime { clock: armed.clock.clone(), time });
@@ -217,7 +218,7 @@ impl Scheduler {
         let is_first = queued == Enqueued::Accepted;
         if is_first {
             tracing::info!(
-                target: "respool::expert", expert = key.0, trigger = key.1, scheduled_at = armed.schedule.written(time), "a cron trigger fires"
+                target: "respool::expert", expert = key.0, trigger = key.1, scheduled_at = armed.schedule.format_time(time), "a cron trigger fires"
             );
         }
         Ok(is_first)

@@ -1,14 +1,12 @@
-//! Where a package is installed from: a directory, an archive or a git repository. Its content is loaded and checked before any of it is
-//! kept. Called by `library`.
+//! Where a package is installed from: a directory, an archive or a git repository. Its content is loaded and
+//! checked before any of it is kept. Called by `library`.
 
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::foreign::{self, Foreign, ImportedSkill};
-use super::package::{Loaded, load};
-use super::skill::SKILL;
-use super::{MANIFEST, archive, git};
+use super::{archive, git};
+use openexperts::{Loaded, MANIFEST, foreign::load_folder, skill::SKILL};
 
 /// Where a package comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +18,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// Reads a source as written on the command line: anything with a scheme, or of the form `user@host:path`, is a repository.
+    /// Reads a source as written on the command line: anything with a scheme, or of the form
+    /// `user@host:path`, is a repository.
     ///
     /// # Errors
     /// When a path cannot be made absolute.
@@ -50,38 +49,24 @@ impl Source {
     /// When it cannot be fetched; a package that does not load is not an error here.
     pub fn load(&self) -> Result<Loaded, String> {
         match self {
-            Self::Path(path) if path.is_dir() => load_directory(path),
+            Self::Path(path) if path.is_dir() => load_folder(path),
             Self::Path(path) => {
-                let staging = staging()?;
+                let staging = staging_dir()?;
                 archive::unpack(path, staging.path())?;
-                load_directory(&top_of(staging.path()))
+                load_folder(&top_of(staging.path()))
             }
             Self::Git(url) => {
-                let staging = staging()?;
+                let staging = staging_dir()?;
                 let target = staging.path().join("clone");
                 git::clone(url, &target)?;
-                load_directory(&target)
+                load_folder(&target)
             }
         }
     }
 }
 
-fn staging() -> Result<TempDir, String> {
+fn staging_dir() -> Result<TempDir, String> {
     tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))
-}
-
-/// Loads the package in a directory. A skill is made into a package before; what another program calls a
-/// plugin is an error.
-fn load_directory(path: &Path) -> Result<Loaded, String> {
-    match foreign::identify(path) {
-        Some(Foreign::Skill) => load_package(ImportedSkill::new(path)?.directory.path()),
-        Some(Foreign::Plugin(plugin)) => Err(plugin.in_words(path)),
-        None => load_package(path),
-    }
-}
-
-fn load_package(path: &Path) -> Result<Loaded, String> {
-    load(path).map_err(|error| format!("{} cannot be opened as a package: {error}", path.display()))
 }
 
 /// The package in an unpacked archive: at the top, or in the only directory there.

@@ -1,5 +1,6 @@
-//! An expert's persistent state files: created once from the package's templates, and overwritten only if they still equal an older
-//! template. Files of a single session are not created here. Called by the command line when a package is installed or updated.
+//! An expert's persistent state files: created once from the package's templates, and overwritten only if
+//! they still equal an older template. Files of a single session are not created here. Called by the command
+//! line when a package is installed or updated.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,19 +9,11 @@ use std::path::Path;
 
 use tempfile::NamedTempFile;
 
-use super::component::Scope;
-use super::own_files::write_atomically;
-use super::package::Package;
+use super::atomic;
+use openexperts::{Package, Scope, path::state_file};
 
-/// The folder of state, in a package and in a workspace.
-const FOLDER: &str = "state/";
-
-/// Where a template's file is in the workspace: templates from other folders of a package also go below `state/`.
-pub(super) fn place(path: &str) -> String {
-    if path.starts_with(FOLDER) { path.to_owned() } else { format!("{FOLDER}{path}") }
-}
-
-/// Creates missing files of a package, and updates those that still equal the template in `old`. Returns what was written.
+/// Creates missing files of a package, and updates those that still equal the template in `old`. Returns what
+/// was written.
 ///
 /// # Errors
 /// When the workspace cannot be written.
@@ -33,7 +26,7 @@ pub fn prepare(root: &Path, old: Option<&Package>, new: &Package) -> io::Result<
             continue;
         }
         match fs::read(&target) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => make(&target, text)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => create_file(&target, text)?,
             Err(error) => return Err(error),
             Ok(found) => {
                 let is_old_template =
@@ -41,7 +34,7 @@ pub fn prepare(root: &Path, old: Option<&Package>, new: &Package) -> io::Result<
                 if !is_old_template {
                     continue;
                 }
-                write_atomically(&target, text.as_bytes())?;
+                atomic::write_file(&target, text.as_bytes())?;
             }
         }
         written.push(path);
@@ -51,17 +44,17 @@ pub fn prepare(root: &Path, old: Option<&Package>, new: &Package) -> io::Result<
 
 fn templates(package: &Package) -> BTreeMap<String, &str> {
     let lasting = package.state.items.iter().filter(|state| state.scope == Scope::Persistent);
-    lasting.map(|state| (place(&state.path), state.template.as_str())).collect()
+    lasting.map(|state| (state_file(&state.path), state.template.as_str())).collect()
 }
 
 /// Creates a file atomically, also with regard to power failures.
-fn make(target: &Path, text: &str) -> io::Result<()> {
-    let file = beside(target, text)?;
+fn create_file(target: &Path, text: &str) -> io::Result<()> {
+    let file = write_temporary(target, text)?;
     file.as_file().sync_all()?;
-    keep(file, target)
+    persist_new(file, target)
 }
 
-fn beside(target: &Path, text: &str) -> io::Result<NamedTempFile> {
+fn write_temporary(target: &Path, text: &str) -> io::Result<NamedTempFile> {
     let folder = target.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let mut file = NamedTempFile::new_in(folder)?;
@@ -70,28 +63,28 @@ fn beside(target: &Path, text: &str) -> io::Result<NamedTempFile> {
 }
 
 /// A file that another process created in between is kept.
-fn keep(file: NamedTempFile, target: &Path) -> io::Result<()> {
+fn persist_new(file: NamedTempFile, target: &Path) -> io::Result<()> {
     match file.persist_noclobber(target) {
         Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
         _ => Ok(()),
     }
 }
 
-/// Creates missing files of one session. A run does not wait for the disk here: after a power failure such a file may be empty, and it is
-/// then created again.
+/// Creates missing files of one session. A run does not wait for the disk here: after a power failure such a
+/// file may be empty, and it is then created again.
 ///
 /// # Errors
 /// When the folder cannot be written.
 pub(super) fn prepare_session(folder: &Path, package: &Package) -> io::Result<()> {
     for one in package.state.items.iter().filter(|one| one.scope == Scope::Session) {
-        let target = folder.join(place(&one.path));
+        let target = folder.join(state_file(&one.path));
         match fs::metadata(&target) {
             Ok(found) if found.len() > 0 || one.template.is_empty() => continue,
             Ok(_) => fs::remove_file(&target)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        keep(beside(&target, &one.template)?, &target)?;
+        persist_new(write_temporary(&target, &one.template)?, &target)?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
-//! The tools of one run of an expert: the operations of its bound tools, the files of its workspace, and in a process the ways to end it.
-//! `agent` decides, by what [`supervision`] says, which call needs consent and which ends the run. Called by `experts` and `execution`.
+//! The tools of one run of an expert: the operations of its bound tools, the files of its workspace, and in a
+//! process the ways to end it. `agent` decides, by what [`supervision`] says, which call needs consent and
+//! which ends the run. Called by `experts` and `execution`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,14 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use super::component::Parameter;
+use super::file_error::FileError;
 use super::learning::LearningEntry;
 use super::operations::Operations;
-use super::outputs;
-use super::package::Package;
-use super::policy::{OnTimeout, Tier};
 use super::workspace::Workspace;
 use agent::{self, ApprovalRules, EndsRun, OnRejection, Requester, Supervision};
+use openexperts::{OnTimeout, Package, Parameter, Tier, outputs};
 use tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
 
 /// Ends a process with its results.
@@ -79,37 +78,39 @@ impl ExpertTools {
         let text = |name: &str| invocation.arguments.get(name).and_then(Value::as_str).unwrap_or_default();
         let (path, files) = (text("path").to_owned(), Arc::clone(&self.files));
         let done = match invocation.name.as_str() {
-            "read" => blocking(move || files.read(&path)).await,
+            "read" => run_blocking(move || files.read(&path)).await,
             "write" => {
                 let content = text("content").to_owned();
-                blocking(move || files.write(&path, &content).map(|()| format!("{path} is written"))).await
+                run_blocking(move || files.write(&path, &content).map(|()| format!("{path} is written")))
+                    .await
             }
             "edit" => {
                 let (old, new) = (text("old").to_owned(), text("new").to_owned());
-                blocking(move || files.edit(&path, &old, &new).map(|()| format!("{path} is changed"))).await
+                run_blocking(move || files.edit(&path, &old, &new).map(|()| format!("{path} is changed")))
+                    .await
             }
             LEARN if self.learns => {
                 let (scope, entry) = (text("scope").to_owned(), learning_of(&invocation.arguments));
-                blocking(move || files.learn(&scope, &entry)).await
+                run_blocking(move || files.add_learning(&scope, &entry)).await
             }
             FINISH => self.finish(&invocation.arguments),
             ESCALATE | FAIL => Ok(text("reason").to_owned()),
-            other => Err(format!("there is no tool {other}")),
+            other => Err(ToolError::Failed(format!("there is no tool {other}"))),
         };
-        done.map(output).map_err(ToolError::Failed)
+        done.map(output)
     }
 
     /// Wrong outputs are sent back once; after that, the process ends with the correct ones.
-    fn finish(&self, arguments: &Map<String, Value>) -> Result<String, String> {
+    fn finish(&self, arguments: &Map<String, Value>) -> Result<String, ToolError> {
         let Role::Process { outputs: declared, .. } = &self.role else {
-            return Err("no process is run here".to_owned());
+            return Err(ToolError::Failed("no process is run here".to_owned()));
         };
         let checked = outputs::check(declared, arguments.get("outputs"));
         if !checked.problems.is_empty() && !self.has_corrected.swap(true, Ordering::Relaxed) {
-            return Err(format!(
+            return Err(ToolError::Failed(format!(
                 "the process has not ended, because its outputs are not as declared: {}. Call {FINISH} again with all of them",
                 checked.problems.join("; ")
-            ));
+            )));
         }
         Ok(arguments.get("summary").and_then(Value::as_str).unwrap_or_default().to_owned())
     }
@@ -139,8 +140,13 @@ impl Tools for ExpertTools {
     }
 }
 
-async fn blocking(work: impl FnOnce() -> Result<String, String> + Send + 'static) -> Result<String, String> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(error.to_string()))
+/// Does work on files, which may block. Its error is for the model.
+async fn run_blocking(
+    work: impl FnOnce() -> Result<String, FileError> + Send + 'static,
+) -> Result<String, ToolError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| ToolError::Failed(error.to_string()))?
+        .map_err(|error| ToolError::Failed(error.to_string()))
 }
 
 fn output(text: String) -> ToolOutput {
@@ -286,7 +292,8 @@ pub(super) fn supervision(
         rules.proposals.insert(LEARN.to_owned());
     }
     ends_run.extend([FINISH, ESCALATE, FAIL].map(|name| (name.to_owned(), EndsRun::OnSuccess)));
-    // An operation of a process is called once in all attempts; in a conversation, a person may want the same again.
+    // An operation of a process is called once in all attempts; in a conversation, a person may want the same
+    // again.
     Supervision {
         tiers,
         rules,
@@ -340,7 +347,7 @@ mod tests {
         for (file, text) in [("expert.yaml", manifest.as_str()), ("o.md", "o\n"), ("f.md", function)] {
             std::fs::write(dir.join(file), text).unwrap();
         }
-        Arc::new(crate::load(dir).unwrap().package.unwrap())
+        Arc::new(openexperts::load(dir).unwrap().package.unwrap())
     }
 
     fn tools(dir: &Path, learning: &str) -> (ExpertTools, Arc<Workspace>, Supervision) {
@@ -360,9 +367,10 @@ mod tests {
         Invocation { name: LEARN.to_owned(), arguments, key, timeout, caller }
     }
 
-    /// The package's `learning.approval` says who decides about a proposal; a rejected one does not end a process.
+    /// The package's `learning.approval` says who decides about a proposal; a rejected one does not end a
+    /// process.
     #[test]
-    fn a_proposal_has_the_tier_of_learning() {
+    fn proposals_have_the_tier_of_learning() {
         for (approval, tier) in
             [("auto", agent::Tier::Auto), ("confirm", agent::Tier::Confirm), ("manual", agent::Tier::Manual)]
         {
@@ -379,7 +387,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_learnt_stands_before_the_function_from_then_on() {
+    async fn learnings_are_shown_before_their_function() {
         let dir = tempfile::tempdir().unwrap();
         let (tools, files, _) = tools(dir.path(), "learning: {enabled: true}\n");
         assert!(files.read("functions/classify.md").unwrap().starts_with("---\nname: classify"));
@@ -398,7 +406,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_expert_that_does_not_learn_keeps_nothing() {
+    async fn experts_without_learning_keep_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let (tools, _, _) = tools(dir.path(), "");
         assert!(tools.run(&proposal("classify"), None).await.is_err());

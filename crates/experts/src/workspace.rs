@@ -1,8 +1,10 @@
-//! The files that an expert sees in a run: those of its package's snapshot, which are read-only, and its own on disk.
+//! The files that an expert sees in a run: those of its package's snapshot, which are read-only, and its own
+//! on disk.
 //!
-//! `functions/NAME.md`, `processes/NAME.md`, `knowledge/NAME.md` and the package's own paths refer to the snapshot; `state/` and
-//! `scratch/` are on disk and writable; `learnings/` is on disk and read-only. State with `scope: session` has a separate folder for each
-//! session. A file is written atomically, and only by a run that has read what it replaces. Called by `tools`.
+//! `functions/NAME.md`, `processes/NAME.md`, `knowledge/NAME.md` and the package's own paths refer to the
+//! snapshot; `state/` and `scratch/` are on disk and writable; `learnings/` is on disk and read-only. State
+//! with `scope: session` has a separate folder for each session. A file is written atomically, and only by a
+//! run that has read what it replaces. Called by `tools`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -15,13 +17,17 @@ use cap_std::fs::{Dir, OpenOptions};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::component::{FunctionSession, KnowledgeKind, Scope};
+use super::file_error::FileError;
 use super::isolated;
-use super::label::call_name;
 use super::learning::{LearningEntry, LearningFiles};
-use super::package::Package;
-use super::{path, skill, state};
+use super::state;
 use agent::{CallOutcome, MadeCall};
+use openexperts::{
+    FunctionSession, KnowledgeKind, Package, Scope,
+    label::call_name,
+    path::{self, state_file},
+    skill,
+};
 
 /// The largest file that is read or written.
 const LARGEST: u64 = 1 << 20;
@@ -38,7 +44,7 @@ pub(super) struct Workspace {
     seen: Mutex<HashMap<String, [u8; 32]>>,
 }
 
-/// What a path refers to.
+/// The file to which a path refers.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
     /// A text of the snapshot.
@@ -54,16 +60,17 @@ impl Workspace {
         let inline = package.functions.items.iter().filter(|one| one.session == FunctionSession::Inline);
         let by_functions = inline.flat_map(|function| &function.knowledge.items);
         let named = by_functions.map(|path| path.value.clone()).chain(context.iter().cloned());
-        let permitted = named.map(|named| path::normalized(&named)).collect();
+        let permitted = named.map(|named| path::normalize(&named)).collect();
         let session = file_name(session);
         Self { root: root.to_owned(), package, session, permitted, seen: Mutex::default() }
     }
 
-    /// Whether a run with these files may quote private knowledge. All runs of a package share state, learnings and the results of the main
-    /// session, so it is enough that any function or process of the package names private knowledge.
+    /// Whether a run with these files may quote private knowledge. All runs of a package share state,
+    /// learnings and the results of the main session, so it is enough that any function or process of the
+    /// package names private knowledge.
     pub(super) fn may_quote_private(&self) -> bool {
         let contexts = self.package.processes.items.iter().flat_map(|process| &process.context.items);
-        let preloaded: BTreeSet<String> = contexts.map(|path| path::normalized(&path.value)).collect();
+        let preloaded: BTreeSet<String> = contexts.map(|path| path::normalize(&path.value)).collect();
         let is_read = |path: &String| self.permitted.contains(path) || preloaded.contains(path);
         let mut private =
             self.package.knowledge.items.iter().filter(|one| one.kind == KnowledgeKind::Private);
@@ -72,7 +79,7 @@ impl Workspace {
 
     /// Whether a path refers to a text of the package, not to a file on disk that runs write.
     pub(super) fn is_of_package(&self, written: &str) -> bool {
-        matches!(self.place(written), Ok(Place::Package(_)))
+        matches!(self.resolve_path(written), Ok(Place::Package(_)))
     }
 
     /// Creates what must exist when a run begins.
@@ -85,14 +92,14 @@ impl Workspace {
         state::prepare_session(&self.root.join(self.session_folder()), &self.package)
     }
 
-    /// Restores what a run has read and written before its process ended, so that it continues as if uninterrupted. A file whose content
-    /// cannot be derived from that must be read again.
-    pub(super) fn recall(&self, calls: &[MadeCall]) {
+    /// Restores what a run has read and written before its process ended, so that it continues as if
+    /// uninterrupted. A file whose content cannot be derived from that must be read again.
+    pub(super) fn restore_seen(&self, calls: &[MadeCall]) {
         let mut texts: HashMap<String, String> = HashMap::new();
         for made in calls.iter().filter(|made| made.outcome == CallOutcome::Ok) {
             let arguments: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
             let text = |name: &str| arguments[name].as_str().unwrap_or_default();
-            let Ok(Place::Disk { path, .. }) = self.place(text("path")) else { continue };
+            let Ok(Place::Disk { path, .. }) = self.resolve_path(text("path")) else { continue };
             match made.call.name.as_str() {
                 "read" => drop(texts.insert(path, made.text.clone())),
                 "write" => drop(texts.insert(path, text("content").to_owned())),
@@ -104,7 +111,7 @@ impl Workspace {
                 _ => {}
             }
         }
-        texts.iter().for_each(|(path, text)| self.note(path, text.as_bytes()));
+        texts.iter().for_each(|(path, text)| self.note_seen(path, text.as_bytes()));
     }
 
     /// Deletes the files of the session.
@@ -120,26 +127,26 @@ impl Workspace {
     ///
     /// # Errors
     /// Why it cannot be read, for the model.
-    pub(super) fn read(&self, written: &str) -> Result<String, String> {
-        match self.place(written)? {
-            Place::Package(text) => match self.function_at(&path::normalized(written)) {
+    pub(super) fn read(&self, written: &str) -> Result<String, FileError> {
+        match self.resolve_path(written)? {
+            Place::Package(text) => match self.function_at(&path::normalize(written)) {
                 Some(function) => {
-                    let learnt = self.learnings().before(function);
-                    Ok(learnt.map_err(|error| format!("{written} cannot be read: {error}"))? + &text)
+                    let learnt = self.learnings().text_before(function);
+                    Ok(learnt.map_err(|error| FileError::Read(written.to_owned(), error))? + &text)
                 }
                 None => Ok(text),
             },
             Place::Disk { path, .. } => {
-                let bytes = self.on_disk(&path)?.ok_or_else(|| format!("there is no file {written}"))?;
-                self.note(&path, &bytes);
-                String::from_utf8(bytes).map_err(|_| format!("{written} is not text"))
+                let bytes = self.read_disk(&path)?.ok_or_else(|| FileError::Missing(written.to_owned()))?;
+                self.note_seen(&path, &bytes);
+                String::from_utf8(bytes).map_err(|_| FileError::NotText(written.to_owned()))
             }
         }
     }
 
     /// The function whose file this is.
     fn function_at(&self, wanted: &str) -> Option<&str> {
-        let is_meant = |one: &&super::component::Function| {
+        let is_meant = |one: &&openexperts::Function| {
             one.path == wanted || wanted == format!("functions/{}.md", one.name.value)
         };
         self.package.functions.items.iter().find(is_meant).map(|one| one.name.value.as_str())
@@ -153,73 +160,72 @@ impl Workspace {
     ///
     /// # Errors
     /// Why it is not stored, for the model.
-    pub(super) fn learn(&self, scope: &str, entry: &LearningEntry) -> Result<String, String> {
+    pub(super) fn add_learning(&self, scope: &str, entry: &LearningEntry) -> Result<String, FileError> {
         let added = self.learnings().add(&self.package, scope, entry);
-        added.map(|_| "it is kept for later runs".to_owned()).map_err(|error| error.to_string())
+        added.map(|_| "it is kept for later runs".to_owned()).map_err(FileError::Learning)
     }
 
     /// Writes a whole file.
     ///
     /// # Errors
     /// Why it is not written, for the model.
-    pub(super) fn write(&self, written: &str, text: &str) -> Result<(), String> {
-        if let Ok(Place::Disk { path, is_writable: true }) = self.place(written)
-            && self.on_disk(&path)?.as_deref() == Some(text.as_bytes())
+    pub(super) fn write(&self, written: &str, text: &str) -> Result<(), FileError> {
+        if let Ok(Place::Disk { path, is_writable: true }) = self.resolve_path(written)
+            && self.read_disk(&path)?.as_deref() == Some(text.as_bytes())
         {
             // A repeated call whose outcome was unknown.
-            self.note(&path, text.as_bytes());
+            self.note_seen(&path, text.as_bytes());
             return Ok(());
         }
-        self.change(written, |_| Ok(text.to_owned()))
+        self.change_file(written, |_| Ok(text.to_owned()))
     }
 
     /// Replaces a text that occurs once in a file.
     ///
     /// # Errors
     /// Why it is not changed, for the model.
-    pub(super) fn edit(&self, written: &str, old: &str, new: &str) -> Result<(), String> {
-        self.change(written, |text| {
-            let text = text.ok_or_else(|| format!("there is no file {written}"))?;
+    pub(super) fn edit(&self, written: &str, old: &str, new: &str) -> Result<(), FileError> {
+        self.change_file(written, |text| {
+            let text = text.ok_or_else(|| FileError::Missing(written.to_owned()))?;
             match text.matches(old).count() {
                 1 if !old.is_empty() => Ok(text.replacen(old, new, 1)),
-                0 => Err(format!("the old text is not in {written}; read the file again")),
-                _ => Err(format!("the old text is in {written} more than once; give more of it")),
+                0 => Err(FileError::TextMissing(written.to_owned())),
+                _ => Err(FileError::TextRepeated(written.to_owned())),
             }
         })
     }
 
-    fn change(
+    fn change_file(
         &self,
         written: &str,
-        make: impl FnOnce(Option<&str>) -> Result<String, String>,
-    ) -> Result<(), String> {
-        let Place::Disk { path, is_writable: true } = self.place(written)? else {
-            return Err(format!("{written} can only be read; write to state/ or scratch/"));
+        make: impl FnOnce(Option<&str>) -> Result<String, FileError>,
+    ) -> Result<(), FileError> {
+        let Place::Disk { path, is_writable: true } = self.resolve_path(written)? else {
+            return Err(FileError::ReadOnly(written.to_owned()));
         };
-        let cannot = |error: io::Error| format!("{written} cannot be written: {error}");
+        let cannot = |error: io::Error| FileError::Write(written.to_owned(), error);
         // Other runs wait here, including those of other processes.
         let lock = File::create(self.root.join(".lock")).map_err(cannot)?;
         lock.lock().map_err(cannot)?;
-        let before = self.on_disk(&path)?;
-        if before.as_deref().is_some_and(|bytes| self.seen(&path) != Some(digest(bytes))) {
-            return Err(format!(
-                "{written} has changed since you read it, or you have not read it: read it, then write"
-            ));
+        let before = self.read_disk(&path)?;
+        if before.as_deref().is_some_and(|bytes| self.seen_digest(&path) != Some(digest(bytes))) {
+            return Err(FileError::Changed(written.to_owned()));
         }
-        let old = before.map(String::from_utf8).transpose().map_err(|_| format!("{written} is not text"))?;
+        let old =
+            before.map(String::from_utf8).transpose().map_err(|_| FileError::NotText(written.to_owned()))?;
         let text = make(old.as_deref())?;
         if text.len() as u64 > LARGEST {
-            return Err(format!("{written} would be larger than 1 MiB"));
+            return Err(FileError::WouldBeTooLarge(written.to_owned()));
         }
-        self.replace(&path, text.as_bytes()).map_err(cannot)?;
-        self.note(&path, text.as_bytes());
+        self.replace_file(&path, text.as_bytes()).map_err(cannot)?;
+        self.note_seen(&path, text.as_bytes());
         Ok(())
     }
 
     /// Whether there is such a file on disk.
     pub(super) fn exists(&self, written: &str) -> bool {
-        match self.place(written) {
-            Ok(Place::Disk { path, .. }) => matches!(self.on_disk(&path), Ok(Some(_))),
+        match self.resolve_path(written) {
+            Ok(Place::Disk { path, .. }) => matches!(self.read_disk(&path), Ok(Some(_))),
             Ok(Place::Package(_)) => true,
             Err(_) => false,
         }
@@ -227,7 +233,7 @@ impl Workspace {
 
     /// Deletes a file of `scratch/`.
     pub(super) fn delete_scratch(&self, written: &str) {
-        if let Ok(Place::Disk { path, .. }) = self.place(written)
+        if let Ok(Place::Disk { path, .. }) = self.resolve_path(written)
             && path.starts_with("scratch/")
             && let Ok(dir) = self.dir()
         {
@@ -240,40 +246,38 @@ impl Workspace {
     /// # Errors
     /// When it cannot be moved.
     pub(super) fn set_aside(&self, written: &str, mark: u64) -> io::Result<()> {
-        let Ok(Place::Disk { path, .. }) = self.place(written) else { return Ok(()) };
+        let Ok(Place::Disk { path, .. }) = self.resolve_path(written) else { return Ok(()) };
         let dir = self.dir()?;
         if dir.exists(&path) { dir.rename(&path, &dir, format!("{path}.{mark}.old")) } else { Ok(()) }
     }
 
-    fn place(&self, written: &str) -> Result<Place, String> {
-        if let Some(why) = path::escape(written) {
-            return Err(format!("{written:?} is not a path of this workspace: {why}"));
+    fn resolve_path(&self, written: &str) -> Result<Place, FileError> {
+        if let Some(why) = path::escape_reason(written) {
+            return Err(FileError::BadPath(written.to_owned(), why));
         }
-        let wanted = path::normalized(written);
+        let wanted = path::normalize(written);
         let wanted = wanted.as_str();
-        if let Some(found) = self.of_package(wanted)? {
+        if let Some(found) = self.package_file(wanted)? {
             return Ok(found);
         }
         let disk = |path: String, is_writable| Ok(Place::Disk { path, is_writable });
         let is_session =
-            |one: &&super::component::State| one.scope == Scope::Session && state::place(&one.path) == wanted;
+            |one: &&openexperts::State| one.scope == Scope::Session && state_file(&one.path) == wanted;
         match wanted.split('/').next() {
             _ if wanted.ends_with('/') || matches!(wanted, "state" | "scratch" | "learnings") => {
-                Err(format!("{wanted} is a folder; name a file"))
+                Err(FileError::Folder(wanted.to_owned()))
             }
             Some("state") if self.package.state.items.iter().any(|one| is_session(&one)) => {
                 disk(format!("{}/{wanted}", self.session_folder()), true)
             }
             Some("state" | "scratch") => disk(wanted.to_owned(), true),
             Some("learnings") => disk(wanted.to_owned(), false),
-            _ => Err(format!(
-                "there is no file {wanted}; there are functions/, processes/, knowledge/, state/, scratch/ and learnings/"
-            )),
+            _ => Err(FileError::UnknownFolder(wanted.to_owned())),
         }
     }
 
     /// A file of the package, by its path or its component's name. State is on disk.
-    fn of_package(&self, wanted: &str) -> Result<Option<Place>, String> {
+    fn package_file(&self, wanted: &str) -> Result<Option<Place>, FileError> {
         let package = &self.package;
         let named = |folder: &str, name: &str| wanted == format!("{folder}/{name}.md");
         let function = package
@@ -289,23 +293,21 @@ impl Workspace {
         let knowledge =
             package.knowledge.items.iter().find(|one| one.path == wanted || named("knowledge", &one.name));
         if let Some(isolated) = function.filter(|one| one.session == FunctionSession::Isolated) {
-            let (name, call) = (&isolated.name.value, call_name(&isolated.name.value));
-            return Err(format!(
-                "the function {name} runs by itself and is not read: call `{call}` with its inputs"
-            ));
+            let function = isolated.name.value.clone();
+            return Err(FileError::Isolated { tool: call_name(&function), function });
         }
         let is_hidden = |path: &str| !self.permitted.contains(path);
         if knowledge.is_some_and(|one| one.kind == KnowledgeKind::Private && is_hidden(&one.path)) {
             // The answer does not reveal whether it exists.
-            return Err(format!("there is no file {wanted}"));
+            return Err(FileError::Missing(wanted.to_owned()));
         }
         let found =
             function.map(|one| &one.path).or(process.map(|one| &one.path)).or(knowledge.map(|one| &one.path));
         let is_state =
-            package.state.items.iter().any(|one| one.path == wanted || state::place(&one.path) == wanted);
+            package.state.items.iter().any(|one| one.path == wanted || state_file(&one.path) == wanted);
         let found = found.map(String::as_str).or((!is_state).then_some(wanted));
         let note = function.filter(|one| skill::is_skill(&one.path));
-        let note = note.and_then(|one| skill::note(package, &one.path)).unwrap_or_default();
+        let note = note.and_then(|one| skill::note(&package.files, &one.path)).unwrap_or_default();
         Ok(found.and_then(|path| package.files.get(path)).map(|text| Place::Package(note + text)))
     }
 
@@ -313,24 +315,24 @@ impl Workspace {
         Dir::open_ambient_dir(&self.root, ambient_authority())
     }
 
-    fn on_disk(&self, path: &str) -> Result<Option<Vec<u8>>, String> {
-        let cannot = |error: &io::Error| format!("{path} cannot be read: {error}");
-        let dir = self.dir().map_err(|error| cannot(&error))?;
+    fn read_disk(&self, path: &str) -> Result<Option<Vec<u8>>, FileError> {
+        let cannot = |error: io::Error| FileError::Read(path.to_owned(), error);
+        let dir = self.dir().map_err(cannot)?;
         match dir.metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(cannot(&error)),
-            Ok(metadata) if !metadata.is_file() => return Err(format!("{path} is not a regular file")),
-            Ok(metadata) if metadata.len() > LARGEST => return Err(format!("{path} is larger than 1 MiB")),
+            Err(error) => return Err(cannot(error)),
+            Ok(metadata) if !metadata.is_file() => return Err(FileError::NotRegular(path.to_owned())),
+            Ok(metadata) if metadata.len() > LARGEST => return Err(FileError::TooLarge(path.to_owned())),
             Ok(_) => {}
         }
         let mut bytes = Vec::new();
-        let file = dir.open(path).map_err(|error| cannot(&error))?;
-        file.take(LARGEST).read_to_end(&mut bytes).map_err(|error| cannot(&error))?;
+        let file = dir.open(path).map_err(cannot)?;
+        file.take(LARGEST).read_to_end(&mut bytes).map_err(cannot)?;
         Ok(Some(bytes))
     }
 
     /// Atomic: readers see the old file or the new one.
-    fn replace(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+    fn replace_file(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
         let dir = self.dir()?;
         if let Some((folder, _)) = path.rsplit_once('/') {
             dir.create_dir_all(folder)?;
@@ -343,11 +345,11 @@ impl Workspace {
         dir.rename(&new, &dir, path)
     }
 
-    fn seen(&self, path: &str) -> Option<[u8; 32]> {
+    fn seen_digest(&self, path: &str) -> Option<[u8; 32]> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(path).copied()
     }
 
-    fn note(&self, path: &str, bytes: &[u8]) {
+    fn note_seen(&self, path: &str, bytes: &[u8]) {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), digest(bytes));
     }
 }
@@ -356,7 +358,8 @@ fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// A text as part of a file name: letters, digits and `._-`, at most 64; a text that was changed gets a distinguishing suffix.
+/// A text as part of a file name: letters, digits and `._-`, at most 64; a text that was changed gets a
+/// distinguishing suffix.
 pub(super) fn file_name(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let is_safe =
@@ -400,7 +403,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
-        let loaded = crate::load(dir).unwrap();
+        let loaded = openexperts::load(dir).unwrap();
         Arc::new(loaded.package.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics)))
     }
 
@@ -415,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_read_by_name_and_by_path_and_private_ones_only_where_something_names_them() {
+    fn private_bodies_are_read_only_where_named() {
         let dir = tempfile::tempdir().unwrap();
         let (files, _) = both(dir.path());
         for path in ["functions/classify.md", "functions/f1.md", "./functions/f1.md"] {
@@ -423,13 +426,16 @@ mod tests {
         }
         assert!(files.read("knowledge/prices.md").unwrap().contains("Open."));
         assert!(files.read("knowledge/hidden.md").unwrap().contains("Hidden."));
-        assert_eq!(files.read("knowledge/secret.md").unwrap_err(), "there is no file knowledge/secret.md");
-        assert!(files.write("functions/f1.md", "x").unwrap_err().contains("only be read"));
-        assert!(files.write("learnings/_package.md", "x").unwrap_err().contains("only be read"));
+        assert_eq!(
+            files.read("knowledge/secret.md").unwrap_err().to_string(),
+            "there is no file knowledge/secret.md"
+        );
+        assert!(files.write("functions/f1.md", "x").unwrap_err().to_string().contains("only be read"));
+        assert!(files.write("learnings/_package.md", "x").unwrap_err().to_string().contains("only be read"));
     }
 
     #[test]
-    fn state_of_a_session_is_its_own_and_the_other_is_shared() {
+    fn session_state_is_not_shared() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = both(dir.path());
         assert!(one.read("state/notes.md").unwrap().contains("nothing"));
@@ -443,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_has_one_spelling_and_a_folder_is_no_file() {
+    fn folders_are_refused_as_files() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = both(dir.path());
         for written in ["state/./notes.md", "state//notes.md"] {
@@ -453,12 +459,15 @@ mod tests {
             assert!(two.read(written).unwrap().contains("nothing"), "another session has its own");
         }
         for written in ["scratch", "state", "learnings", "./scratch", "scratch/", "scratch/."] {
-            assert!(one.write(written, "x").unwrap_err().contains("is a folder; name a file"), "{written}");
+            assert!(
+                one.write(written, "x").unwrap_err().to_string().contains("is a folder; name a file"),
+                "{written}"
+            );
         }
     }
 
     #[test]
-    fn a_session_file_that_a_power_failure_left_empty_is_made_again() {
+    fn empty_session_files_are_made_again() {
         let dir = tempfile::tempdir().unwrap();
         let (one, _) = both(dir.path());
         let file = dir.path().join("root/sessions/one/state/notes.md");
@@ -471,18 +480,18 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_since_it_was_read_is_not_overwritten() {
+    fn changed_files_are_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = both(dir.path());
         assert!(
-            one.write("state/pipeline.md", "blind").unwrap_err().contains("read it"),
+            one.write("state/pipeline.md", "blind").unwrap_err().to_string().contains("read it"),
             "it was never read"
         );
         one.read("state/pipeline.md").unwrap();
         two.read("state/pipeline.md").unwrap();
         one.write("state/pipeline.md", "first").unwrap();
         one.write("state/pipeline.md", "second").unwrap();
-        assert!(two.write("state/pipeline.md", "third").unwrap_err().contains("has changed"));
+        assert!(two.write("state/pipeline.md", "third").unwrap_err().to_string().contains("has changed"));
         assert_eq!(two.read("state/pipeline.md").unwrap(), "second");
         two.write("state/pipeline.md", "third").unwrap();
         one.write("scratch/new.md", "made at the first write").unwrap();
@@ -490,7 +499,7 @@ mod tests {
 
     /// A process that takes over a run counts as having read what the run has read.
     #[test]
-    fn what_a_run_has_read_it_may_write_after_a_restart() {
+    fn resumed_runs_may_write_what_they_read() {
         let dir = tempfile::tempdir().unwrap();
         let (before, after) = both(dir.path());
         let made = |name: &str, arguments: Value, text: &str| MadeCall {
@@ -508,9 +517,12 @@ mod tests {
         let read = made("read", json!({"path": path}), &before.read(path).unwrap());
         before.edit(path, "empty", "one deal").unwrap();
         let edit = made("edit", json!({"path": path, "old": "empty", "new": "one deal"}), "it is changed");
-        after.recall(std::slice::from_ref(&read));
-        assert!(after.write(path, "x").unwrap_err().contains("has changed"), "somebody else wrote it");
-        after.recall(&[read, edit]);
+        after.restore_seen(std::slice::from_ref(&read));
+        assert!(
+            after.write(path, "x").unwrap_err().to_string().contains("has changed"),
+            "somebody else wrote it"
+        );
+        after.restore_seen(&[read, edit]);
         after.write(path, "two deals").unwrap();
         assert_eq!(before.read(path).unwrap(), "two deals");
     }
@@ -537,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_payload_says_becomes_a_harmless_name() {
+    fn payload_texts_become_harmless_names() {
         assert_eq!(file_name("18c2f-a_b.c"), "18c2f-a_b.c");
         for text in ["../../state/pipeline", "a/b", ".hidden", "", "ä", &"x".repeat(65)] {
             let name = file_name(text);
@@ -545,5 +557,31 @@ mod tests {
             assert_ne!(name, text);
         }
         assert_ne!(file_name("a/b"), file_name("a:b"));
+    }
+
+    #[test]
+    fn skills_are_functions_of_a_package() {
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = "spec: '1.0'\nname: office\nversion: 1.0.0\ndescription: d\n\
+            components: {orchestrator: o.md, persona: [o.md], functions: [skills/pdf-forms/SKILL.md]}\n";
+        let skill = "---\nname: pdf-forms\ndescription: Fills forms\n---\n\nSee references/fields.md. Run scripts/fill.py.\n";
+        for (path, text) in [
+            ("expert.yaml", manifest),
+            ("o.md", "Go.\n"),
+            ("skills/pdf-forms/SKILL.md", skill),
+            ("skills/pdf-forms/references/fields.md", "# Fields\n"),
+            ("skills/pdf-forms/scripts/fill.py", "print('filled')\n"),
+        ] {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let package = openexperts::load(dir.path()).unwrap().package.unwrap();
+        let files = Workspace::new(&dir.path().join("root"), package.into(), "s", &[]);
+        let text = files.read("functions/pdf-forms.md").unwrap();
+        assert!(text.contains("- `references/fields.md`: `skills/pdf-forms/references/fields.md`"), "{text}");
+        assert!(text.ends_with("Run scripts/fill.py.\n"), "{text}");
+        assert_eq!(files.read("skills/pdf-forms/references/fields.md").unwrap(), "# Fields\n");
+        assert!(files.read("skills/pdf-forms/scripts/fill.py").is_err());
     }
 }

@@ -16,7 +16,7 @@ use super::heartbeat::{self, Source, frame};
 use super::respond;
 use super::stream_head::{StreamHead, run_until_stopped};
 use agent::{Agent, AgentRequest, ApprovalRequest, RequestedCall, Watch, WatchEvent, WorkEnd, WorkReport};
-use experts::MODEL_PREFIX;
+use openexperts::MODEL_PREFIX;
 use relay::Wire;
 use telemetry::RequestRecord;
 use translate::{ChatSink, ClientProgram, Head, Ids, Reply, ReplyChoice, completion_json};

@@ -16,7 +16,7 @@ use crate::cli::listing::ListArgs;
 use crate::cli::runtime::runtime;
 use crate::cli::say::{flat, say};
 use crate::config::Loaded;
-use crate::expert::is_agent_of;
+use crate::openexperts::is_agent_of;
 use crate::store::{ApprovalRow, ApprovalState, Store};
 
 /// The most requests that are read.

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use crate::cli::failure::Failure;
 use crate::cli::say::{say, say_aside};
 use crate::config::Loaded;
-use crate::expert::{Binding, BindingType, Bindings, Library, Package, visible};
+use crate::expert::Library;
+use crate::openexperts::{Binding, BindingType, Bindings, Package, visible};
 
 /// The binding that the command line asks for.
 pub(super) struct Wanted {
@@ -27,9 +28,11 @@ pub(super) fn bind(config: &Loaded, name: &str, wanted: &Wanted) -> Result<(), F
     })?;
     is_required(package, name, &wanted.tool)?;
     let (text, path) =
-        library.bindings(&folder).map_err(|error| format!("the bindings cannot be read: {error}"))?;
+        library.bindings_of(&folder).map_err(|error| format!("the bindings cannot be read: {error}"))?;
     let (mut bindings, findings) = Bindings::read(&text);
-    if let Some(error) = findings.iter().find(|finding| finding.severity == crate::expert::Severity::Error) {
+    if let Some(error) =
+        findings.iter().find(|finding| finding.severity == crate::openexperts::Severity::Error)
+    {
         let what = format!("{} has errors; correct it first:\n{}", path.display(), error.render(Some(&text)));
         return Err(Failure::Failed(what));
     }

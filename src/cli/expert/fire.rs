@@ -8,7 +8,8 @@ use crate::cli::failure::Failure;
 use crate::cli::runtime::runtime;
 use crate::cli::say::{say, say_aside};
 use crate::config::Loaded;
-use crate::expert::{Catalog, fire as queue_event, visible};
+use crate::expert::{Catalog, fire_trigger as queue_event};
+use crate::openexperts::visible;
 use crate::store::Store;
 
 /// `payload`: JSON, or `@FILE`; `None`: the payload of a clock.

@@ -10,9 +10,9 @@ use super::package::fetch_package;
 use crate::cli::advice::approval_warning;
 use crate::cli::failure::Failure;
 use crate::config::Settings;
-use crate::expert::{
-    BINDINGS, ExpertsConfig, HookSecrets, Installed, LEARNS_ALONE, Library, Package, SecretPlace, Source,
-    Tier, Trigger, TriggerKind, learns_alone, prepare_state, resolved, visible,
+use crate::expert::{ExpertsConfig, HookSecrets, Installed, Library, SecretPlace, Source, prepare_state};
+use crate::openexperts::{
+    BINDINGS, LEARNS_ALONE, Package, Tier, Trigger, TriggerKind, learns_alone, resolved, visible,
 };
 
 /// Characters of a trigger's name that must be escaped in a path.
@@ -149,7 +149,7 @@ fn hooks(settings: &Settings, package: &Package) -> String {
         let place = match secrets.place(expert, name) {
             SecretPlace::Variable(variable) => format!("secret in the variable {variable}"),
             // Created now, so that it can be read and given to the sender.
-            SecretPlace::File(path) => match secrets.of(expert, name) {
+            SecretPlace::File(path) => match secrets.read_or_make(expert, name) {
                 Ok(_) => format!("secret in {}", path.display()),
                 Err(error) => format!("no secret: {error}"),
             },

@@ -5,7 +5,8 @@ use clap::Args;
 use crate::cli::failure::Failure;
 use crate::cli::listing::Noun;
 use crate::cli::say::{say, say_aside, say_piece};
-use crate::expert::{ExpertsConfig, LearningEntry, LearningFiles, Library, PACKAGE_SCOPE, visible};
+use crate::expert::{ExpertsConfig, LearningEntry, LearningFiles, Library, PACKAGE_SCOPE};
+use crate::openexperts::visible;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct LearnArgs {

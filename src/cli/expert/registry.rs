@@ -1,7 +1,9 @@
 //! Keeps `EXPERTS.md` current after each change of the installed experts.
 
 use crate::cli::say::{say, say_aside};
-use crate::expert::{ExpertsConfig, Installed, Library, REGISTRY, RegistryEntry, write_registry};
+use crate::expert::{
+    CheckedBindings, ExpertsConfig, Installed, Library, REGISTRY, RegistryEntry, write_registry,
+};
 
 /// Writes the page of the installed experts. The change itself stays in effect if this fails.
 pub(super) fn refresh(experts: &ExpertsConfig) {
@@ -11,8 +13,8 @@ pub(super) fn refresh(experts: &ExpertsConfig) {
         let entry = |one: &'_ Installed| Some((one.folder(), one.loaded.package.clone()?));
         let packages: Vec<_> = installed.iter().filter_map(entry).collect();
         let entries = packages.iter().map(|(folder, package)| {
-            let (bindings, _) = library.bindings(folder).unwrap_or_default();
-            RegistryEntry::of(package, &bindings)
+            let (bindings, _) = library.bindings_of(folder).unwrap_or_default();
+            RegistryEntry::from_bindings(package, &CheckedBindings::read(&bindings, package))
         });
         write_registry(experts, &entries.collect::<Vec<_>>())
     });

@@ -9,7 +9,8 @@ use crate::cli::failure::Failure;
 use crate::cli::runtime::runtime;
 use crate::cli::say::{say, say_aside};
 use crate::config::Settings;
-use crate::expert::{HookSecrets, Installed, Library, is_agent_of};
+use crate::expert::{HookSecrets, Installed, Library};
+use crate::openexperts::is_agent_of;
 use crate::store::{
     ApprovalRow, ApprovalState, EntryState, GoneClocks, MessageFilter, Queue as _, Store, StoreError,
 };

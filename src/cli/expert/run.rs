@@ -12,8 +12,9 @@ use crate::cli::failure::{Failure, log_problem};
 use crate::cli::runtime::runtime;
 use crate::cli::say::{say, say_aside, say_piece_aside};
 use crate::config::Loaded;
-use crate::expert::{DryRun, Experts, Goal, Worker, message_json, visible};
+use crate::expert::{DryRun, Experts, Worker, WorkerScope, message_json};
 use crate::observe;
+use crate::openexperts::visible;
 use crate::server::App;
 use crate::store::{EntryState, MessageFilter, Queue as _, Store};
 
@@ -127,7 +128,7 @@ async fn dry(experts: &Arc<Experts>, wanted: Wanted, payload: Value) -> Result<(
         .map_err(|error| format!("no copy of the state can be made: {error}"))?;
     let (expert, process) = (wanted.expert, wanted.process);
     let run = DryRun { expert, process, payload, state: copy.path().to_owned() };
-    let report = run.run(experts).await?;
+    let report = run.run_dry(experts).await?;
     say(&format!("{report:#}"));
     Ok(())
 }
@@ -145,13 +146,13 @@ async fn queued(
         .store()
         .cloned()
         .ok_or_else(|| "there is no store, so no process is executed".to_owned())?;
-    let invocation = experts.invocation(&wanted.expert, &wanted.process, payload)?;
+    let invocation = experts.new_invocation(&wanted.expert, &wanted.process, payload)?;
     let id = invocation.id.clone();
     store.enqueue(invocation.into_entry(0), clock::now()).await.map_err(|error| error.0)?;
-    let goal = Goal { expert: wanted.expert.clone(), entry: id.clone() };
+    let goal = WorkerScope { expert: wanted.expert.clone(), entry: id.clone() };
     let worker = Worker::new(experts, shutdown.clone(), Some(goal));
     let worker = worker.ok_or_else(|| "there is no store, so no process is executed".to_owned())?;
-    let working = tokio::spawn(worker.work());
+    let working = tokio::spawn(worker.run_worker());
     let ended = follow(experts, &store, &wanted.expert, &id).await;
     shutdown.cancel();
     let _ = working.await;

@@ -5,7 +5,8 @@ use super::package::fetch_package;
 use crate::cli::confirm::confirm;
 use crate::cli::failure::Failure;
 use crate::cli::say::{say, say_aside};
-use crate::expert::{ExpertsConfig, Library, Lock, Plan, Source, visible};
+use crate::expert::{ExpertsConfig, Library, Lock, Plan, Source};
+use crate::openexperts::visible;
 
 /// The consent that the command line gives.
 #[derive(Clone, Copy)]

@@ -12,7 +12,8 @@ use crate::cli::listing::Noun;
 use crate::cli::runtime::runtime;
 use crate::cli::say::{say, say_piece};
 use crate::config::Loaded as Configuration;
-use crate::expert::{self, Diagnostic, Installed, LONG_PROMPT, Library, Loaded, Severity, Source};
+use crate::expert::{self, Installed, Library, Source};
+use crate::openexperts::{self, Diagnostic, LONG_PROMPT, Loaded, Severity};
 use crate::tools::Sources;
 
 /// Checks the package in a directory by itself, without reading the configuration.
@@ -20,7 +21,7 @@ pub(super) fn directory(path: &Path, format: OutputFormat) -> Result<(), Failure
     let loaded = if path.is_dir() {
         Source::Path(path.to_owned()).load()?
     } else {
-        expert::load(path).map_err(|error| {
+        openexperts::load(path).map_err(|error| {
             format!("{} cannot be opened as a package: {error}; name its directory", path.display())
         })?
     };
@@ -34,7 +35,7 @@ pub(super) fn named(config: &Configuration, name: &str, format: OutputFormat) ->
         return directory(Path::new(name), format);
     }
     let installed = Library::new(&config.settings.experts.dir).get(name)?;
-    let conflict = installed.name_conflict.as_deref().map(expert::visible);
+    let conflict = installed.name_conflict.as_deref().map(openexperts::visible);
     if installed.loaded.package.is_none() {
         return print(&installed.loaded, format);
     }
@@ -68,7 +69,7 @@ async fn binding(config: &Configuration, installed: &Installed) -> Result<Value,
     let Some(package) = &installed.loaded.package else { return Ok(Value::Null) };
     let library = Library::new(&config.settings.experts.dir);
     let (text, path) = library
-        .bindings(&installed.folder())
+        .bindings_of(&installed.folder())
         .map_err(|error| format!("the bindings cannot be read: {error}"))?;
     let checked = expert::check_binding(package, &text, &sources).await;
     let unread = library.unread_bindings(&installed.folder()).map(|unread| {
@@ -92,7 +93,7 @@ async fn binding(config: &Configuration, installed: &Installed) -> Result<Value,
 
 fn checklist(found: &Value) -> String {
     let texts = |list: &str| found[list].as_array().cloned().unwrap_or_default();
-    let word = |value: &Value| expert::visible(value.as_str().unwrap_or_default());
+    let word = |value: &Value| openexperts::visible(value.as_str().unwrap_or_default());
     let mut lines = String::new();
     for bound in texts("bound") {
         let _ = writeln!(lines, "bound: {} → {}", word(&bound["tool"]), word(&bound["to"]));
@@ -129,8 +130,8 @@ fn as_json(loaded: &Loaded) -> Value {
     let diagnostics: Vec<Value> = loaded.diagnostics.iter().map(diagnostic_json).collect();
     let mut out = json!({"diagnostics": diagnostics, "loads": loaded.package.is_some()});
     if let Some(package) = &loaded.package {
-        out["resolved"] = expert::resolved(package);
-        out["prompt"] = expert::system_prompt(package).into();
+        out["resolved"] = openexperts::resolved(package);
+        out["prompt"] = openexperts::system_prompt(package).into();
     }
     out
 }
@@ -152,7 +153,8 @@ pub(super) fn findings(loaded: &Loaded) -> String {
     let source = |one: &Diagnostic| loaded.files.get(&one.file).map(String::as_str);
     let mut text: Vec<String> =
         loaded.diagnostics.iter().map(|one| format!("{}\n", one.render(source(one)))).collect();
-    let length = loaded.package.as_ref().map_or(0, |package| expert::system_prompt(package).chars().count());
+    let length =
+        loaded.package.as_ref().map_or(0, |package| openexperts::system_prompt(package).chars().count());
     if length > LONG_PROMPT {
         text.push(format!(
             "note: the system prompt has {length} characters; it goes with every request, so keep it below {LONG_PROMPT}\n\n"

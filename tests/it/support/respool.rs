@@ -141,7 +141,7 @@ impl Respool {
         }
         self.agents.wait_for_runs(std::time::Duration::ZERO).await;
         if let Some(experts) = &self.experts {
-            experts.ended().await;
+            experts.wait_for_end().await;
         }
         self.usage.save_keys().await;
         self.usage.flush().await;

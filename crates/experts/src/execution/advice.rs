@@ -58,7 +58,7 @@ impl Worker {
         attempt: &Attempt<'_>,
         FinalFailure { reason, calls, .. }: FinalFailure<'_>,
     ) -> Option<String> {
-        let agent = self.experts.adviser(&attempt.expert, attempt.is_private())?;
+        let agent = self.experts.adviser_agent(&attempt.expert, attempt.is_private())?;
         let (name, inputs) = (&attempt.process.name.value, &attempt.inputs);
         let question = AdviceTask { name, inputs, reason, calls }.text();
         let options = RunOptions { is_detached: true, ..RunOptions::default() };
@@ -107,7 +107,7 @@ mod tests {
     use agent::{FailureKind, ModelFailure, RequestedCall};
 
     #[test]
-    fn the_agents_own_recommendation_comes_first() {
+    fn the_agents_recommendation_comes_first() {
         let ended = |arguments: Value| Outcome {
             ended_by: Some(RequestedCall {
                 name: FAIL.into(),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_failed_is_not_asked() {
+    fn failed_models_are_not_asked() {
         let failed = |code: ErrorCode| {
             let (kind, text) = (FailureKind::Final, String::new());
             let failure = ModelFailure { kind, status: 500, code: code.to_string(), text, wait: None };

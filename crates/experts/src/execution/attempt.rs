@@ -1,4 +1,5 @@
-//! Executes one claimed entry of the queue: begins or resumes an attempt, waits for its end, and acts on the result.
+//! Executes one claimed entry of the queue: begins or resumes an attempt, waits for its end, and acts on the
+//! result.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,32 +10,30 @@ use super::Worker;
 use super::task::{self, ContextFile, History, Task};
 use super::verdict::{self, Verdict};
 use crate::assembly::{RUN_TIMEOUT, RunPlan};
-use crate::component::Process;
 use crate::delivery::MessageKind;
 use crate::experts::Expert;
 use crate::invocation::Invocation;
-use crate::package::Package;
-use crate::settings::{Delivery, Execution};
 use crate::tools::Role;
 use crate::workspace::Workspace;
 use agent::{AgentRequest, FactsError, MadeCall, Outcome, RunFacts, RunOptions, Watch, WatchEvent, WorkEnd};
+use openexperts::{Delivery, Execution, Package, Process};
 use store::{Claimed, EntryEnd, MessageFilter, Queue as _, StoreError};
 
 /// The session that the triggers of the main session share.
 pub(super) const MAIN_SESSION: &str = "main";
 /// The most results of the main session that an invocation gets.
 const SESSION_RESULTS: usize = 10;
-/// After how many milliseconds an entry is looked at again whose expert was not ready.
+/// The pause, in milliseconds, before an entry whose expert was not ready is tried again.
 const LOOK_AGAIN: u64 = 1_000;
 /// The most results that are searched for them.
 const MOST_RESULTS: usize = 100;
 
-/// The tag that marks the entry's runs.
-pub(super) fn fingerprint(invocation: &Invocation) -> String {
+/// Returns the tag that marks the runs of an invocation.
+pub(super) fn invocation_tag(invocation: &Invocation) -> String {
     format!("invocation:{}", invocation.id)
 }
 
-/// What an attempt works with.
+/// An attempt to execute an entry, with all that it needs.
 pub(super) struct Attempt<'a> {
     pub(super) claimed: &'a Claimed,
     pub(super) invocation: &'a Invocation,
@@ -49,10 +48,10 @@ pub(super) struct Attempt<'a> {
 
 impl Worker {
     /// Executes a claimed entry until it has ended, is returned to the queue, or waits for a person.
-    pub(super) async fn execute(&self, claimed: &Claimed) -> Result<(), StoreError> {
+    pub(super) async fn execute_entry(&self, claimed: &Claimed) -> Result<(), StoreError> {
         let invocation = match Invocation::read(&claimed.payload) {
             Ok(invocation) => invocation,
-            Err(why) => return self.end(claimed, EntryEnd::DeadLetter, why).await,
+            Err(why) => return self.end_entry(claimed, EntryEnd::DeadLetter, why).await,
         };
         let Some(expert) = self.experts.get(&invocation.expert) else {
             // The expert was removed a moment ago; its entries wait in case it comes back.
@@ -71,53 +70,54 @@ impl Worker {
                 .await
                 .map(drop);
         }
-        // What has begun here goes on here, also when a gateway was configured meanwhile. A replayed dead letter has begun, too.
+        // An attempt that began here continues here, even if a gateway was configured meanwhile. A replayed
+        // dead letter began here, too.
         let is_replay = invocation.id != claimed.lease.entry;
         let is_begun = is_replay || claimed.run.is_some() || claimed.attempt > 1;
         if !is_begun && self.hand_to_main_session(claimed, &invocation).await? {
             return Ok(());
         }
-        // What has not begun has no history.
+        // An entry that has not begun has no history.
         let history = async {
-            if is_begun { self.history(claimed, &invocation).await } else { Ok((Vec::new(), None)) }
+            if is_begun { self.read_history(claimed, &invocation).await } else { Ok((Vec::new(), None)) }
         };
         let (earlier, facts) = match history.await {
             Ok(history) => history,
             Err(FactsError::Store(error)) => return Err(error),
             Err(error @ FactsError::Unreadable(_)) => {
-                return self.abandon(claimed, &invocation, &error.to_string()).await;
+                return self.abandon_entry(claimed, &invocation, &error.to_string()).await;
             }
         };
         // A resumed attempt uses the package that it began with.
         let digest = facts.as_ref().map(|facts| facts.snapshot.digest.as_str());
         let expert = match digest {
             None => expert,
-            Some(digest) => match self.experts.as_of(&expert, digest) {
+            Some(digest) => match self.experts.with_snapshot(&expert, digest) {
                 Ok(expert) => expert,
-                Err(why) => return self.abandon(claimed, &invocation, &why).await,
+                Err(why) => return self.abandon_entry(claimed, &invocation, &why).await,
             },
         };
         let package = Arc::clone(&expert.package);
         let Some(process) = package.process(&invocation.process).cloned() else {
             let why = format!("{} has no process {} any more", invocation.expert, invocation.process);
-            return self.abandon(claimed, &invocation, &why).await;
+            return self.abandon_entry(claimed, &invocation, &why).await;
         };
         let mut attempt = Attempt::new(claimed, &invocation, expert, package, process);
         attempt.scratchpad = self.claimed_scratchpad(&attempt).await?;
-        match self.outcome(&attempt, facts, &earlier).await? {
-            Some(outcome) => self.conclude(&attempt, &outcome).await,
+        match self.await_outcome(&attempt, facts, &earlier).await? {
+            Some(outcome) => self.conclude_attempt(&attempt, &outcome).await,
             None => Ok(()),
         }
     }
 
     /// Reads all earlier runs of the invocation, and the run that this attempt continues, if there is one.
-    async fn history(
+    async fn read_history(
         &self,
         claimed: &Claimed,
         invocation: &Invocation,
     ) -> Result<(Vec<RunFacts>, Option<RunFacts>), FactsError> {
         let agents = &self.experts.agents;
-        let all = agents.facts_of(&fingerprint(invocation)).await?;
+        let all = agents.facts_of(&invocation_tag(invocation)).await?;
         let continued = match claimed.run.as_ref().filter(|_| claimed.is_continued) {
             Some(run) => agents.read_facts(run).await?,
             None => None,
@@ -125,8 +125,8 @@ impl Worker {
         Ok((all, continued))
     }
 
-    /// How the attempt ended; `None` if it waits for a person or was left to another process.
-    async fn outcome(
+    /// Waits for the end of the attempt. `None` if it waits for a person or was left to another process.
+    async fn await_outcome(
         &self,
         attempt: &Attempt<'_>,
         facts: Option<RunFacts>,
@@ -140,7 +140,7 @@ impl Worker {
             RunOptions { is_detached: true, is_durable: true, lease: Some(attempt.claimed.lease.clone()) };
         let watch = match attempt.claimed.run.as_ref().zip(facts) {
             Some((run, facts)) => {
-                let plan = RunPlan { calls: facts.calls, ..attempt.plan(Vec::new()) };
+                let plan = RunPlan { calls: facts.calls, ..attempt.run_plan(Vec::new()) };
                 let (agent, _) = self.experts.agent_of(&attempt.expert, plan);
                 match self.experts.agents.resume_as(&agent, run, options).await {
                     Ok(watch) => watch,
@@ -150,33 +150,36 @@ impl Worker {
                     }
                 }
             }
-            None => self.begun(attempt, earlier, options).await?,
+            None => self.begin_attempt(attempt, earlier, options).await?,
         };
-        self.ended(attempt, watch).await
+        self.await_end(attempt, watch).await
     }
 
     /// Begins an attempt as a new run.
-    async fn begun(
+    async fn begin_attempt(
         &self,
         attempt: &Attempt<'_>,
         earlier: &[RunFacts],
         options: RunOptions,
     ) -> Result<Watch, StoreError> {
-        let stands_for = fingerprint(attempt.invocation);
+        let stands_for = invocation_tag(attempt.invocation);
         let calls: Vec<MadeCall> = earlier.iter().flat_map(|facts| facts.calls.clone()).collect();
-        let settled = verdict::settled(&calls);
-        let (agent, files) = self.experts.agent_of(&attempt.expert, attempt.plan(settled));
-        let failure =
-            earlier.last().and_then(|facts| facts.outcome.as_ref()).map(|outcome| reason(outcome, attempt));
+        let settled = verdict::settled_calls(&calls);
+        let (agent, files) = self.experts.agent_of(&attempt.expert, attempt.run_plan(settled));
+        let failure = earlier
+            .last()
+            .and_then(|facts| facts.outcome.as_ref())
+            .map(|outcome| failure_reason(outcome, attempt));
         let log: &[MadeCall] = if attempt.execution.resume { &calls } else { &[] };
         let history =
             History { log, failure: failure.as_deref(), session: self.session_so_far(attempt).await? };
-        let text = attempt.task(&files, history);
+        let text = attempt.task_text(&files, history);
         self.experts.keep_package(&attempt.expert);
         self.experts.agents.start_run(&agent, AgentRequest::of_work(&text, &stands_for), options).await
     }
 
-    /// What the expert has delivered in the main session so far, newest first; nothing for other invocations.
+    /// Returns the results that the expert has delivered in the main session, newest first. Other invocations
+    /// get none.
     async fn session_so_far(&self, attempt: &Attempt<'_>) -> Result<Vec<Value>, StoreError> {
         if !attempt.invocation.origin.is_main_session() {
             return Ok(Vec::new());
@@ -202,7 +205,11 @@ impl Worker {
         Ok(results)
     }
 
-    async fn ended(&self, attempt: &Attempt<'_>, mut watch: Watch) -> Result<Option<Outcome>, StoreError> {
+    async fn await_end(
+        &self,
+        attempt: &Attempt<'_>,
+        mut watch: Watch,
+    ) -> Result<Option<Outcome>, StoreError> {
         let ended = loop {
             if let WatchEvent::End(ended) = watch.next().await {
                 break ended;
@@ -212,7 +219,7 @@ impl Worker {
             WorkEnd::Finished(outcome) => Ok(Some(outcome.clone())),
             WorkEnd::AwaitingApproval(request) => {
                 self.post_drafts(attempt, &self.made_calls(attempt).await?).await?;
-                self.post(attempt.asked(request)).await?;
+                self.post_message(attempt.approval_message(request)).await?;
                 let note = format!("waits for the approval {}", request.id);
                 self.store.hold(&attempt.claimed.lease, note).await?;
                 Ok(None)
@@ -223,8 +230,8 @@ impl Worker {
 }
 
 /// Why an attempt failed, for the next one.
-fn reason(outcome: &Outcome, attempt: &Attempt<'_>) -> String {
-    match verdict::verdict(outcome, &attempt.process.outputs.items) {
+fn failure_reason(outcome: &Outcome, attempt: &Attempt<'_>) -> String {
+    match verdict::judge_end(outcome, &attempt.process.outputs.items) {
         Verdict::Failed { reason, .. } => reason,
         _ => String::new(),
     }
@@ -244,7 +251,7 @@ impl<'a> Attempt<'a> {
                 "the payload has no value for an input of the process; it is null");
         }
         let scratchpad = process.scratchpad.as_ref().and_then(|pattern| {
-            let path = task::scratchpad(&pattern.value, &inputs);
+            let path = task::scratchpad_path(&pattern.value, &inputs);
             path.inspect_err(|why| tracing::error!(target: "respool::expert", entry = claimed.lease.entry, why, "the process has no scratchpad")).ok()
         });
         Self {
@@ -264,13 +271,13 @@ impl<'a> Attempt<'a> {
         self.process.context.items.iter().map(|path| path.value.clone()).collect()
     }
 
-    /// The session, which determines the files with `scope: session`: without a gateway, the triggers of the main session share one per
-    /// expert.
+    /// The session, which determines the files with `scope: session`: without a gateway, the triggers of the
+    /// main session share one per expert.
     pub(super) fn session(&self) -> &str {
         if self.invocation.origin.is_main_session() { MAIN_SESSION } else { &self.invocation.id }
     }
 
-    pub(super) fn plan(&self, settled: Vec<agent::SettledCall>) -> RunPlan<'_> {
+    pub(super) fn run_plan(&self, settled: Vec<agent::SettledCall>) -> RunPlan<'_> {
         RunPlan {
             session: self.session(),
             role: Role::Process {
@@ -278,7 +285,7 @@ impl<'a> Attempt<'a> {
                 outputs: self.process.outputs.items.clone(),
             },
             context: self.context(),
-            timeout: self.execution.timeout.as_ref().map_or(RUN_TIMEOUT, crate::Length::length),
+            timeout: self.execution.timeout.as_ref().map_or(RUN_TIMEOUT, openexperts::Length::length),
             settled,
             calls: Vec::new(),
             is_dry: false,
@@ -291,7 +298,7 @@ impl<'a> Attempt<'a> {
         Workspace::new(Path::new(""), Arc::clone(&self.package), "", &self.context()).may_quote_private()
     }
 
-    pub(super) fn task(&self, files: &Workspace, history: History<'_>) -> String {
+    pub(super) fn task_text(&self, files: &Workspace, history: History<'_>) -> String {
         let read = |path: String| {
             let text = files.read(&path).unwrap_or_else(|why| format!("[{why}]"));
             ContextFile { text, is_of_package: files.is_of_package(&path), path }

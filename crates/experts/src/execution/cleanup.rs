@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use super::attempt::MAIN_SESSION;
 use super::scratchpad::OWNERS;
 use crate::experts::Experts;
-use crate::label::MODEL_PREFIX;
+use openexperts::label::MODEL_PREFIX;
 use store::Store;
 
 /// How often to clean up.
@@ -32,8 +32,8 @@ pub(super) async fn keep_clean(experts: &Experts, store: &Store) {
     }
 }
 
-/// Deletes old files of an expert. Open work, such as a process that waits for a person, keeps everything that has changed since it
-/// began.
+/// Deletes old files of an expert. Open work, such as a process that waits for a person, keeps everything
+/// that has changed since it began.
 async fn clean_files(experts: &Experts, store: &Store, name: &str) {
     let oldest = match store.oldest_open(name, &format!("{MODEL_PREFIX}{name}")).await {
         Ok(oldest) => oldest,
@@ -47,23 +47,23 @@ async fn clean_files(experts: &Experts, store: &Store, name: &str) {
         (clock::system_time() - KEEP_SCRATCH).min(begun.map_or(clock::system_time(), |begun| begun - SLACK));
     let root = experts.config.state_of(name);
     let swept = tokio::task::spawn_blocking(move || {
-        sweep(&root.join("scratch"), before);
-        sweep(&root.join("sessions"), before);
-        sweep(&root.join(OWNERS), before);
+        remove_old_files(&root.join("scratch"), before);
+        remove_old_files(&root.join("sessions"), before);
+        remove_old_files(&root.join(OWNERS), before);
     });
     let _ = swept.await;
 }
 
-/// Deletes the files of a folder and its subfolders that have not changed since a time, and subfolders that are empty then. Links are
-/// deleted, not followed.
-fn sweep(folder: &Path, before: SystemTime) {
+/// Deletes the files of a folder and its subfolders that have not changed since a time, and subfolders that
+/// are empty then. Links are deleted, not followed.
+fn remove_old_files(folder: &Path, before: SystemTime) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(metadata) = entry.metadata() else { continue };
         let is_old = metadata.modified().is_ok_and(|changed| changed <= before);
         let path = entry.path();
         if metadata.is_dir() {
             if entry.file_name() != MAIN_SESSION {
-                sweep(&path, before);
+                remove_old_files(&path, before);
             }
             // A folder with newer files stays.
             let _ = is_old.then(|| fs::remove_dir(&path));
@@ -78,20 +78,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_old_goes() {
+    fn only_old_files_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("a.md"), "x").unwrap();
         fs::create_dir(dir.path().join("session")).unwrap();
-        sweep(dir.path(), clock::system_time() - Duration::from_mins(1));
+        remove_old_files(dir.path(), clock::system_time() - Duration::from_mins(1));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
-        sweep(dir.path(), clock::system_time() + Duration::from_mins(1));
+        remove_old_files(dir.path(), clock::system_time() + Duration::from_mins(1));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        sweep(&dir.path().join("not there"), clock::system_time());
+        remove_old_files(&dir.path().join("not there"), clock::system_time());
     }
 
     /// Issue 13: a new file went with its old folder, and an old one stayed in a folder that changed.
     #[test]
-    fn each_file_counts_by_its_own_time() {
+    fn files_age_by_their_own_time() {
         let dir = tempfile::tempdir().unwrap();
         let deal = dir.path().join("deals/d1");
         fs::create_dir_all(&deal).unwrap();
@@ -100,11 +100,11 @@ mod tests {
         let hour = clock::system_time() - Duration::from_hours(1);
         let set = |path: &Path| fs::File::open(path).unwrap().set_modified(hour).unwrap();
         [deal.join("old.md"), deal.clone(), dir.path().join("deals")].iter().for_each(|path| set(path));
-        sweep(dir.path(), clock::system_time() - Duration::from_mins(1));
+        remove_old_files(dir.path(), clock::system_time() - Duration::from_mins(1));
         assert!(deal.join("notes.md").exists() && !deal.join("old.md").exists());
         set(&deal.join("notes.md"));
         set(&deal);
-        sweep(dir.path(), clock::system_time() - Duration::from_mins(1));
+        remove_old_files(dir.path(), clock::system_time() - Duration::from_mins(1));
         assert!(!deal.exists(), "an empty folder goes");
     }
 }

@@ -1,5 +1,5 @@
-//! Acts on the end of an attempt: posts results, drafts and questions, and retries or ends the entry. Doing it again has the same effect:
-//! messages have fixed ids, and an entry ends once.
+//! Acts on the end of an attempt: posts results, drafts and questions, and retries or ends the entry. Doing
+//! it again has the same effect: messages have fixed ids, and an entry ends once.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Worker;
 use super::advice::{FinalFailure, Recommendation};
-use super::attempt::{Attempt, fingerprint};
+use super::attempt::{Attempt, invocation_tag};
 use super::lateness::{LATE, late_body, late_kind};
 use super::scratchpad::Scratchpads;
 use super::verdict::{self, Next, Verdict};
@@ -20,8 +20,9 @@ use crate::workspace::Workspace;
 use agent::{ApprovalRequest, CallOutcome, MadeCall, Outcome};
 use store::{Claimed, EntryEnd, Queue as _, StoreError};
 
-/// What lists say of an attempt that may quote private knowledge. The escalation has the whole reason; it is kept even if nobody gets it.
-fn withheld(outcome: &Outcome) -> String {
+/// Replaces the reason of a failure that may quote private knowledge, for lists. The escalation has the whole
+/// reason; it is kept even if it reaches no person.
+fn withhold_private(outcome: &Outcome) -> String {
     let what = match &outcome.failure {
         Some(failure) => format!("the attempt failed ({})", failure.code),
         None => "the attempt failed".to_owned(),
@@ -58,21 +59,25 @@ fn add_unknown(body: &mut Value, unknown: Vec<Value>) {
 
 impl Worker {
     /// Acts on the end of an attempt. Doing it again has the same effect.
-    pub(super) async fn conclude(&self, attempt: &Attempt<'_>, outcome: &Outcome) -> Result<(), StoreError> {
+    pub(super) async fn conclude_attempt(
+        &self,
+        attempt: &Attempt<'_>,
+        outcome: &Outcome,
+    ) -> Result<(), StoreError> {
         let calls = self.made_calls(attempt).await?;
         let drafts = self.post_drafts(attempt, &calls).await?;
         let unknown = verdict::unknown_outcomes(&calls);
-        match verdict::verdict(outcome, &attempt.process.outputs.items) {
+        match verdict::judge_end(outcome, &attempt.process.outputs.items) {
             Verdict::Done(results) => {
                 let mut body =
-                    verdict::delivered(&results, &attempt.process.outputs.items, &attempt.delivery);
+                    verdict::delivery_body(&results, &attempt.process.outputs.items, &attempt.delivery);
                 if !drafts.is_empty() {
                     body["drafts"] = drafts.into();
                 }
                 add_unknown(&mut body, unknown);
                 self.post_result(attempt, body).await?;
                 attempt.clear_scratch(&self.experts);
-                self.end(attempt.claimed, EntryEnd::Done, "done".to_owned()).await
+                self.end_entry(attempt.claimed, EntryEnd::Done, "done".to_owned()).await
             }
             Verdict::Escalated(mut what) => {
                 if let Some((late, what)) = self.report_if_late(attempt).await?.zip(what.as_object_mut()) {
@@ -80,15 +85,15 @@ impl Worker {
                 }
                 add_event(&mut what, attempt.invocation);
                 add_unknown(&mut what, unknown);
-                self.post(attempt.message(MessageKind::Escalation, "escalated", what)).await?;
-                self.end(attempt.claimed, EntryEnd::Done, "escalated to a person".to_owned()).await
+                self.post_message(attempt.new_message(MessageKind::Escalation, "escalated", what)).await?;
+                self.end_entry(attempt.claimed, EntryEnd::Done, "escalated to a person".to_owned()).await
             }
             Verdict::Cancelled => {
-                self.end(attempt.claimed, EntryEnd::Failed, "it was cancelled".to_owned()).await
+                self.end_entry(attempt.claimed, EntryEnd::Failed, "it was cancelled".to_owned()).await
             }
             Verdict::Failed { reason, may_retry } => {
-                let noted = if attempt.is_private() { withheld(outcome) } else { reason.clone() };
-                self.failed(attempt, outcome, Failed { reason, noted, may_retry, calls }).await
+                let noted = if attempt.is_private() { withhold_private(outcome) } else { reason.clone() };
+                self.conclude_failure(attempt, outcome, Failed { reason, noted, may_retry, calls }).await
             }
         }
     }
@@ -97,7 +102,7 @@ impl Worker {
         if let Some(late) = self.report_if_late(attempt).await? {
             body["late"] = late;
         }
-        self.post(attempt.message(MessageKind::Result, "result", body)).await
+        self.post_message(attempt.new_message(MessageKind::Result, "result", body)).await
     }
 
     /// How late an invocation ends; a message about it is posted once.
@@ -105,11 +110,11 @@ impl Worker {
         let took = clock::now().saturating_sub(attempt.invocation.asked);
         let Some((late, breach)) = verdict::lateness(&attempt.delivery, took) else { return Ok(None) };
         let body = late_body(&late, "It has ended now.", attempt.invocation);
-        self.post(attempt.message(late_kind(breach), LATE, body)).await?;
+        self.post_message(attempt.new_message(late_kind(breach), LATE, body)).await?;
         Ok(Some(late))
     }
 
-    async fn failed(
+    async fn conclude_failure(
         &self,
         attempt: &Attempt<'_>,
         outcome: &Outcome,
@@ -117,7 +122,7 @@ impl Worker {
     ) -> Result<(), StoreError> {
         let Failed { reason, mut noted, may_retry, calls } = failed;
         let number = attempt.claimed.attempt;
-        match verdict::after_failure(&attempt.execution, number, may_retry) {
+        match verdict::judge_failure(&attempt.execution, number, may_retry) {
             Next::Retry(pause) => {
                 let note = format!("attempt {number} failed: {noted}");
                 tracing::warn!(target: "respool::expert", expert = attempt.expert.name(), entry = attempt.claimed.lease.entry,
@@ -144,30 +149,30 @@ impl Worker {
                         what["late"] = late;
                     }
                     add_unknown(&mut what, verdict::unknown_outcomes(&calls));
-                    let message = attempt.message(MessageKind::Escalation, "failed", what);
+                    let message = attempt.new_message(MessageKind::Escalation, "failed", what);
                     if is_private {
                         let _ = write!(noted, ": `respool expert outbox show {}` shows it", message.id);
                     }
                     if escalates {
-                        self.post(message).await?;
+                        self.post_message(message).await?;
                     } else {
                         // It is not delivered, only kept for whoever looks.
                         self.store.keep_message(message.into_row(), clock::now()).await?;
                     }
                 }
-                self.end(attempt.claimed, end, noted).await
+                self.end_entry(attempt.claimed, end, noted).await
             }
         }
     }
 
     /// The calls that all attempts of the invocation have made.
     pub(super) async fn made_calls(&self, attempt: &Attempt<'_>) -> Result<Vec<MadeCall>, StoreError> {
-        let all = self.experts.agents.facts_of(&fingerprint(attempt.invocation)).await;
+        let all = self.experts.agents.facts_of(&invocation_tag(attempt.invocation)).await;
         let all = all.map_err(|error| StoreError(error.to_string()))?;
         Ok(all.into_iter().flat_map(|facts| facts.calls).collect())
     }
 
-    /// Posts the drafts that were handed over so far, and returns them.
+    /// Posts the drafts that were already handed over, and returns them.
     pub(super) async fn post_drafts(
         &self,
         attempt: &Attempt<'_>,
@@ -182,9 +187,9 @@ impl Worker {
             }
             // A replay has another entry but is the same work, whose draft was handed over before.
             let id = format!("{}:draft-{}", attempt.invocation.id, posted.len() + 1);
-            let message = Message { id, ..attempt.message(MessageKind::Draft, "draft", body.clone()) };
+            let message = Message { id, ..attempt.new_message(MessageKind::Draft, "draft", body.clone()) };
             if attempt.package.manifest.policy.on_manual_ready {
-                self.post(message).await?;
+                self.post_message(message).await?;
             } else {
                 self.store.keep_message(message.into_row(), clock::now()).await?;
             }
@@ -193,7 +198,7 @@ impl Worker {
         Ok(posted)
     }
 
-    pub(super) async fn post(&self, message: Message) -> Result<(), StoreError> {
+    pub(super) async fn post_message(&self, message: Message) -> Result<(), StoreError> {
         let is_new = self.store.post(message.into_row(), clock::now()).await?;
         if is_new {
             self.experts.delivery_stirred.notify_one();
@@ -201,13 +206,18 @@ impl Worker {
         Ok(())
     }
 
-    pub(super) async fn end(&self, claimed: &Claimed, end: EntryEnd, note: String) -> Result<(), StoreError> {
+    pub(super) async fn end_entry(
+        &self,
+        claimed: &Claimed,
+        end: EntryEnd,
+        note: String,
+    ) -> Result<(), StoreError> {
         self.store.complete(&claimed.lease, end, note, clock::now()).await.map(drop)
     }
 
-    /// Ends an attempt that cannot continue because the package it began with is gone; a replay begins with the new one. Approved calls
-    /// are not made, and a person is notified.
-    pub(super) async fn abandon(
+    /// Ends an attempt that cannot continue because the package it began with is gone; a replay begins with
+    /// the new one. Approved calls are not made, and a person is notified.
+    pub(super) async fn abandon_entry(
         &self,
         claimed: &Claimed,
         invocation: &Invocation,
@@ -224,8 +234,8 @@ impl Worker {
             body: json!({"reason": format!("The attempt cannot go on: {why}."), "context": invocation.payload,
                 "recommendation": format!("Start it again with the installed version: respool expert dead-letters replay {entry}")}),
         };
-        self.post(message).await?;
-        self.end(claimed, EntryEnd::DeadLetter, why.to_owned()).await?;
+        self.post_message(message).await?;
+        self.end_entry(claimed, EntryEnd::DeadLetter, why.to_owned()).await?;
         // Last, because it would end the entry as cancelled.
         if let Some(run) = &claimed.run {
             self.experts.agents.cancel_run(run).await?;
@@ -233,7 +243,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Hands a trigger with `session: main` to the main agent's session, if it can be reached; that agent delegates back to the expert.
+    /// Hands a trigger with `session: main` to the main agent's session, if it can be reached; that agent
+    /// delegates back to the expert.
     pub(super) async fn hand_to_main_session(
         &self,
         claimed: &Claimed,
@@ -251,14 +262,14 @@ impl Worker {
             kind: MessageKind::Task,
             body: json!({"trigger": name, "payload": invocation.payload, "inputs": invocation.mapped}),
         };
-        self.post(message).await?;
-        self.end(claimed, EntryEnd::Done, "handed to the main session".to_owned()).await?;
+        self.post_message(message).await?;
+        self.end_entry(claimed, EntryEnd::Done, "handed to the main session".to_owned()).await?;
         Ok(true)
     }
 }
 
 impl Attempt<'_> {
-    fn message(&self, kind: MessageKind, what: &str, body: Value) -> Message {
+    fn new_message(&self, kind: MessageKind, what: &str, body: Value) -> Message {
         Message {
             id: format!("{}:{what}", self.claimed.lease.entry),
             expert: self.expert.name().to_owned(),
@@ -269,13 +280,14 @@ impl Attempt<'_> {
         }
     }
 
-    /// The message that asks for approval. After the timeout it is a different one, because the person is asked once more.
-    pub(super) fn asked(&self, request: &ApprovalRequest) -> Message {
+    /// Returns the message that asks for approval. After the timeout it is a different one, because the
+    /// person is asked again.
+    pub(super) fn approval_message(&self, request: &ApprovalRequest) -> Message {
         let is_late = request.expires.is_some_and(|expires| expires <= clock::now());
         let mut body = agent::report::approval(request);
         body["is_escalated"] = is_late.into();
         let what = format!("approval-{}{}", request.id, if is_late { "-again" } else { "" });
-        self.message(MessageKind::Approval, &what, body)
+        self.new_message(MessageKind::Approval, &what, body)
     }
 
     /// The process's working data is no longer needed.
@@ -284,7 +296,7 @@ impl Attempt<'_> {
         let files = Workspace::new(&root, Arc::clone(&self.package), self.session(), &[]);
         if let Some(path) = &self.scratchpad {
             files.delete_scratch(path);
-            Scratchpads::new(&root).release(path);
+            Scratchpads::new(&root).release_owner(path);
         }
         if !self.invocation.origin.is_main_session() {
             files.end_session();

@@ -1,17 +1,18 @@
-//! A dry run: executes a process without the queue and without changing anything outside, and reports what it would have done.
+//! A dry run: executes a process without the queue and without changing anything outside, and reports what it
+//! would have done.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::attempt::{Attempt, fingerprint};
+use super::attempt::{Attempt, invocation_tag};
 use super::task::History;
 use super::verdict::{self, Verdict};
 use crate::assembly::RunPlan;
 use crate::experts::Experts;
-use crate::label::is_call;
 use agent::{AgentRequest, MadeCall, RunOptions, WatchEvent, WorkEnd};
+use openexperts::label::is_call;
 use store::Claimed;
 
 /// The tool that reads the expert's files.
@@ -37,10 +38,10 @@ impl DryRun {
     ///
     /// # Errors
     /// Why it cannot run, for people.
-    pub async fn run(self, experts: &Experts) -> Result<Value, String> {
+    pub async fn run_dry(self, experts: &Experts) -> Result<Value, String> {
         let expert =
             experts.get(&self.expert).ok_or_else(|| format!("no expert {:?} is installed", self.expert))?;
-        let invocation = experts.invocation(&self.expert, &self.process, self.payload)?;
+        let invocation = experts.new_invocation(&self.expert, &self.process, self.payload)?;
         let package = Arc::clone(&expert.package);
         let process = package.process(&invocation.process).cloned();
         let process = process
@@ -55,10 +56,12 @@ impl DryRun {
             accepted: clock::now(),
         };
         let attempt = Attempt::new(&claimed, &invocation, expert, package, process);
-        let plan = RunPlan { is_dry: true, root: Some(self.state), ..attempt.plan(Vec::new()) };
+        let plan = RunPlan { is_dry: true, root: Some(self.state), ..attempt.run_plan(Vec::new()) };
         let (agent, files) = experts.agent_of(&attempt.expert, plan);
-        let request =
-            AgentRequest::of_work(&attempt.task(&files, History::default()), &fingerprint(&invocation));
+        let request = AgentRequest::of_work(
+            &attempt.task_text(&files, History::default()),
+            &invocation_tag(&invocation),
+        );
         let begun = experts
             .agents
             .start_run(&agent, request, RunOptions { is_detached: true, ..RunOptions::default() })
@@ -73,10 +76,10 @@ impl DryRun {
         let WorkEnd::Finished(outcome) = &ended.end else { return Err("the run did not end".to_owned()) };
         let calls = experts.agents.run_facts(&run).await.map(|facts| facts.calls).unwrap_or_default();
         let is_private = attempt.is_private();
-        let calls: Vec<Value> = calls.iter().map(|made| reported(made, is_private)).collect();
-        Ok(match verdict::verdict(outcome, &attempt.process.outputs.items) {
+        let calls: Vec<Value> = calls.iter().map(|made| report_call(made, is_private)).collect();
+        Ok(match verdict::judge_end(outcome, &attempt.process.outputs.items) {
             Verdict::Done(results) => {
-                json!({"end": "done", "results": verdict::delivered(&results, &attempt.process.outputs.items, &attempt.delivery), "calls": calls})
+                json!({"end": "done", "results": verdict::delivery_body(&results, &attempt.process.outputs.items, &attempt.delivery), "calls": calls})
             }
             Verdict::Escalated(what) => json!({"end": "escalated", "escalation": what, "calls": calls}),
             Verdict::Cancelled => json!({"end": "cancelled", "calls": calls}),
@@ -85,8 +88,9 @@ impl DryRun {
     }
 }
 
-/// A call in the report. For a run that may quote private knowledge, what it read and what its functions returned is withheld.
-fn reported(made: &MadeCall, is_private: bool) -> Value {
+/// A call in the report. For a run that may quote private knowledge, what it read and what its functions
+/// returned is withheld.
+fn report_call(made: &MadeCall, is_private: bool) -> Value {
     let is_own = made.call.name == READ || is_call(&made.call.name);
     let result = if is_private && is_own { WITHHELD } else { &made.text };
     let inputs: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Lateness: reports what was not delivered within its process's `sla` while it is still open, whether the queue, a server, a pause or a
-//! person delays it.
+//! Lateness: reports what was not delivered within its process's `sla` while it is still open, whether the
+//! queue, a server, a pause or a person delays it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,14 +10,14 @@ use super::verdict;
 use crate::delivery::{Message, MessageKind};
 use crate::experts::Expert;
 use crate::invocation::Invocation;
-use crate::settings::{Delivery, SlaBreach};
 use crate::trigger::event_facts;
+use openexperts::{Delivery, SlaBreach};
 use store::{EntryRow, EntryState, StoreError};
 
 /// The most entries of an expert that are read at a time.
 const MOST: usize = 1_000;
 
-/// What is known of the deadlines of open entries.
+/// The known deadlines of open entries.
 #[derive(Default)]
 pub(super) struct Deadlines {
     /// By the expert's name and digest.
@@ -26,7 +26,7 @@ pub(super) struct Deadlines {
     open: Vec<(u64, String)>,
 }
 
-/// What is known of a queue's entries, by their positions.
+/// The known entries of a queue, by their positions.
 #[derive(Default)]
 struct Entries {
     /// Positions up to here are known.
@@ -75,7 +75,7 @@ impl Worker {
         else {
             return Ok(());
         };
-        let Some(delivery) = delivery(&expert, &invocation) else { return Ok(()) };
+        let Some(delivery) = delivery_settings(&expert, &invocation) else { return Ok(()) };
         let took = clock::now().saturating_sub(invocation.asked);
         let Some((late, breach)) = verdict::lateness(&delivery, took) else { return Ok(()) };
         tracing::warn!(target: "respool::expert", expert = row.queue, entry = row.id, process = invocation.process,
@@ -88,7 +88,7 @@ impl Worker {
             kind: late_kind(breach),
             body: open_body(&late, row, &invocation),
         };
-        self.post(message).await
+        self.post_message(message).await
     }
 }
 
@@ -120,7 +120,7 @@ fn is_open(row: &EntryRow) -> bool {
     matches!(row.state, EntryState::Waiting | EntryState::Claimed | EntryState::Held)
 }
 
-fn delivery(expert: &Expert, invocation: &Invocation) -> Option<Delivery> {
+fn delivery_settings(expert: &Expert, invocation: &Invocation) -> Option<Delivery> {
     let process = expert.package.process(&invocation.process)?;
     Some(Delivery::resolve(&expert.package.manifest.delivery, &process.delivery))
 }
@@ -128,7 +128,7 @@ fn delivery(expert: &Expert, invocation: &Invocation) -> Option<Delivery> {
 /// When an entry becomes late; `None` if its process has no limit.
 fn deadline(expert: &Expert, row: &EntryRow) -> Option<u64> {
     let invocation = Invocation::read(&row.payload).ok()?;
-    let sla = millis(delivery(expert, &invocation)?.sla.as_ref()?);
+    let sla = millis(delivery_settings(expert, &invocation)?.sla.as_ref()?);
     Some(invocation.asked.saturating_add(sla))
 }
 
@@ -136,7 +136,7 @@ fn has_sla(expert: &Expert) -> bool {
     expert.package.processes.items.iter().any(|process| process.delivery.sla.is_some())
 }
 
-fn millis(length: &crate::Length) -> u64 {
+fn millis(length: &openexperts::Length) -> u64 {
     u64::try_from(length.length().as_millis()).unwrap_or(u64::MAX)
 }
 

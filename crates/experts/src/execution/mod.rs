@@ -1,8 +1,10 @@
-//! Execution: the worker that drains the queue. It claims due entries of experts that are ready, executes each invocation as an agent
-//! run, renews its claims, resumes runs whose approvals are decided, and ends invocations as `verdict` decides.
+//! Execution: the worker that drains the queue. It claims due entries of experts that are ready, executes
+//! each invocation as an agent run, renews its claims, resumes runs whose approvals are decided, and ends
+//! invocations as `verdict` decides.
 //!
-//! Everything that must not be lost is in the store: an attempt is a run whose events are committed, and a process that takes over an
-//! entry derives again what follows from its end. Messages have fixed ids, so they are posted once.
+//! Everything that must not be lost is in the store: an attempt is a run whose events are committed, and a
+//! process that takes over an entry derives again what follows from its end. Messages have fixed ids, so they
+//! are posted once.
 
 mod advice;
 mod attempt;
@@ -27,8 +29,8 @@ pub use dry_run::DryRun;
 use lateness::Deadlines;
 
 use super::experts::Experts;
-use super::label::MODEL_PREFIX;
 use super::resume::Interrupted;
+use openexperts::label::MODEL_PREFIX;
 use store::{ClaimRequest, Claimed, EntryState, Queue as _, Status, Store, StoreError, WokenRun};
 
 /// How often the queue is checked for due entries and entries of other processes.
@@ -48,7 +50,7 @@ pub struct Worker {
     stirred: Arc<Notify>,
     tasks: TaskTracker,
     /// If set, only this is worked on.
-    goal: Option<Goal>,
+    goal: Option<WorkerScope>,
     is_failure_logged: AtomicBool,
     /// The entries that this process works on.
     working: Mutex<BTreeSet<String>>,
@@ -56,7 +58,7 @@ pub struct Worker {
 
 /// One entry of an expert's queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Goal {
+pub struct WorkerScope {
     /// The expert's name.
     pub expert: String,
     /// The entry's id.
@@ -64,8 +66,13 @@ pub struct Goal {
 }
 
 impl Worker {
-    /// A worker on the experts' store; `None` if there is no store. `goal`: for this entry, and those of its lane that must end before it.
-    pub fn new(experts: &Arc<Experts>, shutdown: CancellationToken, goal: Option<Goal>) -> Option<Arc<Self>> {
+    /// A worker on the experts' store; `None` if there is no store. `goal`: for this entry, and those of its
+    /// lane that must end before it.
+    pub fn new(
+        experts: &Arc<Experts>,
+        shutdown: CancellationToken,
+        goal: Option<WorkerScope>,
+    ) -> Option<Arc<Self>> {
         let store = Arc::clone(experts.agents.store()?);
         let most = usize::try_from(experts.config.runs_at_once).unwrap_or(1);
         Some(Arc::new(Self {
@@ -82,9 +89,9 @@ impl Worker {
     }
 
     /// Runs until the process ends; unfinished work is left to the next process that claims it.
-    pub async fn work(self: Arc<Self>) {
+    pub async fn run_worker(self: Arc<Self>) {
         let (draining, tending, cleaning) =
-            (self.drain(), self.tend(), cleanup::keep_clean(&self.experts, &self.store));
+            (self.drain_queue(), self.tend_queue(), cleanup::keep_clean(&self.experts, &self.store));
         let all = Box::pin(async {
             tokio::join!(draining, tending, cleaning, self.experts.watch_gateway(), self.resume_interrupted())
         });
@@ -93,15 +100,15 @@ impl Worker {
         self.tasks.wait().await;
     }
 
-    async fn drain(self: &Arc<Self>) {
+    async fn drain_queue(self: &Arc<Self>) {
         let mut has_new = false;
         loop {
-            let claimed = self.claim(has_new).await;
+            let claimed = self.claim_entries(has_new).await;
             let claimed = claimed.inspect_err(|error| self.log_failure(error)).unwrap_or_default();
             has_new = false;
             let has_more = !claimed.is_empty();
             for one in claimed {
-                self.begin(one);
+                self.begin_entry(one);
             }
             if !has_more {
                 tokio::select! {
@@ -122,7 +129,7 @@ impl Worker {
     }
 
     /// `has_new`: this process has just queued something.
-    async fn claim(&self, has_new: bool) -> Result<Vec<Claimed>, StoreError> {
+    async fn claim_entries(&self, has_new: bool) -> Result<Vec<Claimed>, StoreError> {
         let queues = self.experts.ready_queues(self.goal.as_ref().map(|goal| goal.expert.as_str()));
         let most = self.free.available_permits();
         if queues.is_empty() || most == 0 {
@@ -147,15 +154,15 @@ impl Worker {
         clock::millis(self.experts.config.lease)
     }
 
-    fn begin(self: &Arc<Self>, claimed: Claimed) {
+    fn begin_entry(self: &Arc<Self>, claimed: Claimed) {
         let worker = Arc::clone(self);
         let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() else { return };
         self.working.lock().unwrap_or_else(PoisonError::into_inner).insert(claimed.lease.entry.clone());
         self.tasks.spawn(async move {
             let lease = claimed.lease.clone();
             let done = tokio::select! {
-                done = worker.execute(&claimed) => done,
-                () = worker.renew(&claimed) => Ok(()),
+                done = worker.execute_entry(&claimed) => done,
+                () = worker.renew_lease(&claimed) => Ok(()),
             };
             if let Err(error) = done {
                 tracing::error!(target: "respool::expert", entry = lease.entry, %error, "an invocation is left until its claim is over");
@@ -171,7 +178,7 @@ impl Worker {
     }
 
     /// Renews a claim while that is possible.
-    async fn renew(&self, claimed: &Claimed) {
+    async fn renew_lease(&self, claimed: &Claimed) {
         loop {
             tokio::time::sleep(self.experts.config.lease / 3).await;
             match self.store.heartbeat(&claimed.lease, clock::now() + self.lease()).await {
@@ -186,12 +193,12 @@ impl Worker {
         }
     }
 
-    async fn tend(&self) {
+    async fn tend_queue(&self) {
         let mut deadlines = Deadlines::default();
         loop {
             self.experts.follow_catalog();
             self.experts.look_at_servers();
-            for done in [self.wake().await, self.report_late(&mut deadlines).await] {
+            for done in [self.wake_decided().await, self.report_late(&mut deadlines).await] {
                 let _ = done.inspect_err(|error| self.log_failure(error));
             }
             let is_starting = self.experts.names().iter().any(|name| self.experts.is_starting(name));
@@ -199,8 +206,8 @@ impl Worker {
         }
     }
 
-    /// Resumes conversations that ended processes have left, also those that end while this one lives. A worker that ends with its
-    /// expert's work would interrupt them again, so it leaves them alone.
+    /// Resumes conversations that ended processes have left, also those that end while this one lives. A
+    /// worker that ends with its expert's work would interrupt them again, so it leaves them alone.
     async fn resume_interrupted(&self) {
         if self.goal.is_some() {
             return;
@@ -214,7 +221,7 @@ impl Worker {
     }
 
     /// Resumes the runs whose approvals are decided or have expired.
-    async fn wake(&self) -> Result<(), StoreError> {
+    async fn wake_decided(&self) -> Result<(), StoreError> {
         for WokenRun { id, agent, status } in self.store.woken_by_approvals(clock::now()).await? {
             let Some(name) = agent.strip_prefix(MODEL_PREFIX) else { continue };
             match self.store.entry_of_run(&id).await? {
@@ -232,7 +239,8 @@ impl Worker {
     }
 
     async fn resume_conversation(&self, name: &str, run: &str) {
-        // An approved call of a server that is down would fail, and the consent would be used up. It is tried again.
+        // An approved call of a server that is down would fail, and the consent would be used up. It is tried
+        // again.
         let Some(expert) = self.experts.get(name).filter(|_| !self.experts.agents.is_active(run)) else {
             return;
         };

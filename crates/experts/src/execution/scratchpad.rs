@@ -1,5 +1,6 @@
-//! Which scratchpad an invocation works with. Two open invocations whose inputs name the same file must not write into each other's, so a
-//! file belongs to the invocation that took it first, and a second one gets a name of its own. Called by `attempt` and `conclusion`.
+//! Which scratchpad an invocation works with. Two open invocations whose inputs name the same file must not
+//! write into each other's, so a file belongs to the invocation that took it first, and a second one gets a
+//! name of its own. Called by `attempt` and `conclusion`.
 
 use std::fs::{self, File};
 use std::io;
@@ -35,23 +36,23 @@ impl Scratchpads {
         Self { root: root.to_owned() }
     }
 
-    fn record(&self, path: &str) -> PathBuf {
+    fn record_owner(&self, path: &str) -> PathBuf {
         self.root.join(OWNERS).join(format!("{}.json", hex(path, 16)))
     }
 
-    fn owner(&self, path: &str) -> Option<Owner> {
-        serde_json::from_slice(&fs::read(self.record(path)).ok()?).ok()
+    fn owner_of(&self, path: &str) -> Option<Owner> {
+        serde_json::from_slice(&fs::read(self.record_owner(path)).ok()?).ok()
     }
 
-    /// Makes an invocation the owner of a scratchpad that still belongs to `before`; false if it does not. What another invocation left
-    /// there is moved aside first.
-    fn take(&self, files: &Workspace, path: &str, taking: &Taking) -> io::Result<bool> {
+    /// Makes an invocation the owner of a scratchpad that still belongs to `before`; false if it does not.
+    /// What another invocation left there is moved aside first.
+    fn take_over(&self, files: &Workspace, path: &str, taking: &Taking) -> io::Result<bool> {
         let folder = self.root.join(OWNERS);
         fs::create_dir_all(&folder)?;
         // Other processes wait here.
         let lock = File::create(folder.join(".lock"))?;
         lock.lock()?;
-        if self.owner(path) != taking.before {
+        if self.owner_of(path) != taking.before {
             return Ok(false);
         }
         let is_own =
@@ -60,15 +61,15 @@ impl Scratchpads {
         if !is_own && (taking.is_first || taking.before.is_some()) {
             files.set_aside(path, clock::now())?;
         }
-        let (record, new) = (self.record(path), folder.join(".new"));
+        let (record, new) = (self.record_owner(path), folder.join(".new"));
         fs::write(&new, serde_json::to_vec(&taking.owner)?)?;
         fs::rename(new, record)?;
         Ok(true)
     }
 
     /// Gives a scratchpad back that is no longer needed.
-    pub(super) fn release(&self, path: &str) {
-        let _ = fs::remove_file(self.record(path));
+    pub(super) fn release_owner(&self, path: &str) {
+        let _ = fs::remove_file(self.record_owner(path));
     }
 }
 
@@ -82,8 +83,8 @@ struct Taking {
 }
 
 impl Worker {
-    /// The scratchpad of an attempt: the one that the process names, or one of the invocation's own while another open invocation works
-    /// with that.
+    /// The scratchpad of an attempt: the one that the process names, or one of the invocation's own while
+    /// another open invocation works with that.
     pub(super) async fn claimed_scratchpad(
         &self,
         attempt: &Attempt<'_>,
@@ -96,11 +97,11 @@ impl Worker {
         let owner = Owner { invocation: invocation.id.clone(), entry: claimed.lease.entry.clone() };
         let is_first = claimed.attempt == 1 && claimed.run.is_none();
         let take = |path: &str, before| {
-            let taken = pads.take(&files, path, &Taking { owner: owner.clone(), before, is_first });
+            let taken = pads.take_over(&files, path, &Taking { owner: owner.clone(), before, is_first });
             taken.inspect_err(|error| tracing::warn!(target: "respool::expert", path, %error, "a scratchpad cannot be prepared"))
         };
         let own = own_name(named, &invocation.id);
-        let (current, has_own) = (pads.owner(named), pads.owner(&own).is_some());
+        let (current, has_own) = (pads.owner_of(named), pads.owner_of(&own).is_some());
         let is_free = match &current {
             Some(current) => current.invocation == owner.invocation || !self.is_open(current).await?,
             None => true,
@@ -108,7 +109,7 @@ impl Worker {
         if !has_own && is_free && take(named, current).unwrap_or(true) {
             return Ok(Some(named.clone()));
         }
-        let _ = take(&own, pads.owner(&own));
+        let _ = take(&own, pads.owner_of(&own));
         Ok(Some(own))
     }
 
@@ -138,9 +139,10 @@ fn hex(text: &str, bytes: usize) -> String {
 mod tests {
     use super::*;
 
-    /// A process that is killed between claiming an entry and beginning its run has not written what is in the file.
+    /// A process that is killed between claiming an entry and beginning its run has not written what is in
+    /// the file.
     #[test]
-    fn what_another_invocation_left_is_moved_aside_also_later_on() {
+    fn foreign_scratchpads_are_moved_aside() {
         let dir = tempfile::tempdir().unwrap();
         let manifest = "spec: '1.0'\nname: desk\nversion: 1.0.0\ndescription: d\n\
                         components: {orchestrator: o.md, persona: [o.md], functions: [f.md]}\n";
@@ -148,7 +150,7 @@ mod tests {
         for (file, text) in [("expert.yaml", manifest), ("o.md", "o\n"), ("f.md", function)] {
             fs::write(dir.path().join(file), text).unwrap();
         }
-        let package = Arc::new(crate::load(dir.path()).unwrap().package.unwrap());
+        let package = Arc::new(openexperts::load(dir.path()).unwrap().package.unwrap());
         let root = dir.path().join("root");
         let files = Workspace::new(&root, package, "s", &[]);
         fs::create_dir_all(root.join("scratch")).unwrap();
@@ -156,7 +158,7 @@ mod tests {
         let owner = |invocation: &str| Owner { invocation: invocation.into(), entry: invocation.into() };
         let take = |invocation: &str, before: Option<&str>, is_first| {
             let taking = Taking { owner: owner(invocation), before: before.map(owner), is_first };
-            assert!(pads.take(&files, path, &taking).unwrap());
+            assert!(pads.take_over(&files, path, &taking).unwrap());
             root.join(path).exists()
         };
         take("a", None, true);

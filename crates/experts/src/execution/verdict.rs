@@ -2,11 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::component::Parameter;
-use crate::outputs;
-use crate::settings::{Delivery, Execution, Format, OnFailure, SlaBreach};
 use crate::tools::{ESCALATE, FAIL, FINISH, LEARN};
 use agent::{CallOutcome, EndsRun, MadeCall, Outcome, SettledCall};
+use openexperts::{Delivery, Execution, Format, OnFailure, Parameter, SlaBreach, outputs};
 use store::EntryEnd;
 use wire::ErrorCode;
 
@@ -33,11 +31,11 @@ pub(super) enum Verdict {
 pub(super) struct Results {
     pub(super) summary: String,
     pub(super) outputs: Map<String, Value>,
-    /// What is wrong with the outputs.
+    /// Where the outputs differ from their declaration.
     pub(super) problems: Vec<String>,
 }
 
-/// What follows from the end of an attempt.
+/// The consequence of the end of an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Next {
     /// Another attempt after this many milliseconds.
@@ -51,7 +49,7 @@ pub(super) enum Next {
 }
 
 /// Reads an outcome.
-pub(super) fn verdict(outcome: &Outcome, declared: &[Parameter]) -> Verdict {
+pub(super) fn judge_end(outcome: &Outcome, declared: &[Parameter]) -> Verdict {
     let failed = |reason: String, may_retry| Verdict::Failed { reason, may_retry };
     if outcome.cancelled {
         return Verdict::Cancelled;
@@ -90,8 +88,8 @@ pub(super) fn verdict(outcome: &Outcome, declared: &[Parameter]) -> Verdict {
     }
 }
 
-/// What follows from a failed attempt; attempts count from 1.
-pub(super) fn after_failure(execution: &Execution, attempt: u32, may_retry: bool) -> Next {
+/// Decides what follows from a failed attempt; attempts count from 1.
+pub(super) fn judge_failure(execution: &Execution, attempt: u32, may_retry: bool) -> Next {
     if may_retry && attempt < execution.max_attempts {
         return Next::Retry(u64::try_from(execution.delay_after(attempt).as_millis()).unwrap_or(u64::MAX));
     }
@@ -102,9 +100,9 @@ pub(super) fn after_failure(execution: &Execution, attempt: u32, may_retry: bool
     }
 }
 
-/// What later attempts need not or must not do again: successful operations that are not repeatable, drafts that were handed over,
-/// operations whose outcome is unknown, and proposed learnings, whatever became of them.
-pub(super) fn settled(calls: &[MadeCall]) -> Vec<SettledCall> {
+/// Returns the calls that later attempts must not repeat: successful operations that are not repeatable,
+/// drafts that were handed over, operations whose outcome is unknown, and all proposed learnings.
+pub(super) fn settled_calls(calls: &[MadeCall]) -> Vec<SettledCall> {
     let is_once = |made: &&MadeCall| {
         made.call.name == LEARN || (made.ends_run == EndsRun::OnFault && !made.is_repeatable)
     };
@@ -130,7 +128,8 @@ fn settled_call(made: &MadeCall) -> Option<SettledCall> {
     Some(SettledCall { name: made.call.name.clone(), arguments, outcome, text })
 }
 
-/// The calls of operations that may have taken effect and may not, as people are told of them: each once.
+/// Lists the operations that may or may not have taken effect, in the form in which people read them: each
+/// once.
 pub(super) fn unknown_outcomes(calls: &[MadeCall]) -> Vec<Value> {
     let is_unknown = |made: &&MadeCall| {
         made.outcome.is_unknown() && made.ends_run == EndsRun::OnFault && !made.is_repeatable
@@ -138,16 +137,16 @@ pub(super) fn unknown_outcomes(calls: &[MadeCall]) -> Vec<Value> {
     let mut found = Vec::new();
     for made in calls.iter().filter(is_unknown) {
         let inputs: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
-        let told = json!({"operation": made.call.name.replacen("__", ".", 1), "inputs": inputs, "outcome": made.outcome.as_str()});
-        if !found.contains(&told) {
-            found.push(told);
+        let shown = json!({"operation": made.call.name.replacen("__", ".", 1), "inputs": inputs, "outcome": made.outcome.as_str()});
+        if !found.contains(&shown) {
+            found.push(shown);
         }
     }
     found
 }
 
-/// What is delivered of a process's results.
-pub(super) fn delivered(results: &Results, declared: &[Parameter], delivery: &Delivery) -> Value {
+/// Returns the part of a process's results that is delivered.
+pub(super) fn delivery_body(results: &Results, declared: &[Parameter], delivery: &Delivery) -> Value {
     let mut body = json!({});
     if delivery.format != Format::Structured || declared.is_empty() {
         body["summary"] = results.summary.as_str().into();
@@ -171,8 +170,8 @@ pub(super) fn lateness(delivery: &Delivery, took: u64) -> Option<(Value, SlaBrea
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{Backoff, DeliveryFields, ExecutionFields};
     use agent::{FailureKind, Limit, ModelFailure, RequestedCall};
+    use openexperts::{Backoff, DeliveryFields, ExecutionFields};
 
     fn ended_by(name: &str, arguments: &Value) -> Outcome {
         let call =
@@ -202,8 +201,10 @@ mod tests {
 
     #[test]
     fn an_outcome_is_read() {
-        let done =
-            verdict(&ended_by(FINISH, &json!({"summary": "s", "outputs": {"urgency": "high"}})), &declared());
+        let done = judge_end(
+            &ended_by(FINISH, &json!({"summary": "s", "outputs": {"urgency": "high"}})),
+            &declared(),
+        );
         assert_eq!(
             done,
             Verdict::Done(Results {
@@ -213,13 +214,13 @@ mod tests {
             })
         );
         let Verdict::Done(wrong) =
-            verdict(&ended_by(FINISH, &json!({"summary": "s", "outputs": {"urgency": "no"}})), &declared())
+            judge_end(&ended_by(FINISH, &json!({"summary": "s", "outputs": {"urgency": "no"}})), &declared())
         else {
             panic!("done")
         };
         assert_eq!((wrong.outputs.len(), wrong.problems.len()), (0, 1));
         let Verdict::Done(text) =
-            verdict(&Outcome { content: "text".into(), ..Outcome::default() }, &declared())
+            judge_end(&Outcome { content: "text".into(), ..Outcome::default() }, &declared())
         else {
             panic!("done")
         };
@@ -229,7 +230,7 @@ mod tests {
             "a text alone is a narrative with a note"
         );
         let check = |outcome: &Outcome, expected: bool| {
-            let Verdict::Failed { may_retry, .. } = verdict(outcome, &declared()) else {
+            let Verdict::Failed { may_retry, .. } = judge_end(outcome, &declared()) else {
                 panic!("{outcome:?}")
             };
             assert_eq!(may_retry, expected, "{outcome:?}");
@@ -242,33 +243,36 @@ mod tests {
             &Outcome { limit: Some(Limit::Time(1_000)), content: "half".into(), ..Outcome::default() },
             true,
         );
-        assert_eq!(verdict(&Outcome { cancelled: true, ..Outcome::default() }, &[]), Verdict::Cancelled);
-        assert!(matches!(verdict(&ended_by(ESCALATE, &json!({"reason": "r"})), &[]), Verdict::Escalated(_)));
+        assert_eq!(judge_end(&Outcome { cancelled: true, ..Outcome::default() }, &[]), Verdict::Cancelled);
+        assert!(matches!(
+            judge_end(&ended_by(ESCALATE, &json!({"reason": "r"})), &[]),
+            Verdict::Escalated(_)
+        ));
     }
 
     #[test]
-    fn attempts_pauses_and_ends_follow_the_package() {
+    fn attempts_follow_the_package() {
         let mut execution = Execution::resolve(&ExecutionFields::default(), &ExecutionFields::default());
         let escalated = Next::End { end: EntryEnd::Failed, escalates: true };
-        assert_eq!(after_failure(&execution, 1, true), escalated, "one attempt is no retry");
+        assert_eq!(judge_failure(&execution, 1, true), escalated, "one attempt is no retry");
         execution.max_attempts = 3;
-        assert_eq!(after_failure(&execution, 1, true), Next::Retry(30_000));
-        assert_eq!(after_failure(&execution, 2, true), Next::Retry(60_000));
-        assert_eq!(after_failure(&execution, 3, true), escalated);
-        assert_eq!(after_failure(&execution, 1, false), escalated, "a rejection is not asked again");
+        assert_eq!(judge_failure(&execution, 1, true), Next::Retry(30_000));
+        assert_eq!(judge_failure(&execution, 2, true), Next::Retry(60_000));
+        assert_eq!(judge_failure(&execution, 3, true), escalated);
+        assert_eq!(judge_failure(&execution, 1, false), escalated, "a rejection is not asked again");
         execution.backoff = Backoff::Fixed;
-        assert_eq!(after_failure(&execution, 2, true), Next::Retry(30_000));
+        assert_eq!(judge_failure(&execution, 2, true), Next::Retry(30_000));
         execution.on_failure = OnFailure::Abandon;
-        assert_eq!(after_failure(&execution, 3, true), Next::End { end: EntryEnd::Failed, escalates: false });
+        assert_eq!(judge_failure(&execution, 3, true), Next::End { end: EntryEnd::Failed, escalates: false });
         execution.on_failure = OnFailure::DeadLetter;
         assert_eq!(
-            after_failure(&execution, 3, true),
+            judge_failure(&execution, 3, true),
             Next::End { end: EntryEnd::DeadLetter, escalates: false }
         );
     }
 
     #[test]
-    fn what_is_not_repeatable_is_settled() {
+    fn unrepeatable_calls_are_settled() {
         let made = |outcome, is_repeatable, ends_run| MadeCall {
             call: RequestedCall {
                 name: "crm__create_note".into(),
@@ -281,7 +285,7 @@ mod tests {
             ends_run,
         };
         let check = |made: MadeCall, expected: Option<CallOutcome>| {
-            assert_eq!(settled(&[made]).first().map(|call| call.outcome), expected);
+            assert_eq!(settled_calls(&[made]).first().map(|call| call.outcome), expected);
         };
         check(made(CallOutcome::Ok, false, EndsRun::OnFault), Some(CallOutcome::Ok));
         check(made(CallOutcome::Ok, true, EndsRun::OnFault), None);
@@ -301,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_outcomes_are_those_of_calls_made_once() {
+    fn unknown_outcomes_need_unrepeatable_calls() {
         let made = |name: &str, outcome, is_repeatable| MadeCall {
             call: RequestedCall {
                 name: name.into(),
@@ -333,15 +337,15 @@ mod tests {
         };
         let mut delivery = Delivery::resolve(&DeliveryFields::default(), &DeliveryFields::default());
         let check = |delivery: &Delivery, expected: Value| {
-            assert_eq!(delivered(&results, &declared(), delivery), expected);
+            assert_eq!(delivery_body(&results, &declared(), delivery), expected);
         };
         check(&delivery, json!({"summary": "s", "outputs": {"urgency": "high"}}));
         delivery.format = Format::Narrative;
         check(&delivery, json!({"summary": "s"}));
         delivery.format = Format::Structured;
         check(&delivery, json!({"outputs": {"urgency": "high"}}));
-        assert_eq!(delivered(&results, &[], &delivery), json!({"summary": "s"}), "nothing is declared");
-        delivery.sla = Some(crate::Length::seconds(60));
+        assert_eq!(delivery_body(&results, &[], &delivery), json!({"summary": "s"}), "nothing is declared");
+        delivery.sla = Some(openexperts::Length::seconds(60));
         assert_eq!(lateness(&delivery, 60_000), None);
         assert_eq!(lateness(&delivery, 60_001).unwrap().0["sla"], "60s");
     }

@@ -79,11 +79,11 @@ fn open(dir: &Path) -> Store {
 async fn each_time_is_queued_once() {
     let bed = Bed::with(&trigger("hourly", "0 * * * *", ""));
     let mut scheduler = bed.scheduler();
-    assert_eq!(scheduler.look(EIGHT - 1).await, Ok(0));
-    assert_eq!(scheduler.next(), Some(EIGHT));
-    assert_eq!(scheduler.look(EIGHT).await, Ok(1));
+    assert_eq!(scheduler.fire_due(EIGHT - 1).await, Ok(0));
+    assert_eq!(scheduler.next_due(), Some(EIGHT));
+    assert_eq!(scheduler.fire_due(EIGHT).await, Ok(1));
     for later in [1, 500, 30_000] {
-        assert_eq!(scheduler.look(EIGHT + later).await, Ok(0));
+        assert_eq!(scheduler.fire_due(EIGHT + later).await, Ok(0));
     }
     assert_eq!(bed.fired().await, ["hourly 2026-11-20T08:00:00Z"]);
 }
@@ -97,7 +97,7 @@ async fn of_two_processes_one_fires() {
     let mut fired = 0;
     for step in 0..=40 {
         let now = EIGHT + 1 + step * 15_000;
-        let (first, second) = tokio::join!(one.look(now), two.look(now + 40));
+        let (first, second) = tokio::join!(one.fire_due(now), two.fire_due(now + 40));
         fired += first.unwrap() + second.unwrap();
     }
     assert_eq!(fired, 15, "ten of one and five of the other");
@@ -108,78 +108,83 @@ async fn of_two_processes_one_fires() {
 }
 
 #[tokio::test]
-async fn what_was_missed_is_made_up_for_once_after_a_restart() {
+async fn missed_times_fire_once_after_a_restart() {
     let bed = Bed::with(&trigger("daily", "0 8 * * *", ""));
-    bed.scheduler().look(EIGHT - 3 * 24 * HOUR).await.unwrap();
+    bed.scheduler().fire_due(EIGHT - 3 * 24 * HOUR).await.unwrap();
     // Three days later, twenty minutes late.
-    assert_eq!(bed.scheduler().look(EIGHT + 20 * MINUTE).await, Ok(1));
+    assert_eq!(bed.scheduler().fire_due(EIGHT + 20 * MINUTE).await, Ok(1));
     assert_eq!(bed.fired().await, ["daily 2026-11-20T08:00:00Z"]);
-    assert_eq!(bed.scheduler().look(EIGHT + 21 * MINUTE).await, Ok(0), "another restart");
-    assert_eq!(bed.scheduler().look(EIGHT + 24 * HOUR + 2 * HOUR).await, Ok(0), "too late");
+    assert_eq!(bed.scheduler().fire_due(EIGHT + 21 * MINUTE).await, Ok(0), "another restart");
+    assert_eq!(bed.scheduler().fire_due(EIGHT + 24 * HOUR + 2 * HOUR).await, Ok(0), "too late");
 }
 
 #[tokio::test]
-async fn a_machine_that_slept_does_not_fire_for_the_whole_night() {
+async fn a_sleeping_machine_skips_missed_times() {
     let bed = Bed::with(&trigger("often", "*/5 * * * *", ""));
     let mut scheduler = bed.scheduler();
-    scheduler.look(EIGHT - 1).await.unwrap();
-    assert_eq!(scheduler.look(EIGHT + 6 * HOUR + MINUTE).await, Ok(1));
+    scheduler.fire_due(EIGHT - 1).await.unwrap();
+    assert_eq!(scheduler.fire_due(EIGHT + 6 * HOUR + MINUTE).await, Ok(1));
     assert_eq!(bed.fired().await, ["often 2026-11-20T14:00:00Z"]);
 }
 
 /// A clock that has never been seen has missed nothing; neither has one whose times have changed.
 #[tokio::test]
-async fn a_new_schedule_begins_now() {
+async fn new_schedules_begin_now() {
     let bed = Bed::with(&trigger("t", "0 8 * * *", ""));
-    assert_eq!(bed.scheduler().look(EIGHT + MINUTE).await, Ok(0));
+    assert_eq!(bed.scheduler().fire_due(EIGHT + MINUTE).await, Ok(0));
     write_expert(bed.dir.path(), &trigger("t", "30 8 * * *", ""));
-    assert_eq!(bed.scheduler().look(EIGHT + 35 * MINUTE).await, Ok(0));
-    assert_eq!(bed.scheduler().look(EIGHT + 24 * HOUR + 31 * MINUTE).await, Ok(1));
+    assert_eq!(bed.scheduler().fire_due(EIGHT + 35 * MINUTE).await, Ok(0));
+    assert_eq!(bed.scheduler().fire_due(EIGHT + 24 * HOUR + 31 * MINUTE).await, Ok(1));
 }
 
-/// Issue 13: an expert that was removed and installed again, or a trigger that was taken out and put back, made up for the time between.
+/// Issue 13: an expert that was removed and installed again, or a trigger that was taken out and put back,
+/// made up for the time between.
 #[tokio::test]
-async fn a_clock_that_comes_back_begins_now() {
+async fn returning_clocks_begin_now() {
     let bed = Bed::with(&(trigger("a", "0 * * * *", "") + &trigger("b", "0 * * * *", "")));
-    bed.scheduler().look(EIGHT - 3 * MINUTE).await.unwrap();
+    bed.scheduler().fire_due(EIGHT - 3 * MINUTE).await.unwrap();
     write_expert(bed.dir.path(), &trigger("a", "0 * * * *", ""));
-    assert_eq!(bed.scheduler().look(EIGHT - 2 * MINUTE).await, Ok(0));
+    assert_eq!(bed.scheduler().fire_due(EIGHT - 2 * MINUTE).await, Ok(0));
     write_expert(bed.dir.path(), &(trigger("a", "0 * * * *", "") + &trigger("b", "0 * * * *", "")));
-    assert_eq!(bed.scheduler().look(EIGHT + MINUTE).await, Ok(1), "of `a` alone");
+    assert_eq!(bed.scheduler().fire_due(EIGHT + MINUTE).await, Ok(1), "of `a` alone");
     let manifest = bed.dir.path().join("experts/sales/expert.yaml");
     let (text, hour) = (fs::read_to_string(&manifest).unwrap(), 60 * MINUTE);
     fs::write(&manifest, "spec: [").unwrap();
-    assert_eq!(bed.scheduler().look(EIGHT + hour - 2 * MINUTE).await, Ok(0));
+    assert_eq!(bed.scheduler().fire_due(EIGHT + hour - 2 * MINUTE).await, Ok(0));
     fs::write(&manifest, text).unwrap();
-    assert_eq!(bed.scheduler().look(EIGHT + hour + MINUTE).await, Ok(2), "a broken package keeps its marks");
+    assert_eq!(
+        bed.scheduler().fire_due(EIGHT + hour + MINUTE).await,
+        Ok(2),
+        "a broken package keeps its marks"
+    );
 }
 
 #[tokio::test]
 async fn clocks_follow_the_catalog() {
     let bed = Bed::with(&trigger("a", "0 * * * *", ""));
     let mut scheduler = bed.scheduler();
-    scheduler.look(EIGHT - MINUTE).await.unwrap();
+    scheduler.fire_due(EIGHT - MINUTE).await.unwrap();
     write_expert(bed.dir.path(), &(trigger("a", "0 * * * *", "") + &trigger("b", "30 * * * *", "")));
     assert!(scheduler.catalog.reload());
-    assert_eq!(scheduler.look(EIGHT).await, Ok(1), "the one that stays keeps its mark");
-    assert_eq!(scheduler.look(EIGHT + 30_000).await, Ok(0));
+    assert_eq!(scheduler.fire_due(EIGHT).await, Ok(1), "the one that stays keeps its mark");
+    assert_eq!(scheduler.fire_due(EIGHT + 30_000).await, Ok(0));
     let mut now = EIGHT + 30_000;
     while now < EIGHT + 30 * MINUTE {
         now += 30_000;
-        scheduler.look(now).await.unwrap();
+        scheduler.fire_due(now).await.unwrap();
     }
     assert_eq!(bed.fired().await, ["a 2026-11-20T08:00:00Z", "b 2026-11-20T08:30:00Z"]);
     fs::remove_dir_all(bed.dir.path().join("experts/sales")).unwrap();
     assert!(scheduler.catalog.reload());
-    assert_eq!((scheduler.look(now + 30_000).await, scheduler.next()), (Ok(0), None));
+    assert_eq!((scheduler.fire_due(now + 30_000).await, scheduler.next_due()), (Ok(0), None));
 }
 
 #[tokio::test]
-async fn the_payload_is_in_the_zone_of_the_trigger_and_the_lane_is_its_own() {
+async fn clock_payloads_use_the_triggers_time_zone() {
     let bed = Bed::with(&trigger("t", "0 9 * * *", ", tz: Europe/Vienna, concurrency: serial"));
     let mut scheduler = bed.scheduler();
-    scheduler.look(EIGHT - 1).await.unwrap();
-    scheduler.look(EIGHT + 5).await.unwrap();
+    scheduler.fire_due(EIGHT - 1).await.unwrap();
+    scheduler.fire_due(EIGHT + 5).await.unwrap();
     let row = bed.store.entries(None, EntryState::Waiting, 1).await.unwrap().remove(0);
     let found = Invocation::read(&row.payload).unwrap();
     assert_eq!(
@@ -191,33 +196,33 @@ async fn the_payload_is_in_the_zone_of_the_trigger_and_the_lane_is_its_own() {
 
 /// The expert's tools are not bound: nothing is queued, and afterwards what was missed comes once.
 #[tokio::test]
-async fn a_clock_of_an_expert_that_is_held_queues_nothing() {
+async fn held_experts_fire_no_clocks() {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     let bed = Bed::with(&trigger("often", "*/10 * * * *", ""));
     let is_held = Arc::new(AtomicBool::new(true));
     let held = Arc::clone(&is_held);
-    let mut scheduler = bed.scheduler().held_by(Box::new(move |_| held.load(Ordering::Relaxed)));
+    let mut scheduler = bed.scheduler().with_hold(Box::new(move |_| held.load(Ordering::Relaxed)));
     for minute in 0..185 {
-        assert_eq!(scheduler.look(EIGHT + 1 + minute * MINUTE).await, Ok(0));
+        assert_eq!(scheduler.fire_due(EIGHT + 1 + minute * MINUTE).await, Ok(0));
     }
-    assert_eq!(scheduler.next(), None, "it is looked at every second, not without a pause");
+    assert_eq!(scheduler.next_due(), None, "it is looked at every second, not without a pause");
     is_held.store(false, Ordering::Relaxed);
-    assert_eq!(scheduler.look(EIGHT + 1 + 185 * MINUTE).await, Ok(1), "the latest of what was missed");
+    assert_eq!(scheduler.fire_due(EIGHT + 1 + 185 * MINUTE).await, Ok(1), "the latest of what was missed");
     assert_eq!(bed.fired().await, ["often 2026-11-20T11:00:00Z"]);
-    assert_eq!(scheduler.look(EIGHT + 1 + 190 * MINUTE).await, Ok(1));
+    assert_eq!(scheduler.fire_due(EIGHT + 1 + 190 * MINUTE).await, Ok(1));
     is_held.store(true, Ordering::Relaxed);
-    assert_eq!(scheduler.look(EIGHT + 1 + 200 * MINUTE).await, Ok(0));
+    assert_eq!(scheduler.fire_due(EIGHT + 1 + 200 * MINUTE).await, Ok(0));
 }
 
 #[tokio::test]
-async fn a_clock_that_was_set_back_fires_by_the_new_time() {
+async fn clocks_follow_a_system_clock_set_back() {
     let bed = Bed::with(&trigger("hourly", "0 * * * *", ""));
     let mut scheduler = bed.scheduler();
     let ahead = EIGHT + 9 * HOUR;
-    assert_eq!(scheduler.look(ahead - 1).await, Ok(0));
-    assert_eq!(scheduler.look(ahead).await, Ok(1));
-    assert_eq!(scheduler.look(EIGHT - 1_000).await, Ok(0));
-    assert_eq!(scheduler.look(EIGHT).await, Ok(1));
+    assert_eq!(scheduler.fire_due(ahead - 1).await, Ok(0));
+    assert_eq!(scheduler.fire_due(ahead).await, Ok(1));
+    assert_eq!(scheduler.fire_due(EIGHT - 1_000).await, Ok(0));
+    assert_eq!(scheduler.fire_due(EIGHT).await, Ok(1));
     assert_eq!(bed.fired().await, ["hourly 2026-11-20T17:00:00Z", "hourly 2026-11-20T08:00:00Z"]);
 }

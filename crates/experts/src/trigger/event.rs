@@ -1,16 +1,17 @@
-//! Turns an event of a trigger into the invocation that is queued for it: the event is enriched first, then its dedupe key, mapped inputs
-//! and lane are determined. Pure.
+//! Turns an event of a trigger into the invocation that is queued for it: the event is enriched first, then
+//! its dedupe key, mapped inputs and lane are determined. Pure.
 //!
-//! Keys are looked up in the enriched payload, then among the mapped inputs. An event with a missing key is never lost: it runs, with a
-//! warning.
+//! Keys are looked up in the enriched payload, then among the mapped inputs. An event with a missing key is
+//! never lost: it runs, with a warning.
 
 use serde_json::{Map, Value};
 
 use super::gmail;
-use super::lookup::{find, key_text};
 use crate::invocation::{Invocation, InvocationLane, Origin};
-use crate::manifest::{Concurrency, Manifest, Trigger, TriggerSession};
-use crate::resolve::Lane;
+use openexperts::{
+    Concurrency, Lane, Manifest, Trigger, TriggerSession,
+    payload::{find, key_text},
+};
 
 /// The name of the only preset.
 const GMAIL: &str = "gmail";
@@ -22,7 +23,8 @@ pub struct Event {
     pub id: String,
     /// Its data, enriched.
     pub payload: Value,
-    /// What identifies its delivery if the trigger has no key for that: the id of a signed message, or the time of a clock.
+    /// The identity of its delivery if the trigger has no key for that: the id of a signed message, or the
+    /// time of a clock.
     pub delivery: Option<String>,
     /// When it arrived, in milliseconds since 1970.
     pub at: u64,
@@ -40,7 +42,7 @@ pub fn why_off(trigger: &Trigger) -> Option<String> {
 /// What is wrong with the payload's form, for people.
 pub fn events_of(trigger: &Trigger, payload: Value) -> Result<Vec<Value>, String> {
     if trigger.preset.is_some() {
-        return gmail::events(payload);
+        return gmail::split_mails(payload);
     }
     match payload {
         Value::Object(_) | Value::Array(_) => Ok(vec![payload]),
@@ -51,10 +53,10 @@ pub fn events_of(trigger: &Trigger, payload: Value) -> Result<Vec<Value>, String
 /// The invocation that an event requests. `digest`: that of the manifest's package.
 pub fn invocation(manifest: &Manifest, digest: &str, trigger: &Trigger, event: Event) -> Invocation {
     let mut warnings = Vec::new();
-    let mapped = mapped(trigger, &event.payload, &mut warnings);
+    let mapped = mapped_inputs(trigger, &event.payload, &mut warnings);
     let keys = Keys { payload: &event.payload, mapped: &mapped };
-    let lane = lane(manifest, trigger, &keys, &mut warnings);
-    let dedupe = dedupe(trigger, &keys, event.delivery, &mut warnings);
+    let lane = choose_lane(manifest, trigger, &keys, &mut warnings);
+    let dedupe = dedupe_value(trigger, &keys, event.delivery, &mut warnings);
     Invocation {
         id: event.id,
         expert: manifest.name.value.clone(),
@@ -83,7 +85,7 @@ const FACTS: [(&str, &[&str]); 4] = [
 pub(crate) fn event_facts(invocation: &Invocation) -> Map<String, Value> {
     let keys = Keys { payload: &invocation.payload, mapped: &invocation.mapped };
     let fact = |(name, paths): &(&str, &[&str])| {
-        let found = paths.iter().find_map(|path| keys.text(path));
+        let found = paths.iter().find_map(|path| keys.text_at(path));
         found.map(|text| ((*name).to_owned(), Value::String(text)))
     };
     let mut facts: Map<String, Value> = FACTS.iter().filter_map(fact).collect();
@@ -99,13 +101,13 @@ struct Keys<'a> {
 }
 
 impl Keys<'_> {
-    fn text(&self, path: &str) -> Option<String> {
+    fn text_at(&self, path: &str) -> Option<String> {
         let in_payload = find(self.payload, path).and_then(key_text);
         in_payload.or_else(|| self.mapped.get(path).and_then(key_text))
     }
 }
 
-fn mapped(trigger: &Trigger, payload: &Value, warnings: &mut Vec<String>) -> Map<String, Value> {
+fn mapped_inputs(trigger: &Trigger, payload: &Value, warnings: &mut Vec<String>) -> Map<String, Value> {
     let mut inputs = Map::new();
     for (input, path) in &trigger.mapping {
         match find(payload, path) {
@@ -118,15 +120,16 @@ fn mapped(trigger: &Trigger, payload: &Value, warnings: &mut Vec<String>) -> Map
     inputs
 }
 
-fn lane(
+fn choose_lane(
     manifest: &Manifest,
     trigger: &Trigger,
     keys: &Keys<'_>,
     warnings: &mut Vec<String>,
 ) -> Option<InvocationLane> {
     let serial = InvocationLane::Serial { trigger: trigger.name.value.clone() };
-    // A mode that cannot be read is an error of the package; if one gets here, serial execution is the safe choice.
-    let Some(Lane { mode, key }) = Lane::of(trigger, manifest) else { return Some(serial) };
+    // A mode that cannot be read is an error of the package; if one gets here, serial execution is the safe
+    // choice.
+    let Some(Lane { mode, key }) = Lane::from_trigger(trigger, manifest) else { return Some(serial) };
     match mode {
         // Invocations that share a session run one after another. No trigger has a name with a space.
         Concurrency::Parallel if trigger.session == TriggerSession::Main => {
@@ -136,7 +139,7 @@ fn lane(
         Concurrency::Serial => Some(serial),
         Concurrency::SerialPerKey => {
             let path = key.unwrap_or_default();
-            if let Some(value) = keys.text(&path) {
+            if let Some(value) = keys.text_at(&path) {
                 return Some(InvocationLane::Key { path, value });
             }
             warnings.push(format!(
@@ -148,14 +151,14 @@ fn lane(
     }
 }
 
-fn dedupe(
+fn dedupe_value(
     trigger: &Trigger,
     keys: &Keys<'_>,
     delivery: Option<String>,
     warnings: &mut Vec<String>,
 ) -> Option<String> {
     let found = trigger.dedupe_key.path.as_ref().and_then(|path| {
-        let value = keys.text(&path.value);
+        let value = keys.text_at(&path.value);
         if value.is_none() {
             let path = &path.value;
             warnings.push(format!("the payload has no `{path}`, so it is not known whether it came before"));
@@ -175,7 +178,7 @@ mod tests {
     use crate::trigger::tests::manifest;
 
     #[test]
-    fn a_lane_can_be_keyed_by_the_clocks_time() {
+    fn lanes_can_use_the_clocks_time() {
         let package = manifest(
             "\n  - {name: daily, type: cron, expr: '0 8 * * *', process: scan, concurrency: serial_per_key, concurrency_key: scheduled_at}",
         );
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_learns_who_sent_it_and_whom_it_concerns() {
+    fn event_facts_name_sender_and_contact() {
         let facts = |payload: Value, mapped: Value| {
             let Value::Object(mapped) = mapped else { panic!("{mapped}") };
             let event = Event { id: "i".into(), payload, delivery: None, at: 0 };
@@ -238,12 +241,12 @@ mod tests {
     }
 
     fn enriched(letter: &Value) -> Value {
-        gmail::events(json!({"messages": [letter]})).unwrap().remove(0)
+        gmail::split_mails(json!({"messages": [letter]})).unwrap().remove(0)
     }
 
     /// The example in the loader design: the payload as received has neither key.
     #[test]
-    fn a_mail_has_its_key_its_inputs_and_its_lane() {
+    fn mails_have_key_inputs_and_lane() {
         let found = of("new_email", enriched(&json!({"id": "m1", "from": "Jo <Jo@x.org>", "subject": "Hi"})));
         assert_eq!(found.dedupe.as_deref(), Some("key:m1"));
         assert_eq!(
@@ -263,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_spans_the_triggers_that_name_its_key() {
+    fn lanes_span_triggers_with_one_key() {
         let mail = of("new_email", enriched(&json!({"id": "m1", "from": "jo@x.org", "subject": ""})));
         let call = of("call", json!({"call_id": 5, "caller": {"mail": "jo@x.org"}}));
         assert_eq!(mail.lane, call.lane, "the key of the second one is among its mapped inputs");
@@ -271,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_not_there_falls_back_with_a_warning() {
+    fn missing_keys_fall_back_with_a_warning() {
         let found = of("new_email", enriched(&json!({"from": "no address"})));
         assert_eq!(found.lane, Some(InvocationLane::Serial { trigger: "new_email".into() }));
         assert_eq!(found.dedupe, None, "an event without its key is not lost");
@@ -285,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_tells_events_apart_that_have_no_key() {
+    fn delivery_ids_distinguish_events_without_keys() {
         let manifest = manifest(MAIL);
         let with = |trigger: usize, payload: Value| {
             let event = Event { id: "e".into(), payload, delivery: Some("msg_1".into()), at: 0 };
@@ -318,10 +321,10 @@ mod tests {
     }
 
     proptest! {
-        /// Two events share a lane exactly if they have the same key, whichever trigger received them, or, without a key, the same
-        /// trigger.
+        /// Two events share a lane exactly if they have the same key, whichever trigger received them, or,
+        /// without a key, the same trigger.
         #[test]
-        fn lanes_are_the_same_for_the_same_key(first in scalar(), second in scalar(), same_trigger in any::<bool>()) {
+        fn equal_keys_share_a_lane(first in scalar(), second in scalar(), same_trigger in any::<bool>()) {
             let by_call = |key: &Value| of("call", json!({"caller": {"mail": key}}));
             let by_mail = |key: &Value| of("new_email", json!({"contact_id": key}));
             let other = if same_trigger { by_call(&second) } else { by_mail(&second) };

@@ -1,20 +1,22 @@
-//! The preset `gmail`: turns what OpenClaw's mailbox watcher sends into one event per mail, with the fields that triggers refer to. Pure.
+//! The preset `gmail`: turns what OpenClaw's mailbox watcher sends into one event per mail, with the fields
+//! that triggers refer to. Pure.
 //!
-//! The watcher sends `{messages: [{id, threadId?, from, subject, snippet, body}]}` with one mail or more (its documentation, 2026.9.6).
-//! Each event is the payload with only that mail in `messages`, and `message_id`, `thread_id`, `sender_id` and `contact_id` beside it.
+//! The watcher sends `{messages: [{id, threadId?, from, subject, snippet, body}]}` with one mail or more (its
+//! documentation, 2026.9.6). Each event is the payload with only that mail in `messages`, and `message_id`,
+//! `thread_id`, `sender_id` and `contact_id` as further fields.
 
 use serde_json::{Map, Value};
 
 /// The most mails in one request; OpenClaw sends 200 at most.
 const MOST_LETTERS: usize = 1_000;
-/// What may stand beside the mails, in bytes: each event has a copy of it.
+/// The largest size of the other fields, in bytes: each event has a copy of them.
 const MAX_EXTRA_BYTES: usize = 64 << 10;
 
 /// The events of a payload.
 ///
 /// # Errors
 /// What is wrong with its form, for people.
-pub(super) fn events(payload: Value) -> Result<Vec<Value>, String> {
+pub(super) fn split_mails(payload: Value) -> Result<Vec<Value>, String> {
     const FORM: &str = "send {\"messages\": [{\"id\": …, \"from\": …, \"subject\": …}]}";
     let Value::Object(mut fields) = payload else {
         return Err(format!("the payload is not an object: {FORM}"));
@@ -32,19 +34,19 @@ pub(super) fn events(payload: Value) -> Result<Vec<Value>, String> {
     if letters.iter().any(|letter| !letter.is_object()) {
         return Err(format!("`messages` has an entry that is not an object: {FORM}"));
     }
-    let beside = Value::Object(fields.clone()).to_string().len();
-    if beside > MAX_EXTRA_BYTES {
+    let size = Value::Object(fields.clone()).to_string().len();
+    if size > MAX_EXTRA_BYTES {
         return Err(format!(
-            "the fields beside `messages` take {beside} bytes; the limit is {MAX_EXTRA_BYTES}. Remove fields that no trigger uses"
+            "the fields other than `messages` take {size} bytes; the limit is {MAX_EXTRA_BYTES}. Remove fields that no trigger uses"
         ));
     }
-    Ok(letters.into_iter().map(|letter| event(fields.clone(), letter)).collect())
+    Ok(letters.into_iter().map(|letter| mail_event(fields.clone(), letter)).collect())
 }
 
-fn event(mut fields: Map<String, Value>, letter: Value) -> Value {
+fn mail_event(mut fields: Map<String, Value>, letter: Value) -> Value {
     let of_letter = |name: &str| letter.get(name).cloned().unwrap_or_default();
     let sender =
-        letter.get("from").and_then(Value::as_str).and_then(address).map_or(Value::Null, Value::from);
+        letter.get("from").and_then(Value::as_str).and_then(bare_address).map_or(Value::Null, Value::from);
     let added = [
         ("message_id", of_letter("id")),
         ("thread_id", of_letter("threadId")),
@@ -58,8 +60,9 @@ fn event(mut fields: Map<String, Value>, letter: Value) -> Value {
     Value::Object(fields)
 }
 
-/// The bare address of a `From` line, in lower case. The sender chooses the name in front of it, which may look like an address.
-fn address(from: &str) -> Option<String> {
+/// The bare address of a `From` line, in lower case. The sender chooses the name in front of it, which may
+/// look like an address.
+fn bare_address(from: &str) -> Option<String> {
     let from = from.trim();
     let bare = match from.strip_suffix('>').and_then(|rest| rest.rsplit_once('<')) {
         Some((_, address)) => address.trim(),
@@ -78,10 +81,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_letter_is_an_event_of_its_own() {
+    fn each_mail_is_one_event() {
         let letter = |id: &str, from: &str| json!({"id": id, "threadId": "t", "from": from, "body": "b"});
         let payload = json!({"source": "gmail", "messages": [letter("m1", "Sarah <Sarah@Acme.com>"), letter("m2", "bob@x.org")]});
-        let found = events(payload).unwrap();
+        let found = split_mails(payload).unwrap();
         assert_eq!(found.len(), 2);
         let expected = json!({
             "source": "gmail", "messages": [letter("m1", "Sarah <Sarah@Acme.com>")],
@@ -90,14 +93,14 @@ mod tests {
         assert_eq!(found[0], expected);
         assert_eq!(found[1]["message_id"], "m2");
         assert_eq!(found[1]["messages"], json!([letter("m2", "bob@x.org")]));
-        assert_eq!(events(json!({"messages": []})), Ok(Vec::new()));
+        assert_eq!(split_mails(json!({"messages": []})), Ok(Vec::new()));
     }
 
     /// Only respool sets the fields that it adds: a payload cannot choose the contact in whose lane it runs.
     #[test]
-    fn what_is_added_is_never_taken_from_the_payload() {
+    fn added_fields_ignore_the_payload() {
         let payload = json!({"contact_id": "victim@x", "message_id": "z", "messages": [{"id": "m1"}]});
-        let found = events(payload).unwrap();
+        let found = split_mails(payload).unwrap();
         assert_eq!((&found[0]["contact_id"], &found[0]["message_id"]), (&Value::Null, &json!("m1")));
     }
 
@@ -106,18 +109,21 @@ mod tests {
         for payload in
             [json!([]), json!({}), json!({"messages": {}}), json!({"messages": ["m1"]}), json!("x")]
         {
-            assert!(events(payload.clone()).is_err(), "{payload}");
+            assert!(split_mails(payload.clone()).is_err(), "{payload}");
         }
         let many: Vec<Value> = (0..=MOST_LETTERS).map(|_| json!({})).collect();
-        assert!(events(json!({"messages": many})).is_err());
+        assert!(split_mails(json!({"messages": many})).is_err());
         let beside = |bytes: usize| json!({"messages": [{"id": "m1"}], "account": "x".repeat(bytes)});
-        assert!(events(beside(MAX_EXTRA_BYTES - 100)).is_ok() && events(beside(MAX_EXTRA_BYTES)).is_err());
+        assert!(
+            split_mails(beside(MAX_EXTRA_BYTES - 100)).is_ok()
+                && split_mails(beside(MAX_EXTRA_BYTES)).is_err()
+        );
     }
 
     #[test]
-    fn the_address_is_the_last_one_in_brackets() {
+    fn addresses_come_from_the_last_brackets() {
         let check = |from: &str, expected: Option<&str>| {
-            assert_eq!(address(from).as_deref(), expected, "{from}");
+            assert_eq!(bare_address(from).as_deref(), expected, "{from}");
         };
         check("a@b.c", Some("a@b.c"));
         check(" \"Doe, Jane\" <Jane.Doe@Example.ORG> ", Some("jane.doe@example.org"));

@@ -1,6 +1,6 @@
-//! Checks whether the sender of a request to a hook knows the hook's secret, sent as it is or used to sign the request as in Standard
-//! Webhooks (<https://www.standardwebhooks.com>, `webhook-id`, `webhook-timestamp`, `webhook-signature`). Comparisons take constant time.
-//! Pure.
+//! Checks whether the sender of a request to a hook knows the hook's secret, sent as it is or used to sign
+//! the request as in Standard Webhooks (<https://www.standardwebhooks.com>, `webhook-id`,
+//! `webhook-timestamp`, `webhook-signature`). Comparisons take constant time. Pure.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -39,7 +39,7 @@ pub struct Signature<'a> {
     pub signatures: &'a str,
 }
 
-/// What is wrong with a proof.
+/// Why a proof is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// It was not made with this secret.
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_the_specification_is_accepted_and_nothing_else() {
+    fn only_the_specifications_signature_is_accepted() {
         check(SIGNED, BODY, NOW, Ok(()));
         let two = format!("v1,AAAA v1a,x {}", SIGNED.signatures);
         check(Signature { signatures: &two, ..SIGNED }, BODY, NOW, Ok(()));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeat_after_five_minutes_is_refused() {
+    fn signatures_expire_after_five_minutes() {
         let window = SIGNED_WINDOW * 1_000;
         check(SIGNED, BODY, NOW + window, Ok(()));
         check(SIGNED, BODY, NOW - window, Ok(()));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_is_plain_text_signs_too() {
+    fn plain_text_secrets_sign() {
         let secret = Secret::new("a plain secret of some length");
         let tag =
             hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.expose().as_bytes()), b"m1.1614265330.{}");
@@ -150,7 +150,7 @@ mod tests {
 
     /// The parts are joined by dots, so an id with a dot must not stand for another message.
     #[test]
-    fn an_empty_id_or_a_time_that_is_no_number_is_wrong() {
+    fn malformed_ids_and_times_are_refused() {
         let secret = Secret::new("a plain secret of some length");
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret.expose().as_bytes());
         for (id, timestamp) in [("", "1614265330"), ("m1", "x"), ("m1", "-5"), ("m1", "")] {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bearer_secret_is_the_whole_of_it() {
+    fn bearer_secrets_must_match_exactly() {
         let secret = Secret::new(SECRET);
         assert!(is_bearer(&secret, SECRET.as_bytes()));
         for sent in ["", "whsec_", &SECRET[..20], &format!("{SECRET} "), &SECRET.to_lowercase()] {

@@ -1,0 +1,64 @@
+//! Packages in the `OpenExperts` format 1.0. A package is a directory of YAML and markdown. This crate reads
+//! and checks it, builds its system prompt, and compares two versions of it. Nothing in a package is ever
+//! executed as code.
+//!
+//! [`load`] reads a directory and reports everything that is wrong with it. Everything else is pure, except
+//! [`foreign`], which makes packages from skills. The crate has no async code and knows nothing about agents,
+//! the store or the network.
+
+mod bindings;
+mod check;
+mod component;
+mod cron;
+mod diagnostic;
+mod duration;
+mod fields;
+mod files;
+pub mod foreign;
+pub mod grants;
+pub mod label;
+mod load;
+mod manifest;
+pub mod markdown;
+pub mod name;
+pub mod outputs;
+pub mod own_files;
+mod package;
+pub mod path;
+pub mod payload;
+mod policy;
+pub mod prompt;
+mod resolve;
+mod schedule;
+mod settings;
+pub mod skill;
+#[cfg(test)]
+mod tests;
+mod yaml;
+
+pub use bindings::{Binding, BindingType, Bindings, ChannelBinding};
+pub use component::{
+    Function, FunctionSession, Knowledge, KnowledgeKind, Operation, Parameter, Process, Scope, State, Tool,
+};
+pub use cron::CronError;
+pub use diagnostic::{At, Code, Diagnostic, Severity, Spanned, visible};
+pub use duration::Length;
+pub use fields::Listing;
+pub use grants::{LEARNS_ALONE, VersionStep, learns_alone};
+pub use label::{MODEL_PREFIX, is_agent_of};
+pub use load::{Loaded, load};
+pub use manifest::{
+    Components, Concurrency, KeyField, Manifest, ModeField, Trigger, TriggerKind, TriggerSession,
+};
+pub use own_files::BINDINGS;
+pub use package::{Package, Persona};
+pub use policy::{Learning, OnTimeout, Override, Policy, Tier, Tiers};
+pub use prompt::{LONG_PROMPT, system_prompt};
+pub use resolve::{Lane, to_json as resolved};
+pub use schedule::{Schedule, Watch};
+pub use settings::{
+    Backoff, Delivery, DeliveryFields, Execution, ExecutionFields, Format, OnFailure, SlaBreach,
+};
+
+/// The file that makes a directory a package.
+pub const MANIFEST: &str = "expert.yaml";

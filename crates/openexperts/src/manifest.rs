@@ -1,0 +1,459 @@
+//! Reads `expert.yaml` into a [`Manifest`]: each field is read and checked by itself. `check` checks what
+//! needs other files. Pure.
+
+use super::cron;
+use super::diagnostic::{At, Code, Diagnostic, FileReport, Report, Spanned};
+use super::fields::{Fields, Listing, checked_name};
+use super::name::NameKind;
+use super::policy::{Learning, Policy};
+use super::settings::{DeliveryFields, ExecutionFields};
+use super::yaml::{self, Node, Value};
+use super::{MANIFEST, path};
+
+wire::string_enum! {
+    /// How invocations of a trigger run relative to each other.
+    Concurrency {
+        /// They run side by side.
+        #[default]
+        Parallel = "parallel",
+        /// One after another.
+        Serial = "serial",
+        /// Invocations with the same key one after another.
+        SerialPerKey = "serial_per_key",
+    }
+}
+
+wire::string_enum! {
+    /// A kind of trigger.
+    TriggerKind {
+        /// A request to the trigger's own endpoint.
+        #[default]
+        Webhook = "webhook",
+        /// A clock.
+        Cron = "cron",
+        /// A message in a channel.
+        Channel = "channel",
+    }
+}
+
+wire::string_enum! {
+    /// Where a triggered process runs.
+    TriggerSession {
+        /// In a separate run.
+        #[default]
+        Isolated = "isolated",
+        /// In the main agent's session.
+        Main = "main",
+    }
+}
+
+/// A concurrency mode, and whether the written value could be read.
+#[derive(Clone, Debug, Default)]
+pub struct ModeField {
+    /// The mode, if one is written.
+    pub mode: Option<Spanned<Concurrency>>,
+    /// Whether something other than a mode is written.
+    pub is_faulty: bool,
+}
+
+impl ModeField {
+    fn read(fields: &mut Fields<'_, '_, '_>, name: &'static str) -> Self {
+        let is_written = fields.value(name).is_some();
+        let mode = fields.word(name, Concurrency::NAMES);
+        Self { is_faulty: (is_written && mode.is_none()) || fields.is_repeated(name), mode }
+    }
+}
+
+/// A path into a payload, and whether the written value could be read.
+#[derive(Clone, Debug, Default)]
+pub struct KeyField {
+    /// The path, if one is written.
+    pub path: Option<Spanned<String>>,
+    /// Whether something other than a path is written.
+    pub is_faulty: bool,
+}
+
+impl KeyField {
+    fn read(fields: &mut Fields<'_, '_, '_>, name: &'static str) -> Self {
+        let is_written = fields.value(name).is_some();
+        let path = fields.text(name).filter(|path| is_payload_path(name, path, fields.report));
+        Self { is_faulty: (is_written && path.is_none()) || fields.is_repeated(name), path }
+    }
+}
+
+/// One of `triggers`.
+#[derive(Clone, Debug)]
+pub struct Trigger {
+    /// Where it is written.
+    pub at: At,
+    /// Its name; empty if it has none.
+    pub name: Spanned<String>,
+    /// The kind; `None` if it could not be read.
+    pub kind: Option<TriggerKind>,
+    /// The process that it runs; empty if none is named.
+    pub process: Spanned<String>,
+    /// A ready-made form of webhook.
+    pub preset: Option<Spanned<String>>,
+    /// The abstract tool whose events it takes.
+    pub requires_tool: Option<Spanned<String>>,
+    /// When a clock fires it.
+    pub expr: Option<Spanned<String>>,
+    /// Its time zone.
+    pub zone: Option<Spanned<String>>,
+    /// The path of what identifies an event.
+    pub dedupe_key: KeyField,
+    /// Where it runs.
+    pub session: TriggerSession,
+    /// How its invocations run relative to each other.
+    pub concurrency: ModeField,
+    /// The path by which they are grouped.
+    pub concurrency_key: KeyField,
+    /// Inputs of the process, and where they are in the payload.
+    pub mapping: Vec<(Spanned<String>, String)>,
+    /// For people.
+    pub description: Option<String>,
+}
+
+/// `components`, with normalised paths.
+#[derive(Clone, Debug, Default)]
+pub struct Components {
+    /// The orchestrator.
+    pub orchestrator: Option<Spanned<String>>,
+    /// The persona files.
+    pub persona: Listing<Spanned<String>>,
+    /// The functions.
+    pub functions: Listing<Spanned<String>>,
+    /// The processes.
+    pub processes: Listing<Spanned<String>>,
+    /// The tool files.
+    pub tools: Listing<Spanned<String>>,
+    /// The knowledge files.
+    pub knowledge: Listing<Spanned<String>>,
+    /// The state templates.
+    pub state: Listing<Spanned<String>>,
+}
+
+/// `expert.yaml`.
+#[derive(Clone, Debug)]
+pub struct Manifest {
+    /// The version of the format.
+    pub spec: Spanned<String>,
+    /// The expert's name.
+    pub name: Spanned<String>,
+    /// The package's version.
+    pub version: Spanned<String>,
+    /// The purpose.
+    pub description: Spanned<String>,
+    /// Who wrote it.
+    pub author: Option<String>,
+    /// The licence.
+    pub license: Option<String>,
+    /// The abstract tools it needs.
+    pub tools: Listing<Spanned<String>>,
+    /// Labels for people.
+    pub outputs: Vec<String>,
+    /// The concurrency mode of triggers without their own.
+    pub concurrency: ModeField,
+    /// The concurrency key of triggers without their own.
+    pub concurrency_key: KeyField,
+    /// The default for processes.
+    pub execution: ExecutionFields,
+    /// The default for processes.
+    pub delivery: DeliveryFields,
+    /// Whether it learns.
+    pub learning: Learning,
+    /// Who decides.
+    pub policy: Policy,
+    /// The triggers of its processes.
+    pub triggers: Listing<Trigger>,
+    /// Its files.
+    pub components: Components,
+}
+
+impl Manifest {
+    /// Reads the text of `expert.yaml` alone, with the findings about it. `None` if it is not a YAML map.
+    pub fn from_yaml(text: &str) -> (Option<Self>, Vec<Diagnostic>) {
+        let mut report = Report::default();
+        let mut file = report.file(MANIFEST);
+        let manifest = yaml::read(text, 1, &mut file).and_then(|root| Self::read(&root, &mut file));
+        (manifest, report.into_sorted())
+    }
+
+    /// Reads the tree of `expert.yaml`. `None` if it is not a map.
+    pub fn read(root: &Node, report: &mut FileReport<'_>) -> Option<Self> {
+        let empty = Vec::new();
+        let entries = match &root.value {
+            Value::Map(entries) => entries,
+            Value::Null => &empty,
+            other => {
+                let message = format!("expert.yaml is {}, but it must be a map", other.kind());
+                report.add(Code::WrongType, root.at, message, "begin with spec: \"1.0\"");
+                return None;
+            }
+        };
+        let mut fields = Fields::new(entries, At::TOP, report);
+        let manifest = Self::read_fields(&mut fields);
+        fields.finish();
+        Some(manifest)
+    }
+
+    fn read_fields(fields: &mut Fields<'_, '_, '_>) -> Self {
+        let spec = required_digits(fields, "spec", "\"1.0\"");
+        check_spec(&spec, fields.report);
+        let name = fields.required_name(NameKind::Package, "my-expert");
+        let version = required_digits(fields, "version", "\"0.1.0\"");
+        check_version(&version, fields.report);
+        let description = fields.required_text("description", "what the expert is for, in one line");
+        let plain = |text: Option<Spanned<String>>| text.map(|text| text.value);
+        let (concurrency, concurrency_key) = read_concurrency(fields);
+        Self {
+            spec,
+            name,
+            version,
+            description,
+            author: plain(fields.text("author")),
+            license: plain(fields.text("license")),
+            tools: required_tools(fields),
+            outputs: fields.texts("outputs").items.into_iter().map(|text| text.value).collect(),
+            concurrency,
+            concurrency_key,
+            execution: ExecutionFields::read(fields),
+            delivery: DeliveryFields::read(fields, false),
+            learning: Learning::read(fields),
+            policy: Policy::read(fields),
+            triggers: fields.maps("triggers", Trigger::read),
+            components: Components::read(fields),
+        }
+    }
+}
+
+/// A required text; if it was written as a number, its digits are kept.
+fn required_digits(fields: &mut Fields<'_, '_, '_>, name: &'static str, example: &str) -> Spanned<String> {
+    if matches!(fields.value(name).map(|node| &node.value), Some(Value::Number(_))) {
+        return fields.text_or_number(name).unwrap_or(Spanned::new(String::new(), At::TOP));
+    }
+    fields.required_text(name, example)
+}
+
+fn check_spec(spec: &Spanned<String>, report: &mut FileReport<'_>) {
+    if spec.value.is_empty() {
+        return;
+    }
+    let mut parts = spec.value.split('.').map(str::parse::<u32>);
+    let (major, minor) = (parts.next(), parts.next().unwrap_or(Ok(0)));
+    let help = "write spec: \"1.0\"";
+    match (major, minor) {
+        (Some(Ok(1)), Ok(0)) => {}
+        (Some(Ok(1)), Ok(_)) => {
+            let message = format!("spec \"{}\" is newer than 1.0; what it added is ignored", spec.value);
+            report.warn(Code::UnsupportedSpec, spec.at, message, help);
+        }
+        _ => {
+            let message =
+                format!("spec \"{}\" is not supported: respool reads version 1.0 of the format", spec.value);
+            report.add(Code::UnsupportedSpec, spec.at, message, help);
+        }
+    }
+}
+
+fn check_version(version: &Spanned<String>, report: &mut FileReport<'_>) {
+    if !version.value.is_empty() && semver::Version::parse(&version.value).is_err() {
+        let message =
+            format!("version \"{}\" is not a semantic version, so updates cannot be compared", version.value);
+        report.add(Code::BadVersion, version.at, message, "write three numbers, such as \"1.4.0\"");
+    }
+}
+
+fn required_tools(fields: &mut Fields<'_, '_, '_>) -> Listing<Spanned<String>> {
+    let Some(mut requires) = fields.map("requires") else {
+        let is_faulty = fields.value("requires").is_some() || fields.is_repeated("requires");
+        return Listing { items: Vec::new(), is_complete: !is_faulty };
+    };
+    let mut tools = requires.distinct_texts("tools", "tool");
+    let count = tools.items.len();
+    let report = &mut *requires.report;
+    let checked = tools.items.into_iter().map(|tool| checked_name(tool, NameKind::Tool, report));
+    tools.items = checked.filter(|tool| !tool.value.is_empty()).collect();
+    tools.is_complete &= tools.items.len() == count;
+    requires.ignore_others();
+    tools
+}
+
+fn read_concurrency(fields: &mut Fields<'_, '_, '_>) -> (ModeField, KeyField) {
+    let Some(mut map) = fields.map("concurrency") else {
+        let is_faulty = fields.value("concurrency").is_some() || fields.is_repeated("concurrency");
+        return (ModeField { mode: None, is_faulty }, KeyField { path: None, is_faulty });
+    };
+    let read = (ModeField::read(&mut map, "default"), KeyField::read(&mut map, "key"));
+    map.finish();
+    read
+}
+
+/// Whether it is a path into a payload; if not, that is reported.
+fn is_payload_path(field: &str, written: &Spanned<String>, report: &mut FileReport<'_>) -> bool {
+    let Err(why) = path::payload_path(&written.value) else { return true };
+    let message = format!("`{field}` is \"{}\", which is not a path into a payload: {why}", written.value);
+    report.add(Code::BadPayloadPath, written.at, message, "write names and indexes, such as messages[0].id");
+    false
+}
+
+impl Trigger {
+    fn read(mut fields: Fields<'_, '_, '_>) -> Self {
+        let name = fields.required_name(NameKind::Other("a trigger"), "new_mail");
+        let kind = trigger_kind(&mut fields);
+        let mut process = fields.required_text("process", "the name of a process");
+        if fields.is_repeated("process") {
+            process.value.clear();
+        }
+        let mut trigger = Self {
+            at: name.at,
+            name,
+            kind,
+            process,
+            preset: fields.text("preset"),
+            requires_tool: fields.reference("requires_tool"),
+            expr: fields.text("expr"),
+            zone: fields.text("tz"),
+            dedupe_key: KeyField::read(&mut fields, "dedupe_key"),
+            session: fields
+                .word("session", TriggerSession::NAMES)
+                .map_or(TriggerSession::Isolated, |word| word.value),
+            concurrency: ModeField::read(&mut fields, "concurrency"),
+            concurrency_key: KeyField::read(&mut fields, "concurrency_key"),
+            mapping: read_mapping(&mut fields),
+            description: fields.text("description").map(|text| text.value),
+        };
+        trigger.at = fields.owner();
+        trigger.check_kind(&mut fields);
+        fields.finish();
+        trigger
+    }
+
+    /// Checks the fields that only some kinds of triggers have.
+    fn check_kind(&self, fields: &mut Fields<'_, '_, '_>) {
+        let Some(kind) = self.kind else { return };
+        let is_cron = kind == TriggerKind::Cron;
+        let idle: &[&str] = if is_cron { &["preset", "requires_tool"] } else { &["expr", "tz"] };
+        for name in idle {
+            if fields.value_of(name).is_some()
+                && let Some(at) = fields.key(name)
+            {
+                let message = format!("`{name}` has no effect on a trigger of type {kind}");
+                fields.report.add(
+                    Code::IgnoredField,
+                    at,
+                    message,
+                    format!("remove {name}, or change the type"),
+                );
+            }
+        }
+        if is_cron {
+            self.check_clock(fields);
+        } else if let Some(preset) = self.preset.as_ref().filter(|preset| preset.value != "gmail") {
+            let message = format!("there is no preset \"{}\"; the trigger stays off", preset.value);
+            fields.report.add(Code::UnknownPreset, preset.at, message, "the one preset is gmail");
+        }
+    }
+
+    fn check_clock(&self, fields: &mut Fields<'_, '_, '_>) {
+        if fields.value_of("expr").is_none()
+            || self.expr.as_ref().is_some_and(|expr| expr.value.trim().is_empty())
+        {
+            fields.missing("expr", "\"0 8 * * 1-5\"");
+        } else if let Some(expr) = &self.expr
+            && let Err(why) = cron::check(&expr.value)
+        {
+            let message = format!("`expr` is \"{}\", which is not a time to fire at: {why}", expr.value);
+            let help = "write 5 fields (minute hour day month weekday), or 6 with seconds first";
+            fields.report.add(Code::BadCron, expr.at, message, help);
+        }
+        if let Some(zone) = self.zone.as_ref().filter(|zone| !cron::is_zone(&zone.value)) {
+            let message =
+                format!("`tz` is \"{}\", which is not a time zone of the IANA database", zone.value);
+            fields.report.add(
+                Code::BadTimezone,
+                zone.at,
+                message,
+                "write a zone such as Europe/Vienna, or UTC",
+            );
+        }
+    }
+}
+
+/// The type; a missing one is reported.
+fn trigger_kind(fields: &mut Fields<'_, '_, '_>) -> Option<TriggerKind> {
+    let is_blank = |node: &Node| matches!(&node.value, Value::Text(text) if text.trim().is_empty());
+    if fields.value("type").is_none_or(is_blank) {
+        fields.missing("type", &TriggerKind::NAMES.join(", "));
+        return None;
+    }
+    let kind = fields.word("type", TriggerKind::NAMES);
+    kind.filter(|_| !fields.is_repeated("type")).map(|kind| kind.value)
+}
+
+fn read_mapping(fields: &mut Fields<'_, '_, '_>) -> Vec<(Spanned<String>, String)> {
+    let mut mapping = Vec::new();
+    for entry in fields.entries_of("payload_mapping").unwrap_or_default() {
+        let mut path = String::new();
+        match &entry.value.value {
+            Value::Text(text) => {
+                path.clone_from(text);
+                is_payload_path(&entry.key.value, &Spanned::new(text.clone(), entry.value.at), fields.report);
+            }
+            _ => fields.wrong_type(&entry.key.value, &entry.value, "a path into the payload"),
+        }
+        // Its key is checked whatever its value is; if there is an error above, the package is not used.
+        mapping.push((entry.key.clone(), path));
+    }
+    mapping
+}
+
+impl Components {
+    fn read(owner: &mut Fields<'_, '_, '_>) -> Self {
+        if owner.value("components").is_none() {
+            owner.missing("components", "a map with orchestrator, persona and functions");
+            return Self::mark_unread();
+        }
+        let Some(mut fields) = owner.map("components") else { return Self::mark_unread() };
+        let orchestrator = fields.required_text("orchestrator", "orchestrator.md");
+        let read = Self {
+            orchestrator: (!orchestrator.value.is_empty()).then_some(orchestrator),
+            persona: required_list(&mut fields, "persona", "[persona/identity.md]"),
+            functions: required_list(&mut fields, "functions", "[functions/my-function.md]"),
+            processes: fields.distinct_texts("processes", "path"),
+            tools: fields.distinct_texts("tools", "path"),
+            knowledge: fields.distinct_texts("knowledge", "path"),
+            state: fields.distinct_texts("state", "path"),
+        };
+        fields.finish();
+        read
+    }
+
+    /// Nothing is known of the files, so no reference to one is judged.
+    const fn mark_unread() -> Self {
+        Self {
+            orchestrator: None,
+            persona: Listing::unreadable(),
+            functions: Listing::unreadable(),
+            processes: Listing::unreadable(),
+            tools: Listing::unreadable(),
+            knowledge: Listing::unreadable(),
+            state: Listing::unreadable(),
+        }
+    }
+}
+
+/// A list that must not be empty; an empty one is reported, and references into it are not judged.
+fn required_list(
+    fields: &mut Fields<'_, '_, '_>,
+    name: &'static str,
+    example: &str,
+) -> Listing<Spanned<String>> {
+    let mut list = fields.distinct_texts(name, "path");
+    if list.items.is_empty() && list.is_complete {
+        let at = fields.key(name);
+        fields.missing_at(name, example, at);
+        list.is_complete = false;
+    }
+    list
+}
