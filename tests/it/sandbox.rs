@@ -29,11 +29,12 @@ struct Bed {
     level: Level,
 }
 
-/// In the home directory, or where that is below `/tmp`, which commands have for themselves, in `/var/tmp`. Not in the
-/// target directory: commands may read a repository around their workspace.
+/// In the home directory, or if `HOME` is below `/tmp`, which commands have for themselves, in that of the user's account.
+/// Commands reach `/var/tmp`, and they may read a repository around their workspace, such as that of the target directory.
 fn folder() -> TempDir {
     let home = std::env::home_dir().unwrap();
-    let place = if home.starts_with("/tmp") { "/var/tmp".into() } else { home };
+    let account = || nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap().unwrap();
+    let place = if home.starts_with("/tmp") { account().dir } else { home };
     tempfile::Builder::new().prefix(".respool-test-").tempdir_in(place).unwrap()
 }
 
