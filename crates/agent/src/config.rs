@@ -128,18 +128,18 @@ wire::settings! {
         /// The maximum number of tokens in one run, prompts and replies together.
         pub token_budget: Option<u64> = None, unset("no limit", "200000");
         /// How long a run may work, including its last answer; waiting for its client does not count.
-        #[serde(deserialize_with = "duration")]
+        #[serde(deserialize_with = "deserialize_duration")]
         pub run_timeout: Duration = Duration::from_mins(5);
         /// How long one model call may take.
-        #[serde(deserialize_with = "duration")]
+        #[serde(deserialize_with = "deserialize_duration")]
         pub model_timeout: Duration = Duration::from_mins(1);
         /// How long one tool may take, unless `tools.timeouts` says otherwise.
-        #[serde(deserialize_with = "duration")]
+        #[serde(deserialize_with = "deserialize_duration")]
         pub tool_timeout: Duration = Duration::from_secs(30);
         /// How much of a tool's result the model gets, unless `tools.result_limits` says otherwise.
         pub result_limit: Size = Size::kib(32);
         /// The pause between iterations.
-        #[serde(deserialize_with = "duration")]
+        #[serde(deserialize_with = "deserialize_duration")]
         pub pause: Duration = Duration::ZERO, or_zero();
         /// The part of the work that the client sees before the answer.
         pub progress: Progress = Progress::Reasoning;

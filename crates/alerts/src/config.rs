@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::rule::Rule;
 use wire::settings::Scalar;
-use wire::units::{Secret, duration};
+use wire::units::{Secret, deserialize_duration};
 
 wire::string_enum! {
     /// Where alerts go.
@@ -44,10 +44,10 @@ wire::settings! {
     #[serde(default, deny_unknown_fields)]
     pub struct AlertsConfig {
         /// How long respool waits before it repeats an alert that is still open.
-        #[serde(deserialize_with = "duration")]
+        #[serde(deserialize_with = "deserialize_duration")]
         pub repeat: Duration = Duration::from_hours(4);
         /// Alerts that begin within this time are one message.
-        #[serde(deserialize_with = "duration")]
+        #[serde(deserialize_with = "deserialize_duration")]
         pub group: Duration = Duration::from_secs(5), or_zero();
         /// Rules that are turned off (docs/operating.md lists them).
         pub disabled: Vec<String> = Vec::new(), form(RULE), example(r#"["first_byte_slow"]"#);

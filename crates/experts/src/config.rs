@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use wire::units::{Secret, duration, some_duration};
+use wire::units::{Secret, deserialize_duration, deserialize_optional_duration};
 
 wire::settings! {
     /// The settings of experts.
@@ -31,10 +31,10 @@ wire::settings! {
         pub runs_at_once: u32 = 50;
         /// How long an invocation stays claimed; the process that executes it renews the claim. If that
         /// process ends, another one takes over its invocations once their claims have expired.
-        #[serde(deserialize_with = "duration")]
+        #[serde(deserialize_with = "deserialize_duration")]
         pub lease: Duration = Duration::from_secs(30);
         /// How long an event with the same dedupe key counts as the same event.
-        #[serde(deserialize_with = "duration")]
+        #[serde(deserialize_with = "deserialize_duration")]
         pub dedupe_window: Duration = DEDUPE_WINDOW;
         sections {
             /// `[experts."NAME"]`, by the expert's name.
@@ -65,7 +65,7 @@ wire::settings! {
         pub hook_secret_env: BTreeMap<String, String> = BTreeMap::new(),
             example(r#"{ new_mail = "MAIL_HOOK_SECRET" }"#);
         /// How long an event with the same dedupe key counts as the same event, for this expert.
-        #[serde(deserialize_with = "some_duration")]
+        #[serde(deserialize_with = "deserialize_optional_duration")]
         pub dedupe_window: Option<Duration> = None, unset("as for all experts", r#""1d""#);
         derived {
             /// The values of those variables, by the trigger's name.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use adapt::{Rule, RuleSet};
 use translate::{Additions, Outbound, outbound};
-use wire::{ChatRequest, Pieces, Target, encode_string};
+use wire::{ChatRequest, Pieces, ServerTraits, encode_string};
 
 /// The settings and facts that decide the form in which a request goes up.
 pub(super) struct Adaptation<'a> {
@@ -27,7 +27,7 @@ pub(super) struct Adaptation<'a> {
     /// Messages and reasoning that are added to the conversation.
     pub(super) added: &'a Additions,
     /// The known properties of the upstream.
-    pub(super) target: &'a Target,
+    pub(super) target: &'a ServerTraits,
     /// The rules for this upstream and model.
     pub(super) rules: &'a RuleSet,
 }
@@ -64,7 +64,7 @@ pub(super) fn adapt_request(
 /// Applies the rules to an edited body.
 fn apply_rules(edited: Adapted, rules: &RuleSet) -> Adapted {
     let Adapted { body, mut edits } = edited;
-    let joined = body.joined();
+    let joined = body.to_bytes();
     let Ok(text) = std::str::from_utf8(&joined) else { return Adapted { body, edits } };
     let adapted = adapt::adapt(text, rules);
     edits.extend(adapted.applied.iter().map(Rule::label));
@@ -81,7 +81,7 @@ mod tests {
     fn check(body: &'static str, target_model: &str, expected: (&str, &[&str])) {
         let original = Bytes::from_static(body.as_bytes());
         let mut request = ChatRequest::parse(&original).unwrap();
-        let (added, target, rules) = (Additions::default(), Target::default(), RuleSet::new());
+        let (added, target, rules) = (Additions::default(), ServerTraits::default(), RuleSet::new());
         let how = Adaptation {
             outbound: Outbound::AsAsked,
             is_raw: false,
@@ -92,7 +92,7 @@ mod tests {
             rules: &rules,
         };
         let Adapted { body, edits } = adapt_request(&mut request, &original, &how);
-        assert_eq!((&*body.joined(), &*edits), (expected.0.as_bytes(), expected.1));
+        assert_eq!((&*body.to_bytes(), &*edits), (expected.0.as_bytes(), expected.1));
     }
 
     #[test]

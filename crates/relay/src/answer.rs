@@ -120,7 +120,7 @@ impl Relay {
     ) -> Result<(u64, &'static str), ApiError> {
         let ReadRequest { request, .. } = self.read(body, origin).await?;
         let first = &request.plan.first;
-        let count = count_tokens(&request, first, &first.body.joined()).await;
+        let count = count_tokens(&request, first, &first.body.to_bytes()).await;
         Ok((count.tokens, count.by))
     }
 }

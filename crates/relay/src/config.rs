@@ -211,11 +211,11 @@ wire::settings! {
         pub attempts: u32 = 2, least(0);
         /// After this time from the arrival of the request, respool neither starts another attempt nor waits
         /// for one.
-        #[serde(deserialize_with = "duration")]
+        #[serde(deserialize_with = "deserialize_duration")]
         pub within: Duration = Duration::from_mins(10);
         /// How long a request waits for an upstream that is starting, or that asks with `Retry-After` to be
         /// left alone. Set `"0s"` if OpenClaw has fallback models, which it tries afterwards.
-        #[serde(deserialize_with = "duration")]
+        #[serde(deserialize_with = "deserialize_duration")]
         pub wait_for_upstream: Duration = Duration::from_mins(1), or_zero();
         /// The form of an error after the last attempt. `auto`: OpenClaw, Codex and Claude Code get it in a
         /// form that stops them from sending the request again. `plain`: every client gets the true status.

@@ -149,7 +149,7 @@ pub(super) async fn fit_ahead(request: &ClientRequest, attempt: &Attempt) -> (Fi
     if at_most.saturating_add(limit) <= window {
         return (fit, None);
     }
-    let body = body.joined();
+    let body = body.to_bytes();
     let Some(count) = Box::pin(exact_count(request, attempt, &body)).await else { return (fit, None) };
     (smaller(request, attempt, &body, count, window).unwrap_or(fit), Some(count.by))
 }

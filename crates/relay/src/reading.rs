@@ -174,7 +174,7 @@ impl Relay {
             route: if origin.is_agent { agent_route(stream) } else { route(request, modes.tools_mode) },
             reply: ReplyForm {
                 usage: request.wants_usage(),
-                choices: request.choices().min(128),
+                choices: request.choice_count().min(128),
                 reasoning: match modes.reasoning {
                     ReasoningField::ReasoningContent => Some("reasoning_content"),
                     ReasoningField::Reasoning => Some("reasoning"),

@@ -173,8 +173,8 @@ impl Recent {
 
 impl RecentRequest {
     /// Returns the known parts for reading a similar request.
-    pub(super) fn known(&self) -> Known<'_> {
-        Known { messages: &self.messages, tools: self.tools.as_ref().map(|tools| &tools.known) }
+    pub(super) fn known(&self) -> KnownParts<'_> {
+        KnownParts { messages: &self.messages, tools: self.tools.as_ref().map(|tools| &tools.known) }
     }
 
     /// Its tools.

@@ -253,7 +253,7 @@ impl ReplyStream {
         self.progress.end_at = None;
         self.progress.is_useless = false;
         self.progress.received = 0;
-        self.frames = self.frames.anew();
+        self.frames = self.frames.with_same_limit();
         answer.upstream().clone_into(&mut self.upstream);
         let continued =
             Some(&self.reader).filter(|_| self.progress.is_sent).and_then(|it| it.anew(exchange.spent()));

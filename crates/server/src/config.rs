@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use wire::settings::Scalar;
-use wire::units::{Secret, Size, duration};
+use wire::units::{Secret, Size, deserialize_duration};
 
 wire::settings! {
     /// The settings of the server: the address, who may ask, and the bounds.
@@ -202,17 +202,17 @@ wire::settings! {
         /// four times as many.
         pub max_repeats: usize = 8;
         /// How long respool waits for a silent upstream's true status before it sends a stream's head.
-        #[serde(deserialize_with = "duration")]
+        #[serde(deserialize_with = "deserialize_duration")]
         pub commit_after: Duration = Duration::from_secs(2), or_zero();
         /// The pause between heartbeats while the upstream is silent.
-        #[serde(deserialize_with = "duration")]
+        #[serde(deserialize_with = "deserialize_duration")]
         pub heartbeat: Duration = Duration::from_secs(10);
         /// How long a client may take to send a request's head, pause within a body, or read nothing of a
         /// reply. A body may take a second more for each 8 KiB of it.
-        #[serde(deserialize_with = "duration")]
+        #[serde(deserialize_with = "deserialize_duration")]
         pub client_timeout: Duration = Duration::from_mins(1);
         /// How long streams in progress may continue after SIGTERM.
-        #[serde(deserialize_with = "duration")]
+        #[serde(deserialize_with = "deserialize_duration")]
         pub drain: Duration = Duration::from_secs(30), or_zero();
     }
 }

@@ -30,7 +30,7 @@ wire::settings! {
     #[serde(default, deny_unknown_fields)]
     pub struct RunsConfig {
         /// How long a run is kept after its last event.
-        #[serde(deserialize_with = "duration")]
+        #[serde(deserialize_with = "deserialize_duration")]
         pub keep: Duration = Duration::from_hours(30 * 24);
         /// How much space all runs may take; beyond it, finished runs are deleted, the oldest first. At least
         /// `1MiB`.
@@ -53,7 +53,7 @@ wire::settings! {
         /// (docs/clients.md).
         pub store: bool = true;
         /// How long a response is kept after it was created or last continued.
-        #[serde(deserialize_with = "duration")]
+        #[serde(deserialize_with = "deserialize_duration")]
         pub keep: Duration = Duration::from_hours(30 * 24);
         /// How much space all responses may take; beyond it, the least recently used ones are deleted.
         pub max_size: Size = Size::mib(1024);

@@ -49,7 +49,7 @@ wire::settings! {
         /// that says when to try again.
         pub max_queue: usize = 128, least(0);
         /// How long one request may take in total.
-        #[serde(deserialize_with = "some_duration")]
+        #[serde(deserialize_with = "deserialize_optional_duration")]
         pub timeout: Option<Duration> = None, unset("no limit", r#""30m""#);
         derived {
             /// The client's key is for respool alone, and does not go along. Follows from `client_keys`.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use wire::settings::Scalar;
-use wire::units::{Size, duration};
+use wire::units::{Size, deserialize_duration};
 
 /// An amount, in the currency of all prices.
 const MONEY: Scalar = Scalar::Number(0.0, 1_000_000_000.0);
@@ -19,7 +19,7 @@ wire::settings! {
     pub struct UsageConfig {
         /// How long usage records are kept, one row without content for each request and model call; `0s`
         /// keeps none.
-        #[serde(deserialize_with = "duration")]
+        #[serde(deserialize_with = "deserialize_duration")]
         pub keep: Duration = Duration::from_hours(90 * 24), or_zero();
         /// How much space usage records may take; beyond it, the oldest are deleted. At least `1MiB`.
         pub max_size: Size = Size::mib(1024);

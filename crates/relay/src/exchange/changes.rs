@@ -44,7 +44,7 @@ impl Exchange {
         let Current { attempt, .. } = self.current.as_ref()?;
         let error = self.history.last()?.error.as_ref()?;
         let sent = attempt.fit.apply(&attempt.body).body;
-        let smaller = fit::fit_again(&self.request, attempt, &sent.joined(), error).await?;
+        let smaller = fit::fit_again(&self.request, attempt, &sent.to_bytes(), error).await?;
         (smaller.apply(&attempt.body).body != sent).then_some(Change::Smaller(smaller))
     }
 

@@ -255,7 +255,7 @@ impl Current {
         let fitted = attempt.fit.apply(&attempt.body);
         request.progress.trimmed(fitted.trimmed.as_deref());
         record.sends(attempt.edits.iter().chain(&fitted.edits), counted, fitted.trimmed.as_deref());
-        record.content_of("upstream request", || fitted.body.joined());
+        record.content_of("upstream request", || fitted.body.to_bytes());
         let mut headers = copy_with_room(&request.outgoing.headers);
         if let Some(part_of) = record.traceparent() {
             headers.insert(TRACEPARENT, part_of);
