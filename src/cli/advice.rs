@@ -4,7 +4,7 @@
 use url::Url;
 
 use crate::config::Settings;
-use crate::expert::Package;
+use crate::openexperts::Package;
 use crate::server::Listen;
 use crate::tools::{idle_rules, never_allowed, rule_for};
 use crate::units::UnusableSetting;

@@ -18,13 +18,13 @@ use crate::relay::{Relay, RelayLimits};
 use crate::server::{Access, AgentApiState, App, BodyBudget, KeptResponses, LimitsConfig};
 use crate::tools::{Sources, Tools};
 use crate::translate::GuardLimits;
-use crate::units::{Unusable, both};
+use crate::units::{UnusableSetting, zip_results};
 
 /// Builds the app of these settings. Replays among the upstreams are started, and end with `abort`.
 ///
 /// # Errors
 /// Every unusable setting.
-pub async fn app(settings: &Settings, abort: &CancellationToken) -> Result<App, Vec<Unusable>> {
+pub async fn app(settings: &Settings, abort: &CancellationToken) -> Result<App, Vec<UnusableSetting>> {
     let parts = parts(settings, abort).await;
     Ok(assemble(settings, abort, parts).await?.kept())
 }
@@ -37,10 +37,12 @@ pub async fn app_with(
     settings: &Settings,
     abort: &CancellationToken,
     tools: &OpenTools<'_>,
-) -> Result<App, Vec<Unusable>> {
-    let parts =
-        both(ServedUpstreams::open(settings, abort).await, equipped(settings, tools, &read_prompt).await);
-    let parts = both(parts, Sources::open(&settings.tools))
+) -> Result<App, Vec<UnusableSetting>> {
+    let parts = zip_results(
+        ServedUpstreams::open(settings, abort).await,
+        equipped(settings, tools, &read_prompt).await,
+    );
+    let parts = zip_results(parts, Sources::open(&settings.tools))
         .map(|((upstreams, equipped), sources)| (upstreams, equipped, Arc::new(sources)));
     Ok(assemble(settings, abort, parts).await?.kept())
 }
@@ -76,12 +78,18 @@ impl Assembled {
 ///
 /// # Errors
 /// Every unusable setting.
-pub(super) async fn parts(settings: &Settings, abort: &CancellationToken) -> Result<Parts, Vec<Unusable>> {
+pub(super) async fn parts(
+    settings: &Settings,
+    abort: &CancellationToken,
+) -> Result<Parts, Vec<UnusableSetting>> {
     let sources = Sources::open(&settings.tools);
     let open = |config| -> BoxFuture<'_, _> { Box::pin(tools_of(sources.as_ref().ok(), config)) };
-    let parts =
-        both(ServedUpstreams::open(settings, abort).await, equipped(settings, &open, &read_prompt).await);
-    both(sources, parts).map(|(sources, (upstreams, equipped))| (upstreams, equipped, Arc::new(sources)))
+    let parts = zip_results(
+        ServedUpstreams::open(settings, abort).await,
+        equipped(settings, &open, &read_prompt).await,
+    );
+    zip_results(sources, parts)
+        .map(|(sources, (upstreams, equipped))| (upstreams, equipped, Arc::new(sources)))
 }
 
 /// The tools that an agent's settings name. Without sources they cannot be checked.
@@ -97,15 +105,15 @@ pub(super) async fn tools_of(
 pub(super) async fn assemble(
     settings: &Settings,
     abort: &CancellationToken,
-    parts: Result<Parts, Vec<Unusable>>,
-) -> Result<Assembled, Vec<Unusable>> {
+    parts: Result<Parts, Vec<UnusableSetting>>,
+) -> Result<Assembled, Vec<UnusableSetting>> {
     let access = Access::new(&settings.server, advice::lends_key(settings));
-    let ((upstreams, equipped, sources), access) = both(parts, access)?;
+    let ((upstreams, equipped, sources), access) = zip_results(parts, access)?;
     let fleet = Arc::clone(&upstreams.fleet);
     let access = Arc::new(access);
     let bounds = bounds(settings);
     let traces =
-        Traces::open(&settings.otlp).map_err(|why| vec![Unusable::new(&["otlp", "endpoint"], why)])?;
+        Traces::open(&settings.otlp).map_err(|why| vec![UnusableSetting::new(&["otlp", "endpoint"], why)])?;
     let usage = usage::ledger(settings).await?;
     let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
     let agents = agents(settings, &relay, &fleet, bounds, equipped, abort.clone());
@@ -168,7 +176,7 @@ pub(super) fn bodies(limits: &LimitsConfig) -> BodyBudget {
 pub(super) fn bounds(settings: &Settings) -> RelayLimits {
     let limits = &settings.server.limits;
     RelayLimits {
-        max_body: limits.max_body.bytes(),
+        max_body: limits.max_body.to_usize(),
         guard: GuardLimits { max_tool_results: limits.max_tool_results, max_repeats: limits.max_repeats },
     }
 }

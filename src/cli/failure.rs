@@ -1,7 +1,7 @@
 //! Why a command failed.
 
 use crate::config::{Loaded, Problems};
-use crate::units::Unusable;
+use crate::units::UnusableSetting;
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl From<Problems> for Failure {
 /// A log that cannot be written is an unusable setting.
 pub(super) fn log_problem(loaded: &Loaded, why: String) -> Failure {
     match loaded.settings.log.file {
-        Some(_) => loaded.problems(vec![Unusable::new(&["log", "file"], why)]).into(),
+        Some(_) => loaded.problems(vec![UnusableSetting::new(&["log", "file"], why)]).into(),
         None => why.into(),
     }
 }

@@ -21,7 +21,7 @@ use crate::config::{Change, Flags, Loaded, Settings};
 use crate::relay::Relay;
 use crate::server::{App, CurrentApp};
 use crate::tools::{Sources, StricterPolicy};
-use crate::units::{Unusable, both};
+use crate::units::{UnusableSetting, zip_results};
 use crate::usage::LedgerSettings;
 
 /// How often the file is checked.

@@ -13,7 +13,7 @@ use super::runtime::runtime;
 use super::say::{flat, say, say_aside};
 use crate::config::{Loaded, Settings};
 use crate::store::{Dimension, UsageQuery, UsageStore};
-use crate::units::Unusable;
+use crate::units::UnusableSetting;
 use crate::usage::{
     Comparison, Ledger, LedgerSettings, Line, PriceSource, Prices, Report, dimensions, of_store,
 };
@@ -66,7 +66,7 @@ pub(super) async fn ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<Unusa
 ///
 /// # Errors
 /// When the price list is unusable.
-pub(super) fn terms(settings: &Settings) -> Result<LedgerSettings, Vec<Unusable>> {
+pub(super) fn terms(settings: &Settings) -> Result<LedgerSettings, Vec<UnusableSetting>> {
     let prices = prices(settings)?;
     Ok(LedgerSettings { config: settings.usage.clone(), budgets: settings.budgets.clone(), prices })
 }

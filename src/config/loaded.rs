@@ -14,7 +14,7 @@ use super::tree::{self, Table};
 use super::{changes, contradictions, search, shape, show};
 use crate::tools::programs::{find_in_path, path_without};
 use crate::tools::{AuditConfig, audit};
-use crate::units::Unusable;
+use crate::units::UnusableSetting;
 
 impl Settings {
     /// Reads the file that is found, the process's environment and these flags.
@@ -110,9 +110,9 @@ impl Loaded {
     }
 
     /// Returns problems for settings that turned out to be unusable, each with the place where it was written.
-    pub fn problems(&self, found: Vec<Unusable>) -> Problems {
+    pub fn problems(&self, found: Vec<UnusableSetting>) -> Problems {
         let mut problems = Problems::default();
-        for Unusable { key, why } in found {
+        for UnusableSetting { key, why } in found {
             let key: Vec<&str> = key.iter().map(String::as_str).collect();
             problems.add(tree::place_of(&self.tree, &key), contradictions::written(&key), why);
         }

@@ -28,7 +28,6 @@ wire::string_enum! {
     }
 }
 
-
 const RULE: Scalar = Scalar::Form("a rule", check_rule);
 
 fn check_rule(text: &str) -> Result<(), String> {

@@ -94,7 +94,7 @@ impl Access {
     ///
     /// # Errors
     /// When the file of keys is unusable.
-    pub fn new(config: &ServerConfig, lends_key: bool) -> Result<Self, Vec<Unusable>> {
+    pub fn new(config: &ServerConfig, lends_key: bool) -> Result<Self, Vec<UnusableSetting>> {
         let opened = config.client_keys_file.as_deref().map(KeyFile::open).transpose();
         let unusable = |whys: Vec<String>| {
             whys.into_iter().map(|why| UnusableSetting::new(&["client_keys_file"], why)).collect::<Vec<_>>()

@@ -176,7 +176,7 @@ mod tests {
                 (17..23, "x", "before the value x"),
             ] {
                 let replaced = Pieces::from(replace_value(&pieces, &place, value));
-                assert_eq!(replaced.joined(), expected.as_bytes(), "{size} {place:?}");
+                assert_eq!(replaced.to_bytes(), expected.as_bytes(), "{size} {place:?}");
             }
         }
     }

@@ -173,7 +173,7 @@ async fn models(app: &App, headers: &HeaderMap) -> Models {
     found.extend(aliases);
     found.extend(app.agents.all_agents().iter().map(|agent| agent_entry(&agent.name, &agent.config.model)));
     if let Some(experts) = &app.experts {
-        found.extend(experts.models().iter().map(|(name, model)| agent_entry(name, model)));
+        found.extend(experts.model_names().iter().map(|(name, model)| agent_entry(name, model)));
     }
     Models { found, failed }
 }

@@ -40,7 +40,7 @@ pub(super) fn learn(experts: &ExpertsConfig, arguments: LearnArgs) -> Result<(),
     let files = LearningFiles::new(&experts.state_of(&name));
     let unread = |error| format!("what {name} has learnt cannot be read: {error}");
     let Some(title) = title else {
-        for (scope, current, archived) in files.counts(&package).map_err(unread)? {
+        for (scope, current, archived) in files.entry_counts(&package).map_err(unread)? {
             let entries = Noun("entry", "entries").count(current);
             say(&format!("{}: {entries}, {archived} archived", visible(&scope)));
         }

@@ -3,7 +3,8 @@
 use super::validate;
 use crate::cli::failure::Failure;
 use crate::cli::say::say_piece_aside;
-use crate::expert::{Loaded, Package, Source};
+use crate::expert::Source;
+use crate::openexperts::{Loaded, Package};
 
 /// Fetches and checks a package; its findings go to standard error.
 pub(super) fn fetch_package(source: &Source) -> Result<Package, Failure> {

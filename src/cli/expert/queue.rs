@@ -9,7 +9,8 @@ use crate::cli::listing::{ListArgs, Noun};
 use crate::cli::runtime::runtime;
 use crate::cli::say::say;
 use crate::config::Loaded;
-use crate::expert::{Invocation, message_json, visible};
+use crate::expert::{Invocation, message_json};
+use crate::openexperts::visible;
 use crate::store::{EntryRow, EntryState, MessageFilter, MessageRow, Store};
 
 /// The most entries that are listed.

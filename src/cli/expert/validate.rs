@@ -171,7 +171,11 @@ fn summary(loaded: &Loaded) -> String {
     match &loaded.package {
         Some(package) => {
             let (name, version) = (&package.manifest.name.value, &package.manifest.version.value);
-            format!("The package {name} {} loads: {}.\n", expert::visible(version), WARNINGS.count(warnings))
+            format!(
+                "The package {name} {} loads: {}.\n",
+                openexperts::visible(version),
+                WARNINGS.count(warnings)
+            )
         }
         None => format!("{}, {}.\n", Noun("error", "errors").count(errors), WARNINGS.count(warnings)),
     }

@@ -16,7 +16,7 @@ use agent::client_digest;
 use store::KeptResponse;
 use telemetry::RequestRecord;
 use translate::responses::{id_of, with_status};
-use wire::{ApiError, ErrorCode, array};
+use wire::{ApiError, ErrorCode, array_elements};
 
 /// The items of a page by default, and at most.
 const PAGE: usize = 20;

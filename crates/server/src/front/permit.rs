@@ -139,7 +139,7 @@ fn model_in_form(mut form: FormReader, body: &[u8]) -> Result<String, ApiError> 
 pub(crate) fn form_reader(headers: &HeaderMap) -> Option<FormReader> {
     let is_plain = headers.get(header::CONTENT_ENCODING).is_none_or(|encoding| encoding == "identity");
     let content_type = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
-    FormReader::of_content_type(content_type).filter(|_| is_plain)
+    FormReader::from_content_type(content_type).filter(|_| is_plain)
 }
 
 /// Returns the error of a form with two models: respool would check one, and the server might take the other.
@@ -155,7 +155,7 @@ fn no_model_error() -> ApiError {
 
 /// Refuses a body with two models: respool would check one, and the server might take the other.
 fn refuse_two_models(body: &Object<'_>) -> Result<(), ApiError> {
-    if body.has_twice("model") {
+    if body.is_repeated("model") {
         let what = "the request names `model` more than once, and this key may use certain models only: send it once";
         return Err(ApiError::bad_request(ErrorCode::UnsupportedValue, what).with_param("model"));
     }

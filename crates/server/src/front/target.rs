@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::app::App;
 use agent::Agent;
-use experts::MODEL_PREFIX;
+use openexperts::MODEL_PREFIX;
 use translate::ClientProgram;
 use upstream::OwnWire;
 use wire::{ChatRequest, Object};
