@@ -1,9 +1,11 @@
-//! The cost of the agent's loop outside model and tool time, with durable commits, and the memory of many runs at once.
+//! The cost of the agent's loop outside model and tool time, with durable commits, and the memory of many
+//! runs at once.
 //!
-//! `cargo bench --bench agent` measures runs of ten iterations: one at a time, two hundred with a model that thinks for a
-//! second, and two hundred with a model that answers at once, which shows how many iterations fit into a second. Model
-//! calls go over a real socket, but their time does not count. The model server is in the same process. `MODEL=gpt-oss-20b`:
-//! prompts are counted in its vocabulary. `STATE=DIR` keeps the store there, `REPEATABLE=1` spares it waiting for the disk.
+//! `cargo bench --bench agent` measures runs of ten iterations: one at a time, two hundred with a model that
+//! thinks for a second, and two hundred with a model that answers at once, which shows how many iterations
+//! fit into a second. Model calls go over a real socket, but their time does not count. The model server is
+//! in the same process. `MODEL=gpt-oss-20b`: prompts are counted in its vocabulary. `STATE=DIR` keeps the
+//! store there, `REPEATABLE=1` spares it waiting for the disk.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark fails by panicking, and prints")]
 #![expect(clippy::cast_precision_loss, reason = "counts of a benchmark")]

@@ -1,7 +1,8 @@
 //! Streams and large requests on the Responses and Messages routes, compared with the chat route.
 //!
-//! `cargo bench --bench wires`: respool has one thread, the model server and the client another, all over real sockets. The routes
-//! take turns in every round; the figures are medians, and what counts are their ratios. `ROUNDS=9` is the default.
+//! `cargo bench --bench wires`: respool has one thread, the model server and the client another, all over
+//! real sockets. The routes take turns in every round; the figures are medians, and what counts are their
+//! ratios. `ROUNDS=9` is the default.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark fails by panicking, and prints")]
 #![expect(clippy::cast_precision_loss, reason = "counts of a benchmark")]
@@ -116,7 +117,8 @@ async fn model() -> SocketAddr {
     address
 }
 
-/// respool on a thread of its own: where it listens, and the file in which the kernel counts the thread's time.
+/// respool on a thread of its own: where it listens, and the file in which the kernel counts the thread's
+/// time.
 fn respool(upstream: SocketAddr, state: PathBuf) -> (SocketAddr, PathBuf) {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! respool: one binary between OpenClaw (or any OpenAI client) and vLLM. It asks upstream in the way that works, turns
-//! what comes back into one clean *turn*, and spools that turn out again as SSE or JSON.
+//! respool: one binary between OpenClaw (or any OpenAI client) and vLLM. It asks upstream in the way that
+//! works, turns what comes back into one clean *turn*, and spools that turn out again as SSE or JSON.
 //!
 //! The modules are layers; one may import only lower ones (see ARCHITECTURE.md, a test enforces it).
 

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// A relay allocates and frees the same few sizes all day; the system's allocator gives the pages back and takes them
-/// again for each request (measured: a fifth of the time per request).
+/// A relay allocates and frees the same few sizes all day; the system's allocator gives the pages back and
+/// takes them again for each request (measured: a fifth of the time per request).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,9 +1,10 @@
-//! The memory that a request costs: allocations and bytes, counted by the allocator: its reading, the whole way from socket to socket,
-//! and a stream that is open. A test binary of its own, because the counting allocator takes the place of the usual one in it.
-//! `cargo bench --bench relay` shows the reading with its time.
+//! The memory that a request costs: allocations and bytes, counted by the allocator: its reading, the whole
+//! way from socket to socket, and a stream that is open. A test binary of its own, because the counting
+//! allocator takes the place of the usual one in it. `cargo bench --bench relay` shows the reading with its
+//! time.
 //!
-//! The limits are a fifth above what was measured. A change that goes beyond them either copies something that it need not, or
-//! says why in its commit and raises them.
+//! The limits are a fifth above what was measured. A change that goes beyond them either copies something
+//! that it need not, or says why in its commit and raises them.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -81,8 +82,8 @@ fn reading_a_request_stays_cheap() {
 /// Replies of an upstream, ready to be sent.
 const SHORT_REPLY: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"How can I help you today?","reasoning":null,"tool_calls":[]},"logprobs":null,"finish_reason":"stop","stop_reason":null,"token_ids":null}],"service_tier":null,"system_fingerprint":"vllm-0.32.0-d13fe2ed","usage":{"prompt_tokens":9,"total_tokens":16,"completion_tokens":7,"prompt_tokens_details":null},"prompt_logprobs":null}"#;
 
-/// The cost of a whole request from the client's socket to the client's socket: the server, the relay and the upstream's client.
-/// Both peers read and write without allocating.
+/// The cost of a whole request from the client's socket to the client's socket: the server, the relay and the
+/// upstream's client. Both peers read and write without allocating.
 mod whole {
     use std::net::SocketAddr;
 
@@ -142,7 +143,8 @@ mod whole {
             Self { socket, buffer: vec![0; longest].into(), filled: 0 }
         }
 
-        /// Reads one message with a `content-length`, or a stream up to its end; false at the end of the connection.
+        /// Reads one message with a `content-length`, or a stream up to its end; false at the end of the
+        /// connection.
         pub(super) async fn message(&mut self) -> bool {
             self.filled = 0;
             loop {
@@ -213,7 +215,8 @@ fn a_whole_request_stays_cheap() {
     let text = "How can I help you today?";
     check("a short reply", of_whole(short, SHORT_REPLY, text), (61, 40 << 10));
     let openclaw = std::fs::read_to_string("fixtures/openclaw/request-2026.9.6-fulltools.json").unwrap();
-    // Twice its size is hyper's buffer, which doubles; once more is there for a machine that delivers it in several pieces.
+    // Twice its size is hyper's buffer, which doubles; once more is there for a machine that delivers it in
+    // several pieces.
     let size = openclaw.len() as u64;
     check("OpenClaw's request", of_whole(&openclaw, SHORT_REPLY, text), (151, 3 * size + (64 << 10)));
 }
@@ -230,8 +233,8 @@ fn chunk(delta: &str) -> String {
     format!("{:x}\r\n{event}\r\n", event.len())
 }
 
-/// Bytes that the heap holds for each of many streams that have begun and wait for their next chunk, respool's and hyper's
-/// together.
+/// Bytes that the heap holds for each of many streams that have begun and wait for their next chunk,
+/// respool's and hyper's together.
 fn of_open_stream() -> u64 {
     const MANY: usize = 50;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,4 +1,5 @@
-//! Bodies of `POST /v1/messages`, and a turn that answers each: `just fuzz messages`. The oracle says what must hold.
+//! Bodies of `POST /v1/messages`, and a turn that answers each: `just fuzz messages`. The oracle says what
+//! must hold.
 
 #![no_main]
 

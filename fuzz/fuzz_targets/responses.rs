@@ -1,4 +1,5 @@
-//! Bodies of `POST /v1/responses`, and a turn that answers each: `just fuzz responses`. The oracle says what must hold.
+//! Bodies of `POST /v1/responses`, and a turn that answers each: `just fuzz responses`. The oracle says what
+//! must hold.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! SSE frames, and the chunks in them, on arbitrary bytes: `just fuzz sse`. The oracle says how the input is read.
+//! SSE frames, and the chunks in them, on arbitrary bytes: `just fuzz sse`. The oracle says how the input is
+//! read.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! The events of turns in both APIs, and chunks read back: `just fuzz wire_events`. The oracle says what must hold.
+//! The events of turns in both APIs, and chunks read back: `just fuzz wire_events`. The oracle says what must
+//! hold.
 
 #![no_main]
 

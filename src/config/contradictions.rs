@@ -1,5 +1,5 @@
-//! Checks the settings as a whole: keys that exclude each other, names that are used twice or lead nowhere, variables
-//! that are not set. Reads the secrets that are kept in the environment.
+//! Checks the settings as a whole: keys that exclude each other, names that are used twice or lead nowhere,
+//! variables that are not set. Reads the secrets that are kept in the environment.
 
 use std::collections::BTreeMap;
 

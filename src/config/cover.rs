@@ -1,5 +1,5 @@
-//! Covers secrets within values that `config show` prints: in the arguments of programs and in URLs. Everything that is
-//! not known to be harmless is covered. Pure.
+//! Covers secrets within values that `config show` prints: in the arguments of programs and in URLs.
+//! Everything that is not known to be harmless is covered. Pure.
 
 use url::Url;
 

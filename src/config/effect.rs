@@ -1,10 +1,10 @@
-//! Decides which parts of a changed configuration take effect at once, and which need a restart. Pure. Called by `cli`
-//! when the file changes.
+//! Decides which parts of a changed configuration take effect at once, and which need a restart. Pure. Called
+//! by `cli` when the file changes.
 //!
-//! An agent may be able to write the file. A change therefore waits for a restart, which a person makes, if it gives agents
-//! more than they had, sends a key of the environment to a new address, runs a new program, or makes clients' keys
-//! unnecessary. All comparisons are with the settings in effect, so the way back from a stricter setting needs a restart
-//! too.
+//! An agent may be able to write the file. A change therefore waits for a restart, which a person makes, if
+//! it gives agents more than they had, sends a key of the environment to a new address, runs a new program,
+//! or makes clients' keys unnecessary. All comparisons are with the settings in effect, so the way back from
+//! a stricter setting needs a restart too.
 
 use std::collections::BTreeSet;
 
@@ -58,8 +58,8 @@ fn is_below(path: &str, above: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// The result of a changed configuration. The policy is the one in the file; `tools` decides which policies apply
-/// together.
+/// The result of a changed configuration. The policy is the one in the file; `tools` decides which policies
+/// apply together.
 #[derive(Clone, Debug)]
 pub struct Change {
     /// The settings to apply now.
@@ -71,8 +71,8 @@ pub struct Change {
 }
 
 impl Loaded {
-    /// Returns what this configuration changes. `start` is the configuration at the start of the process, `before` the one
-    /// that was read last, `holds` the settings in effect.
+    /// Returns what this configuration changes. `start` is the configuration at the start of the process,
+    /// `before` the one that was read last, `holds` the settings in effect.
     pub fn change(&self, start: &Self, before: &Self, holds: &Settings) -> Change {
         let mut waiting = Vec::new();
         let settings = in_effect(holds, &self.settings, &mut waiting);

@@ -1,7 +1,7 @@
 //! The environment's layer: `RESPOOL__SECTION__KEY=value`.
 //!
-//! Two underscores stand for a dot. Text is taken as it is; numbers, switches, lists and tables are written as in TOML. A
-//! list's entry is reached by its number (`RESPOOL__UPSTREAM__0__URL`).
+//! Two underscores stand for a dot. Text is taken as it is; numbers, switches, lists and tables are written
+//! as in TOML. A list's entry is reached by its number (`RESPOOL__UPSTREAM__0__URL`).
 
 use std::collections::BTreeMap;
 
@@ -92,8 +92,8 @@ fn leaf<'a>(key: &'a Key, rest: &[&str]) -> Resolved<'a> {
     }
 }
 
-/// `AGENTS__NAME__…`: a name that the file has is found without regard to case and signs, since a variable's name cannot
-/// hold them; any other is taken in lower case.
+/// `AGENTS__NAME__…`: a name that the file has is found without regard to case and signs, since a variable's
+/// name cannot hold them; any other is taken in lower case.
 fn named<'a>(section: &'a Section, file: Option<&Table>, words: &[&str]) -> Resolved<'a> {
     let Some((word, rest)) = words.split_first() else { return Ok((Vec::new(), Target::Section)) };
     if word.is_empty() {
@@ -116,7 +116,8 @@ fn listed<'a>(section: &'a Section, words: &[&str]) -> Resolved<'a> {
     Ok((std::iter::once(Step::Index(index)).chain(more).collect(), target))
 }
 
-/// Puts a value into the layer. A list of which one entry is set starts as the file's, since lists are replaced whole.
+/// Puts a value into the layer. A list of which one entry is set starts as the file's, since lists are
+/// replaced whole.
 fn put(layer: &mut Table, file: Option<&Table>, steps: &[Step], new: Value) -> Result<(), String> {
     let Some((Step::Key(key), rest)) = steps.split_first() else { return Ok(()) };
     let below = file.and_then(|table| table.get(key));

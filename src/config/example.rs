@@ -1,4 +1,5 @@
-//! `respool.example.toml`, generated from the declared keys. Sections in which keys exclude each other are written by hand.
+//! `respool.example.toml`, generated from the declared keys. Sections in which keys exclude each other are
+//! written by hand.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! The file's layer: TOML text as a tree whose values know their lines. Used by `resolve`, and for values in the
-//! environment that are lists or tables.
+//! The file's layer: TOML text as a tree whose values know their lines. Used by `resolve`, and for values in
+//! the environment that are lists or tables.
 
 use std::ops::Range;
 use std::path::Path;
@@ -20,7 +20,8 @@ pub struct FileText<'a> {
     pub text: &'a str,
 }
 
-/// Reads a file. Where its TOML is broken, all that the parser can say is reported and the rest is still read.
+/// Reads a file. Where its TOML is broken, all that the parser can say is reported and the rest is still
+/// read.
 pub(super) fn read(file: FileText<'_>, problems: &mut Problems) -> Table {
     let name = file.path.display().to_string();
     let text = file.text.strip_prefix('\u{feff}').unwrap_or(file.text);

@@ -34,7 +34,8 @@ impl Flags {
     }
 }
 
-/// The list of upstreams with this one first. One that is configured with the same URL moves, and keeps its settings.
+/// The list of upstreams with this one first. One that is configured with the same URL moves, and keeps its
+/// settings.
 fn first_upstream(url: &str, place: &Place, below: &Table) -> ValueKind {
     let mut list = match below.get("upstream").map(|list| &list.kind) {
         Some(ValueKind::Array(list)) => list.clone(),

@@ -1,5 +1,5 @@
-//! Layers the configuration, and remembers where each value came from. [`resolve`] is pure: it gets file text, environment and
-//! flags as arguments. Only [`Loaded::from_process`] touches the process.
+//! Layers the configuration, and remembers where each value came from. [`resolve`] is pure: it gets file
+//! text, environment and flags as arguments. Only [`Loaded::from_process`] touches the process.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -102,14 +102,15 @@ impl Loaded {
         self
     }
 
-    /// Returns the directory of the configuration's other files: that of the file in use, else the user's configuration
-    /// directory.
+    /// Returns the directory of the configuration's other files: that of the file in use, else the user's
+    /// configuration directory.
     pub fn directory(&self) -> Option<PathBuf> {
         let beside = self.file.as_ref().and_then(|file| file.parent()).map(Path::to_owned);
         beside.or_else(|| search::user_dir(&process_environment()))
     }
 
-    /// Returns problems for settings that turned out to be unusable, each with the place where it was written.
+    /// Returns problems for settings that turned out to be unusable, each with the place where it was
+    /// written.
     pub fn problems(&self, found: Vec<UnusableSetting>) -> Problems {
         let mut problems = Problems::default();
         for UnusableSetting { key, why } in found {

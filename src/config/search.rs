@@ -1,5 +1,5 @@
-//! Finds the configuration file and the state directory. Nothing is read from the working directory unless it is named,
-//! because it may be a repository that someone else wrote.
+//! Finds the configuration file and the state directory. Nothing is read from the working directory unless it
+//! is named, because it may be a repository that someone else wrote.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ fn named(flag: Option<&Path>, environment: &Environment) -> Option<(PathBuf, Pla
     }
 }
 
-/// Finds and reads the file: the one that was asked for, which must be there, else the first that exists of [`places`].
+/// Finds and reads the file: the one that was asked for, which must be there, else the first that exists of
+/// [`places`].
 pub(super) fn find(
     flag: Option<&Path>,
     environment: &Environment,
@@ -50,8 +51,8 @@ fn places(environment: &Environment) -> Vec<PathBuf> {
     user.into_iter().chain([Path::new("/etc/respool").join(FILE)]).collect()
 }
 
-/// Returns a `respool.toml` in the working directory `here` that is not read, because no file was named. A file in use
-/// does not count, whatever path leads to it.
+/// Returns a `respool.toml` in the working directory `here` that is not read, because no file was named. A
+/// file in use does not count, whatever path leads to it.
 pub(super) fn unread(
     here: &Path,
     flag: Option<&Path>,
@@ -71,8 +72,8 @@ pub(super) fn user_dir(environment: &Environment) -> Option<PathBuf> {
     base_directory(environment, "XDG_CONFIG_HOME", ".config").map(|base| base.join("respool"))
 }
 
-/// The default of `state_dir`: `$XDG_STATE_HOME/respool`, else `~/.local/state/respool`, else (a service without a home)
-/// `/var/lib/respool`.
+/// The default of `state_dir`: `$XDG_STATE_HOME/respool`, else `~/.local/state/respool`, else (a service
+/// without a home) `/var/lib/respool`.
 pub(super) fn state_dir(environment: &Environment) -> PathBuf {
     let base = base_directory(environment, "XDG_STATE_HOME", ".local/state");
     base.unwrap_or_else(|| PathBuf::from("/var/lib")).join("respool")
@@ -84,7 +85,8 @@ pub(super) fn openclaw_dir(environment: &Environment) -> PathBuf {
     home.unwrap_or_else(|| PathBuf::from("/var/lib")).join(".openclaw")
 }
 
-/// A base directory by the XDG specification: its variable when that is an absolute path, else below the home directory.
+/// A base directory by the XDG specification: its variable when that is an absolute path, else below the home
+/// directory.
 fn base_directory(environment: &Environment, variable: &str, below_home: &str) -> Option<PathBuf> {
     let absolute = |name: &str| environment.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(below_home)))

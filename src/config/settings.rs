@@ -62,8 +62,8 @@ wire::settings! {
 }
 
 impl Settings {
-    /// Fills in what depends on other settings or on the environment: names of upstreams, and directories below the home
-    /// directory.
+    /// Fills in what depends on other settings or on the environment: names of upstreams, and directories
+    /// below the home directory.
     pub(super) fn complete(mut self, tree: &Table, environment: &Environment) -> Self {
         self.upstreams = self.upstreams.into_iter().map(UpstreamConfig::named).collect();
         if self.upstreams.is_empty() {
@@ -83,8 +83,8 @@ impl Settings {
         self
     }
 
-    /// Reads the settings from a tree that was checked against the declared keys. Should the two disagree, it is a problem
-    /// like any other.
+    /// Reads the settings from a tree that was checked against the declared keys. Should the two disagree, it
+    /// is a problem like any other.
     pub(super) fn from_tree(tree: &Table, problems: &mut Problems) -> Self {
         Value::from(tree.clone()).try_deserialize().unwrap_or_else(|why: ConfigError| {
             problems.add(Place::named("configuration"), "", why.to_string());

@@ -1,5 +1,5 @@
-//! Checks a layer against the declared keys: unknown keys, wrong types, values out of range, sections that lack a
-//! required key. It reports wrong values and removes them, so that the rest can be checked further.
+//! Checks a layer against the declared keys: unknown keys, wrong types, values out of range, sections that
+//! lack a required key. It reports wrong values and removes them, so that the rest can be checked further.
 
 mod scalar;
 

@@ -1,4 +1,5 @@
-//! Tables of (file, environment, flags) against settings or problems, and the table of keys against the structs.
+//! Tables of (file, environment, flags) against settings or problems, and the table of keys against the
+//! structs.
 
 mod problems;
 mod table;

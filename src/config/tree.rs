@@ -1,4 +1,5 @@
-//! The layers' common form: the `config` crate's values, each with its place as origin; merging and reading them.
+//! The layers' common form: the `config` crate's values, each with its place as origin; merging and reading
+//! them.
 
 use ::config::{Map, Value, ValueKind};
 
@@ -26,7 +27,8 @@ pub(super) enum Step {
     Index(usize),
 }
 
-/// The value at the end of a path such as `upstream`, `1`, `url`: a number is an entry's index where there is a list.
+/// The value at the end of a path such as `upstream`, `1`, `url`: a number is an entry's index where there is
+/// a list.
 pub(super) fn find<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
     let (first, rest) = path.split_first()?;
     rest.iter().try_fold(table.get(*first)?, |value, step| match &value.kind {
@@ -42,8 +44,8 @@ pub(super) fn place_of(table: &Table, path: &[&str]) -> Place {
     written.map_or_else(|| Place::named("default"), place)
 }
 
-/// Lays a value over what a table has: tables are joined, everything else is replaced. (The crate's own builder does the
-/// same, but forgets where a table was written and reads a key such as `"a.b"` as a path.)
+/// Lays a value over what a table has: tables are joined, everything else is replaced. (The crate's own
+/// builder does the same, but forgets where a table was written and reads a key such as `"a.b"` as a path.)
 fn overlay(table: &mut Table, key: String, mut new: Value) {
     match (table.get_mut(&key).map(|old| &mut old.kind), &mut new.kind) {
         (Some(ValueKind::Table(old)), ValueKind::Table(entries)) => {

@@ -1,4 +1,5 @@
-//! Who may ask: clients with a key of respool's own, which goes no further; and no page that reached respool by a stranger's name.
+//! Who may ask: clients with a key of respool's own, which goes no further; and no page that reached respool
+//! by a stranger's name.
 
 use std::sync::Arc;
 

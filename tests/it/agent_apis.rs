@@ -1,4 +1,5 @@
-//! `/v1/responses` and `/v1/messages` through the whole server: the upstream sees chat completions, the client its own API.
+//! `/v1/responses` and `/v1/messages` through the whole server: the upstream sees chat completions, the
+//! client its own API.
 
 use std::time::Duration;
 
@@ -114,7 +115,8 @@ async fn responses_clients_get_log_probabilities() {
         chunk["choices"][0]["logprobs"] = json!({"content": [of(token)]});
         frames[place] = replies::frame(&chunk);
     }
-    // A token of reasoning is not the text's, and one that is not a whole character yet belongs to the text that follows.
+    // A token of reasoning is not the text's, and one that is not a whole character yet belongs to the text
+    // that follows.
     let mut reasoning = replies::chunk(&json!({"reasoning": "Hm"}), None);
     reasoning["choices"][0]["logprobs"] = json!({"content": [of("Hm")]});
     let mut half = replies::chunk(&json!({"content": ""}), None);
@@ -555,7 +557,8 @@ async fn earlier_responses_belong_to_their_key() {
     fake.finish();
 }
 
-/// A stream that does not end is told without limit on the chat route, which keeps nothing of it; here it is kept until its end.
+/// A stream that does not end is told without limit on the chat route, which keeps nothing of it; here it is
+/// kept until its end.
 #[tokio::test]
 async fn live_replies_have_the_same_limit() {
     let pieces = vec!["many words ".repeat(1 << 10); 200];
@@ -646,7 +649,8 @@ async fn messages_answers_carry_a_request_id() {
     }
 }
 
-/// OpenAI's servers write nothing that a custom tool's expression does not match; a model here is asked again.
+/// OpenAI's servers write nothing that a custom tool's expression does not match; a model here is asked
+/// again.
 #[tokio::test]
 async fn custom_calls_must_match_their_expression() {
     let call =

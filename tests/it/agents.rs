@@ -313,7 +313,8 @@ async fn heartbeats_fill_silent_runs() {
     assert_eq!((turn.choices[&0].reasoning.as_str(), turn.choices[&0].content.as_str()), ("", "done"));
 }
 
-/// A call that must not be made twice continues for a while when respool is stopped. Its client does not wait for it.
+/// A call that must not be made twice continues for a while when respool is stopped. Its client does not wait
+/// for it.
 #[tokio::test]
 async fn stopped_streams_do_not_await_tools() {
     for is_committed in [false, true] {

@@ -1,4 +1,5 @@
-//! Calls that need a person's consent, drafts, and child runs: through the agents, on a real store, across restarts.
+//! Calls that need a person's consent, drafts, and child runs: through the agents, on a real store, across
+//! restarts.
 
 use std::sync::Arc;
 use std::time::Duration;

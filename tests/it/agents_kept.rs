@@ -137,8 +137,8 @@ async fn answers_are_repeated_for_fifteen_minutes() {
     }
 }
 
-/// Asks for something while the database is locked, and goes away before the commit; tells what the newest run then comes to,
-/// and asks anew as long as the client was gone before the store was asked at all.
+/// Asks for something while the database is locked, and goes away before the commit; tells what the newest
+/// run then comes to, and asks anew as long as the client was gone before the store was asked at all.
 async fn gone_before_the_commit(
     respool: &Respool,
     state: &Path,

@@ -1,10 +1,12 @@
-//! The end of the process at any moment: the real program serves an agent with real tools, is killed at random points of a
-//! run of twenty calls, is started again, and its client repeats the request. Transcript and workspace must end as those of an
-//! undisturbed run, but for calls that were reported to the model as unknown: these happened once or not at all.
+//! The end of the process at any moment: the real program serves an agent with real tools, is killed at
+//! random points of a run of twenty calls, is started again, and its client repeats the request. Transcript
+//! and workspace must end as those of an undisturbed run, but for calls that were reported to the model as
+//! unknown: these happened once or not at all.
 //!
 //! The processes of a command end with the program.
 //!
-//! `RESPOOL_KILLS=100` kills more often than the few times of every test run; `RESPOOL_SEED` repeats the moments of an earlier run.
+//! `RESPOOL_KILLS=100` kills more often than the few times of every test run; `RESPOOL_SEED` repeats the
+//! moments of an earlier run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -29,7 +31,8 @@ use crate::tools_local::is_alive;
 const PARTS: usize = 5;
 const UNKNOWN: &str = "Error: the outcome is unknown";
 
-/// The calls of the next turn, which follow from how many results there are, so that any process gets the same.
+/// The calls of the next turn, which follow from how many results there are, so that any process gets the
+/// same.
 fn turn(results: usize) -> Vec<(&'static str, Value)> {
     let part = results / 4;
     let command =

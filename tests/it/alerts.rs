@@ -1,4 +1,5 @@
-//! Alerts from end to end: the real program, a model server that goes away and comes back, and a webhook that hears of it.
+//! Alerts from end to end: the real program, a model server that goes away and comes back, and a webhook that
+//! hears of it.
 
 use std::net::TcpListener as Port;
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
-//! The invariants of ARCHITECTURE.md that a reader of the sources can check: purity, file sizes, circles. Cargo keeps the direction of the
-//! arrows between crates, and each manifest names the foreign crates that its crate may use.
+//! The invariants of ARCHITECTURE.md that a reader of the sources can check: purity, file sizes, circles.
+//! Cargo keeps the direction of the arrows between crates, and each manifest names the foreign crates that
+//! its crate may use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -113,7 +114,8 @@ fn crates() -> Vec<(String, PathBuf)> {
     entries.map(|path| (name(&path), path.join("src"))).collect()
 }
 
-/// Every file of the product and of its crates: its module or crate, its path below that, and its text without tests.
+/// Every file of the product and of its crates: its module or crate, its path below that, and its text
+/// without tests.
 fn modules() -> Vec<(String, String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let crates = crates();
@@ -231,8 +233,8 @@ fn the_pure_files_are_there() {
         .for_each(|file| assert!(names.iter().any(|name| name.starts_with(file)), "{file} has moved"));
 }
 
-/// No decision about a request reads its log line. `observe` alone knows the line, and a record of a request gives
-/// back only what was known at its start and what goes on in headers.
+/// No decision about a request reads its log line. `observe` alone knows the line, and a record of a request
+/// gives back only what was known at its start and what goes on in headers.
 #[test]
 fn the_log_line_is_never_read() {
     for (module, name, code) in modules() {

@@ -72,7 +72,8 @@ async fn unfinished_bodies_stay_within_budget() {
     assert_eq!(reply.status, 200, "{}", reply.text());
 }
 
-/// A stream that has spoken is never asked for again: its request's body makes room for others, however long it goes on.
+/// A stream that has spoken is never asked for again: its request's body makes room for others, however long
+/// it goes on.
 #[tokio::test]
 async fn speaking_streams_release_their_request() {
     let stream = replies::text_stream(&["Par", "is"], false);
@@ -100,7 +101,8 @@ async fn speaking_streams_release_their_request() {
     drop(streams);
 }
 
-/// The chat request that another API's request became counts like the request itself, as long as the model server is silent.
+/// The chat request that another API's request became counts like the request itself, as long as the model
+/// server is silent.
 #[tokio::test]
 async fn waiting_bodies_of_other_apis_count() {
     let long = "x".repeat(700 << 10);

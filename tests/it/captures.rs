@@ -1,5 +1,5 @@
-//! Every captured reply of vLLM, replayed behind respool: whatever it was, what leaves is flawless or an honest error, and
-//! where both forms come from the same turn, both tell the same.
+//! Every captured reply of vLLM, replayed behind respool: whatever it was, what leaves is flawless or an
+//! honest error, and where both forms come from the same turn, both tell the same.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -44,7 +44,8 @@ impl Version {
         }
     }
 
-    /// The request that a capture answered, asked of its recording; none when it was of another route, or no JSON.
+    /// The request that a capture answered, asked of its recording; none when it was of another route, or no
+    /// JSON.
     pub(crate) fn request(&self, model: &str, stream: bool) -> Option<Value> {
         let forms = [format!("{model}.nonstream.req.http"), format!("{model}.req.http")];
         let text = forms.iter().find_map(|file| std::fs::read_to_string(self.set.join(file)).ok());
@@ -84,8 +85,8 @@ impl Version {
     }
 }
 
-/// True when the server gave nothing of what the model wrote, or a call without arguments that can be used: such a turn may
-/// end in an error.
+/// True when the server gave nothing of what the model wrote, or a call without arguments that can be used:
+/// such a turn may end in an error.
 fn lost(body: &[u8]) -> bool {
     let usable = |arguments: &str| {
         let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();

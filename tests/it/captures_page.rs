@@ -1,5 +1,6 @@
-//! docs/captures.md: what a client of vLLM got, and what it gets through respool, for every captured reply to a request with
-//! tools. The page is the golden record of these: a change of it is a change of behaviour. `UPDATE_DOCS=1` rewrites it.
+//! docs/captures.md: what a client of vLLM got, and what it gets through respool, for every captured reply to
+//! a request with tools. The page is the golden record of these: a change of it is a change of behaviour.
+//! `UPDATE_DOCS=1` rewrites it.
 
 use std::fmt::Write as _;
 use std::path::Path;

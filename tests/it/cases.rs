@@ -1,5 +1,6 @@
-//! Every case of `crates/tool-call-parser/cases` through the whole relay: the live route, fed in small pieces, tells the same
-//! turn as the buffered one. The engine's own tests judge the turn (`cases.rs` of that crate).
+//! Every case of `crates/tool-call-parser/cases` through the whole relay: the live route, fed in small
+//! pieces, tells the same turn as the buffered one. The engine's own tests judge the turn (`cases.rs` of that
+//! crate).
 
 use serde_json::{Value, json};
 

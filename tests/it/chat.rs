@@ -1,5 +1,5 @@
-//! `respool chat -p`: the real binary as a child process, before a scripted model. The terminal itself is tried by
-//! tests/chat/run.sh.
+//! `respool chat -p`: the real binary as a child process, before a scripted model. The terminal itself is
+//! tried by tests/chat/run.sh.
 
 use std::path::Path;
 use std::process::{Output, Stdio};

@@ -1,4 +1,5 @@
-//! Requests that do not fit the model's window: the client's error, what is made smaller, and what is known before.
+//! Requests that do not fit the model's window: the client's error, what is made smaller, and what is known
+//! before.
 
 use std::fs;
 use std::time::Duration;
@@ -58,7 +59,8 @@ fn code(reply: &Reply) -> (u16, Value) {
     (reply.status, reply.error()["code"].clone())
 }
 
-/// The refusals that real servers sent, and those in vLLM's sources, for a window of 20,000 and a prompt of 30,000 tokens.
+/// The refusals that real servers sent, and those in vLLM's sources, for a window of 20,000 and a prompt of
+/// 30,000 tokens.
 const TOO_LONG: [&str; 5] = [
     "max_tokens must be at least 1, got -10000.",
     "max_tokens must be at least 1, got -10000. (parameter=max_tokens, value=-10000)",
@@ -67,7 +69,8 @@ const TOO_LONG: [&str; 5] = [
     "This model's maximum context length is 20000 tokens. However, your request has 30000 input tokens. Please reduce the length of the input messages.",
 ];
 
-/// Texts that OpenClaw 2026.9.6 takes for an overflow and answers by compacting (its `assistant-error` patterns).
+/// Texts that OpenClaw 2026.9.6 takes for an overflow and answers by compacting (its `assistant-error`
+/// patterns).
 fn is_recognised(text: &str) -> bool {
     let pattern = r"(?i)exceeds (?:the )?(?:model'?s )?maximum context length(?: of [\d,]+ tokens?|\s*\([\d,]+\))|reduce the length of the messages|maximum context length is \d+ tokens";
     regex::Regex::new(pattern).unwrap().is_match(text)
@@ -129,7 +132,8 @@ async fn trimming_makes_a_refused_request_fit() {
     }
 }
 
-/// The beginning and the end stay, calls and results belong together (the fake checks that too), and it is shorter.
+/// The beginning and the end stay, calls and results belong together (the fake checks that too), and it is
+/// shorter.
 fn check_trimmed(body: &Value, sent: &Value) {
     let (before, after) = (body["messages"].as_array().unwrap(), sent["messages"].as_array().unwrap());
     assert!(after[..2] == before[..2], "the system prompt and the user's question");
@@ -393,7 +397,8 @@ async fn configured_windows_hold_at_once() {
     assert!(fake.requests()[0].json()["max_completion_tokens"].as_u64().unwrap() < 16_000 - 12_789);
 }
 
-/// A prompt that fills the window leaves room for a token or two: a call is cut, or nothing is said. The model is asked once.
+/// A prompt that fills the window leaves room for a token or two: a call is cut, or nothing is said. The
+/// model is asked once.
 #[tokio::test]
 async fn usage_reveals_a_full_window() {
     let full = |mut reply: Value| {

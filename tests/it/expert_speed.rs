@@ -90,8 +90,8 @@ fn large_packages_validate_in_50_ms() {
     assert!(times[5] <= Duration::from_millis(50));
 }
 
-/// From the moment at which an event comes to the moment at which the model is asked, beside a bare commit that waits for the same disk, turn by
-/// turn in one run.
+/// From the moment at which an event comes to the moment at which the model is asked, beside a bare commit
+/// that waits for the same disk, turn by turn in one run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement: see the head of the file"]
 async fn events_reach_the_model_fast() {

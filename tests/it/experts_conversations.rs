@@ -1,5 +1,5 @@
-//! Conversations with experts: what a person gets of them beside the answer, across the end of the process. Bound to real MCP servers, with a
-//! scripted model.
+//! Conversations with experts: what a person gets of them beside the answer, across the end of the process.
+//! Bound to real MCP servers, with a scripted model.
 
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,7 +45,8 @@ async fn asked(respool: &Respool) -> Value {
     exchange(respool.address, &Request::chat(&body)).await.json()
 }
 
-/// A process in which a person asked for a call that needs consent, and which has ended. Gives the waiting approval.
+/// A process in which a person asked for a call that needs consent, and which has ended. Gives the waiting
+/// approval.
 async fn asked_before_the_end(desk: &Desk, fake: &FakeVllm) -> (ApprovalRow, ApprovalRequest) {
     let respool = desk.started(fake).await;
     asked(&respool).await;
@@ -256,7 +257,8 @@ async fn conversations_move_to_living_processes() {
     other.killed().await;
 }
 
-/// Before, the answer of an interrupted conversation was lost, and a conversation of weeks ago began to act again.
+/// Before, the answer of an interrupted conversation was lost, and a conversation of weeks ago began to act
+/// again.
 #[tokio::test(flavor = "multi_thread")]
 async fn interrupted_conversations_answer_or_ask() {
     for is_old in [false, true] {
@@ -301,7 +303,8 @@ async fn interrupted_conversations_answer_or_ask() {
     }
 }
 
-/// An approved call is made by the package that asked for it. Where that one is gone, nothing is made, and a person is told.
+/// An approved call is made by the package that asked for it. Where that one is gone, nothing is made, and a
+/// person is told.
 #[tokio::test]
 async fn held_processes_keep_their_package() {
     let model = |request: &Value| match results(request).len() {

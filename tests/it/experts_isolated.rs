@@ -1,4 +1,5 @@
-//! Isolated functions: a call of one is a child run with its declared inputs, tools and outputs alone, as durable as the run that called it.
+//! Isolated functions: a call of one is a child run with its declared inputs, tools and outputs alone, as
+//! durable as the run that called it.
 
 use std::fs;
 
@@ -89,7 +90,8 @@ fn is_told_of_itself_alone(child: &Value) {
     );
 }
 
-/// The child run stands under its parent, and the answers of both are withheld: what the one read the other may quote.
+/// The child run stands under its parent, and the answers of both are withheld: what the one read the other
+/// may quote.
 async fn is_shown_under(store: &Store, run: &str) {
     assert_eq!(children(store).await, [("expert/sales-desk/compose-response".to_owned(), run.to_owned())]);
     let shown = report::breakdown(&store.run(run).await.unwrap().unwrap());

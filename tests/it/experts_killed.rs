@@ -1,6 +1,6 @@
-//! The end of the process at any moment, and two processes on one store: the real program executes the sales desk's processes with real MCP
-//! servers. Nothing is lost, and nothing that must not be is done twice: a call that was reported to the model as unknown happened once or
-//! not at all.
+//! The end of the process at any moment, and two processes on one store: the real program executes the sales
+//! desk's processes with real MCP servers. Nothing is lost, and nothing that must not be is done twice: a
+//! call that was reported to the model as unknown happened once or not at all.
 //!
 //! `RESPOOL_KILLS=100` kills more often than the few times of every test run.
 
@@ -66,7 +66,8 @@ async fn queued(faults: Value) -> (FakeVllm, Desk, Store) {
     (fake, desk, store)
 }
 
-/// Runs one flow to its end with at most this many kills. `life` says when each comes. Returns the steps of its attempt before each.
+/// Runs one flow to its end with at most this many kills. `life` says when each comes. Returns the steps of
+/// its attempt before each.
 async fn killed(most: usize, faults: Value, life: impl Fn(usize) -> Life) -> Vec<usize> {
     let (fake, desk, store) = queued(faults).await;
     let mut kills = Vec::new();

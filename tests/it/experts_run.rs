@@ -1,5 +1,6 @@
-//! Experts at work: bound to real MCP servers over standard input and output, served as models, and with processes executed from the queue.
-//! The model is scripted: what it does next follows from its prompt alone, so that any process gets the same.
+//! Experts at work: bound to real MCP servers over standard input and output, served as models, and with
+//! processes executed from the queue. The model is scripted: what it does next follows from its prompt alone,
+//! so that any process gets the same.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -195,7 +196,8 @@ pub fn triage_note() -> (&'static str, Value) {
     ("crm__create_note", json!({"deal_id": "d-1", "text": "buying signal"}))
 }
 
-/// The seed's flow: three look-ups, three functions, a draft, a note, state, the end. A later attempt reads the scratchpad and goes on.
+/// The seed's flow: three look-ups, three functions, a draft, a note, state, the end. A later attempt reads
+/// the scratchpad and goes on.
 pub fn triage(request: &Value) -> Script {
     // A call that was made again is no step.
     let is_step = |result: &&String| !result.contains("this call was made before");
@@ -380,7 +382,8 @@ async fn reads_are_repeated_after_protocol_errors() {
     respool.killed().await;
 }
 
-/// When the record of a run cannot be read, respool does not know which calls the run made, so it makes no more.
+/// When the record of a run cannot be read, respool does not know which calls the run made, so it makes no
+/// more.
 #[tokio::test(flavor = "multi_thread")]
 async fn unreadable_runs_stop_the_work() {
     let fake = FakeVllm::thinking(triage).await;
@@ -401,7 +404,8 @@ async fn unreadable_runs_stop_the_work() {
     respool.killed().await;
 }
 
-/// A successful call that may not be repeated is answered from the record, even if a later attempt makes it again.
+/// A successful call that may not be repeated is answered from the record, even if a later attempt makes it
+/// again.
 #[tokio::test]
 async fn later_attempts_repeat_no_success() {
     let model = |request: &Value| {
@@ -697,7 +701,8 @@ async fn main_session_triggers_share_a_session() {
     respool.killed().await;
 }
 
-/// Work of the main session that has begun continues here when a gateway is configured meanwhile; only new work is handed to OpenClaw.
+/// Work of the main session that has begun continues here when a gateway is configured meanwhile; only new
+/// work is handed to OpenClaw.
 #[tokio::test]
 async fn begun_work_ignores_later_gateways() {
     let fake = FakeVllm::thinking(moving).await;
@@ -796,8 +801,8 @@ async fn working_data_stays_during_approvals() {
     respool.killed().await;
 }
 
-/// A server that starts and says nothing keeps nobody waiting but the expert that is bound to it: not the start of respool, and not the
-/// others' approvals when it is bound later.
+/// A server that starts and says nothing keeps nobody waiting but the expert that is bound to it: not the
+/// start of respool, and not the others' approvals when it is bound later.
 #[tokio::test]
 async fn silent_servers_delay_no_other_expert() {
     let fake = FakeVllm::thinking(moving).await;
@@ -963,7 +968,8 @@ async fn experts_ignore_client_instructions_and_tools() {
     respool.killed().await;
 }
 
-/// The model does all that a mail asks of it: still nothing is sent, changed or read that the package does not let it.
+/// The model does all that a mail asks of it: still nothing is sent, changed or read that the package does
+/// not let it.
 #[tokio::test]
 async fn injected_instructions_meet_the_policy() {
     let steps: [(&str, Value); 6] = [
@@ -1165,7 +1171,8 @@ fn the_documented_example_runs() {
     assert_eq!(journal.lines().count(), 3, "find, current and add_note: {journal}");
 }
 
-/// The commits that docs/experts.md names: an accepted event, the beginning of a call that may not be repeated, a draft, a request for consent.
+/// The commits that docs/experts.md names: an accepted event, the beginning of a call that may not be
+/// repeated, a draft, a request for consent.
 #[tokio::test]
 async fn few_commits_wait_for_the_disk() {
     let fake = FakeVllm::thinking(triage).await;
@@ -1176,7 +1183,8 @@ async fn few_commits_wait_for_the_disk() {
     enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
     until(store, "i1", is_over).await;
     let (all, synchronised) = store.commits();
-    // The event, the draft, and the beginning of the note. `edit` may not be repeated either, and is not called.
+    // The event, the draft, and the beginning of the note. `edit` may not be repeated either, and is not
+    // called.
     assert_eq!(synchronised - before, 3, "of {all}");
     respool.killed().await;
 }

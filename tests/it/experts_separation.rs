@@ -1,5 +1,5 @@
-//! The separation of one expert's runs: private knowledge from lists, scratchpads from each other, and operations that have one name. Bound to
-//! real MCP servers, with a scripted model.
+//! The separation of one expert's runs: private knowledge from lists, scratchpads from each other, and
+//! operations that have one name. Bound to real MCP servers, with a scripted model.
 
 use respool::agent::{Decision, report};
 use respool::store::{EntryState, RunFilter};
@@ -12,7 +12,8 @@ use crate::support::replies;
 use crate::support::script::Script;
 use crate::support::wait_until;
 
-/// A process that preloads private knowledge left it in state, learnings and results, which the other processes read.
+/// A process that preloads private knowledge left it in state, learnings and results, which the other
+/// processes read.
 #[tokio::test]
 async fn private_knowledge_makes_all_processes_private() {
     for is_named in [false, true] {

@@ -1,4 +1,5 @@
-//! Forms, as the routes for audio take them: the model in a field decides where they go, and the file streams.
+//! Forms, as the routes for audio take them: the model in a field decides where they go, and the file
+//! streams.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -330,7 +330,8 @@ async fn a_payload_stays_data() {
     assert_eq!(lane, Some(InvocationLane::Key { path: "contact_id".into(), value: "evil@x.org".into() }));
 }
 
-/// A channel trigger is off until its user names channels; then it takes the messages of these, and of the named senders.
+/// A channel trigger is off until its user names channels; then it takes the messages of these, and of the
+/// named senders.
 #[tokio::test]
 async fn named_channels_start_triggers() {
     let bed = Bed::new().await;
@@ -384,7 +385,8 @@ async fn events_keep_their_order() {
     assert_eq!(ids, expected);
 }
 
-/// The seed's first flow, whole: a push of the mailbox runs the process, which hands a draft over and delivers.
+/// The seed's first flow, whole: a push of the mailbox runs the process, which hands a draft over and
+/// delivers.
 #[tokio::test]
 async fn pushes_lead_to_deliveries() {
     let fake = FakeVllm::thinking(triage).await;

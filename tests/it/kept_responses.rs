@@ -1,4 +1,5 @@
-//! Responses that clients keep: `previous_response_id`, reading, deleting and cancelling them, and those made in the background.
+//! Responses that clients keep: `previous_response_id`, reading, deleting and cancelling them, and those made
+//! in the background.
 
 use std::path::Path;
 use std::time::Duration;
@@ -106,7 +107,8 @@ async fn kept_responses_belong_to_their_key() {
     let after = format!("{listed}?order=asc&after={}", list["last_id"].as_str().unwrap());
     let (_, rest) = send(&respool, "a", Request::get(&after)).await;
     assert_eq!((text(&rest), &rest["has_more"]), (json!("two"), &json!(false)));
-    // A base URL without its /v1 is forgiven here too, and the last item comes first unless the client says otherwise.
+    // A base URL without its /v1 is forgiven here too, and the last item comes first unless the client says
+    // otherwise.
     let (_, newest) = send(&respool, "a", Request::get(&listed.replace("/v1/", "/"))).await;
     assert_eq!((text(&newest), newest["data"].as_array().unwrap().len()), (json!("two"), 2));
     let (status, refused) = send(&respool, "a", Request::get(&format!("{listed}?after=msg_none"))).await;

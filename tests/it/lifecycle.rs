@@ -15,7 +15,8 @@ use crate::support::respool::Respool;
 use crate::support::script::Script;
 use crate::tools_route;
 
-/// The longest wait for a process. It is shorter than the time for draining, so that an immediate end can be recognised.
+/// The longest wait for a process. It is shorter than the time for draining, so that an immediate end can be
+/// recognised.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The program with an environment of its own, in an empty directory.

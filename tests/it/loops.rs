@@ -1,4 +1,5 @@
-//! Loops: the model is warned in the request, the client never sees it, and the run ends honestly when it goes on.
+//! Loops: the model is warned in the request, the client never sees it, and the run ends honestly when it
+//! goes on.
 
 use serde_json::{Value, json};
 

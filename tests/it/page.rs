@@ -277,8 +277,8 @@ async fn what_runs_is_told_live() {
     assert!(told.contains("event: now\ndata: ") && !told.contains("capital"), "{told}");
 }
 
-/// On a loopback address, operator keys alone turn no client away: the page opens without a session, except for what a
-/// client without a key may not see elsewhere.
+/// On a loopback address, operator keys alone turn no client away: the page opens without a session, except
+/// for what a client without a key may not see elsewhere.
 #[tokio::test]
 async fn operator_keys_alone_leave_the_page_open() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());

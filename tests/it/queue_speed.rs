@@ -1,4 +1,5 @@
-//! The cost of the queue, compared with bare commits of the same size on the same disk. Measurements, so not part of every run:
+//! The cost of the queue, compared with bare commits of the same size on the same disk. Measurements, so not
+//! part of every run:
 //!
 //! `cargo test --release --test it queue_speed -- --ignored --nocapture --test-threads 1`
 
@@ -24,7 +25,8 @@ fn open(dir: &Path) -> Store {
     Store::open(&config).unwrap()
 }
 
-/// How many rows of the payload's size a second takes, each committed alone, as the store commits what need not survive a power failure.
+/// How many rows of the payload's size a second takes, each committed alone, as the store commits what need
+/// not survive a power failure.
 fn bare_commits(dir: &Path) -> f64 {
     let commit = one_commit(dir, "normal");
     let (began, count) = (Instant::now(), 2_000);

@@ -1,4 +1,5 @@
-//! Reasoning that a client drops in a tool loop comes back to the model, on both routes, and to no other client.
+//! Reasoning that a client drops in a tool loop comes back to the model, on both routes, and to no other
+//! client.
 
 use serde_json::{Value, json};
 
@@ -185,7 +186,8 @@ async fn reasoning_uses_the_versions_field() {
     for (version, name, other) in
         [("0.13.0", "reasoning_content", "reasoning"), ("0.32.0", "reasoning", "reasoning_content")]
     {
-        // A live reply of these versions does not tell which it is: respool has to ask, and only once it matters.
+        // A live reply of these versions does not tell which it is: respool has to ask, and only once it
+        // matters.
         let fake = FakeVllm::start([thoughtful(LIVE, "I need a.txt.", &[READ])]).await;
         let respool = Respool::with(&fake, LIVE).await;
         let mut body = tools_route::request();

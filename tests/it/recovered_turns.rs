@@ -1,5 +1,5 @@
-//! The ends of turns that once died: bodies without an end, calls that the client can correct, replies without a choice, servers that
-//! start or are busy, and what is never sent twice. One test for each rule.
+//! The ends of turns that once died: bodies without an end, calls that the client can correct, replies
+//! without a choice, servers that start or are busy, and what is never sent twice. One test for each rule.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -142,7 +142,8 @@ async fn requests_wait_for_starting_servers() {
     }
 }
 
-/// A server of two that is up answers at once; while both are down, the one that comes back first does, whichever was asked last.
+/// A server of two that is up answers at once; while both are down, the one that comes back first does,
+/// whichever was asked last.
 #[tokio::test]
 async fn other_servers_replace_starting_ones() {
     let _time = IdleTime::begin();

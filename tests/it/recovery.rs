@@ -1,4 +1,5 @@
-//! Second attempts: what a patient client would have asked again is asked again here, while nothing of it was sent.
+//! Second attempts: what a patient client would have asked again is asked again here, while nothing of it was
+//! sent.
 
 use std::time::Duration;
 
@@ -72,7 +73,8 @@ fn native(name: &str, arguments: &str) -> Value {
         {"id": "chatcmpl-tool-1", "type": "function", "function": {"name": name, "arguments": arguments}}]})
 }
 
-/// One useless reply, then a good one: the client sees only the good one. `check` looks at the second request.
+/// One useless reply, then a good one: the client sees only the good one. `check` looks at the second
+/// request.
 async fn rescued(model: &str, useless: Script, check: impl Fn(&Value)) {
     for stream in [true, false] {
         let fake = FakeVllm::start([useless.clone(), good()]).await;

@@ -1,4 +1,5 @@
-//! A changed configuration while the server runs, in the real program. No claim is about how fast the machine is.
+//! A changed configuration while the server runs, in the real program. No claim is about how fast the machine
+//! is.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! What clients, models and upstreams send cannot keep respool from answering others: neither by work without end on the threads that
-//! answer, nor by requests that go in a circle.
+//! What clients, models and upstreams send cannot keep respool from answering others: neither by work without
+//! end on the threads that answer, nor by requests that go in a circle.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
 use crate::support::scripted_tools::ScriptedTools;
 
-/// The longest that `/health` may take while an attack runs. Builds without optimisation on a busy machine take many times as long,
-/// and the attacks themselves used to take minutes or to never end.
+/// The longest that `/health` may take while an attack runs. Builds without optimisation on a busy machine
+/// take many times as long, and the attacks themselves used to take minutes or to never end.
 const LONGEST: Duration = Duration::from_millis(if cfg!(debug_assertions) { 3_000 } else { 100 });
 /// On a busy machine an answer may take longer for other reasons, but not each time.
 const ROUNDS: usize = 5;

@@ -1,5 +1,5 @@
-//! The same turn through the three real routes: a client of any API rebuilds the same of it, streamed or whole, whichever way
-//! respool asked for it.
+//! The same turn through the three real routes: a client of any API rebuilds the same of it, streamed or
+//! whole, whichever way respool asked for it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,4 +1,5 @@
-//! `respool setup openclaw`, with a stand-in for the `openclaw` program. The real ones: `tests/openclaw/setup.sh DIR`.
+//! `respool setup openclaw`, with a stand-in for the `openclaw` program. The real ones:
+//! `tests/openclaw/setup.sh DIR`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -552,7 +552,8 @@ impl Approver for Swapper {
     }
 }
 
-/// An agent's model reads such marks with a space inside (`agent/neutralize.rs`); files must not change by that.
+/// An agent's model reads such marks with a space inside (`agent/neutralize.rs`); files must not change by
+/// that.
 #[tokio::test]
 async fn template_marks_stay_in_files() {
     let (outer, tools) = workspace().await;

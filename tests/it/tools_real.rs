@@ -1,5 +1,5 @@
-//! The tools against real servers. Not run by default: `tests/openclaw/tools.sh` and `tests/mcp/run.sh` start the servers and
-//! then these tests.
+//! The tools against real servers. Not run by default: `tests/openclaw/tools.sh` and `tests/mcp/run.sh` start
+//! the servers and then these tests.
 
 use std::path::PathBuf;
 use std::time::Duration;

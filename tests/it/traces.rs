@@ -1,4 +1,5 @@
-//! Traces from end to end: the real program, and a collector that reads the protobuf with OpenTelemetry's own types.
+//! Traces from end to end: the real program, and a collector that reads the protobuf with OpenTelemetry's own
+//! types.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
-//! Responses and Messages: what real clients sent becomes the chat request that asks the same, and whatever a turn holds, a client
-//! of either wire rebuilds it from the events, and from the JSON.
+//! Responses and Messages: what real clients sent becomes the chat request that asks the same, and whatever a
+//! turn holds, a client of either wire rebuilds it from the events, and from the JSON.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;

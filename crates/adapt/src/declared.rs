@@ -20,8 +20,8 @@ impl Declared {
         self.set.is_empty() && self.default.is_empty() && self.strip.is_empty()
     }
 
-    /// Applies the declared changes to a request's fields: first `strip`, then `default`, then `set`. Returns false when
-    /// nothing changes.
+    /// Applies the declared changes to a request's fields: first `strip`, then `default`, then `set`. Returns
+    /// false when nothing changes.
     pub fn apply<'a>(&'a self, object: &mut Object<'a>) -> bool {
         let stripped = self.strip.iter().filter(|path| strip(object, path)).count() > 0;
         let defaulted =

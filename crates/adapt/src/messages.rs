@@ -225,8 +225,8 @@ fn short_id(id: &str) -> String {
         .collect()
 }
 
-/// Gives each call exactly one result, in the order of the calls: results of one call are joined, and a missing one is
-/// a short text.
+/// Gives each call exactly one result, in the order of the calls: results of one call are joined, and a
+/// missing one is a short text.
 fn complete_results(conversation: &mut Conversation<'_>) -> bool {
     let mut changed = false;
     let mut completed: Vec<Entry<'_>> = Vec::with_capacity(conversation.0.len());

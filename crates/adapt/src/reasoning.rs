@@ -1,7 +1,8 @@
 //! Translates the effort of reasoning that a client asks for into what a family of models obeys.
 //!
-//! Clients say it in six ways; chat templates read one or two. A model without a row gets the request as it came.
-//! Sources: the chat templates of the models, and the documentation of vLLM, `SGLang`, llama.cpp and Ollama.
+//! Clients say it in six ways; chat templates read one or two. A model without a row gets the request as it
+//! came. Sources: the chat templates of the models, and the documentation of vLLM, `SGLang`, llama.cpp and
+//! Ollama.
 
 use std::sync::LazyLock;
 
@@ -139,8 +140,8 @@ pub fn asked_effort(object: &Object<'_>) -> Option<Effort> {
     effort.or_else(reasoning).or_else(thinking).or_else(plain).or_else(template)
 }
 
-/// Writes the effort in the way that the model obeys. `off`: the fields that the owner declares for "off", if any.
-/// Returns false when nothing changes.
+/// Writes the effort in the way that the model obeys. `off`: the fields that the owner declares for "off", if
+/// any. Returns false when nothing changes.
 pub fn apply_effort<'a>(
     object: &mut Object<'a>,
     model: &str,

@@ -1,7 +1,7 @@
 //! Reads a refusal: finds the rule that avoids its cause.
 //!
-//! Servers echo parts of a request in their refusals, so words that also stand in the request name no cause. A rule counts
-//! only when it changes the request; so each further attempt removes one more named cause.
+//! Servers echo parts of a request in their refusals, so words that also stand in the request name no cause.
+//! A rule counts only when it changes the request; so each further attempt removes one more named cause.
 
 use std::sync::LazyLock;
 
@@ -77,8 +77,8 @@ const API_LIMITS: [(&str, f64); 5] = [
     ("top_logprobs", 20.0),
 ];
 
-/// Finds the rule that avoids the cause of a refusal. `said` is the server's text, `param` the parameter that its error
-/// names, `body` the request as the client sent it, `active` the rules that are already applied.
+/// Finds the rule that avoids the cause of a refusal. `said` is the server's text, `param` the parameter that
+/// its error names, `body` the request as the client sent it, `active` the rules that are already applied.
 pub fn find_rule(said: &str, param: Option<&str>, body: &str, active: &RuleSet) -> Option<Rule> {
     let sent = adapt(body, active).body;
     let reason = searched_part(said);

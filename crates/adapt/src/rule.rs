@@ -118,7 +118,8 @@ wire::settings! {
     #[serde(default, deny_unknown_fields)]
     pub struct Consent {
         /// Changes of a request that cost a part of its meaning and are allowed where a server refuses it
-        /// (docs/requests.md). `*` at the end stands for every rule that begins so. The refusal names the rule.
+        /// (docs/requests.md). `*` at the end stands for every rule that begins so. The refusal names the
+        /// rule.
         pub lossy: Vec<String> = Vec::new(),
             form(RULE),
             example(r#"["parameter.drop:tool_choice", "messages.system_as_user"]"#);

@@ -1,7 +1,7 @@
 //! Simplifies the JSON schema of one tool, so that a server can compile it into a grammar.
 //!
-//! The result accepts at least what the original accepts; respool checks arguments against the original. The work is bounded:
-//! beyond a budget of nodes, a part of the schema accepts everything.
+//! The result accepts at least what the original accepts; respool checks arguments against the original. The
+//! work is bounded: beyond a budget of nodes, a part of the schema accepts everything.
 
 use std::collections::BTreeSet;
 
@@ -141,7 +141,8 @@ impl Simplifier<'_> {
         }
     }
 
-    /// Replaces `$ref` by the schema it names; a schema that contains itself accepts everything at the second level.
+    /// Replaces `$ref` by the schema it names; a schema that contains itself accepts everything at the second
+    /// level.
     fn inline_reference(&mut self, schema: &mut Value) {
         while let Some(Value::String(reference)) =
             schema.as_object_mut().and_then(|object| object.remove("$ref"))

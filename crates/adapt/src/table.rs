@@ -1,8 +1,8 @@
-//! The table of rules: what is refused, in whose words, what is changed, what is lost. docs/requests.md and the tests are
-//! generated from it.
+//! The table of rules: what is refused, in whose words, what is changed, what is lost. docs/requests.md and
+//! the tests are generated from it.
 //!
-//! Sources of the words: llama.cpp's `json-schema-to-grammar.cpp` and `server-common.cpp`, the chat templates of the
-//! models, vLLM's and `SGLang`'s request models, `mistral_common`, Ollama, LM Studio and OpenAI's API.
+//! Sources of the words: llama.cpp's `json-schema-to-grammar.cpp` and `server-common.cpp`, the chat templates
+//! of the models, vLLM's and `SGLang`'s request models, `mistral_common`, Ollama, LM Studio and OpenAI's API.
 
 use crate::rule::{Loss, Rule};
 
@@ -47,7 +47,8 @@ const GRAMMAR: &[&str] = &[
     r"(?i)unable to generate (?:parser|grammar)[^\n]{0,80}schema",
 ];
 
-/// All rules but those about single parameters. Among rows with the same words the first that changes the request counts.
+/// All rules but those about single parameters. Among rows with the same words the first that changes the
+/// request counts.
 pub const TABLE: &[Row] = &[
     Row {
         rule: Rule::ToolPattern,

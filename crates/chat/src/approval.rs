@@ -1,5 +1,6 @@
-//! Asks the person before a call that the policy leaves to them, and remembers for what they said "always": a tool on files, a
-//! program with options that are known to be harmless, or one very command; the last two in the directory they were shown for.
+//! Asks the person before a call that the policy leaves to them, and remembers for what they said "always": a
+//! tool on files, a program with options that are known to be harmless, or one very command; the last two in
+//! the directory they were shown for.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,8 @@ pub(super) enum Always {
     Command(String, PathBuf),
     /// All of these: the commands of one line.
     Each(Vec<Always>),
-    /// Nothing: a hidden file says what other programs do (`.git/hooks`, `.envrc`), or it is not known what is acted on.
+    /// Nothing: a hidden file says what other programs do (`.git/hooks`, `.envrc`), or it is not known what
+    /// is acted on.
     Never,
 }
 
@@ -80,8 +82,8 @@ impl Always {
     }
 }
 
-/// The names of the commands of a line, each with its directory, when all are known to be harmless and stay in the workspace, also through
-/// symlinks.
+/// The names of the commands of a line, each with its directory, when all are known to be harmless and stay
+/// in the workspace, also through symlinks.
 fn known(line: &str, directory: &Path, root: &Path) -> Option<BTreeSet<(&'static str, PathBuf)>> {
     let mut directory = directory.to_owned();
     let mut names = BTreeSet::new();
@@ -107,7 +109,8 @@ fn known(line: &str, directory: &Path, root: &Path) -> Option<BTreeSet<(&'static
     (!names.is_empty()).then_some(names)
 }
 
-/// True where some word is `git` and a later one drops commits or work, or sends them away: that is asked each time.
+/// True where some word is `git` and a later one drops commits or work, or sends them away: that is asked
+/// each time.
 fn changes_history(line: &str) -> bool {
     let mut words = line.split(|c: char| !(c.is_alphanumeric() || "-_".contains(c)));
     words.any(|word| word == "git")

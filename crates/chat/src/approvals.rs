@@ -1,5 +1,6 @@
-//! `/approvals`, `/approve` and `/reject`: calls of agents and experts that wait for a person's consent. Only a line that the person writes is a
-//! command, whatever the model says. To decide takes an operator's key, as it does on the command line: the assistant runs commands too.
+//! `/approvals`, `/approve` and `/reject`: calls of agents and experts that wait for a person's consent. Only
+//! a line that the person writes is a command, whatever the model says. To decide takes an operator's key, as
+//! it does on the command line: the assistant runs commands too.
 
 use std::sync::Arc;
 

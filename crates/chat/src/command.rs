@@ -1,4 +1,5 @@
-//! `/commands`: which there are, what they are called with. Pure. One table makes the help, the completion and the reading.
+//! `/commands`: which there are, what they are called with. Pure. One table makes the help, the completion
+//! and the reading.
 
 use super::approvals::Wanted;
 

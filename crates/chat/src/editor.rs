@@ -1,4 +1,5 @@
-//! The line editor: several lines by Alt-Enter, a trailing backslash or pasting; history; completion of `/commands`.
+//! The line editor: several lines by Alt-Enter, a trailing backslash or pasting; history; completion of
+//! `/commands`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,5 +1,5 @@
-//! What a person sees at the start: which endpoint, which files, and what the assistant may do without asking. Pure; every
-//! line says what holds, not what holds by default.
+//! What a person sees at the start: which endpoint, which files, and what the assistant may do without
+//! asking. Pure; every line says what holds, not what holds by default.
 
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,9 @@
-//! Commands that a person may allow once for a whole session: programs of which it is known which options only look, build or
-//! test. An option that is not listed is not known, however it is spelled. Pure.
+//! Commands that a person may allow once for a whole session: programs of which it is known which options
+//! only look, build or test. An option that is not listed is not known, however it is spelled. Pure.
 //!
-//! What is not here: programs that run whatever they are given (shells, interpreters, `make`, `npm run`), options that name a
-//! program, a file to be written, or another directory (`--output`, `--open-files-in-pager`, `-C`, `--config`). Used by `approval`.
+//! What is not here: programs that run whatever they are given (shells, interpreters, `make`, `npm run`),
+//! options that name a program, a file to be written, or another directory (`--output`,
+//! `--open-files-in-pager`, `-C`, `--config`). Used by `approval`.
 
 /// A program, with the word behind it where that says what it does.
 #[derive(Debug)]
@@ -25,7 +26,8 @@ const fn entry(words: &'static str, options: &'static str, letters: &'static str
     Entry { words, options, letters, takes_operands: true, group: LOOKING }
 }
 
-/// Writes into the repository, as git itself: its sandbox takes over what such a command may write and nothing else.
+/// Writes into the repository, as git itself: its sandbox takes over what such a command may write and
+/// nothing else.
 const fn git_work(words: &'static str, options: &'static str, letters: &'static str) -> Entry {
     Entry { words, options, letters, takes_operands: true, group: GIT_WORK }
 }
@@ -154,8 +156,8 @@ impl Entry {
         })
     }
 
-    /// What the command works on, when all its options are known: names of files and other texts, which may all be read as
-    /// names. `None`: it is not known what it would do.
+    /// What the command works on, when all its options are known: names of files and other texts, which may
+    /// all be read as names. `None`: it is not known what it would do.
     pub(super) fn operands<'a>(&self, words: &'a [String]) -> Option<Vec<&'a str>> {
         let behind = words.get(self.words.split(' ').count()..)?;
         let mut operands = Vec::new();

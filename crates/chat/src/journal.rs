@@ -1,8 +1,10 @@
-//! Remembers what files were before `edit_file` and `write_file` changed them, turn by turn, so that a turn can be undone.
+//! Remembers what files were before `edit_file` and `write_file` changed them, turn by turn, so that a turn
+//! can be undone.
 //!
-//! Stands between the loop and the tools, and changes nothing of what they do or ask. A file is looked at when its change is
-//! permitted, by the path that the tool itself resolved: never outside the workspace, never through a symlink, never more than
-//! a bounded part. What commands change is not seen here; that they ran is counted, so that nobody believes all is undone.
+//! Stands between the loop and the tools, and changes nothing of what they do or ask. A file is looked at
+//! when its change is permitted, by the path that the tool itself resolved: never outside the workspace,
+//! never through a symlink, never more than a bounded part. What commands change is not seen here; that they
+//! ran is counted, so that nobody believes all is undone.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
@@ -198,7 +200,8 @@ enum Began {
     Command,
 }
 
-/// Looks at a file when its change is permitted, which is after the person has answered: it may have changed while they thought.
+/// Looks at a file when its change is permitted, which is after the person has answered: it may have changed
+/// while they thought.
 struct Watch<'a> {
     approver: Option<&'a dyn Approver>,
     /// The tool changes files.
@@ -238,8 +241,8 @@ async fn look_aside(path: &Path) -> FileState {
     tokio::task::spawn_blocking(move || look(&path)).await.unwrap_or(FileState::TooLarge)
 }
 
-/// What there is; anything but a file of at most that size is not kept. The path has no symlinks, and if one is there now it is
-/// not followed.
+/// What there is; anything but a file of at most that size is not kept. The path has no symlinks, and if one
+/// is there now it is not followed.
 fn look(path: &Path) -> FileState {
     if !is_in_place(path) {
         return if path.symlink_metadata().is_err() { FileState::Nothing } else { FileState::TooLarge };
@@ -251,7 +254,8 @@ fn look(path: &Path) -> FileState {
     }
 }
 
-/// The content of a regular file; `None` for anything else, and for more than is kept. A pipe is not waited for.
+/// The content of a regular file; `None` for anything else, and for more than is kept. A pipe is not waited
+/// for.
 fn bytes_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
     let file = std::fs::File::options().read(true).custom_flags(flags).open(path)?;
@@ -383,7 +387,8 @@ mod tests {
         assert_eq!(read(&journal, "a.txt").unwrap(), "changed by hand\n");
     }
 
-    /// Issue 11: before `write_file` was refused, the file was read, which was `/proc/self/pagemap` and 2 GiB.
+    /// Issue 11: before `write_file` was refused, the file was read, which was `/proc/self/pagemap` and 2
+    /// GiB.
     #[tokio::test]
     async fn refused_calls_are_neither_looked_at_nor_remembered() {
         let (dir, journal) = journal(Verdict::Deny);

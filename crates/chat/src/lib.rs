@@ -1,7 +1,8 @@
 //! A coding assistant in the terminal: the agents' loop on four tools, with a person to watch it and to ask.
 //!
-//! `session` is one conversation and its turns; `screen` shows them, `editor` reads what the person writes, `approval` asks.
-//! Everything that reaches the model or a tool goes through `agent` and `tools`. Called by `cli`.
+//! `session` is one conversation and its turns; `screen` shows them, `editor` reads what the person writes,
+//! `approval` asks. Everything that reaches the model or a tool goes through `agent` and `tools`. Called by
+//! `cli`.
 
 mod approval;
 mod approvals;

@@ -1,5 +1,5 @@
-//! Markdown for a terminal, as it comes: whole lines leave rendered, tables when they are whole. Where there are no colours
-//! the text stays as the model wrote it.
+//! Markdown for a terminal, as it comes: whole lines leave rendered, tables when they are whole. Where there
+//! are no colours the text stays as the model wrote it.
 
 use termimad::MadSkin;
 use termimad::crossterm::style::{Attribute, Color};
@@ -111,7 +111,8 @@ impl Markdown {
 /// A column of a table that does not fit needs so much room to be read.
 const READABLE: usize = 12;
 
-/// The lines of a table that is too wide to be read as one: each row as a list of its cells, under the names of the columns.
+/// The lines of a table that is too wide to be read as one: each row as a list of its cells, under the names
+/// of the columns.
 fn records(table: &str, width: usize) -> Option<Vec<String>> {
     let mut rows = table.lines().map(cells);
     let (names, rule) = (rows.next()?, rows.next()?);

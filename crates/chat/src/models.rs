@@ -1,4 +1,5 @@
-//! Which models there are, and how much of a conversation they can read. The product answers both with the relay.
+//! Which models there are, and how much of a conversation they can read. The product answers both with the
+//! relay.
 
 use std::sync::Arc;
 
@@ -17,7 +18,8 @@ pub struct ListedModel {
 
 /// The port to the models of the configured endpoints.
 pub trait ModelDirectory: Send + Sync {
-    /// Asks each endpoint for its models, in the order of the configuration. An error says what is wrong, for people.
+    /// Asks each endpoint for its models, in the order of the configuration. An error says what is wrong, for
+    /// people.
     fn list(&self) -> Vec<BoxFuture<'_, Result<Vec<ListedModel>, String>>>;
 
     /// Returns the names that stand for other models, each with the model.

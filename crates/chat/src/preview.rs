@@ -1,5 +1,5 @@
-//! What a person is asked about, as rows for their terminal: a change or a command, whole. Nothing is cut: long lines are
-//! wrapped, and only runs of blank lines and of spaces are folded, with their number. Pure.
+//! What a person is asked about, as rows for their terminal: a change or a command, whole. Nothing is cut:
+//! long lines are wrapped, and only runs of blank lines and of spaces are folded, with their number. Pure.
 
 use std::fmt::Write as _;
 use std::path::Path;

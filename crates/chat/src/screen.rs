@@ -1,5 +1,6 @@
-//! What the person sees of a turn: the text as it comes, one block for each tool call, a line at the bottom that moves.
-//! Questions are asked in `screen/ask.rs`. Writes to the writer that it gets; knows no model and runs no tool.
+//! What the person sees of a turn: the text as it comes, one block for each tool call, a line at the bottom
+//! that moves. Questions are asked in `screen/ask.rs`. Writes to the writer that it gets; knows no model and
+//! runs no tool.
 
 mod ask;
 

@@ -374,8 +374,8 @@ pub(super) fn why_not(outcome: &Outcome) -> Option<String> {
     }
 }
 
-/// When the terminal hangs up or the process is asked to end: stops the turn, which ends its commands, and leaves the
-/// terminal as it was found. The conversation can be taken up again.
+/// When the terminal hangs up or the process is asked to end: stops the turn, which ends its commands, and
+/// leaves the terminal as it was found. The conversation can be taken up again.
 pub(super) async fn on_end(ending: CancellationToken, found: Option<SavedTerminal>) {
     let (Ok(mut terminate), Ok(mut hangup)) = (signal(SignalKind::terminate()), signal(SignalKind::hangup()))
     else {

@@ -1,5 +1,5 @@
-//! The person's terminal while a turn runs: what is typed is not echoed into the output, and single keys can be read.
-//! Reads `/dev/tty`, so it does not matter where standard input comes from.
+//! The person's terminal while a turn runs: what is typed is not echoed into the output, and single keys can
+//! be read. Reads `/dev/tty`, so it does not matter where standard input comes from.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -31,7 +31,8 @@ impl SavedTerminal {
     }
 }
 
-/// A terminal that does not echo. Dropping it puts the settings back; keys that were typed meanwhile are still there.
+/// A terminal that does not echo. Dropping it puts the settings back; keys that were typed meanwhile are
+/// still there.
 #[derive(Debug)]
 pub(super) struct Quiet(SavedTerminal);
 
@@ -72,8 +73,8 @@ impl Quiet {
         tcsetattr(&self.0.tty, SetArg::TCSANOW, &quiet).is_ok()
     }
 
-    /// Waits for a key that is typed from now on: what was typed before the question is no answer to it. Gives up when
-    /// `gone`. Blocks.
+    /// Waits for a key that is typed from now on: what was typed before the question is no answer to it.
+    /// Gives up when `gone`. Blocks.
     pub(super) fn key(&self, gone: &AtomicBool) -> Option<u8> {
         self.set(false);
         let _ = tcflush(&self.0.tty, FlushArg::TCIFLUSH);

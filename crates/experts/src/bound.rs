@@ -174,8 +174,8 @@ pub(super) fn find_clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
     problems
 }
 
-/// The user's bindings of a package, with the findings about them. They go to the log, so none quotes a line of the file: it may hold a
-/// secret that does not belong there.
+/// The user's bindings of a package, with the findings about them. They go to the log, so none quotes a line
+/// of the file: it may hold a secret that does not belong there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckedBindings {
     /// The bindings; empty if the file has an error.

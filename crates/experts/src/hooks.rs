@@ -140,7 +140,8 @@ impl Hooks {
         queue_all(&*self.queue, invocations, until, now).await.map_err(HookError::Store)
     }
 
-    /// Returns the channels and senders whose messages start a channel trigger. It is off until the user names channels.
+    /// Returns the channels and senders whose messages start a channel trigger. It is off until the user
+    /// names channels.
     fn channel_binding<'s>(snapshot: &'s Snapshot, trigger: &str) -> Result<&'s ChannelBinding, HookError> {
         let bindings = &snapshot.bindings.bindings;
         let named = bindings.triggers.get(trigger).filter(|binding| !binding.channels.is_empty());

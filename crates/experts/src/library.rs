@@ -228,8 +228,8 @@ impl Library {
         Ok(Lock { _file: file })
     }
 
-    /// A process that ended between the two renames of [`Self::replace_folder`] left a package only in its old
-    /// place.
+    /// A process that ended between the two renames of [`Self::replace_folder`] left a package only in its
+    /// old place.
     fn recover_replaced(&self) -> io::Result<()> {
         let replaced = self.dir.join(OWN).join("replaced");
         for entry in fs::read_dir(&replaced).into_iter().flatten() {

@@ -4,7 +4,8 @@ use std::error::Error as _;
 
 use reqwest::{Client, ClientBuilder};
 
-/// A client for one address. One that is not `https` needs no certificates, which a bare container does not have.
+/// A client for one address. One that is not `https` needs no certificates, which a bare container does not
+/// have.
 ///
 /// # Errors
 /// When TLS cannot be set up, with what to do about it.

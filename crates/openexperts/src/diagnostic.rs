@@ -18,7 +18,7 @@ pub enum Severity {
 /// Defines [`Code`]: each code with the severity it has unless a check says otherwise.
 macro_rules! codes {
     ($($variant:ident = $word:literal $severity:ident),+ $(,)?) => {
-        /// What kind of finding it is; docs/experts-reference.md explains each.
+        /// The kind of the finding; docs/experts-reference.md explains each.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
         #[expect(missing_docs, reason = "the word of each code is its name, and the docs explain it")]
         pub enum Code {

@@ -189,7 +189,7 @@ mod tests {
         super::super::load(dir.path()).unwrap().package.unwrap()
     }
 
-    /// Issue 13: something that a package no longer names may be looser for that very reason.
+    /// Something that a package no longer names may be looser for that very reason.
     #[test]
     fn removed_overrides_can_loosen() {
         let (look, both) = (Some("{name: look}"), Some("{name: look}, {name: send}"));

@@ -1,4 +1,5 @@
-//! The client that a request is counted for. `server` has the accounts; the request's line asks them at its end.
+//! The client that a request is counted for. `server` has the accounts; the request's line asks them at its
+//! end.
 
 use std::fmt::Debug;
 use std::sync::Arc;

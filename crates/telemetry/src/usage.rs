@@ -34,7 +34,8 @@ pub trait UsageSink: Debug + Send + Sync {
 pub struct EndedRequest {
     /// Its row.
     pub row: UsageRow,
-    /// The model, if an upstream is known to serve it: only then may its name stand where clients must not add names.
+    /// The model, if an upstream is known to serve it: only then may its name stand where clients must not
+    /// add names.
     pub known_model: String,
     /// Its tokens: those of the row, or an estimate where its reply did not state them.
     pub counted: Option<Usage>,

@@ -1,10 +1,10 @@
 //! Time for tests that use sockets: it stands still while anything happens, and passes while nothing does.
 //!
-//! tokio's own paused clock jumps to the next timer as soon as all tasks wait, although what they wait for may be
-//! in a socket already. Here the clock moves in small steps, each of them only after the runtime has looked at its
-//! sockets many times and found nothing. So a test says in seconds what happens in which order, takes milliseconds,
-//! and does not depend on the speed of the machine. Only for tests in a runtime of one thread; used by the unit
-//! tests and by `tests/it`.
+//! tokio's own paused clock jumps to the next timer as soon as all tasks wait, although what they wait for
+//! may be in a socket already. Here the clock moves in small steps, each of them only after the runtime has
+//! looked at its sockets many times and found nothing. So a test says in seconds what happens in which order,
+//! takes milliseconds, and does not depend on the speed of the machine. Only for tests in a runtime of one
+//! thread; used by the unit tests and by `tests/it`.
 
 use std::sync::mpsc;
 use std::time::Duration;

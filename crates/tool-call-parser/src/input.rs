@@ -1,4 +1,4 @@
-//! What the engine is given: texts with their field, native calls, the request's rules, and how the reply
+//! The input of the engine: texts with their field, native calls, the request's rules, and how the reply
 //! ended.
 //!
 //! Plain data. Used by the engine and everything below it.

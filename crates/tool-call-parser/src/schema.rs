@@ -1,12 +1,13 @@
 //! Checks a value against a tool's JSON Schema: the keywords that tool declarations use, nothing more.
 //!
-//! The `jsonschema` crate does all of JSON Schema and brings two dozen crates (two regex engines, big numbers, URI and
-//! IDN tables) into a binary that needs "does this fit, and what is missing". Unknown keywords are passed over: a value is
-//! never called wrong for a rule that is not understood. `pattern` and `format` are not checked. Used by `coerce`.
+//! The `jsonschema` crate does all of JSON Schema and brings two dozen crates (two regex engines, big
+//! numbers, URI and IDN tables) into a binary that needs "does this fit, and what is missing". Unknown
+//! keywords are passed over: a value is never called wrong for a rule that is not understood. `pattern` and
+//! `format` are not checked. Used by `coerce`.
 //!
-//! Schemas come from clients and MCP servers, and a small one can describe more combinations than any machine can try. So a pair of a
-//! value and a referenced schema is checked once, and all checks of a reply share a number of [`Steps`]. What they do not suffice for
-//! counts as right.
+//! Schemas come from clients and MCP servers, and a small one can describe more combinations than any machine
+//! can try. So a pair of a value and a referenced schema is checked once, and all checks of a reply share a
+//! number of [`Steps`]. What they do not suffice for counts as right.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -27,7 +28,8 @@ const STEPS_OF_REPLY: usize = 100_000;
 /// A step covers this many bytes of text.
 const BYTES_OF_STEP: usize = 32;
 
-/// The work that checking the calls of one reply may still take. A step is one look at a schema or at a small value.
+/// The work that checking the calls of one reply may still take. A step is one look at a schema or at a small
+/// value.
 #[derive(Debug)]
 pub(crate) struct Steps(Cell<usize>);
 
@@ -188,7 +190,8 @@ impl fmt::Display for Path<'_> {
 struct Check<'a> {
     document: Document<'a>,
     problems: Vec<String>,
-    /// Whether a value fits a schema that a reference leads to, by their addresses. True also while it is being checked.
+    /// Whether a value fits a schema that a reference leads to, by their addresses. True also while it is
+    /// being checked.
     references: HashMap<(*const Value, *const Value), bool>,
 }
 

@@ -61,7 +61,7 @@ wire::settings! {
             pub policy: PolicyConfig = PolicyConfig::default();
         }
         derived {
-            /// The log of what tools did; `None`: there is none.
+            /// The log of what tools did, if one is kept.
             pub audit: Option<AuditConfig> = None;
         }
     }

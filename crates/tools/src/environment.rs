@@ -1,7 +1,7 @@
-//! Which of respool's variables a child process gets: those on a list, as anything else could be a secret whatever its name.
-//! On a server the list is short. In the chat a person sits, and their tools need their settings (`CARGO_HOME`,
-//! `VIRTUAL_ENV`, `SSH_AUTH_SOCK`): there it is longer. `[tools.local] pass_env` adds to both. Pure. Used by `process` and
-//! `local`.
+//! Which of respool's variables a child process gets: those on a list, as anything else could be a secret
+//! whatever its name. On a server the list is short. In the chat a person sits, and their tools need their
+//! settings (`CARGO_HOME`, `VIRTUAL_ENV`, `SSH_AUTH_SOCK`): there it is longer. `[tools.local] pass_env` adds
+//! to both. Pure. Used by `process` and `local`.
 
 use super::config::LocalConfig;
 use wire::pattern::matches_stars;
@@ -24,8 +24,8 @@ const SHORT: [&str; 15] = [
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
 ];
-/// What a child of the chat may know besides: where languages, compilers, package managers and version control keep their
-/// files, and how they are set up. No name is here that is known to hold a secret.
+/// What a child of the chat may know besides: where languages, compilers, package managers and version
+/// control keep their files, and how they are set up. No name is here that is known to hold a secret.
 const PERSONS: [&str; 4] = [
     // The machine and the person.
     "PWD OLDPWD HOSTNAME SHLVL COLUMNS LINES NO_COLOR CI TEMP TMP USERNAME XDG_STATE_HOME XDG_BIN_HOME \
@@ -111,7 +111,8 @@ impl Passing {
         Self { is_persons, also: config.pass_env.clone(), keys: config.key_variables.clone() }
     }
 
-    /// True for a variable that passes. One that is named passes whatever it holds; a pattern lets no secret through.
+    /// True for a variable that passes. One that is named passes whatever it holds; a pattern lets no secret
+    /// through.
     pub(super) fn lets(&self, name: &str, value: &str) -> bool {
         if self.also.iter().any(|named| named == name) {
             return true;

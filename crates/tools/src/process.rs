@@ -1,6 +1,6 @@
-//! Child processes: in a session and a group of their own that ends as a whole, with as much of respool's environment as they
-//! may know, and without a way to read the rest. Without a controlling terminal: a command can neither write to the
-//! person's `/dev/tty` nor type into it.
+//! Child processes: in a session and a group of their own that ends as a whole, with as much of respool's
+//! environment as they may know, and without a way to read the rest. Without a controlling terminal: a
+//! command can neither write to the person's `/dev/tty` nor type into it.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,7 +14,8 @@ use tokio::process::{Child, Command};
 
 use super::environment::Passing;
 
-/// A command in a session and process group of its own, with the variables that pass and nothing on standard input.
+/// A command in a session and process group of its own, with the variables that pass and nothing on standard
+/// input.
 ///
 /// # Errors
 /// When it cannot get a session.
@@ -26,8 +27,8 @@ pub(super) fn command(program: &str, passing: &Passing) -> io::Result<Command> {
     Ok(command)
 }
 
-/// Has the child call `setsid` before it becomes the program. The library's wrapper of a child is not used: only its hook,
-/// which needs a `CommandWrap` for its second argument and does not look at it.
+/// Has the child call `setsid` before it becomes the program. The library's wrapper of a child is not used:
+/// only its hook, which needs a `CommandWrap` for its second argument and does not look at it.
 fn in_own_session(command: &mut Command) -> io::Result<()> {
     ProcessSession.pre_spawn(command, &CommandWrap::from(Command::new("")))
 }
@@ -51,8 +52,9 @@ fn passed(passing: &Passing) -> impl Iterator<Item = (OsString, OsString)> {
     })
 }
 
-/// From now on no process of the same user may read this one's memory or environment (`/proc/PID/mem`, `environ`, ptrace):
-/// they hold the keys. Linux alone has such a switch; root may read all the same. There are no core dumps either.
+/// From now on no process of the same user may read this one's memory or environment (`/proc/PID/mem`,
+/// `environ`, ptrace): they hold the keys. Linux alone has such a switch; root may read all the same. There
+/// are no core dumps either.
 fn close_to_children() {
     #[cfg(target_os = "linux")]
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
@@ -60,13 +62,13 @@ fn close_to_children() {
     }
 }
 
-/// The process group of a running child. Dropping it kills the whole group: the child, its children, theirs. So does the
-/// end of this process, also by SIGKILL.
+/// The process group of a running child. Dropping it kills the whole group: the child, its children, theirs.
+/// So does the end of this process, also by SIGKILL.
 #[derive(Debug)]
 pub(super) struct Group {
     id: Option<Pid>,
-    /// A shell that waits for the end of a pipe which only this process holds open. It is in a session of its own, as
-    /// nobody can join the child's.
+    /// A shell that waits for the end of a pipe which only this process holds open. It is in a session of its
+    /// own, as nobody can join the child's.
     watcher: Option<Child>,
 }
 

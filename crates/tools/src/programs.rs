@@ -1,6 +1,7 @@
-//! The programs that respool starts itself, outside any sandbox. They are found once, by absolute path, and never where a command
-//! could have put them: `PATH` may name a directory of the workspace (an activated `.venv`, `node_modules/.bin`), and a program from
-//! there would run with all of respool's rights. What these programs start gets a `PATH` without such directories, too.
+//! The programs that respool starts itself, outside any sandbox. They are found once, by absolute path, and
+//! never where a command could have put them: `PATH` may name a directory of the workspace (an activated
+//! `.venv`, `node_modules/.bin`), and a program from there would run with all of respool's rights. What these
+//! programs start gets a `PATH` without such directories, too.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,8 +16,8 @@ const USUAL: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
 /// The most symlinks that a path may lead through; the kernel follows as many.
 const MOST_LINKS: usize = 40;
 
-/// Returns the absolute path, without symlinks, of a program of the system; `None` when there is none. It is never below a
-/// home directory, the current directory or one of the `writable` places.
+/// Returns the absolute path, without symlinks, of a program of the system; `None` when there is none. It is
+/// never below a home directory, the current directory or one of the `writable` places.
 pub fn find_program(name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
     let excluded = excluded_from_system(writable);
     let mut found = directories().filter_map(|directory| directory.join(name).canonicalize().ok());
@@ -31,8 +32,8 @@ pub fn system_path() -> OsString {
     std::env::join_paths(directories().filter(is_system)).unwrap_or_default()
 }
 
-/// Returns the path of a program that the owner names. A name with a slash stays as it is; any other is searched for in `PATH`,
-/// apart from directories that commands can write.
+/// Returns the path of a program that the owner names. A name with a slash stays as it is; any other is
+/// searched for in `PATH`, apart from directories that commands can write.
 ///
 /// # Errors
 /// When `PATH` has no such program.
@@ -57,8 +58,9 @@ pub fn path_without(writable: &[PathBuf]) -> OsString {
     std::env::join_paths(directories).unwrap_or_default()
 }
 
-/// Returns the project that this process was started in, without symlinks: the nearest directory with a repository, otherwise the
-/// current one. Programs in it are nobody's to start. `None` for the home directory and what is above it.
+/// Returns the project that this process was started in, without symlinks: the nearest directory with a
+/// repository, otherwise the current one. Programs in it are nobody's to start. `None` for the home directory
+/// and what is above it.
 pub fn current_project() -> Option<PathBuf> {
     let current = std::env::current_dir().ok()?.canonicalize().ok()?;
     let project = current.ancestors().find(|above| above.join(".git").exists()).unwrap_or(&current);
@@ -104,8 +106,8 @@ pub(super) struct Resolved {
     pub(super) links: Vec<PathBuf>,
 }
 
-/// Follows a path through every symlink; what does not exist stays as it is written. `None` for a circle of links, and for a path
-/// that is not absolute.
+/// Follows a path through every symlink; what does not exist stays as it is written. `None` for a circle of
+/// links, and for a path that is not absolute.
 pub(super) fn resolve(path: &Path) -> Option<Resolved> {
     let parts = |path: &Path| -> Vec<OsString> {
         let part = |part: Component<'_>| match part {
@@ -137,7 +139,8 @@ pub(super) fn resolve(path: &Path) -> Option<Resolved> {
     path.is_absolute().then_some(Resolved { real, links })
 }
 
-/// The home directories of this process's user, without symlinks: the one that the environment names, and the account's.
+/// The home directories of this process's user, without symlinks: the one that the environment names, and the
+/// account's.
 pub(super) fn homes() -> Vec<PathBuf> {
     let account = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten().map(|user| user.dir);
     let named = std::env::var_os("HOME").map(PathBuf::from);
@@ -163,7 +166,8 @@ mod tests {
         }
     }
 
-    /// A directory of the workspace, a link in it, and a link to it are passed over; a link elsewhere keeps its name.
+    /// A directory of the workspace, a link in it, and a link to it are passed over; a link elsewhere keeps
+    /// its name.
     #[test]
     fn a_named_program_is_out_of_commands_reach() {
         let folder = tempfile::tempdir().unwrap();

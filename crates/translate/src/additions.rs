@@ -1,9 +1,11 @@
-//! What respool adds to a conversation on its way up: reasoning that the client dropped, and a warning of a loop.
+//! What respool adds to a conversation on its way up: reasoning that the client dropped, and a warning of a
+//! loop.
 //!
-//! Reasoning goes back only inside the current tool loop: gpt-oss's own format keeps it exactly there, and other templates
-//! that know the field drop it elsewhere. A warning is appended to the last tool result. There no template objects (many allow
-//! no second system message, and no user message behind a result), and everything before it keeps its place in the server's
-//! prefix cache. Neither is ever shown to the client. Called by `relay`.
+//! Reasoning goes back only inside the current tool loop: gpt-oss's own format keeps it exactly there, and
+//! other templates that know the field drop it elsewhere. A warning is appended to the last tool result.
+//! There no template objects (many allow no second system message, and no user message behind a result), and
+//! everything before it keeps its place in the server's prefix cache. Neither is ever shown to the client.
+//! Called by `relay`.
 
 use std::sync::Arc;
 
@@ -70,8 +72,8 @@ pub fn user_texts<'m>(messages: &'m [Message<'_>]) -> impl Iterator<Item = &'m s
         .filter_map(|message| message.object.get("content"))
 }
 
-/// Gives a message its reasoning; `outbound` finds the name that the upstream reads. A client that sends reasoning as part of
-/// the content has not dropped it.
+/// Gives a message its reasoning; `outbound` finds the name that the upstream reads. A client that sends
+/// reasoning as part of the content has not dropped it.
 fn give(message: &mut Message<'_>, reasoning: &str) -> bool {
     let text = encode_string(reasoning);
     if message.object.get("content").is_some_and(|content| content.contains(text.trim_matches('"'))) {

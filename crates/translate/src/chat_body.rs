@@ -1,12 +1,14 @@
-//! The messages of a chat request, built from another wire's conversation: one system message first, one assistant message
-//! for each of the model's turns, tool results right after it.
+//! The messages of a chat request, built from another wire's conversation: one system message first, one
+//! assistant message for each of the model's turns, tool results right after it.
 //!
-//! Chat templates refuse a system message in mid-conversation and two assistant messages in a row, so pieces are joined
-//! here. Texts stay the JSON they came as: nothing is decoded. Called by `responses` and `messages`.
+//! Chat templates refuse a system message in mid-conversation and two assistant messages in a row, so pieces
+//! are joined here. Texts stay the JSON they came as: nothing is decoded. Called by `responses` and
+//! `messages`.
 
 use wire::encode_string;
 
-/// Begins a text that a client puts among the user's own; what arrives late from the system is marked the same way.
+/// Begins a text that a client puts among the user's own; what arrives late from the system is marked the
+/// same way.
 const REMINDER: &str = "<system-reminder>";
 
 /// The inside of a JSON string, escapes kept.
@@ -77,9 +79,11 @@ enum Message {
 pub(super) struct ChatMessages {
     system: Vec<JsonText>,
     messages: Vec<Message>,
-    /// Images that tools returned: they follow the results as a user's message, because few templates take them in a result.
+    /// Images that tools returned: they follow the results as a user's message, because few templates take
+    /// them in a result.
     media: Vec<Part>,
-    /// The model has spoken: system messages come too late for the first place, where they would also spoil the prefix cache.
+    /// The model has spoken: system messages come too late for the first place, where they would also spoil
+    /// the prefix cache.
     answered: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The sink of chat completions: a turn as the chunks of a stream that no client can trip over, or as one completion. The only place
-//! that writes chunks of respool's own. Called by `server`.
+//! The sink of chat completions: a turn as the chunks of a stream that no client can trip over, or as one
+//! completion. The only place that writes chunks of respool's own. Called by `server`.
 
 use bytes::BufMut;
 
@@ -8,7 +8,8 @@ use wire::encode_string;
 use wire::sse::{DONE, write_data};
 use wire::turn::{ChoiceEvent, FinishReason, ToolCall, TurnEnd, TurnEvent, Usage};
 
-/// Writes the chunks of a chat stream. The order of a choice's chunks is fixed: its role, what the model says, and the finish.
+/// Writes the chunks of a chat stream. The order of a choice's chunks is fixed: its role, what the model
+/// says, and the finish.
 #[derive(Clone, Debug)]
 pub struct ChatSink {
     reasoning: Option<&'static str>,
@@ -30,7 +31,8 @@ struct ChoiceState {
 }
 
 impl ChatSink {
-    /// `reasoning`: the name under which reasoning leaves; `None`: not at all. `wants_usage`: the client asked for usage.
+    /// `reasoning`: the name under which reasoning leaves; `None`: not at all. `wants_usage`: the client
+    /// asked for usage.
     pub fn new(reasoning: Option<&'static str>, wants_usage: bool) -> Self {
         Self { reasoning, wants_usage, prefix: None, roles_sent: false, choices: vec![], usage: None }
     }
@@ -54,7 +56,8 @@ impl ChatSink {
         self.roles_sent = true;
     }
 
-    /// A chunk that carries nothing: unlike a comment, it feeds clients' watchdogs. `None` before the head is known.
+    /// A chunk that carries nothing: unlike a comment, it feeds clients' watchdogs. `None` before the head is
+    /// known.
     pub fn heartbeat(&self) -> Option<String> {
         self.prefix.is_some().then(|| self.delta(0, r#""content":"""#, None))
     }

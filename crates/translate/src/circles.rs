@@ -1,9 +1,10 @@
-//! The shapes of going in circles, counted at the end of a list of answered calls: a cycle of one to three calls, one tool
-//! whose arguments drift while its result does not, and calls of tools that the client does not have.
+//! The shapes of going in circles, counted at the end of a list of answered calls: a cycle of one to three
+//! calls, one tool whose arguments drift while its result does not, and calls of tools that the client does
+//! not have.
 //!
-//! It only counts; `loop_guard` decides what a count means. What counts as no progress is chosen so that healthy work is not
-//! taken for a loop: a page after page with other texts, an acknowledgement ("ok", "written", no output) for one file after
-//! another.
+//! It only counts; `loop_guard` decides what a count means. What counts as no progress is chosen so that
+//! healthy work is not taken for a loop: a page after page with other texts, an acknowledgement ("ok",
+//! "written", no output) for one file after another.
 
 use std::cell::OnceCell;
 use std::sync::LazyLock;
@@ -14,7 +15,8 @@ use serde_json::{Number, Value};
 use wire::pattern::compile_pattern;
 use wire::turn::ToolCall;
 
-/// A result longer than this, in bytes, is no mere acknowledgement: getting it again for other arguments is no progress.
+/// A result longer than this, in bytes, is no mere acknowledgement: getting it again for other arguments is
+/// no progress.
 const SUBSTANTIAL: usize = 1000;
 /// A longer result than this, in bytes, is no client's word that a tool is missing.
 const SHORT: usize = 400;
@@ -72,7 +74,8 @@ pub(super) fn cycles(calls: &[Answered<'_>], period: usize) -> usize {
     if calls.len() < period { 0 } else { (again + period) / period }
 }
 
-/// How many of the last calls were of one tool and had one result, whatever their arguments, when that result is no progress.
+/// How many of the last calls were of one tool and had one result, whatever their arguments, when that result
+/// is no progress.
 pub(super) fn drifting(calls: &[Answered<'_>]) -> usize {
     let Some(last) = calls.last().filter(|last| is_no_progress(last.result)) else { return 0 };
     let alike = |call: &&Answered<'_>| call.call.name == last.call.name && call.result == last.result;
@@ -89,7 +92,8 @@ fn is_no_progress(result: &str) -> bool {
     result.len() > SUBSTANTIAL || (IN_VAIN.is_match(result) && !NO_FAILURE.is_match(result))
 }
 
-/// The same arguments, however they are spaced, ordered, or their numbers written (JavaScript writes 5.0 as 5).
+/// The same arguments, however they are spaced, ordered, or their numbers written (JavaScript writes 5.0 as
+/// 5).
 pub fn normalised(arguments: &str) -> String {
     let Ok(mut value) = serde_json::from_str::<Value>(arguments) else {
         return arguments.to_owned();

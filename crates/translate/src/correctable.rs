@@ -1,8 +1,9 @@
-//! Calls that cannot be made, but that a client can turn into a correction: it answers the model with its own error ("there
-//! is no tool X", "path is missing"), and the model goes on. They leave only after every second attempt failed.
+//! Calls that cannot be made, but that a client can turn into a correction: it answers the model with its own
+//! error ("there is no tool X", "path is missing"), and the model goes on. They leave only after every second
+//! attempt failed.
 //!
-//! Never a call that was cut, and never one whose name the client could mistake for another tool's: what leaves here must
-//! not be carried out as something else. Pure. Called by `fault` and `relay`.
+//! Never a call that was cut, and never one whose name the client could mistake for another tool's: what
+//! leaves here must not be carried out as something else. Pure. Called by `fault` and `relay`.
 
 use serde_json::Value;
 
@@ -39,8 +40,8 @@ fn whole_object(text: &str) -> Option<String> {
     serde_json::from_str::<Value>(text).is_ok_and(|value| value.is_object()).then(|| text.to_owned())
 }
 
-/// Arguments that lack only brackets behind a whole value. An open string is never closed: half a command is another
-/// command. A number or a word at the end may be half of one.
+/// Arguments that lack only brackets behind a whole value. An open string is never closed: half a command is
+/// another command. A number or a word at the end may be half of one.
 fn closed(text: &str) -> Option<String> {
     let text = text.trim();
     if !text.ends_with(['"', '}', ']']) {

@@ -1,7 +1,8 @@
 //! An error as an HTTP reply, and which errors repeating cannot help.
 //!
-//! Measured on Codex 0.169 and Claude Code 2.1.330: both repeat a 500 or a 422 up to 30 times. What respool has tried already
-//! must reach them in the form that they do not repeat. Called by `responses` and `messages`, and by `relay`.
+//! Measured on Codex 0.169 and Claude Code 2.1.330: both repeat a 500 or a 422 up to 30 times. What respool
+//! has tried already must reach them in the form that they do not repeat. Called by `responses` and
+//! `messages`, and by `relay`.
 
 use super::client_program::ClientProgram;
 use wire::{ApiError, ErrorCode};
@@ -17,8 +18,8 @@ pub struct ErrorReply {
     pub body: String,
 }
 
-/// The error as a client of OpenAI's APIs has it. Whatever the header says, Qwen Code repeats 429 and 5xx for more than a minute, and the
-/// AI SDK twice (measured on 0.24.4 and 7.0.173).
+/// The error as a client of OpenAI's APIs has it. Whatever the header says, Qwen Code repeats 429 and 5xx for
+/// more than a minute, and the AI SDK twice (measured on 0.24.4 and 7.0.173).
 pub fn openai_error(error: &ApiError, program: ClientProgram) -> ErrorReply {
     let ignores_header = matches!(program, ClientProgram::QwenCode | ClientProgram::AiSdk);
     let is_repeated = ignores_header && matches!(error.status, 429 | 500..);
@@ -26,7 +27,8 @@ pub fn openai_error(error: &ApiError, program: ClientProgram) -> ErrorReply {
     ErrorReply { status, headers: retry_headers(error), body: error.to_json() }
 }
 
-/// The header that stops an OpenAI client from trying again. It does so by itself after 408, 409, 429 and 5xx only.
+/// The header that stops an OpenAI client from trying again. It does so by itself after 408, 409, 429 and 5xx
+/// only.
 pub(super) fn retry_headers(error: &ApiError) -> Vec<(&'static str, String)> {
     let is_repeated = matches!(error.status, 408 | 409 | 429 | 500..);
     if error.is_final || (is_repeated && is_final(error)) {
@@ -41,8 +43,8 @@ pub(super) fn is_busy(error: &ApiError) -> bool {
     matches!(error.code, Some(ShuttingDown | QueueFull | BodiesFull | ResponsesFull))
 }
 
-/// True when repeating the same request is of no use: the request is at fault, or respool has repeated it, and waited for the
-/// server, in vain.
+/// True when repeating the same request is of no use: the request is at fault, or respool has repeated it,
+/// and waited for the server, in vain.
 pub fn is_final(error: &ApiError) -> bool {
     error.is_final || (!is_busy(error) && !matches!(error.status, 408 | 409 | 425 | 429))
 }

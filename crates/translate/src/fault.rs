@@ -1,8 +1,8 @@
-//! What is wrong with a reply that a server gave and that still does not do what was asked: it is empty, stops after
-//! thinking, or holds a call that cannot leave.
+//! What is wrong with a reply that a server gave and that still does not do what was asked: it is empty,
+//! stops after thinking, or holds a call that cannot leave.
 //!
-//! Only names the fault. Whether to ask again is `remedy`'s to plan; the error that a client gets when that does not help stands
-//! here too. Pure. Called by `relay`, and by `live` for what has not been sent.
+//! Only names the fault. Whether to ask again is `remedy`'s to plan; the error that a client gets when that
+//! does not help stands here too. Pure. Called by `relay`, and by `live` for what has not been sent.
 
 use std::collections::HashSet;
 
@@ -48,7 +48,8 @@ pub enum Shows {
     Nothing,
 }
 
-/// A reply of more tokens than this of which nothing arrived was lost on the way. Ending a turn takes one or two.
+/// A reply of more tokens than this of which nothing arrived was lost on the way. Ending a turn takes one or
+/// two.
 const FEW_TOKENS: u64 = 3;
 
 impl Fault {
@@ -73,7 +74,8 @@ impl Fault {
         Self::of_turns(&turns.collect::<Option<Vec<_>>>()?, reply.usage)
     }
 
-    /// The fault of a completion that is forwarded unread. It is read only when it looks as if it said nothing.
+    /// The fault of a completion that is forwarded unread. It is read only when it looks as if it said
+    /// nothing.
     pub fn of_unread(body: &[u8], rules: &ReplyRules) -> Option<Self> {
         let text = std::str::from_utf8(body).ok().filter(|text| may_be_blank(text))?;
         let completion = Completion::parse(text, &[]).ok()?;
@@ -137,8 +139,9 @@ impl Fault {
         }
     }
 
-    /// The error that the client gets when nothing can leave. `asked`: how often the model was asked. Once is worth repeating for
-    /// any client; after more, a status that makes OpenClaw repeat it eight times would only cost time.
+    /// The error that the client gets when nothing can leave. `asked`: how often the model was asked. Once is
+    /// worth repeating for any client; after more, a status that makes OpenClaw repeat it eight times would
+    /// only cost time.
     pub fn error(&self, asked: u32) -> ApiError {
         let (status, code, what) = self.described();
         let (status, tried) = match asked {
@@ -191,7 +194,8 @@ impl Fault {
     }
 }
 
-/// True when some `content` in the text is `null` or begins with two quotes. The text is passed over once: it may be long.
+/// True when some `content` in the text is `null` or begins with two quotes. The text is passed over once: it
+/// may be long.
 fn may_be_blank(text: &str) -> bool {
     const KEY: &str = r#""content":"#;
     memchr::memmem::find_iter(text.as_bytes(), KEY).any(|at| {

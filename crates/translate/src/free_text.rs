@@ -1,8 +1,9 @@
-//! The regular expressions of custom tools, which the calls of a reply are held to. OpenAI's servers write no text that does
-//! not match; a model here may.
+//! The regular expressions of custom tools, which the calls of a reply are held to. OpenAI's servers write no
+//! text that does not match; a model here may.
 //!
-//! Grammars in Lark's notation are not checked, and neither is an expression that this library cannot read. Called by
-//! `responses`, which declares the tools, by `relay` once a whole reply has been read, and by `live` for each call.
+//! Grammars in Lark's notation are not checked, and neither is an expression that this library cannot read.
+//! Called by `responses`, which declares the tools, by `relay` once a whole reply has been read, and by
+//! `live` for each call.
 
 use regex::{Regex, RegexBuilder};
 
@@ -60,8 +61,8 @@ impl FreeTextPatterns {
     }
 }
 
-/// The free text among a call's arguments. A model that names the field otherwise means the same as long as there is only
-/// one text; a value that is no text is its JSON.
+/// The free text among a call's arguments. A model that names the field otherwise means the same as long as
+/// there is only one text; a value that is no text is its JSON.
 pub(super) fn free_text(arguments: &str) -> String {
     let Ok(object) = Object::parse(arguments) else { return arguments.to_owned() };
     let texts: Vec<String> = object.iter().filter_map(|(_, value)| wire::decode_string(value)).collect();

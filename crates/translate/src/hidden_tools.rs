@@ -1,8 +1,8 @@
-//! The tools that OpenClaw's Tool Search hides: known only from the results of `tool_search` and `tool_describe` in this
-//! conversation, and called through `tool_call{id, args}`.
+//! The tools that OpenClaw's Tool Search hides: known only from the results of `tool_search` and
+//! `tool_describe` in this conversation, and called through `tool_call{id, args}`.
 //!
-//! A result is JSON: one entry, a list, or lists grouped by query; an entry has `id`, `name`, `description`, and, when it was
-//! described, `parameters` (read in the shipped client, 2026.9.6). Called by `relay`.
+//! A result is JSON: one entry, a list, or lists grouped by query; an entry has `id`, `name`, `description`,
+//! and, when it was described, `parameters` (read in the shipped client, 2026.9.6). Called by `relay`.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,8 @@ use serde_json::value::RawValue;
 use wire::Object;
 use wire::{Message, array_elements, decode_string};
 
-/// Name and schema of each hidden tool, in the order in which they became known; a later description replaces an earlier.
+/// Name and schema of each hidden tool, in the order in which they became known; a later description replaces
+/// an earlier.
 pub(super) fn hidden_tools(messages: &[Message<'_>]) -> Vec<(String, Option<Box<RawValue>>)> {
     let mut asked = HashSet::new();
     let mut found = Vec::new();

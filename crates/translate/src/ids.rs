@@ -1,8 +1,8 @@
 //! Tool-call ids that every client carries back unchanged, and every chat template accepts.
 //!
-//! OpenClaw strips what is not alphanumeric and cuts at 40, so ids match `[A-Za-z0-9]{9,40}`; Mistral's template needs
-//! exactly 9. Kimi's template needs its own `functions.NAME:IDX` in the history, so such an id leaves as `kimiIDXzRANDOM`
-//! and is mapped back, without any memory, when the conversation returns.
+//! OpenClaw strips what is not alphanumeric and cuts at 40, so ids match `[A-Za-z0-9]{9,40}`; Mistral's
+//! template needs exactly 9. Kimi's template needs its own `functions.NAME:IDX` in the history, so such an id
+//! leaves as `kimiIDXzRANDOM` and is mapped back, without any memory, when the conversation returns.
 
 use std::collections::HashSet;
 use std::sync::Arc;

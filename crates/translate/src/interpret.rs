@@ -1,5 +1,5 @@
-//! From a whole completion to turns: the tool-call engine reads each choice, and ids are chosen. Whether the turns are of
-//! any use is `fault`'s to say.
+//! From a whole completion to turns: the tool-call engine reads each choice, and ids are chosen. Whether the
+//! turns are of any use is `fault`'s to say.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ pub struct ReplyRules {
     pub options: Options,
     /// The marks of the model's replies, where the owner describes them.
     pub response_template: Option<Arc<ResponseTemplate>>,
-    /// `max_completion_tokens` or `max_tokens`: a reply that used them all was cut, whatever its `finish_reason` says
-    /// (vLLM 0.32 says `tool_calls` for a call cut in the middle).
+    /// `max_completion_tokens` or `max_tokens`: a reply that used them all was cut, whatever its
+    /// `finish_reason` says (vLLM 0.32 says `tool_calls` for a call cut in the middle).
     pub token_limit: Option<u64>,
 }
 

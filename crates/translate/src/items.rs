@@ -1,5 +1,6 @@
-//! Gives the steps of a turn their items: where each begins, its id, where it ends, and what proves that reasoning comes back as it
-//! left. The sinks of the Responses and Messages APIs write these events; chat completions have no items.
+//! Gives the steps of a turn their items: where each begins, its id, where it ends, and what proves that
+//! reasoning comes back as it left. The sinks of the Responses and Messages APIs write these events; chat
+//! completions have no items.
 //!
 //! A source that has items of its own is left as it is. Pure. Called by `responses` and `messages`.
 

@@ -1,4 +1,5 @@
-//! Translation, both ways and pure: what a request becomes on its way up, and what a reply becomes on its way down.
+//! Translation, both ways and pure: what a request becomes on its way up, and what a reply becomes on its way
+//! down.
 //!
 //! No I/O, no clock, no randomness (a seed comes in from `relay`). Called by `relay`.
 

@@ -1,9 +1,9 @@
-//! The live turn: chunks of a streaming upstream go through the tool-call engine, and what is certain leaves at once, as the steps of
-//! the turn.
+//! The live turn: chunks of a streaming upstream go through the tool-call engine, and what is certain leaves
+//! at once, as the steps of the turn.
 //!
-//! The same engine and ids as for a whole reply; only the order is that of arrival. The end of the turn waits for
-//! the end of the stream, because only the usage that comes last shows whether the token limit cut a call. Pure. Called by
-//! `reply_reader`.
+//! The same engine and ids as for a whole reply; only the order is that of arrival. The end of the turn waits
+//! for the end of the stream, because only the usage that comes last shows whether the token limit cut a
+//! call. Pure. Called by `reply_reader`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -193,7 +193,8 @@ impl LiveTurn {
         self.choices.keys().copied().collect()
     }
 
-    /// The stream broke: what was held back leaves as the text it is. No call does, as nobody knows whether it is whole.
+    /// The stream broke: what was held back leaves as the text it is. No call does, as nobody knows whether
+    /// it is whole.
     pub fn give_up(&mut self, out: &mut Vec<ChoiceEvent>) {
         for index in self.indexes() {
             let mut events = self.choice(index).finish(true, false);
@@ -322,8 +323,8 @@ impl LiveChoice {
         FinishReason::resolve(upstream, !self.turn.calls.is_empty())
     }
 
-    /// Line breaks before anything else wait: around calls that were taken out of the text they mean nothing, before a
-    /// text they are part of it. True when the event was kept for later.
+    /// Line breaks before anything else wait: around calls that were taken out of the text they mean nothing,
+    /// before a text they are part of it. True when the event was kept for later.
     fn holds_gap(&mut self, event: &mut TurnEvent) -> bool {
         let TurnEvent::Content(text) = event else { return false };
         if !self.turn.content.is_empty() {
@@ -337,7 +338,8 @@ impl LiveChoice {
         blank
     }
 
-    /// Collects a native call, whose arguments come in pieces. A call is whole when the next one begins, or at the end.
+    /// Collects a native call, whose arguments come in pieces. A call is whole when the next one begins, or
+    /// at the end.
     fn native_piece(&mut self, text: &str, events: &mut Vec<TurnEvent>) {
         let Ok(piece) = Object::parse(text) else { return };
         let index = piece.number("index");

@@ -1,8 +1,9 @@
 //! Notices an agent that goes in circles, warns the model first, and ends the run when it goes on.
 //!
-//! Everything is derived from the conversation in the request, and counted since the last real user message, so a long
-//! healthy conversation is never stopped. OpenClaw appends a user message of its own after tool results (field notes, fact
-//! 5); it is no real one. The shapes themselves are in `circles`; the warning is put into the request by `additions`.
+//! Everything is derived from the conversation in the request, and counted since the last real user message,
+//! so a long healthy conversation is never stopped. OpenClaw appends a user message of its own after tool
+//! results (field notes, fact 5); it is no real one. The shapes themselves are in `circles`; the warning is
+//! put into the request by `additions`.
 
 use std::collections::HashMap;
 
@@ -14,7 +15,8 @@ use wire::turn::ToolCall;
 const INTERNAL_CONTEXT: &str = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>";
 /// The longest cycle that is looked for, in calls.
 const LONGEST_CYCLE: usize = 3;
-/// Looking for something in other places is healthy for longer than asking again for the same: this many times
+/// Looking for something in other places is healthy for longer than asking again for the same: this many
+/// times
 /// [`GuardLimits::max_repeats`].
 const DRIFT_PATIENCE: usize = 4;
 
@@ -23,7 +25,8 @@ const DRIFT_PATIENCE: usize = 4;
 pub struct GuardLimits {
     /// More tool results than this since the last real user message.
     pub max_tool_results: usize,
-    /// This many identical consecutive calls, or cycles of them; four times as many of one tool with other arguments.
+    /// This many identical consecutive calls, or cycles of them; four times as many of one tool with other
+    /// arguments.
     pub max_repeats: usize,
 }
 
@@ -245,8 +248,8 @@ mod tests {
         check_loops(&request.messages, limits)
     }
 
-    /// The verdicts on the conversation as it grows call by call: the kind, and the calls at which the model was first
-    /// warned and the run was ended.
+    /// The verdicts on the conversation as it grows call by call: the kind, and the calls at which the model
+    /// was first warned and the run was ended.
     fn verdicts(calls: &[Call]) -> (Option<LoopKind>, Option<usize>, Option<usize>) {
         let texts = texts(calls);
         let found: Vec<(usize, LoopFound)> = (1..=calls.len())

@@ -1,8 +1,9 @@
-//! Words in a final error that OpenClaw acts on: some make it repeat the whole request for a minute, some make it disable
-//! the provider, some make it show its owner another text than the one it got.
+//! Words in a final error that OpenClaw acts on: some make it repeat the whole request for a minute, some
+//! make it disable the provider, some make it show its owner another text than the one it got.
 //!
-//! Measured phrase by phrase on 2026.9.6 and 2026.2.26, and read in their shipped classifiers (docs/openclaw-measured.md has the
-//! tables). Texts are meant for both versions at once. Pure. Called by `relay`.
+//! Measured phrase by phrase on 2026.9.6 and 2026.2.26, and read in their shipped classifiers
+//! (docs/openclaw-measured.md has the tables). Texts are meant for both versions at once. Pure. Called by
+//! `relay`.
 
 use std::sync::LazyLock;
 
@@ -107,7 +108,8 @@ mod tests {
         }
     }
 
-    /// An earlier list of the same words was applied to every client's errors. All of it that was measured to harm is in this one.
+    /// An earlier list of the same words was applied to every client's errors. All of it that was measured to
+    /// harm is in this one.
     #[test]
     fn words_that_switch_the_provider_off() {
         for words in [
@@ -163,8 +165,8 @@ mod tests {
         ));
     }
 
-    /// Every text whose effect was measured on the real clients (`tests/openclaw/run.sh DIR words`): what harms in one of
-    /// them, as a status or in a stream, does not leave; nearly all that harms in none may.
+    /// Every text whose effect was measured on the real clients (`tests/openclaw/run.sh DIR words`): what
+    /// harms in one of them, as a status or in a stream, does not leave; nearly all that harms in none may.
     #[test]
     fn measured_texts() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/openclaw/measured-words.jsonl");

@@ -1,5 +1,6 @@
-//! Which texts of an error opencode takes for something that passes, so that it repeats the request for more than a minute, whatever its
-//! status (read from 1.18.33, and measured). Pure. Called by `server` for errors that are final.
+//! Which texts of an error opencode takes for something that passes, so that it repeats the request for more
+//! than a minute, whatever its status (read from 1.18.33, and measured). Pure. Called by `server` for errors
+//! that are final.
 
 use std::sync::LazyLock;
 

@@ -1,5 +1,5 @@
-//! What a byte stream must satisfy on its way to a client, for the fuzz target and the replay of its corpus. Compiled only
-//! for them.
+//! What a byte stream must satisfy on its way to a client, for the fuzz target and the replay of its corpus.
+//! Compiled only for them.
 //!
 //! A violation panics: both want that.
 #![allow(clippy::missing_panics_doc, reason = "to panic is what an oracle is for")]

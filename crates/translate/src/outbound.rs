@@ -1,7 +1,8 @@
-//! What a request becomes on its way up: only what this upstream refuses, or reads under another name, is changed.
+//! What a request becomes on its way up: only what this upstream refuses, or reads under another name, is
+//! changed.
 //!
-//! Facts per vLLM version: field notes `vllm.md`, sections 2 and 3. What is not changed keeps its bytes; a request that
-//! needs no change is sent as it came. Called by `relay`.
+//! Facts per vLLM version: field notes `vllm.md`, sections 2 and 3. What is not changed keeps its bytes; a
+//! request that needs no change is sent as it came. Called by `relay`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -38,7 +39,8 @@ fn reasoning_keys(target: &ServerTraits) -> &'static [&'static str] {
     }
 }
 
-/// Edits the request for this upstream; `raw`: ask for unparsed text, so that respool reads the calls itself. Returns the names of the edits, for the log. No edit: send the client's bytes.
+/// Edits the request for this upstream; `raw`: ask for unparsed text, so that respool reads the calls itself.
+/// Returns the names of the edits, for the log. No edit: send the client's bytes.
 pub fn outbound(
     request: &mut ChatRequest<'_>,
     how: Outbound,
@@ -101,8 +103,8 @@ fn stream_fields(object: &mut Object<'_>, how: Outbound) -> bool {
     }
 }
 
-/// Asks vLLM to leave calls in the text, with the special tokens that mark them; works also on servers that were started
-/// without tool flags (field notes `vllm.md`, section 3).
+/// Asks vLLM to leave calls in the text, with the special tokens that mark them; works also on servers that
+/// were started without tool flags (field notes `vllm.md`, section 3).
 fn unparsed(object: &mut Object<'_>) -> bool {
     object.set("tool_choice", "\"none\"");
     object.set("skip_special_tokens", "false");
@@ -220,8 +222,8 @@ fn reasoning(object: &mut Object<'_>, target: &ServerTraits) -> bool {
     true
 }
 
-/// Arguments must be a string that holds a JSON object: several vLLM versions answer 400 for ever once a broken call is
-/// in the history.
+/// Arguments must be a string that holds a JSON object: several vLLM versions answer 400 for ever once a
+/// broken call is in the history.
 fn arguments(object: &mut Object<'_>) -> bool {
     let Some(calls) = object.get("tool_calls").and_then(array_elements) else { return false };
     let mended: Vec<Cow<'_, str>> =
@@ -250,8 +252,8 @@ fn is_strict_object(text: &str) -> bool {
     text.trim_start().starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
-/// The text itself if it is an object, or can be mended to one; nothing as `{}`; and anything else under a name that says
-/// the model what it is.
+/// The text itself if it is an object, or can be mended to one; nothing as `{}`; and anything else under a
+/// name that says the model what it is.
 fn as_object(text: &str) -> String {
     if text.trim().is_empty() || text == "null" {
         return "{}".to_owned();

@@ -1,7 +1,8 @@
-//! What a server says when a request does not fit the model's window, and the limit on the reply that may be at fault.
+//! What a server says when a request does not fit the model's window, and the limit on the reply that may be
+//! at fault.
 //!
-//! Texts: captures of vLLM 0.13, 0.16, 0.25 and 0.32; sources of 0.9 to 0.33; issues ("You passed …", which counts no further
-//! than the room); OpenAI; `SGLang`; llama.cpp. Called by `relay`.
+//! Texts: captures of vLLM 0.13, 0.16, 0.25 and 0.32; sources of 0.9 to 0.33; issues ("You passed …", which
+//! counts no further than the room); OpenAI; `SGLang`; llama.cpp. Called by `relay`.
 
 use std::sync::LazyLock;
 
@@ -73,7 +74,8 @@ pub fn read_overflow(said: &str, asked: Option<u64>) -> Option<Overflow> {
         return None;
     }
     if let Some(found) = NO_ROOM.captures(said) {
-        // vLLM computes the limit from the room when the prompt leaves none; a client may also ask for nothing.
+        // vLLM computes the limit from the room when the prompt leaves none; a client may also ask for
+        // nothing.
         let room: i64 = found[1].parse().ok()?;
         let is_own = asked == Some(0);
         let over = room.checked_neg().and_then(|over| u64::try_from(over).ok()).filter(|_| !is_own)?;

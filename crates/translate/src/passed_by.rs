@@ -1,4 +1,5 @@
-//! What a reader of another wire left out of the chat request, for one log line; and the errors for what it must not leave out.
+//! What a reader of another wire left out of the chat request, for one log line; and the errors for what it
+//! must not leave out.
 //!
 //! Called by `responses` and `messages`.
 

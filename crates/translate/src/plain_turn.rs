@@ -1,7 +1,7 @@
 //! The plain turn: chunks of an upstream that no engine need read, as the steps of the turn.
 //!
-//! For wires other than chat, whose own chunks go through as they are. Only the first choice counts: those wires know no other.
-//! Pure. Called by `reply_reader`.
+//! For wires other than chat, whose own chunks go through as they are. Only the first choice counts: those
+//! wires know no other. Pure. Called by `reply_reader`.
 
 use super::fault::{Fault, Shows};
 use super::live::joined_logprobs;
@@ -165,8 +165,8 @@ impl PlainTurn {
         self.finished.is_some()
     }
 
-    /// What is wrong with a reply that has ended. `is_full`: a reply with this fault has filled the model's window; else the limit that
-    /// cut it is the client's business.
+    /// What is wrong with a reply that has ended. `is_full`: a reply with this fault has filled the model's
+    /// window; else the limit that cut it is the client's business.
     pub fn settle(&self, is_full: impl Fn(&Fault) -> bool) -> Option<(Fault, Shows)> {
         match self.finished.filter(|_| !self.has_spoken)? {
             (_, false) => Some((Fault::Empty, Shows::Blank)),
@@ -212,8 +212,8 @@ const AFTER: [&str; 8] = [
     r#"},"logprobs":null,"finish_reason":null}],"usage":null}"#,
 ];
 
-/// The content of such a chunk, as nearly all are, and what stands before it: it is found without reading the rest. Within a string
-/// quotes are escaped, so what looks like a name is one.
+/// The content of such a chunk, as nearly all are, and what stands before it: it is found without reading the
+/// rest. Within a string quotes are escaped, so what looks like a name is one.
 fn piece_of_content(payload: &str) -> Option<(&str, String)> {
     let begin = memchr::memmem::find(payload.as_bytes(), BEFORE.as_bytes())? + BEFORE.len();
     let (prefix, rest) = payload.split_at(begin);

@@ -1,5 +1,5 @@
-//! A whole completion that no engine need read, as it leaves: without what OpenAI's API does not have, reasoning under its name, odd
-//! finish reasons mapped. Pure. Called by `relay`.
+//! A whole completion that no engine need read, as it leaves: without what OpenAI's API does not have,
+//! reasoning under its name, odd finish reasons mapped. Pure. Called by `relay`.
 
 use std::borrow::Cow;
 
@@ -18,8 +18,8 @@ pub struct PrunedCompletion {
     pub usage: Option<Usage>,
 }
 
-/// Prunes a completion. `reasoning`: the name under which reasoning leaves, `None`: not at all; `keep`: fields to keep although
-/// OpenAI's API has no such field.
+/// Prunes a completion. `reasoning`: the name under which reasoning leaves, `None`: not at all; `keep`:
+/// fields to keep although OpenAI's API has no such field.
 ///
 /// # Errors
 /// When the text is not JSON.

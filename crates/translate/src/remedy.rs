@@ -1,7 +1,8 @@
-//! How a request is changed before it is asked a second time, each change chosen for what was wrong with the reply.
+//! How a request is changed before it is asked a second time, each change chosen for what was wrong with the
+//! reply.
 //!
-//! The remedies work on the client's own request; what the upstream's version needs is edited afterwards, as always.
-//! Facts: field notes `vllm.md`, sections 3 and 7. Pure. Called by `relay`.
+//! The remedies work on the client's own request; what the upstream's version needs is edited afterwards, as
+//! always. Facts: field notes `vllm.md`, sections 3 and 7. Pure. Called by `relay`.
 
 use std::borrow::Cow;
 
@@ -69,7 +70,8 @@ impl Remedy {
         }
     }
 
-    /// The remedy for this fault; `attempt`: second attempts made before, from 0. `None`: asking again would not help.
+    /// The remedy for this fault; `attempt`: second attempts made before, from 0. `None`: asking again would
+    /// not help.
     pub fn plan(fault: &Fault, attempt: u32, situation: &Situation<'_>) -> Option<Self> {
         let correct = || Self::Correct(correction(fault, situation));
         let can_force = situation.is_free && !situation.is_harmony;
@@ -89,8 +91,8 @@ impl Remedy {
         })
     }
 
-    /// The client's request with this change; `None` when it cannot be made (no message to add a note to). `version`: the
-    /// upstream's, as (major, minor).
+    /// The client's request with this change; `None` when it cannot be made (no message to add a note to).
+    /// `version`: the upstream's, as (major, minor).
     pub fn apply(
         &self,
         body: &[u8],
@@ -240,8 +242,8 @@ fn envelope(tools: &Tools, tool: &str) -> Option<Value> {
     }))
 }
 
-/// vLLM up to 0.10 reads `guided_json`, later ones `structured_outputs`; other servers know OpenAI's `response_format`. Calls
-/// are left in the text, where the engine finds this one.
+/// vLLM up to 0.10 reads `guided_json`, later ones `structured_outputs`; other servers know OpenAI's
+/// `response_format`. Calls are left in the text, where the engine finds this one.
 fn structured(object: &mut Object<'_>, schema: &Value, version: Option<(u32, u32)>) {
     object.set("tool_choice", "\"none\"");
     match version {
@@ -261,7 +263,8 @@ impl Situation<'_> {
         request.tool_choice() == ToolChoice::Auto && !request.wants_json()
     }
 
-    /// Whether the request has tools and leaves it to the model to call them. A forced call needs the server's grammar.
+    /// Whether the request has tools and leaves it to the model to call them. A forced call needs the
+    /// server's grammar.
     pub fn is_free_to_call(request: &ChatRequest<'_>) -> bool {
         request.tools().is_some() && request.tool_choice() == ToolChoice::Auto
     }

@@ -1,5 +1,5 @@
-//! A whole reply, read and ready to leave: what it repeats in each chunk, its choices, and the same as the steps of its turns. Made by
-//! `interpret`; called by `relay` and by the sinks.
+//! A whole reply, read and ready to leave: what it repeats in each chunk, its choices, and the same as the
+//! steps of its turns. Made by `interpret`; called by `relay` and by the sinks.
 
 use wire::turn::{ChoiceEvent, FinishReason, KeptFields, Turn, TurnEnd, TurnEvent, Usage};
 
@@ -27,7 +27,8 @@ pub struct Reply {
     pub usage: Option<Usage>,
     /// Fields that the user asked to keep, as key and JSON text.
     pub kept: Vec<(String, String)>,
-    /// Prompt tokens of earlier attempts, which `usage` leaves out where its client reads it as the size of the conversation.
+    /// Prompt tokens of earlier attempts, which `usage` leaves out where its client reads it as the size of
+    /// the conversation.
     pub earlier_prompts: u64,
 }
 

@@ -1,5 +1,5 @@
-//! One reply as it streams, read in the way that its request wants: passed through as bytes, given out as the steps of a turn, or read by the
-//! tool-call engine. Pure. Called by `relay`.
+//! One reply as it streams, read in the way that its request wants: passed through as bytes, given out as the
+//! steps of a turn, or read by the tool-call engine. Pure. Called by `relay`.
 
 use bytes::BytesMut;
 
@@ -24,7 +24,8 @@ pub enum ReplyReader {
     Live(Box<LiveTurn>),
 }
 
-/// The chunks that go through, and the end of a reply that said nothing: it leaves only when asking again does not help.
+/// The chunks that go through, and the end of a reply that said nothing: it leaves only when asking again
+/// does not help.
 #[derive(Debug)]
 pub struct Passthrough {
     state: StreamState,
@@ -148,7 +149,8 @@ impl ReplyReader {
         }
     }
 
-    /// The reply has ended: what is wrong with it, and what it still shows. `is_full`: one with this fault has filled the window.
+    /// The reply has ended: what is wrong with it, and what it still shows. `is_full`: one with this fault
+    /// has filled the window.
     pub fn settle(
         &mut self,
         is_full: impl Fn(&Fault) -> bool,
@@ -186,8 +188,8 @@ impl ReplyReader {
         }
     }
 
-    /// The reader of another stream in the place of this one, of which no more than its head has left. `spent`: the tokens of the attempts
-    /// before it. `None` when it begins from nothing.
+    /// The reader of another stream in the place of this one, of which no more than its head has left.
+    /// `spent`: the tokens of the attempts before it. `None` when it begins from nothing.
     pub fn anew(&self, spent: Usage) -> Option<Self> {
         match self {
             Self::Passed(passed) => Some(Self::passing(passed.state.anew(spent))),

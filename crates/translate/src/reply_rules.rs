@@ -1,4 +1,5 @@
-//! What a request says about its reply: the tools that may be called, what the engine may read, and the limit.
+//! What a request says about its reply: the tools that may be called, what the engine may read, and the
+//! limit.
 //!
 //! Pure. Called by `relay` once for each request.
 
@@ -12,7 +13,8 @@ use tool_call_parser::{Options, PreferredDialects, Tools};
 use wire::{ChatRequest, Message, ToolChoice, decode_string};
 
 impl ReplyRules {
-    /// The rules of this request. `tools`: those that it declares; `prior`: the dialects that its model is likely to write.
+    /// The rules of this request. `tools`: those that it declares; `prior`: the dialects that its model is
+    /// likely to write.
     pub fn of(request: &ChatRequest<'_>, tools: Arc<Tools>, prior: PreferredDialects) -> Self {
         Self {
             tools: with_hidden_tools(request, tools),

@@ -1,9 +1,9 @@
-//! Hugging Face's `response_template` (transformers 5): a table of regions that says how a model marks its reasoning, its
-//! answer and its calls.
+//! Hugging Face's `response_template` (transformers 5): a table of regions that says how a model marks its
+//! reasoning, its answer and its calls.
 //!
-//! Reads whole texts. A template adds to the parser and takes nothing from it: text outside regions, and calls that the
-//! template cannot read, go to the parser as they are. The prompt is not at hand, so `start_anchor` has no effect. Pure.
-//! Called by `interpret` and `live`; the configuration loads the file.
+//! Reads whole texts. A template adds to the parser and takes nothing from it: text outside regions, and
+//! calls that the template cannot read, go to the parser as they are. The prompt is not at hand, so
+//! `start_anchor` has no effect. Pure. Called by `interpret` and `live`; the configuration loads the file.
 
 mod content;
 

@@ -1,8 +1,9 @@
-//! Reasoning that a client keeps for us: sealed (nobody else can read or change it) or signed (readable, unchanged).
+//! Reasoning that a client keeps for us: sealed (nobody else can read or change it) or signed (readable,
+//! unchanged).
 //!
-//! Clients of the Responses and Messages APIs carry reasoning back as `encrypted_content` or with a `signature`. What comes
-//! back is used only if it was made with the same secret. The nonce follows from the text, so nothing here is random.
-//! Called by `responses` and `messages`.
+//! Clients of the Responses and Messages APIs carry reasoning back as `encrypted_content` or with a
+//! `signature`. What comes back is used only if it was made with the same secret. The nonce follows from the
+//! text, so nothing here is random. Called by `responses` and `messages`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

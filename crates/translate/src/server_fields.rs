@@ -1,4 +1,5 @@
-//! Fields of a request that only vLLM knows, and that it takes under the same name on its own routes for these APIs and for chat.
+//! Fields of a request that only vLLM knows, and that it takes under the same name on its own routes for
+//! these APIs and for chat.
 //!
 //! They go into the chat request as they are: the server checks them. Called by `responses` and `messages`.
 

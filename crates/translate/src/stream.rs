@@ -1,7 +1,8 @@
-//! The passthrough stream: each chunk of the upstream judged and, where needed, changed, without being rebuilt.
+//! The passthrough stream: each chunk of the upstream judged and, where needed, changed, without being
+//! rebuilt.
 //!
-//! Takes out what OpenAI's API does not have, gives reasoning its name, maps odd finish reasons, withholds usage that was
-//! not asked for. Knows at the end whether the stream was whole. Called by `relay`.
+//! Takes out what OpenAI's API does not have, gives reasoning its name, maps odd finish reasons, withholds
+//! usage that was not asked for. Knows at the end whether the stream was whole. Called by `relay`.
 
 use std::ops::Range;
 
@@ -59,8 +60,8 @@ pub struct StreamState {
     last_said: LastSaid,
 }
 
-/// The chunk before, when it said something. Most chunks differ from the one before only in the text that they say, so all the rest of
-/// them need not be judged again.
+/// The chunk before, when it said something. Most chunks differ from the one before only in the text that
+/// they say, so all the rest of them need not be judged again.
 #[derive(Debug, Default)]
 struct LastSaid {
     payload: String,
@@ -111,8 +112,8 @@ impl StreamState {
         }
     }
 
-    /// Another stream in the place of this one, of which only the role chunk may have left. `spent`: tokens of the attempts
-    /// before it.
+    /// Another stream in the place of this one, of which only the role chunk may have left. `spent`: tokens
+    /// of the attempts before it.
     #[must_use]
     pub fn anew(&self, spent: Usage) -> Self {
         let sent = self.sent.clone().or_else(|| self.whole_identity().cloned());
@@ -120,7 +121,8 @@ impl StreamState {
         Self { identity: sent.clone(), sent, ..Self::new(rules) }
     }
 
-    /// From now on every chunk carries this head, and upstream's own role chunks are withheld: respool has sent them.
+    /// From now on every chunk carries this head, and upstream's own role chunks are withheld: respool has
+    /// sent them.
     pub fn head_was_sent(&mut self, id: &str, created: u64, model: &str) {
         self.last_said.place = None;
         let sent = Sent { id: encode_string(id), created: created.to_string(), model: encode_string(model) };
@@ -203,7 +205,8 @@ impl StreamState {
         self.is_finished() && !self.spoke
     }
 
-    /// The chunks that a server left out which says `[DONE]` but never why a choice ended, and what had to wait for them.
+    /// The chunks that a server left out which says `[DONE]` but never why a choice ended, and what had to
+    /// wait for them.
     pub fn missing_end(&mut self) -> Vec<String> {
         let unfinished = |choice: &&(usize, &Progress)| choice.1.started && !choice.1.finished;
         let indexes =
@@ -212,8 +215,8 @@ impl StreamState {
         finishes.into_iter().chain(self.last.take()).collect()
     }
 
-    /// A chunk that carries nothing: it feeds clients' watchdogs. `None` before the stream has an id, and after the finish
-    /// reasons: nothing of a choice may follow its own.
+    /// A chunk that carries nothing: it feeds clients' watchdogs. `None` before the stream has an id, and
+    /// after the finish reasons: nothing of a choice may follow its own.
     pub fn heartbeat(&self) -> Option<String> {
         if self.is_finished() {
             return None;
@@ -265,8 +268,8 @@ struct Saw {
 }
 
 impl Saw {
-    /// True when nothing that the client may see is left: a usage chunk it did not ask for, a role chunk after
-    /// respool's own, a piece of reasoning that is not to leave.
+    /// True when nothing that the client may see is left: a usage chunk it did not ask for, a role chunk
+    /// after respool's own, a piece of reasoning that is not to leave.
     fn is_empty(self, head_sent: bool, changed: bool) -> bool {
         let carries = self.content || self.reasoning || self.usage;
         changed

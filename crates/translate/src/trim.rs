@@ -1,8 +1,10 @@
-//! Makes a conversation shorter that the model's window cannot hold: long tool results first, then old messages.
+//! Makes a conversation shorter that the model's window cannot hold: long tool results first, then old
+//! messages.
 //!
-//! What must stay: system and developer messages, the first and the last real user message, the newest call with its
-//! results, and every call together with its results. Whatever goes leaves a note in its place that says how much. A pure
-//! function over the messages' texts; what it is not asked to change keeps its bytes. Called by `relay`.
+//! What must stay: system and developer messages, the first and the last real user message, the newest call
+//! with its results, and every call together with its results. Whatever goes leaves a note in its place that
+//! says how much. A pure function over the messages' texts; what it is not asked to change keeps its bytes.
+//! Called by `relay`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,8 +13,8 @@ use std::ops::Range;
 use super::loop_guard::is_real_user;
 use wire::{Message, Object, array_elements, decode_string, encode_string};
 
-/// What is left of a long tool result before messages are left out, and when even that was not enough. In bytes, the
-/// note included.
+/// What is left of a long tool result before messages are left out, and when even that was not enough. In
+/// bytes, the note included.
 const KEPT: usize = 1024;
 const KEPT_AT_LEAST: usize = 256;
 
@@ -32,8 +34,8 @@ pub struct Trimmed {
     pub bytes: usize,
 }
 
-/// Takes out as little as brings the messages' texts to `target` bytes together, or as much as may go when that is not
-/// enough. `None` when they are short enough, or nothing may go.
+/// Takes out as little as brings the messages' texts to `target` bytes together, or as much as may go when
+/// that is not enough. `None` when they are short enough, or nothing may go.
 pub fn trim(messages: &[Message<'_>], target: usize) -> Option<Trimmed> {
     let mut draft = Draft::new(messages, target);
     draft.shorten_results(KEPT);
@@ -418,7 +420,8 @@ mod tests {
         assert!(!left.contains(&messages[4]));
     }
 
-    /// A conversation: for each exchange the question's length, and for each call of it the lengths of its results.
+    /// A conversation: for each exchange the question's length, and for each call of it the lengths of its
+    /// results.
     fn conversation(exchanges: &[(usize, Vec<Vec<usize>>)]) -> Vec<Value> {
         let mut messages = vec![system()];
         for (turn, (question, calls)) in exchanges.iter().enumerate() {

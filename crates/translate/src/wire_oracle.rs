@@ -1,5 +1,5 @@
-//! What the readers and the event sinks of the Responses and Messages APIs must satisfy, for the fuzz targets and the replay of their
-//! corpora. Compiled only for them.
+//! What the readers and the event sinks of the Responses and Messages APIs must satisfy, for the fuzz targets
+//! and the replay of their corpora. Compiled only for them.
 //!
 //! A violation panics: both want that.
 #![allow(clippy::missing_panics_doc, reason = "to panic is what an oracle is for")]
@@ -68,8 +68,9 @@ fn is_the_clients_fault(error: &ApiError) {
     assert!(error.param.is_some() || error.code == Some(ErrorCode::InvalidJson), "{error:?}");
 }
 
-/// What the model is asked is a chat request, and what it does not get has a name. Values inside a body are passed on as they are, so what is
-/// wrong with one (a control character in a string) is left for the server to refuse.
+/// What the model is asked is a chat request, and what it does not get has a name. Values inside a body are
+/// passed on as they are, so what is wrong with one (a control character in a string) is left for the server
+/// to refuse.
 fn is_chat_request(body: &[u8], chat: &str, passed_by: &[PassedBy]) {
     if serde_json::from_slice::<Value>(body).is_ok() {
         let is_object = match serde_json::from_str::<Value>(chat) {

@@ -67,7 +67,8 @@ impl Replay {
     /// files are passed over.
     ///
     /// # Errors
-    /// The directory or a capture cannot be read or parsed, two captures hold the same reply, or there is none.
+    /// The directory or a capture cannot be read or parsed, two captures hold the same reply, or there is
+    /// none.
     pub fn load(dir: &Path) -> Result<Self, ReplayError> {
         let mut recordings: Vec<(String, Recording)> = Vec::new();
         for file in files_of(dir)? {

@@ -185,8 +185,8 @@ impl Ledger {
         self.state().keys.used_today(key, clock::now() / DAY)
     }
 
-    /// Stores the tokens of keys, and takes over those that other processes have counted. A storing under way is
-    /// awaited.
+    /// Stores the tokens of keys, and takes over those that other processes have counted. A storing under way
+    /// is awaited.
     pub async fn save_keys(&self) {
         let Some(store) = self.key_store.get() else { return };
         let _alone = self.flushing.lock().await;

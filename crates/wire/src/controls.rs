@@ -1,7 +1,8 @@
-//! Control characters within the strings of a JSON text: RFC 8259 wants them escaped, and clients refuse the text otherwise.
+//! Control characters within the strings of a JSON text: RFC 8259 wants them escaped, and clients refuse the
+//! text otherwise.
 //!
-//! The scanner does not mind them, so a text that was only looked through could carry them on. Called by `relay` for what it
-//! forwards.
+//! The scanner does not mind them, so a text that was only looked through could carry them on. Called by
+//! `relay` for what it forwards.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

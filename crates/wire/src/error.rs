@@ -1,6 +1,7 @@
 //! OpenAI's error object: `{"error":{"message","type","param","code"}}`.
 //!
-//! Every error that leaves respool is one of these, whatever shape it had before. Called by `upstream`, `relay`, `server`.
+//! Every error that leaves respool is one of these, whatever shape it had before. Called by `upstream`,
+//! `relay`, `server`.
 
 use serde::Serialize;
 
@@ -21,7 +22,8 @@ pub struct ApiError {
     pub code: Option<ErrorCode>,
     /// Seconds for `Retry-After`.
     pub retry_after: Option<u64>,
-    /// respool has used up its attempts: the reply asks the client not to try again (`x-should-retry: false`).
+    /// respool has used up its attempts: the reply asks the client not to try again (`x-should-retry:
+    /// false`).
     pub is_final: bool,
     /// The upstream's part in it, for clients that misread a server's own words.
     pub cause: Option<Box<Cause>>,
@@ -92,8 +94,8 @@ impl ApiError {
         self.to_envelope_json(self.code.map(ErrorCode::as_str))
     }
 
-    /// The payload of an event in a stream whose head has already left. Its `code` is the HTTP status, because OpenClaw
-    /// reads it there to decide whether to repeat the request.
+    /// The payload of an event in a stream whose head has already left. Its `code` is the HTTP status,
+    /// because OpenClaw reads it there to decide whether to repeat the request.
     pub fn to_stream_json(&self) -> String {
         self.to_envelope_json(self.status)
     }

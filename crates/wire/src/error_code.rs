@@ -1,7 +1,8 @@
-//! The machine-readable codes of errors, as an enum: code decides on these, and only the wire sees their names.
+//! The machine-readable codes of errors, as an enum: code decides on these, and only the wire sees their
+//! names.
 //!
-//! A new code is one line in the table below. Names never change once they have been released: clients, stored runs and
-//! dashboards read them. Called wherever an [`ApiError`](super::ApiError) is made.
+//! A new code is one line in the table below. Names never change once they have been released: clients,
+//! stored runs and dashboards read them. Called wherever an [`ApiError`](super::ApiError) is made.
 
 use std::fmt;
 

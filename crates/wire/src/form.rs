@@ -1,8 +1,8 @@
-//! The small fields of a form (`multipart/form-data`, RFC 7578), found as the form comes, each with its place in the body: a form
-//! names its model in a field, and its file must neither wait nor be written anew.
+//! The small fields of a form (`multipart/form-data`, RFC 7578), found as the form comes, each with its place
+//! in the body: a form names its model in a field, and its file must neither wait nor be written anew.
 //!
-//! Crates for forms give the values of a form and not where they stand, so that the whole form would have to be written again.
-//! Called by `server`.
+//! Crates for forms give the values of a form and not where they stand, so that the whole form would have to
+//! be written again. Called by `server`.
 
 use std::ops::Range;
 

@@ -1,5 +1,6 @@
-//! Parts of requests that come again: a conversation is sent whole with each turn, and so are its tools. What was found in a part
-//! is kept with its text; where the same text stands in the next request, nothing is scanned again.
+//! Parts of requests that come again: a conversation is sent whole with each turn, and so are its tools. What
+//! was found in a part is kept with its text; where the same text stands in the next request, nothing is
+//! scanned again.
 //!
 //! Holds nothing itself: `relay` keeps what is known, for as long as it likes. Called by `request`.
 
@@ -109,7 +110,8 @@ mod tests {
         format!(r#"{{"model":"m","messages":[{}], "tools": {tools} ,"stream":true}}"#, messages.join(", "))
     }
 
-    /// Reads `second` knowing `first`, and as if nothing were known: both must find the same. Returns how many messages were known.
+    /// Reads `second` knowing `first`, and as if nothing were known: both must find the same. Returns how
+    /// many messages were known.
     fn check(first: &str, second: &str) -> usize {
         let before = ChatRequest::parse(first.as_bytes()).unwrap();
         let (messages, tools) = (before.known_messages(&[]), before.known_tools());

@@ -8,7 +8,8 @@ use super::controls::escape_controls;
 use super::pieces::{Assembly, Pieces};
 use super::scan::{Malformed, Scanner};
 
-/// A JSON object whose values are still text. Of a key that comes twice the last one counts, as in most parsers.
+/// A JSON object whose values are still text. Of a key that comes twice the last one counts, as in most
+/// parsers.
 #[derive(Clone, Debug, Default)]
 pub struct Object<'a> {
     fields: Vec<(Cow<'a, str>, Cow<'a, str>)>,
@@ -93,7 +94,8 @@ impl<'a> Object<'a> {
         self.fields.iter().rposition(|(name, _)| name == key || (self.escaped_keys && is_key(name, key)))
     }
 
-    /// The same as [`Object::get`], with the lifetime of the original text: `None` also for a value that was set here.
+    /// The same as [`Object::get`], with the lifetime of the original text: `None` also for a value that was
+    /// set here.
     pub fn get_original(&self, key: &str) -> Option<&'a str> {
         match self.position_of(key).map(|place| &self.fields[place].1) {
             Some(Cow::Borrowed(value)) if *value != "null" => Some(value),
@@ -121,7 +123,8 @@ impl<'a> Object<'a> {
         self.raw(key) == Some("true")
     }
 
-    /// True when the value is `true`, or what servers take for it: those in Python read booleans like pydantic.
+    /// True when the value is `true`, or what servers take for it: those in Python read booleans like
+    /// pydantic.
     pub fn means_true(&self, key: &str) -> bool {
         let meant = |raw: &str| {
             let word = raw.trim_matches('"');
@@ -179,7 +182,8 @@ impl<'a> Object<'a> {
 }
 
 impl Object<'_> {
-    /// The same as [`Object::to_json`] in pieces: what stands in `original`, the text that the object was read from, is not copied.
+    /// The same as [`Object::to_json`] in pieces: what stands in `original`, the text that the object was
+    /// read from, is not copied.
     pub fn into_pieces(self, original: &Bytes) -> Pieces {
         let mut assembly = Assembly::new(original);
         assembly.add_text("{");
@@ -259,8 +263,9 @@ fn is_plain_text(text: &str) -> bool {
     text.bytes().fold(true, |is_plain, byte| is_plain & (byte >= b' ') & (byte != b'"') & (byte != b'\\'))
 }
 
-/// The text of a JSON string, `None` when it is not one. What strict decoders refuse is mended: half of a surrogate pair
-/// (JavaScript cuts strings there) becomes U+FFFD, and a raw control character stands for itself.
+/// The text of a JSON string, `None` when it is not one. What strict decoders refuse is mended: half of a
+/// surrogate pair (JavaScript cuts strings there) becomes U+FFFD, and a raw control character stands for
+/// itself.
 pub fn decode_string(json: &str) -> Option<String> {
     let inner = json.strip_prefix('"')?;
     if let Some(text) = inner.strip_suffix('"').filter(|text| is_plain_text(text)) {
@@ -289,7 +294,8 @@ pub fn mend_strings(json: &str) -> String {
     out
 }
 
-/// The length of the `\u` escape that a text begins with, a pair counting as one, and what to put in its place.
+/// The length of the `\u` escape that a text begins with, a pair counting as one, and what to put in its
+/// place.
 fn split_escape(text: &str) -> (usize, Option<&'static str>) {
     let unit = |at: usize| u16::from_str_radix(text.get(at + 2..at + 6)?, 16).ok();
     match unit(0) {
@@ -304,7 +310,8 @@ fn split_escape(text: &str) -> (usize, Option<&'static str>) {
 
 /// The JSON text of a string.
 pub fn encode_string(text: &str) -> String {
-    // `to_string` of a value goes through a formatter, and takes several times as long. A string can always be written.
+    // `to_string` of a value goes through a formatter, and takes several times as long. A string can always
+    // be written.
     serde_json::to_string(text).unwrap_or_default()
 }
 

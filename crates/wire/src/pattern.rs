@@ -2,8 +2,8 @@
 
 use regex::Regex;
 
-/// Compiles a pattern. It must not be silently off when it is wrong, or when a feature of the crate is missing in one build
-/// and present in another: each use is tested, and a wrong one ends the program.
+/// Compiles a pattern. It must not be silently off when it is wrong, or when a feature of the crate is
+/// missing in one build and present in another: each use is tested, and a wrong one ends the program.
 ///
 /// # Panics
 /// When the pattern is wrong.

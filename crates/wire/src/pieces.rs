@@ -1,5 +1,5 @@
-//! A body in pieces: what stays as it is of a large request is shared with the text that it was read from, and not copied. Made by
-//! `object` and of forms, sent by `upstream`.
+//! A body in pieces: what stays as it is of a large request is shared with the text that it was read from,
+//! and not copied. Made by `object` and of forms, sent by `upstream`.
 
 use std::borrow::Cow;
 
@@ -121,8 +121,8 @@ impl<'o> Assembly<'o> {
         }
     }
 
-    /// Adds a member of an object as it stands in the original, between which bytes. Members that follow one another there are
-    /// taken with the comma between them.
+    /// Adds a member of an object as it stands in the original, between which bytes. Members that follow one
+    /// another there are taken with the comma between them.
     pub(super) fn add_member(&mut self, (start, end): (usize, usize), is_first: bool) {
         let (_, reached) = self.part;
         if reached > 0

@@ -1,8 +1,9 @@
-//! Takes out of a JSON text every field that a table of known fields does not name, in one pass over the bytes.
+//! Takes out of a JSON text every field that a table of known fields does not name, in one pass over the
+//! bytes.
 //!
-//! The table ([`Shape`]) is an allow-list, so a field that a later server adds is caught too. An [`Editor`] sees the few
-//! fields that matter on the way (ids, finish reasons, usage …) and may change them. Called for each chunk of a stream,
-//! so it copies at most once and builds nothing.
+//! The table ([`Shape`]) is an allow-list, so a field that a later server adds is caught too. An [`Editor`]
+//! sees the few fields that matter on the way (ids, finish reasons, usage …) and may change them. Called for
+//! each chunk of a stream, so it copies at most once and builds nothing.
 
 use std::ops::Range;
 
@@ -44,7 +45,8 @@ pub enum Tag {
     Reasoning,
     /// A delta's or message's `tool_calls`.
     ToolCalls,
-    /// Whatever else a choice may carry: refusal, annotations, audio, an old function call, log probabilities.
+    /// Whatever else a choice may carry: refusal, annotations, audio, an old function call, log
+    /// probabilities.
     Extra,
 }
 
@@ -69,12 +71,13 @@ pub trait Editor {
     /// Whether to keep a field that the table does not name.
     fn keeps_unknown(&self, key: &str) -> bool;
 
-    /// The value of a tagged field stays: where it begins and ends in the text, and where it begins in what is left of the text.
+    /// The value of a tagged field stays: where it begins and ends in the text, and where it begins in what
+    /// is left of the text.
     fn note_kept(&mut self, _tag: Tag, _value: Range<usize>, _left_at: usize) {}
 }
 
-/// Writes to `out` what is left of `json`. True when anything was changed. `out` is cleared first, and stays empty when
-/// nothing was: the original text is what should be sent on.
+/// Writes to `out` what is left of `json`. True when anything was changed. `out` is cleared first, and stays
+/// empty when nothing was: the original text is what should be sent on.
 pub fn prune_json(
     json: &str,
     shape: &Shape,
@@ -151,7 +154,8 @@ impl<E: Editor> Pruner<'_, E> {
         Ok(())
     }
 
-    /// A field stays whose key is at `key_at`: those before it that do not are left out, with one comma for each.
+    /// A field stays whose key is at `key_at`: those before it that do not are left out, with one comma for
+    /// each.
     fn close_gap(&mut self, seen: &mut ObjectProgress, key_at: usize) {
         if let Some(from) = seen.gap.take() {
             self.copy_and_skip(from, if seen.stays.is_some() { seen.end } else { key_at });

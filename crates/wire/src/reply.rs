@@ -1,7 +1,7 @@
 //! Chat replies: the table of fields that OpenAI documents, and a whole completion read into its parts.
 //!
-//! Sources: OpenAI's API reference (chat completion object, chat completion chunk object) for the table; vLLM 0.10 to 0.33
-//! for what else arrives. Does not decide what a text means: that is the tool parser's work.
+//! Sources: OpenAI's API reference (chat completion object, chat completion chunk object) for the table; vLLM
+//! 0.10 to 0.33 for what else arrives. Does not decide what a text means: that is the tool parser's work.
 
 use std::borrow::Cow;
 
@@ -84,7 +84,8 @@ const USAGE: Shape = Shape::Fields(&[
     ),
 ]);
 
-/// What may stand in a message or a delta. The reasoning fields are no OpenAI fields: the editor renames or drops them.
+/// What may stand in a message or a delta. The reasoning fields are no OpenAI fields: the editor renames or
+/// drops them.
 const MESSAGE: Shape = Shape::Fields(&[
     ("content", Tag::Content, ANY),
     ("role", Tag::Role, ANY),
@@ -97,8 +98,8 @@ const MESSAGE: Shape = Shape::Fields(&[
     ("function_call", Tag::Extra, FUNCTION),
 ]);
 
-/// The fields of a chat reply: of a `chat.completion`, whose choices have a `message`, and of a `chat.completion.chunk`,
-/// whose choices have a `delta`.
+/// The fields of a chat reply: of a `chat.completion`, whose choices have a `message`, and of a
+/// `chat.completion.chunk`, whose choices have a `delta`.
 pub static REPLY: Shape = Shape::Fields(&[
     ("id", Tag::Id, ANY),
     ("object", Tag::Plain, ANY),

@@ -1,7 +1,7 @@
 //! A chat completion request: the few fields respool acts on, read as spans of the client's own text.
 //!
-//! It judges only what it must understand (an object with `messages`); every other mistake is the upstream's to report.
-//! Called by `translate` and `server`.
+//! It judges only what it must understand (an object with `messages`); every other mistake is the upstream's
+//! to report. Called by `translate` and `server`.
 
 use std::borrow::Cow;
 use std::sync::Arc;

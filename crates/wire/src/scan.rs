@@ -1,8 +1,8 @@
 //! A JSON scanner that yields spans instead of values: one pass, no allocation, strict about structure.
 //!
-//! respool changes a few fields of texts that may be 150 KB long, and forwards hundreds of thousands of small chunks a
-//! second; building values for either costs more than everything else it does. The scanner does not decode strings or
-//! check numbers beyond their characters. Called by the rest of `wire`.
+//! respool changes a few fields of texts that may be 150 KB long, and forwards hundreds of thousands of small
+//! chunks a second; building values for either costs more than everything else it does. The scanner does not
+//! decode strings or check numbers beyond their characters. Called by the rest of `wire`.
 
 use std::fmt;
 
@@ -84,8 +84,8 @@ impl<'a> Scanner<'a> {
         if self.at == self.text.len() { Ok(()) } else { Err(self.error_here("the end")) }
     }
 
-    /// Walks an object: calls `field` with each key (its text between the quotes, escapes kept); `field` must consume the
-    /// value.
+    /// Walks an object: calls `field` with each key (its text between the quotes, escapes kept); `field` must
+    /// consume the value.
     pub fn walk_object<E: From<Malformed>>(
         &mut self,
         mut field: impl FnMut(&'a str, &mut Self) -> Result<(), E>,
@@ -139,7 +139,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Consumes a value whose text is known, if it stands here: it was scanned before, and is not looked into again.
+    /// Consumes a value whose text is known, if it stands here: it was scanned before, and is not looked into
+    /// again.
     pub fn skip_known(&mut self, value: &str) -> Option<&'a str> {
         self.peek();
         let start = self.at;
@@ -157,7 +158,8 @@ impl<'a> Scanner<'a> {
         Ok(&self.text[start..self.at])
     }
 
-    /// Consumes a value and returns its text; where it is an array, calls `element` at each element, which it must consume.
+    /// Consumes a value and returns its text; where it is an array, calls `element` at each element, which it
+    /// must consume.
     pub(super) fn read_array_span(
         &mut self,
         element: impl FnMut(&mut Self) -> Result<(), Malformed>,
@@ -243,7 +245,8 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// The string, with its quotes, that stands between `before` and `after`, where `text` is nothing but these three.
+/// The string, with its quotes, that stands between `before` and `after`, where `text` is nothing but these
+/// three.
 pub fn string_between<'t>(text: &'t str, before: &str, after: &str) -> Option<&'t str> {
     let bytes = text.as_bytes();
     if !begins_with(bytes, before.as_bytes()) || bytes.get(before.len()) != Some(&b'"') {
@@ -255,7 +258,8 @@ pub fn string_between<'t>(text: &'t str, before: &str, after: &str) -> Option<&'
     (rest.len() == after.len() && begins_with(rest, after.as_bytes())).then_some(string)
 }
 
-/// Within so many bytes looking is quicker than calling a vectorised search: most strings are so short, or so full of escapes.
+/// Within so many bytes looking is quicker than calling a vectorised search: most strings are so short, or so
+/// full of escapes.
 const NEAR: usize = 32;
 
 /// Where the first quote or backslash is.
@@ -288,7 +292,8 @@ const fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(EACH) & !word & (EACH << 7)
 }
 
-/// In pieces that are compared in place: the `memcmp` of a static binary goes byte by byte, and tools are a hundred thousand of them.
+/// In pieces that are compared in place: the `memcmp` of a static binary goes byte by byte, and tools are a
+/// hundred thousand of them.
 fn begins_with(text: &[u8], beginning: &[u8]) -> bool {
     let Some(text) = text.get(..beginning.len()) else { return false };
     let ((text, rest), (beginning, rest_of_beginning)) =

@@ -1,6 +1,7 @@
-//! Declares each key of the configuration once: [`settings!`](crate::settings!) makes of one declaration the field with
-//! its documentation, its default, and the [`Key`] from which the checks, `config show`, the generated page and the
-//! example file are made. Every crate declares its own sections; `config` composes them.
+//! Declares each key of the configuration once: [`settings!`](crate::settings!) makes of one declaration the
+//! field with its documentation, its default, and the [`Key`] from which the checks, `config show`, the
+//! generated page and the example file are made. Every crate declares its own sections; `config` composes
+//! them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,13 +13,14 @@ use crate::units::{Secret, Size};
 /// One key of the configuration.
 #[derive(Clone, Debug)]
 pub struct Key {
-    /// Its path: `limits.max_body`, `upstream[].url` (a list of tables), `models.<ID>.target` (a name of the user's).
+    /// Its path: `limits.max_body`, `upstream[].url` (a list of tables), `models.<ID>.target` (a name of the
+    /// user's).
     pub path: String,
     /// The form of one value.
     pub scalar: Scalar,
     /// One value or several.
     pub shape: Shape,
-    /// The default as TOML; empty where there is none.
+    /// The default as TOML; empty for a key without one.
     pub default: String,
     /// The effect of leaving it out; only where there is no default.
     pub unset: &'static str,
@@ -346,10 +348,10 @@ macro_rules! text_setting {
 
 /// Declares a section of the configuration: a struct, its `Default`, and its [`Section`].
 ///
-/// A key is a field with its default and, where its type does not say enough, options: the methods of [`Key`] that
-/// return a key. Its documentation is the text that users read. `sections` are fields that are sections themselves, at
-/// their own name or at another path (`at("upstream[]")`; `at("")` for keys of this section). `derived` fields are no
-/// keys.
+/// A key is a field with its default and, where its type does not say enough, options: the methods of [`Key`]
+/// that return a key. Its documentation is the text that users read. `sections` are fields that are sections
+/// themselves, at their own name or at another path (`at("upstream[]")`; `at("")` for keys of this section).
+/// `derived` fields are no keys.
 #[macro_export]
 macro_rules! settings {
     (

@@ -1,8 +1,8 @@
 //! Server-sent events: cuts a byte stream into frames whose bytes stay as they are, and writes frames.
 //!
-//! A frame is what stands between two blank lines. A general SSE parser gives decoded events; here the bytes matter,
-//! because a frame that needs no change is forwarded untouched. Lines may end with LF, CRLF or CR (WHATWG HTML, section
-//! 9.2). Called by `relay`.
+//! A frame is what stands between two blank lines. A general SSE parser gives decoded events; here the bytes
+//! matter, because a frame that needs no change is forwarded untouched. Lines may end with LF, CRLF or CR
+//! (WHATWG HTML, section 9.2). Called by `relay`.
 
 use std::borrow::Cow;
 use std::str::Utf8Error;
@@ -18,7 +18,8 @@ pub struct FrameTooLong;
 #[derive(Debug)]
 pub struct Frames {
     bytes: Bytes,
-    /// How much of `bytes` has been looked at: the start of the last line, and where the search for its end goes on.
+    /// How much of `bytes` has been looked at: the start of the last line, and where the search for its end
+    /// goes on.
     line_start: usize,
     searched: usize,
     limit: usize,
@@ -91,7 +92,8 @@ impl Frames {
         None
     }
 
-    /// What is left when the stream has ended: a last frame whose blank line never came. `None` when nothing is left.
+    /// What is left when the stream has ended: a last frame whose blank line never came. `None` when nothing
+    /// is left.
     pub fn finish(&mut self) -> Option<Frame> {
         let rest = std::mem::take(&mut self.bytes);
         (!rest.iter().all(u8::is_ascii_whitespace)).then(|| self.strip_byte_order_mark(rest))
@@ -114,8 +116,8 @@ impl Frame {
         Ok(only_line(text).map(Cow::Borrowed).or_else(|| joined_lines(text)))
     }
 
-    /// True for a frame that any client can read, also one that splits at LF and looks for `data: `: one line of data, a
-    /// blank line, nothing else.
+    /// True for a frame that any client can read, also one that splits at LF and looks for `data: `: one line
+    /// of data, a blank line, nothing else.
     pub fn is_plain(&self) -> bool {
         let line = self.bytes.strip_suffix(b"\n\n").or_else(|| self.bytes.strip_suffix(b"\r\n\r\n"));
         line.is_some_and(|line| line.starts_with(b"data: ") && memchr2(b'\n', b'\r', line).is_none())

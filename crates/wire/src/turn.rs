@@ -1,8 +1,9 @@
 //! The turn: what one model reply means, whatever form it arrived in.
 //!
-//! Sources (a whole reply, a live stream, an agent run, a canned answer) produce [`TurnEvent`]s; sinks (chat chunks, a chat
-//! completion, the Responses API, Messages, a terminal) consume them, each in its own form. This module is plain data: no serde, no I/O, no clock, no randomness. Calls and
-//! notes are the tool-call parser's own.
+//! Sources (a whole reply, a live stream, an agent run, a canned answer) produce [`TurnEvent`]s; sinks (chat
+//! chunks, a chat completion, the Responses API, Messages, a terminal) consume them, each in its own form.
+//! This module is plain data: no serde, no I/O, no clock, no randomness. Calls and notes are the tool-call
+//! parser's own.
 
 use tool_call_parser::Event;
 pub use tool_call_parser::{Dropped, Note, ToolCall};
@@ -38,8 +39,8 @@ impl FinishReason {
 
     /// Maps what an upstream said to a value OpenAI defines; `calls`: whether the turn holds tool calls.
     ///
-    /// vLLM's own values (`abort`, `eos`, `repetition`, null) end a client's run as an error when they leave as they are,
-    /// and a `stop` beside calls makes OpenClaw drop the calls, so calls always win.
+    /// vLLM's own values (`abort`, `eos`, `repetition`, null) end a client's run as an error when they leave
+    /// as they are, and a `stop` beside calls makes OpenClaw drop the calls, so calls always win.
     pub fn resolve(upstream: Option<&str>, calls: bool) -> Self {
         match upstream {
             _ if calls => Self::ToolCalls,
@@ -88,8 +89,8 @@ impl Usage {
     }
 }
 
-/// Fields that leave although OpenAI's API has none of their names, as key and JSON text: the owner asks to keep them, or a wire needs
-/// them. Those of the reply, of the choice, and of its message.
+/// Fields that leave although OpenAI's API has none of their names, as key and JSON text: the owner asks to
+/// keep them, or a wire needs them. Those of the reply, of the choice, and of its message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptFields {
     /// Of the reply.
@@ -240,8 +241,8 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Adds one event. Progress leaves no trace: it is not part of what the model said. A refusal has no place here: it stands beside
-    /// the turn.
+    /// Adds one event. Progress leaves no trace: it is not part of what the model said. A refusal has no
+    /// place here: it stands beside the turn.
     pub fn apply(&mut self, event: TurnEvent) {
         match event {
             TurnEvent::Reasoning(text) => self.reasoning.push_str(&text),

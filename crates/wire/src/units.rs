@@ -1,5 +1,6 @@
-//! How configuration writes things that are not plain text: durations with a unit, sizes with a unit, a closed set of
-//! words, and secrets; and what is said of a setting that turns out to be of no use. Every module's `config.rs` builds on these; nothing here knows a key.
+//! How configuration writes things that are not plain text: durations with a unit, sizes with a unit, a
+//! closed set of words, and secrets; and what is said of a setting that turns out to be of no use. Every
+//! module's `config.rs` builds on these; nothing here knows a key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -129,7 +130,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A setting that cannot be used, as was found when it was: a directory that is not there, a tool that nothing offers.
+/// A setting that cannot be used, as was found when it was: a directory that is not there, a tool that
+/// nothing offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnusableSetting {
     /// Its key, step by step; a list's entry by its number: `upstream`, `0`, `url`.
@@ -159,7 +161,8 @@ pub fn zip_results<A, B, E>(one: Result<A, Vec<E>>, other: Result<B, Vec<E>>) ->
     }
 }
 
-/// Defines an enum whose variants are words in the configuration: `NAMES`, `as_str`, `Display` and `Deserialize`.
+/// Defines an enum whose variants are words in the configuration: `NAMES`, `as_str`, `Display` and
+/// `Deserialize`.
 #[macro_export]
 macro_rules! string_enum {
     ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $word:literal),+ $(,)? }) => {

@@ -28,7 +28,8 @@ pub struct UsageRow {
     pub stream: bool,
     /// The status that left; 0 when none did.
     pub status: u16,
-    /// The tokens of all attempts, as far as they are known. A request to an agent has none: its model calls have them.
+    /// The tokens of all attempts, as far as they are known. A request to an agent has none: its model calls
+    /// have them.
     pub usage: Option<Usage>,
     /// From its arrival to the first byte of the reply.
     pub first_byte: Option<Duration>,

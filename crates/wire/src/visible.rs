@@ -1,10 +1,11 @@
-//! Text of models, tools, servers and files as it may stand on a terminal: nothing in it moves the cursor, changes colours or
-//! hides what is there. Pure. Used wherever something is printed: the chat, the command line, previews of changes.
+//! Text of models, tools, servers and files as it may stand on a terminal: nothing in it moves the cursor,
+//! changes colours or hides what is there. Pure. Used wherever something is printed: the chat, the command
+//! line, previews of changes.
 
 use unicode_width::UnicodeWidthChar as _;
 
-/// The text with control characters and invisible format characters written out (`\u{1b}`), line breaks as they are and
-/// tabs as spaces.
+/// The text with control characters and invisible format characters written out (`\u{1b}`), line breaks as
+/// they are and tabs as spaces.
 pub fn make_visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
@@ -43,8 +44,8 @@ pub fn cut_line(line: &str, width: usize) -> String {
     format!("{kept}…")
 }
 
-/// Text that is visible already, with line breaks between words where a line is too long. A word that is longer than a line
-/// is left to the terminal.
+/// Text that is visible already, with line breaks between words where a line is too long. A word that is
+/// longer than a line is left to the terminal.
 pub fn wrap_text(text: &str, width: usize) -> String {
     text.split('\n').map(|line| wrap_line(line, width)).collect::<Vec<_>>().join("\n")
 }
@@ -69,9 +70,10 @@ pub fn char_width(c: char) -> usize {
     c.width().unwrap_or(0)
 }
 
-/// Characters that change how their neighbours are shown without being seen, or are not seen at all: Unicode's
-/// `Default_Ignorable_Code_Point` (zero widths, fillers, variation selectors, tags), direction marks, separators of lines and
-/// paragraphs, annotations, the blank Braille pattern. Reserved ones count too.
+/// Characters that change how their neighbours are shown without being seen, or are not seen at all:
+/// Unicode's `Default_Ignorable_Code_Point` (zero widths, fillers, variation selectors, tags), direction
+/// marks, separators of lines and paragraphs, annotations, the blank Braille pattern. Reserved ones count
+/// too.
 fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
@@ -80,8 +82,8 @@ fn is_invisible(c: char) -> bool {
         | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Joiners and the selectors of emoji and of letters' forms are part of what is seen, once, behind a character that such a
-/// sequence can begin with: behind plain letters they only hide.
+/// Joiners and the selectors of emoji and of letters' forms are part of what is seen, once, behind a
+/// character that such a sequence can begin with: behind plain letters they only hide.
 fn joins_previous(before: Option<char>, c: char) -> bool {
     let joins = matches!(c, '\u{200c}' | '\u{200d}' | '\u{fe0e}' | '\u{fe0f}');
     let is_emoji =

@@ -2,7 +2,8 @@
 
 use super::{KEYS, Key};
 
-/// The permitted content of a table: names and the nodes that they lead to, in the order of the documentation.
+/// The permitted content of a table: names and the nodes that they lead to, in the order of the
+/// documentation.
 #[derive(Debug, Default)]
 pub(in crate::config) struct Section {
     entries: Vec<(&'static str, Node)>,

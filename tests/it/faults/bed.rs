@@ -1,5 +1,5 @@
-//! Where the table is played: respool with small limits between many clients and the upstream that misbehaves. Beside every
-//! fault another conversation, which is in order, must get its own right answer.
+//! Where the table is played: respool with small limits between many clients and the upstream that
+//! misbehaves. Beside every fault another conversation, which is in order, must get its own right answer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -72,8 +72,8 @@ impl Bed {
         Arc::new(Self { address, upstream, limits, next: AtomicUsize::new(0) })
     }
 
-    /// Plays these cases and returns the flaws. Cases that only wait are played together, the others a few at a time,
-    /// because brief retries and early heads are promised only while a processor is free.
+    /// Plays these cases and returns the flaws. Cases that only wait are played together, the others a few at
+    /// a time, because brief retries and early heads are promised only while a processor is free.
     pub async fn play_all(self: &Arc<Self>, cases: Vec<Case>) -> Vec<String> {
         let (waiting, busy): (Vec<Case>, Vec<Case>) = cases.into_iter().partition(Case::waits);
         let (mut flaws, rest) = tokio::join!(self.play_some(waiting, 64), self.play_some(busy, 8));

@@ -1,5 +1,5 @@
-//! Compressed bodies that unpack to some 100 MiB, written by hand: packing them would take longer than all the rest.
-//! Unpacked they are the beginning of an event whose line does not end.
+//! Compressed bodies that unpack to some 100 MiB, written by hand: packing them would take longer than all
+//! the rest. Unpacked they are the beginning of an event whose line does not end.
 
 /// The beginning of each.
 const BEGIN: &[u8] = b"data: {\"x\":\"";

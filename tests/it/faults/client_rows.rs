@@ -237,7 +237,8 @@ fn more() -> Vec<Row> {
     ]
 }
 
-/// A request whose body is framed by these lines, with this body, gets this status of the HTTP layer and nothing goes up.
+/// A request whose body is framed by these lines, with this body, gets this status of the HTTP layer and
+/// nothing goes up.
 fn refused(name: &str, what: &str, lines: &'static str) -> Row {
     client(name, what, move |visit| {
         let (_, body) = visit.parts();

@@ -38,8 +38,8 @@ fn chosen() -> Vec<Vec<Case>> {
     ROWS.iter().filter(|row| is_chosen(row)).map(|row| row.cases().collect()).collect()
 }
 
-/// True for a row whose name contains `FAULT`, if that is set. Rows that need a repeat are left out: their upstream must
-/// not be one that keeps failing (`single_failures_are_repeated`).
+/// True for a row whose name contains `FAULT`, if that is set. Rows that need a repeat are left out: their
+/// upstream must not be one that keeps failing (`single_failures_are_repeated`).
 fn is_chosen(row: &table::Row) -> bool {
     !row.needs_repeat() && row.name.contains(&std::env::var("FAULT").unwrap_or_default())
 }

@@ -32,7 +32,8 @@ pub fn forget_peak(id: u32) {
     std::fs::write(format!("/proc/{id}/clear_refs"), "5").unwrap();
 }
 
-/// Waits until no more descriptors are open than `before`, those of idle connections to the upstream left out.
+/// Waits until no more descriptors are open than `before`, those of idle connections to the upstream left
+/// out.
 pub async fn descriptors_return(id: u32, before: Measured, bed: &Bed) -> Option<String> {
     let are_closed = || measure(id).descriptors <= before.descriptors + bed.upstream.open();
     if holds_within(Duration::from_secs(50), are_closed).await {

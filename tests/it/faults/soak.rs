@@ -1,7 +1,7 @@
-//! The soak: many streams at once, for long, with random faults among them, against the real program in a process of its own.
-//! Every turn must be right to the last byte, or the error that its fault calls for; memory and descriptors must stay flat;
-//! and SIGTERM in the middle must cost no turn. `just soak` runs it for ten minutes, CI for ten seconds. `RESPOOL_SEED`
-//! repeats the faults of an earlier run.
+//! The soak: many streams at once, for long, with random faults among them, against the real program in a
+//! process of its own. Every turn must be right to the last byte, or the error that its fault calls for;
+//! memory and descriptors must stay flat; and SIGTERM in the middle must cost no turn. `just soak` runs it
+//! for ten minutes, CI for ten seconds. `RESPOOL_SEED` repeats the faults of an earlier run.
 
 use std::str::FromStr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The table of faults: one row each, with what is done and what the client must see. Everything else reads it: the harness
-//! plays it, `page` writes docs/faults.md from it, `soak` draws from it.
+//! The table of faults: one row each, with what is done and what the client must see. Everything else reads
+//! it: the harness plays it, `page` writes docs/faults.md from it, `soak` draws from it.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -62,7 +62,8 @@ pub enum Want {
     Status(u16, &'static str),
     /// A stream with a true beginning of the answer, then an error event of this code, `[DONE]` and the end.
     Event(u16),
-    /// An error of this status in the API's own form: as a status, or as the end of a stream with a true beginning of the answer.
+    /// An error of this status in the API's own form: as a status, or as the end of a stream with a true
+    /// beginning of the answer.
     Failed(u16),
     /// Anything, well formed and ended in order, or as a broken reply.
     Ended,
@@ -217,7 +218,8 @@ impl Row {
             .map(move |((way, stream), want)| Case { row, api: Api::Chat, way, stream, want, slow })
     }
 
-    /// The cases of another API. The upstream is asked for a stream wherever the route can read one, whatever the client wants.
+    /// The cases of another API. The upstream is asked for a stream wherever the route can read one, whatever
+    /// the client wants.
     pub fn cases_of(&'static self, api: Api) -> impl Iterator<Item = Case> {
         let (row, slow) = (self.name.as_str(), self.slow);
         let streamed = |way| CASES.iter().zip(self.wants).find(|(case, _)| **case == (way, true));

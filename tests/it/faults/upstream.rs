@@ -1,5 +1,6 @@
-//! The upstream that misbehaves: one server that plays every row of the table. A request says in its `x-request-id`
-//! (`ROW~MARKER`) which row and whose conversation it is; the answer carries the conversation's marker throughout.
+//! The upstream that misbehaves: one server that plays every row of the table. A request says in its
+//! `x-request-id` (`ROW~MARKER`) which row and whose conversation it is; the answer carries the
+//! conversation's marker throughout.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -106,7 +107,8 @@ impl Ask {
         replies::completion(&message, self.finish())
     }
 
-    /// The right answer, frame by frame: role, reasoning, four of content, two of the call, finish, usage, `[DONE]`.
+    /// The right answer, frame by frame: role, reasoning, four of content, two of the call, finish, usage,
+    /// `[DONE]`.
     pub fn frames(&self) -> Vec<String> {
         let delta = |delta: &Value| replies::frame(&replies::chunk(delta, None));
         let turn = Turn::of(&self.marker, self.tools);
@@ -213,7 +215,8 @@ impl Upstream {
         self.shared.problems.lock().unwrap().clone()
     }
 
-    /// Waits until no request of a conversation is being answered any more. Returns the number of its requests.
+    /// Waits until no request of a conversation is being answered any more. Returns the number of its
+    /// requests.
     pub async fn settled(&self, marker: &str, within: Duration) -> Result<usize, String> {
         let is_idle = || self.shared.fate(marker, |fate| fate.active == 0);
         if !holds_within(within, is_idle).await {

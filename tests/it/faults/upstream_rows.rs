@@ -1,4 +1,5 @@
-//! The rows in which the upstream misbehaves: where it stops, how slow it is, and in [`http`] and [`content`] all the rest.
+//! The rows in which the upstream misbehaves: where it stops, how slow it is, and in [`http`] and [`content`]
+//! all the rest.
 
 mod content;
 mod http;

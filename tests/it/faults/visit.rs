@@ -1,4 +1,5 @@
-//! One client's visit: what it sends, and what it saw. A client without a fault sends its request and reads the reply.
+//! One client's visit: what it sends, and what it saw. A client without a fault sends its request and reads
+//! the reply.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -116,7 +117,8 @@ impl Visit {
         (bytes[..end].to_vec(), bytes[end..].to_vec())
     }
 
-    /// The request with the lines that frame its body replaced by these (each ended by CRLF), and with this body.
+    /// The request with the lines that frame its body replaced by these (each ended by CRLF), and with this
+    /// body.
     pub fn framed(&self, lines: &str, body: &[u8]) -> Vec<u8> {
         let (head, _) = self.parts();
         let head = String::from_utf8(head).unwrap();
@@ -245,8 +247,8 @@ impl Visit {
         }
     }
 
-    /// `after`: when the head came. What would have been a status is an event when the head of the stream had to leave
-    /// before (`commit_after`).
+    /// `after`: when the head came. What would have been a status is an event when the head of the stream had
+    /// to leave before (`commit_after`).
     fn judge(&self, seen: &Seen, want: Want, after: Duration, commit_after: Duration) -> Result<(), String> {
         let whole = Turn::of(&self.marker, self.tools);
         let holds = match (seen, want) {

@@ -1,5 +1,6 @@
-//! An accumulator of chat streams that is independent of `src/` and forgives nothing: what a client could trip over is a
-//! flaw. It rebuilds the turn from the chunks, and the same turn from a whole completion, so that both can be compared.
+//! An accumulator of chat streams that is independent of `src/` and forgives nothing: what a client could
+//! trip over is a flaw. It rebuilds the turn from the chunks, and the same turn from a whole completion, so
+//! that both can be compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +22,8 @@ pub struct Rules {
     pub choices: usize,
     /// Fields that OpenAI does not have and that were asked to be kept.
     pub kept: Vec<&'static str>,
-    /// Content may follow a call, and reasoning content: on the live route they leave in the order in which they came.
+    /// Content may follow a call, and reasoning content: on the live route they leave in the order in which
+    /// they came.
     pub as_it_came: bool,
     /// Usage on every chunk, which vLLM has as `continuous_usage_stats`.
     pub continuous_usage: bool,

@@ -1,5 +1,5 @@
-//! A raw HTTP/1.1 client: sends exactly the given bytes, reads strictly, notes when each piece arrived. Every wait
-//! ends after [`DEADLINE`] with a panic, so a hanging server fails its test.
+//! A raw HTTP/1.1 client: sends exactly the given bytes, reads strictly, notes when each piece arrived. Every
+//! wait ends after [`DEADLINE`] with a panic, so a hanging server fails its test.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -258,8 +258,8 @@ impl Reply {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text:?}"))
     }
 
-    /// The turn that a stream carries. Panics when the reply is no whole, flawless SSE stream of a chat completion; an
-    /// error event is no such flaw, it is in [`Accumulated::error`].
+    /// The turn that a stream carries. Panics when the reply is no whole, flawless SSE stream of a chat
+    /// completion; an error event is no such flaw, it is in [`Accumulated::error`].
     pub fn stream(&self, rules: &Rules) -> Accumulated {
         let text = String::from_utf8_lossy(&self.body()).into_owned();
         assert_eq!((self.status, &self.broken), (200, &None), "{text}");

@@ -1,5 +1,5 @@
-//! A scripted fake of OpenClaw's gateway that takes nothing but what `/tools/invoke` takes: the token, JSON, the fields that
-//! are documented there. What it finds wrong fails the test in [`FakeGateway::finish`].
+//! A scripted fake of OpenClaw's gateway that takes nothing but what `/tools/invoke` takes: the token, JSON,
+//! the fields that are documented there. What it finds wrong fails the test in [`FakeGateway::finish`].
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
-//! A scripted fake vLLM on a real socket. It judges every request ([`super::request_rules`]), answers by script and
-//! records who came, with what, and when the peer hung up. What it finds wrong fails the test: in
+//! A scripted fake vLLM on a real socket. It judges every request ([`super::request_rules`]), answers by
+//! script and records who came, with what, and when the peer hung up. What it finds wrong fails the test: in
 //! [`FakeVllm::finish`], or when it is dropped.
 
 use std::collections::VecDeque;
@@ -119,9 +119,9 @@ pub struct FakeVllm {
 }
 
 impl FakeVllm {
-    /// Answers with these scripts, each once: a request gets the first that names its route, else the first that names
-    /// none. What no script takes is a failure, save `GET /v1/models`, `/health` and `/version` and
-    /// `POST /tokenize`, which are answered as vLLM does.
+    /// Answers with these scripts, each once: a request gets the first that names its route, else the first
+    /// that names none. What no script takes is a failure, save `GET /v1/models`, `/health` and `/version`
+    /// and `POST /tokenize`, which are answered as vLLM does.
     pub async fn start(scripts: impl IntoIterator<Item = Script>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -398,7 +398,8 @@ impl Connection {
         })
     }
 
-    /// Plays the script while it watches the peer: closing, or sending more than a request, is noticed at once.
+    /// Plays the script while it watches the peer: closing, or sending more than a request, is noticed at
+    /// once.
     async fn answer(&mut self, index: Option<usize>, script: &Script) -> After {
         let Self { incoming, outgoing, shared, .. } = self;
         let sent = |bytes: usize| {

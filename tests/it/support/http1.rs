@@ -1,5 +1,5 @@
-//! HTTP/1.1 on a socket, read strictly: what a lenient parser would forgive is an error here. Used by the fake vLLM for
-//! requests and by the client for replies.
+//! HTTP/1.1 on a socket, read strictly: what a lenient parser would forgive is an error here. Used by the
+//! fake vLLM for requests and by the client for replies.
 
 use std::io;
 
@@ -140,7 +140,8 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
         }
     }
 
-    /// The next piece of a body, as it comes: of a chunked one the next chunk, else whatever has arrived. None ends it.
+    /// The next piece of a body, as it comes: of a chunked one the next chunk, else whatever has arrived.
+    /// None ends it.
     pub async fn piece(&mut self, framing: &mut Framing) -> Result<Option<Vec<u8>>, String> {
         match *framing {
             Framing::Done | Framing::Length(0) => Ok(None),

@@ -1,6 +1,6 @@
-//! The fields that OpenAI's API has on chat replies, written down from the types of its Python SDK 3.52.0: what is not here
-//! is foreign.
-//! The texts of the model (`content`, `arguments`, …) are values, so nothing inside them is looked at.
+//! The fields that OpenAI's API has on chat replies, written down from the types of its Python SDK 3.52.0:
+//! what is not here is foreign. The texts of the model (`content`, `arguments`, …) are values, so nothing
+//! inside them is looked at.
 
 use serde_json::Value;
 
@@ -139,7 +139,8 @@ const USAGE: Shape = Object(&[
     ),
 ]);
 
-/// The paths of members that the shape does not name, and of values of another kind. Names in `kept` pass everywhere.
+/// The paths of members that the shape does not name, and of values of another kind. Names in `kept` pass
+/// everywhere.
 pub fn foreign_fields(value: &Value, shape: &Shape, kept: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     collect(value, shape, kept, "", &mut found);

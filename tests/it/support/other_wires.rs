@@ -1,5 +1,6 @@
-//! Accumulators of Responses and Messages streams that are independent of `src/` and forgive nothing: they hold a stream to the
-//! sequence that OpenAI and Anthropic document, and rebuild the turn from its deltas alone.
+//! Accumulators of Responses and Messages streams that are independent of `src/` and forgive nothing: they
+//! hold a stream to the sequence that OpenAI and Anthropic document, and rebuild the turn from its deltas
+//! alone.
 
 use std::collections::BTreeSet;
 

@@ -76,7 +76,8 @@ pub fn usage_frame() -> String {
     frame(&last)
 }
 
-/// A whole stream of plain text, frame by frame: role, one frame per piece, finish, usage when wanted, `[DONE]`.
+/// A whole stream of plain text, frame by frame: role, one frame per piece, finish, usage when wanted,
+/// `[DONE]`.
 pub fn text_stream(pieces: &[&str], with_usage: bool) -> Vec<String> {
     let mut frames = vec![role_frame()];
     frames.extend(pieces.iter().map(|piece| frame(&chunk(&json!({"content": piece}), None))));

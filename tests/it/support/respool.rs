@@ -43,8 +43,8 @@ impl Respool {
         Self::with(upstream, "").await
     }
 
-    /// In front of `upstream`; `extra` is TOML that stands before the upstream's table. It may end with an open
-    /// `[[upstream]]` table by naming keys after the line `[[upstream]]`.
+    /// In front of `upstream`; `extra` is TOML that stands before the upstream's table. It may end with an
+    /// open `[[upstream]]` table by naming keys after the line `[[upstream]]`.
     pub async fn with(upstream: &FakeVllm, extra: &str) -> Self {
         let (before, keys) = extra.split_once("[[upstream]]").unwrap_or((extra, ""));
         Self::configured(&format!(
@@ -59,8 +59,8 @@ impl Respool {
         Self::started(toml, None).await
     }
 
-    /// In front of `upstream`, with an agent `helper` that has these tools, durable runs in `state`, and `extra` settings of
-    /// the agent.
+    /// In front of `upstream`, with an agent `helper` that has these tools, durable runs in `state`, and
+    /// `extra` settings of the agent.
     pub async fn with_agent(
         upstream: &FakeVllm,
         tools: &Arc<ScriptedTools>,

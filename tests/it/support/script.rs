@@ -111,8 +111,8 @@ impl Script {
         Self::new(status, content_type, Body::Whole(body.into()))
     }
 
-    /// An SSE stream, status 200; each member leaves as one HTTP chunk in its own write and holds whole frames, parts of
-    /// frames or several: it is sent as it stands (see [`super::replies::frame`]).
+    /// An SSE stream, status 200; each member leaves as one HTTP chunk in its own write and holds whole
+    /// frames, parts of frames or several: it is sent as it stands (see [`super::replies::frame`]).
     pub fn sse<C: Into<Vec<u8>>>(chunks: impl IntoIterator<Item = C>) -> Self {
         let chunks = chunks.into_iter().map(Into::into).collect();
         Self::new(200, "text/event-stream; charset=utf-8", Body::Chunked(chunks))
@@ -167,8 +167,8 @@ impl Script {
         Self { fault: Some((fault, Place::BeforeTheEnd)), ..Self::new(200, "", Body::Nothing) }
     }
 
-    /// Answers only this method and path (without query); other requests pass it by. Without this a script answers
-    /// everything but the probes that the fake answers by itself.
+    /// Answers only this method and path (without query); other requests pass it by. Without this a script
+    /// answers everything but the probes that the fake answers by itself.
     pub fn on(mut self, method: &str, path: &str) -> Self {
         self.route = Some((method.to_owned(), path.to_owned()));
         self

@@ -21,8 +21,8 @@ pub struct ScriptedTools {
 }
 
 impl ScriptedTools {
-    /// Tools `read{path}` (repeatable), `exec{command}` and `web_search{query}` (repeatable); `script` answers each call,
-    /// counted from 0.
+    /// Tools `read{path}` (repeatable), `exec{command}` and `web_search{query}` (repeatable); `script`
+    /// answers each call, counted from 0.
     pub fn new(
         script: impl Fn(&Invocation, usize) -> Result<String, ToolError> + Send + Sync + 'static,
     ) -> Self {

@@ -1,5 +1,5 @@
-//! A question to the person: what will happen, whole or with the number of rows that are not shown, the question with what it is
-//! about, and the key that answers it.
+//! A question to the person: what will happen, whole or with the number of rows that are not shown, the
+//! question with what it is about, and the key that answers it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

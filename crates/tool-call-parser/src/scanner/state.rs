@@ -1,4 +1,4 @@
-//! What a scanner remembers between two pieces of text: the candidate that waits for more, and the parts that
+//! The state of a scanner between two pieces of text: the candidate that waits for more, and the parts that
 //! wait for the text behind them.
 
 use crate::Options;
@@ -68,7 +68,7 @@ impl Open {
     }
 }
 
-/// What a dialect that asked for more text waits for.
+/// The text that a dialect waits for.
 #[derive(Debug)]
 pub(super) enum Waiting {
     Any,

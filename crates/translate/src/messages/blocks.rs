@@ -115,7 +115,8 @@ impl<'a> Blocks<'a> {
         Ok(())
     }
 
-    /// Shown and signed by us, or left out of the message and sealed in its signature. What another model thought is passed by.
+    /// Shown and signed by us, or left out of the message and sealed in its signature. What another model
+    /// thought is passed by.
     fn thinking(&mut self, block: &Object<'_>, notes: &mut Notes) {
         let shown = block.string("thinking").unwrap_or_default();
         let signature = block.string("signature");

@@ -23,9 +23,10 @@ fn may_be_tried_otherwise(error: &ApiError, program: ClientProgram) -> bool {
     program == ClientProgram::ClaudeCode && matches!(error.status, 400 | 422) && !is_overflow(error)
 }
 
-/// The status of an error after which a client is not to try again. Claude Code, told not to, does not repeat a 500 (else it does so
-/// twelve times); an overloaded server (503, 529) and a rate limit it repeats all the same, by the type of the error. Qwen Code
-/// and the AI SDK repeat 429 and 5xx whatever the reply says (measured on 2.1.330, 0.24.4 and 7.0.173).
+/// The status of an error after which a client is not to try again. Claude Code, told not to, does not repeat
+/// a 500 (else it does so twelve times); an overloaded server (503, 529) and a rate limit it repeats all the
+/// same, by the type of the error. Qwen Code and the AI SDK repeat 429 and 5xx whatever the reply says
+/// (measured on 2.1.330, 0.24.4 and 7.0.173).
 pub fn final_status(error: &ApiError, program: ClientProgram) -> u16 {
     match (program, error.status) {
         _ if !is_final(error) => error.status,

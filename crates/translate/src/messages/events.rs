@@ -1,7 +1,7 @@
 //! A turn as the events of a Messages stream, and as the message object.
 //!
-//! `content_block_stop` is what Claude Code cannot do without; `ping` is the heartbeat. Both forms of a reply come from the same
-//! blocks. Called by `server`.
+//! `content_block_stop` is what Claude Code cannot do without; `ping` is the heartbeat. Both forms of a reply
+//! come from the same blocks. Called by `server`.
 
 use std::sync::Arc;
 

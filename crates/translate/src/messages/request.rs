@@ -1,5 +1,5 @@
-//! Reads the body of `POST /v1/messages` and of `/v1/messages/count_tokens`: the chat request that asks the same, and what the
-//! reply's form needs to know.
+//! Reads the body of `POST /v1/messages` and of `/v1/messages/count_tokens`: the chat request that asks the
+//! same, and what the reply's form needs to know.
 //!
 //! `stream` is not part of the chat request: the relay decides how it asks. Called by `server`.
 
@@ -200,7 +200,8 @@ fn put_thinking(chat: &mut Object<'_>, object: &Object<'_>) -> Result<ShownThink
     }
 }
 
-/// `thinking.display`. A chat model gives no summary of its reasoning, so the client gets the reasoning itself.
+/// `thinking.display`. A chat model gives no summary of its reasoning, so the client gets the reasoning
+/// itself.
 fn shown_thinking(thinking: &Object<'_>) -> Result<ShownThinking, ApiError> {
     const FIELD: &str = "thinking.display";
     match optional_string(thinking, "display", FIELD)?.as_deref() {

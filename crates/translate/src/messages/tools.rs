@@ -1,7 +1,8 @@
 //! The tools of a Messages request as functions of the chat API.
 //!
-//! A deferred tool is told to the model only once a `tool_reference` has named it, as in Anthropic's API. Tools that
-//! Anthropic's servers execute, or whose schema only its models know, are left out. Called by `request`.
+//! A deferred tool is told to the model only once a `tool_reference` has named it, as in Anthropic's API.
+//! Tools that Anthropic's servers execute, or whose schema only its models know, are left out. Called by
+//! `request`.
 
 use std::collections::BTreeSet;
 
@@ -92,7 +93,8 @@ impl DeclaredTool {
 }
 
 impl DeclaredTools {
-    /// `referenced`: the deferred tools that the conversation has found. `changes`: what it changed about its tools.
+    /// `referenced`: the deferred tools that the conversation has found. `changes`: what it changed about its
+    /// tools.
     pub(super) fn read(
         json: &str,
         referenced: &BTreeSet<String>,

@@ -1,4 +1,5 @@
-//! Errors on the Responses route: OpenAI's error object, or a stream that fails at once where Codex would repeat the status.
+//! Errors on the Responses route: OpenAI's error object, or a stream that fails at once where Codex would
+//! repeat the status.
 //!
 //! Called by `relay`.
 
@@ -6,15 +7,15 @@ use super::super::client_program::ClientProgram;
 use super::super::error_reply::{is_busy, is_final, is_overflow};
 use wire::{ApiError, ErrorCode};
 
-/// For a request that wants a stream: true when a stream that begins and fails is what this client understands, rather than a
-/// status. Codex shows a 400 as raw
-/// JSON, knows an overflow only from a stream, and repeats other statuses up to 30 times (429 aside).
+/// For a request that wants a stream: true when a stream that begins and fails is what this client
+/// understands, rather than a status. Codex shows a 400 as raw JSON, knows an overflow only from a stream,
+/// and repeats other statuses up to 30 times (429 aside).
 pub fn fails_as_stream(error: &ApiError, program: ClientProgram) -> bool {
     program == ClientProgram::Codex && error.status != 429
 }
 
-/// The `code` of `response.failed`. Codex does not repeat `invalid_prompt` and shows its message; `server_error` and
-/// `rate_limit_exceeded` it repeats five times.
+/// The `code` of `response.failed`. Codex does not repeat `invalid_prompt` and shows its message;
+/// `server_error` and `rate_limit_exceeded` it repeats five times.
 pub fn failure_code(error: &ApiError, program: ClientProgram) -> &'static str {
     match error.status {
         _ if is_overflow(error) => ErrorCode::ContextLengthExceeded.as_str(),

@@ -1,8 +1,9 @@
-//! A turn as the events of a Responses stream, in OpenAI's whole standard sequence, and as the response object.
+//! A turn as the events of a Responses stream, in OpenAI's whole standard sequence, and as the response
+//! object.
 //!
-//! The official SDKs want every event of the sequence and no other; Codex needs `response.output_item.done` and
-//! `response.completed`. A repeated `response.in_progress` is the heartbeat: comments do not reset Codex's watchdog. Both
-//! forms of a reply come from the same events. Called by `server`.
+//! The official SDKs want every event of the sequence and no other; Codex needs `response.output_item.done`
+//! and `response.completed`. A repeated `response.in_progress` is the heartbeat: comments do not reset
+//! Codex's watchdog. Both forms of a reply come from the same events. Called by `server`.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -237,7 +238,8 @@ impl ResponseEvents {
         let Some(open) = &mut self.open else { return };
         let piece = open.piece;
         open.text.push_str(text);
-        // Nearly every event is one of these: it is written straight into the stream, where writing cannot fail.
+        // Nearly every event is one of these: it is written straight into the stream, where writing cannot
+        // fail.
         let mut out = out.writer();
         let [before, between] = &open.delta;
         let _ = write!(out, "{before}{}{between}", self.sequence);

@@ -55,8 +55,8 @@ impl Items<'_> {
         }
     }
 
-    /// Sealed by us, or readable as open models have it; another server's seal tells nothing, and a summary is not what was
-    /// thought.
+    /// Sealed by us, or readable as open models have it; another server's seal tells nothing, and a summary
+    /// is not what was thought.
     fn reasoning(&self, item: &Object<'_>, field: &str, messages: &mut ChatMessages, notes: &mut Notes) {
         let sealed = item.string("encrypted_content");
         if let Some(text) = sealed.as_deref().and_then(|sealed| self.sealer.open(sealed)) {

@@ -1,5 +1,5 @@
-//! What is kept of a response, and what a kept one is read back as: items with ids, the conversation, the object after a
-//! cancellation. The store itself is elsewhere.
+//! What is kept of a response, and what a kept one is read back as: items with ids, the conversation, the
+//! object after a cancellation. The store itself is elsewhere.
 //!
 //! Called by `events` and `server`.
 

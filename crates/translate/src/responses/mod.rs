@@ -1,4 +1,5 @@
-//! OpenAI's Responses API: its requests become chat requests, and a turn becomes its events or its response object.
+//! OpenAI's Responses API: its requests become chat requests, and a turn becomes its events or its response
+//! object.
 //!
 //! Nothing here asks a model: the relay knows only the chat request and the turn. Pure. Called by `server`.
 

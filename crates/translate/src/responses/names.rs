@@ -1,5 +1,5 @@
-//! The names of the tools of a Responses request: in the chat API every tool is a function with a flat name, here a tool may
-//! stand in a namespace and take free text.
+//! The names of the tools of a Responses request: in the chat API every tool is a function with a flat name,
+//! here a tool may stand in a namespace and take free text.
 //!
 //! Called by `tools`, `input` and `events`.
 

@@ -1,4 +1,5 @@
-//! The response object, which the first and the last event of a stream hold, and which is the whole reply without a stream.
+//! The response object, which the first and the last event of a stream hold, and which is the whole reply
+//! without a stream.
 //!
 //! Called by `request` (what it repeats of the request) and `events`.
 
@@ -75,8 +76,8 @@ impl Echo {
     }
 }
 
-/// The JSON text as every client reads it: without line breaks, which an event's data cannot hold, and without what strict decoders
-/// refuse. `default`: for a text that cannot be mended.
+/// The JSON text as every client reads it: without line breaks, which an event's data cannot hold, and
+/// without what strict decoders refuse. `default`: for a text that cannot be mended.
 pub(super) fn strict<'j>(json: &'j str, default: &str) -> Cow<'j, str> {
     let is_plain = !json.bytes().any(|byte| byte < b' ') && !json.contains("\\ud") && !json.contains("\\uD");
     if is_plain && serde_json::from_str::<IgnoredAny>(json).is_ok() {

@@ -1,4 +1,5 @@
-//! Reads the body of `POST /v1/responses`: the chat request that asks the same, and what the reply's form needs to know.
+//! Reads the body of `POST /v1/responses`: the chat request that asks the same, and what the reply's form
+//! needs to know.
 //!
 //! `stream` is not part of the chat request: the relay decides how it asks. Called by `server`.
 

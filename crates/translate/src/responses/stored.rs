@@ -1,4 +1,5 @@
-//! What a kept response lends to a later request: `previous_response_id` and `item_reference`. The store itself is elsewhere.
+//! What a kept response lends to a later request: `previous_response_id` and `item_reference`. The store
+//! itself is elsewhere.
 //!
 //! Called by `server` before a request is read, and by `request`.
 
@@ -19,8 +20,8 @@ pub struct Wanted {
 /// What the store had of it.
 #[derive(Clone, Debug, Default)]
 pub struct Recalled {
-    /// The items of the conversation that `previous_response_id` ends, input and output, as JSON; `None` when there is no such
-    /// response.
+    /// The items of the conversation that `previous_response_id` ends, input and output, as JSON; `None` when
+    /// there is no such response.
     pub previous: Option<Vec<String>>,
     /// Items by id, as JSON.
     pub items: HashMap<String, String>,

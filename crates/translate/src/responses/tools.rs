@@ -1,7 +1,8 @@
 //! The tools of a Responses request as functions of the chat API.
 //!
-//! A custom tool takes free text: it becomes a function with one string, and its grammar is told in words (vLLM 0.32 refuses
-//! grammars on tools with 400). Tools that OpenAI's servers execute are left out. Called by `request`.
+//! A custom tool takes free text: it becomes a function with one string, and its grammar is told in words
+//! (vLLM 0.32 refuses grammars on tools with 400). Tools that OpenAI's servers execute are left out. Called
+//! by `request`.
 
 use super::super::chat_body::{JsonText, function_json};
 use super::super::free_text::{FREE_TEXT, FreeTextPatterns};
@@ -118,7 +119,8 @@ impl DeclaredTools {
         Ok(())
     }
 
-    /// The later declaration of a name is passed over: tools that were found earlier come again with each request.
+    /// The later declaration of a name is passed over: tools that were found earlier come again with each
+    /// request.
     fn declare(
         &mut self,
         kind: ToolKind,
@@ -136,8 +138,8 @@ impl DeclaredTools {
         Ok(())
     }
 
-    /// `tool_choice` as the chat API has it; `None` when there is nothing to choose from. May drop functions that the client
-    /// does not allow.
+    /// `tool_choice` as the chat API has it; `None` when there is nothing to choose from. May drop functions
+    /// that the client does not allow.
     pub(super) fn choice(&mut self, json: Option<&str>) -> Result<Option<String>, ApiError> {
         let Some(json) = json else { return Ok(None) };
         if json.starts_with('"') {
@@ -224,7 +226,8 @@ fn free_text_description(tool: &Object<'_>, format: &Object<'_>) -> JsonText {
     JsonText::joined(&texts)
 }
 
-/// A regular expression is part of the schema, where servers can hold the model to it; what it wrote is checked here all the same.
+/// A regular expression is part of the schema, where servers can hold the model to it; what it wrote is
+/// checked here all the same.
 fn free_text_pattern(expression: &str) -> String {
     format!(r#","pattern":{}"#, encode_string(&format!("^(?:{expression})$")))
 }

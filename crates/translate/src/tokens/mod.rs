@@ -1,8 +1,9 @@
 //! How many tokens a prompt has, as far as that is known without asking the server. Pure.
 //!
-//! gpt-oss: the prompt is written as vLLM writes it (openai-harmony renders messages and tools, no chat template does) and
-//! counted with its own encoding (`o200k_harmony` is `o200k_base` with special tokens, each of which counts as one). Other
-//! models' prompts can only be estimated from their bytes. Called by `relay`; the server's own count is `upstream`'s.
+//! gpt-oss: the prompt is written as vLLM writes it (openai-harmony renders messages and tools, no chat
+//! template does) and counted with its own encoding (`o200k_harmony` is `o200k_base` with special tokens,
+//! each of which counts as one). Other models' prompts can only be estimated from their bytes. Called by
+//! `relay`; the server's own count is `upstream`'s.
 
 mod typescript;
 
@@ -11,8 +12,9 @@ use typescript::namespace;
 
 use wire::{ChatRequest, Object, array_elements, decode_string};
 
-/// Bytes of a request for each thousand tokens of its prompt, before any reply has shown it. OpenClaw's requests to gpt-oss
-/// have 4,800 to 5,500; small requests and other languages have fewer, and too few are the safer guess.
+/// Bytes of a request for each thousand tokens of its prompt, before any reply has shown it. OpenClaw's
+/// requests to gpt-oss have 4,800 to 5,500; small requests and other languages have fewer, and too few are
+/// the safer guess.
 pub const BYTES_PER_1000: u64 = 4000;
 
 /// The tokens around a message: start, message, end, and the author's role.
@@ -34,7 +36,8 @@ pub fn harmony(request: &ChatRequest<'_>) -> u64 {
     harmony_frame(&tools) + messages as u64
 }
 
-/// Those of them that are there without any message: vLLM's own words, and the tools as a request declares them.
+/// Those of them that are there without any message: vLLM's own words, and the tools as a request declares
+/// them.
 pub fn harmony_frame(tools: &[Value]) -> u64 {
     let functions: Vec<&Value> = tools.iter().map(|tool| &tool["function"]).collect();
     let mut tokens = FRAME + count(SYSTEM);

@@ -1,4 +1,5 @@
-//! Tools as gpt-oss reads them: the TypeScript namespace that openai-harmony 0.0.8 writes, its odd spaces included.
+//! Tools as gpt-oss reads them: the TypeScript namespace that openai-harmony 0.0.8 writes, its odd spaces
+//! included.
 
 use std::fmt::Write as _;
 

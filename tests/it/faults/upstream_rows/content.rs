@@ -220,7 +220,8 @@ fn error_frame(code: u16) -> String {
     replies::frame(&replies::error(code, "EngineCore encountered an issue.", "Error"))
 }
 
-/// After half of the answer, this again and again: `pause` after each 32 KiB, or without a pause until the peer hangs up.
+/// After half of the answer, this again and again: `pause` after each 32 KiB, or without a pause until the
+/// peer hangs up.
 fn endless(name: &str, what: &str, filler: &'static str, pause: Option<Duration>) -> Row {
     upstream(name, what, move |ask| {
         let begun: Vec<u8> = ask.frames()[..4].concat().into_bytes();

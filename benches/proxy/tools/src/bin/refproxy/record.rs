@@ -1,5 +1,5 @@
-//! What refproxy keeps of each request, in the shapes that respool uses: a line of its log, and a row of its usage file.
-//! A thread of its own writes them in batches.
+//! What refproxy keeps of each request, in the shapes that respool uses: a line of its log, and a row of its
+//! usage file. A thread of its own writes them in batches.
 
 use std::io::Write as _;
 use std::sync::mpsc::{channel, Receiver, Sender};
