@@ -34,7 +34,7 @@ impl PackageDir {
     /// Opens the directory.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's own message.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { dir: Dir::open_ambient_dir(path, ambient_authority())?, path: path.to_owned() })
     }

@@ -37,7 +37,7 @@ impl Schedule {
     /// The schedule of an expression, in UTC unless it names a zone.
     ///
     /// # Errors
-    /// What is wrong with it, for people.
+    /// The fault, for people.
     pub fn new(expr: &str, zone: Option<&str>) -> Result<Self, CronError> {
         let name = zone.unwrap_or("UTC");
         let zone = name.parse().map_err(|_| CronError::UnknownZone(name.to_owned()))?;
