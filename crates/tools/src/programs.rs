@@ -23,9 +23,9 @@ pub fn find_program(name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
     found.find(|program| is_trusted(program, &excluded) && program.is_file())
 }
 
-/// Returns a `PATH` that names directories of the system alone.
-pub fn system_path() -> OsString {
-    let excluded = excluded_from_system(&[]);
+/// Returns a `PATH` that names directories of the system alone, and none of the `writable` places.
+pub fn system_path(writable: &[PathBuf]) -> OsString {
+    let excluded = excluded_from_system(writable);
     let is_system =
         |directory: &PathBuf| directory.canonicalize().is_ok_and(|real| is_trusted(&real, &excluded));
     std::env::join_paths(directories().filter(is_system)).unwrap_or_default()

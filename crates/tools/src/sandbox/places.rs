@@ -26,7 +26,7 @@ const TOOLS: &str = "\
 const REGISTRIES: &str = ".npmrc .yarnrc .yarnrc.yml .config/pip .pip .condarc";
 /// Below the directory of caches, writable: what a package manager or compiler keeps for itself, and no shell or editor runs.
 const CACHES: &str = "\
-    pip uv pdm pypoetry/cache pypoetry/artifacts go-build yarn node-gyp typescript turbo deno zig \
+    pip pdm pypoetry/cache pypoetry/artifacts go-build yarn node-gyp typescript turbo deno zig \
     ccache sccache bazel huggingface torch matplotlib";
 /// Below the directory of caches, read-only: programs that people start too.
 const CACHED_PROGRAMS: &str = "node/corepack ms-playwright puppeteer Cypress pypoetry/virtualenvs pre-commit";
@@ -36,13 +36,8 @@ const HOME_CACHES: &str = "\
     .bun/install/cache go/pkg/mod go/pkg/sumdb .gradle/caches .gradle/wrapper .gradle/daemon \
     .gradle/native .m2/repository .nuget/packages";
 /// Caches that are made if their program is there, so that they outlive a command.
-const MADE: [(&str, &str); 5] = [
-    ("pip3", ".cache/pip"),
-    ("uv", ".cache/uv"),
-    ("npm", ".npm/_cacache"),
-    ("npm", ".npm/_logs"),
-    ("go", ".cache/go-build"),
-];
+const MADE: [(&str, &str); 4] =
+    [("pip3", ".cache/pip"), ("npm", ".npm/_cacache"), ("npm", ".npm/_logs"), ("go", ".cache/go-build")];
 /// Of cargo's own directory: its credentials are not among them.
 const CARGO_READ: &str = "bin config config.toml env .crates.toml .crates2.json";
 const CARGO_WRITTEN: &str = "registry git .package-cache .package-cache-mutate .global-cache";
@@ -50,7 +45,7 @@ const CARGO_WRITTEN: &str = "registry git .package-cache .package-cache-mutate .
 const TOOL_VARIABLES: &str = "\
     RUSTUP_HOME GOROOT GOPATH NVM_DIR PYENV_ROOT VIRTUAL_ENV CONDA_PREFIX JAVA_HOME ANDROID_HOME \
     DOTNET_ROOT VOLTA_HOME";
-const CACHE_VARIABLES: &str = "GOCACHE GOMODCACHE PIP_CACHE_DIR UV_CACHE_DIR SCCACHE_DIR CARGO_TARGET_DIR";
+const CACHE_VARIABLES: &str = "GOCACHE GOMODCACHE PIP_CACHE_DIR SCCACHE_DIR CARGO_TARGET_DIR";
 
 /// Places beside the workspace, without symlinks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
