@@ -181,6 +181,7 @@ impl Loaded {
         let writable = tools.local.writable_by_commands();
         for sink in &mut self.settings.alerts.sink {
             sink.search_path = Some(path_without(&writable));
+            tools.local.started.push(sink.program.clone());
             // One that is not found keeps its name, and the sink says so.
             let found = sink.program.first().and_then(|name| find_in_path(name, &writable).ok());
             sink.program.iter_mut().zip(found).for_each(|(name, path)| *name = path.display().to_string());

@@ -655,6 +655,35 @@ fn settings_in_a_closed_directory_are_renamed() {
     }
 }
 
+/// It starts again outside the sandbox.
+#[test]
+fn no_command_changes_the_code_of_an_mcp_server() {
+    for level in ["full", "landlock"] {
+        let site = Site::new();
+        site.person("mkdir -p srv/data venv/bin && echo pass > srv/server.py && cp /bin/true venv/bin/tool && echo pass > top.py");
+        let settings = format!(
+            "mcp.script = {{ command = \"python3\", args = [{:?}] }}\nmcp.tool.command = {:?}\n\
+            mcp.project = {{ command = \"python3\", args = [\"--directory={}\", \"top.py\"] }}",
+            site.work("srv/server.py"),
+            site.work("venv/bin/tool"),
+            site.home.path().join("work").display(),
+        );
+        let evil = "echo evil >> srv/server.py; echo evil > srv/json.py; mv srv s; echo evil >> top.py; rm -f top.py; \
+            echo evil > venv/evil; echo evil > venv/bin/evil; mv venv v; ls -R";
+        let outputs = site.run_at(level, &settings, &[], &[evil]).outputs;
+        for name in ["srv/json.py", "s", "venv/evil", "venv/bin/evil", "v"] {
+            assert!(!site.work(name).exists(), "{level} {name}: {outputs:#?}");
+        }
+        for name in ["srv/server.py", "top.py"] {
+            assert_eq!(
+                fs::read_to_string(site.work(name)).unwrap(),
+                "pass\n",
+                "{level} {name}: {outputs:#?}"
+            );
+        }
+    }
+}
+
 /// The person's cache of uv holds programs that start outside.
 #[test]
 fn no_command_writes_the_cache_of_uv() {

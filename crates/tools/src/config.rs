@@ -94,6 +94,9 @@ pub struct LocalConfig {
     /// respool's own files, which no tool writes.
     #[serde(skip)]
     pub own_files: Vec<PathBuf>,
+    /// The command lines that respool starts outside the sandbox: commands do not write what they name.
+    #[serde(skip)]
+    pub started: Vec<Vec<String>>,
     /// The variables that hold respool's own keys. Once the configuration is loaded, all that it names.
     #[serde(skip)]
     pub key_variables: Vec<String>,
@@ -142,6 +145,14 @@ pub struct McpConfig {
 }
 
 impl ToolsConfig {
+    /// The settings of commands, with the command lines of MCP servers.
+    pub(super) fn local_with_servers(&self) -> LocalConfig {
+        let mut local = self.local.clone();
+        let line = |server: &McpConfig| server.command.iter().chain(&server.args).cloned().collect();
+        local.started.extend(self.mcp.values().map(line));
+        local
+    }
+
     /// The same with the programs of MCP servers found, outside of what commands write.
     pub(super) fn with_programs(mut self) -> Self {
         let writable = self.local.writable_by_commands();

@@ -143,7 +143,7 @@ impl Sandbox {
         let is_git = |part: std::path::Component<'_>| part.as_os_str().eq_ignore_ascii_case(".git");
         below.components().any(is_git)
             || below == Path::new("respool.toml")
-            || self.places.own.iter().any(|own| path.starts_with(own))
+            || self.places.own.iter().chain(&self.places.code).any(|own| path.starts_with(own))
     }
 
     /// What commands never write, searched for now if it is not known yet.
@@ -322,7 +322,7 @@ impl Sandbox {
             own.exists()
                 || self.places.writable.iter().chain([&self.workspace]).any(|place| own.starts_with(place))
         };
-        spec.frozen.extend(self.places.own.iter().filter(is_written).cloned());
+        spec.frozen.extend(self.places.own.iter().filter(is_written).chain(&self.places.code).cloned());
         if matches!(reach, Reach::User) {
             spec.everything = true;
             return Ok(spec);
@@ -344,7 +344,10 @@ impl Sandbox {
 
     /// True for a place that would be writable, and is not, as nothing else keeps commands from what is protected in it.
     fn is_read_only(&self, place: &Path) -> bool {
-        !self.level.has_namespaces() && !self.accepts_unprotected && self.protected().has_any_in(place)
+        let has_code = || self.places.code.iter().any(|code| code.starts_with(place));
+        !self.level.has_namespaces()
+            && !self.accepts_unprotected
+            && (has_code() || self.protected().has_any_in(place))
     }
 
     /// Gives the command a `/tmp` of its own, which it shares with the other commands of this workspace. Where something in reach is
