@@ -94,6 +94,7 @@ impl Loaded {
         tools.local.own_files.extend(own.into_iter().flatten().filter_map(|path| path.canonicalize().ok()));
         let writable = tools.local.writable_by_commands();
         for sink in &mut self.settings.alerts.sink {
+            tools.local.started.push(sink.program.clone());
             sink.search_path = Some(path_without(&writable));
             // One that is not found keeps its name, and the sink says so.
             let found = sink.program.first().and_then(|name| find_in_path(name, &writable).ok());

@@ -506,9 +506,11 @@ fn a_repository_that_a_command_made_is_read_only_to_the_next() {
         "{FSMONITOR}for c in clone d/e/clone; do printf \"$fsm\" >> $c/.git/config; mkdir $c/.vscode; \
         mv $c $c-2; printf '#!/bin/sh\\ntouch ~/PWNED\\n' > $c/.git/hooks/post-index-change; done; touch clone/a clone/new; true"
     );
-    let commit = "cd clone && git add -A && git commit -qm two && git log --format=%s -1";
+    let commit = "cd clone && git add -A && git commit -qm two";
     let outputs = site.run(&[], &[clone, &evil, commit]);
-    assert_eq!((outputs[0].as_str(), outputs[2].as_str()), ("done\n", "two\n"), "{outputs:#?}");
+    assert_eq!(outputs[0], "done\n", "{outputs:#?}");
+    // respool does git's work only where a person made the repository.
+    assert!(outputs[2].contains("ead-only file system"), "{outputs:#?}");
     for name in ["clone-2", "clone/.vscode", "d/e/clone/.vscode", "clone/.git/hooks/post-index-change"] {
         assert!(!site.work(name).exists(), "{name}: {outputs:#?}");
     }
@@ -534,6 +536,164 @@ fn a_repository_in_a_configured_place_is_read_only() {
         }
         let is_written = level == "full";
         assert_eq!(site.path("other/repository/new").exists(), is_written, "{level}: {outputs:#?}");
+    }
+}
+
+/// Opens a directory again and writes a program into the configuration of a repository in it.
+fn open_and_write(directory: &str, repository: &str) -> String {
+    format!("{FSMONITOR}chmod 755 {directory}; printf \"$fsm\" >> {repository}/.git/config; true")
+}
+
+#[test]
+fn a_directory_closed_by_a_command_stays_protected() {
+    let site = Site::with_repository();
+    site.person("git init -q d/rep");
+    let outputs = site.run(&[], &["chmod 000 d; true", &open_and_write("d", "d/rep"), "echo ran"]);
+    assert!(!outputs[2].contains("ran"), "nothing runs: {outputs:#?}");
+    site.person("chmod 755 d");
+    assert!(!fs::read_to_string(site.work("d/rep/.git/config")).unwrap().contains("PWNED"), "{outputs:#?}");
+}
+
+/// A repository in it is not found, so the directory is read-only, or without bubblewrap the workspace.
+#[test]
+fn an_unreadable_directory_is_protected_as_a_whole() {
+    for (level, mode) in [("full", "333"), ("full", "000"), ("full", "444"), ("landlock", "333")] {
+        let site = Site::new();
+        site.person(&format!("git init -q d/rep && chmod {mode} d"));
+        let outputs = site.run_at(level, "", &[], &[&open_and_write("d", "d/rep"), "echo ran"]).outputs;
+        site.person("chmod 755 d");
+        let config = fs::read_to_string(site.work("d/rep/.git/config")).unwrap();
+        assert!(!config.contains("PWNED") && outputs[1] == "ran\n", "{level} {mode}: {outputs:#?}");
+    }
+    let site = Site::new();
+    let clone = "git init -q c/lone; chmod 333 c; true";
+    let outputs = site.run(&[], &[clone, &open_and_write("c", "c/lone")]);
+    site.person("chmod 755 c");
+    assert!(!fs::read_to_string(site.work("c/lone/.git/config")).unwrap().contains("PWNED"), "{outputs:#?}");
+}
+
+/// Also in the next respool, to which the repository is one that was there at the start.
+#[test]
+fn a_link_in_place_of_a_store_is_not_followed() {
+    let site = Site::new();
+    site.person("mkdir ../bin && ln -s /usr/bin/env ../bin/tool");
+    let make = "git init -q m; rm -rf m/.git/logs; ln -s ~/bin m/.git/logs; echo q > m/q; true";
+    let add = "cd m && git add q";
+    let mut outputs = site.run(&[], &[make, add]);
+    outputs.extend(site.run(&[], &[add]));
+    assert!(site.path("bin/tool").is_symlink(), "{outputs:#?}");
+    assert!(site.work("m/.git/index").exists(), "the second respool adds it: {outputs:#?}");
+}
+
+/// A filter of the person's is led to a script of a command, which forges the index and kills git.
+#[test]
+fn an_index_that_leads_out_of_the_work_tree_is_refused() {
+    for name in ["../.ssh/x", ".git/h/xy"] {
+        let site = Site::with_repository();
+        site.person("git config filter.x.clean 'sh ./filter.sh'");
+        let forge = format!(
+            "export GIT_INDEX_FILE=/tmp/i; git update-index --add --cacheinfo 100644,$(git rev-parse HEAD:a),##/#ssh/x; \
+            sed -i 's|##/#ssh/x|{name}|' /tmp/i; cp /tmp/i .git/index; for p in /proc/[0-9]*; do \
+            case $(cat $p/comm) in git) kill -9 ${{p#/proc/}};; esac; done"
+        );
+        fs::write(site.work("filter.sh"), forge).unwrap();
+        let outputs = site
+            .run(&[], &["echo '* filter=x' > .gitattributes; echo b > b; true", "git add b", "git ls-files"]);
+        assert!(outputs[1].contains(&format!("names {name:?}")), "{outputs:#?}");
+        assert_eq!(outputs[2], "a\n", "{outputs:#?}");
+    }
+}
+
+/// `ORIG_HEAD` would be taken over.
+#[test]
+fn gits_own_work_starts_no_named_program() {
+    let site = Site::with_repository();
+    site.person("git config filter.x.clean planted");
+    let script = "#!/bin/sh\necho x > .git/ORIG_HEAD; cat\n";
+    fs::create_dir_all(site.work(".venv/bin")).unwrap();
+    fs::write(site.work(".venv/bin/planted"), script).unwrap();
+    site.person("chmod +x .venv/bin/planted");
+    let plant = "echo '* filter=x' > .gitattributes; echo b > b; git init -q --bare r.git; \
+        printf '#!/bin/sh\\necho x > $PWD/../.git/ORIG_HEAD\\n' > r.git/hooks/pre-receive; chmod +x r.git/hooks/*; true";
+    let outputs = site.run(
+        &[("PATH", "$PWD/.venv/bin:/usr/local/bin:/usr/bin:/bin")],
+        &[
+            plant,
+            "git add b",
+            "git fetch --upload-pack='sh -c \"echo x > .git/ORIG_HEAD\"' .",
+            "git fetch --upl='sh -c \"echo x > .git/ORIG_HEAD\"' .",
+            "git push r.git HEAD:refs/heads/x",
+            "git ls-files",
+        ],
+    );
+    assert!(!site.work(".git/ORIG_HEAD").exists(), "{outputs:#?}");
+    assert!(outputs[5].contains("b\n"), "{outputs:#?}");
+}
+
+#[test]
+fn a_split_index_stays_whole() {
+    let site = Site::with_repository();
+    site.person("git config core.splitIndex true && git update-index --split-index");
+    let outputs = site.run(&[], &["echo b > b; true", "git add b", "git status --short"]);
+    assert_eq!(outputs[2], "A  b\n", "{outputs:#?}");
+    site.person("git status && git fsck");
+}
+
+/// Names and permissions do not keep settings of a command in their place.
+#[test]
+fn settings_in_a_closed_directory_are_renamed() {
+    let targets =
+        "for i in '' $(seq -f -%g 99); do mkdir -p .envrc.made-by-a-command$i/x; done; echo evil > .envrc";
+    for level in ["full", "landlock"] {
+        for make in ["echo evil > .envrc; chmod 555 .", "echo evil > .envrc; chmod 000 .", targets] {
+            let site = Site::new();
+            let outputs = site.run_at(level, "", &[], &[make]).outputs;
+            let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            fs::set_permissions(site.work(""), open).unwrap();
+            assert!(!site.work(".envrc").exists(), "{level}: {outputs:#?}");
+        }
+    }
+}
+
+/// It starts again outside the sandbox.
+#[test]
+fn no_command_changes_the_code_of_an_mcp_server() {
+    for level in ["full", "landlock"] {
+        let site = Site::new();
+        site.person("mkdir -p srv/data venv/bin && echo pass > srv/server.py && cp /bin/true venv/bin/tool && echo pass > top.py");
+        let settings = format!(
+            "mcp.script = {{ command = \"python3\", args = [{:?}] }}\nmcp.tool.command = {:?}\n\
+            mcp.project = {{ command = \"python3\", args = [\"--directory={}\", \"top.py\"] }}",
+            site.work("srv/server.py"),
+            site.work("venv/bin/tool"),
+            site.home.path().join("work").display(),
+        );
+        let evil = "echo evil >> srv/server.py; echo evil > srv/json.py; mv srv s; echo evil >> top.py; rm -f top.py; \
+            echo evil > venv/evil; echo evil > venv/bin/evil; mv venv v; ls -R";
+        let outputs = site.run_at(level, &settings, &[], &[evil]).outputs;
+        for name in ["srv/json.py", "s", "venv/evil", "venv/bin/evil", "v"] {
+            assert!(!site.work(name).exists(), "{level} {name}: {outputs:#?}");
+        }
+        for name in ["srv/server.py", "top.py"] {
+            assert_eq!(
+                fs::read_to_string(site.work(name)).unwrap(),
+                "pass\n",
+                "{level} {name}: {outputs:#?}"
+            );
+        }
+    }
+}
+
+/// The person's cache of uv holds programs that start outside.
+#[test]
+fn no_command_writes_the_cache_of_uv() {
+    for level in ["full", "landlock"] {
+        let site = Site::new();
+        site.person("mkdir -p ../.cache/uv/archive");
+        let plant = "echo evil > ~/.cache/uv/archive/x; mkdir -p $UV_CACHE_DIR && echo $UV_CACHE_DIR";
+        let outputs = site.run_at(level, "", &[], &[plant]).outputs;
+        assert!(!site.path(".cache/uv/archive/x").exists(), "{level}: {outputs:#?}");
+        assert!(outputs[0].contains("/uv-cache\n"), "{level}: {outputs:#?}");
     }
 }
 

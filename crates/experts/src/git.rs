@@ -42,7 +42,7 @@ pub(super) fn clone(url: &str, into: &Path) -> Result<(), String> {
     command.args(["--template=", "--", url]).arg(into);
     // git starts others by name: ssh, and its own helpers.
     command
-        .env("PATH", system_path())
+        .env("PATH", system_path(&[]))
         .env("GIT_TERMINAL_PROMPT", "0")
         .env("GIT_ALLOW_PROTOCOL", "https:ssh:file")
         .env("GIT_LFS_SKIP_SMUDGE", "1");

@@ -107,6 +107,8 @@ wire::settings! {
             /// The variables that hold respool's own keys. Once the configuration is loaded, all that it
             /// names.
             pub key_variables: Vec<String> = Vec::new();
+            /// The command lines that respool starts outside the sandbox: commands do not write what they name.
+            pub started: Vec<Vec<String>> = Vec::new();
         }
     }
 }
@@ -167,6 +169,14 @@ wire::settings! {
 }
 
 impl ToolsConfig {
+    /// The settings of commands, with the command lines of MCP servers.
+    pub(super) fn local_with_servers(&self) -> LocalConfig {
+        let mut local = self.local.clone();
+        let line = |server: &McpConfig| server.command.iter().chain(&server.args).cloned().collect();
+        local.started.extend(self.mcp.values().map(line));
+        local
+    }
+
     /// Finds the programs of MCP servers, outside of the directories that commands write.
     pub(super) fn with_programs(mut self) -> Self {
         let writable = self.local.writable_by_commands();

@@ -24,9 +24,9 @@ pub fn find_program(name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
     found.find(|program| is_trusted(program, &excluded) && program.is_file())
 }
 
-/// Returns a `PATH` that names directories of the system alone.
-pub fn system_path() -> OsString {
-    let excluded = excluded_from_system(&[]);
+/// Returns a `PATH` that names directories of the system alone, and none of the `writable` places.
+pub fn system_path(writable: &[PathBuf]) -> OsString {
+    let excluded = excluded_from_system(writable);
     let is_system =
         |directory: &PathBuf| directory.canonicalize().is_ok_and(|real| is_trusted(&real, &excluded));
     std::env::join_paths(directories().filter(is_system)).unwrap_or_default()
@@ -51,9 +51,10 @@ pub fn not_in_path(name: &str) -> String {
     )
 }
 
-/// Returns `PATH` without directories that commands can write or lead elsewhere.
+/// Returns `PATH`, or the usual directories without it, less those that commands can write or lead elsewhere.
 pub fn path_without(writable: &[PathBuf]) -> OsString {
-    let path = std::env::var_os("PATH").unwrap_or_default();
+    let usual = || std::env::join_paths(USUAL).unwrap_or_default();
+    let path = std::env::var_os("PATH").unwrap_or_else(usual);
     let directories = std::env::split_paths(&path).filter(|directory| is_out_of_reach(directory, writable));
     std::env::join_paths(directories).unwrap_or_default()
 }

@@ -20,6 +20,7 @@ mod spec;
 #[cfg(target_os = "linux")]
 mod supervise;
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, PipeWriter};
 use std::os::unix::fs::PermissionsExt as _;
@@ -34,7 +35,7 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::config::{LocalConfig, SandboxMode};
 use super::environment::Passing;
 use super::process;
-use super::programs::find_program;
+use super::programs::{find_program, system_path};
 pub(super) use git::{GitWork, writes_repository};
 pub use level::Level;
 use places::Places;
@@ -142,7 +143,7 @@ impl Sandbox {
         let is_git = |part: std::path::Component<'_>| part.as_os_str().eq_ignore_ascii_case(".git");
         below.components().any(is_git)
             || below == Path::new("respool.toml")
-            || self.places.own.iter().any(|own| path.starts_with(own))
+            || self.places.own.iter().chain(&self.places.code).any(|own| path.starts_with(own))
     }
 
     /// What commands never write, searched for now if it is not known yet.
@@ -155,6 +156,7 @@ impl Sandbox {
     /// # Errors
     /// When something cannot be protected.
     pub(super) fn find_protected(&self) -> io::Result<()> {
+        self.protected().check_stuck()?;
         if self.level.has_namespaces() {
             self.protected().find_made();
         }
@@ -162,10 +164,13 @@ impl Sandbox {
     }
 
     /// Returns the settings that a command with this reach must not make. The owner may have accepted that it does.
-    pub(super) fn absent_settings(&self, reach: Reach<'_>) -> Vec<AbsentSettings> {
+    ///
+    /// # Errors
+    /// When a directory cannot be opened.
+    pub(super) fn absent_settings(&self, reach: Reach<'_>) -> io::Result<Vec<AbsentSettings>> {
         let is_accepted = !self.level.has_namespaces() && self.accepts_unprotected;
         if matches!(reach, Reach::User) || !self.level.holds_files() || is_accepted {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         self.protected().absent_settings()
     }
@@ -203,9 +208,16 @@ impl Sandbox {
     pub(super) fn end_git(&self, work: GitWork) -> io::Result<Option<String>> {
         if work.has_new_index() {
             let repository = &work.repository;
-            let known = self.submodules(repository, None);
+            let known = self.submodules(repository);
             let is_foreign = |path: &&PathBuf| self.protected().has_foreign_repository(path, repository);
-            let submodules = self.submodules(repository, Some(&work));
+            let entries = self.index_entries(repository, Some(&work))?;
+            if let Some(entry) = entries.iter().find(|entry| git::leads_elsewhere(&entry.name)) {
+                return Err(io::Error::other(format!(
+                    "the new index names {:?}, which is not in the work tree, so nothing was taken over",
+                    String::from_utf8_lossy(&entry.name)
+                )));
+            }
+            let submodules = paths_of_submodules(repository, entries);
             if let Some(new) = submodules.iter().filter(|path| !known.contains(path)).find(is_foreign) {
                 return Err(io::Error::other(format!(
                     "{} holds a repository of its own, perhaps one that a command made. As a submodule, git would obey its \
@@ -220,36 +232,37 @@ impl Sandbox {
 
     /// The directories of submodules that the index of a repository names. What git cannot read here, it does not follow for
     /// anybody.
-    fn submodules(&self, repository: &Repository, work: Option<&GitWork>) -> Vec<PathBuf> {
-        let (Some(git), Some(launcher)) = (&self.git, &self.launcher) else { return Vec::new() };
+    fn submodules(&self, repository: &Repository) -> Vec<PathBuf> {
+        paths_of_submodules(repository, self.index_entries(repository, None).unwrap_or_default())
+    }
+
+    /// Lists the entries of a repository's index, or of the one that git has just written.
+    ///
+    /// # Errors
+    /// When git does not read it.
+    fn index_entries(&self, repository: &Repository, work: Option<&GitWork>) -> io::Result<Vec<IndexEntry>> {
+        let (Some(git), Some(launcher)) = (&self.git, &self.launcher) else { return Ok(Vec::new()) };
         let mut spec = self.base_spec(&repository.top);
         spec.readable.extend([self.workspace.clone(), repository.top.clone()]);
-        if let Some(work) = work {
-            work.add_to(&mut spec);
+        // With git's real directory: only the index is new.
+        let index = work.and_then(GitWork::copied_index);
+        spec.readable.extend(index.clone());
+        let (control, _held) = io::pipe()?;
+        let mut command = std::process::Command::new(launcher);
+        command.args(["sandbox-exec", &serde_json::to_string(&spec)?, "--"]).arg(git);
+        command.args(["-c", "safe.directory=*", "-c", "core.fsmonitor=false", "ls-files", "--stage", "-z"]);
+        command.env_clear().env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
+        command.envs(index.map(|index| ("GIT_INDEX_FILE", index)));
+        let listed = command.current_dir("/").stdin(Stdio::from(control)).stderr(Stdio::null()).output()?;
+        if !listed.status.success() {
+            return Err(io::Error::other("git cannot read the index, so nothing was taken over"));
         }
-        let list = || -> io::Result<Vec<u8>> {
-            let (control, _held) = io::pipe()?;
-            let mut command = std::process::Command::new(launcher);
-            command.args(["sandbox-exec", &serde_json::to_string(&spec)?, "--"]).arg(git);
-            command.args([
-                "-c",
-                "safe.directory=*",
-                "-c",
-                "core.fsmonitor=false",
-                "ls-files",
-                "--stage",
-                "-z",
-            ]);
-            command.env_clear().env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
-            Ok(command.current_dir("/").stdin(Stdio::from(control)).stderr(Stdio::null()).output()?.stdout)
+        let entries = listed.stdout.split(|byte| *byte == 0).filter(|entry| !entry.is_empty());
+        let entry = |entry: &[u8]| IndexEntry {
+            is_submodule: entry.starts_with(b"160000 "),
+            name: entry.splitn(2, |byte| *byte == b'\t').nth(1).unwrap_or_default().to_owned(),
         };
-        let listed = list().unwrap_or_default();
-        let entries = listed.split(|byte| *byte == 0).filter(|entry| entry.starts_with(b"160000 "));
-        let names = entries.filter_map(|entry| entry.splitn(2, |byte| *byte == b'\t').nth(1));
-        let path = |name: &[u8]| {
-            repository.top.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name))
-        };
-        names.map(path).collect()
+        Ok(entries.map(entry).collect())
     }
 
     /// The command that starts the launcher, and the pipe that ends everything it started when it is closed; `None` where
@@ -271,7 +284,13 @@ impl Sandbox {
         command.args(["sandbox-exec", &spec, "--"]).args(words);
         command.current_dir("/").env("PWD", directory).stdin(Stdio::from(control));
         if let Some(temporary) = self.seen_temporary(reach) {
-            command.env("TMPDIR", temporary);
+            // The person's cache holds programs that start outside.
+            command.env("UV_CACHE_DIR", temporary.join("uv-cache")).env("TMPDIR", temporary);
+        }
+        if matches!(reach, Reach::Repository(_)) {
+            // Filters and helpers are the system's too.
+            let places = self.places.writable.iter().chain([&self.workspace]);
+            command.env("PATH", system_path(&places.cloned().collect::<Vec<_>>()));
         }
         Ok(Some((command, writer)))
     }
@@ -298,7 +317,12 @@ impl Sandbox {
 
     fn spec(&self, directory: &Path, reach: Reach<'_>) -> io::Result<Spec> {
         let mut spec = self.base_spec(directory);
-        spec.frozen.clone_from(&self.places.own);
+        // Where this user cannot get, a command cannot either, outside of what it may write.
+        let is_written = |own: &&PathBuf| {
+            own.exists()
+                || self.places.writable.iter().chain([&self.workspace]).any(|place| own.starts_with(place))
+        };
+        spec.frozen.extend(self.places.own.iter().filter(is_written).chain(&self.places.code).cloned());
         if matches!(reach, Reach::User) {
             spec.everything = true;
             return Ok(spec);
@@ -309,7 +333,7 @@ impl Sandbox {
         spec.readable.extend(read_only);
         spec.writable = writable;
         if self.level.has_namespaces() {
-            spec.frozen.extend(self.protected().frozen(|repository| self.submodules(repository, None))?);
+            spec.frozen.extend(self.protected().frozen(|repository| self.submodules(repository))?);
         }
         self.add_temporary(&mut spec);
         if let Reach::Repository(work) = reach {
@@ -320,7 +344,10 @@ impl Sandbox {
 
     /// True for a place that would be writable, and is not, as nothing else keeps commands from what is protected in it.
     fn is_read_only(&self, place: &Path) -> bool {
-        !self.level.has_namespaces() && !self.accepts_unprotected && self.protected().has_any_in(place)
+        let has_code = || self.places.code.iter().any(|code| code.starts_with(place));
+        !self.level.has_namespaces()
+            && !self.accepts_unprotected
+            && (has_code() || self.protected().has_any_in(place))
     }
 
     /// Gives the command a `/tmp` of its own, which it shares with the other commands of this workspace. Where something in reach is
@@ -369,6 +396,18 @@ impl Sandbox {
         );
         Some(Refusal(text))
     }
+}
+
+/// An entry of a repository's index.
+struct IndexEntry {
+    is_submodule: bool,
+    name: Vec<u8>,
+}
+
+fn paths_of_submodules(repository: &Repository, entries: Vec<IndexEntry>) -> Vec<PathBuf> {
+    let submodules = entries.into_iter().filter(|entry| entry.is_submodule);
+    let name = |entry: IndexEntry| <OsString as std::os::unix::ffi::OsStringExt>::from_vec(entry.name);
+    submodules.map(|entry| repository.top.join(name(entry))).collect()
 }
 
 /// What a program says when the sandbox may have stopped it.

@@ -87,7 +87,7 @@ impl Hold {
 }
 
 pub(super) async fn exec(order: &Order<'_>, reach: Reach<'_>) -> Result<Ran, ToolError> {
-    let absent = order.sandbox.absent_settings(reach);
+    let absent = order.sandbox.absent_settings(reach).map_err(|error| failed(&error))?;
     let running = match (start(order, reach), &order.plan) {
         (Err(error), Plan::Program(words)) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(Ran { text: not_found(words), failed: true });

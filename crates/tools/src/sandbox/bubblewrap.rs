@@ -82,13 +82,17 @@ impl Arguments {
         };
         let handle = match open_place(source) {
             Ok(handle) => handle,
-            // Nothing is there, or this user cannot get there, nor can the command.
-            Err(Errno::NOENT | Errno::ACCESS) => return Ok(()),
-            // A link on the way: it is not followed.
-            Err(Errno::NOTDIR | Errno::LOOP) if !matches!(mount, Mount::Frozen(_)) => return Ok(()),
+            Err(Errno::NOENT) => return Ok(()),
+            // This user cannot get there, or a link is on the way, which is not followed.
+            Err(Errno::ACCESS | Errno::NOTDIR | Errno::LOOP) if !matches!(mount, Mount::Frozen(_)) => {
+                return Ok(());
+            }
+            // The command could open the directory for itself, and what is in it is to be read-only.
             Err(error) => {
-                let place = place.display();
-                return Err(io::Error::other(format!("{place} cannot be mounted: {error}; restart respool")));
+                return Err(io::Error::other(format!(
+                    "{} cannot be mounted: {error}; make the directories above it readable, or restart respool",
+                    place.display()
+                )));
             }
         };
         self.words(&[option, &handle.as_raw_fd().to_string()]);

@@ -8,14 +8,15 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use cap_std::fs::Dir;
 use tempfile::TempDir;
 
 use super::private_directory;
 use super::protected::Repository;
 use super::spec::{Cover, Spec};
 
-/// Commands that write into a repository and ask nobody.
-const WRITING: [&str; 16] = [
+/// Commands that write into a repository and ask nobody. `push` is not among them: it starts what the other repository says.
+const WRITING: [&str; 15] = [
     "add",
     "branch",
     "checkout",
@@ -25,7 +26,6 @@ const WRITING: [&str; 16] = [
     "merge",
     "mv",
     "pull",
-    "push",
     "reset",
     "restore",
     "revert",
@@ -34,7 +34,7 @@ const WRITING: [&str; 16] = [
     "switch",
 ];
 /// Before the command: no program but git's own, and no work in the background.
-const SETTINGS: [&str; 8] = [
+const SETTINGS: [&str; 10] = [
     "-c",
     "core.hooksPath=/dev/null",
     "-c",
@@ -43,7 +43,12 @@ const SETTINGS: [&str; 8] = [
     "gc.auto=0",
     "-c",
     "maintenance.auto=false",
+    // The other half of a split index would not be taken over.
+    "-c",
+    "core.splitIndex=false",
 ];
+/// Options that name a program.
+const PROGRAMS: [&str; 4] = ["--upload-pack", "--receive-pack", "--exec", "--extcmd"];
 /// Directories that git writes itself.
 const STORES: [&str; 4] = ["objects", "refs", "logs", "reftable"];
 /// Files that are taken over.
@@ -69,12 +74,30 @@ const LASTING: [&str; 4] = ["HEAD", "index", "packed-refs", "shallow"];
 /// Of these, files that all work trees of a repository share.
 const SHARED: [&str; 2] = ["packed-refs", "shallow"];
 
-/// True for the words of a git command that writes into its repository.
+/// True for the words of a git command that writes into its repository, and starts no program that they name.
 pub(crate) fn writes_repository(words: &[String]) -> bool {
     match words {
-        [git, verb, ..] => git == "git" && WRITING.contains(&verb.as_str()),
+        [git, verb, rest @ ..] => {
+            git == "git" && WRITING.contains(&verb.as_str()) && !rest.iter().any(|word| names_program(word))
+        }
         _ => false,
     }
+}
+
+/// True for an option that names a program. git knows it by its beginning, too.
+fn names_program(word: &str) -> bool {
+    let option = word.split('=').next().unwrap_or_default();
+    option.len() > 2 && PROGRAMS.iter().any(|known| known.starts_with(option))
+}
+
+/// True for a name in an index that leads out of the work tree or into git's own directory.
+pub(crate) fn leads_elsewhere(name: &[u8]) -> bool {
+    name.split(|byte| *byte == b'/').any(|part| {
+        // Some file systems do not see what is at the end.
+        let seen = part.iter().rposition(|byte| !b". ".contains(byte)).map_or(0, |last| last + 1);
+        let part = part[..seen].to_ascii_lowercase();
+        part.is_empty() || part == b".git" || part == b"git~1"
+    })
 }
 
 /// The words with which git itself is started.
@@ -150,6 +173,11 @@ impl GitWork {
         self.copies.first().is_some_and(|copy| index(copy.directory.path()) != index(&copy.of))
     }
 
+    /// The index that git has written.
+    pub(super) fn copied_index(&self) -> Option<PathBuf> {
+        self.copies.first().map(|copy| copy.directory.path().join("index"))
+    }
+
     /// Takes over what git wrote, and returns the names of what else is new in the copies.
     ///
     /// # Errors
@@ -162,8 +190,12 @@ impl GitWork {
             for name in TAKEN_OVER.iter().filter(|name| !is_shared || SHARED.contains(name)) {
                 copy.take_over(name, &self.lock)?;
             }
+            let directory = Dir::open_ambient_dir(&copy.of, cap_std::ambient_authority())?;
             for store in STORES {
-                remove_links(&copy.of.join(store));
+                // A store that is itself a link out of the repository is not opened.
+                if let Ok(store) = directory.open_dir(store) {
+                    remove_links(&store);
+                }
             }
             left.extend(copy.left()?);
         }
@@ -227,11 +259,11 @@ impl GitCopy {
 }
 
 /// Removes symlinks: git makes none in its stores, and follows those that lead out of them.
-fn remove_links(directory: &Path) {
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+fn remove_links(directory: &Dir) {
+    for entry in directory.entries().into_iter().flatten().flatten() {
         match entry.file_type() {
-            Ok(kind) if kind.is_dir() => remove_links(&entry.path()),
-            Ok(kind) if kind.is_symlink() => drop(fs::remove_file(entry.path())),
+            Ok(kind) if kind.is_dir() => drop(entry.open_dir().map(|inner| remove_links(&inner))),
+            Ok(kind) if kind.is_symlink() => drop(entry.remove_file()),
             _ => {}
         }
     }
@@ -242,4 +274,34 @@ fn write_as(file: &mut File, content: &[u8], from: &Path) -> io::Result<()> {
     file.write_all(content)?;
     file.set_permissions(fs::metadata(from)?.permissions())?;
     file.set_modified(fs::metadata(from)?.modified()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_name_programs_are_no_work_of_gits() {
+        let writes = |line: &str| writes_repository(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        for line in ["git add -A", "git fetch -u origin", "git commit -m x", "git pull -- origin"] {
+            assert!(writes(line), "{line}");
+        }
+        for line in
+            ["git fetch --upload-pack=x .", "git pull --upl x .", "git push . x", "git fetch --exec=x"]
+        {
+            assert!(!writes(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_found() {
+        for name in ["a", "a/b", ".gitignore", "a/.github/x", "..a", "a b"] {
+            assert!(!leads_elsewhere(name.as_bytes()), "{name}");
+        }
+        for name in
+            ["", "/a", "../a", "a/../b", "a//b", "./a", ".git/x", "a/.GIT", "git~1/x", ".git. /x", "a/"]
+        {
+            assert!(leads_elsewhere(name.as_bytes()), "{name}");
+        }
+    }
 }

@@ -26,7 +26,7 @@ const TOOLS: &str = "\
 const REGISTRIES: &str = ".npmrc .yarnrc .yarnrc.yml .config/pip .pip .condarc";
 /// Below the directory of caches, writable: what a package manager or compiler keeps for itself, and no shell or editor runs.
 const CACHES: &str = "\
-    pip uv pdm pypoetry/cache pypoetry/artifacts go-build yarn node-gyp typescript turbo deno zig \
+    pip pdm pypoetry/cache pypoetry/artifacts go-build yarn node-gyp typescript turbo deno zig \
     ccache sccache bazel huggingface torch matplotlib";
 /// Below the directory of caches, read-only: programs that people start too.
 const CACHED_PROGRAMS: &str = "node/corepack ms-playwright puppeteer Cypress pypoetry/virtualenvs pre-commit";
@@ -36,13 +36,8 @@ const HOME_CACHES: &str = "\
     .bun/install/cache go/pkg/mod go/pkg/sumdb .gradle/caches .gradle/wrapper .gradle/daemon \
     .gradle/native .m2/repository .nuget/packages";
 /// Caches that are made if their program is there, so that they outlive a command.
-const MADE: [(&str, &str); 5] = [
-    ("pip3", ".cache/pip"),
-    ("uv", ".cache/uv"),
-    ("npm", ".npm/_cacache"),
-    ("npm", ".npm/_logs"),
-    ("go", ".cache/go-build"),
-];
+const MADE: [(&str, &str); 4] =
+    [("pip3", ".cache/pip"), ("npm", ".npm/_cacache"), ("npm", ".npm/_logs"), ("go", ".cache/go-build")];
 /// Of cargo's own directory: its credentials are not among them.
 const CARGO_READ: &str = "bin config config.toml env .crates.toml .crates2.json";
 const CARGO_WRITTEN: &str = "registry git .package-cache .package-cache-mutate .global-cache";
@@ -50,7 +45,7 @@ const CARGO_WRITTEN: &str = "registry git .package-cache .package-cache-mutate .
 const TOOL_VARIABLES: &str = "\
     RUSTUP_HOME GOROOT GOPATH NVM_DIR PYENV_ROOT VIRTUAL_ENV CONDA_PREFIX JAVA_HOME ANDROID_HOME \
     DOTNET_ROOT VOLTA_HOME";
-const CACHE_VARIABLES: &str = "GOCACHE GOMODCACHE PIP_CACHE_DIR UV_CACHE_DIR SCCACHE_DIR CARGO_TARGET_DIR";
+const CACHE_VARIABLES: &str = "GOCACHE GOMODCACHE PIP_CACHE_DIR SCCACHE_DIR CARGO_TARGET_DIR";
 
 /// Places beside the workspace, without symlinks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,6 +58,8 @@ pub(super) struct Places {
     pub(super) scratch: Vec<PathBuf>,
     /// respool's own files.
     pub(super) own: Vec<PathBuf>,
+    /// Inside the writable places: the code of programs that respool starts outside the sandbox.
+    pub(super) code: Vec<PathBuf>,
 }
 
 impl Places {
@@ -92,7 +89,9 @@ impl Places {
             .collect();
         let homes: Vec<PathBuf> = homes.iter().filter(|home| !explicit.contains(home)).cloned().collect();
         let own = config.own_files.iter().filter_map(|own| resolve(own)).map(|own| own.real);
+        let code = config.started.iter().flat_map(|line| code_of(line, &changeable)).collect();
         Self {
+            code,
             readable: without_all(real(resolved(&named.readable)), &homes),
             writable: without_all(without_all(real(writable), &homes), &programs),
             configured: real(resolved(&config.writable)),
@@ -101,6 +100,32 @@ impl Places {
             own: own.filter(|own| !workspace.starts_with(own)).collect(),
         }
     }
+}
+
+/// Returns what the words of a command line name inside these places: directories, and of a file the directory that it is in, as
+/// programs find others beside them. At the top of a place that is the file alone.
+fn code_of(line: &[String], places: &[PathBuf]) -> Vec<PathBuf> {
+    let words =
+        line.iter().flat_map(|word| [Some(word.as_str()), word.split_once('=').map(|(_, value)| value)]);
+    let words: Vec<&str> = words.flatten().filter(|word| !word.is_empty()).collect();
+    let current: Vec<PathBuf> = std::env::current_dir().into_iter().collect();
+    let below_current =
+        || words.iter().flat_map(|word| current.iter().map(move |current| current.join(word)));
+    let directories: Vec<PathBuf> =
+        current.iter().cloned().chain(below_current().filter(|path| path.is_dir())).collect();
+    let is_inside = |path: &PathBuf| {
+        places.iter().any(|place| path.starts_with(place) && path != place)
+            && !places.iter().any(|place| place.starts_with(path))
+    };
+    let code = |path: PathBuf| {
+        let real = path.canonicalize().ok()?;
+        let parent = path.parent()?.canonicalize().ok()?;
+        // All of a virtual environment, not its programs alone.
+        let whole = if parent.ends_with("bin") { parent.parent()?.to_owned() } else { parent.clone() };
+        if real.is_dir() { Some(real) } else { [whole, parent].into_iter().find(is_inside).or(Some(real)) }
+    };
+    let named = words.iter().flat_map(|word| directories.iter().map(move |directory| directory.join(word)));
+    named.filter_map(code).filter(is_inside).collect()
 }
 
 /// Places by the names that lists, variables and the configuration give them.

@@ -7,8 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use cap_std::fs::Dir;
@@ -17,7 +18,9 @@ use cap_std::fs::Dir;
 const OBEYED: &str = "\
     .envrc .direnv mise.toml .mise.toml .mise .vscode .idea .zed .fleet .devcontainer .devcontainer.json .helix \
     .exrc .nvimrc .nvim.lua .nvim .vim .lazy.lua .dir-locals.el .claude .codex .cursor .gemini .opencode opencode.json \
-    .mcp.json .qwen .kiro .windsurf .continue .roo .aider.conf.yml .crush.json crush.json .husky .githooks respool.toml";
+    .mcp.json .qwen .kiro .windsurf .continue .roo .aider.conf.yml .crush.json crush.json .husky .githooks respool.toml \
+    .hg .jj lefthook.yml lefthook.yaml .lefthook.yml .pre-commit-config.yaml AGENTS.md CLAUDE.md GEMINI.md .clinerules \
+    .cursorrules";
 /// What the name of settings ends with that a command made.
 const RENAMED: &str = ".made-by-a-command";
 /// More directories are not searched; the rest of the workspace is then read-only as a whole.
@@ -49,6 +52,10 @@ pub(super) struct Protected {
     places: Vec<PathBuf>,
     /// The repositories that commands have made since.
     made: Mutex<Vec<Repository>>,
+    /// The directories that could not be searched for those.
+    closed: Mutex<Vec<PathBuf>>,
+    /// The settings of commands that could not be renamed.
+    stuck: Arc<Mutex<BTreeSet<PathBuf>>>,
     /// The submodules that the index of each repository names.
     submodules: Mutex<BTreeMap<PathBuf, (Stamp, Vec<PathBuf>)>>,
 }
@@ -58,18 +65,19 @@ impl Protected {
     pub(super) fn find(workspace: &Path, configured: &[PathBuf]) -> Self {
         let mut found = Self { roots: vec![workspace.to_owned()], ..Self::default() };
         found.roots.extend(configured.iter().filter(|place| place.is_dir()).cloned());
-        let mut tops = BTreeSet::from([workspace.to_owned()]);
-        let mut left = MOST_DIRECTORIES;
+        let mut search = Search::new();
+        search.tops.insert(workspace.to_owned());
         for root in found.roots.clone() {
-            search(&root, usize::MAX, &mut left, &mut tops);
-            if left == 0 {
+            search.run(&root, usize::MAX);
+            if search.left == 0 {
                 tracing::warn!(target: "respool::tools", directory = %root.display(),
                     "there are too many directories to find all repositories: commands only read this one");
                 found.places.push(root);
             }
         }
+        found.places.extend(search.closed);
         found.repositories.extend(workspace.ancestors().skip(1).find_map(|above| repository(above, &[])));
-        for top in tops {
+        for top in search.tops {
             let known: Vec<PathBuf> = found.repositories.iter().map(|known| known.common.clone()).collect();
             found.repositories.extend(repository(&top, &known));
             if is_symlink(&top.join(".git")) {
@@ -84,12 +92,13 @@ impl Protected {
     /// Searches for repositories that commands have made. Only a real `.git` directory counts: a command could have made a link
     /// to any other.
     pub(super) fn find_made(&self) {
-        let (mut tops, mut left) = (BTreeSet::new(), MOST_DIRECTORIES);
+        let mut search = Search::new();
         for root in &self.roots {
-            search(root, DEPTH_OF_CLONES, &mut left, &mut tops);
+            search.run(root, DEPTH_OF_CLONES);
         }
+        *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = search.closed;
         let is_new = |top: &PathBuf| !self.repositories.iter().any(|known| known.top == *top);
-        let made = tops.into_iter().filter(is_new).filter_map(|top| {
+        let made = search.tops.into_iter().filter(is_new).filter_map(|top| {
             let git = top.join(".git");
             let is_real = git.symlink_metadata().is_ok_and(|data| data.is_dir());
             is_real.then(|| Repository { top, own: git.clone(), common: git })
@@ -134,9 +143,19 @@ impl Protected {
     /// that is empty, and a person's `git status` would obey its configuration.
     ///
     /// # Errors
-    /// When the directory of a submodule cannot be protected.
+    /// When a repository is gone, or the directory of a submodule cannot be protected.
     pub(super) fn frozen(&self, list: impl Fn(&Repository) -> Vec<PathBuf>) -> io::Result<Vec<PathBuf>> {
+        let is_gone = |path: &PathBuf| {
+            path.ends_with(".git")
+                && path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        if let Some(git) = self.places.iter().find(|path| is_gone(path)) {
+            let text =
+                format!("{} is gone, and cannot be protected any more: restart respool", git.display());
+            return Err(io::Error::other(text));
+        }
         let mut frozen = self.places.clone();
+        frozen.extend(self.closed.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
         for repository in self.all() {
             let is_made = !self.repositories.contains(&repository);
             if is_made {
@@ -155,11 +174,30 @@ impl Protected {
         Ok(frozen)
     }
 
+    /// Fails while there are settings that a command made and that could not be renamed.
+    ///
+    /// # Errors
+    /// The first of these settings.
+    pub(super) fn check_stuck(&self) -> io::Result<()> {
+        let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_gone = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+        stuck.retain(|path| !path.symlink_metadata().is_err_and(is_gone));
+        let Some(path) = stuck.first() else { return Ok(()) };
+        Err(io::Error::other(format!(
+            "an earlier command made {}, which could not be renamed: the user has to look at it and rename or remove it",
+            path.display()
+        )))
+    }
+
     /// Returns the settings that are not there now, for [`AbsentSettings::rename`].
-    pub(super) fn absent_settings(&self) -> Vec<AbsentSettings> {
+    ///
+    /// # Errors
+    /// When a directory cannot be opened: settings in it could not be renamed.
+    pub(super) fn absent_settings(&self) -> io::Result<Vec<AbsentSettings>> {
         let tops = self.all().into_iter().map(|repository| repository.top);
         let tops: BTreeSet<PathBuf> = tops.chain(self.roots.first().cloned()).collect();
-        tops.iter().filter(|top| self.is_inside(top)).filter_map(|top| AbsentSettings::find(top)).collect()
+        let tops = tops.iter().filter(|top| self.is_inside(top));
+        tops.map(|top| AbsentSettings::find(top, &self.stuck)).filter_map(Result::transpose).collect()
     }
 
     fn submodules(
@@ -183,10 +221,11 @@ impl Protected {
         }
     }
 
-    /// Returns the repository that git would use in a directory, if it is protected.
+    /// Returns the repository that git would use in a directory, if it was there at the start: one that a command made may hold
+    /// links in place of git's own directories.
     pub(super) fn repository_of(&self, directory: &Path) -> Option<Repository> {
         let top = directory.ancestors().find(|above| above.join(".git").symlink_metadata().is_ok())?;
-        self.all().into_iter().find(|repository| repository.top == top)
+        self.repositories.iter().find(|repository| repository.top == top).cloned()
     }
 
     /// True for a directory that holds a repository, unless that is one which this repository keeps for its submodules.
@@ -203,20 +242,39 @@ pub(crate) struct AbsentSettings {
     top: PathBuf,
     directory: Dir,
     names: Vec<&'static str>,
+    /// Of all directories.
+    stuck: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
 
 impl AbsentSettings {
-    fn find(top: &Path) -> Option<Self> {
-        let directory = Dir::open_ambient_dir(top, cap_std::ambient_authority()).ok()?;
+    /// `None` for a directory that is gone.
+    fn find(top: &Path, stuck: &Arc<Mutex<BTreeSet<PathBuf>>>) -> io::Result<Option<Self>> {
+        let opened = match fs::File::open(top) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened,
+        };
+        let directory = Dir::from_std_file(opened.map_err(|error| {
+            io::Error::new(error.kind(), format!("{} cannot be opened: {error}", top.display()))
+        })?);
         let is_absent = |name: &&str| directory.symlink_metadata(name).is_err();
         let names = OBEYED.split_ascii_whitespace().filter(is_absent).collect();
-        Some(Self { top: top.to_owned(), directory, names })
+        Ok(Some(Self { top: top.to_owned(), directory, names, stuck: Arc::clone(stuck) }))
     }
 
     /// Renames the settings that a command has made, and returns a note on each.
     pub(crate) fn rename(&self) -> Vec<String> {
-        let made = self.names.iter().filter(|name| self.directory.symlink_metadata(name).is_ok());
-        made.map(|name| self.rename_one(name)).collect()
+        // A command may have taken the directory's permissions away.
+        let closed =
+            self.directory.try_clone().ok().and_then(|directory| give_permissions(directory.into_std_file()));
+        let is_absent = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+        let made =
+            self.names.iter().filter(|name| !self.directory.symlink_metadata(name).is_err_and(is_absent));
+        let notes = made.map(|name| self.rename_one(name)).collect();
+        if let Some((directory, permissions)) = closed {
+            // As the command left it; what counts is renamed.
+            let _ = directory.set_permissions(permissions);
+        }
+        notes
     }
 
     fn rename_one(&self, name: &str) -> String {
@@ -226,20 +284,34 @@ impl AbsentSettings {
         };
         let is_free = |new: &String| self.directory.symlink_metadata(new).is_err();
         let path = self.top.join(name);
-        let new = (0..100).map(new_name).find(is_free).unwrap_or_else(|| new_name(0));
+        let new = (0..100).map(new_name).find(is_free);
+        let new = new.unwrap_or_else(|| format!("{name}{RENAMED}-{:016x}", rand::random::<u64>()));
         match self.directory.rename(name, &self.directory, &new) {
             Ok(()) => format!(
                 "the command made {}, which editors, shells or agents obey without being started; respool renamed it to {new}. \
                  If it is wanted, ask the user to rename it",
                 path.display()
             ),
-            Err(error) => format!(
-                "the command made {}, which editors, shells or agents obey without being started, and it could not be renamed \
-                 ({error}): ask the user to look at it",
-                path.display()
-            ),
+            Err(error) => {
+                let text = format!(
+                    "the command made {}, which editors, shells or agents obey without being started, and it could not be \
+                     renamed ({error}): ask the user to look at it. No other command runs before that",
+                    path.display()
+                );
+                self.stuck.lock().unwrap_or_else(PoisonError::into_inner).insert(path);
+                text
+            }
         }
     }
+}
+
+/// Gives the owner all permissions for a directory, and returns those it had; `None` where nothing had to be given.
+fn give_permissions(directory: fs::File) -> Option<(fs::File, fs::Permissions)> {
+    const OWNERS: u32 = 0o700;
+    let old = directory.metadata().ok()?.permissions();
+    let is_open = old.mode() & OWNERS == OWNERS;
+    let given = || directory.set_permissions(fs::Permissions::from_mode(old.mode() | OWNERS));
+    (!is_open && given().is_ok()).then_some((directory, old))
 }
 
 /// Returns what is read-only of a submodule: its link to its repository, or without one all of it.
@@ -264,24 +336,53 @@ fn place_of_submodule(directory: &Path, workspace: &Path) -> io::Result<PathBuf>
 }
 
 fn stamp(file: &Path) -> Stamp {
-    use std::os::unix::fs::MetadataExt as _;
     let data = fs::metadata(file).ok();
     data.map_or((None, 0, 0), |data| (data.modified().ok(), data.len(), data.ino()))
 }
 
-/// Finds each directory with a `.git` below a directory, and that itself, down to this depth.
-fn search(root: &Path, depth: usize, left: &mut usize, tops: &mut BTreeSet<PathBuf>) {
-    let mut waiting = vec![(root.to_owned(), 0)];
-    while let Some((directory, level)) = waiting.pop() {
-        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
-            if entry.file_name().eq_ignore_ascii_case(".git") {
-                tops.insert(directory.clone());
-            } else if level < depth && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                *left = left.saturating_sub(1);
-                waiting.extend((*left > 0).then(|| (entry.path(), level + 1)));
+/// A search for repositories.
+struct Search {
+    /// Directories with a `.git`.
+    tops: BTreeSet<PathBuf>,
+    /// Directories of this user that cannot be searched: a command could give itself the permission.
+    closed: Vec<PathBuf>,
+    /// How many directories may still be searched.
+    left: usize,
+}
+
+impl Search {
+    fn new() -> Self {
+        Self { tops: BTreeSet::new(), closed: Vec::new(), left: MOST_DIRECTORIES }
+    }
+
+    /// Searches a directory down to this depth.
+    fn run(&mut self, root: &Path, depth: usize) {
+        let mut waiting = vec![(root.to_owned(), 0)];
+        while let Some((directory, level)) = waiting.pop() {
+            // What is in it can be reached, not only listed.
+            let listed = directory.join(".").symlink_metadata().and_then(|_| fs::read_dir(&directory));
+            let Ok(entries) = listed else {
+                if is_own(&directory) {
+                    self.closed.push(directory);
+                }
+                continue;
+            };
+            for entry in entries.flatten() {
+                if entry.file_name().eq_ignore_ascii_case(".git") {
+                    self.tops.insert(directory.clone());
+                } else if level < depth && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    self.left = self.left.saturating_sub(1);
+                    waiting.extend((self.left > 0).then(|| (entry.path(), level + 1)));
+                }
             }
         }
     }
+}
+
+/// True for a directory of this process's user.
+fn is_own(directory: &Path) -> bool {
+    let user = nix::unistd::geteuid().as_raw();
+    directory.symlink_metadata().is_ok_and(|data| data.is_dir() && data.uid() == user)
 }
 
 fn is_symlink(path: &Path) -> bool {
