@@ -9,7 +9,7 @@
 //! 5. budget ([`budget`]): the day's budget of the key, the agent and all together is not spent;
 //! 6. resolve the target ([`target`]): an agent, a server that speaks the client's API itself, or a model;
 //! 7. answer ([`answer`]): the agent's run begins, or the relay reads the request and asks a model. There, in
-//! `relay::adapt`, the request is adapted to the upstream.
+//!    `relay::adapt`, the request is adapted to the upstream.
 //!
 //! The handlers of the APIs (`chat`, `agent_apis`, `transparent`, `form`) differ in how they read a body and
 //! how they write a reply. They call these stages and add none of their own.
