@@ -217,7 +217,7 @@ pub const KEYS: &[Key] = &[
     Key::new("reasoning", Scalar::Word(ReasoningField::NAMES), r#""reasoning_content""#, "The field in which clients get reasoning; `drop` removes it."),
     Key::new("keep_fields", Scalar::Text, "[]", "Reply fields to keep although OpenAI's API has no such field.").of(Shape::List).example(r#"["prompt_logprobs"]"#),
     Key::optional("state_dir", Scalar::Path, "the platform's state directory, `~/.local/state/respool`", r#""/var/lib/respool""#, "The directory that keeps agents' runs, clients' responses and usage records."),
-    Key::optional("upstream[].name", Scalar::Text, "`url` without scheme and `/v1`", r#""box""#, "What logs, metrics and agents call it."),
+    Key::optional("upstream[].name", Scalar::Text, "host and port of `url`", r#""box""#, "What logs, metrics and agents call it."),
     Key::required("upstream[].url", BASE_URL, r#""http://127.0.0.1:8000""#, "The server, with or without `/v1`; or `replay:DIR` for recorded replies. If no upstream is configured, it is `http://127.0.0.1:8000`."),
     Key::optional("upstream[].api_key", HEADER, "the client's own key goes along", r#""sk-local""#, "The key that is sent instead of the client's.").secret(),
     Key::optional("upstream[].api_key_env", Scalar::Text, "`api_key` holds", r#""VLLM_API_KEY""#, "The environment variable that holds the key."),
