@@ -480,7 +480,8 @@ async fn the_program_manages_interrupted_runs() {
     );
     std::fs::write(&config, text).unwrap();
     let (listed, ..) = respool(&config, &["runs", "list"]).await;
-    assert!(listed.starts_with(&run) && listed.contains("  interrupted  helper"), "{listed}");
+    let row = listed.lines().find(|line| line.starts_with(&run)).unwrap_or_default();
+    assert!(row.contains("  interrupted  ") && row.ends_with("helper"), "{listed}");
     let used = ["usage", "--by", "agent", "--csv"];
     let (before, ..) = respool(&config, &used).await;
     let (answer, log, _) = respool(&config, &["runs", "resume", &run]).await;

@@ -324,7 +324,7 @@ async fn durable_runs_need_a_store() {
     let agent = respool.agents.get("helper").unwrap();
     let options = RunOptions { is_detached: true, is_durable: true, lease: None };
     let begun = respool.agents.start_run(&agent, AgentRequest::of_task("Do it."), options).await;
-    assert!(begun.is_err_and(|error| error.0.contains("no store of runs")));
+    assert!(begun.is_err_and(|error| error.0.contains("the store of runs is not open")));
 }
 
 #[tokio::test]

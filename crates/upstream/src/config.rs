@@ -28,7 +28,7 @@ wire::settings! {
     #[serde(default, deny_unknown_fields)]
     pub struct UpstreamConfig {
         /// Its name in logs, metrics and agents' settings.
-        pub name: String = String::new(), unset("`url` without scheme and `/v1`", r#""box""#);
+        pub name: String = String::new(), unset("host and port of `url`", r#""box""#);
         /// The server, with or without `/v1`; or `replay:DIR` for recorded replies. If no upstream is
         /// configured, it is `http://127.0.0.1:8000`.
         pub url: Address = Address::default(), required(r#""http://127.0.0.1:8000""#);
@@ -64,7 +64,7 @@ impl UpstreamConfig {
         Self { url, ..Self::default() }.named()
     }
 
-    /// Calls it by its URL without the scheme when it has no name.
+    /// Calls it by its URL's host and port when it has no name: metrics show it, and a path may be secret.
     #[must_use]
     pub fn named(mut self) -> Self {
         if self.name.is_empty() {
@@ -121,7 +121,8 @@ impl Address {
     fn short(&self) -> String {
         match self {
             Self::Http { root, .. } => {
-                root.split_once("://").map_or(root.as_str(), |(_, rest)| rest).to_owned()
+                let rest = root.split_once("://").map_or(root.as_str(), |(_, rest)| rest);
+                rest.split('/').next().unwrap_or_default().to_owned()
             }
             Self::Replay(_) => self.to_string(),
         }
@@ -296,7 +297,7 @@ mod tests {
     #[test]
     fn a_nameless_upstream_is_called_by_its_address() {
         let name = |url: &str| UpstreamConfig::at(url.parse().unwrap()).name;
-        assert_eq!(name("https://box.example:444/x/v1"), "box.example:444/x");
+        assert_eq!(name("https://box.example:444/x/v1"), "box.example:444");
         assert_eq!(name("replay:some/dir"), "replay:some/dir");
     }
 }
