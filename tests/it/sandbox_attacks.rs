@@ -574,7 +574,7 @@ fn an_unreadable_directory_is_protected_as_a_whole() {
 
 /// Also in the next respool, to which the repository is one that was there at the start.
 #[test]
-fn a_link_in_place_of_a_store_is_not_followed() {
+fn links_in_place_of_stores_are_not_followed() {
     let site = Site::new();
     site.person("mkdir ../bin && ln -s /usr/bin/env ../bin/tool");
     let make = "git init -q m; rm -rf m/.git/logs; ln -s ~/bin m/.git/logs; echo q > m/q; true";
@@ -587,7 +587,7 @@ fn a_link_in_place_of_a_store_is_not_followed() {
 
 /// A filter of the person's is led to a script of a command, which forges the index and kills git.
 #[test]
-fn an_index_that_leads_out_of_the_work_tree_is_refused() {
+fn an_index_that_leads_outside_is_refused() {
     for name in ["../.ssh/x", ".git/h/xy"] {
         let site = Site::with_repository();
         site.person("git config filter.x.clean 'sh ./filter.sh'");

@@ -107,7 +107,8 @@ wire::settings! {
             /// The variables that hold respool's own keys. Once the configuration is loaded, all that it
             /// names.
             pub key_variables: Vec<String> = Vec::new();
-            /// The command lines that respool starts outside the sandbox: commands do not write what they name.
+            /// The command lines that respool starts outside the sandbox. Commands do not write the files and
+            /// directories that they name.
             pub started: Vec<Vec<String>> = Vec::new();
         }
     }

@@ -1,8 +1,10 @@
-//! The sandbox of commands: which of the kernel's means are there, what a command may reach, and how it is started.
+//! The sandbox of commands: which of the kernel's means are there, what a command may reach, and how it is
+//! started.
 //!
-//! respool starts itself as a small launcher (`respool sandbox-exec`), which confines itself and then becomes the command:
-//! mounts and namespaces are bubblewrap's (`bubblewrap`); the processes that end with the call (`supervise`), Landlock, the filter
-//! of system calls and limits (`confine`) are the launcher's. Used by `local`; what each level stops is in docs/tools.md.
+//! respool starts itself as a small launcher (`respool sandbox-exec`), which confines itself and then becomes
+//! the command: mounts and namespaces are bubblewrap's (`bubblewrap`); the processes that end with the call
+//! (`supervise`), Landlock, the filter of system calls and limits (`confine`) are the launcher's. Used by
+//! `local`; what each level stops is in docs/tools.md.
 
 #[cfg(target_os = "linux")]
 mod bubblewrap;
@@ -163,7 +165,8 @@ impl Sandbox {
         self.spec(&self.workspace, Reach::Workspace).map(|_| ())
     }
 
-    /// Returns the settings that a command with this reach must not make. The owner may have accepted that it does.
+    /// Returns the settings that a command with this reach must not make. The owner may have accepted that it
+    /// does.
     ///
     /// # Errors
     /// When a directory cannot be opened.
@@ -185,7 +188,8 @@ impl Sandbox {
         self.turn.try_write().ok().map(Turn::Alone)
     }
 
-    /// The words that start git for a command that writes into a protected repository; `None` where any command may.
+    /// The words that start git for a command that writes into a protected repository; `None` where any
+    /// command may.
     pub(super) fn git_words(&self, words: &[String], directory: &Path) -> Option<Vec<String>> {
         let is_protected = || self.protected().repository_of(directory).is_some();
         let git = self.git.as_ref().filter(|_| self.level.has_namespaces() && writes_repository(words))?;
@@ -230,8 +234,8 @@ impl Sandbox {
         Ok((!left.is_empty()).then(|| format!("git also left {}, which was not taken over", left.join(", "))))
     }
 
-    /// The directories of submodules that the index of a repository names. What git cannot read here, it does not follow for
-    /// anybody.
+    /// The directories of submodules that the index of a repository names. What git cannot read here, it does
+    /// not follow for anybody.
     fn submodules(&self, repository: &Repository) -> Vec<PathBuf> {
         paths_of_submodules(repository, self.index_entries(repository, None).unwrap_or_default())
     }
@@ -265,8 +269,8 @@ impl Sandbox {
         Ok(entries.map(entry).collect())
     }
 
-    /// The command that starts the launcher, and the pipe that ends everything it started when it is closed; `None` where
-    /// there is no launcher.
+    /// The command that starts the launcher, and the pipe that ends everything it started when it is closed;
+    /// `None` where there is no launcher.
     ///
     /// # Errors
     /// When pipes cannot be made, or something cannot be protected.
@@ -342,7 +346,8 @@ impl Sandbox {
         Ok(spec)
     }
 
-    /// True for a place that would be writable, and is not, as nothing else keeps commands from what is protected in it.
+    /// True for a place that would be writable, and is not, as nothing else keeps commands from what is
+    /// protected in it.
     fn is_read_only(&self, place: &Path) -> bool {
         let has_code = || self.places.code.iter().any(|code| code.starts_with(place));
         !self.level.has_namespaces()
@@ -350,8 +355,9 @@ impl Sandbox {
             && (has_code() || self.protected().has_any_in(place))
     }
 
-    /// Gives the command a `/tmp` of its own, which it shares with the other commands of this workspace. Where something in reach is
-    /// below `/tmp`, each command gets an empty one: others could else change the way to what is mounted in it.
+    /// Gives the command a `/tmp` of its own, which it shares with the other commands of this workspace.
+    /// Where something in reach is below `/tmp`, each command gets an empty one: others could else change the
+    /// way to what is mounted in it.
     fn add_temporary(&self, spec: &mut Spec) {
         let Some(own) = self.temporary.as_ref().map(|dir| dir.path().to_owned()) else { return };
         if !self.level.has_namespaces() {

@@ -1,6 +1,6 @@
-//! The arguments of bubblewrap, which makes all mounts. The whole file system is read-only; on top of it lie the writable places
-//! and, on top of these, what is read-only inside them. Each place is handed over as an open handle: its path is resolved once,
-//! here, and through no link.
+//! The arguments of bubblewrap, which makes all mounts. The whole file system is read-only; on top of it lie
+//! the writable places and, on top of these, what is read-only inside them. Each place is handed over as an
+//! open handle: its path is resolved once, here, and through no link.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -29,8 +29,9 @@ pub(super) struct Arguments {
     handles: Vec<OwnedFd>,
 }
 
-/// Opens a place, directory by directory, without following a symlink anywhere on its path. The handle stays open in the programs
-/// that this process starts. `openat2` would do it in one call, and systemd's `RestrictSUIDSGID` takes that away.
+/// Opens a place, directory by directory, without following a symlink anywhere on its path. The handle stays
+/// open in the programs that this process starts. `openat2` would do it in one call, and systemd's
+/// `RestrictSUIDSGID` takes that away.
 pub(super) fn open_place(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW;
     let below = path.strip_prefix("/").map_err(|_| Errno::INVAL)?;
@@ -87,7 +88,7 @@ impl Arguments {
             Err(Errno::ACCESS | Errno::NOTDIR | Errno::LOOP) if !matches!(mount, Mount::Frozen(_)) => {
                 return Ok(());
             }
-            // The command could open the directory for itself, and what is in it is to be read-only.
+            // The command could open the directory for itself, and its content must stay read-only.
             Err(error) => {
                 return Err(io::Error::other(format!(
                     "{} cannot be mounted: {error}; make the directories above it readable, or restart respool",

@@ -23,7 +23,8 @@ const NEWEST: ABI = ABI::V8;
 const MOST_PROCESSES: u64 = 8_192;
 const LARGEST_FILE: u64 = 32 << 30;
 
-/// Returns only when the command cannot be started, with the exit code a shell would give, or when there is none.
+/// Returns only when the command cannot be started, with the exit code a shell would give, or when there is
+/// none.
 pub(super) fn become_command(spec: &Spec, words: &[OsString]) -> io::Result<i32> {
     // What started this one waits for signals that it has blocked.
     nix::sys::signal::SigSet::empty().thread_set_mask()?;
@@ -49,7 +50,8 @@ pub(super) fn become_command(spec: &Spec, words: &[OsString]) -> io::Result<i32>
     Ok(code)
 }
 
-/// Root alone has any: what it may do with files stays, what reaches into the system goes. It takes effect with the command.
+/// Root alone has any: what it may do with files stays, what reaches into the system goes. It takes effect
+/// with the command.
 fn give_up_capabilities() {
     const KEPT: CapabilitySet = CapabilitySet::CHOWN
         .union(CapabilitySet::DAC_OVERRIDE)

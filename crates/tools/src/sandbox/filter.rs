@@ -1,5 +1,5 @@
-//! The filter of system calls: what no build, test or package manager needs, and what would lead out of the sandbox. It
-//! names what is denied; everything else is permitted.
+//! The filter of system calls: what no build, test or package manager needs, and what would lead out of the
+//! sandbox. It names what is denied; everything else is permitted.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,8 @@ use super::spec::Spec;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Mounts, other namespaces, the kernel itself, its key rings, and `io_uring`, which does what this filter does not see.
+/// Mounts, other namespaces, the kernel itself, its key rings, and `io_uring`, which does what this filter
+/// does not see.
 const NEVER: &[i64] = &[
     c::SYS_mount,
     c::SYS_umount2,
@@ -152,7 +153,8 @@ fn sockets(spec: &Spec) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     Ok(vec![SeccompRule::new(others)?, SeccompRule::new(netlink)?])
 }
 
-/// Pairs of Unix stream and packet sockets alone: one of a pair of datagram sockets reaches any other by its path.
+/// Pairs of Unix stream and packet sockets alone: one of a pair of datagram sockets reaches any other by its
+/// path.
 fn socket_pairs() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     let permitted = [c::SOCK_STREAM, c::SOCK_SEQPACKET].map(i32::unsigned_abs);
     let kinds = (0..=SOCKET_KIND).filter(|kind| !permitted.contains(kind));
@@ -164,7 +166,8 @@ fn socket_pairs() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     kinds.map(of_kind).chain([SeccompRule::new(vec![family])]).collect()
 }
 
-/// Without a process namespace: no signals to respool and to what keeps the command's processes together, nor to all.
+/// Without a process namespace: no signals to respool and to what keeps the command's processes together, nor
+/// to all.
 fn signals(spec: &Spec, rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
     let everybody = -1;
     let spared = spec.spared.iter().flat_map(|pid| [*pid, -pid]).chain([everybody]);

@@ -1,8 +1,9 @@
-//! git's changes to a repository that commands only read: `add`, `commit`, `switch` and their like, as git itself and without a shell.
+//! git's changes to a repository that commands only read: `add`, `commit`, `switch` and their like, as git
+//! itself and without a shell.
 //!
-//! git gets a copy of its directory in place of the real one, with the stores of objects, references and their logs inside. When it
-//! has ended, the files of a fixed list are taken over from the copy; whatever else is there, and whoever put it there, is not.
-//! Its hooks do not run, and its configuration is read-only.
+//! git gets a copy of its directory in place of the real one, with the stores of objects, references and
+//! their logs inside. When it has ended, the files of a fixed list are taken over from the copy; whatever
+//! else is there, and whoever put it there, is not. Its hooks do not run, and its configuration is read-only.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -15,7 +16,8 @@ use super::private_directory;
 use super::protected::Repository;
 use super::spec::{Cover, Spec};
 
-/// Commands that write into a repository and ask nobody. `push` is not among them: it starts what the other repository says.
+/// Commands that write into a repository and ask nobody. `push` is not among them: it starts what the other
+/// repository says.
 const WRITING: [&str; 15] = [
     "add",
     "branch",

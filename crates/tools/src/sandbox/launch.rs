@@ -1,8 +1,8 @@
-//! `respool sandbox-exec`: the launcher. It goes through up to three stages, each a process of its own, and gives the exit
-//! code, or the signal, of the command. Called by `cli`; started by `sandbox` and by itself.
+//! `respool sandbox-exec`: the launcher. It goes through up to three stages, each a process of its own, and
+//! gives the exit code, or the signal, of the command. Called by `cli`; started by `sandbox` and by itself.
 //!
-//! Standard input is never the command's: it is the pipe that respool holds. A byte asks the command to end, its end ends
-//! everything.
+//! Standard input is never the command's: it is the pipe that respool holds. A byte asks the command to end,
+//! its end ends everything.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -28,8 +28,8 @@ pub(super) enum End {
     Signal(i32),
 }
 
-/// Runs a stage (`begin`, `inside` or `confined`) and returns its exit code. Without words nothing runs: the sandbox is only
-/// tried.
+/// Runs a stage (`begin`, `inside` or `confined`) and returns its exit code. Without words nothing runs: the
+/// sandbox is only tried.
 pub fn launch(stage: &str, spec: &str, words: &[OsString]) -> u8 {
     let ended = serde_json::from_str(spec).map_err(io::Error::other).and_then(|spec: Spec| match stage {
         "begin" => begin(&spec, words),

@@ -1,4 +1,5 @@
-//! How much of a sandbox there is on this machine. Found out by making one: a kernel may have a means and not permit it.
+//! How much of a sandbox there is on this machine. Found out by making one: a kernel may have a means and not
+//! permit it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -63,8 +64,8 @@ impl fmt::Display for Level {
     }
 }
 
-/// The highest level that this launcher can make here, with this bubblewrap if there is one, and not above `highest`. It is found
-/// out once.
+/// The highest level that this launcher can make here, with this bubblewrap if there is one, and not above
+/// `highest`. It is found out once.
 pub(super) fn probe(launcher: &Path, bubblewrap: Option<PathBuf>, highest: Option<&Level>) -> Level {
     static FOUND: Mutex<BTreeMap<Question, Level>> = Mutex::new(BTreeMap::new());
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,10 @@
-//! Which files commands may reach beside the workspace: the system's, those of compilers and package managers, and caches. What may
-//! hold keys is not among them (`.ssh`, `.aws`, `.netrc`, cargo's credentials, respool's own files).
+//! Which files commands may reach beside the workspace: the system's, those of compilers and package
+//! managers, and caches. What may hold keys is not among them (`.ssh`, `.aws`, `.netrc`, cargo's credentials,
+//! respool's own files).
 //!
-//! Places are found once, without symlinks. A name that leads through what commands may write is no place: they could lead it
-//! elsewhere. The home directory is left out of every place that contains it, and directories of `PATH` out of writable ones.
+//! Places are found once, without symlinks. A name that leads through what commands may write is no place:
+//! they could lead it elsewhere. The home directory is left out of every place that contains it, and
+//! directories of `PATH` out of writable ones.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -24,7 +26,8 @@ const TOOLS: &str = "\
     .gitconfig .gitignore";
 /// Below the home directory, with the network on: they say where packages come from.
 const REGISTRIES: &str = ".npmrc .yarnrc .yarnrc.yml .config/pip .pip .condarc";
-/// Below the directory of caches, writable: what a package manager or compiler keeps for itself, and no shell or editor runs.
+/// Below the directory of caches, writable: what a package manager or compiler keeps for itself, and no shell
+/// or editor runs.
 const CACHES: &str = "\
     pip pdm pypoetry/cache pypoetry/artifacts go-build yarn node-gyp typescript turbo deno zig \
     ccache sccache bazel huggingface torch matplotlib";
@@ -102,8 +105,8 @@ impl Places {
     }
 }
 
-/// Returns what the words of a command line name inside these places: directories, and of a file the directory that it is in, as
-/// programs find others beside them. At the top of a place that is the file alone.
+/// Returns what the words of a command line name inside these places: directories, and of a file the
+/// directory that it is in, as programs find others there. At the top of a place that is the file alone.
 fn code_of(line: &[String], places: &[PathBuf]) -> Vec<PathBuf> {
     let words =
         line.iter().flat_map(|word| [Some(word.as_str()), word.split_once('=').map(|(_, value)| value)]);
@@ -244,7 +247,8 @@ fn without(place: PathBuf, left_out: &Path) -> Vec<PathBuf> {
     beside
 }
 
-/// The whole of a toolchain whose programs are here; the directory alone where its parent holds more than that.
+/// The whole of a toolchain whose programs are here; the directory alone where its parent holds more than
+/// that.
 fn toolchain_of(programs: &Path, home: Option<&Path>) -> PathBuf {
     let is_bin = programs
         .file_name()

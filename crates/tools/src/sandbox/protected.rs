@@ -1,8 +1,10 @@
-//! The files that commands never write, because other programs run or obey them without being started by the person: git
-//! repositories, and the settings of editors, shells and agents. What is there when a command begins is read-only to it. Such
-//! settings that it makes where there were none are renamed when it has ended.
+//! The files that commands never write, because other programs run or obey them without being started by the
+//! person: git repositories, and the settings of editors, shells and agents. What is there when a command
+//! begins is read-only to it. Such settings that it makes where there were none are renamed when it has
+//! ended.
 //!
-//! Repositories are searched for before the first command, and after that only near the top of the workspace, where commands clone.
+//! Repositories are searched for before the first command, and after that only near the top of the workspace,
+//! where commands clone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -61,7 +63,8 @@ pub(super) struct Protected {
 }
 
 impl Protected {
-    /// Searches the workspace and the writable places of the configuration, and finds the repository that the workspace is in.
+    /// Searches the workspace and the writable places of the configuration, and finds the repository that the
+    /// workspace is in.
     pub(super) fn find(workspace: &Path, configured: &[PathBuf]) -> Self {
         let mut found = Self { roots: vec![workspace.to_owned()], ..Self::default() };
         found.roots.extend(configured.iter().filter(|place| place.is_dir()).cloned());
@@ -89,8 +92,8 @@ impl Protected {
         found
     }
 
-    /// Searches for repositories that commands have made. Only a real `.git` directory counts: a command could have made a link
-    /// to any other.
+    /// Searches for repositories that commands have made. Only a real `.git` directory counts: a command
+    /// could have made a link to any other.
     pub(super) fn find_made(&self) {
         let mut search = Search::new();
         for root in &self.roots {
@@ -139,8 +142,8 @@ impl Protected {
         self.repositories.iter().flat_map(|repository| [&repository.own, &repository.common])
     }
 
-    /// Returns what is read-only now: what was found, and the directories of submodules. A command could make a repository in one
-    /// that is empty, and a person's `git status` would obey its configuration.
+    /// Returns what is read-only now: what was found, and the directories of submodules. A command could make
+    /// a repository in one that is empty, and a person's `git status` would obey its configuration.
     ///
     /// # Errors
     /// When a repository is gone, or the directory of a submodule cannot be protected.
@@ -221,14 +224,15 @@ impl Protected {
         }
     }
 
-    /// Returns the repository that git would use in a directory, if it was there at the start: one that a command made may hold
-    /// links in place of git's own directories.
+    /// Returns the repository that git would use in a directory, if it was there at the start: one that a
+    /// command made may hold links in place of git's own directories.
     pub(super) fn repository_of(&self, directory: &Path) -> Option<Repository> {
         let top = directory.ancestors().find(|above| above.join(".git").symlink_metadata().is_ok())?;
         self.repositories.iter().find(|repository| repository.top == top).cloned()
     }
 
-    /// True for a directory that holds a repository, unless that is one which this repository keeps for its submodules.
+    /// True for a directory that holds a repository, unless that is one which this repository keeps for its
+    /// submodules.
     pub(super) fn has_foreign_repository(&self, directory: &Path, repository: &Repository) -> bool {
         let modules = repository.common.join("modules");
         let is_own = |known: &Repository| known.top == directory && known.own.starts_with(&modules);
@@ -236,7 +240,8 @@ impl Protected {
     }
 }
 
-/// The settings that are not there at the top of a work tree, and a handle on that directory: a command may move it.
+/// The settings that are not there at the top of a work tree, and a handle on that directory: a command may
+/// move it.
 #[derive(Debug)]
 pub(crate) struct AbsentSettings {
     top: PathBuf,
@@ -305,7 +310,8 @@ impl AbsentSettings {
     }
 }
 
-/// Gives the owner all permissions for a directory, and returns those it had; `None` where nothing had to be given.
+/// Gives the owner all permissions for a directory, and returns those it had; `None` where nothing had to be
+/// given.
 fn give_permissions(directory: fs::File) -> Option<(fs::File, fs::Permissions)> {
     const OWNERS: u32 = 0o700;
     let old = directory.metadata().ok()?.permissions();
@@ -389,8 +395,8 @@ fn is_symlink(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|data| data.is_symlink())
 }
 
-/// Returns the repository whose `.git` is in this directory. A file there leads elsewhere only to a linked work tree that knows of it, or to
-/// a submodule's place in a repository above it.
+/// Returns the repository whose `.git` is in this directory. A file there leads elsewhere only to a linked
+/// work tree that knows of it, or to a submodule's place in a repository above it.
 fn repository(top: &Path, known: &[PathBuf]) -> Option<Repository> {
     let git = top.join(".git");
     let kind = git.symlink_metadata().ok()?.file_type();
@@ -412,7 +418,8 @@ fn repository(top: &Path, known: &[PathBuf]) -> Option<Repository> {
     (above.iter().any(is_part) && own.join("HEAD").is_file()).then(|| repository(own.clone(), own))
 }
 
-/// Returns the repository of a linked work tree, which has to know of this one: anybody can write a file that leads somewhere.
+/// Returns the repository of a linked work tree, which has to know of this one: anybody can write a file that
+/// leads somewhere.
 fn common_of_linked(git: &Path, own: &Path) -> Option<PathBuf> {
     let back = own.join(line(&own.join("gitdir"))?).canonicalize().ok()?;
     let common = own.join(line(&own.join("commondir"))?).canonicalize().ok()?;

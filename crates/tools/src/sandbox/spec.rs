@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Spec {
     /// Where the command runs.
     pub(super) directory: PathBuf,
-    /// bubblewrap, which makes namespaces for processes, mounts and IPC, and for the network where there is none to be.
+    /// bubblewrap, which makes namespaces for processes, mounts and IPC, and for the network where there is
+    /// none to be.
     pub(super) bubblewrap: Option<PathBuf>,
     pub(super) landlock: bool,
     pub(super) seccomp: bool,

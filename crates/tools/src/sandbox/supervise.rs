@@ -1,6 +1,6 @@
-//! Starts the confined stage and waits for it; when the command has ended, or is to end, all that it left behind ends too:
-//! also what took a session or a group of its own. Inside namespaces the kernel does that, elsewhere this process does, which
-//! gets every orphan as a child.
+//! Starts the confined stage and waits for it; when the command has ended, or is to end, all that it left
+//! behind ends too: also what took a session or a group of its own. Inside namespaces the kernel does that,
+//! elsewhere this process does, which gets every orphan as a child.
 
 use std::ffi::OsString;
 use std::io;
