@@ -1,6 +1,6 @@
 //! Skills: folders with a `SKILL.md` (agentskills.io), as coding agents have them. One is a function of a
 //! package that names its file, with the other texts of its folder. Its scripts are never executed. Pure,
-//! except for [`other_files`], which lists a folder. Called by `component`, `load` and `foreign`, and by the
+//! except for `other_files`, which lists a folder. Called by `component`, `load` and `foreign`, and by the
 //! workspace of a run.
 
 use std::collections::BTreeMap;
