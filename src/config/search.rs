@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(of(&[("XDG_CONFIG_HOME", "relative")]), "/etc/respool/respool.toml");
     }
 
-    /// Issue 11: a cloned repository took over by its `respool.toml`.
+    /// A cloned repository took over by its `respool.toml`.
     #[test]
     fn a_file_of_the_working_directory_is_noticed_and_not_searched_for() {
         let directory = tempfile::tempdir().unwrap();

@@ -236,7 +236,7 @@ mod tests {
         (dir, root)
     }
 
-    /// Issue 11: "always" covered more than anybody had seen.
+    /// "Always" covers no more than the person has seen.
     #[test]
     fn always_means_what_it_says_and_no_more() {
         let (_dir, root) = workspace();
@@ -375,7 +375,7 @@ mod tests {
         Question { kind, tool: "shell_command", arguments, target, preview: None, is_by_default: true }
     }
 
-    /// Issue 11: `--yes` and "always" answered the question whether a command may run without its sandbox.
+    /// `--yes` and "always" do not answer the question whether a command may run without its sandbox.
     #[tokio::test]
     async fn the_way_out_of_the_sandbox_is_asked_for_each_time() {
         let (screen, mut inbox) = mpsc::unbounded_channel();

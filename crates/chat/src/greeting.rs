@@ -77,7 +77,7 @@ fn in_words(rule: &Rule) -> String {
 mod tests {
     use super::*;
 
-    /// Issue 11: the banner said that it asks while the policy was `allow`.
+    /// Regression: the banner said that it asks while the policy was `allow`.
     #[test]
     fn the_policy_that_holds_is_told() {
         let check = |toml: &str, yes: bool, expected: &str| {

@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(read(&journal, "a.txt").unwrap(), "changed by hand\n");
     }
 
-    /// Issue 11: before `write_file` was refused, the file was read, which was `/proc/self/pagemap` and 2
+    /// Regression: before `write_file` was refused, the file was read, which was `/proc/self/pagemap` and 2
     /// GiB.
     #[tokio::test]
     async fn refused_calls_are_neither_looked_at_nor_remembered() {
@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(std::fs::metadata(root.join("small")).unwrap().len(), 10);
     }
 
-    /// Issue 11: with two names for the path, the journal looked at another file than the tool wrote.
+    /// Regression: with two names for the path, the journal looked at another file than the tool wrote.
     #[tokio::test]
     async fn what_is_undone_is_what_was_written() {
         let (_dir, journal) = journal(Verdict::Allow);

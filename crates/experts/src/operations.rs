@@ -160,7 +160,7 @@ mod tests {
         ("crm.yaml", "name: crm\ndescription: d\noperations: [{name: move_deal}, {name: look}]\n"),
     ];
 
-    /// Issue 13: two operations may have the same name for the model. Then neither runs, and the stricter
+    /// Two operations may have the same name for the model. Then neither runs, and the stricter
     /// tier applies.
     #[tokio::test]
     async fn clashing_names_take_the_stricter_tier() {

@@ -1,5 +1,5 @@
-//! Issue 12, class by class: what the table promises of every row, of every pair of rows, and of each kind of
-//! mistake that must not become a wrong call.
+//! Checks, class by class, the promises of the table: of every row, of every pair of rows, and of each kind
+//! of mistake that must not become a wrong call.
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 //!
 //! Everything is derived from the conversation in the request, and counted since the last real user message,
 //! so a long healthy conversation is never stopped. OpenClaw appends a user message of its own after tool
-//! results (field notes, fact 5); it is no real one. The shapes themselves are in `circles`; the warning is
+//! results, which does not count as one. The shapes themselves are in `circles`; the warning is
 //! put into the request by `additions`.
 
 use std::collections::HashMap;

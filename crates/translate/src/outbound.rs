@@ -1,8 +1,7 @@
-//! What a request becomes on its way up: only what this upstream refuses, or reads under another name, is
-//! changed.
+//! Edits a request on its way up: only the parts that this upstream refuses, or reads under another name.
 //!
-//! Facts per vLLM version: field notes `vllm.md`, sections 2 and 3. What is not changed keeps its bytes; a
-//! request that needs no change is sent as it came. Called by `relay`.
+//! The differences between vLLM's versions were observed on real servers (docs/captures.md). Unchanged
+//! parts keep their bytes; a request that needs no change is sent as it came. Called by `relay`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -104,7 +103,7 @@ fn stream_fields(object: &mut Object<'_>, how: Outbound) -> bool {
 }
 
 /// Asks vLLM to leave calls in the text, with the special tokens that mark them; works also on servers that
-/// were started without tool flags (field notes `vllm.md`, section 3).
+/// were started without tool flags (docs/captures.md).
 fn unparsed(object: &mut Object<'_>) -> bool {
     object.set("tool_choice", "\"none\"");
     object.set("skip_special_tokens", "false");

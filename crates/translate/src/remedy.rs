@@ -2,7 +2,7 @@
 //! reply.
 //!
 //! The remedies work on the client's own request; what the upstream's version needs is edited afterwards, as
-//! always. Facts: field notes `vllm.md`, sections 3 and 7. Pure. Called by `relay`.
+//! always. Pure. Called by `relay`.
 
 use std::borrow::Cow;
 

@@ -229,7 +229,7 @@ mod tests {
         Target::Command { line: line.into(), directory: directory.into() }
     }
 
-    /// Issue 11: the question did not say what it was about, and hid a part of it.
+    /// Regression: the question did not say what it was about, and hid a part of it.
     #[test]
     fn the_question_says_what_it_is_about_and_how_much_is_not_shown() {
         let diff = "--- a\n+++ a\n@@ -1 +1 @@\n-x\n+y\n";

@@ -89,7 +89,7 @@ mod tests {
         remove_old_files(&dir.path().join("not there"), clock::system_time());
     }
 
-    /// Issue 13: a new file went with its old folder, and an old one stayed in a folder that changed.
+    /// Regression: a new file went with its old folder, and an old one stayed in a folder that changed.
     #[test]
     fn files_age_by_their_own_time() {
         let dir = tempfile::tempdir().unwrap();

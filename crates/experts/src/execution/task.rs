@@ -297,7 +297,7 @@ mod tests {
         assert!(!text_with("No steps.", &[]).contains("The steps of the process"));
     }
 
-    /// Issue 13: what a mail got into a state file stood in later prompts as if the package said it.
+    /// Regression: what a mail got into a state file stood in later prompts as if the package said it.
     #[test]
     fn files_that_runs_write_are_fenced_as_data() {
         let file = |path: &str, is_of_package| ContextFile {

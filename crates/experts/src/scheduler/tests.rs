@@ -137,7 +137,7 @@ async fn new_schedules_begin_now() {
     assert_eq!(bed.scheduler().fire_due(EIGHT + 24 * HOUR + 31 * MINUTE).await, Ok(1));
 }
 
-/// Issue 13: an expert that was removed and installed again, or a trigger that was taken out and put back,
+/// Regression: an expert that was removed and installed again, or a trigger that was taken out and put back,
 /// made up for the time between.
 #[tokio::test]
 async fn returning_clocks_begin_now() {

@@ -109,7 +109,7 @@ fn an_operators_key_turns_no_client_away() {
     assert_eq!(refusal(&open, "/v1/models", &[]), Some((401, "invalid_api_key".into())));
 }
 
-/// Issue 11, second round: an answer to `TRACE` would repeat the upstream's key.
+/// An answer to `TRACE` would repeat the upstream's key.
 #[test]
 fn other_methods_are_refused() {
     let open = access(&ServerConfig::default(), true);

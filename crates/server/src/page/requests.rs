@@ -150,7 +150,7 @@ mod tests {
         );
     }
 
-    /// Limit of issue 14: 50 ms on the server, of which the database has the larger part. Here: 10,000 rows
+    /// The limit: 50 ms on the server, of which the database has the larger part. Here: 10,000 rows
     /// become a page at all, and what others wrote is text.
     #[test]
     fn ten_thousand_rows_are_one_page() {
