@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Regression: "always" for `git grep` covered a program in `--open-files-in-pager`, and more of that kind.
+    /// Regression: "always" for `git grep` covered a program in `--open-files-in-pager` and the like.
     #[test]
     fn options_that_run_write_or_lead_elsewhere_are_not_known() {
         for command in [
