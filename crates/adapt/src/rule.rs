@@ -99,7 +99,7 @@ pub enum Parameter {
 pub enum Loss {
     /// None: the adapted request says the same.
     Lossless,
-    /// The server no longer checks something; respool checks it in the reply.
+    /// The server no longer checks something in a call; respool checks what it can of it in the reply.
     Enforced,
     /// Something that the client asked for is missing: the owner must allow it.
     Lossy,

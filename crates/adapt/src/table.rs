@@ -34,6 +34,8 @@ pub fn row_of(rule: &Rule) -> Option<&'static Row> {
 
 /// The words for the checks that respool takes over.
 const CHECKED: &str = "the server's check; respool checks the arguments against the client's schema";
+/// The words for checks that nothing takes over.
+const UNCHECKED: &str = "the server's check; respool does not check this";
 const NOTHING: &str = "nothing";
 
 const GRAMMAR: &[&str] = &[
@@ -55,7 +57,7 @@ pub const TABLE: &[Row] = &[
         refused: "`pattern` in a tool's schema, without anchors or with constructs that the grammar lacks",
         change: "`pattern` is left out",
         loss: Loss::Enforced,
-        lost: CHECKED,
+        lost: UNCHECKED,
         signs: &[
             r"(?i)pattern must start with '\^' and end with '\$'",
             r"(?i)(?:unsupported|invalid|unbalanced)[^\n]{0,30}\b(?:regex|regular expression|pattern|parentheses|square brackets)",
@@ -78,7 +80,7 @@ pub const TABLE: &[Row] = &[
         refused: "`format` in a tool's schema",
         change: "`format` is left out",
         loss: Loss::Enforced,
-        lost: CHECKED,
+        lost: UNCHECKED,
         signs: &[
             r#"(?i)['"`]?\bformat\b['"`]?[^\n]{0,40}(?:is )?(?:not (?:supported|permitted|allowed)|unsupported|unknown)"#,
             r"(?i)(?:unsupported|unknown|invalid) (?:string )?format\b",
@@ -199,7 +201,7 @@ pub const TABLE: &[Row] = &[
         refused: "`not`, `if`, `then` or `else` in a tool's schema",
         change: "they are left out",
         loss: Loss::Enforced,
-        lost: CHECKED,
+        lost: UNCHECKED,
         signs: &[
             r#"(?i)['"`](?:not|if|then|else)['"`][^\n]{0,40}(?:not (?:supported|permitted|allowed)|unsupported)"#,
         ],
@@ -315,7 +317,7 @@ pub const TABLE: &[Row] = &[
         refused: "tools that cannot be compiled into a grammar, without a word about the cause",
         change: "first patterns, lengths, counts and formats are left out of the schemas",
         loss: Loss::Enforced,
-        lost: CHECKED,
+        lost: "the server's check; respool checks lengths and counts, not patterns and formats",
         signs: GRAMMAR,
         said: &[
             ("llama.cpp", "Failed to parse grammar"),
