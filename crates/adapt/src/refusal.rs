@@ -228,6 +228,12 @@ mod tests {
     }
 
     #[test]
+    fn a_crash_of_the_server_is_no_refusal() {
+        assert!(!is_known_refusal("'NoneType' object has no attribute 'shape'"));
+        assert!(is_known_refusal("System message must be at the beginning."));
+    }
+
+    #[test]
     fn a_wrong_value_is_the_clients_mistake() {
         let body = r#"{"messages":[],"temperature":9}"#;
         for said in

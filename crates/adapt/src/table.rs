@@ -484,7 +484,7 @@ pub const TABLE: &[Row] = &[
             r"(?i)\bcontent\b[^\n]{0,40}(?:must not be|cannot be|is) (?:null|none)\b",
             r"(?i)content['`\x22]?[^\n]{0,30}(?:field required|is required|missing)",
             r"(?i)(?:expected|must be) a string[^\n]{0,40}\bgot null",
-            r"(?i)'nonetype' object|none has no element|can only concatenate str[^\n]{0,20}nonetype",
+            r"(?i)none has no element|can only concatenate str[^\n]{0,20}nonetype",
         ],
         said: &[
             ("llama.cpp", "All non-assistant messages must contain 'content'"),
