@@ -1171,7 +1171,7 @@ fn the_documented_example_runs() {
     assert_eq!(journal.lines().count(), 3, "find, current and add_note: {journal}");
 }
 
-/// The commits that docs/experts.md names: an accepted event, the beginning of a call that may not be
+/// The commits that docs/runs.md names: an accepted event, the beginning of a call that may not be
 /// repeated, a draft, a request for consent.
 #[tokio::test]
 async fn few_commits_wait_for_the_disk() {
