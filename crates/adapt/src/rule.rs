@@ -121,8 +121,8 @@ wire::settings! {
         /// (docs/requests.md). `*` at the end stands for every rule that begins so. The refusal names the
         /// rule.
         pub lossy: Vec<String> = Vec::new(),
-            form(RULE),
-            example(r#"["parameter.drop:tool_choice", "messages.system_as_user"]"#);
+            with_form(RULE),
+            with_example(r#"["parameter.drop:tool_choice", "messages.system_as_user"]"#);
         /// Replace pictures, audio and files by a text that says so where a model takes none. Otherwise every
         /// later request of the conversation fails, too.
         pub media: bool = true;

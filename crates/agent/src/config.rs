@@ -105,28 +105,28 @@ wire::settings! {
     #[serde(default, deny_unknown_fields)]
     pub struct AgentConfig {
         /// The upstream model that the agent uses.
-        pub model: String = String::new(), required(r#""gpt-oss-120b""#);
+        pub model: String = String::new(), must_be_set(r#""gpt-oss-120b""#);
         /// The upstream to ask, by name.
-        pub upstream: Option<String> = None, unset("any that serves the model", r#""box""#);
+        pub upstream: Option<String> = None, when_unset("any that serves the model", r#""box""#);
         /// The file that holds the system prompt.
         pub system_prompt_file: Option<PathBuf> = None,
-            unset("no system prompt", r#""prompts/researcher.md""#);
+            when_unset("no system prompt", r#""prompts/researcher.md""#);
         /// The tools it may use: names, `gateway:NAME`, `mcp:SERVER/TOOL` or `mcp:SERVER/*` (docs/tools.md).
-        pub tools: Vec<String> = Vec::new(), example(r#"["read", "exec", "web_search", "mcp:files/*"]"#);
+        pub tools: Vec<String> = Vec::new(), with_example(r#"["read", "exec", "web_search", "mcp:files/*"]"#);
         /// How calls are found, in this order: `native`, the name of a dialect, `guided_json`, `react`,
         /// `markers`, `fuzzy`.
-        pub parsers: Vec<Parser> = vec![Parser::Native], example(r#"["native", "harmony", "fuzzy"]"#);
+        pub parsers: Vec<Parser> = vec![Parser::Native], with_example(r#"["native", "harmony", "fuzzy"]"#);
         /// The field in which respool looks for calls first.
         pub read_first: ReadFirst = ReadFirst::Content;
         /// The sampling temperature.
-        pub temperature: f64 = 0.25, between(0.0, 2.0);
+        pub temperature: f64 = 0.25, with_range(0.0, 2.0);
         /// The maximum number of tokens in one reply.
         pub max_tokens: u32 = 1000;
         /// The maximum number of iterations in one run, each a model call and its tool calls; after that, one
         /// last call without tools gives the answer.
         pub max_iterations: u32 = 5;
         /// The maximum number of tokens in one run, prompts and replies together.
-        pub token_budget: Option<u64> = None, unset("no limit", "200000");
+        pub token_budget: Option<u64> = None, when_unset("no limit", "200000");
         /// How long a run may work, including its last answer; waiting for its client does not count.
         #[serde(deserialize_with = "deserialize_duration")]
         pub run_timeout: Duration = Duration::from_mins(5);
@@ -140,7 +140,7 @@ wire::settings! {
         pub result_limit: Size = Size::kib(32);
         /// The pause between iterations.
         #[serde(deserialize_with = "deserialize_duration")]
-        pub pause: Duration = Duration::ZERO, or_zero();
+        pub pause: Duration = Duration::ZERO, allow_zero();
         /// The part of the work that the client sees before the answer.
         pub progress: Progress = Progress::Reasoning;
         /// The fate of a run whose client has disconnected.

@@ -47,13 +47,13 @@ wire::settings! {
         pub repeat: Duration = Duration::from_hours(4);
         /// Alerts that begin within this time are one message.
         #[serde(deserialize_with = "deserialize_duration")]
-        pub group: Duration = Duration::from_secs(5), or_zero();
+        pub group: Duration = Duration::from_secs(5), allow_zero();
         /// Rules that are turned off (docs/operating.md lists them).
-        pub disabled: Vec<String> = Vec::new(), form(RULE), example(r#"["first_byte_slow"]"#);
+        pub disabled: Vec<String> = Vec::new(), with_form(RULE), with_example(r#"["first_byte_slow"]"#);
         /// The page's address, for the link in messages.
         pub link: Option<String> = None,
-            form(Scalar::HttpUrl),
-            unset("the listen address", r#""http://box.lan:8003""#);
+            with_form(Scalar::HttpUrl),
+            when_unset("the listen address", r#""http://box.lan:8003""#);
         sections {
             /// `[[alerts.sink]]`.
             pub sink: Vec<SinkConfig> = Vec::new(), at("sink[]");
@@ -68,25 +68,25 @@ wire::settings! {
     pub struct SinkConfig {
         /// Where alerts go.
         #[serde(rename = "type")]
-        pub kind: SinkKind = SinkKind::default(), named("type"), required(r#""ntfy""#);
+        pub kind: SinkKind = SinkKind::default(), with_name("type"), must_be_set(r#""ntfy""#);
         /// The webhook, the topic of ntfy, OpenClaw's gateway, or the mail server (`smtps://HOST`,
         /// `smtp://HOST?tls=required`).
         pub url: Option<String> = None,
-            unset("`command` needs none", r#""https://ntfy.example.org/respool""#);
+            when_unset("`command` needs none", r#""https://ntfy.example.org/respool""#);
         /// The token that is sent as `authorization: Bearer`, or the password of the mail server.
-        pub token: Option<Secret> = None, unset("no token is sent", r#""secret""#);
+        pub token: Option<Secret> = None, when_unset("no token is sent", r#""secret""#);
         /// The environment variable that holds it.
-        pub token_env: Option<String> = None, unset("the token in `token`", r#""NTFY_TOKEN""#);
+        pub token_env: Option<String> = None, when_unset("the token in `token`", r#""NTFY_TOKEN""#);
         /// The user of the mail server.
-        pub user: Option<String> = None, unset("no login", r#""respool""#);
+        pub user: Option<String> = None, when_unset("no login", r#""respool""#);
         /// The sender of mails.
-        pub from: Option<String> = None, unset("only `email` needs it", r#""respool <respool@example.org>""#);
+        pub from: Option<String> = None, when_unset("only `email` needs it", r#""respool <respool@example.org>""#);
         /// The receiver of mails, or the target of OpenClaw's message.
-        pub to: Option<String> = None, unset("only `email` and `openclaw` need it", r#""owner@example.org""#);
+        pub to: Option<String> = None, when_unset("only `email` and `openclaw` need it", r#""owner@example.org""#);
         /// The channel of OpenClaw's message.
-        pub channel: Option<String> = None, unset("the gateway's default", r#""telegram""#);
+        pub channel: Option<String> = None, when_unset("the gateway's default", r#""telegram""#);
         /// The program of `command` and its arguments; it gets JSON on its standard input.
-        pub program: Vec<String> = Vec::new(), example(r#"["/usr/local/bin/page-me"]"#);
+        pub program: Vec<String> = Vec::new(), with_example(r#"["/usr/local/bin/page-me"]"#);
         derived {
             /// The directories in which the program finds others: `PATH` without those that commands write.
             pub search_path: Option<OsString> = None;

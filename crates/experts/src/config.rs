@@ -14,15 +14,15 @@ wire::settings! {
     #[serde(default)]
     pub struct ExpertsConfig {
         /// The directory of expert packages (docs/experts.md).
-        pub dir: PathBuf = "/var/lib/.openclaw/experts".into(), unset("`~/.openclaw/experts`", r#""~/.openclaw/experts""#);
+        pub dir: PathBuf = "/var/lib/.openclaw/experts".into(), when_unset("`~/.openclaw/experts`", r#""~/.openclaw/experts""#);
         /// The directory in whose `expert-state/NAME` an expert keeps its state.
         pub workspace: PathBuf = "/var/lib/.openclaw/workspace".into(),
-            unset("`~/.openclaw/workspace`", r#""~/.openclaw/workspace""#);
+            when_unset("`~/.openclaw/workspace`", r#""~/.openclaw/workspace""#);
         /// The upstream model that experts use. If it is set, they are served as `expert/NAME` and their
         /// processes are executed.
-        pub model: Option<String> = None, unset("experts are not served", r#""gpt-oss-120b""#);
+        pub model: Option<String> = None, when_unset("experts are not served", r#""gpt-oss-120b""#);
         /// The upstream to ask, by name.
-        pub upstream: Option<String> = None, unset("any that serves the model", r#""box""#);
+        pub upstream: Option<String> = None, when_unset("any that serves the model", r#""box""#);
         /// The maximum number of model calls in one run of an expert.
         pub max_iterations: u32 = 60;
         /// The maximum number of tokens in one reply to an expert.
@@ -53,20 +53,20 @@ wire::settings! {
     #[serde(default, deny_unknown_fields)]
     pub struct ExpertConfig {
         /// The upstream model that this expert uses.
-        pub model: Option<String> = None, unset("as for all experts", r#""gpt-oss-120b""#);
+        pub model: Option<String> = None, when_unset("as for all experts", r#""gpt-oss-120b""#);
         /// The upstream to ask, by name, for this expert.
-        pub upstream: Option<String> = None, unset("as for all experts", r#""box""#);
+        pub upstream: Option<String> = None, when_unset("as for all experts", r#""box""#);
         /// The maximum number of model calls in one run of this expert.
-        pub max_iterations: Option<u32> = None, unset("as for all experts", "60");
+        pub max_iterations: Option<u32> = None, when_unset("as for all experts", "60");
         /// The maximum number of tokens in one reply to this expert.
-        pub max_tokens: Option<u32> = None, unset("as for all experts", "4096");
+        pub max_tokens: Option<u32> = None, when_unset("as for all experts", "4096");
         /// The environment variables with the secrets of webhooks, by the trigger's name; at least 16
         /// characters each. A trigger that is not in it has a generated secret (docs/experts.md).
         pub hook_secret_env: BTreeMap<String, String> = BTreeMap::new(),
-            example(r#"{ new_mail = "MAIL_HOOK_SECRET" }"#);
+            with_example(r#"{ new_mail = "MAIL_HOOK_SECRET" }"#);
         /// How long an event with the same dedupe key counts as the same event, for this expert.
         #[serde(deserialize_with = "deserialize_optional_duration")]
-        pub dedupe_window: Option<Duration> = None, unset("as for all experts", r#""1d""#);
+        pub dedupe_window: Option<Duration> = None, when_unset("as for all experts", r#""1d""#);
         derived {
             /// The values of those variables, by the trigger's name.
             pub hook_secrets: BTreeMap<String, Secret> = BTreeMap::new();

@@ -84,7 +84,7 @@ wire::settings! {
         /// The field in which clients get reasoning; `drop` removes it.
         pub reasoning: ReasoningField = ReasoningField::default();
         /// Reply fields to keep although OpenAI's API has no such field.
-        pub keep_fields: Vec<String> = Vec::new(), example(r#"["prompt_logprobs"]"#);
+        pub keep_fields: Vec<String> = Vec::new(), with_example(r#"["prompt_logprobs"]"#);
         sections {
             /// `[models."ID"]`, by id.
             pub models: BTreeMap<String, ModelConfig> = BTreeMap::new(), at("models.<ID>");
@@ -164,29 +164,29 @@ wire::settings! {
     #[serde(default, deny_unknown_fields)]
     pub struct ModelConfig {
         /// The model that this id is another name for.
-        pub target: Option<String> = None, unset("the id names a model", r#""gpt-oss-120b""#);
+        pub target: Option<String> = None, when_unset("the id names a model", r#""gpt-oss-120b""#);
         /// As `tools_mode`, for this model.
-        pub tools_mode: Option<ToolsMode> = None, unset("as for all models", r#""live""#);
+        pub tools_mode: Option<ToolsMode> = None, when_unset("as for all models", r#""live""#);
         /// As `tool_parsing`, for this model.
-        pub tool_parsing: Option<ToolParsing> = None, unset("as for all models", r#""raw""#);
+        pub tool_parsing: Option<ToolParsing> = None, when_unset("as for all models", r#""raw""#);
         /// As `reasoning`, for this model.
-        pub reasoning: Option<ReasoningField> = None, unset("as for all models", r#""drop""#);
+        pub reasoning: Option<ReasoningField> = None, when_unset("as for all models", r#""drop""#);
         /// How many tokens prompt and reply may have together.
         pub context_window: Option<u64> = None,
-            unset("`max_model_len` in the upstream's `/v1/models`", "32768");
+            when_unset("`max_model_len` in the upstream's `/v1/models`", "32768");
         /// The ways of writing tool calls that it uses (docs/dialects.md). They are tried first; others are
         /// still read.
         pub dialects: Option<Vec<String>> = None,
-            unset("found from its name and the server's list", r#"["harmony"]"#);
+            when_unset("found from its name and the server's list", r#"["harmony"]"#);
         /// As `wires` of an upstream, for this model.
-        pub wires: Option<Vec<OwnWire>> = None, unset("as for its upstreams", r#"["messages"]"#);
+        pub wires: Option<Vec<OwnWire>> = None, when_unset("as for its upstreams", r#"["messages"]"#);
         /// Hugging Face's `response_template` of this model, which describes the marks of its reasoning,
         /// answer and calls: the path of a JSON file (the template or a `tokenizer_config.json` with one), or
         /// the JSON itself. Calls in other forms are still read. The server must not strip the marks
         /// (`tool_parsing = "raw"`). A live reply is read when it is whole. No server reports its template.
         #[serde(deserialize_with = "read_template")]
         pub response_template: Option<Arc<ResponseTemplate>> = None,
-            unset("the parser finds its dialect", r#"'{"fields": {"content": {}, "tool_calls": {"open": "<call>", "close": "</call>", "content": "json"}}}'"#);
+            when_unset("the parser finds its dialect", r#"'{"fields": {"content": {}, "tool_calls": {"open": "<call>", "close": "</call>", "content": "json"}}}'"#);
     }
 }
 
@@ -208,7 +208,7 @@ wire::settings! {
     pub struct RecoveryConfig {
         /// How many more times respool asks the model after an unusable reply. In a long turn it asks a few
         /// times more, unless this is 0.
-        pub attempts: u32 = 2, least(0);
+        pub attempts: u32 = 2, with_minimum(0);
         /// After this time from the arrival of the request, respool neither starts another attempt nor waits
         /// for one.
         #[serde(deserialize_with = "deserialize_duration")]
@@ -216,7 +216,7 @@ wire::settings! {
         /// How long a request waits for an upstream that is starting, or that asks with `Retry-After` to be
         /// left alone. Set `"0s"` if OpenClaw has fallback models, which it tries afterwards.
         #[serde(deserialize_with = "deserialize_duration")]
-        pub wait_for_upstream: Duration = Duration::from_mins(1), or_zero();
+        pub wait_for_upstream: Duration = Duration::from_mins(1), allow_zero();
         /// The form of an error after the last attempt. `auto`: OpenClaw, Codex and Claude Code get it in a
         /// form that stops them from sending the request again. `plain`: every client gets the true status.
         pub final_errors: FinalErrors = FinalErrors::Auto;

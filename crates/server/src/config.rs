@@ -21,26 +21,26 @@ wire::settings! {
         /// addresses, `localhost`, names without a dot or of a private network, and the machine's own name.
         /// Checked where clients have no keys: for agents and runs, and for every request if an upstream has
         /// an `api_key` (docs/security.md).
-        pub trusted_hosts: Vec<String> = Vec::new(), form(HOST), example(r#"["llm.example.org"]"#);
+        pub trusted_hosts: Vec<String> = Vec::new(), with_form(HOST), with_example(r#"["llm.example.org"]"#);
         /// Origins of the page behind a proxy that does not pass on the host name (docs/keys.md).
         pub trusted_origins: Vec<String> = Vec::new(),
-            form(ORIGIN),
-            example(r#"["https://llm.example.org"]"#);
+            with_form(ORIGIN),
+            with_example(r#"["https://llm.example.org"]"#);
         /// Each client must send one of these keys as `authorization: Bearer KEY` on every route but
         /// `/health`, `/ready` and `/metrics`. respool does not pass them on to upstreams
         /// (docs/keys.md).
-        pub client_keys: Vec<Secret> = Vec::new(), example(r#"["sk-team-a", "sk-team-b"]"#);
+        pub client_keys: Vec<Secret> = Vec::new(), with_example(r#"["sk-team-a", "sk-team-b"]"#);
         /// The file of named keys and what each of them allows: models, agents, requests a minute, tokens a
         /// day, requests at a time (docs/keys.md). It is read again when it changes.
         pub client_keys_file: Option<PathBuf> = None,
-            unset("no keys with names", r#""/etc/respool/keys.toml""#);
+            when_unset("no keys with names", r#""/etc/respool/keys.toml""#);
         /// The environment variable that holds the keys, separated by commas or spaces.
-        pub client_keys_env: Option<String> = None, unset("the keys in `client_keys`", r#""RESPOOL_CLIENT_KEYS""#);
+        pub client_keys_env: Option<String> = None, when_unset("the keys in `client_keys`", r#""RESPOOL_CLIENT_KEYS""#);
         /// The environment variable that holds operator keys, separated by commas or spaces. They are client
         /// keys too; operators see and end the runs of all clients, and decide about approvals. Without
         /// `client_keys` of any form, other clients of a loopback address need no key.
         pub operator_keys_env: Option<String> = None,
-            unset("the key in `RESPOOL_OPERATOR_KEY`; without one, no client is an operator", r#""RESPOOL_OPERATOR_KEYS""#);
+            when_unset("the key in `RESPOOL_OPERATOR_KEY`; without one, no client is an operator", r#""RESPOOL_OPERATOR_KEYS""#);
         /// Let respool start on an address other than loopback without client keys. Everyone who can reach
         /// the address can then use its models and agents, and an upstream's `api_key`.
         pub allow_unauthenticated: bool = false;
@@ -50,7 +50,7 @@ wire::settings! {
         pub allow_admin_routes: bool = false;
         /// Routes of the model server to pass on besides those for inference and information that respool
         /// knows (docs/keys.md). `/*` at the end stands for everything below.
-        pub pass_routes: Vec<String> = Vec::new(), form(ROUTE), example(r#"["/v1/files", "/v1/files/*"]"#);
+        pub pass_routes: Vec<String> = Vec::new(), with_form(ROUTE), with_example(r#"["/v1/files", "/v1/files/*"]"#);
         sections {
             /// `[limits]`.
             pub limits: LimitsConfig = LimitsConfig::default();
@@ -203,7 +203,7 @@ wire::settings! {
         pub max_repeats: usize = 8;
         /// How long respool waits for a silent upstream's true status before it sends a stream's head.
         #[serde(deserialize_with = "deserialize_duration")]
-        pub commit_after: Duration = Duration::from_secs(2), or_zero();
+        pub commit_after: Duration = Duration::from_secs(2), allow_zero();
         /// The pause between heartbeats while the upstream is silent.
         #[serde(deserialize_with = "deserialize_duration")]
         pub heartbeat: Duration = Duration::from_secs(10);
@@ -213,7 +213,7 @@ wire::settings! {
         pub client_timeout: Duration = Duration::from_mins(1);
         /// How long streams in progress may continue after SIGTERM.
         #[serde(deserialize_with = "deserialize_duration")]
-        pub drain: Duration = Duration::from_secs(30), or_zero();
+        pub drain: Duration = Duration::from_secs(30), allow_zero();
     }
 }
 

@@ -14,7 +14,7 @@ wire::settings! {
     pub struct StoreConfig {
         /// The directory that keeps agents' runs, clients' responses and usage records.
         pub state_dir: PathBuf = "/var/lib/respool".into(),
-            unset("the platform's state directory, `~/.local/state/respool`", r#""/var/lib/respool""#);
+            when_unset("the platform's state directory, `~/.local/state/respool`", r#""/var/lib/respool""#);
         sections {
             /// Which runs are kept there.
             pub runs: RunsConfig = RunsConfig::default();

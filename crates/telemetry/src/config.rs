@@ -1,11 +1,11 @@
-//! `[log]`: what is logged, how and where to.
+//! `[log]`: the level, form and destination of log lines.
 
 use std::path::PathBuf;
 
 use serde::Deserialize;
 
 wire::string_enum! {
-    /// How a log line looks.
+    /// The form of a log line.
     LogFormat {
         /// Short lines on a terminal, JSON otherwise.
         #[default]
@@ -24,12 +24,12 @@ wire::string_enum! {
         Off = "off",
         /// Failures.
         Error = "error",
-        /// And what may become one.
+        /// And problems that may become one.
         Warn = "warn",
         /// And one line per request.
         #[default]
         Info = "info",
-        /// And what led to each decision.
+        /// And the reasons for each decision.
         Debug = "debug",
         /// And every event.
         Trace = "trace",
@@ -49,7 +49,7 @@ wire::settings! {
         /// Write message text to the log.
         pub content: bool = false;
         /// A file that gets the same lines as JSON.
-        pub file: Option<PathBuf> = None, unset("standard error only", r#""/var/log/respool.jsonl""#);
+        pub file: Option<PathBuf> = None, when_unset("standard error only", r#""/var/log/respool.jsonl""#);
         /// The directory of agents' daily error reports, `YYYY-MM-DD-errors.md`.
         pub errors_dir: PathBuf = PathBuf::from("logs");
     }

@@ -47,9 +47,9 @@ wire::settings! {
         /// How long a tool may take, by its name; `*` for any text in it.
         #[serde(deserialize_with = "durations")]
         pub timeouts: BTreeMap<String, Duration> = BTreeMap::new(),
-            example(r#"{ exec = "2m", "mcp:files/*" = "10s" }"#);
+            with_example(r#"{ exec = "2m", "mcp:files/*" = "10s" }"#);
         /// How much of a tool's result the model gets, by its name; `*` for any text in it.
-        pub result_limits: BTreeMap<String, Size> = BTreeMap::new(), example(r#"{ web_fetch = "64KiB" }"#);
+        pub result_limits: BTreeMap<String, Size> = BTreeMap::new(), with_example(r#"{ web_fetch = "64KiB" }"#);
         sections {
             /// `[tools.local]`.
             pub local: LocalConfig = LocalConfig::default();
@@ -79,21 +79,21 @@ wire::settings! {
     #[serde(default, deny_unknown_fields)]
     pub struct LocalConfig {
         /// The directory that local tools cannot leave.
-        pub workspace: Option<PathBuf> = None, unset("no local tools", r#""~/work""#);
+        pub workspace: Option<PathBuf> = None, when_unset("no local tools", r#""~/work""#);
         /// Further environment variables for commands (docs/tools.md). A name passes the variable whatever
         /// its value; a pattern with `*` passes no variable that looks like a secret.
-        pub pass_env: Vec<String> = Vec::new(), example(r#"["CARGO_*", "VIRTUAL_ENV"]"#);
+        pub pass_env: Vec<String> = Vec::new(), with_example(r#"["CARGO_*", "VIRTUAL_ENV"]"#);
         /// The sandbox for commands: as much as the kernel permits (`auto`), no start without one that
         /// protects files (`require`), or none (`off`); docs/tools.md says what each level stops.
         pub sandbox: SandboxMode = SandboxMode::default();
         /// Whether commands in the sandbox have a network.
-        pub network: Option<bool> = None, unset("`false` for agents, `true` in `respool chat`", "true");
+        pub network: Option<bool> = None, when_unset("`false` for agents, `true` in `respool chat`", "true");
         /// Files and directories that commands in the sandbox may read, in addition to the workspace and the
         /// directories of the system and of tools.
-        pub readable: Vec<PathBuf> = Vec::new(), example(r#"["/srv/data"]"#);
+        pub readable: Vec<PathBuf> = Vec::new(), with_example(r#"["/srv/data"]"#);
         /// Files and directories that commands in the sandbox may write, in addition to the workspace and the
         /// usual caches.
-        pub writable: Vec<PathBuf> = Vec::new(), example(r#"["~/builds"]"#);
+        pub writable: Vec<PathBuf> = Vec::new(), with_example(r#"["~/builds"]"#);
         /// Whether commands may write a workspace with a git repository where bubblewrap is missing, although
         /// they can then change the repository's hooks and configuration.
         pub unprotected_repositories: bool = false;
@@ -130,14 +130,14 @@ wire::settings! {
     pub struct GatewayConfig {
         /// OpenClaw's gateway.
         pub url: Option<String> = None,
-            form(Scalar::HttpUrl),
-            unset("no gateway tools", r#""http://127.0.0.1:18789""#);
+            with_form(Scalar::HttpUrl),
+            when_unset("no gateway tools", r#""http://127.0.0.1:18789""#);
         /// The gateway's token or password.
-        pub token: Option<Secret> = None, unset("no token is sent", r#""secret""#);
+        pub token: Option<Secret> = None, when_unset("no token is sent", r#""secret""#);
         /// The environment variable that holds the token.
-        pub token_env: Option<String> = None, unset("the token in `token`", r#""OPENCLAW_GATEWAY_TOKEN""#);
+        pub token_env: Option<String> = None, when_unset("the token in `token`", r#""OPENCLAW_GATEWAY_TOKEN""#);
         /// The session for which tools run.
-        pub session_key: Option<String> = None, unset("the gateway's main session", r#""agent:main:main""#);
+        pub session_key: Option<String> = None, when_unset("the gateway's main session", r#""agent:main:main""#);
     }
 }
 
@@ -147,21 +147,21 @@ wire::settings! {
     #[serde(default, deny_unknown_fields)]
     pub struct McpConfig {
         /// The program of an MCP server on standard input and output.
-        pub command: Option<String> = None, unset("the server at `url`", r#""npx""#);
+        pub command: Option<String> = None, when_unset("the server at `url`", r#""npx""#);
         /// Its arguments.
         pub args: Vec<String> = Vec::new(),
-            example(r#"["-y", "@modelcontextprotocol/server-filesystem", "."]"#);
+            with_example(r#"["-y", "@modelcontextprotocol/server-filesystem", "."]"#);
         /// Its environment, in addition to `PATH`, `HOME` and the like; respool's own is not passed on.
         pub env: BTreeMap<String, Secret> = BTreeMap::new(),
-            form(Scalar::Text),
-            example(r#"{ API_TOKEN = "secret" }"#);
+            with_form(Scalar::Text),
+            with_example(r#"{ API_TOKEN = "secret" }"#);
         /// An MCP server over streamable HTTP.
         pub url: Option<String> = None,
-            form(Scalar::HttpUrl),
-            unset("the server that `command` starts", r#""https://mcp.example.org/mcp""#);
+            with_form(Scalar::HttpUrl),
+            when_unset("the server that `command` starts", r#""https://mcp.example.org/mcp""#);
         /// Headers sent to `url`.
         pub headers: BTreeMap<String, Secret> = BTreeMap::new(),
-            example(r#"{ Authorization = "Bearer secret" }"#);
+            with_example(r#"{ Authorization = "Bearer secret" }"#);
         derived {
             /// The directories in which the program finds others: `PATH` without those that commands write.
             pub search_path: Option<OsString> = None;
@@ -211,17 +211,17 @@ wire::settings! {
     pub struct Rule {
         /// The tool's name; `*` stands for any text. The first matching rule decides: `allow` needs
         /// everything that the call touches to match, `deny` and `ask` any part of it.
-        pub tool: Option<String> = None, unset("any tool", r#""exec""#);
+        pub tool: Option<String> = None, when_unset("any tool", r#""exec""#);
         /// A pattern for the command line; `*` stands for any text without operators (docs/tools.md).
-        pub command: Option<String> = None, unset("any command", r#""git *""#);
+        pub command: Option<String> = None, when_unset("any command", r#""git *""#);
         /// A pattern for the path in the workspace; `**` crosses folders, `*` does not.
-        pub path: Option<String> = None, unset("any path", r#""src/**""#);
+        pub path: Option<String> = None, when_unset("any path", r#""src/**""#);
         /// A pattern for the host.
-        pub host: Option<String> = None, unset("any host", r#""*.example.org""#);
+        pub host: Option<String> = None, when_unset("any host", r#""*.example.org""#);
         /// Arguments of the gateway's and MCP servers' tools that are plain text: the rule's patterns need
         /// not match them (docs/tools.md).
-        pub free_text: Vec<String> = Vec::new(), example(r#"["note"]"#);
+        pub free_text: Vec<String> = Vec::new(), with_example(r#"["note"]"#);
         /// The verdict of the rule.
-        pub then: Verdict = Verdict::default(), required(r#""allow""#);
+        pub then: Verdict = Verdict::default(), must_be_set(r#""allow""#);
     }
 }

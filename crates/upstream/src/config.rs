@@ -28,29 +28,29 @@ wire::settings! {
     #[serde(default, deny_unknown_fields)]
     pub struct UpstreamConfig {
         /// Its name in logs, metrics and agents' settings.
-        pub name: String = String::new(), unset("host and port of `url`", r#""box""#);
+        pub name: String = String::new(), when_unset("host and port of `url`", r#""box""#);
         /// The server, with or without `/v1`; or `replay:DIR` for recorded replies. If no upstream is
         /// configured, it is `http://127.0.0.1:8000`.
-        pub url: Address = Address::default(), required(r#""http://127.0.0.1:8000""#);
+        pub url: Address = Address::default(), must_be_set(r#""http://127.0.0.1:8000""#);
         /// The key that is sent instead of the client's.
-        pub api_key: Option<Secret> = None, unset("the client's own key is passed on", r#""sk-local""#);
+        pub api_key: Option<Secret> = None, when_unset("the client's own key is passed on", r#""sk-local""#);
         /// The environment variable that holds the key.
-        pub api_key_env: Option<String> = None, unset("the key in `api_key`", r#""VLLM_API_KEY""#);
+        pub api_key_env: Option<String> = None, when_unset("the key in `api_key`", r#""VLLM_API_KEY""#);
         /// The models it serves. With several upstreams, it gets requests for these models only.
-        pub models: Option<Vec<String>> = None, unset("the list in its `/v1/models`", r#"["gpt-oss-120b"]"#);
+        pub models: Option<Vec<String>> = None, when_unset("the list in its `/v1/models`", r#"["gpt-oss-120b"]"#);
         /// Its share of the conversations among upstreams that serve the same model.
         pub weight: u32 = 1;
         /// APIs that the server answers itself, `responses` or `messages`: their requests are passed on
         /// unchanged. respool answers the others from chat completions (docs/clients.md).
-        pub wires: Vec<OwnWire> = Vec::new(), example(r#"["responses"]"#);
+        pub wires: Vec<OwnWire> = Vec::new(), with_example(r#"["responses"]"#);
         /// How many requests it gets at a time; further requests wait in a queue.
-        pub max_concurrency: Option<usize> = None, unset("no limit", "64");
+        pub max_concurrency: Option<usize> = None, when_unset("no limit", "64");
         /// With `max_concurrency`: how many requests may wait for a free slot; any further request gets a 429
         /// that says when to try again.
-        pub max_queue: usize = 128, least(0);
+        pub max_queue: usize = 128, with_minimum(0);
         /// How long one request may take in total.
         #[serde(deserialize_with = "deserialize_optional_duration")]
-        pub timeout: Option<Duration> = None, unset("no limit", r#""30m""#);
+        pub timeout: Option<Duration> = None, when_unset("no limit", r#""30m""#);
         derived {
             /// The client's key is for respool alone, and does not go along. Follows from `client_keys`.
             pub client_keys_end_here: bool = false;

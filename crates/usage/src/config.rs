@@ -20,7 +20,7 @@ wire::settings! {
         /// How long usage records are kept, one row without content for each request and model call; `0s`
         /// keeps none.
         #[serde(deserialize_with = "deserialize_duration")]
-        pub keep: Duration = Duration::from_hours(90 * 24), or_zero();
+        pub keep: Duration = Duration::from_hours(90 * 24), allow_zero();
         /// How much space usage records may take; beyond it, the oldest are deleted. At least `1MiB`.
         pub max_size: Size = Size::mib(1024);
         /// The models whose prices the same tokens are compared with: those of `[prices]` and of the list of
@@ -29,12 +29,12 @@ wire::settings! {
             ["gpt-5.6", "gpt-5-mini", "claude-sonnet-5-5", "groq/gpt-oss-120b"].map(str::to_owned).into();
         /// A list of public prices (docs/operating.md).
         pub price_list: Option<PathBuf> = None,
-            unset("the list that comes with respool", r#""/etc/respool/prices.toml""#);
+            when_unset("the list that comes with respool", r#""/etc/respool/prices.toml""#);
     }
 }
 
 impl UsageConfig {
-    /// Less than this leaves no room for a day of use.
+    /// The least size: a smaller one has no room for a day of use.
     pub const LEAST_SIZE: Size = Size::mib(1);
 }
 
@@ -45,17 +45,17 @@ wire::settings! {
     pub struct PriceConfig {
         /// The price of a million prompt tokens of this model. A model without a price runs on your own
         /// hardware.
-        pub input: Option<f64> = None, form(MONEY), unset("no price", "0.15");
+        pub input: Option<f64> = None, with_form(MONEY), when_unset("no price", "0.15");
         /// The price of a million cached prompt tokens.
-        pub cached_input: Option<f64> = None, form(MONEY), unset("as `input`", "0.075");
+        pub cached_input: Option<f64> = None, with_form(MONEY), when_unset("as `input`", "0.075");
         /// The price of a million reply tokens, reasoning included.
-        pub output: Option<f64> = None, form(MONEY), unset("no price", "0.6");
+        pub output: Option<f64> = None, with_form(MONEY), when_unset("no price", "0.6");
         /// Only in `[prices.own]`: the monthly cost of your own hardware.
-        pub monthly: Option<f64> = None, form(MONEY), unset("no cost", "120.0");
+        pub monthly: Option<f64> = None, with_form(MONEY), when_unset("no cost", "120.0");
         /// Only in `[prices.own]`: the power it draws while a model is working.
-        pub watts: Option<f64> = None, form(MONEY), unset("no cost", "350.0");
+        pub watts: Option<f64> = None, with_form(MONEY), when_unset("no cost", "350.0");
         /// Only in `[prices.own]`: the price of a kilowatt-hour.
-        pub kwh: Option<f64> = None, form(MONEY), unset("no cost", "0.3");
+        pub kwh: Option<f64> = None, with_form(MONEY), when_unset("no cost", "0.3");
     }
 }
 
@@ -63,28 +63,28 @@ wire::settings! {
 pub const OWN: &str = "own";
 
 wire::settings! {
-    /// `[budgets]`: what may be spent in one UTC day.
+    /// `[budgets]`: the amounts that may be spent in one UTC day.
     #[derive(Clone, Debug, PartialEq, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct BudgetsConfig {
         /// The most that all requests together may cost in a UTC day, at the prices of `[prices]`; for your
         /// own hardware only electricity counts.
-        pub day: Option<f64> = None, form(MONEY), unset("no limit", "5.0");
+        pub day: Option<f64> = None, with_form(MONEY), when_unset("no limit", "5.0");
         /// The most that the requests of each key may cost in a UTC day.
-        pub key: Option<f64> = None, form(MONEY), unset("no limit", "2.0");
+        pub key: Option<f64> = None, with_form(MONEY), when_unset("no limit", "2.0");
         /// The most that the runs of each agent may cost in a UTC day.
-        pub agent: Option<f64> = None, form(MONEY), unset("no limit", "1.0");
+        pub agent: Option<f64> = None, with_form(MONEY), when_unset("no limit", "1.0");
         /// The same for certain keys, by their names.
-        pub keys: BTreeMap<String, f64> = BTreeMap::new(), form(MONEY), example("{ alice = 3.0 }");
+        pub keys: BTreeMap<String, f64> = BTreeMap::new(), with_form(MONEY), with_example("{ alice = 3.0 }");
         /// The same for certain agents, by their names.
-        pub agents: BTreeMap<String, f64> = BTreeMap::new(), form(MONEY), example("{ helper = 0.5 }");
+        pub agents: BTreeMap<String, f64> = BTreeMap::new(), with_form(MONEY), with_example("{ helper = 0.5 }");
         /// The share of a budget at which respool warns.
-        pub warn_at: f64 = 0.8, between(0.0, 1.0);
+        pub warn_at: f64 = 0.8, with_range(0.0, 1.0);
     }
 }
 
 impl BudgetsConfig {
-    /// True when nothing is bounded.
+    /// Returns true when nothing has a budget.
     pub fn is_empty(&self) -> bool {
         self.day.is_none()
             && self.key.is_none()

@@ -1,7 +1,6 @@
-//! Declares each key of the configuration once: [`settings!`](crate::settings!) makes of one declaration the
-//! field with its documentation, its default, and the [`Key`] from which the checks, `config show`, the
-//! generated page and the example file are made. Every crate declares its own sections; `config` composes
-//! them.
+//! Declares each key of the configuration once. From one declaration, [`settings!`](crate::settings!) makes
+//! the field with its documentation, its default, and the [`Key`] that the checks, `config show`, the
+//! generated page and the example file use. Every crate declares its own sections; `config` composes them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,8 +12,8 @@ use crate::units::{Secret, Size};
 /// One key of the configuration.
 #[derive(Clone, Debug)]
 pub struct Key {
-    /// Its path: `limits.max_body`, `upstream[].url` (a list of tables), `models.<ID>.target` (a name of the
-    /// user's).
+    /// Its path: `limits.max_body`, `upstream[].url` (a list of tables), `models.<ID>.target` (the user
+    /// chooses the name).
     pub path: String,
     /// The form of one value.
     pub scalar: Scalar,
@@ -24,9 +23,9 @@ pub struct Key {
     pub default: String,
     /// The effect of leaving it out; only where there is no default.
     pub unset: &'static str,
-    /// True when its section is useless without it.
+    /// True when the section needs the key.
     pub required: bool,
-    /// True when it is never shown.
+    /// True when the value is never shown.
     pub secret: bool,
     /// Its purpose, for the page and the example file.
     pub meaning: &'static str,
@@ -39,23 +38,23 @@ pub struct Key {
 pub enum Scalar {
     /// Text, not empty where it is a value of its own.
     Text,
-    /// A path; a leading `~/` is the home directory.
+    /// A path, in which a leading `~/` means the home directory.
     Path,
     /// One of these words.
     Word(&'static [&'static str]),
     /// `true` or `false`.
     Switch,
-    /// A whole number, at least this.
+    /// A whole number with this minimum.
     Count(u64),
-    /// A number between these.
+    /// A number in this range.
     Number(f64, f64),
-    /// A duration with its unit; `false` when it may not be zero.
+    /// A duration with its unit; `true` permits zero.
     Duration(bool),
     /// A size with its unit, not zero.
     Size,
     /// An `http` or `https` URL.
     HttpUrl,
-    /// Text of a form: the form's name, and its parser.
+    /// Text in a form that has a name and a check, which says what is wrong.
     Form(&'static str, fn(&str) -> Result<(), String>),
 }
 
@@ -66,11 +65,11 @@ pub enum Shape {
     One,
     /// A list.
     List,
-    /// A table whose keys are the user's.
+    /// A table whose keys the user chooses.
     Table,
 }
 
-/// Text that fits into an HTTP header: credentials end up in one. Errors never repeat the text.
+/// Text for an HTTP header, such as a credential. Errors never repeat the text.
 pub const HEADER: Scalar = Scalar::Form("text that fits into an HTTP header", |text| {
     let fits = |byte: u8| byte == b'\t' || (byte >= 32 && byte != 127);
     if text.is_empty() {
@@ -88,7 +87,7 @@ pub trait Setting {
     const SCALAR: Scalar;
     /// One value or several.
     const SHAPE: Shape = Shape::One;
-    /// True when it is never shown.
+    /// True when the value is never shown.
     const IS_SECRET: bool = false;
 
     /// Returns the value as TOML; empty text for one that is not set.
@@ -97,7 +96,7 @@ pub trait Setting {
 
 /// A section of the configuration.
 pub trait Section {
-    /// Adds the section's keys, which are at `path`.
+    /// Adds the section's keys under `path`.
     fn add_keys(path: &str, keys: &mut Vec<Key>);
 }
 
@@ -122,7 +121,7 @@ pub fn join_path(section: &str, name: &str) -> String {
 }
 
 impl Key {
-    /// The key of a field with this default.
+    /// Makes the key of a field with this default.
     pub fn new<T: Setting>(section: &str, field: &str, default: &T, meaning: &'static str) -> Self {
         let default = default.to_toml();
         Self {
@@ -140,78 +139,79 @@ impl Key {
 
     /// Gives the key a name that differs from its field's.
     #[must_use]
-    pub fn named(mut self, name: &str) -> Self {
+    pub fn with_name(mut self, name: &str) -> Self {
         self.path = join_path(self.section(), name);
         self
     }
 
-    /// Shows this value as the example.
+    /// Sets the example.
     #[must_use]
-    pub fn example(mut self, example: &str) -> Self {
+    pub fn with_example(mut self, example: &str) -> Self {
         example.clone_into(&mut self.example);
         self
     }
 
-    /// Says what holds without the key, which has no default.
+    /// Describes the effect of leaving out the key, which has no default.
     #[must_use]
-    pub fn unset(mut self, unset: &'static str, example: &str) -> Self {
+    pub fn when_unset(mut self, unset: &'static str, example: &str) -> Self {
         self.default.clear();
         self.unset = unset;
-        self.example(example)
+        self.with_example(example)
     }
 
-    /// Makes the section useless without the key.
+    /// Marks the key as necessary for its section.
     #[must_use]
-    pub fn required(mut self, example: &str) -> Self {
+    pub fn must_be_set(mut self, example: &str) -> Self {
         self.default.clear();
         self.required = true;
-        self.example(example)
+        self.with_example(example)
     }
 
-    /// Bounds a whole number from below.
+    /// Sets the least whole number.
     #[must_use]
-    pub fn least(self, least: u64) -> Self {
-        self.form(Scalar::Count(least))
+    pub fn with_minimum(self, least: u64) -> Self {
+        self.with_form(Scalar::Count(least))
     }
 
-    /// Bounds a number.
+    /// Sets the range of a number.
     #[must_use]
-    pub fn between(self, least: f64, most: f64) -> Self {
-        self.form(Scalar::Number(least, most))
+    pub fn with_range(self, least: f64, most: f64) -> Self {
+        self.with_form(Scalar::Number(least, most))
     }
 
     /// Permits a duration of zero.
     #[must_use]
-    pub fn or_zero(self) -> Self {
-        self.form(Scalar::Duration(true))
+    pub fn allow_zero(self) -> Self {
+        self.with_form(Scalar::Duration(true))
     }
 
-    /// Takes values of another form than the field's type says.
+    /// Replaces the form that follows from the field's type.
     #[must_use]
-    pub fn form(mut self, scalar: Scalar) -> Self {
+    pub fn with_form(mut self, scalar: Scalar) -> Self {
         self.scalar = scalar;
         self
     }
 
-    /// Returns true when the value is written as text, so that the environment's text is taken as it is.
+    /// Returns true when the value is written as text, so that a value from the environment is taken
+    /// literally.
     pub fn is_text(&self) -> bool {
         let other = matches!(self.scalar, Scalar::Switch | Scalar::Count(_) | Scalar::Number(..));
         self.shape == Shape::One && !other
     }
 
-    /// The key's own name: the last part of its path.
+    /// Returns the key's own name: the last part of its path.
     pub fn name(&self) -> &str {
         self.path.rsplit('.').next().unwrap_or(&self.path)
     }
 
-    /// The path of the section that it is in; empty for the top.
+    /// Returns the path of the key's section; empty for the top.
     pub fn section(&self) -> &str {
         self.path.rsplit_once('.').map_or("", |(section, _)| section)
     }
 }
 
 /// Quotes text as a TOML string.
-fn quoted(text: &str) -> String {
+fn quote_toml(text: &str) -> String {
     format!("{text:?}")
 }
 
@@ -219,7 +219,7 @@ impl Setting for String {
     const SCALAR: Scalar = Scalar::Text;
 
     fn to_toml(&self) -> String {
-        quoted(self)
+        quote_toml(self)
     }
 }
 
@@ -227,7 +227,7 @@ impl Setting for PathBuf {
     const SCALAR: Scalar = Scalar::Path;
 
     fn to_toml(&self) -> String {
-        quoted(&self.display().to_string())
+        quote_toml(&self.display().to_string())
     }
 }
 
@@ -236,7 +236,7 @@ impl Setting for Secret {
     const IS_SECRET: bool = true;
 
     fn to_toml(&self) -> String {
-        quoted("***")
+        quote_toml("***")
     }
 }
 
@@ -244,7 +244,7 @@ impl Setting for Size {
     const SCALAR: Scalar = Scalar::Size;
 
     fn to_toml(&self) -> String {
-        quoted(&self.to_string())
+        quote_toml(&self.to_string())
     }
 }
 
@@ -256,7 +256,7 @@ impl Setting for Duration {
         let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
         let whole = units.into_iter().find(|(_, unit)| millis != 0 && millis.is_multiple_of(*unit));
         let (unit, length) = whole.unwrap_or(if millis == 0 { ("s", 1_000) } else { ("ms", 1) });
-        quoted(&format!("{}{unit}", millis / length))
+        quote_toml(&format!("{}{unit}", millis / length))
     }
 }
 
@@ -326,7 +326,7 @@ impl<T: Setting> Setting for BTreeMap<String, T> {
 
     fn to_toml(&self) -> String {
         let entries: Vec<String> =
-            self.iter().map(|(name, value)| format!("{} = {}", quoted(name), value.to_toml())).collect();
+            self.iter().map(|(name, value)| format!("{} = {}", quote_toml(name), value.to_toml())).collect();
         if entries.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", entries.join(", ")) }
     }
 }

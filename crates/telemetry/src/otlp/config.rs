@@ -15,19 +15,19 @@ wire::settings! {
         /// The collector that gets traces, OTLP over HTTP (docs/operating.md). Without a path, `/v1/traces`
         /// is added.
         pub endpoint: Option<String> = None,
-            form(Scalar::HttpUrl),
-            unset("no traces are sent", r#""http://127.0.0.1:4318""#);
+            with_form(Scalar::HttpUrl),
+            when_unset("no traces are sent", r#""http://127.0.0.1:4318""#);
         /// The environment variable with headers for the collector, `name=value` separated by commas.
-        pub headers_env: Option<String> = None, unset("no headers", r#""OTLP_HEADERS""#);
+        pub headers_env: Option<String> = None, when_unset("no headers", r#""OTLP_HEADERS""#);
         derived {
-            /// The value of that variable, once the configuration is loaded.
+            /// The value of that variable, set when the configuration is loaded.
             pub headers: Option<Secret> = None;
         }
     }
 }
 
 impl OtlpConfig {
-    /// The headers, by name.
+    /// Reads the headers, by name.
     pub(super) fn headers(&self) -> HashMap<String, String> {
         let text = self.headers.as_ref().map(Secret::expose).unwrap_or_default();
         let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
