@@ -1,11 +1,11 @@
-//! HTTP clients for what is beside the model servers: gateways, MCP servers, collectors of traces, webhooks.
+//! HTTP clients for everything but the model servers: gateways, MCP servers, trace collectors, webhooks.
 
 use std::error::Error as _;
 
 use reqwest::{Client, ClientBuilder};
 
-/// A client for one address. One that is not `https` needs no certificates, which a bare container does not
-/// have.
+/// Builds a client for one address. Only an `https` address loads CA certificates, because a bare container
+/// has none.
 ///
 /// # Errors
 /// When TLS cannot be set up, with what to do about it.
@@ -21,7 +21,7 @@ pub fn client_for(url: &str, builder: ClientBuilder) -> Result<Client, String> {
     })
 }
 
-/// The error and its causes, outermost first.
+/// Formats an error with its causes, outermost first.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,5 +1,5 @@
-//! The client that a request is counted for. `server` has the accounts; the request's line asks them at its
-//! end.
+//! The account of the client that sends a request. `server` implements it; the request's line asks it when
+//! the request ends.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use wire::turn::Usage;
 
 /// The client of one request.
 pub trait Account: Debug + Send + Sync {
-    /// The name of the client's key in logs; never the key.
+    /// Returns the name of the client's key for logs; never the key.
     fn name(&self) -> &str;
 
-    /// The head of the reply leaves.
+    /// Learns that the head of the reply leaves.
     fn reply_begins(&self, _head: ReplyHead) {}
 
     /// Estimates the tokens of a request whose reply did not state them; `None` if it used none.
@@ -23,15 +23,15 @@ pub trait Account: Debug + Send + Sync {
 /// The facts about a reply that an estimate of its tokens depends on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplyHead {
-    /// Its status is an error's.
+    /// Its status is that of an error.
     pub is_error: bool,
     /// It is a stream of events.
     pub is_stream: bool,
-    /// The bytes of its body, where they are known; else zero.
+    /// The bytes of its body; zero when unknown.
     pub bytes: u64,
 }
 
-/// Finds the accounts of clients whose request is long over: a run may go on without it.
+/// Finds the accounts of clients whose request has ended: a run may continue without it.
 pub trait Accounts: Debug + Send + Sync {
     /// Returns the account of the client that this digest stands for.
     fn of_client(&self, client: &str) -> Option<Arc<dyn Account>>;

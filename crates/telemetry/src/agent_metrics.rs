@@ -17,30 +17,30 @@ pub const OVERHEAD: &str = "respool_agent_overhead_seconds";
 /// Tokens of agents, by agent and kind.
 pub const TOKENS: &str = "respool_agent_tokens_total";
 
-/// A run begins or goes on (1), or stops being worked on (-1).
+/// Counts a run that begins or resumes (1), or that pauses or ends (-1).
 pub fn running(change: f64) {
     gauge!(RUNNING).increment(change);
 }
 
-/// A run ended.
+/// Counts a run that ended.
 pub fn run(agent: &str, outcome: &'static str) {
     counter!(RUNS, "agent" => agent.to_owned(), "outcome" => outcome).increment(1);
 }
 
-/// One model call and its tokens.
+/// Counts a model call and its tokens.
 pub fn iteration(agent: &str, why: &str, prompt: u64, completion: u64) {
     counter!(ITERATIONS, "agent" => agent.to_owned(), "why" => why.to_owned()).increment(1);
     counter!(TOKENS, "agent" => agent.to_owned(), "kind" => "prompt").increment(prompt);
     counter!(TOKENS, "agent" => agent.to_owned(), "kind" => "completion").increment(completion);
 }
 
-/// One tool call. `tool` is a name that was offered, so a model cannot make labels up.
+/// Counts a tool call. `tool` is the name of an offered tool, so a model cannot invent labels.
 pub fn tool(tool: &str, outcome: &'static str, seconds: f64) {
     counter!(TOOLS, "tool" => tool.to_owned(), "outcome" => outcome).increment(1);
     histogram!(TOOL_DURATION, "tool" => tool.to_owned()).record(seconds);
 }
 
-/// The mean time that respool itself took for an iteration of a run.
+/// Records the mean time that respool itself took for an iteration of a run.
 pub fn overhead(seconds: f64) {
     histogram!(OVERHEAD).record(seconds);
 }

@@ -1,8 +1,8 @@
 //! The daily error report: one line for each failure, in `YYYY-MM-DD-errors.md`, in UTC.
 //!
 //! Each line is one write to a file opened for appending, so several processes can write the same file. It is
-//! for people; the structured log has the same and more. Whether a failure's text may hold words of models,
-//! tools and files is the caller's to decide. Called by `agent`.
+//! for people; the structured log has the same and more. The caller decides whether a failure's text may
+//! contain text of models, tools and files. Called by `agent`.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
@@ -13,7 +13,7 @@ use std::time::SystemTime;
 /// Longer error texts are cut, in bytes.
 const LONGEST: usize = 500;
 
-/// Where the report is written.
+/// Writes the report.
 #[derive(Clone, Debug)]
 pub struct ErrorReport {
     dir: PathBuf,
@@ -33,7 +33,7 @@ pub struct Failure<'a> {
 }
 
 impl ErrorReport {
-    /// `dir` is made when the first failure is written.
+    /// Writes the report to `dir`, which is created with the first failure.
     pub fn new(dir: PathBuf) -> Self {
         Self { dir }
     }

@@ -1,7 +1,7 @@
 //! Sets logging up: lines on standard error (short ones on a terminal, JSON otherwise) and, if configured,
 //! JSON in a file.
 //!
-//! Lines are handed to a writer thread, so a slow terminal or disk never holds a request up.
+//! A separate thread writes the lines, so a slow terminal or disk never delays a request.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _};
@@ -19,7 +19,7 @@ use super::on_terminal::OnTerminal;
 use super::terminal_lines::TerminalLines;
 use super::writer::{self, Batches, LineWriter};
 
-/// Keeps the writer threads; dropping it writes out what is still waiting.
+/// Owns the writer threads; dropping it writes the waiting lines.
 #[derive(Debug)]
 pub struct Flush {
     _batches: Vec<Batches>,
@@ -87,12 +87,12 @@ fn filter(level: Level) -> tracing_subscriber::filter::Targets {
     tracing_subscriber::filter::Targets::new()
         .with_default(level.min(LevelFilter::WARN))
         .with_target("respool", level)
-        // It warns with whole messages, and their content; what matters of it `tools` logs itself.
+        // Its warnings contain whole messages; `tools` logs the important facts itself.
         .with_target("rmcp", LevelFilter::OFF)
 }
 
 fn open(path: &Path) -> Result<File, String> {
-    // It may hold words of people and models: only its owner may read it.
+    // It may contain text of people and models, so only its owner may read it.
     let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
     opened.map_err(|error| {
         format!(

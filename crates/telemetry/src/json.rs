@@ -1,7 +1,7 @@
 //! Log lines as JSON: one flat object each, written straight into the line.
 //!
-//! The library's own formatter goes through a serializer, which for the line of each request costs several
-//! times as much. respool has no spans, so none are written. Called by `init`.
+//! The library's own formatter uses a serializer, which costs several times as much for the line of each
+//! request. respool has no `tracing` spans, so none are written. Called by `init`.
 
 use std::error::Error;
 use std::fmt::{self, Write as _};

@@ -11,7 +11,7 @@ use wire::turn::Usage;
 
 /// Requests, by route, model and outcome.
 pub const REQUESTS: &str = "respool_requests_total";
-/// Requests being served.
+/// Requests in progress.
 pub const IN_FLIGHT: &str = "respool_requests_in_flight";
 /// Seconds from request to the last byte.
 pub const DURATION: &str = "respool_request_duration_seconds";
@@ -27,17 +27,17 @@ pub const CALLS: &str = "respool_tool_calls_total";
 pub const DROPPED: &str = "respool_tool_calls_dropped_total";
 /// Upstream attempts beyond the first, by reason.
 pub const RETRIES: &str = "respool_upstream_retries_total";
-/// Replies that were asked for again, by what was wrong and what was changed.
+/// Replies that were requested again, by fault and remedy.
 pub const SECOND_ATTEMPTS: &str = "respool_second_attempts_total";
-/// Requests whose first reply was no use, by what was wrong last and whether they got a good one.
+/// Requests whose first reply was useless, by the last fault and whether they got a good reply.
 pub const RESCUES: &str = "respool_rescues_total";
 /// Heartbeats sent while an upstream was silent.
 pub const HEARTBEATS: &str = "respool_heartbeats_total";
-/// Requests at work at an upstream.
+/// Requests in flight at an upstream.
 pub const UPSTREAM_IN_FLIGHT: &str = "respool_upstream_in_flight";
 /// Requests that wait for a place at an upstream.
 pub const UPSTREAM_QUEUED: &str = "respool_upstream_queued";
-/// Seconds for which requests waited for a place at an upstream.
+/// Seconds that requests waited for a place at an upstream.
 pub const UPSTREAM_QUEUE: &str = "respool_upstream_queue_seconds";
 /// 1 while an upstream's circuit is open.
 pub const UPSTREAM_OPEN: &str = "respool_upstream_circuit_open";
@@ -53,14 +53,14 @@ pub const UPSTREAM_FAILOVERS: &str = "respool_upstream_failovers_total";
 pub const MEMORY_ENTRIES: &str = "respool_reasoning_memory_entries";
 /// Bytes of that memory.
 pub const MEMORY_BYTES: &str = "respool_reasoning_memory_bytes";
-/// Turns that came back without reasoning, by result (hit: put back, miss: not known).
+/// Turns that came back without reasoning, by result (hit: restored, miss: unknown).
 pub const MEMORY_LOOKUPS: &str = "respool_reasoning_memory_lookups_total";
-/// Loops of which a model was warned, by kind.
+/// Warnings of a loop that models got, by kind.
 pub const LOOPS_WARNED: &str = "respool_loops_warned_total";
 /// Loops that were ended, by kind.
 pub const LOOPS_STOPPED: &str = "respool_loops_stopped_total";
 
-/// Rows of what was used that could not be kept.
+/// Usage rows that could not be stored.
 pub const USAGE_LOST: &str = "respool_usage_rows_lost_total";
 
 /// Alerts that could not be delivered, by sink.
@@ -86,15 +86,15 @@ pub fn install() {
     });
 }
 
-/// The page in Prometheus's text format; empty before [`install`].
+/// Writes the page in Prometheus's text format; empty before [`install`].
 pub fn page() -> String {
     let Some(Some(handle)) = HANDLE.get() else { return String::new() };
     handle.run_upkeep();
     handle.render()
 }
 
-/// The series that every request adds to. Looking one up by name and labels costs more than all that is
-/// recorded in it.
+/// The series that every request adds to. To look one up by name and labels costs more than all its
+/// recording.
 struct Common {
     in_flight: Gauge,
     of_requests: RwLock<Vec<Arc<OfRequests>>>,
@@ -183,7 +183,7 @@ pub struct OfUpstream {
 }
 
 impl OfUpstream {
-    /// Registers them.
+    /// Registers the series of an upstream.
     pub fn new(name: &str) -> Self {
         let name = name.to_owned();
         Self {
@@ -197,14 +197,14 @@ impl OfUpstream {
     }
 }
 
-/// A request has come.
+/// Counts a request that has arrived.
 pub(super) fn arrived() {
     if let Some(common) = COMMON.get() {
         common.in_flight.increment(1.0);
     }
 }
 
-/// Records how one request went.
+/// Records the outcome and the times of a request that has ended.
 pub(super) fn request(
     route: &'static str,
     model: &str,
@@ -223,7 +223,7 @@ pub(super) fn request(
     tidy();
 }
 
-/// Tokens of one reply.
+/// Counts the tokens of a reply.
 pub(super) fn tokens(usage: Usage, model: &str, upstream: &str) {
     let Some(common) = COMMON.get() else { return };
     let series = common.tokens_of(model, upstream);
@@ -234,23 +234,23 @@ pub(super) fn tokens(usage: Usage, model: &str, upstream: &str) {
     }
 }
 
-/// How second attempts ended.
+/// Counts a request with second attempts, by its end.
 pub fn rescue(fault: &'static str, rescued: bool) {
     let rescued = if rescued { "yes" } else { "no" };
     counter!(RESCUES, "fault" => fault, "rescued" => rescued).increment(1);
 }
 
-/// Rows of what was used could not be kept.
+/// Counts usage rows that could not be stored.
 pub fn usage_rows_lost(count: u64) {
     counter!(USAGE_LOST).increment(count);
 }
 
-/// An alert could not be delivered.
+/// Counts an alert that could not be delivered.
 pub fn alert_lost(sink: &str) {
     counter!(ALERTS_LOST, "sink" => sink.to_owned()).increment(1);
 }
 
-/// How much reasoning is remembered.
+/// Sets the size of the remembered reasoning.
 pub fn reasoning_memory(entries: usize, bytes: usize) {
     #[expect(clippy::cast_precision_loss, reason = "gauges are floats, and these numbers are small")]
     let (entries, bytes) = (entries as f64, bytes as f64);
@@ -258,7 +258,7 @@ pub fn reasoning_memory(entries: usize, bytes: usize) {
     gauge!(MEMORY_BYTES).set(bytes);
 }
 
-/// How many turns of a request got their reasoning back, and how many could not.
+/// Counts the turns of a request that got their reasoning back, and those that could not.
 pub fn reasoning_recalled(hits: usize, misses: usize) {
     for (result, count) in [("hit", hits), ("miss", misses)] {
         if count > 0 {
@@ -267,8 +267,8 @@ pub fn reasoning_recalled(hits: usize, misses: usize) {
     }
 }
 
-/// Sums up recorded values now and then. They are kept one by one until the page is asked for, which may be
-/// never.
+/// Sums up recorded values once in a while. Otherwise each value is kept until the page is requested, which
+/// may never happen.
 fn tidy() {
     static RECORDED: AtomicU32 = AtomicU32::new(0);
     if RECORDED.fetch_add(1, Ordering::Relaxed) % 4096 == 4095
@@ -281,8 +281,7 @@ fn tidy() {
 /// The kinds of loops, as the metrics name them.
 pub const LOOP_KINDS: [&str; 5] = ["too_many_results", "repeated", "alternating", "drifting", "unknown_tool"];
 
-/// Counters that alerts are made of are there from the start: a rule sees no increase in one that begins with
-/// 1.
+/// Creates the counters that alert rules use: a rule sees no increase in a counter that begins with 1.
 fn begin_at_zero() {
     counter!(USAGE_LOST).increment(0);
     for kind in LOOP_KINDS {
@@ -290,23 +289,22 @@ fn begin_at_zero() {
     }
 }
 
-/// Sets the result of an upstream's last probe. `None`: it is no longer configured, and its value equals
-/// nothing a rule asks for.
+/// Sets the result of an upstream's last probe. `None`: it is no longer configured, and NaN matches no rule.
 pub fn upstream_up(name: &str, is_up: Option<bool>) {
     let value = is_up.map_or(f64::NAN, |is_up| f64::from(u8::from(is_up)));
     gauge!(UPSTREAM_UP, "upstream" => name.to_owned()).set(value);
 }
 
-/// A sink of alerts that has lost none yet.
+/// Creates the counter of a sink that has lost no alert yet.
 pub fn alert_sink(name: &str) {
     counter!(ALERTS_LOST, "sink" => name.to_owned()).increment(0);
 }
 
 fn describe() {
     metrics::describe_counter!(ALERTS_LOST, "Alerts that could not be delivered, by sink");
-    metrics::describe_counter!(USAGE_LOST, "Rows of what was used that could not be kept");
+    metrics::describe_counter!(USAGE_LOST, "Usage rows that could not be stored");
     metrics::describe_counter!(REQUESTS, "Requests, by route, model and outcome");
-    metrics::describe_gauge!(IN_FLIGHT, "Requests being served");
+    metrics::describe_gauge!(IN_FLIGHT, "Requests in progress");
     metrics::describe_histogram!(DURATION, "Seconds from request to the last byte");
     metrics::describe_histogram!(FIRST_BYTE, "Seconds from request to the first byte of the reply");
     metrics::describe_counter!(TOKENS, "Tokens, by kind, model and upstream");
@@ -320,7 +318,7 @@ fn describe() {
         "Requests with second attempts, by the last fault and whether they got an answer"
     );
     metrics::describe_counter!(HEARTBEATS, "Heartbeats sent while an upstream was silent");
-    metrics::describe_gauge!(UPSTREAM_IN_FLIGHT, "Requests at work at an upstream");
+    metrics::describe_gauge!(UPSTREAM_IN_FLIGHT, "Requests in flight at an upstream");
     metrics::describe_gauge!(UPSTREAM_QUEUED, "Requests that wait for a place at an upstream");
     metrics::describe_histogram!(
         UPSTREAM_QUEUE,
@@ -336,6 +334,6 @@ fn describe() {
     metrics::describe_gauge!(MEMORY_ENTRIES, "Calls whose turn's reasoning is remembered");
     metrics::describe_gauge!(MEMORY_BYTES, "Bytes of the remembered reasoning");
     metrics::describe_counter!(MEMORY_LOOKUPS, "Turns that came back without reasoning, by result");
-    metrics::describe_counter!(LOOPS_WARNED, "Loops of which a model was warned, by kind");
+    metrics::describe_counter!(LOOPS_WARNED, "Warnings of a loop that models got, by kind");
     metrics::describe_counter!(LOOPS_STOPPED, "Loops that were ended, by kind");
 }

@@ -1,11 +1,11 @@
-//! A log on a terminal: what a line holds of requests, servers and tools does not act on it. The formatter's
-//! own colours stay; it escapes its input, so no other escape sequences are left.
+//! A log on a terminal: text from requests, servers and tools cannot control the terminal. The formatter's
+//! own colours stay; it escapes its input, so no other escape sequences remain.
 
 use std::io::{self, Write};
 
 use wire::visible::make_visible;
 
-/// Takes whole lines and writes them as they may stand on a terminal.
+/// Takes whole lines and writes them in a form that is safe for a terminal.
 #[derive(Debug)]
 pub(super) struct OnTerminal<W>(pub(super) W);
 

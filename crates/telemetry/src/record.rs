@@ -1,7 +1,8 @@
-//! The one adapter between what happens to a request and its log line, metrics, usage row and spans.
+//! Records the events of a request for its log line, metrics, usage row and spans; the only adapter between
+//! them.
 //!
-//! Outcomes go in as plain values and nothing comes back out, so no decision can depend on a log line. The
-//! facts from the request's arrival are an immutable value, [`RequestStart`].
+//! Outcomes go in as plain values and nothing comes out, so no decision can depend on a log line. The facts
+//! from the request's arrival are an immutable value, [`RequestStart`].
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +28,7 @@ pub struct RequestStart {
     pub request: Cow<'static, str>,
     /// The route's name, one of a few.
     pub route: &'static str,
-    /// The account that it is counted for, where clients have keys.
+    /// The client's account, if clients have keys.
     pub account: Option<Arc<dyn Account>>,
     /// The trace that the client's request belongs to.
     pub parent: Option<TraceContext>,
@@ -35,30 +36,30 @@ pub struct RequestStart {
 }
 
 impl RequestStart {
-    /// A request that arrives now.
+    /// Begins with a request that arrives now.
     pub fn new(id: String, request: impl Into<Cow<'static, str>>, route: &'static str) -> Self {
         Self { id, request: request.into(), route, account: None, parent: None, arrived: Instant::now() }
     }
 
-    /// The same request, counted for this account.
+    /// Counts the request for this account.
     #[must_use]
     pub fn of_account(self, account: Option<Arc<dyn Account>>) -> Self {
         Self { account, ..self }
     }
 
-    /// The same request as a part of what its `traceparent` header says.
+    /// Makes the request part of the trace in its `traceparent` header.
     #[must_use]
     pub fn continuing_trace(self, headers: &HeaderMap) -> Self {
         let header = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
         Self { parent: header.and_then(TraceContext::parse), ..self }
     }
 
-    /// The name of the client's key.
+    /// Returns the name of the client's key.
     pub fn key(&self) -> Option<&str> {
         self.account.as_ref().map(|account| account.name())
     }
 
-    /// Time since the request arrived.
+    /// Returns the time since the request arrived.
     pub fn elapsed(&self) -> Duration {
         self.arrived.elapsed()
     }
@@ -71,9 +72,9 @@ pub struct RequestFacts<'a> {
     pub model: &'a str,
     /// An upstream is known to serve it, so that its name may stand in metrics.
     pub model_is_known: bool,
-    /// The client asked for a stream.
+    /// True when the client asked for a stream.
     pub stream: bool,
-    /// The upstream that is likely to be asked.
+    /// Sets the upstream that will probably be asked.
     pub upstream: &'a str,
     /// Names of the edits made to the request.
     pub edits: &'a [&'static str],
@@ -91,13 +92,13 @@ pub struct RequestRecord {
 }
 
 impl RequestRecord {
-    /// Begins the line of a request. `recording`: whether message text may be logged, and where the request's
-    /// row goes.
+    /// Begins the record of a request. `recording`: whether message text may be logged, and where the
+    /// request's row goes.
     pub fn begin(start: RequestStart, recording: &Recording) -> Self {
         Self::of_run(start, recording, RowFacts::default())
     }
 
-    /// Begins the line of a model call that belongs to a run.
+    /// Begins the record of a model call that belongs to a run.
     pub fn of_run(start: RequestStart, recording: &Recording, row: RowFacts) -> Self {
         let start = Arc::new(start);
         let mut line = RequestLine::of(Arc::clone(&start));
@@ -114,12 +115,12 @@ impl RequestRecord {
         Self { line, start, trace, content: recording.content }
     }
 
-    /// The facts from the request's arrival.
+    /// Returns the facts from the request's arrival.
     pub fn start(&self) -> &RequestStart {
         &self.start
     }
 
-    /// The span of this request, for work that is part of it.
+    /// Returns the span of this request, for work that is part of it.
     pub fn trace_context(&self) -> Option<TraceContext> {
         self.trace
     }
@@ -128,7 +129,7 @@ impl RequestRecord {
         change(&mut self.line.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The request was read.
+    /// Records the facts from the request's body.
     pub fn request(&self, facts: &RequestFacts<'_>) {
         self.change(|line| {
             facts.model.clone_into(&mut line.model);
@@ -142,17 +143,17 @@ impl RequestRecord {
         });
     }
 
-    /// The route by which the request is served, where its path alone does not say.
+    /// Sets the route that serves the request, when its path does not show it.
     pub fn route(&self, route: &'static str) {
         self.change(|line| line.route = route);
     }
 
-    /// The model that the client named.
+    /// Sets the model that the client named.
     pub fn model(&self, model: &str) {
         self.change(|line| model.clone_into(&mut line.model));
     }
 
-    /// An upstream is known to serve this model, so its name may stand in metrics.
+    /// Sets the model for metrics: an upstream is known to serve it.
     pub fn known_model(&self, model: &str) {
         self.change(|line| {
             if line.known_model.is_empty() {
@@ -161,17 +162,17 @@ impl RequestRecord {
         });
     }
 
-    /// Whether the client asked for a stream.
+    /// Sets whether the client asked for a stream.
     pub fn stream(&self, stream: bool) {
         self.change(|line| line.stream = stream);
     }
 
-    /// The agent that the request is for.
+    /// Sets the agent that the request is for.
     pub fn agent(&self, name: &str) {
         self.change(|line| name.clone_into(&mut line.row.agent));
     }
 
-    /// The request is served by this agent's run, whose model calls have rows of their own.
+    /// Records that an agent's run serves the request. Its model calls have their own rows.
     pub fn served_by_agent(&self, name: &str) {
         self.change(|line| {
             line.route = "agent";
@@ -182,22 +183,22 @@ impl RequestRecord {
         });
     }
 
-    /// The run that serves the request.
+    /// Sets the run that serves the request.
     pub fn run(&self, id: &str) {
         self.change(|line| id.clone_into(&mut line.row.run));
     }
 
-    /// How the tokens of a prompt were counted.
+    /// Sets the way in which the tokens of the prompt were counted.
     pub fn counted(&self, by: &'static str) {
         self.change(|line| line.counted = Some(by));
     }
 
-    /// The upstream that is likely to be asked.
+    /// Sets the upstream that will probably be asked.
     pub fn likely_upstream(&self, upstream: &str) {
         self.change(|line| upstream.clone_into(&mut line.upstream));
     }
 
-    /// An upstream is asked, the `tried`th one, after a wait in its queue.
+    /// Records that an upstream is asked, the `tried`th one, after a wait in its queue.
     pub fn asks(&self, upstream: &str, tried: u32, queued: Duration) {
         self.change(|line| {
             upstream.clone_into(&mut line.upstream);
@@ -206,7 +207,8 @@ impl RequestRecord {
         });
     }
 
-    /// An attempt is sent: the names of its edits, how its tokens were counted, and what was taken out of it.
+    /// Records an attempt: the names of its edits, the way its tokens were counted, and the parts that were
+    /// cut.
     pub fn sends<'a>(
         &self,
         edits: impl Iterator<Item = &'a &'static str>,
@@ -221,47 +223,46 @@ impl RequestRecord {
         });
     }
 
-    /// The header that says to the upstream what the current attempt is part of; `None`: what the client
-    /// sent.
+    /// Returns the header that makes the upstream's trace part of the current attempt; `None`: the client's
+    /// own stays.
     pub fn traceparent(&self) -> Option<HeaderValue> {
         self.trace?;
         let header = self.change(|line| line.trace.as_ref().map(|trace| trace.traceparent()));
         header.and_then(|header| HeaderValue::try_from(header).ok())
     }
 
-    /// The upstream answered with this status.
+    /// Records the status of the upstream's answer.
     pub fn upstream_status(&self, status: u16) {
         self.change(|line| line.upstream_status = Some(status));
     }
 
-    /// The request is sent again for this reason, one word.
+    /// Records that the request is sent again for this reason, one word.
     pub fn repeats(&self, why: &'static str) {
         self.change(|line| line.retry(why));
     }
 
-    /// The model is asked again. `fault`: the mistake in its reply, which had this `cost`; `remedy`: the
-    /// change of the request.
+    /// Records that the model is asked again. `fault`: the mistake in its reply, which had this `cost`;
+    /// `remedy`: the change of the request.
     pub fn asks_again(&self, fault: &'static str, remedy: &'static str, cost: Usage) {
         self.change(|line| line.second_attempt(fault, remedy, cost));
     }
 
-    /// The time that the request waited for an upstream to come back.
+    /// Adds time that the request waited for an upstream to return.
     pub fn waited(&self, waited: Duration) {
         self.change(|line| line.waited += waited);
     }
 
-    /// The tokens of the reply that leaves.
+    /// Sets the tokens of the reply that leaves.
     pub fn usage(&self, usage: Option<Usage>) {
         self.change(|line| line.usage = usage);
     }
 
-    /// A turn that leaves.
+    /// Records a turn that leaves.
     pub fn turn(&self, turn: &Turn) {
         self.change(|line| line.turn(turn));
     }
 
-    /// No attempt gave a reply: the status of the upstream that is the cause, and the error in the words of
-    /// the log.
+    /// Records that no attempt got a reply: the status of the upstream at fault, and the error for the log.
     pub fn attempts_failed(&self, upstream_status: Option<u16>, error: String) {
         self.change(|line| {
             line.upstream_status = line.upstream_status.or(upstream_status);
@@ -269,17 +270,17 @@ impl RequestRecord {
         });
     }
 
-    /// The reply was whole, but its connection did not end cleanly.
+    /// Records that the connection of a whole reply did not end cleanly.
     pub fn unclean_end(&self, error: &str) {
         self.change(|line| line.error = Some(error.to_owned()));
     }
 
-    /// Logs message text, when that is allowed.
+    /// Logs message text, if that is allowed.
     pub fn content(&self, what: &'static str, text: &[u8]) {
         self.content_of(what, || text);
     }
 
-    /// Logs message text that is put together only when that is allowed.
+    /// Logs message text, which is only composed if that is allowed.
     pub fn content_of<T: AsRef<[u8]>>(&self, what: &'static str, text: impl FnOnce() -> T) {
         if self.content {
             let text = text();
@@ -293,12 +294,12 @@ impl RequestRecord {
         }
     }
 
-    /// A heartbeat leaves.
+    /// Counts a heartbeat.
     pub fn heartbeat(&self) {
         self.change(RequestLine::heartbeat);
     }
 
-    /// The head of a reply with this status leaves.
+    /// Records that the head of a reply with this status leaves.
     pub fn head_leaves(&self, status: u16) {
         self.change(|line| {
             line.status = status;
@@ -306,12 +307,12 @@ impl RequestRecord {
         });
     }
 
-    /// The loop guard answers in the model's place.
+    /// Records that the loop guard answers in place of the model.
     pub fn loop_stopped(&self, kind: &'static str) {
         self.change(|line| (line.outcome, line.loop_stopped) = (Outcome::LoopGuard, Some(kind)));
     }
 
-    /// The reply leaves whole; it ends here, unless the loop guard gave it.
+    /// Records that the whole reply has left. The outcome of the loop guard stays.
     pub fn is_whole(&self) {
         self.change(|line| {
             if line.outcome != Outcome::LoopGuard {
@@ -320,7 +321,8 @@ impl RequestRecord {
         });
     }
 
-    /// An error leaves, before or after the head. A cause that was recorded before stays in the log.
+    /// Records an error that leaves, before or after the head. A cause that was recorded before stays in the
+    /// log.
     pub fn fails(&self, outcome: Outcome, message: &str, code: Option<&'static str>) {
         self.change(|line| {
             line.outcome = outcome;
@@ -329,7 +331,7 @@ impl RequestRecord {
         });
     }
 
-    /// A reply that was passed on unread ended so.
+    /// Records the end of a reply that was forwarded unread.
     pub fn passed(&self, outcome: Outcome, usage: Option<Usage>, error: Option<String>) {
         self.change(|line| {
             line.outcome = outcome;
@@ -338,7 +340,8 @@ impl RequestRecord {
         });
     }
 
-    /// A model call of a run is over. Its row has its tokens; the row of the client's own request has none.
+    /// Records the end of a run's model call. Its row has its tokens; the row of the client's own request has
+    /// none.
     pub fn model_call_ended(
         &self,
         is_reply: bool,

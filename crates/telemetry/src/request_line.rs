@@ -1,5 +1,5 @@
-//! The canonical line: one per request, written when the last `RequestRecord` of the request is dropped, so
-//! also when the client hangs up. Only `record` changes it.
+//! The canonical line: one per request, written when the last `RequestRecord` of the request is dropped,
+//! which also happens when the client hangs up. Only `record` changes it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,21 +14,21 @@ use wire::turn::{Note, Turn, Usage};
 /// How a request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Outcome {
-    /// No end was recorded: the client went away before the end.
+    /// No end was recorded: the client disconnected.
     #[default]
     ClientGone,
     /// The reply left whole.
     Ok,
     /// An error left, before or after the head.
     Error,
-    /// The loop guard answered in the model's place.
+    /// The loop guard answered in place of the model.
     LoopGuard,
     /// respool was stopped before the reply was whole.
     Shutdown,
 }
 
 impl Outcome {
-    /// A stable name for logs and metrics.
+    /// Returns a stable name for logs and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ClientGone => "client_gone",
@@ -49,22 +49,22 @@ pub(super) struct RequestLine {
     pub(super) route: &'static str,
     /// The model the client asked for.
     pub(super) model: String,
-    /// The model as it may stand in a metric label: empty unless an upstream is known to serve it, so that a
-    /// client cannot make labels up.
+    /// The model for metric labels: empty unless an upstream is known to serve it, so that a client cannot
+    /// invent labels.
     pub(super) known_model: String,
     /// Whether the client asked for a stream.
     pub(super) stream: bool,
-    /// The upstream's name; of several that were asked, the last one's.
+    /// The name of the upstream that was asked last.
     pub(super) upstream: String,
-    /// How many upstreams were asked.
+    /// The number of upstreams that were asked.
     pub(super) upstreams_tried: u32,
-    /// How long it waited for a place at an upstream.
+    /// The time that it waited for a place at an upstream.
     pub(super) queued: Duration,
-    /// How long it waited for an upstream to come back.
+    /// The time that it waited for an upstream to return.
     pub(super) waited: Duration,
-    /// The upstream's status, when it answered.
+    /// The status of the upstream's answer, if there was one.
     pub(super) upstream_status: Option<u16>,
-    /// The status that left.
+    /// The status of the reply.
     pub(super) status: u16,
     /// Names of the edits made to the request.
     pub(super) edits: Vec<&'static str>,
@@ -72,9 +72,9 @@ pub(super) struct RequestLine {
     pub(super) loop_warned: Option<&'static str>,
     /// The kind of loop that was ended.
     pub(super) loop_stopped: Option<&'static str>,
-    /// How the prompt's tokens were counted, when that had to be known beforehand.
+    /// The way in which the prompt's tokens were counted before it was sent.
     pub(super) counted: Option<&'static str>,
-    /// The parts that were taken out of the conversation so that it fits.
+    /// The parts of the conversation that were cut to make it fit.
     pub(super) trimmed: Option<String>,
     /// Attempts beyond the first.
     pub(super) retries: u32,
@@ -82,7 +82,7 @@ pub(super) struct RequestLine {
     pub(super) heartbeats: u32,
     /// The dialects that calls were read in.
     pub(super) dialects: Vec<&'static str>,
-    /// How many calls were read in each.
+    /// The number of calls that were read in each dialect.
     calls_by_dialect: Vec<(&'static str, usize)>,
     /// Repairs made to calls.
     pub(super) repairs: Vec<&'static str>,
@@ -90,28 +90,28 @@ pub(super) struct RequestLine {
     pub(super) dropped: Vec<&'static str>,
     /// Calls that left.
     pub(super) calls: usize,
-    /// The faults of replies that were asked for again, each with its remedy.
+    /// The faults of replies that were requested again, each with its remedy.
     pub(super) recovery: Vec<&'static str>,
     /// Token counts of the reply that left.
     pub(super) usage: Option<Usage>,
-    /// Token counts of replies that were asked for again.
+    /// Token counts of replies that were requested again.
     pub(super) discarded: Usage,
     /// How it ended.
     pub(super) outcome: Outcome,
-    /// The error's code and text for people.
+    /// The error's text for people.
     pub(super) error: Option<String>,
     /// The error's code.
     pub(super) error_code: Option<&'static str>,
-    /// Facts in which its row differs from the line.
+    /// Facts of its row that the line lacks.
     pub(super) row: RowFacts,
     pub(super) sink: Option<Arc<dyn UsageSink>>,
-    /// Its spans; `None` where there is no collector.
+    /// Its spans; `None` without a collector.
     pub(super) trace: Option<Box<RequestTrace>>,
     first_byte: Option<Duration>,
 }
 
 impl RequestLine {
-    /// A request that has just arrived.
+    /// Begins the line of a request that has just arrived.
     pub(super) fn of(start: Arc<RequestStart>) -> Self {
         metrics::arrived();
         Self {
@@ -151,7 +151,7 @@ impl RequestLine {
         }
     }
 
-    /// It waited for a place at an upstream, which it has now.
+    /// Ends a wait for a place at an upstream.
     pub(super) fn got_place(&mut self, queued: Duration) {
         self.queued += queued;
         if let Some(trace) = self.trace.as_ref().filter(|_| !queued.is_zero()) {
@@ -159,7 +159,7 @@ impl RequestLine {
         }
     }
 
-    /// A model is asked now.
+    /// Begins an attempt: a model is asked now.
     pub(super) fn begin_attempt(&mut self) {
         self.end_attempt(None, None);
         if let Some(trace) = &mut self.trace {
@@ -173,7 +173,7 @@ impl RequestLine {
         trace.end_attempt(&AttemptEnd { model, upstream, status, usage, error });
     }
 
-    /// The spans of the request end.
+    /// Ends the spans of the request.
     fn end_trace(&mut self, usage: Option<Usage>) {
         if self.trace.is_none() {
             return;
@@ -212,12 +212,12 @@ impl RequestLine {
         all
     }
 
-    /// Since the request arrived.
+    /// Returns the time since the request arrived.
     pub(super) fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// The first byte of the reply leaves now.
+    /// Notes that the first byte of the reply leaves now.
     pub(super) fn first_byte(&mut self) {
         self.first_byte.get_or_insert_with(|| self.start.elapsed());
     }
@@ -236,31 +236,31 @@ impl RequestLine {
         }
     }
 
-    /// One more change to the request.
+    /// Adds the name of an edit to the request.
     pub(super) fn edit(&mut self, name: &'static str) {
         if !self.edits.contains(&name) {
             self.edits.push(name);
         }
     }
 
-    /// One more attempt.
+    /// Counts another attempt.
     pub(super) fn retry(&mut self, reason: &'static str) {
         self.retries += 1;
         self.end_attempt(None, Some(reason));
         ::metrics::counter!(metrics::RETRIES, "reason" => reason).increment(1);
     }
 
-    /// The model is asked again: what was wrong, what was changed, and what the useless reply cost.
+    /// Counts a second attempt, with the fault of the useless reply, the remedy, and the reply's tokens.
     pub(super) fn second_attempt(&mut self, fault: &'static str, remedy: &'static str, cost: Usage) {
         self.end_attempt(Some(cost), Some(fault));
         self.recovery.extend([fault, remedy]);
         self.discarded = self.discarded.plus(cost);
-        // It was that of the discarded reply.
+        // It belonged to the discarded reply.
         self.usage = None;
         ::metrics::counter!(metrics::SECOND_ATTEMPTS, "fault" => fault, "remedy" => remedy).increment(1);
     }
 
-    /// Token counts of all attempts.
+    /// Returns the token counts of all attempts.
     pub(super) fn all_usage(&self) -> Option<Usage> {
         let discarded = (self.discarded != Usage::default()).then_some(self.discarded);
         match (self.usage, discarded) {
@@ -269,13 +269,13 @@ impl RequestLine {
         }
     }
 
-    /// How often an upstream was asked.
+    /// Returns the number of attempts at upstreams.
     fn attempts(&self) -> u32 {
         let again = u32::try_from(self.recovery.len() / 2).unwrap_or(u32::MAX);
         u32::from(!self.upstream.is_empty()) + self.retries + again
     }
 
-    /// Its state while it is under way.
+    /// Returns the request's present state.
     pub(super) fn live(&self) -> LiveRequest {
         let phase = match (self.first_byte, self.upstream_status) {
             (Some(_), Some(_)) => "replying",
@@ -300,7 +300,7 @@ impl RequestLine {
         }
     }
 
-    /// The row of this request. It takes what it needs: the line is written already.
+    /// Makes the row of this request. It moves the fields out, because the line is written already.
     fn take_row(&mut self, duration: Duration, usage: Option<Usage>) -> UsageRow {
         let RowFacts { agent, run, key, usage: own } = std::mem::take(&mut self.row);
         let of_account = || self.start.key().map(str::to_owned);
@@ -330,7 +330,7 @@ impl RequestLine {
         }
     }
 
-    /// One more heartbeat.
+    /// Counts a heartbeat.
     pub(super) fn heartbeat(&mut self) {
         self.heartbeats += 1;
         ::metrics::counter!(metrics::HEARTBEATS).increment(1);
@@ -355,9 +355,9 @@ impl RequestLine {
     }
 }
 
-/// The calls of a turn by the dialect that they were read in. A turn with a dialect's note has its calls from
-/// text: a server that reads calls itself leaves none there. Of several dialects each read one call, and the
-/// last one the rest.
+/// Counts the calls of a turn by the dialect that they were read in. A note about a dialect means that the
+/// calls come from text: a server that reads calls itself leaves none there. Of several dialects, each read
+/// one call, and the last one read the rest.
 fn calls_by_dialect(turn: &Turn) -> Vec<(&'static str, usize)> {
     let dialects = turn.notes.iter().filter_map(|note| match note {
         Note::Dialect(name) => Some(*name),
@@ -377,7 +377,7 @@ fn list(names: &[&'static str]) -> Option<String> {
     (!names.is_empty()).then(|| names.join(","))
 }
 
-/// Each name once: a reply may hold thousands of calls with the same note. The metrics count them.
+/// Lists each name once: a reply may have thousands of calls with the same note. The metrics count them all.
 fn each_once(names: &[&'static str]) -> String {
     let mut seen: Vec<&str> = Vec::new();
     for name in names {
@@ -388,7 +388,7 @@ fn each_once(names: &[&'static str]) -> String {
     seen.join(",")
 }
 
-/// `None` for a count of zero, which the line leaves out.
+/// Returns `None` for a zero or empty value, which the line leaves out.
 fn some<T: Default + PartialEq>(count: T) -> Option<T> {
     (count != T::default()).then_some(count)
 }

@@ -16,7 +16,7 @@ use wire::visible::{cut_line, make_visible, one_line};
 
 /// The target of the line that each request writes.
 const REQUEST: &str = "respool::request";
-/// The width of a terminal that does not say it.
+/// The assumed width of a terminal whose width is unknown.
 const USUAL_WIDTH: usize = 100;
 /// The least width for a request's line; on a narrower terminal it wraps.
 const LEAST_WIDTH: usize = 40;

@@ -1,5 +1,5 @@
-//! Spans of a request: what was done for it, when, as part of what. Plain data and the W3C's `traceparent`;
-//! where spans go is the business of `otlp`. Message text is in no span unless `[log] content` allows it.
+//! The spans of a request: its steps, with their times and parents. Plain data and the W3C's `traceparent`;
+//! `otlp` sends the spans. They contain message text only if `[log] content` allows it.
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 /// The longest text of an attribute.
 const LONGEST: usize = 32 << 10;
 
-/// A span's place: its trace, and itself.
+/// The identity of a span and its trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContext {
     /// The trace.
@@ -20,18 +20,18 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// A new trace.
+    /// Begins a new trace.
     pub fn begin() -> Self {
         Self { trace: rand::random::<u128>() | 1, span: rand::random::<u64>() | 1, sampled: true }
     }
 
-    /// A span below this one.
+    /// Makes a child of this span.
     #[must_use]
     pub fn child(self) -> Self {
         Self { span: rand::random::<u64>() | 1, ..self }
     }
 
-    /// Reads a `traceparent` header (W3C Trace Context, level 1; of later versions what this one knows).
+    /// Reads a `traceparent` header (W3C Trace Context, level 1, and the same fields of later versions).
     pub fn parse(header: &str) -> Option<Self> {
         let mut parts = header.trim().split('-');
         let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -48,21 +48,21 @@ impl TraceContext {
     }
 }
 
-/// As it stands in a `traceparent` header.
+/// Writes the value of a `traceparent` header.
 impl fmt::Display for TraceContext {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "00-{:032x}-{:016x}-{:02x}", self.trace, self.span, u8::from(self.sampled))
     }
 }
 
-/// Which side of a call a span is.
+/// The side of a call that a span describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
     /// respool was asked.
     Server,
     /// respool asks.
     Client,
-    /// Within respool.
+    /// A step within respool.
     Internal,
 }
 
@@ -87,39 +87,39 @@ impl From<u64> for SpanValue {
     }
 }
 
-/// The attributes of a span; names as in OpenTelemetry's semantic conventions, where these have one.
+/// The attributes of a span, named after OpenTelemetry's semantic conventions where possible.
 pub type Attributes = Vec<(&'static str, SpanValue)>;
 
-/// Something that was done.
+/// A step of a request's handling.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
-    /// Where it belongs.
+    /// Its identity.
     pub context: TraceContext,
     /// The span that it is part of.
     pub parent: Option<u64>,
-    /// That span is another process's.
+    /// The parent belongs to another process.
     pub parent_is_remote: bool,
-    /// Which side of a call it is.
+    /// The side of a call that it describes.
     pub kind: SpanKind,
     /// Its name.
     pub name: String,
-    /// When it began,
+    /// The time at which it began.
     pub start: SystemTime,
-    /// and ended.
+    /// The time at which it ended.
     pub end: SystemTime,
     /// Its attributes.
     pub attributes: Attributes,
-    /// Why it failed, in one word.
+    /// The reason for its failure, in one word.
     pub error: Option<String>,
 }
 
-/// Takes spans. It is called while requests are worked on, so it must not wait for anything.
+/// Takes spans. Requests call it, so it must not wait for anything.
 pub trait SpanSink: Debug + Send + Sync {
-    /// Something has been done.
+    /// Takes a finished span.
     fn record(&self, span: Span);
-    /// A run of an agent is part of this span.
+    /// Makes an agent's run part of this span.
     fn begin_run(&self, run: &str, parent: TraceContext);
-    /// Where the work on a run belongs, and the span that the run is part of.
+    /// Returns the context of a run's spans, and the span that the run is part of.
     fn run(&self, run: &str) -> (TraceContext, Option<u64>);
 }
 
@@ -151,7 +151,7 @@ pub(super) struct AttemptEnd<'a> {
 }
 
 impl RequestTrace {
-    /// Of a request that says what it is part of, of a model call of this run, or of neither.
+    /// Begins the spans of a request: below its own `parent`, or below its `run`, or as a new trace.
     pub(super) fn new(
         sink: &Arc<dyn SpanSink>,
         parent: Option<TraceContext>,
@@ -170,13 +170,13 @@ impl RequestTrace {
         }
     }
 
-    /// The current time by the clock that all spans of the request share, so that no span begins before its
+    /// Returns the time on a clock that all spans of the request share, so that no span begins before its
     /// parent.
     fn wall_time(&self) -> SystemTime {
         self.arrived.1 + self.arrived.0.elapsed()
     }
 
-    /// It waited in the queue of an upstream until now.
+    /// Records a wait in the queue of an upstream, which ends now.
     pub(super) fn queued(&self, upstream: &str, waited: Duration) {
         let end = self.wall_time();
         self.record(Span {
@@ -192,25 +192,25 @@ impl RequestTrace {
         });
     }
 
-    /// A model is asked now.
+    /// Begins an attempt: a model is asked now.
     pub(super) fn begin_attempt(&mut self) {
         let (context, start) = (self.context.child(), self.wall_time());
         self.attempt = Some(Attempt { context, start, attributes: Vec::new() });
     }
 
-    /// Message text of the attempt, where that is allowed.
+    /// Adds message text to the attempt; the caller checks that this is allowed.
     pub(super) fn content(&mut self, what: &'static str, text: &[u8]) {
         if let Some(attempt) = &mut self.attempt {
             attempt.attributes.push((what, String::from_utf8_lossy(text).as_ref().into()));
         }
     }
 
-    /// For the upstream: it is part of the attempt.
+    /// Returns the header for the upstream, whose spans become part of the attempt.
     pub(super) fn traceparent(&self) -> String {
         self.attempt.as_ref().map_or(self.context, |attempt| attempt.context).to_string()
     }
 
-    /// The model call is over.
+    /// Ends an attempt.
     pub(super) fn end_attempt(&mut self, end: &AttemptEnd<'_>) {
         let Some(Attempt { context, start, mut attributes }) = self.attempt.take() else { return };
         attributes.extend([
@@ -237,7 +237,7 @@ impl RequestTrace {
         });
     }
 
-    /// The request is over.
+    /// Ends the span of the request.
     pub(super) fn end(&self, name: String, attributes: Attributes, error: Option<&str>) {
         let kind = if self.parent.is_some() && !self.parent_is_remote {
             SpanKind::Internal

@@ -1,5 +1,5 @@
-//! The row of one request, without content, and the places where rows go. The request's line makes the row
-//! when it is dropped, and `usage` keeps it.
+//! The usage row of one request, without content, and the sinks of rows. The request's line makes the row
+//! when it is dropped, and `usage` stores it.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,7 +10,7 @@ use super::trace::SpanSink;
 use wire::UsageRow;
 use wire::turn::Usage;
 
-/// Facts of a row that its request's line lacks, or has otherwise.
+/// Facts of a row that its request's line lacks or that differ there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RowFacts {
     /// The agent that the request is for.
@@ -25,50 +25,50 @@ pub struct RowFacts {
 
 /// Takes rows. It is called at the end of each request, so it must not wait for anything.
 pub trait UsageSink: Debug + Send + Sync {
-    /// A request has ended.
+    /// Takes a request that has ended.
     fn record(&self, ended: EndedRequest);
 }
 
-/// A request that has ended: its row, and how it counts against limits and budgets.
+/// A request that has ended: its row, and the tokens that count against limits and budgets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EndedRequest {
     /// Its row.
     pub row: UsageRow,
-    /// The model, if an upstream is known to serve it: only then may its name stand where clients must not
-    /// add names.
+    /// The model, if an upstream is known to serve it; else empty, so that clients cannot add names to the
+    /// store.
     pub known_model: String,
-    /// Its tokens: those of the row, or an estimate where its reply did not state them.
+    /// Its tokens: those of the row, or an estimate if its reply did not state them.
     pub counted: Option<Usage>,
 }
 
-/// How the requests of one server are recorded: whether message text may be logged, where their rows go, and
-/// which of them are under way.
+/// Settings for recording the requests of one server: whether message text may be logged, and the sinks of
+/// their rows and spans.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
     /// Message text may be logged.
     pub content: bool,
-    /// Where rows go.
+    /// The sink of rows.
     pub sink: Option<Arc<dyn UsageSink>>,
     /// The requests under way.
     pub in_flight: Option<Arc<InFlight>>,
-    /// Where spans go.
+    /// The sink of spans.
     pub spans: Option<Arc<dyn SpanSink>>,
 }
 
 impl Recording {
-    /// The same, with message text in no log where it `is_private`.
+    /// Keeps message text out of the logs if it `is_private`.
     #[must_use]
     pub fn without_content(self, is_private: bool) -> Self {
         Self { content: self.content && !is_private, ..self }
     }
 
-    /// Nothing is kept; message text is logged where `content` says so.
+    /// Records to the log only; `content` allows message text.
     pub fn only_logged(content: bool) -> Self {
         Self { content, ..Self::default() }
     }
 }
 
-/// The requests under way, for those who want to see them.
+/// The requests under way, for the page.
 #[derive(Debug, Default)]
 pub struct InFlight {
     lines: Mutex<Vec<Weak<Mutex<RequestLine>>>>,
@@ -85,7 +85,7 @@ pub struct LiveRequest {
     pub key: String,
     /// The model that was asked for.
     pub model: String,
-    /// The upstream that is asked.
+    /// The upstream that is being asked.
     pub upstream: String,
     /// The agent that it is for.
     pub agent: String,
@@ -93,11 +93,11 @@ pub struct LiveRequest {
     pub run: String,
     /// Its phase, in a few words.
     pub phase: &'static str,
-    /// Since it arrived.
+    /// The time since it arrived.
     pub elapsed: Duration,
-    /// How often an upstream was asked.
+    /// The number of attempts at upstreams.
     pub attempts: u32,
-    /// The tokens that are known by now.
+    /// The tokens that are known already.
     pub tokens: Option<u64>,
 }
 
@@ -112,7 +112,7 @@ impl InFlight {
         lines.push(Arc::downgrade(line));
     }
 
-    /// The requests under way, the oldest first.
+    /// Returns the requests under way, the oldest first.
     pub fn requests(&self) -> Vec<LiveRequest> {
         let lines: Vec<_> = {
             let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);

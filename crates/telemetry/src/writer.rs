@@ -1,26 +1,26 @@
-//! Takes log lines at once and writes them in batches from a thread of its own.
+//! Takes log lines immediately and writes them in batches from its own thread.
 //!
-//! A thread that is woken for every line costs more than the line: at ten thousand requests a second the
-//! waking alone is a tenth of the processor time. This one is woken for the first line after a rest, waits a
-//! moment for more, and writes them together. Waiting lines are written when [`Batches`] is dropped. Lines
-//! are thrown away, and counted, only when the writer is stuck (a paused terminal, a dead disk) and megabytes
-//! wait: a log must not stop the relay.
+//! To wake a thread for every line costs more than the line: at ten thousand requests a second it takes a
+//! tenth of the processor time. This thread wakes for the first line after a pause, waits a moment for more,
+//! and writes them together. Waiting lines are written when [`Batches`] is dropped. Lines are dropped, and
+//! counted, only when the writer is stuck (a paused terminal, a dead disk) and megabytes wait: a log must not
+//! stop the relay.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How long a line may wait for others.
+/// The longest time that a line waits for others.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// Lines beyond this are thrown away and counted.
+/// The most bytes of waiting lines. Further lines are dropped and counted.
 const LARGEST: usize = 8 << 20;
 
-/// How long the end of the program waits for a stuck writer.
+/// The longest time that the program's end waits for a stuck writer.
 const LAST_WRITE: Duration = Duration::from_secs(2);
 
-/// How large an empty buffer may stay.
+/// The largest buffer that is kept for reuse.
 const KEPT: usize = 1 << 20;
 
 #[derive(Default)]
@@ -37,13 +37,13 @@ struct Queue {
     changed: Condvar,
 }
 
-/// Where lines are handed in; cheap to clone.
+/// Accepts lines; cheap to clone.
 #[derive(Clone)]
 pub(super) struct LineWriter {
     queue: Arc<Queue>,
 }
 
-/// Keeps the writing thread; dropping it writes what waits and ends the thread.
+/// Owns the writing thread; dropping it writes the waiting lines and ends the thread.
 #[derive(Debug)]
 pub(super) struct Batches {
     end: LineWriter,
@@ -68,7 +68,7 @@ fn write_batches(queue: &Queue, mut to: impl Write) {
             thread::sleep(GATHER);
         }
         let mut waiting = queue.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        // The two buffers change places: growing a new one for each batch costs more than filling it.
+        // The two buffers are swapped: to grow a new one for each batch costs more than to fill it.
         std::mem::swap(&mut waiting.lines, &mut lines);
         let dropped = std::mem::take(&mut waiting.dropped);
         drop(waiting);
@@ -78,7 +78,7 @@ fn write_batches(queue: &Queue, mut to: impl Write) {
                     .as_bytes(),
             );
         }
-        // A log that cannot be written must not stop the relay, and there is nowhere to say so.
+        // A log that cannot be written must not stop the relay, and there is nowhere to report it.
         let _ = to.write_all(&lines).and_then(|()| to.flush());
         lines.clear();
         lines.shrink_to(KEPT);

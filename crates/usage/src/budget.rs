@@ -1,4 +1,5 @@
-//! Budgets: what keys, agents and all together may spend in one UTC day. Pure: time comes in as a number.
+//! Budgets: the amounts that keys, agents and all requests together may cost in one UTC day. Pure: the time
+//! is an argument.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,7 @@ const DAY: u64 = 86_400_000;
 /// The requests that a budget covers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
-    /// Everybody together.
+    /// All requests together.
     Everybody,
     /// One key, by its name.
     Key(String),
@@ -20,7 +21,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// For people.
+    /// Describes the scope for people.
     pub fn describe(&self) -> String {
         match self {
             Self::Everybody => "all requests together".to_owned(),
@@ -54,7 +55,7 @@ pub struct Exhausted {
     pub scope: Scope,
     /// How much it was.
     pub budget: Money,
-    /// The seconds until it begins again.
+    /// The seconds until the budget begins again.
     pub wait: u64,
 }
 
@@ -74,12 +75,12 @@ pub struct Warning {
 pub(super) struct Spending {
     day: u64,
     spent: HashMap<Scope, Money>,
-    /// The budgets that were reported, as they were then: one that was raised is reported again.
+    /// The reported budgets with their amounts at that time: a raised budget is reported again.
     reported: HashMap<Scope, Money>,
 }
 
 impl Spending {
-    /// Counts what a request cost. Returns the budgets that it brought to their mark.
+    /// Counts the cost of a request. Returns the budgets that it brought to their warning mark.
     pub(super) fn add(
         &mut self,
         config: &BudgetsConfig,
@@ -119,7 +120,7 @@ impl Spending {
         Ok(())
     }
 
-    /// The budgets that have reached their mark today, with what is spent.
+    /// Returns the budgets that have reached their warning mark today, with the amounts spent.
     pub(super) fn reached(&mut self, config: &BudgetsConfig, now: u64) -> Vec<Warning> {
         self.roll(now);
         let reached = self.spent.iter().filter_map(|(scope, &spent)| {

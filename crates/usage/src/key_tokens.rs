@@ -1,5 +1,5 @@
-//! The tokens that clients' keys use: the sums of today, which limits are checked against, and the counts
-//! that the store does not have yet. Pure: the day comes in as a number. Used by `ledger`.
+//! The tokens that clients' keys use: today's sums, against which limits are checked, and the counts that are
+//! not stored yet. Pure: the day is an argument. Used by `ledger`.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ pub(super) struct KeyTokens {
     /// The day of `today`, counted from 1970-01-01.
     day: u64,
     today: HashMap<String, u64>,
-    /// The counts that the store does not have yet, by day, key and model.
+    /// The counts that are not stored yet, by day, key and model.
     unsaved: HashMap<(u64, String, String), KeyUsage>,
 }
 
@@ -41,17 +41,17 @@ impl KeyTokens {
         self.today.get(key).copied().unwrap_or_default()
     }
 
-    /// Takes the counts that the store does not have yet.
+    /// Takes the counts that are not stored yet.
     pub(super) fn take_unsaved(&mut self) -> Vec<KeyUsage> {
         std::mem::take(&mut self.unsaved).into_values().collect()
     }
 
-    /// Takes counts back that could not be stored.
+    /// Takes back counts that could not be stored.
     pub(super) fn take_back(&mut self, rows: Vec<KeyUsage>) {
         rows.into_iter().for_each(|row| self.keep(row));
     }
 
-    /// Takes over the counts of a day from the store: other processes add to them too.
+    /// Loads the counts of a day from the store, to which other processes add too.
     pub(super) fn load(&mut self, stored: &[KeyUsage], day: u64) {
         self.begin_day(day);
         if day != self.day {
@@ -80,7 +80,7 @@ impl KeyTokens {
         }
     }
 
-    /// Another day begins at zero. A clock that goes back does not end a day again.
+    /// Begins a day at zero. A clock that is set back does not end a day twice.
     fn begin_day(&mut self, day: u64) {
         if day > self.day {
             (self.day, self.today) = (day, HashMap::new());

@@ -1,4 +1,4 @@
-//! Takes a row of each request and writes them behind the replies: a request never waits for it, and a full
+//! Takes a row of each request and writes the rows in the background: no request waits for them, and a full
 //! disk costs rows, not answers. Lost rows are counted, and reported once.
 //!
 //! It is the only meter: budgets, the limits of keys, alerts, reports and the page read it. Budgets and
@@ -23,20 +23,20 @@ use super::report::{OwnUse, Report, report};
 use store::{Dimension, Store, StoreError, StoredUsage, UsageQuery, UsageStore, UsageSum};
 use telemetry::{EndedRequest, InFlight, UsageRow, UsageSink, metrics};
 
-/// The most rows that wait; more are lost, and counted.
+/// The most rows that wait. Further rows are lost, and counted.
 const MOST_WAITING: usize = 20_000;
-/// Routes of respool's own that use no model have no rows.
+/// respool's own routes without a model, which have no rows.
 const WITHOUT_ROWS: [&str; 4] = ["models", "runs", "approvals", "usage"];
 /// The time between two writes.
 const EVERY: Duration = Duration::from_millis(500);
 /// The time between two deletions of old rows.
 const CLEAR_EVERY: Duration = Duration::from_mins(10);
-/// How many of the last problems are remembered without the store.
+/// The number of recent problems that are kept in memory.
 const PROBLEMS: usize = 50;
 
 /// A day, in milliseconds.
 const DAY: u64 = 86_400_000;
-/// How many days the tokens of keys are kept.
+/// The number of days for which the tokens of keys are kept.
 const KEEP_DAYS: u64 = 400;
 
 /// The ledger of one server.
@@ -44,9 +44,9 @@ const KEEP_DAYS: u64 = 400;
 pub struct Ledger {
     settings: RwLock<Arc<LedgerSettings>>,
     store: Option<Arc<UsageStore>>,
-    /// Where the tokens of keys are kept.
+    /// The store of the tokens of keys.
     key_store: OnceLock<Arc<Store>>,
-    /// The day before which no tokens of keys are left in the store.
+    /// The last day on which old tokens of keys were deleted.
     cleared_day: AtomicU64,
     state: Mutex<State>,
     /// Held while rows, or the tokens of keys, are written.
@@ -70,11 +70,11 @@ pub struct LedgerSettings {
 struct State {
     waiting: Vec<UsageRow>,
     lost: u64,
-    /// The last writing failed: that was said.
+    /// The last write failed, which was reported.
     is_broken: bool,
     spending: Spending,
     keys: KeyTokens,
-    /// The tokens of keys could not be stored the last time: that was reported.
+    /// The tokens of keys could not be stored the last time, which was reported.
     are_keys_unsaved: bool,
     problems: VecDeque<Problem>,
     minutes: Minutes,
@@ -100,7 +100,7 @@ pub struct Problem {
 }
 
 impl Ledger {
-    /// `store`: `None` where no rows are kept; budgets are counted all the same.
+    /// Makes a ledger. Without a `store` it keeps no rows, but still counts budgets.
     pub fn new(settings: LedgerSettings, store: Option<Arc<UsageStore>>) -> Self {
         let settings = RwLock::new(Arc::new(settings));
         let (state, flushing) = (Mutex::default(), tokio::sync::Mutex::default());
@@ -108,7 +108,7 @@ impl Ledger {
         Self { settings, store, key_store, cleared_day, state, flushing, in_flight: Arc::default() }
     }
 
-    /// Notes that rows cannot be kept: alerts and the page report it as long as this process lives.
+    /// Notes that rows cannot be kept. Alerts and the page report it until the process ends.
     pub fn cannot_keep_rows(&self) {
         self.state().is_broken = true;
     }
@@ -117,8 +117,8 @@ impl Ledger {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Uses these prices and budgets from now on. A budget counts what was spent today before it was set. How
-    /// long rows are kept changes only with a restart.
+    /// Changes prices and budgets. A new budget includes today's earlier spending. The time for which rows
+    /// are kept changes only with a restart.
     pub async fn change(&self, settings: LedgerSettings) {
         let had_budgets = self.has_budgets();
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
@@ -131,12 +131,12 @@ impl Ledger {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where rows are kept.
+    /// Returns the store of the rows.
     pub fn store(&self) -> Option<&Arc<UsageStore>> {
         self.store.as_ref()
     }
 
-    /// Takes over what was spent today before this process began.
+    /// Loads today's spending from before this process started.
     pub async fn load(&self) {
         let settings = self.settings();
         let Some(store) = self.store.as_ref().filter(|_| !settings.budgets.is_empty()) else { return };
@@ -165,7 +165,7 @@ impl Ledger {
         }
     }
 
-    /// Keeps the tokens of keys in this store from now on, and counts the tokens that it has for today.
+    /// Uses this store for the tokens of keys, and loads today's tokens from it.
     pub async fn keep_keys_in(&self, store: Arc<Store>) {
         if let Err(error) = self.load_keys(&store).await {
             tracing::error!(target: "respool::usage", %error, "the tokens that keys used today cannot be read: their limits count from zero");
@@ -185,8 +185,8 @@ impl Ledger {
         self.state().keys.used_today(key, clock::now() / DAY)
     }
 
-    /// Stores the tokens of keys, and takes over those that other processes have counted. A storing under way
-    /// is awaited.
+    /// Stores the tokens of keys, and loads those that other processes have counted. It waits for a write
+    /// that is under way.
     pub async fn save_keys(&self) {
         let Some(store) = self.key_store.get() else { return };
         let _alone = self.flushing.lock().await;
@@ -218,7 +218,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Writes rows again and again, and deletes old ones, until `stop`.
+    /// Writes rows and deletes old ones at regular intervals, until `stop`.
     pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
         let mut cleared: Option<Instant> = None;
         while !stop.is_cancelled() {
@@ -232,7 +232,7 @@ impl Ledger {
         }
     }
 
-    /// Writes what waits. What is being written already is awaited.
+    /// Writes the waiting rows. It waits for a write that is under way.
     pub async fn flush(&self) {
         let _alone = self.flushing.lock().await;
         let (rows, lost) = {
@@ -251,7 +251,7 @@ impl Ledger {
         }
     }
 
-    /// Rows that could not be written wait for the next time, as far as there is room.
+    /// Keeps rows that could not be written for the next time, if there is room.
     fn take_back(&self, mut rows: Vec<UsageRow>, error: &StoreError) {
         let mut state = self.state();
         rows.append(&mut state.waiting);
@@ -272,7 +272,7 @@ impl Ledger {
         }
     }
 
-    /// True while rows cannot be written.
+    /// Returns true while rows cannot be written.
     pub fn is_broken(&self) -> bool {
         self.state().is_broken
     }
@@ -285,7 +285,7 @@ impl Ledger {
         }
     }
 
-    /// True when something is bounded.
+    /// Returns true when there is a budget.
     pub fn has_budgets(&self) -> bool {
         !self.settings().budgets.is_empty()
     }
@@ -293,7 +293,7 @@ impl Ledger {
     /// Refuses a request whose key's, agent's or day's budget is spent.
     ///
     /// # Errors
-    /// Which one, and when it begins again.
+    /// The spent budget, and when it begins again.
     pub fn check_budget(&self, owner: Owner<'_>) -> Result<(), Exhausted> {
         let settings = self.settings();
         if settings.budgets.is_empty() {
@@ -302,17 +302,17 @@ impl Ledger {
         self.state().spending.check(&settings.budgets, owner, clock::now())
     }
 
-    /// The budgets that have reached their mark today.
+    /// Returns the budgets that have reached their warning mark today.
     pub fn reached_budgets(&self) -> Vec<Warning> {
         self.state().spending.reached(&self.settings().budgets, clock::now())
     }
 
-    /// The requests to models of the last hours.
+    /// Returns the requests to models of the last hours, by the minute.
     pub fn minutes(&self) -> Minutes {
         self.state().minutes.clone()
     }
 
-    /// The last problems, the newest first.
+    /// Returns the recent problems, the newest first.
     pub fn problems(&self) -> Vec<Problem> {
         self.state().problems.iter().rev().cloned().collect()
     }
@@ -354,7 +354,7 @@ impl Ledger {
         store.requests_of_run(run, most).await
     }
 
-    /// The newest requests.
+    /// Returns the newest requests.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -376,7 +376,7 @@ pub async fn of_store(
     compare: &[String],
 ) -> Result<Report, StoreError> {
     let (span, by) = ((query.since, query.until.min(clock::now())), query.by.clone());
-    // The hardware is everybody's, also in a report on one key.
+    // All keys share the hardware, so a report on one key needs the usage of all.
     let everybody = UsageQuery { by: Vec::new(), key: None, ..query.clone() };
     let all = store.sums(everybody).await?;
     let sums = store.sums(query).await?;
@@ -385,7 +385,7 @@ pub async fn of_store(
     let busy = store.busy(span, paid.iter().map(|sum| sum.model.clone()).collect()).await?;
     let own_use = OwnUse { busy: busy.as_secs_f64(), tokens: own.iter().map(|sum| sum.usage.total()).sum() };
     let first = all.iter().map(|sum| sum.first).min().unwrap_or(span.1);
-    // Hardware that stood there before the first request is not counted.
+    // The cost of hardware begins with the first request.
     let span = span.0.max(first.min(span.1))..span.1;
     Ok(report(span, &by, &sums, own_use, prices, compare))
 }

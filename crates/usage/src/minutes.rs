@@ -1,5 +1,5 @@
-//! The requests of the last hours as alerts look at them: counted by the minute, so that a busy server needs
-//! no more room than an idle one. Pure: the time comes as an argument.
+//! Counts the requests of the last hours for alerts, by the minute, so that a busy server needs no more
+//! memory than an idle one. Pure: the time is an argument.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -9,43 +9,43 @@ use wire::ErrorCode;
 
 /// A minute, in milliseconds.
 const MINUTE: u64 = 60_000;
-/// How many minutes are kept: six hours.
+/// The number of minutes that are kept: six hours.
 const KEPT: usize = 360;
-/// How many first bytes are kept of each minute, the last ones.
+/// The number of first bytes that are kept of each minute, the last ones.
 const SAMPLES: usize = 50;
-/// How many pairs of an upstream and its error are kept of each minute.
+/// The number of pairs of an upstream and its error that are kept of each minute.
 const ERRORS: usize = 50;
-/// How many requests that were too long are kept of each minute.
+/// The number of overlong requests that are kept of each minute.
 const OVERFLOWS: usize = 1_000;
-/// A request that waited longer for its place waited long, in milliseconds.
+/// A longer wait for a place at an upstream counts as long, in milliseconds.
 const LONG_WAIT: u64 = 10_000;
 
 /// The facts about an ended request that alerts need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// It failed, and not by its own fault.
+    /// It failed through no fault of the client.
     pub failed: bool,
-    /// Its model was asked again.
+    /// Its reply was requested again.
     pub asked_again: bool,
     /// It was ended as a loop.
     pub loop_stopped: bool,
-    /// It was longer than the model's window: stands for the request, or for the run that it is part of.
+    /// It exceeded the model's window. The number identifies the request, or the run that it is part of.
     pub overflowed: Option<u64>,
-    /// How long it waited for a place, in milliseconds.
+    /// The time that it waited for a place, in milliseconds.
     pub waited: u64,
-    /// After how many milliseconds the first byte of the reply left.
+    /// The time to the first byte of the reply, in milliseconds.
     pub first_byte: Option<u64>,
-    /// The upstream where it failed, and the error's code.
+    /// The upstream at which it failed, and the error's code.
     pub error: Option<(String, String)>,
 }
 
 impl Ended {
-    /// Of its row.
+    /// Derives the facts from the request's row.
     pub fn of(row: &UsageRow) -> Self {
         let failed = row.outcome == "error";
         let is_own_fault = match ErrorCode::from_name(&row.error_code) {
             Some(code) => code.is_request_fault(),
-            // What was passed on has no code.
+            // An error that was passed on has no code.
             None => row.error_code.is_empty() && (400..500).contains(&row.status),
         };
         Self {
@@ -61,7 +61,7 @@ impl Ended {
     }
 }
 
-/// Returns a number for a request. The agent's own request and the model calls of its run have the same.
+/// Returns a number that identifies a request. An agent's request and the model calls of its run share one.
 fn identity_of(row: &UsageRow) -> u64 {
     let mut hasher = DefaultHasher::new();
     if row.run.is_empty() {
@@ -77,17 +77,17 @@ fn identity_of(row: &UsageRow) -> u64 {
 pub struct Counts {
     /// All of them.
     pub all: u64,
-    /// Those that failed, and not by their own fault.
+    /// Those that failed through no fault of the client.
     pub failed: u64,
-    /// Those whose model was asked again.
+    /// Those whose reply was requested again.
     pub asked_again: u64,
     /// Those that waited long for a place.
     pub waited_long: u64,
     /// Those that were ended as a loop.
     pub loops_stopped: u64,
-    /// Those that were longer than the model's window, where a run counts once.
+    /// Those that exceeded the model's window; a run counts once.
     pub overflowed: BTreeSet<u64>,
-    /// The upstreams where some failed, with the errors' codes.
+    /// The upstreams at which some failed, with the errors' codes.
     pub errors: BTreeSet<(String, String)>,
 }
 
@@ -114,13 +114,13 @@ impl Counts {
     }
 }
 
-/// One of them.
+/// The requests of one minute.
 #[derive(Clone, Debug)]
 struct Minute {
     /// Its number since 1970.
     number: u64,
     counts: Counts,
-    /// After how many milliseconds the first bytes of some replies left.
+    /// The times to the first byte of some replies, in milliseconds.
     first_bytes: VecDeque<u64>,
 }
 
@@ -129,9 +129,9 @@ struct Minute {
 pub struct Minutes(VecDeque<Minute>);
 
 impl Minutes {
-    /// A request ended `at` in milliseconds since 1970.
+    /// Adds a request that ended at this time, in milliseconds since 1970.
     pub fn add(&mut self, ended: Ended, at: u64) {
-        // A clock that was put back counts on in the last minute that there was.
+        // After a clock was set back, the last minute goes on.
         let number = (at / MINUTE).max(self.0.back().map_or(0, |last| last.number));
         while self.0.front().is_some_and(|first| first.number + KEPT as u64 <= number) {
             self.0.pop_front();
@@ -149,14 +149,14 @@ impl Minutes {
         minute.counts.add(ended);
     }
 
-    /// The requests that ended since then, in milliseconds since 1970, to the minute.
+    /// Counts the requests that ended since a time in milliseconds since 1970, to the minute.
     pub fn since(&self, since: u64) -> Counts {
         let counts = self.0.iter().filter(|minute| minute.ended_after(since)).map(|minute| &minute.counts);
         counts.fold(Counts::default(), Counts::merge)
     }
 
-    /// The usual time to the first byte before and since then, in milliseconds: the medians, where there are
-    /// `least` of them.
+    /// Returns the median times to the first byte before and since a time, in milliseconds, if there are at
+    /// least `least` samples.
     pub fn first_bytes(&self, since: u64, least: usize) -> (Option<u64>, Option<u64>) {
         let median = |is_late: bool| {
             let minutes = self.0.iter().filter(|minute| minute.ended_after(since) == is_late);

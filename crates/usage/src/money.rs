@@ -10,7 +10,7 @@ use std::ops::{Add, Sub};
 pub struct Money(i64);
 
 impl Money {
-    /// An amount as people write it.
+    /// Makes an amount from whole units of the currency.
     pub fn from_units(amount: f64) -> Self {
         #[expect(
             clippy::cast_possible_truncation,
@@ -19,7 +19,7 @@ impl Money {
         Self((amount * 1_000_000.0).round() as i64)
     }
 
-    /// The amount as people write it.
+    /// Returns the amount in whole units of the currency.
     pub fn units(self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "amounts are far below 2^53 millionths")]
         let millionths = self.0 as f64;
@@ -28,7 +28,7 @@ impl Money {
 }
 
 impl fmt::Display for Money {
-    /// With two places, and with as many as show something where the amount is small.
+    /// Writes two decimal places, and more for a small amount.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places = match self.0.abs() {
             0 | 1_000_000.. => 2,

@@ -21,16 +21,16 @@ const MONTH: f64 = 365.25 / 12.0 * 86_400.0;
 /// The prices of a million tokens of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Price {
-    /// Of prompts.
+    /// The price of prompts.
     pub input: f64,
-    /// Of prompts that were cached.
+    /// The price of cached prompts.
     pub cached_input: f64,
-    /// Of replies, reasoning included.
+    /// The price of replies, reasoning included.
     pub output: f64,
 }
 
 impl Price {
-    /// Returns the price of these tokens.
+    /// Returns the cost of these tokens.
     pub fn of(&self, usage: Usage) -> Money {
         let cached = usage.cached.unwrap_or_default().min(usage.prompt);
         let amount = number(usage.prompt - cached) * self.input
@@ -58,14 +58,14 @@ pub struct OwnBox {
 }
 
 impl OwnBox {
-    /// Returns the cost of having it for a time and using it for a part of that, both in seconds.
+    /// Returns the cost of owning it for a time and using it for a part of that, both in seconds.
     pub fn cost(&self, seconds: f64, busy: f64) -> Money {
         let electricity = self.watts / 1_000.0 * (busy / 3_600.0) * self.kwh;
         Money::from_units(self.monthly * seconds / MONTH + electricity)
     }
 }
 
-/// Where a price comes from.
+/// The origin of a price.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PriceSource {
     /// `[prices."MODEL"]`.
@@ -78,7 +78,7 @@ pub enum PriceSource {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prices {
     configured: BTreeMap<String, Price>,
-    /// Other names of models, and the model that each stands for in the end.
+    /// Aliases of models, each with the model that it stands for in the end.
     aliases: BTreeMap<String, String>,
     own: Option<OwnBox>,
     public: BTreeMap<String, Price>,
@@ -105,10 +105,10 @@ struct PublicPrice {
 }
 
 impl Prices {
-    /// The configured ones, and the public ones of this list, or of the one that comes with respool.
+    /// Combines configured prices with a list of public prices; `None`: the list that comes with respool.
     ///
     /// # Errors
-    /// What is wrong with the list.
+    /// When the list cannot be read.
     pub fn new(configured: &BTreeMap<String, PriceConfig>, list: Option<&str>) -> Result<Self, String> {
         let list: PublicList = toml::from_str(list.unwrap_or(PUBLIC)).map_err(|error| error.to_string())?;
         let public = |(name, price): (String, PublicPrice)| {
@@ -135,20 +135,19 @@ impl Prices {
         })
     }
 
-    /// The same prices, with other names of models: each costs what the model costs for which it stands,
-    /// unless it has a price of its own.
+    /// Adds aliases of models. An alias costs the same as its model unless it has its own price.
     #[must_use]
     pub fn with_aliases(self, aliases: BTreeMap<String, String>) -> Self {
         Self { aliases, ..self }
     }
 
-    /// Returns the price of a model; `None`: it is taken to run on one's own hardware.
+    /// Returns the price of a model; `None` for a model on one's own hardware.
     pub fn paid(&self, model: &str) -> Option<Price> {
         let of = |model: &str| self.configured.get(model).copied();
         of(model).or_else(|| of(self.aliases.get(model)?))
     }
 
-    /// One's own hardware, where it is configured.
+    /// Returns one's own hardware, if it is configured.
     pub fn own(&self) -> Option<OwnBox> {
         self.own
     }
@@ -159,12 +158,12 @@ impl Prices {
         self.paid(model).map(|price| (price, PriceSource::Configured)).or_else(public)
     }
 
-    /// Where the public prices come from, and when.
+    /// Returns the source and date of the public prices.
     pub fn public_source(&self) -> String {
         format!("{}, {}", self.source, self.date)
     }
 
-    /// Returns the cost of one request, for budgets: of its tokens where the model has a price, else of its
+    /// Returns the cost of one request for budgets: its tokens if the model has a price, else its
     /// electricity.
     pub fn request(&self, model: &str, usage: Usage, seconds: f64) -> Money {
         match (self.paid(model), self.own) {

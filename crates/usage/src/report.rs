@@ -1,5 +1,5 @@
-//! Reports the usage of a time, by model, key, agent, upstream and day, with its cost and with what the same
-//! tokens would have cost elsewhere. Pure: it gets the sums that the store made.
+//! Reports the usage of a period by model, key, agent, upstream and day, with its cost and the cost of the
+//! same tokens elsewhere. Pure: the store makes the sums.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use super::prices::{PriceSource, Prices};
 use store::{Dimension, UsageSum};
 use wire::turn::Usage;
 
-/// The usage of a time.
+/// The usage of a period.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// Its beginning and its end, in milliseconds since 1970.
@@ -21,9 +21,9 @@ pub struct Report {
     pub by: Vec<Dimension>,
     /// Its lines, in the order of their names.
     pub lines: Vec<Line>,
-    /// All of it.
+    /// The sum of all lines.
     pub total: Line,
-    /// How each number was made, for people.
+    /// Explanations of the numbers, for people.
     pub notes: Vec<String>,
 }
 
@@ -36,13 +36,13 @@ pub struct Line {
     pub requests: u64,
     /// Those that failed.
     pub failed: u64,
-    /// Calls of models.
+    /// Model calls.
     pub model_calls: u64,
     /// Attempts beyond the first.
     pub repeats: u64,
     /// The tokens.
     pub usage: Usage,
-    /// The time that its model calls took, in milliseconds.
+    /// The duration of its model calls, in milliseconds.
     pub busy: u64,
     /// Its cost.
     pub cost: Cost,
@@ -50,26 +50,26 @@ pub struct Line {
     pub compared: Vec<Comparison>,
 }
 
-/// One's own hardware in the time of a report, whoever used it.
+/// The use of one's own hardware during a report's period, by all keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OwnUse {
-    /// For how many seconds it had anything to do.
+    /// The seconds during which it worked.
     pub busy: f64,
-    /// How many tokens it read and wrote.
+    /// The tokens that it read and wrote.
     pub tokens: u64,
 }
 
 /// A cost in its parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Paid by the token.
+    /// The part that is paid by the token.
     pub paid: Money,
-    /// Its share of one's own hardware and electricity.
+    /// The share of one's own hardware and electricity.
     pub own: Money,
 }
 
 impl Cost {
-    /// Both.
+    /// Returns the sum of both parts.
     pub fn total(&self) -> Money {
         self.paid + self.own
     }
@@ -80,7 +80,7 @@ impl Cost {
 pub struct Comparison {
     /// The model.
     pub model: String,
-    /// Who says what it costs; `None`: no price of it is known.
+    /// The origin of the price; `None` when no price is known.
     pub source: Option<PriceSource>,
     /// The amount.
     pub cost: Option<Money>,
@@ -88,10 +88,10 @@ pub struct Comparison {
     pub saved: Option<Money>,
 }
 
-/// The dimensions that a text names, between commas.
+/// Reads the names of dimensions, separated by commas.
 ///
 /// # Errors
-/// The unknown word.
+/// When a name is unknown.
 pub fn dimensions(text: &str) -> Result<Vec<Dimension>, String> {
     let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
     let named = |word: &str| {
@@ -103,7 +103,7 @@ pub fn dimensions(text: &str) -> Result<Vec<Dimension>, String> {
     words.map(named).collect()
 }
 
-/// Reports on these sums of a span of time, in milliseconds since 1970.
+/// Makes the report of a period, in milliseconds since 1970, from its sums.
 pub fn report(
     span: Range<u64>,
     by: &[Dimension],
@@ -152,7 +152,7 @@ fn own_cost(lasted: Duration, busy: f64, prices: &Prices) -> Money {
     prices.own().map_or_else(Money::default, |own| own.cost(lasted.as_secs_f64(), busy))
 }
 
-/// One's own hardware is shared among those who used it, by tokens.
+/// Returns the cost of a sum. One's own hardware is shared by the tokens that it read and wrote.
 fn cost(sum: &UsageSum, own: Money, own_tokens: u64, prices: &Prices) -> Cost {
     match prices.paid(&sum.model) {
         Some(price) => Cost { paid: price.of(sum.usage), own: Money::default() },
@@ -195,7 +195,7 @@ fn notes(lasted: Duration, busy: f64, prices: &Prices) -> Vec<String> {
 }
 
 impl Report {
-    /// For programs.
+    /// Writes the report for programs.
     pub fn json(&self, costs: bool) -> Value {
         let line = |line: &Line| {
             let mut body = json!({

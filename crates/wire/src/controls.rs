@@ -1,15 +1,15 @@
-//! Control characters within the strings of a JSON text: RFC 8259 wants them escaped, and clients refuse the
+//! Escapes control characters inside the strings of a JSON text: RFC 8259 demands it, and clients refuse the
 //! text otherwise.
 //!
-//! The scanner does not mind them, so a text that was only looked through could carry them on. Called by
+//! The scanner accepts such characters, so a text that was only scanned may still contain them. Called by
 //! `relay` for what it forwards.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// The text with each control character in its strings escaped; nearly every text has none.
+/// Escapes each control character in the strings of a JSON text. Nearly every text has none.
 pub fn escape_controls(json: &str) -> Cow<'_, str> {
-    // Without a jump for each byte: this looks at every chunk of a stream.
+    // This runs for every chunk of a stream, so it has no branch per byte.
     if json.bytes().fold(u8::MAX, u8::min) >= b' ' {
         return Cow::Borrowed(json);
     }

@@ -12,20 +12,20 @@ use super::error_code::ErrorCode;
 pub struct ApiError {
     /// The HTTP status, 400 to 599.
     pub status: u16,
-    /// For people: what, where, and what to do.
+    /// The message for people: what happened, where, and what to do.
     pub message: String,
     /// OpenAI's `type`, for example `invalid_request_error`.
     pub kind: &'static str,
-    /// The request field at fault, if one is.
+    /// The request field at fault, if there is one.
     pub param: Option<String>,
     /// A stable machine-readable code, for example `context_length_exceeded`.
     pub code: Option<ErrorCode>,
     /// Seconds for `Retry-After`.
     pub retry_after: Option<u64>,
-    /// respool has used up its attempts: the reply asks the client not to try again (`x-should-retry:
-    /// false`).
+    /// True when respool has used up its attempts: the reply asks the client not to try again
+    /// (`x-should-retry: false`).
     pub is_final: bool,
-    /// The upstream's part in it, for clients that misread a server's own words.
+    /// The upstream's part in the error, for clients that misread a server's own words.
     pub cause: Option<Box<Cause>>,
 }
 
@@ -34,11 +34,11 @@ pub struct ApiError {
 pub struct Cause {
     /// The upstream's name.
     pub upstream: String,
-    /// What it did, for example `refused the connection`.
+    /// The action of the upstream, for example `refused the connection`.
     pub what: &'static str,
-    /// It failed; it did not refuse.
+    /// True when the upstream failed, false when it refused.
     pub is_failure: bool,
-    /// What respool tried, for example `asked 3 times`; may be empty.
+    /// The attempts that respool made, for example `asked 3 times`; may be empty.
     pub efforts: String,
 }
 
@@ -57,9 +57,9 @@ struct ErrorFields<'a, C> {
 }
 
 impl ApiError {
-    /// An error of this status; the `type` follows from it.
+    /// Makes an error with this status, from which its `type` follows.
     pub fn new(status: u16, code: impl Into<Option<ErrorCode>>, message: impl Into<String>) -> Self {
-        // In a stream, OpenClaw repeats whatever is not an `invalid_request_error` (measured on 2026.9.6).
+        // In a stream, OpenClaw repeats every error but `invalid_request_error` (measured on 2026.9.6).
         let kind = match status {
             429 => "rate_limit_error",
             400..500 => "invalid_request_error",
@@ -77,7 +77,7 @@ impl ApiError {
         }
     }
 
-    /// The request itself is wrong.
+    /// Makes the error for a request that is wrong itself.
     pub fn bad_request(code: ErrorCode, message: impl Into<String>) -> Self {
         Self::new(400, code, message)
     }

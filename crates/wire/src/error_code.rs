@@ -2,13 +2,13 @@
 //! names.
 //!
 //! A new code is one line in the table below. Names never change once they have been released: clients,
-//! stored runs and dashboards read them. Called wherever an [`ApiError`](super::ApiError) is made.
+//! stored runs and dashboards read them. Used by everything that makes an [`ApiError`](super::ApiError).
 
 use std::fmt;
 
 macro_rules! codes {
     ($( $(#[$about:meta])* $code:ident = $name:literal, )*) => {
-        /// What went wrong, for programs. [`ErrorCode::as_str`] is its name in an error's `code`.
+        /// The cause of an error, for programs. [`ErrorCode::as_str`] is its name in an error's `code`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum ErrorCode {
             $( $(#[$about])* $code, )*
@@ -37,7 +37,7 @@ codes! {
     ApprovalNotWaiting = "approval_not_waiting",
     /// A person rejected a call of an agent's run.
     ApprovalRejected = "approval_rejected",
-    /// Nobody approved a call of an agent's run in time.
+    /// A call of an agent's run was not approved in time.
     ApprovalTimeout = "approval_timeout",
     /// The path cannot be sent to this upstream.
     BadPath = "bad_path",
@@ -45,9 +45,9 @@ codes! {
     BodiesFull = "bodies_full",
     /// A budget of this day is spent.
     BudgetSpent = "budget_spent",
-    /// The model's server broke its reply off.
+    /// The model's server broke off its reply.
     BrokenReply = "broken_reply",
-    /// A child run of an agent cannot be worked on.
+    /// A child run of an agent cannot proceed.
     ChildRun = "child_run",
     /// The conversation does not fit the model's window.
     ContextLengthExceeded = "context_length_exceeded",
@@ -65,19 +65,19 @@ codes! {
     InvalidJson = "invalid_json",
     /// A field of the request has the wrong type.
     InvalidType = "invalid_type",
-    /// A field of the request has a value that nobody defines.
+    /// A field of the request has an undefined value.
     InvalidValue = "invalid_value",
     /// The item that an `item_reference` names is not kept.
     ItemNotFound = "item_not_found",
     /// A client has used what its key may use.
     KeyLimitReached = "key_limit_reached",
-    /// The server passed nothing on of what the model wrote.
+    /// The server passed on nothing of the model's output.
     LostReply = "lost_reply",
-    /// The method is for proxies or for finding faults, not for what is behind a path.
+    /// The method is for proxies or debugging (`CONNECT`, `TRACE`), not for a resource.
     MethodNotAllowed = "method_not_allowed",
     /// A field that the request needs is missing.
     MissingRequiredParameter = "missing_required_parameter",
-    /// The model wrote what its server could not read.
+    /// The model's server could not read the model's output.
     ModelGlitch = "model_glitch",
     /// No upstream serves this model.
     ModelNotFound = "model_not_found",
@@ -91,29 +91,29 @@ codes! {
     NoTurn = "no_turn",
     /// No upstream is configured.
     NoUpstream = "no_upstream",
-    /// The upstream does not know what was asked for.
+    /// The upstream does not know the requested resource.
     NotFound = "not_found",
-    /// The request has no turn that could leave whole.
+    /// The request does not ask for a turn that could be sent as a whole.
     NotWhole = "not_whole",
     /// The response that `previous_response_id` names is not kept.
     PreviousResponseNotFound = "previous_response_not_found",
     /// Only a key of `operator_keys_env` may ask for this.
     OperatorsOnly = "operators_only",
-    /// As many requests wait for the upstream as may.
+    /// The upstream's queue is full.
     QueueFull = "queue_full",
     /// The upstream asks for fewer requests.
     RateLimitExceeded = "rate_limit_exceeded",
     /// The replay upstream was not started.
     ReplayNotStarted = "replay_not_started",
-    /// The request has come back to a respool that it came from.
+    /// The request has returned to a respool that forwarded it before.
     RequestLoop = "request_loop",
     /// The request's body took too long to arrive.
     RequestTimeout = "request_timeout",
     /// The request's body is larger than `limits.max_body`.
     RequestTooLarge = "request_too_large",
-    /// There is no such response, or not for this key.
+    /// There is no such response, or it belongs to another key.
     ResponseNotFound = "response_not_found",
-    /// The responses that are still to be made fill their room.
+    /// The pending background responses have reached their limit.
     ResponsesFull = "responses_full",
     /// There is no such run.
     RunNotFound = "run_not_found",
@@ -127,13 +127,13 @@ codes! {
     StoreFailed = "store_failed",
     /// `respool check`'s turn took too long.
     TooSlow = "too_slow",
-    /// The trigger that a hook is of is off.
+    /// The hook's trigger is switched off.
     TriggerOff = "trigger_off",
     /// Too many wrong keys came from one address.
     TooManyWrongKeys = "too_many_wrong_keys",
-    /// The server of a tool that a run cannot do without failed.
+    /// The server of a tool that a run needs failed.
     ToolUnavailable = "tool_unavailable",
-    /// The model's call ends before its arguments do.
+    /// The model's call ends within its arguments.
     TruncatedToolCall = "truncated_tool_call",
     /// The model called a tool that the request does not declare.
     UnknownTool = "unknown_tool",
@@ -186,14 +186,15 @@ codes! {
 }
 
 impl ErrorCode {
-    /// The code of this name, as stored runs have it; `None` for a name that this version does not know.
+    /// Finds a code by its name in stored runs; `None` for a name that this version does not know.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.as_str() == name)
     }
 }
 
 impl ErrorCode {
-    /// The request itself is at fault, or its sender: nothing that the owner of the server has to repair.
+    /// Returns true when the request or its sender is at fault, so that the owner of the server has nothing
+    /// to repair.
     pub fn is_request_fault(self) -> bool {
         use ErrorCode as Code;
         matches!(

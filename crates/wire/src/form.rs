@@ -1,58 +1,59 @@
-//! The small fields of a form (`multipart/form-data`, RFC 7578), found as the form comes, each with its place
-//! in the body: a form names its model in a field, and its file must neither wait nor be written anew.
+//! Finds the small fields of a form (`multipart/form-data`, RFC 7578) while the form arrives, each with its
+//! place in the body. The model's name is such a field; the form's file must neither wait for it nor be
+//! copied.
 //!
-//! Crates for forms give the values of a form and not where they stand, so that the whole form would have to
-//! be written again. Called by `server`.
+//! Crates for forms give the values without their places, so the whole form would have to be written again.
+//! Called by `server`.
 
 use std::ops::Range;
 
 use memchr::memmem;
 
-/// The head of a part may have so many bytes; a form with a longer one is not read on.
+/// The most bytes of a part's head. Reading stops at a longer one.
 const LONGEST_HEAD: usize = 16 << 10;
-/// A value may have so many bytes; a longer one is passed over like a file.
+/// The most bytes of a value. A longer one is skipped like a file.
 const LONGEST_VALUE: usize = 4 << 10;
-/// The end of a line, which belongs to the delimiter behind it.
+/// The end of a line, which belongs to the delimiter that follows.
 const LINE_END: &[u8] = b"\r\n";
 
-/// A field whose value is no file.
+/// A field whose value is not a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormField {
     /// Its name.
     pub name: String,
     /// Its value.
     pub value: String,
-    /// Where the value stands in the body.
+    /// The bytes of the value in the body.
     pub place: Range<usize>,
 }
 
 /// Reads one form.
 #[derive(Debug)]
 pub struct FormReader {
-    /// What stands before each part, the line end before it included.
+    /// The delimiter before each part, with its line end.
     delimiter: Vec<u8>,
-    /// What was not passed over yet. The body is read as if a line end stood before it.
+    /// The bytes that were not skipped yet. The body is read as if a line end preceded it.
     window: Vec<u8>,
-    /// How many bytes were passed over, of that line end too.
+    /// The number of skipped bytes, that line end included.
     passed: usize,
     state: ParseState,
 }
 
-/// What the window begins with.
+/// The part of the form at which the window begins.
 #[derive(Debug)]
 enum ParseState {
     /// The head of a part, or the end of the form.
     Head,
     /// The value of this field.
     Value(String),
-    /// A file, a long value, or what stands before the first part.
+    /// A file, a long value, or the text before the first part.
     Other,
-    /// Nothing that is read.
+    /// The form's end, or a part that cannot be read.
     Done,
 }
 
 impl FormReader {
-    /// Reads a body of this content type; `None` when that is no form.
+    /// Makes a reader for a body of this content type; `None` unless it is a form.
     pub fn from_content_type(content_type: &str) -> Option<Self> {
         let (kind, _) = content_type.split_once(';')?;
         if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
@@ -63,7 +64,7 @@ impl FormReader {
         Some(Self { delimiter, window: LINE_END.to_vec(), passed: 0, state: ParseState::Other })
     }
 
-    /// Takes the next piece of the body, and gives the fields that end in it.
+    /// Takes the next piece of the body and returns the fields that end in it.
     pub fn push(&mut self, piece: &[u8]) -> Vec<FormField> {
         let mut found = Vec::new();
         if !matches!(self.state, ParseState::Done) {
@@ -73,7 +74,7 @@ impl FormReader {
         found
     }
 
-    /// Reads one part of a part; false when more bytes are needed, or none are any more.
+    /// Takes one step; false when it needs more bytes, or when the form has ended.
     fn read_next(&mut self, found: &mut Vec<FormField>) -> bool {
         match &mut self.state {
             ParseState::Done => false,
@@ -93,7 +94,7 @@ impl FormReader {
             },
             ParseState::Other => {
                 let end = memmem::find(&self.window, &self.delimiter);
-                // What may be the beginning of a delimiter stays.
+                // The last bytes stay: they may begin a delimiter.
                 let kept = self.window.len().min(self.delimiter.len() - 1);
                 match end {
                     Some(end) => self.pass_over(end + self.delimiter.len(), ParseState::Head),
@@ -130,7 +131,7 @@ impl FormReader {
     }
 }
 
-/// The name of the field that a part with this head is; `None` for a file.
+/// Returns the field's name in the head of a part; `None` for a file.
 fn field_name(head: &[u8]) -> Option<String> {
     let head = String::from_utf8_lossy(head);
     let disposition = head.split("\r\n").find(|line| {
@@ -140,7 +141,7 @@ fn field_name(head: &[u8]) -> Option<String> {
     header_parameter(disposition, "name").filter(|_| !is_file)
 }
 
-/// The value of one of a header's parameters. What stands in quotes is no parameter.
+/// Finds the value of a header's parameter. Text in quotes is skipped.
 fn header_parameter(header: &str, wanted: &str) -> Option<String> {
     let (_, mut rest) = header.split_once(';')?;
     loop {
@@ -153,20 +154,20 @@ fn header_parameter(header: &str, wanted: &str) -> Option<String> {
     }
 }
 
-/// A value without quotes, and what stands behind it.
+/// Splits off a value without quotes; the second part is the rest.
 fn bare_value(value: &str) -> (String, &str) {
     let (value, behind) = value.split_at(value.find(';').unwrap_or(value.len()));
     (value.trim().to_owned(), behind)
 }
 
-/// A value up to its closing quote, and what stands behind that.
+/// Splits off a value up to its closing quote; the second part is the rest.
 fn quoted_value(quoted: &str) -> (String, &str) {
     let mut value = String::new();
     let mut chars = quoted.char_indices();
     while let Some((at, char)) = chars.next() {
         match char {
             '"' => return (value, &quoted[at + 1..]),
-            // Browsers escape nothing with it but the quote itself.
+            // Browsers escape only the quote.
             '\\' if quoted[at + 1..].starts_with('"') => value.extend(chars.next().map(|(_, quote)| quote)),
             char => value.push(char),
         }

@@ -1,18 +1,18 @@
-//! Parts of requests that come again: a conversation is sent whole with each turn, and so are its tools. What
-//! was found in a part is kept with its text; where the same text stands in the next request, nothing is
-//! scanned again.
+//! Remembers parts of requests that come again: a client sends the whole conversation and all tools with each
+//! turn. The findings about a part are kept with its text; where the next request has the same text, they are
+//! used without another scan.
 //!
-//! Holds nothing itself: `relay` keeps what is known, for as long as it likes. Called by `request`.
+//! This module stores nothing: `relay` keeps the known parts as long as it likes. Called by `request`.
 
 use std::sync::{Arc, OnceLock};
 
 use super::object::{FieldPlaces, Object, array_elements, decode_string};
 use crate::turn::ToolCall;
 
-/// A longer message is not kept.
+/// Longer messages are not kept, in bytes.
 const LONGEST: usize = 1 << 20;
 
-/// What is known of a request before it is read.
+/// The parts of a request that may be known before it is read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KnownParts<'k> {
     /// The messages that it may begin with.
@@ -21,7 +21,7 @@ pub struct KnownParts<'k> {
     pub tools: Option<&'k KnownTools>,
 }
 
-/// A message that was read.
+/// A message that was read before.
 #[derive(Debug)]
 pub struct KnownMessage {
     pub(super) text: Box<str>,
@@ -29,7 +29,7 @@ pub struct KnownMessage {
     pub(super) cache: Arc<MessageCache>,
 }
 
-/// A `tools` array that was read.
+/// A `tools` array that was read before.
 #[derive(Debug)]
 pub struct KnownTools {
     pub(super) text: Box<str>,
@@ -41,27 +41,27 @@ pub struct KnownTools {
 pub(super) type OptionalRange = Option<(usize, usize)>;
 
 impl KnownMessage {
-    /// `None` for a message that is too long to be kept.
+    /// Keeps a message; `None` when it is too long.
     pub(super) fn new(text: &str, object: &Object<'_>, facts: &Arc<MessageCache>) -> Option<Arc<Self>> {
         let fields = object.field_places(text);
         let known = || Self { text: text.into(), fields, cache: Arc::clone(facts) };
         (text.len() <= LONGEST).then(|| Arc::new(known()))
     }
 
-    /// Bytes of its text.
+    /// Returns the bytes of its text.
     pub fn text_len(&self) -> usize {
         self.text.len()
     }
 }
 
 impl KnownTools {
-    /// Bytes of its text.
+    /// Returns the bytes of its text.
     pub fn text_len(&self) -> usize {
         self.text.len()
     }
 }
 
-/// What several readers ask of one message, found out once.
+/// Answers about one message that several readers need, each computed once.
 #[derive(Debug, Default)]
 pub(super) struct MessageCache {
     calls: OnceLock<Vec<ToolCall>>,
@@ -70,7 +70,7 @@ pub(super) struct MessageCache {
 }
 
 impl MessageCache {
-    /// The calls among the message's `tool_calls` that have an id and a name.
+    /// Returns those of the message's `tool_calls` that have an id and a name.
     pub(super) fn calls(&self, tool_calls: Option<&str>) -> &[ToolCall] {
         self.calls.get_or_init(|| {
             let calls = tool_calls.and_then(array_elements).unwrap_or_default();
@@ -78,7 +78,7 @@ impl MessageCache {
         })
     }
 
-    /// The ids of all its calls.
+    /// Returns the ids of all its calls.
     pub(super) fn call_ids(&self, tool_calls: Option<&str>) -> &[String] {
         self.ids.get_or_init(|| {
             let calls = tool_calls.and_then(array_elements).unwrap_or_default();

@@ -1,10 +1,11 @@
-//! OpenAI's shapes on the wire, read and written without losing what respool does not know.
+//! Reads and writes OpenAI's formats without losing the fields that respool does not know.
 //!
 //! Requests and replies are held as spans of the original text; only what must change is rewritten. Nothing
 //! here decides anything: `translate` does. Called by `translate`, `relay` and `upstream`.
 //!
-//! [`turn`] holds what a reply becomes, [`sse`] cuts event streams into frames, [`units`] reads what configuration writes, and
-//! [`visible`] makes text safe to print. The crate is pure: no async, no I/O, no clock, no randomness.
+//! [`turn`] is the internal form of a reply, [`sse`] cuts event streams into frames, [`units`] reads
+//! durations and sizes of the configuration, and [`visible`] makes text safe to print. The crate is pure: no
+//! async, no I/O, no clock, no randomness.
 
 pub mod pattern;
 pub mod settings;

@@ -1,4 +1,5 @@
-//! An object as spans of its text: look a field up, replace or drop a few, write the rest back byte for byte.
+//! An object as spans of its text: look up a field, replace or drop a few, and write the rest back byte for
+//! byte.
 
 use std::borrow::Cow;
 
@@ -8,16 +9,16 @@ use super::controls::escape_controls;
 use super::pieces::{Assembly, Pieces};
 use super::scan::{Malformed, Scanner};
 
-/// A JSON object whose values are still text. Of a key that comes twice the last one counts, as in most
+/// A JSON object whose values are still text. When a key appears twice the last one counts, as in most
 /// parsers.
 #[derive(Clone, Debug, Default)]
 pub struct Object<'a> {
     fields: Vec<(Cow<'a, str>, Cow<'a, str>)>,
-    /// A key is written with escapes.
+    /// True when a key is written with escapes.
     escaped_keys: bool,
 }
 
-/// Where keys and values of an object stand in its text: beginnings and ends, in bytes.
+/// The places of an object's keys and values in its text: beginnings and ends, in bytes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FieldPlaces {
     places: Vec<((u32, u32), (u32, u32))>,
@@ -30,7 +31,7 @@ impl<'a> Object<'a> {
         Self::parse_with(text, |_, scanner| scanner.read_value())
     }
 
-    /// The same, where `value` consumes each field's value, looks into it, and returns its text.
+    /// Reads one object like [`Object::parse`]; `value` consumes each field's value and returns its text.
     pub(super) fn parse_with(
         text: &'a str,
         value: impl FnMut(&'a str, &mut Scanner<'a>) -> Result<&'a str, Malformed>,
@@ -41,14 +42,14 @@ impl<'a> Object<'a> {
         Ok(object)
     }
 
-    /// The same object in a copy of its text: `fields` are where its keys and values stand there.
+    /// Makes an object from a text and the places of its keys and values.
     pub(super) fn from_places(text: &'a str, fields: &FieldPlaces) -> Self {
         let part = |(start, end): (u32, u32)| Cow::Borrowed(&text[start as usize..end as usize]);
         let parts = fields.places.iter().map(|(key, value)| (part(*key), part(*value)));
         Self { fields: parts.collect(), escaped_keys: fields.escaped_keys }
     }
 
-    /// Where the fields of this object, which was read from `text` and not changed, stand in it.
+    /// Returns the places of the fields in `text`, from which this object was read without changes.
     pub(super) fn field_places(&self, text: &str) -> FieldPlaces {
         let base = text.as_ptr() as usize;
         let place = |part: &str| {
@@ -60,7 +61,7 @@ impl<'a> Object<'a> {
         FieldPlaces { places, escaped_keys: self.escaped_keys }
     }
 
-    /// Reads the object that a scanner stands at.
+    /// Reads the object at the scanner's position.
     pub(super) fn read(
         scanner: &mut Scanner<'a>,
         mut value: impl FnMut(&'a str, &mut Scanner<'a>) -> Result<&'a str, Malformed>,
@@ -75,17 +76,17 @@ impl<'a> Object<'a> {
         Ok(Self { fields, escaped_keys })
     }
 
-    /// True when a key comes more than once: other parsers may take another one of its values.
+    /// Returns true when a key appears more than once: other parsers may take another of its values.
     pub fn is_repeated(&self, key: &str) -> bool {
         self.fields.iter().filter(|(name, _)| is_key(name, key)).count() > 1
     }
 
-    /// The text of a value; a missing field and `null` are both `None`.
+    /// Returns the text of a value; `None` for a missing field and for `null`.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.raw(key).filter(|value| *value != "null")
     }
 
-    /// The text of a value, `null` included.
+    /// Returns the text of a value, which may be `null`.
     pub fn raw(&self, key: &str) -> Option<&str> {
         self.position_of(key).map(|place| self.fields[place].1.as_ref())
     }
@@ -94,8 +95,8 @@ impl<'a> Object<'a> {
         self.fields.iter().rposition(|(name, _)| name == key || (self.escaped_keys && is_key(name, key)))
     }
 
-    /// The same as [`Object::get`], with the lifetime of the original text: `None` also for a value that was
-    /// set here.
+    /// Returns the same as [`Object::get`] with the lifetime of the original text; `None` also for a value
+    /// that was set later.
     pub fn get_original(&self, key: &str) -> Option<&'a str> {
         match self.position_of(key).map(|place| &self.fields[place].1) {
             Some(Cow::Borrowed(value)) if *value != "null" => Some(value),
@@ -103,28 +104,28 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// True when the value is this string.
+    /// Returns true when the value is this string.
     pub fn is_string(&self, key: &str, expected: &str) -> bool {
         self.get(key).is_some_and(|value| is_string(value, expected))
     }
 
-    /// A string value, decoded.
+    /// Returns a string value, decoded.
     pub fn string(&self, key: &str) -> Option<String> {
         self.get(key).and_then(decode_string)
     }
 
-    /// An unsigned integer value.
+    /// Returns an unsigned integer value.
     pub fn number(&self, key: &str) -> Option<u64> {
         self.get(key).and_then(|value| value.parse().ok())
     }
 
-    /// True when the value is the literal `true`.
+    /// Returns true when the value is the literal `true`.
     pub fn is_true(&self, key: &str) -> bool {
         self.raw(key) == Some("true")
     }
 
-    /// True when the value is `true`, or what servers take for it: those in Python read booleans like
-    /// pydantic.
+    /// Returns true when the value is `true` or a word that servers take for it: those in Python read
+    /// booleans like pydantic.
     pub fn means_true(&self, key: &str) -> bool {
         let meant = |raw: &str| {
             let word = raw.trim_matches('"');
@@ -134,12 +135,12 @@ impl<'a> Object<'a> {
         self.raw(key).is_some_and(meant)
     }
 
-    /// True when the value is the literal `false`.
+    /// Returns true when the value is the literal `false`.
     pub fn is_false(&self, key: &str) -> bool {
         self.raw(key) == Some("false")
     }
 
-    /// Puts a value, which is JSON text, in the field's place, or at the end.
+    /// Sets a field to a JSON text: at its place, or at the end for a new field.
     pub fn set(&mut self, key: &'a str, value: impl Into<Cow<'a, str>>) {
         let value = value.into();
         match self.fields.iter().position(|(name, _)| is_key(name, key)) {
@@ -155,19 +156,19 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Drops a field. True when it was there.
+    /// Removes a field. Returns true when it was there.
     pub fn remove(&mut self, key: &str) -> bool {
         let before = self.fields.len();
         self.fields.retain(|(name, _)| !is_key(name, key));
         self.fields.len() < before
     }
 
-    /// Keys (as written, escapes kept) and value texts, in order.
+    /// Iterates over keys (as written, escapes kept) and value texts, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.fields.iter().map(|(key, value)| (key.as_ref(), value.as_ref()))
     }
 
-    /// The object's text, without white space between fields.
+    /// Writes the object without white space between fields.
     pub fn to_json(&self) -> String {
         let size: usize = self.fields.iter().map(|(key, value)| key.len() + value.len() + 4).sum();
         let mut out = String::with_capacity(size + 2);
@@ -182,8 +183,8 @@ impl<'a> Object<'a> {
 }
 
 impl Object<'_> {
-    /// The same as [`Object::to_json`] in pieces: what stands in `original`, the text that the object was
-    /// read from, is not copied.
+    /// Writes the object in pieces: parts of `original`, the text that it was read from, are shared instead
+    /// of copied.
     pub fn into_pieces(self, original: &Bytes) -> Pieces {
         let mut assembly = Assembly::new(original);
         assembly.add_text("{");
@@ -195,7 +196,7 @@ impl Object<'_> {
                 _ => None,
             };
             match place {
-                // A key stands behind its quote, and the value belongs to it.
+                // The key's quote precedes it, and the value follows.
                 Some(((start, key_end), (value_start, end))) if start > 0 && key_end < value_start => {
                     assembly.add_member((start - 1, end), index == 0);
                 }
@@ -212,7 +213,7 @@ impl Object<'_> {
     }
 }
 
-/// Keys are compared as written; one that is spelt with escapes is decoded first.
+/// Compares a key as written; one with escapes is decoded first.
 pub(super) fn is_key(written: &str, key: &str) -> bool {
     written == key
         || (written.contains('\\') && decode_string(&format!("\"{written}\"")).as_deref() == Some(key))
@@ -229,11 +230,11 @@ pub fn is_empty_array(json: &str) -> bool {
     json.strip_prefix('[').is_some_and(|rest| rest.trim_start().starts_with(']'))
 }
 
-/// The first element's text of a JSON array; `None` when the text is none, or empty.
+/// Returns the text of a JSON array's first element; `None` for an empty array and for other JSON.
 pub fn first_element(text: &str) -> Option<&str> {
     let mut scanner = Scanner::new(text);
     let mut first = None;
-    // What follows is not looked at.
+    // The rest is not read.
     let _ = scanner.walk_array(|scanner| match first {
         None => {
             first = Some(scanner.read_value()?);
@@ -244,7 +245,7 @@ pub fn first_element(text: &str) -> Option<&str> {
     first
 }
 
-/// The element texts of a JSON array, `None` when the text is none.
+/// Returns the texts of a JSON array's elements; `None` for other JSON.
 pub fn array_elements(text: &str) -> Option<Vec<&str>> {
     let mut elements = Vec::new();
     let mut scanner = Scanner::new(text);
@@ -257,14 +258,15 @@ pub fn array_elements(text: &str) -> Option<Vec<&str>> {
     Some(elements)
 }
 
-/// True when a string's text, without its quotes, is what it means, as that of nearly all is.
+/// Returns true when a string has nothing to decode, which holds for nearly all. `text` comes without its
+/// quotes.
 #[expect(clippy::needless_bitwise_bool, reason = "a jump for each byte costs more than all comparisons")]
 fn is_plain_text(text: &str) -> bool {
     text.bytes().fold(true, |is_plain, byte| is_plain & (byte >= b' ') & (byte != b'"') & (byte != b'\\'))
 }
 
-/// The text of a JSON string, `None` when it is not one. What strict decoders refuse is mended: half of a
-/// surrogate pair (JavaScript cuts strings there) becomes U+FFFD, and a raw control character stands for
+/// Decodes a JSON string; `None` for other JSON. It also reads two things that strict decoders refuse: half
+/// of a surrogate pair (JavaScript cuts strings there) becomes U+FFFD, and a raw control character stands for
 /// itself.
 pub fn decode_string(json: &str) -> Option<String> {
     let inner = json.strip_prefix('"')?;
@@ -274,7 +276,7 @@ pub fn decode_string(json: &str) -> Option<String> {
     serde_json::from_str(json).ok().or_else(|| serde_json::from_str(&mend_strings(json)).ok())
 }
 
-/// JSON text whose strings strict decoders read: as [`decode_string`] mends them.
+/// Mends the strings of a JSON text for strict decoders, by the rules of [`decode_string`].
 pub fn mend_strings(json: &str) -> String {
     let json = escape_controls(json);
     let mut out = String::with_capacity(json.len());
@@ -294,8 +296,8 @@ pub fn mend_strings(json: &str) -> String {
     out
 }
 
-/// The length of the `\u` escape that a text begins with, a pair counting as one, and what to put in its
-/// place.
+/// Returns the length of the `\u` escape at the beginning of a text (a pair counts as one) and its
+/// replacement.
 fn split_escape(text: &str) -> (usize, Option<&'static str>) {
     let unit = |at: usize| u16::from_str_radix(text.get(at + 2..at + 6)?, 16).ok();
     match unit(0) {
@@ -308,9 +310,9 @@ fn split_escape(text: &str) -> (usize, Option<&'static str>) {
     }
 }
 
-/// The JSON text of a string.
+/// Encodes a string as JSON.
 pub fn encode_string(text: &str) -> String {
-    // `to_string` of a value goes through a formatter, and takes several times as long. A string can always
+    // `to_string` of a `Value` goes through a formatter and takes several times as long. A string can always
     // be written.
     serde_json::to_string(text).unwrap_or_default()
 }

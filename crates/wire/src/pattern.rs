@@ -1,9 +1,9 @@
-//! Regular expressions that are part of the program, and names with stars in them.
+//! Compiles the program's own regular expressions, and matches names against patterns with stars.
 
 use regex::Regex;
 
-/// Compiles a pattern. It must not be silently off when it is wrong, or when a feature of the crate is
-/// missing in one build and present in another: each use is tested, and a wrong one ends the program.
+/// Compiles a pattern of the program. A wrong pattern ends the program rather than being skipped silently: a
+/// feature of the regex crate may be missing in one build. Every pattern is compiled in tests.
 ///
 /// # Panics
 /// When the pattern is wrong.
@@ -15,7 +15,7 @@ pub fn compile_pattern(text: &'static str) -> Regex {
     Regex::new(text).expect("a pattern of this program is valid")
 }
 
-/// Whether a name fits a pattern, in which `*` stands for any text.
+/// Returns true when a name matches a pattern, in which `*` stands for any text.
 pub fn matches_stars(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(start) else { return false };

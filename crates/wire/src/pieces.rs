@@ -1,11 +1,11 @@
-//! A body in pieces: what stays as it is of a large request is shared with the text that it was read from,
-//! and not copied. Made by `object` and of forms, sent by `upstream`.
+//! A body in pieces: the unchanged parts of a large request are shared with the text that it was read from
+//! instead of copied. Made by `object` and from forms, sent by `upstream`.
 
 use std::borrow::Cow;
 
 use bytes::{Bytes, BytesMut};
 
-/// Shorter parts are copied: a piece of its own costs more.
+/// Shorter parts are copied, because a separate piece costs more.
 const SHARED: usize = 1 << 10;
 
 /// A text in pieces, in order.
@@ -20,22 +20,22 @@ enum Parts {
 }
 
 impl Pieces {
-    /// Bytes of all pieces together.
+    /// Returns the bytes of all pieces together.
     pub fn len(&self) -> usize {
         self.as_slice().iter().map(Bytes::len).sum()
     }
 
-    /// True when there is no text.
+    /// Returns true when there is no text.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its beginning: the first piece.
+    /// Returns the first piece, with which the text begins.
     pub fn first(&self) -> &[u8] {
         self.as_slice().first().map_or(&[], |piece| piece)
     }
 
-    /// The text in one piece; copied only where it has several.
+    /// Joins the text to one piece. Only several pieces are copied.
     pub fn to_bytes(&self) -> Bytes {
         let pieces = self.as_slice();
         if let [only] = pieces {
@@ -46,7 +46,7 @@ impl Pieces {
         all.freeze()
     }
 
-    /// The only piece; the pieces where there are several, or none.
+    /// Returns the only piece, or else all pieces as the error.
     pub fn into_single(self) -> Result<Bytes, Vec<Bytes>> {
         match self.0 {
             Parts::One(piece) => Ok(piece),
@@ -81,20 +81,20 @@ impl From<Vec<Bytes>> for Pieces {
 }
 
 impl PartialEq for Pieces {
-    /// However they are cut.
+    /// Compares the texts, regardless of where they are cut.
     fn eq(&self, other: &Self) -> bool {
         self.len() == other.len() && self.to_bytes() == other.to_bytes()
     }
 }
 
-/// Puts pieces together out of new texts and parts of an original.
+/// Assembles pieces from new texts and parts of an original.
 #[derive(Debug)]
 pub(super) struct Assembly<'o> {
     original: &'o Bytes,
     pieces: Vec<Bytes>,
-    /// New text that is no piece yet.
+    /// New text that does not form a piece yet.
     text: String,
-    /// The part of the original that stands behind it, from and up to which byte.
+    /// The part of the original that follows it.
     part: (usize, usize),
 }
 
@@ -109,7 +109,7 @@ impl<'o> Assembly<'o> {
         self.text.push_str(text);
     }
 
-    /// The same, where the text may be large.
+    /// Adds new text that may be large.
     pub(super) fn add_value(&mut self, value: Cow<'_, str>) {
         match value {
             Cow::Owned(value) if value.len() >= SHARED => {
@@ -121,8 +121,8 @@ impl<'o> Assembly<'o> {
         }
     }
 
-    /// Adds a member of an object as it stands in the original, between which bytes. Members that follow one
-    /// another there are taken with the comma between them.
+    /// Adds a member of an object as the original has it. Neighbours there are taken with the comma between
+    /// them.
     pub(super) fn add_member(&mut self, (start, end): (usize, usize), is_first: bool) {
         let (_, reached) = self.part;
         if reached > 0
@@ -135,7 +135,7 @@ impl<'o> Assembly<'o> {
         self.part = (start, end);
     }
 
-    /// Where a text stands in the original.
+    /// Returns the bytes of a text in the original.
     pub(super) fn range_of(&self, text: &str) -> Option<(usize, usize)> {
         let start = (text.as_ptr() as usize).checked_sub(self.original.as_ptr() as usize)?;
         let end = start + text.len();

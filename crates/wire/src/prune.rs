@@ -1,22 +1,21 @@
-//! Takes out of a JSON text every field that a table of known fields does not name, in one pass over the
-//! bytes.
+//! Removes every field that is not in a table of known fields from a JSON text, in one pass over the bytes.
 //!
-//! The table ([`Shape`]) is an allow-list, so a field that a later server adds is caught too. An [`Editor`]
-//! sees the few fields that matter on the way (ids, finish reasons, usage …) and may change them. Called for
-//! each chunk of a stream, so it copies at most once and builds nothing.
+//! The table ([`Shape`]) is an allow-list, so it also removes the fields that later servers add. An
+//! [`Editor`] sees the few fields that matter on the way (ids, finish reasons, usage …) and may change them.
+//! Called for each chunk of a stream, so it copies at most once and builds nothing.
 
 use std::ops::Range;
 
 use super::scan::{Malformed, Scanner};
 
-/// What may stand at a place.
+/// The values that a place permits.
 #[derive(Debug)]
 pub enum Shape {
     /// Any value, kept as it is.
     Any,
-    /// An object of these fields only; a value that is no object is kept.
+    /// An object of these fields only; any other value is kept.
     Fields(&'static [(&'static str, Tag, Shape)]),
-    /// An array of such values; a value that is no array is kept.
+    /// An array of such values; any other value is kept.
     Each(&'static Shape),
 }
 
@@ -45,17 +44,16 @@ pub enum Tag {
     Reasoning,
     /// A delta's or message's `tool_calls`.
     ToolCalls,
-    /// Whatever else a choice may carry: refusal, annotations, audio, an old function call, log
-    /// probabilities.
+    /// Another field of a choice: refusal, annotations, audio, an old function call, log probabilities.
     Extra,
 }
 
-/// What to do with a field.
+/// A decision about a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// Leave it (and look into it).
+    /// Keep it, and prune its value.
     Keep,
-    /// Take it out.
+    /// Remove it.
     Drop,
     /// Give it another key.
     Rename(&'static str),
@@ -63,21 +61,21 @@ pub enum Edit {
     Replace(String),
 }
 
-/// Decides on tagged fields, in the order of the text.
+/// Decides about tagged fields, in the order of the text.
 pub trait Editor {
-    /// A field of the table, with the text of its value.
+    /// Decides about a field of the table, given the text of its value.
     fn edit_field(&mut self, tag: Tag, value: &str) -> Edit;
 
-    /// Whether to keep a field that the table does not name.
+    /// Returns true to keep a field that is not in the table.
     fn keeps_unknown(&self, key: &str) -> bool;
 
-    /// The value of a tagged field stays: where it begins and ends in the text, and where it begins in what
-    /// is left of the text.
+    /// Reports the value of a tagged field that stays: its bytes in the text, and where it begins in the
+    /// pruned text.
     fn note_kept(&mut self, _tag: Tag, _value: Range<usize>, _left_at: usize) {}
 }
 
-/// Writes to `out` what is left of `json`. True when anything was changed. `out` is cleared first, and stays
-/// empty when nothing was: the original text is what should be sent on.
+/// Writes the pruned `json` to `out`, which is cleared first. Returns true when something changed; otherwise
+/// `out` stays empty, and the caller forwards the original text.
 pub fn prune_json(
     json: &str,
     shape: &Shape,
@@ -99,19 +97,19 @@ struct Pruner<'e, E> {
     editor: &'e mut E,
     json: &'e str,
     out: &'e mut String,
-    /// What stands before this offset is in `out`, or is to go.
+    /// The text before this offset is in `out`, or was removed.
     copied: usize,
     changed: bool,
 }
 
-/// How far one object has been read.
+/// The progress through one object.
 #[derive(Default)]
 struct ObjectProgress {
-    /// Where the last field that stays ends.
+    /// The end of the last field that stays.
     stays: Option<usize>,
-    /// Where the last field ends.
+    /// The end of the last field.
     end: usize,
-    /// Where the text begins that is to go.
+    /// The beginning of the text to remove.
     gap: Option<usize>,
 }
 
@@ -154,7 +152,7 @@ impl<E: Editor> Pruner<'_, E> {
         Ok(())
     }
 
-    /// A field stays whose key is at `key_at`: those before it that do not are left out, with one comma for
+    /// Removes the dropped fields before a field that stays, whose key is at `key_at`, with one comma for
     /// each.
     fn close_gap(&mut self, seen: &mut ObjectProgress, key_at: usize) {
         if let Some(from) = seen.gap.take() {
@@ -215,7 +213,7 @@ impl<E: Editor> Pruner<'_, E> {
         Ok(stays)
     }
 
-    /// Copies what stands before `from`, and leaves out what follows it up to `to`.
+    /// Copies the text before `from`, and skips the text from there to `to`.
     fn copy_and_skip(&mut self, from: usize, to: usize) {
         self.out.push_str(&self.json[self.copied..from]);
         self.copied = to;
@@ -262,7 +260,7 @@ mod tests {
         check(Edit::Keep, r#"{"id":"i","kept":{"b":1}}"#, r#"{"id":"i","kept":{"b":1}}"#, false);
     }
 
-    /// Whichever fields of an object stay, what is left is JSON, and nothing else is.
+    /// Any subset of an object's fields leaves valid JSON.
     #[test]
     fn any_fields_may_go() {
         for stays in 0..16_u8 {

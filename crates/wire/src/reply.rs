@@ -1,7 +1,7 @@
-//! Chat replies: the table of fields that OpenAI documents, and a whole completion read into its parts.
+//! Chat replies: the table of fields that OpenAI documents, and the reader of a whole completion.
 //!
 //! Sources: OpenAI's API reference (chat completion object, chat completion chunk object) for the table; vLLM
-//! 0.10 to 0.33 for what else arrives. Does not decide what a text means: that is the tool parser's work.
+//! 0.10 to 0.33 for the other fields. The meaning of a text is decided by the tool-call parser, not here.
 
 use std::borrow::Cow;
 
@@ -84,8 +84,8 @@ const USAGE: Shape = Shape::Fields(&[
     ),
 ]);
 
-/// What may stand in a message or a delta. The reasoning fields are no OpenAI fields: the editor renames or
-/// drops them.
+/// The fields of a message or a delta. OpenAI's API has no reasoning fields: the editor renames or drops
+/// them.
 const MESSAGE: Shape = Shape::Fields(&[
     ("content", Tag::Content, ANY),
     ("role", Tag::Role, ANY),
@@ -161,7 +161,7 @@ pub struct Choice {
     pub logprobs: Option<String>,
     /// Fields of the choice and of its message that the user asked to keep, as key and JSON text.
     pub kept: Vec<(String, String)>,
-    /// The same for the message.
+    /// The same for fields of the message.
     pub message_kept: Vec<(String, String)>,
 }
 
@@ -172,7 +172,7 @@ pub struct NativeToolCall {
     pub id: Option<String>,
     /// `function.name`.
     pub name: String,
-    /// `function.arguments`: the decoded string, or the JSON text of what stands there instead of a string.
+    /// `function.arguments`: the decoded string, or the JSON text of any other value.
     pub arguments: String,
 }
 
@@ -209,7 +209,7 @@ impl Completion {
 }
 
 impl Choice {
-    /// Reads the choice that a scanner stands at, and what is in it, in one pass.
+    /// Reads the choice at the scanner's position with its contents, in one pass.
     fn read(scanner: &mut Scanner<'_>, place: usize, keep: &[String]) -> Result<Self, Malformed> {
         let (mut message, mut delta) = (None, None);
         let object = Object::read(scanner, |key, scanner| {
@@ -271,7 +271,7 @@ impl<'a> ChoiceMessage<'a> {
 }
 
 impl NativeToolCall {
-    /// Reads the entry of `tool_calls` that a scanner stands at; `None` where it calls no function.
+    /// Reads the entry of `tool_calls` at the scanner's position; `None` unless it calls a function.
     fn read(scanner: &mut Scanner<'_>) -> Result<Option<Self>, Malformed> {
         if scanner.peek() != b'{' {
             return scanner.read_value().map(|_| None);
@@ -302,7 +302,7 @@ impl NativeToolCall {
     }
 }
 
-/// A string, or the joined texts of content parts (`[{"type":"text","text":…}]`).
+/// Returns a content's text: a string, or the joined texts of its parts (`[{"type":"text","text":…}]`).
 pub fn content_text(raw: &str) -> Option<String> {
     if let Some(parts) = array_elements(raw) {
         let texts = parts.iter().filter_map(|part| Object::parse(part).ok()?.string("text"));
@@ -341,7 +341,7 @@ pub fn parse_usage(text: &str) -> Option<Usage> {
     })
 }
 
-/// Borrowed or owned JSON text of `logprobs`, reduced to what OpenAI documents.
+/// Reduces the JSON text of `logprobs` to the fields that OpenAI documents.
 pub fn pruned_logprobs(text: &str) -> Cow<'_, str> {
     struct Plain;
     impl super::prune::Editor for Plain {

@@ -13,7 +13,7 @@ use super::object::{Object, decode_string, first_element, is_empty_array, is_key
 use super::scan::{Malformed, Scanner};
 use crate::turn::ToolCall;
 
-/// Why a request body is no chat completion request.
+/// The reason why a body is not a chat completion request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadRequest {
     /// Not UTF-8.
@@ -105,12 +105,12 @@ impl<'a> ChatRequest<'a> {
     /// Reads a request body.
     ///
     /// # Errors
-    /// What is wrong with it, when it cannot be a chat completion request.
+    /// When the body cannot be a chat completion request.
     pub fn parse(body: &'a [u8]) -> Result<Self, BadRequest> {
         Self::parse_known(body, KnownParts::default())
     }
 
-    /// The same, where parts of it may be known.
+    /// Reads a request body of which parts may be known.
     ///
     /// # Errors
     /// As [`ChatRequest::parse`].
@@ -125,26 +125,27 @@ impl<'a> ChatRequest<'a> {
         Ok(Self { object, messages, functions: parts.functions, has_known_tools: parts.has_known_tools })
     }
 
-    /// What may be known of the next request. Messages that were known keep what is known of them.
+    /// Returns the messages to remember for the next request. Messages that were known already keep their
+    /// findings.
     pub fn known_messages(&self, known: &[Arc<KnownMessage>]) -> Vec<Arc<KnownMessage>> {
         let mut kept = Vec::with_capacity(self.messages.len());
         for (place, message) in self.messages.iter().enumerate() {
             let same = known.get(place).filter(|known| Arc::ptr_eq(&known.cache, &message.cache));
             match same.cloned().or_else(|| KnownMessage::new(message.text, &message.object, &message.cache)) {
                 Some(known) => kept.push(known),
-                // Those behind it are never reached.
+                // Later messages could not be used: known messages are compared from the first.
                 None => break,
             }
         }
         kept
     }
 
-    /// True when its tools are those that were known.
+    /// Returns true when the request has the tools that were known.
     pub fn has_known_tools(&self) -> bool {
         self.has_known_tools
     }
 
-    /// The same of its tools, if it has any.
+    /// Returns the tools to remember for the next request, if there are any.
     pub fn known_tools(&self) -> Option<KnownTools> {
         let text = self.tools().and(self.object.get_original("tools"))?;
         let base = text.as_ptr() as usize;
@@ -158,29 +159,29 @@ impl<'a> ChatRequest<'a> {
         Some(KnownTools { text: text.into(), functions })
     }
 
-    /// The model's name, empty when the request names none (vLLM then takes its first).
+    /// Returns the model's name, empty when the request names none (vLLM then takes its first).
     pub fn model(&self) -> String {
         self.object.string("model").unwrap_or_default()
     }
 
-    /// `stream: true`, or what vLLM takes for it, such as `"true"` and `1`.
+    /// Returns true for `stream: true` and for the values that vLLM takes for it, such as `"true"` and `1`.
     pub fn wants_stream(&self) -> bool {
         self.object.means_true("stream")
     }
 
-    /// `stream_options.include_usage: true`.
+    /// Returns true for `stream_options.include_usage: true`.
     pub fn wants_usage(&self) -> bool {
         let options = self.object.get("stream_options").and_then(|text| Object::parse(text).ok());
         options.is_some_and(|options| options.means_true("include_usage"))
     }
 
-    /// The text of a non-empty `tools` array.
+    /// Returns the text of a non-empty `tools` array.
     pub fn tools(&self) -> Option<&str> {
-        // The text has been scanned: what starts with a bracket is an array.
+        // The text has been scanned, so a value that starts with a bracket is an array.
         self.object.get("tools").filter(|text| text.starts_with('[') && !is_empty_array(text))
     }
 
-    /// What the client said about calling tools.
+    /// Returns the client's `tool_choice`.
     pub fn tool_choice(&self) -> ToolChoice {
         match self.object.get("tool_choice") {
             None | Some(r#""auto""#) => ToolChoice::Auto,
@@ -189,20 +190,20 @@ impl<'a> ChatRequest<'a> {
         }
     }
 
-    /// `response_format` asks for JSON.
+    /// Returns true when `response_format` asks for JSON.
     pub fn wants_json(&self) -> bool {
         let format = self.object.get("response_format").and_then(|text| Object::parse(text).ok());
         let kind = format.and_then(|format| format.string("type"));
         matches!(kind.as_deref(), Some("json_object" | "json_schema"))
     }
 
-    /// `n`, at least 1.
+    /// Returns `n`, at least 1.
     pub fn choice_count(&self) -> u64 {
         self.object.number("n").unwrap_or(1).max(1)
     }
 }
 
-/// What is found inside the large fields while the whole text is scanned: it is looked at only once.
+/// The findings inside the large fields, collected while the text is scanned once.
 struct RequestScan<'a, 'k> {
     known: KnownParts<'k>,
     messages: Option<Vec<Message<'a>>>,
@@ -221,7 +222,7 @@ impl<'a> RequestScan<'a, '_> {
         scanner.read_value()
     }
 
-    /// `None` is left by anything but an array of objects.
+    /// Reads the messages. Anything but an array of objects leaves `None`.
     fn read_messages(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
         self.messages = None;
         if scanner.peek() != b'[' {
@@ -237,7 +238,7 @@ impl<'a> RequestScan<'a, '_> {
                 messages.push(Message::from_known(text, known));
                 return Ok(());
             }
-            // From the first that differs on all are read.
+            // From the first difference on, every message is read.
             known = <&[Arc<KnownMessage>]>::default().iter();
             match Message::read(scanner)? {
                 Some(message) => messages.push(message),
@@ -249,7 +250,7 @@ impl<'a> RequestScan<'a, '_> {
         Ok(())
     }
 
-    /// Entries of another shape are passed over: the upstream judges them.
+    /// Reads the tools. Entries of another shape are skipped: the upstream judges them.
     fn read_tools(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
         self.functions.clear();
         self.has_known_tools = false;
@@ -302,7 +303,7 @@ impl<'a> DeclaredTool<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Reads the message that a scanner stands at; `None` when it is no object.
+    /// Reads the message at the scanner's position; `None` unless it is an object.
     fn read(scanner: &mut Scanner<'a>) -> Result<Option<Self>, Malformed> {
         if scanner.peek() != b'{' {
             return scanner.read_value().map(|_| None);
@@ -315,52 +316,53 @@ impl<'a> Message<'a> {
         Ok(Some(Self { object, text, edited: false, cache: Arc::default() }))
     }
 
-    /// A message that is known, where it stands again.
+    /// Makes a known message from its place in this request.
     fn from_known(text: &'a str, known: &KnownMessage) -> Self {
         let cache = Arc::clone(&known.cache);
         Self { object: Object::from_places(text, &known.fields), text, edited: false, cache }
     }
 
-    /// Changes the fields of the message as it is to be sent.
+    /// Edits the fields of the message for sending.
     pub fn edit(&mut self, change: impl FnOnce(&mut Object<'a>)) {
         change(&mut self.object);
         self.edited = true;
     }
 
-    /// Its JSON text: borrowed, as it came, unless it was edited.
+    /// Returns the message's JSON text: the borrowed original unless it was edited.
     pub fn to_json(&self) -> Cow<'a, str> {
         if self.edited { Cow::Owned(self.object.to_json()) } else { Cow::Borrowed(self.text) }
     }
 }
 
 impl Message<'_> {
-    /// Its calls that have an id and a name, as they came; read once.
+    /// Returns the message's calls that have an id and a name; they are read once.
     pub fn calls(&self) -> &[ToolCall] {
         self.cache.calls(self.object.get("tool_calls"))
     }
 
-    /// The ids of all its calls; read once.
+    /// Returns the ids of all the message's calls; they are read once.
     pub fn call_ids(&self) -> &[String] {
         self.cache.call_ids(self.object.get("tool_calls"))
     }
 
-    /// True when the arguments of its calls can be sent as they came. `is_sound` finds it out, once.
+    /// Returns true when the arguments of the message's calls can be sent unchanged. `is_sound` is asked
+    /// once.
     pub fn has_sound_arguments(&self, is_sound: impl FnOnce(&str) -> bool) -> bool {
         self.object.get("tool_calls").is_none_or(|calls| self.cache.has_sound_arguments(|| is_sound(calls)))
     }
 
-    /// Where it ends in the body that it was read from, in bytes.
+    /// Returns the message's end in the body that it was read from, in bytes.
     pub fn end_offset_in(&self, body: &[u8]) -> Option<usize> {
         let end = (self.text.as_ptr() as usize).checked_sub(body.as_ptr() as usize)? + self.text.len();
         (end <= body.len()).then_some(end)
     }
 
-    /// True when this is its role.
+    /// Returns true when the message has this role.
     pub fn has_role(&self, role: &str) -> bool {
         self.object.is_string("role", role)
     }
 
-    /// True when the content, a string or its first text part, starts with `mark`.
+    /// Returns true when the content, a string or its first text part, starts with `mark`.
     pub fn content_starts_with(&self, mark: &str) -> bool {
         let Some(content) = self.object.get("content") else { return false };
         let first = first_element(content)
@@ -369,7 +371,8 @@ impl Message<'_> {
     }
 }
 
-/// True when a JSON string begins with `mark`, white space aside. Decodes a long text only where it must.
+/// Returns true when a JSON string begins with `mark`, apart from white space. Decodes a long text only if it
+/// must.
 fn begins_with(json: &str, mark: &str) -> bool {
     let plain = json.strip_prefix('"').and_then(|text| text.trim_start().get(..mark.len()));
     match plain {

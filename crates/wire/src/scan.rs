@@ -1,25 +1,25 @@
 //! A JSON scanner that yields spans instead of values: one pass, no allocation, strict about structure.
 //!
 //! respool changes a few fields of texts that may be 150 KB long, and forwards hundreds of thousands of small
-//! chunks a second; building values for either costs more than everything else it does. The scanner does not
-//! decode strings or check numbers beyond their characters. Called by the rest of `wire`.
+//! chunks a second; building values for them would cost more than all its other work. The scanner does not
+//! decode strings, and checks only the characters of numbers. Called by the rest of `wire`.
 
 use std::fmt;
 
-/// Deeper nesting than this is refused, as `serde_json` does.
+/// Deeper nesting is refused, as in `serde_json`.
 const MAX_DEPTH: u8 = 128;
 
-/// The text is not JSON: where, and what was wrong.
+/// An error: the text is not JSON at this place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
     /// Byte offset in the text.
     pub at: usize,
-    /// What was expected there.
+    /// The syntax that was expected there.
     pub expected: &'static str,
 }
 
 impl Malformed {
-    /// Line and column, both from 1, of the place in `text`.
+    /// Returns the line and column of the place in `text`, both counted from 1.
     pub fn line_and_column(&self, text: &str) -> (usize, usize) {
         let before = &text.as_bytes()[..self.at.min(text.len())];
         let line_start = memchr::memrchr(b'\n', before).map_or(0, |index| index + 1);
@@ -40,33 +40,33 @@ impl std::error::Error for Malformed {}
 pub struct Scanner<'a> {
     text: &'a str,
     at: usize,
-    /// Where the last key begins, with its quote.
+    /// The offset of the last key, at its quote.
     key_at: usize,
     depth: u8,
 }
 
 impl<'a> Scanner<'a> {
-    /// Starts at the beginning of `text`.
+    /// Begins at the beginning of `text`.
     pub fn new(text: &'a str) -> Self {
         Self::new_at(text, 0)
     }
 
-    /// Starts at a place in `text`.
+    /// Begins at a place in `text`.
     pub(super) fn new_at(text: &'a str, at: usize) -> Self {
         Self { text, at, key_at: at, depth: 0 }
     }
 
-    /// The offset of the next byte.
+    /// Returns the offset of the next byte.
     pub(super) fn position(&self) -> usize {
         self.at
     }
 
-    /// The offset of the key whose value comes next, at its quote.
+    /// Returns the offset of the key whose value comes next, at its quote.
     pub(super) fn key_at(&self) -> usize {
         self.key_at
     }
 
-    /// The next byte that is not white space, not consumed; 0 at the end.
+    /// Returns the next byte that is not white space, without consuming it; 0 at the end.
     pub fn peek(&mut self) -> u8 {
         let bytes = self.text.as_bytes();
         while let Some(byte) = bytes.get(self.at) {
@@ -139,8 +139,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Consumes a value whose text is known, if it stands here: it was scanned before, and is not looked into
-    /// again.
+    /// Consumes a value with a known text, if it comes next. It was scanned before, so its contents are not
+    /// read again.
     pub fn skip_known(&mut self, value: &str) -> Option<&'a str> {
         self.peek();
         let start = self.at;
@@ -150,7 +150,7 @@ impl<'a> Scanner<'a> {
         })
     }
 
-    /// The text of what `walk` consumes: a value is looked into and kept in one pass.
+    /// Returns the text that `walk` consumes, so that one pass can both read a value and keep it.
     pub fn read_span<E>(&mut self, walk: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<&'a str, E> {
         self.peek();
         let start = self.at;
@@ -158,8 +158,8 @@ impl<'a> Scanner<'a> {
         Ok(&self.text[start..self.at])
     }
 
-    /// Consumes a value and returns its text; where it is an array, calls `element` at each element, which it
-    /// must consume.
+    /// Consumes a value and returns its text. For an array, calls `element` at each element, which it must
+    /// consume.
     pub(super) fn read_array_span(
         &mut self,
         element: impl FnMut(&mut Self) -> Result<(), Malformed>,
@@ -191,7 +191,7 @@ impl<'a> Scanner<'a> {
         let rest = &self.text.as_bytes()[self.at..];
         let is_word =
             |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'-' | b'+' | b'.');
-        // By far the commonest.
+        // By far the most common scalar.
         if rest.starts_with(b"null") && !rest.get(4).is_some_and(is_word) {
             self.at += 4;
             return Ok(());
@@ -235,7 +235,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Ends a walk whose rest nobody wants.
+    /// Returns an error that ends a walk early.
     pub(super) fn stop_walk(&self) -> Malformed {
         self.error_here("nothing more")
     }
@@ -245,7 +245,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// The string, with its quotes, that stands between `before` and `after`, where `text` is nothing but these
+/// Returns the string, with its quotes, between `before` and `after`, when `text` consists of just these
 /// three.
 pub fn string_between<'t>(text: &'t str, before: &str, after: &str) -> Option<&'t str> {
     let bytes = text.as_bytes();
@@ -258,17 +258,17 @@ pub fn string_between<'t>(text: &'t str, before: &str, after: &str) -> Option<&'
     (rest.len() == after.len() && begins_with(rest, after.as_bytes())).then_some(string)
 }
 
-/// Within so many bytes looking is quicker than calling a vectorised search: most strings are so short, or so
-/// full of escapes.
+/// The first bytes are searched without a call of the vectorised search, which is quicker: most strings are
+/// this short, or full of escapes.
 const NEAR: usize = 32;
 
-/// Where the first quote or backslash is.
+/// Returns the place of the first quote or backslash.
 fn quote_or_backslash(bytes: &[u8]) -> Option<usize> {
     let (near, far) = bytes.split_at(bytes.len().min(NEAR));
     near_quote_or_backslash(near).or_else(|| memchr::memchr2(b'"', b'\\', far).map(|at| near.len() + at))
 }
 
-/// The same, eight bytes at a time.
+/// Returns the place of the first quote or backslash, comparing eight bytes at a time.
 fn near_quote_or_backslash(bytes: &[u8]) -> Option<usize> {
     let mut chunks = bytes.chunks_exact(8);
     let mut at = 0;
@@ -284,16 +284,16 @@ fn near_quote_or_backslash(bytes: &[u8]) -> Option<usize> {
     chunks.remainder().iter().position(|byte| matches!(byte, b'"' | b'\\')).map(|place| at + place)
 }
 
-/// One in each byte.
+/// A one in each byte.
 const EACH: u64 = 0x0101_0101_0101_0101;
 
-/// The lowest bit that is set is the high bit of the lowest zero byte.
+/// Marks zero bytes: the lowest set bit is the high bit of the lowest zero byte.
 const fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(EACH) & !word & (EACH << 7)
 }
 
-/// In pieces that are compared in place: the `memcmp` of a static binary goes byte by byte, and tools are a
-/// hundred thousand of them.
+/// Compares in place, 64 bytes at a time: the `memcmp` of a static binary goes byte by byte, and tools may
+/// have a hundred thousand bytes.
 fn begins_with(text: &[u8], beginning: &[u8]) -> bool {
     let Some(text) = text.get(..beginning.len()) else { return false };
     let ((text, rest), (beginning, rest_of_beginning)) =

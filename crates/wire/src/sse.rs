@@ -1,6 +1,6 @@
-//! Server-sent events: cuts a byte stream into frames whose bytes stay as they are, and writes frames.
+//! Server-sent events: cuts a byte stream into frames without changing their bytes, and writes frames.
 //!
-//! A frame is what stands between two blank lines. A general SSE parser gives decoded events; here the bytes
+//! A frame is the text between two blank lines. A general SSE parser gives decoded events; here the bytes
 //! matter, because a frame that needs no change is forwarded untouched. Lines may end with LF, CRLF or CR
 //! (WHATWG HTML, section 9.2). Called by `relay`.
 
@@ -10,36 +10,36 @@ use std::str::Utf8Error;
 use bytes::{BufMut, Bytes, BytesMut};
 use memchr::memchr2;
 
-/// A frame larger than the limit arrived: its sender is not sane, or not sending events.
+/// An error: a frame is larger than the limit, so its sender is broken or does not send events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameTooLong;
 
-/// Collects pieces of a byte stream and gives out whole frames.
+/// Collects pieces of a byte stream and returns whole frames.
 #[derive(Debug)]
 pub struct Frames {
     bytes: Bytes,
-    /// How much of `bytes` has been looked at: the start of the last line, and where the search for its end
-    /// goes on.
+    /// The progress through `bytes`: the start of the last line, and the place where the search for its end
+    /// continues.
     line_start: usize,
     searched: usize,
     limit: usize,
     first: bool,
 }
 
-/// One frame: its bytes, blank line included.
+/// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// The bytes as they came.
+    /// The bytes as received, with the blank line.
     pub bytes: Bytes,
 }
 
 impl Frames {
-    /// `limit`: the most bytes a frame may have.
+    /// Begins a stream. `limit`: the most bytes of a frame.
     pub fn new(limit: usize) -> Self {
         Self { bytes: Bytes::new(), line_start: 0, searched: 0, limit, first: true }
     }
 
-    /// For another stream, with the same limit.
+    /// Begins another stream with the same limit.
     #[must_use]
     pub fn with_same_limit(&self) -> Self {
         Self::new(self.limit)
@@ -51,17 +51,17 @@ impl Frames {
             self.bytes = piece;
             return;
         }
-        // Ours alone once a first copy was made, so a long frame is not copied again for each piece.
+        // After a first copy the bytes have one owner, so a long frame is not copied again for each piece.
         let begun = std::mem::take(&mut self.bytes);
         let mut joined = begun.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
         joined.extend_from_slice(&piece);
         self.bytes = joined.freeze();
     }
 
-    /// The next whole frame, `None` when more bytes are needed.
+    /// Returns the next whole frame; `None` when more bytes are needed.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameTooLong> {
         match self.frame_end() {
-            // Too long is too long, also when all of it came at once.
+            // The limit also holds for a frame that arrived at once.
             Some(end) if end > self.limit => Err(FrameTooLong),
             Some(end) => {
                 (self.line_start, self.searched) = (0, 0);
@@ -73,7 +73,7 @@ impl Frames {
         }
     }
 
-    /// One past the blank line that ends the first frame.
+    /// Returns the offset behind the blank line that ends the first frame.
     fn frame_end(&mut self) -> Option<usize> {
         while let Some(found) = memchr2(b'\n', b'\r', &self.bytes[self.searched..]) {
             let line_end = self.searched + found;
@@ -92,14 +92,13 @@ impl Frames {
         None
     }
 
-    /// What is left when the stream has ended: a last frame whose blank line never came. `None` when nothing
-    /// is left.
+    /// Returns the rest of a stream that has ended: a last frame without its blank line, if there is one.
     pub fn finish(&mut self) -> Option<Frame> {
         let rest = std::mem::take(&mut self.bytes);
         (!rest.iter().all(u8::is_ascii_whitespace)).then(|| self.strip_byte_order_mark(rest))
     }
 
-    /// A byte order mark may stand before the first frame.
+    /// Removes the byte order mark that may precede the first frame.
     fn strip_byte_order_mark(&mut self, bytes: Bytes) -> Frame {
         let marked = std::mem::take(&mut self.first) && bytes.starts_with(b"\xef\xbb\xbf");
         Frame { bytes: if marked { bytes.slice(3..) } else { bytes } }
@@ -107,7 +106,8 @@ impl Frames {
 }
 
 impl Frame {
-    /// The payload: the joined `data` lines; `None` when there is none (comments, bare ids).
+    /// Returns the payload, which is the joined `data` lines; `None` for a frame without data (comments, bare
+    /// ids).
     ///
     /// # Errors
     /// When the bytes are not UTF-8, which the specification demands.
@@ -116,15 +116,15 @@ impl Frame {
         Ok(only_line(text).map(Cow::Borrowed).or_else(|| joined_lines(text)))
     }
 
-    /// True for a frame that any client can read, also one that splits at LF and looks for `data: `: one line
-    /// of data, a blank line, nothing else.
+    /// Returns true for one line of data and a blank line, which any client can read, even one that splits at
+    /// LF and looks for `data: `.
     pub fn is_plain(&self) -> bool {
         let line = self.bytes.strip_suffix(b"\n\n").or_else(|| self.bytes.strip_suffix(b"\r\n\r\n"));
         line.is_some_and(|line| line.starts_with(b"data: ") && memchr2(b'\n', b'\r', line).is_none())
     }
 }
 
-/// The payload of a frame that is one `data` line, as nearly all are.
+/// Returns the payload of a frame with a single `data` line, as nearly all have.
 fn only_line(frame: &str) -> Option<&str> {
     let line = frame.strip_prefix("data:")?;
     let (line, rest) = line.split_at(memchr2(b'\n', b'\r', line.as_bytes())?);
@@ -159,7 +159,7 @@ pub fn write_event(out: &mut impl BufMut, name: &str, payload: &str) {
     write_data(out, payload);
 }
 
-/// The last frame of a chat completion stream.
+/// The payload of the last frame of a chat completion stream.
 pub const DONE: &str = "[DONE]";
 
 #[cfg(test)]

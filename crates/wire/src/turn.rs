@@ -1,4 +1,4 @@
-//! The turn: what one model reply means, whatever form it arrived in.
+//! The turn: the meaning of one model reply, in whatever form it arrived.
 //!
 //! Sources (a whole reply, a live stream, an agent run, a canned answer) produce [`TurnEvent`]s; sinks (chat
 //! chunks, a chat completion, the Responses API, Messages, a terminal) consume them, each in its own form.
@@ -22,7 +22,7 @@ pub enum FinishReason {
 }
 
 impl FinishReason {
-    /// The wire name, as in OpenAI's `finish_reason`.
+    /// Returns the name on the wire, as in OpenAI's `finish_reason`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Stop => "stop",
@@ -32,15 +32,15 @@ impl FinishReason {
         }
     }
 
-    /// True for the names that OpenAI's API defines.
+    /// Returns true for the names that OpenAI's API defines.
     pub fn is_openai(name: &str) -> bool {
         matches!(name, "stop" | "length" | "tool_calls" | "content_filter" | "function_call")
     }
 
-    /// Maps what an upstream said to a value OpenAI defines; `calls`: whether the turn holds tool calls.
+    /// Maps an upstream's finish reason to one that OpenAI defines. `calls`: whether the turn has tool calls.
     ///
-    /// vLLM's own values (`abort`, `eos`, `repetition`, null) end a client's run as an error when they leave
-    /// as they are, and a `stop` beside calls makes OpenClaw drop the calls, so calls always win.
+    /// vLLM's own values (`abort`, `eos`, `repetition`, null) make clients end a run with an error, and a
+    /// `stop` in a turn with calls makes OpenClaw drop the calls, so calls always win.
     pub fn resolve(upstream: Option<&str>, calls: bool) -> Self {
         match upstream {
             _ if calls => Self::ToolCalls,
@@ -67,12 +67,12 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Prompt plus completion tokens.
+    /// Returns prompt plus completion tokens.
     pub fn total(&self) -> u64 {
         self.prompt.saturating_add(self.completion)
     }
 
-    /// Both together; what only one of them knows is as it says.
+    /// Adds two counts. A detail that only one of them has is taken from it.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let both = |a: Option<u64>, b: Option<u64>| match (a, b) {
@@ -89,8 +89,8 @@ impl Usage {
     }
 }
 
-/// Fields that leave although OpenAI's API has none of their names, as key and JSON text: the owner asks to
-/// keep them, or a wire needs them. Those of the reply, of the choice, and of its message.
+/// Fields that leave although OpenAI's API does not define them, as key and JSON text: the owner asked to
+/// keep them, or another API needs them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptFields {
     /// Of the reply.
@@ -108,20 +108,20 @@ pub struct TurnEnd {
     pub reason: FinishReason,
     /// Token counts, when known: those of all attempts.
     pub usage: Option<Usage>,
-    /// It was cut where the model's window ends, and not at a limit that the client set.
+    /// The model's window cut it, not a limit that the client set.
     pub fills_window: bool,
     /// Fields to keep.
     pub kept: KeptFields,
 }
 
 impl TurnEnd {
-    /// An end of which no more is known.
+    /// Makes an end without further details.
     pub fn new(reason: FinishReason, usage: Option<Usage>) -> Self {
         Self { reason, usage, fills_window: false, kept: KeptFields::default() }
     }
 }
 
-/// What a client keeps of a turn as one thing.
+/// The kind of an item: a part of a turn that a client keeps as a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ItemKind {
     /// Reasoning.
@@ -137,9 +137,9 @@ pub enum ItemKind {
 /// How an item ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ItemEnd {
-    /// What proves that reasoning comes back as it left: a signature of it, or the reasoning itself, sealed.
+    /// The proof that reasoning comes back unchanged: its signature, or the sealed reasoning itself.
     pub signature: Option<String>,
-    /// Nothing cut it.
+    /// True when nothing cut it.
     pub is_whole: bool,
 }
 
@@ -155,7 +155,7 @@ pub struct ChoiceEvent {
 }
 
 impl ChoiceEvent {
-    /// A step without log probabilities.
+    /// Makes a step without log probabilities.
     pub fn new(choice: u64, event: TurnEvent) -> Self {
         Self { choice, event, logprobs: None }
     }
@@ -164,9 +164,9 @@ impl ChoiceEvent {
 /// One step of a turn, in the order in which a client may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TurnEvent {
-    /// The model has begun, and said nothing yet.
+    /// The model has begun, but has said nothing yet.
     Begun,
-    /// An item begins that has this id; what follows belongs to it.
+    /// An item with this id begins; the next steps belong to it.
     ItemBegun(ItemKind, String),
     /// The item ends.
     ItemEnded(ItemEnd),
@@ -178,7 +178,7 @@ pub enum TurnEvent {
     Refusal(String),
     /// One whole call.
     ToolCall(ToolCall),
-    /// What respool itself is doing meanwhile.
+    /// A note about respool's own progress.
     Progress(String),
     /// For the log, never for the client.
     Note(Note),
@@ -187,7 +187,7 @@ pub enum TurnEvent {
 }
 
 impl TurnEvent {
-    /// The bytes of text that it holds.
+    /// Returns the bytes of its text.
     pub fn text_len(&self) -> usize {
         match self {
             Self::Reasoning(text) | Self::Content(text) | Self::Refusal(text) | Self::Progress(text) => {
@@ -198,7 +198,7 @@ impl TurnEvent {
         }
     }
 
-    /// Takes in the next event where both are pieces of the same text; else gives it back.
+    /// Merges the next event when both are pieces of the same text; otherwise returns it.
     pub fn append_same_kind(&mut self, next: Self) -> Option<Self> {
         match (self, next) {
             (Self::Content(text), Self::Content(more))
@@ -223,7 +223,7 @@ impl From<Event> for TurnEvent {
     }
 }
 
-/// A collected turn: the same content as its events, with neighbouring pieces joined.
+/// A collected turn: the content of its events, with neighbouring pieces joined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
     /// All reasoning.
@@ -241,8 +241,8 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Adds one event. Progress leaves no trace: it is not part of what the model said. A refusal has no
-    /// place here: it stands beside the turn.
+    /// Adds one event. Progress is skipped, because the model did not say it. So are refusals, which are kept
+    /// apart from the turn.
     pub fn apply(&mut self, event: TurnEvent) {
         match event {
             TurnEvent::Reasoning(text) => self.reasoning.push_str(&text),
@@ -261,7 +261,7 @@ impl Turn {
         }
     }
 
-    /// True when the turn has nothing for the client: no content and no call.
+    /// Returns true when the turn has no content and no call for the client.
     pub fn is_blank(&self) -> bool {
         self.calls.is_empty() && self.content.trim().is_empty()
     }

@@ -1,6 +1,6 @@
-//! How configuration writes things that are not plain text: durations with a unit, sizes with a unit, a
-//! closed set of words, and secrets; and what is said of a setting that turns out to be of no use. Every
-//! module's `config.rs` builds on these; nothing here knows a key.
+//! Types of configuration values that are not plain text: durations and sizes with a unit, closed sets of
+//! words, and secrets; and the error for a setting that cannot be used. Every crate's `config.rs` builds on
+//! these; no key is named here.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 /// Reads a duration such as `250ms`, `2s`, `1m 30s` or `1h`.
 ///
 /// # Errors
-/// Says what is wrong and shows a duration that would do.
+/// When the text is not a duration; the message shows valid ones.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     if text.trim() == "0" {
         return Ok(Duration::ZERO);
@@ -58,17 +58,17 @@ const UNITS: [(&str, u64); 9] = [
 ];
 
 impl Size {
-    /// The bytes as a length in memory; a size beyond the address space is cut to it.
+    /// Returns the bytes as a length in memory, at most the address space.
     pub fn to_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
 
-    /// So many mebibytes.
+    /// Makes a size in mebibytes.
     pub const fn mib(count: u64) -> Self {
         Self(count << 20)
     }
 
-    /// So many kibibytes.
+    /// Makes a size in kibibytes.
     pub const fn kib(count: u64) -> Self {
         Self(count << 10)
     }
@@ -107,7 +107,7 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
-/// A key or token. It never shows in `Debug` output, so it cannot reach a log by way of its struct.
+/// A key or token. `Debug` hides it, so it cannot reach a log with the struct that contains it.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
@@ -118,7 +118,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The secret itself, for the header that needs it.
+    /// Returns the secret itself, for the header that needs it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -130,18 +130,17 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A setting that cannot be used, as was found when it was: a directory that is not there, a tool that
-/// nothing offers.
+/// A setting that turned out to be unusable: a directory that does not exist, a tool that no server offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnusableSetting {
-    /// Its key, step by step; a list's entry by its number: `upstream`, `0`, `url`.
+    /// The steps of its key, with the number of a list's entry: `upstream`, `0`, `url`.
     pub key: Vec<String>,
-    /// What is wrong and what to do about it.
+    /// The problem, and what to do about it.
     pub why: String,
 }
 
 impl UnusableSetting {
-    /// The setting with this key.
+    /// Describes the problem of the setting with this key.
     pub fn new(key: &[&str], why: impl Into<String>) -> Self {
         Self { key: key.iter().map(|step| (*step).to_owned()).collect(), why: why.into() }
     }
@@ -153,7 +152,7 @@ impl fmt::Display for UnusableSetting {
     }
 }
 
-/// Both, or what is wrong with either.
+/// Returns both values, or the errors of both.
 pub fn zip_results<A, B, E>(one: Result<A, Vec<E>>, other: Result<B, Vec<E>>) -> Result<(A, B), Vec<E>> {
     match (one, other) {
         (Ok(one), Ok(other)) => Ok((one, other)),

@@ -18,7 +18,7 @@ pub struct UsageRow {
     pub key: String,
     /// The model that was asked for.
     pub model: String,
-    /// The upstream that was asked last.
+    /// The upstream of the last attempt.
     pub upstream: String,
     /// The agent or expert that it was for; empty for a plain request.
     pub agent: String,
@@ -26,24 +26,24 @@ pub struct UsageRow {
     pub run: String,
     /// Whether the client asked for a stream.
     pub stream: bool,
-    /// The status that left; 0 when none did.
+    /// The status of the reply; 0 when none left.
     pub status: u16,
-    /// The tokens of all attempts, as far as they are known. A request to an agent has none: its model calls
-    /// have them.
+    /// The known tokens of all attempts. A request to an agent has none, because its model calls have their
+    /// own rows.
     pub usage: Option<Usage>,
     /// From its arrival to the first byte of the reply.
     pub first_byte: Option<Duration>,
     /// From its arrival to its end.
     pub duration: Duration,
-    /// The time for which it waited for a place at an upstream, or for an upstream to come back.
+    /// The time that it waited for a place at an upstream, or for an upstream to return.
     pub waited: Duration,
-    /// How often an upstream was asked.
+    /// The number of attempts at upstreams.
     pub attempts: u32,
     /// The dialects that calls were read in, between commas.
     pub dialects: String,
     /// The repairs made to calls, between commas.
     pub repairs: String,
-    /// What was wrong with replies that were asked for again, and what was changed, between commas.
+    /// The faults of replies that were requested again, each with its remedy, between commas.
     pub recovery: String,
     /// The kind of loop that was ended.
     pub loop_stopped: String,

@@ -1,11 +1,11 @@
-//! Text of models, tools, servers and files as it may stand on a terminal: nothing in it moves the cursor,
-//! changes colours or hides what is there. Pure. Used wherever something is printed: the chat, the command
-//! line, previews of changes.
+//! Makes text of models, tools, servers and files safe for a terminal: nothing in it moves the cursor,
+//! changes colours or hides other text. Pure. Used for all output: the chat, the command line, previews of
+//! changes.
 
 use unicode_width::UnicodeWidthChar as _;
 
-/// The text with control characters and invisible format characters written out (`\u{1b}`), line breaks as
-/// they are and tabs as spaces.
+/// Writes out control characters and invisible format characters (`\u{1b}`). Line breaks stay, and tabs
+/// become spaces.
 pub fn make_visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
@@ -24,12 +24,12 @@ pub fn make_visible(text: &str) -> String {
     out
 }
 
-/// The same, on one line of at most so many columns.
+/// Makes text visible on one line of at most `width` columns.
 pub fn one_line(text: &str, width: usize) -> String {
     cut_line(&make_visible(&text.trim().replace(['\n', '\r', '\t'], " ")), width)
 }
 
-/// A line that is visible already, cut to so many columns.
+/// Cuts a line that is visible already to `width` columns.
 pub fn cut_line(line: &str, width: usize) -> String {
     if line.chars().map(char_width).sum::<usize>() <= width {
         return line.to_owned();
@@ -44,8 +44,7 @@ pub fn cut_line(line: &str, width: usize) -> String {
     format!("{kept}…")
 }
 
-/// Text that is visible already, with line breaks between words where a line is too long. A word that is
-/// longer than a line is left to the terminal.
+/// Wraps text that is visible already at `width` columns, between words. The terminal breaks longer words.
 pub fn wrap_text(text: &str, width: usize) -> String {
     text.split('\n').map(|line| wrap_line(line, width)).collect::<Vec<_>>().join("\n")
 }
@@ -65,12 +64,12 @@ fn wrap_line(line: &str, width: usize) -> String {
     out
 }
 
-/// The columns of a character.
+/// Returns the columns of a character.
 pub fn char_width(c: char) -> usize {
     c.width().unwrap_or(0)
 }
 
-/// Characters that change how their neighbours are shown without being seen, or are not seen at all:
+/// Returns true for characters that are invisible, or that only change the look of their neighbours:
 /// Unicode's `Default_Ignorable_Code_Point` (zero widths, fillers, variation selectors, tags), direction
 /// marks, separators of lines and paragraphs, annotations, the blank Braille pattern. Reserved ones count
 /// too.
@@ -82,8 +81,8 @@ fn is_invisible(c: char) -> bool {
         | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Joiners and the selectors of emoji and of letters' forms are part of what is seen, once, behind a
-/// character that such a sequence can begin with: behind plain letters they only hide.
+/// Returns true for a joiner or a selector of emoji and letter forms that follows a character with which such
+/// a sequence can begin. There it is visible; after plain letters it only hides text.
 fn joins_previous(before: Option<char>, c: char) -> bool {
     let joins = matches!(c, '\u{200c}' | '\u{200d}' | '\u{fe0e}' | '\u{fe0f}');
     let is_emoji =

@@ -1,4 +1,4 @@
-//! Spans as OpenTelemetry's exporter wants them. Pure.
+//! Converts spans to the types of OpenTelemetry's exporter. Pure.
 
 use opentelemetry::trace::{
     SpanContext, SpanId, SpanKind as TheirKind, Status, TraceFlags, TraceId, TraceState,
@@ -8,7 +8,7 @@ use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 
 use crate::{Span, SpanKind, SpanValue};
 
-/// The span as it leaves.
+/// Converts a span.
 pub(super) fn span(span: Span) -> SpanData {
     let Span { context, parent, parent_is_remote, kind, name, start, end, attributes, error } = span;
     SpanData {

@@ -1,6 +1,6 @@
-//! Sends spans to a collector (OTLP over HTTP, protobuf). Off unless `[otlp] endpoint` names one. A request
-//! never waits for it: spans wait in memory, a collector that does not answer costs spans, and those that are
-//! lost are counted and said once. Foreign types of OpenTelemetry stay in here. Called by `cli`; `observe`
+//! Sends spans to a collector (OTLP over HTTP, protobuf). Off unless `[otlp] endpoint` names one. No request
+//! waits for it: spans wait in memory, a collector that does not answer costs spans, and lost spans are
+//! counted and reported once. OpenTelemetry's types stay in this module. Called by the command line; `trace`
 //! makes the spans.
 
 mod config;
@@ -23,24 +23,24 @@ pub use config::OtlpConfig;
 use crate::{Span, SpanSink, TraceContext};
 use http_client::client_for;
 
-/// The most spans that wait; further ones are lost, and counted.
+/// The most spans that wait. Further spans are lost, and counted.
 const MOST_WAITING: usize = 8_192;
-/// The most spans of one batch,
+/// The most spans of one batch.
 const MOST_AT_ONCE: usize = 512;
-/// which leaves after this time at the latest.
+/// The longest time before a batch is sent.
 const EVERY: Duration = Duration::from_secs(1);
-/// A collector that takes longer does not get them.
+/// The longest time that a collector may take.
 const WITHIN: Duration = Duration::from_secs(10);
 /// The number of runs whose traces are remembered.
 const MOST_RUNS: usize = 10_000;
-/// Where collectors take traces.
+/// The path at which collectors accept traces.
 const PATH: &str = "/v1/traces";
 
 /// Takes spans and sends them.
 #[derive(Debug)]
 pub struct Traces {
     state: Mutex<State>,
-    /// Enough wait.
+    /// Notified when a batch is full.
     full: Notify,
     exporter: SpanExporter,
     endpoint: String,
@@ -50,16 +50,16 @@ pub struct Traces {
 struct State {
     waiting: Vec<Span>,
     lost: u64,
-    /// The collector failed the last time: that was said.
+    /// The collector failed the last time, which was reported.
     is_broken: bool,
     runs: HashMap<String, (TraceContext, Option<u64>)>,
 }
 
 impl Traces {
-    /// Sends to the collector of this configuration; `None` where no collector is configured.
+    /// Connects to the configured collector; `None` unless `[otlp] endpoint` is set.
     ///
     /// # Errors
-    /// When there can be no client for it.
+    /// When no client for it can be built.
     pub fn open(config: &OtlpConfig) -> Result<Option<Arc<Self>>, String> {
         let Some(endpoint) = &config.endpoint else { return Ok(None) };
         let endpoint = traces_endpoint(endpoint);
@@ -74,7 +74,7 @@ impl Traces {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends what comes, until `stop`.
+    /// Sends spans until `stop`.
     pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
         while !stop.is_cancelled() {
             tokio::select! {
@@ -86,7 +86,7 @@ impl Traces {
         }
     }
 
-    /// Sends what waits.
+    /// Sends the waiting spans.
     pub async fn flush(&self) {
         loop {
             let (batch, lost) = {
@@ -157,7 +157,7 @@ impl SpanSink for Traces {
         if let Some(known) = state.runs.get(run) {
             return *known;
         }
-        // The run goes on after a restart, or no request of a client began it.
+        // The run resumes after a restart, or was not started by a request.
         let new = (TraceContext::begin(), None);
         state.remember(run, new);
         new
@@ -173,7 +173,7 @@ impl State {
     }
 }
 
-/// Collectors are named by their base, or by the whole address.
+/// Completes a collector's address, which may lack the path.
 fn traces_endpoint(endpoint: &str) -> String {
     let base = endpoint.trim_end_matches('/');
     if base.ends_with(PATH) { base.to_owned() } else { format!("{base}{PATH}") }
