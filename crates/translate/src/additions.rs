@@ -1,11 +1,10 @@
-//! What respool adds to a conversation on its way up: reasoning that the client dropped, and a warning of a
-//! loop.
+//! Adds to a conversation on its way up: reasoning that the client dropped, and a warning of a loop.
 //!
 //! Reasoning goes back only inside the current tool loop: gpt-oss's own format keeps it exactly there, and
 //! other templates that know the field drop it elsewhere. A warning is appended to the last tool result.
-//! There no template objects (many allow no second system message, and no user message behind a result), and
-//! everything before it keeps its place in the server's prefix cache. Neither is ever shown to the client.
-//! Called by `relay`.
+//! Every template accepts it there (many allow no second system message, and no user message after a result),
+//! and the text before it stays in the server's prefix cache. Neither is ever shown to the client. Called by
+//! `relay`.
 
 use std::sync::Arc;
 
@@ -25,7 +24,7 @@ pub struct SilentTurn {
     pub calls: Vec<ToolCall>,
 }
 
-/// What is to be added to one request.
+/// The additions to one request.
 #[derive(Clone, Debug, Default)]
 pub struct Additions {
     /// Reasoning, by the index of its message.
@@ -35,7 +34,7 @@ pub struct Additions {
 }
 
 impl Additions {
-    /// Makes them; returns the names of the edits.
+    /// Makes the additions; returns the names of the edits.
     pub fn apply(&self, messages: &mut [Message<'_>]) -> Vec<&'static str> {
         let mut edits = Vec::new();
         let mut put_back = false;
@@ -54,7 +53,7 @@ impl Additions {
     }
 }
 
-/// The turns whose reasoning may be put back.
+/// Finds the turns whose reasoning may be restored.
 pub fn silent_turns(messages: &[Message<'_>]) -> Vec<SilentTurn> {
     let turn = |(place, message): (usize, &Message<'_>)| {
         let sent = REASONING.iter().any(|key| message.object.get(key).is_some_and(|text| text != "\"\""));
@@ -64,7 +63,7 @@ pub fn silent_turns(messages: &[Message<'_>]) -> Vec<SilentTurn> {
     messages.iter().enumerate().skip(loop_start(messages)).filter_map(turn).collect()
 }
 
-/// What the user said in this conversation, as JSON texts.
+/// Returns the user's own messages in this conversation, as JSON texts.
 pub fn user_texts<'m>(messages: &'m [Message<'_>]) -> impl Iterator<Item = &'m str> {
     messages
         .iter()
@@ -72,7 +71,7 @@ pub fn user_texts<'m>(messages: &'m [Message<'_>]) -> impl Iterator<Item = &'m s
         .filter_map(|message| message.object.get("content"))
 }
 
-/// Gives a message its reasoning; `outbound` finds the name that the upstream reads. A client that sends
+/// Restores a message's reasoning; `outbound` chooses the field that the upstream reads. A client that sends
 /// reasoning as part of the content has not dropped it.
 fn give(message: &mut Message<'_>, reasoning: &str) -> bool {
     let text = encode_string(reasoning);
@@ -86,7 +85,7 @@ fn give(message: &mut Message<'_>, reasoning: &str) -> bool {
     true
 }
 
-/// Appends a text to a message's content, whose own bytes stay.
+/// Appends a text to a message's content without changing the content's own bytes.
 fn append(message: &mut Message<'_>, note: &str) {
     let content = message.object.get("content").unwrap_or("\"\"");
     let appended = match (content.strip_suffix('"'), content.strip_suffix(']')) {

@@ -1,28 +1,26 @@
-//! The messages of a chat request, built from another wire's conversation: one system message first, one
-//! assistant message for each of the model's turns, tool results right after it.
+//! Builds the messages of a chat request from another API's conversation: one system message first, one
+//! assistant message for each of the model's turns, and the tool results right after it.
 //!
 //! Chat templates refuse a system message in mid-conversation and two assistant messages in a row, so pieces
-//! are joined here. Texts stay the JSON they came as: nothing is decoded. Called by `responses` and
-//! `messages`.
+//! are joined here. Texts stay encoded as JSON. Called by `responses` and `messages`.
 
 use wire::encode_string;
 
-/// Begins a text that a client puts among the user's own; what arrives late from the system is marked the
-/// same way.
+/// Marks a text that a client inserted among the user's own. Late system messages get the same mark.
 const REMINDER: &str = "<system-reminder>";
 
-/// The inside of a JSON string, escapes kept.
+/// The inside of a JSON string, with its escapes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct JsonText(String);
 
 impl JsonText {
-    /// Of a JSON string; `None` when the value is something else.
+    /// Takes the inside of a JSON string; `None` for other JSON.
     pub(super) fn of(json: &str) -> Option<Self> {
         let inside = json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
         inside.map(|inside| Self(inside.to_owned()))
     }
 
-    /// Of a plain text.
+    /// Encodes a plain text.
     pub(super) fn plain(text: &str) -> Self {
         Self::of(&encode_string(text)).unwrap_or_default()
     }
@@ -35,17 +33,17 @@ impl JsonText {
         self.0.starts_with(beginning)
     }
 
-    /// The JSON string.
+    /// Returns the JSON string.
     pub(super) fn to_json(&self) -> String {
         ["\"", &self.0, "\""].concat()
     }
 
-    /// The texts with an empty line between them.
+    /// Joins texts with an empty line between them.
     pub(super) fn joined(texts: &[Self]) -> Self {
         Self(texts.iter().map(|text| text.0.as_str()).collect::<Vec<_>>().join("\\n\\n"))
     }
 
-    /// The text between two others, which are plain.
+    /// Puts the text between two plain texts.
     pub(super) fn between(&self, before: &str, after: &str) -> Self {
         Self([Self::plain(before).0.as_str(), &self.0, &Self::plain(after).0].concat())
     }
@@ -74,16 +72,15 @@ enum Message {
     Tool { id: String, text: JsonText },
 }
 
-/// Takes a conversation piece by piece.
+/// Collects a conversation piece by piece.
 #[derive(Debug, Default)]
 pub(super) struct ChatMessages {
     system: Vec<JsonText>,
     messages: Vec<Message>,
-    /// Images that tools returned: they follow the results as a user's message, because few templates take
+    /// Images that tools returned. They follow the results as a user's message, because few templates accept
     /// them in a result.
     media: Vec<Part>,
-    /// The model has spoken: system messages come too late for the first place, where they would also spoil
-    /// the prefix cache.
+    /// True once the model has spoken. Later system messages would spoil the prefix cache at the beginning.
     answered: bool,
 }
 
@@ -103,7 +100,7 @@ impl ChatMessages {
         self.user(vec![Part::Text(marked)]);
     }
 
-    /// Adds to the end of the first system message, wherever the conversation stands.
+    /// Adds to the first system message, even in mid-conversation.
     pub(super) fn system_at_the_beginning(&mut self, text: JsonText) {
         self.system.push(text);
     }
@@ -156,12 +153,13 @@ impl ChatMessages {
         let text = if text.is_empty() { JsonText::plain("(no output)") } else { text };
         self.messages.insert(self.place_of_result(), Message::Tool { id: id.to_owned(), text });
         if !media.is_empty() {
-            self.media.push(Part::Text(JsonText::plain("What the tool returned beside its text:")));
+            self.media.push(Part::Text(JsonText::plain("What the tool returned besides its text:")));
             self.media.extend(media);
         }
     }
 
-    /// Templates want results right behind the calls: what was said in between stays behind them.
+    /// Returns the place of a tool result. Templates want results right after the calls, before any message
+    /// between them.
     fn place_of_result(&self) -> usize {
         let end = self.messages.len();
         match self.messages.as_slice() {
@@ -171,7 +169,7 @@ impl ChatMessages {
         }
     }
 
-    /// Changes the model's present turn, which begins here if the last message is somebody else's.
+    /// Changes the model's present turn. It begins a turn if the last message is not the model's.
     fn assistant(&mut self, change: impl FnOnce(&mut Assistant)) {
         self.flush_media();
         self.answered = true;
@@ -191,15 +189,15 @@ impl ChatMessages {
         self.push_user(media);
     }
 
-    /// True when nobody has said anything.
+    /// Returns true when the conversation is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.messages.is_empty() && self.media.is_empty() && self.system.iter().all(JsonText::is_empty)
     }
 
-    /// The `messages` array.
+    /// Writes the `messages` array.
     pub(super) fn into_json(mut self) -> String {
         self.flush_media();
-        // A conversation may be long: it is written once, in one piece.
+        // A conversation may be long, so it is written once, in one piece.
         let mut out = String::with_capacity(self.size());
         out.push('[');
         if self.system.iter().any(|text| !text.is_empty()) {
@@ -218,7 +216,7 @@ impl ChatMessages {
         out
     }
 
-    /// About so many bytes of JSON.
+    /// Estimates the bytes of the JSON.
     fn size(&self) -> usize {
         let texts = |texts: &[JsonText]| texts.iter().map(|text| text.0.len() + 4).sum::<usize>();
         let message = |message: &Message| match message {
@@ -276,7 +274,7 @@ impl Assistant {
     }
 }
 
-/// One JSON string of texts with an empty line between them.
+/// Writes texts as one JSON string, with an empty line between them.
 fn write_joined<'t>(texts: impl IntoIterator<Item = &'t JsonText>, out: &mut String) {
     out.push('"');
     for (place, text) in texts.into_iter().enumerate() {
@@ -285,7 +283,7 @@ fn write_joined<'t>(texts: impl IntoIterator<Item = &'t JsonText>, out: &mut Str
     out.push('"');
 }
 
-/// A string where there is only text, which every template takes; else an array of parts.
+/// Writes a string if there is only text, which every template accepts; else an array of parts.
 fn write_content(parts: &[Part], out: &mut String) {
     let texts = parts.iter().map(|part| match part {
         Part::Text(text) => Some(text),
@@ -306,13 +304,13 @@ fn write_content(parts: &[Part], out: &mut String) {
     out.push(']');
 }
 
-/// A content part of the chat API for an image at this URL, a JSON string.
+/// Makes a content part of the chat API for an image. `url` is a JSON string.
 pub(super) fn image_part(url: &str, detail: Option<&str>) -> Part {
     let detail = detail.map_or_else(String::new, |detail| format!(r#","detail":{detail}"#));
     Part::Media([r#"{"type":"image_url","image_url":{"url":"#, url, &detail, "}}"].concat())
 }
 
-/// A function as the chat API declares it; `parameters` and `strict` are JSON texts.
+/// Declares a function for the chat API; `parameters` and `strict` are JSON texts.
 pub(super) fn function_json(name: &str, description: &str, parameters: &str, strict: Option<&str>) -> String {
     let strict = strict.map_or_else(String::new, |strict| format!(r#","strict":{strict}"#));
     let name = encode_string(name);

@@ -1,5 +1,5 @@
-//! The sink of chat completions: a turn as the chunks of a stream that no client can trip over, or as one
-//! completion. The only place that writes chunks of respool's own. Called by `server`.
+//! The sink of chat completions: writes a turn as the chunks of a stream that every client can read, or as
+//! one completion. Only this module writes respool's own chunks. Called by `server`.
 
 use bytes::BufMut;
 
@@ -8,13 +8,13 @@ use wire::encode_string;
 use wire::sse::{DONE, write_data};
 use wire::turn::{ChoiceEvent, FinishReason, ToolCall, TurnEnd, TurnEvent, Usage};
 
-/// Writes the chunks of a chat stream. The order of a choice's chunks is fixed: its role, what the model
-/// says, and the finish.
+/// Writes the chunks of a chat stream. The order of a choice's chunks is fixed: its role, its content, and
+/// the finish.
 #[derive(Clone, Debug)]
 pub struct ChatSink {
     reasoning: Option<&'static str>,
     wants_usage: bool,
-    /// What every chunk begins with; `None` before the reply's head is known.
+    /// The beginning of every chunk; `None` before the reply's head is known.
     prefix: Option<String>,
     /// The role chunks of all choices have left.
     roles_sent: bool,
@@ -22,7 +22,7 @@ pub struct ChatSink {
     usage: Option<Usage>,
 }
 
-/// How far a choice was written.
+/// The progress of a choice.
 #[derive(Clone, Copy, Debug)]
 struct ChoiceState {
     index: u64,
@@ -31,13 +31,13 @@ struct ChoiceState {
 }
 
 impl ChatSink {
-    /// `reasoning`: the name under which reasoning leaves; `None`: not at all. `wants_usage`: the client
-    /// asked for usage.
+    /// Makes a sink. `reasoning`: the field for reasoning; `None` drops it. `wants_usage`: the client asked
+    /// for usage.
     pub fn new(reasoning: Option<&'static str>, wants_usage: bool) -> Self {
         Self { reasoning, wants_usage, prefix: None, roles_sent: false, choices: vec![], usage: None }
     }
 
-    /// The reply has this head, unless another one has left already.
+    /// Sets the reply's head, unless another one has left already.
     pub fn begin(&mut self, head: &Head) {
         self.prefix.get_or_insert_with(|| {
             format!(
@@ -50,14 +50,13 @@ impl ChatSink {
         });
     }
 
-    /// The role chunks of so many choices, before anything of them is known.
+    /// Writes the role chunks of several choices, before anything is known about them.
     pub fn roles(&mut self, choices: u64, out: &mut impl BufMut) {
         (0..choices).for_each(|index| self.role(index, out));
         self.roles_sent = true;
     }
 
-    /// A chunk that carries nothing: unlike a comment, it feeds clients' watchdogs. `None` before the head is
-    /// known.
+    /// Makes an empty chunk. Unlike a comment, it resets clients' watchdogs. `None` before the head is known.
     pub fn heartbeat(&self) -> Option<String> {
         self.prefix.is_some().then(|| self.delta(0, r#""content":"""#, None))
     }
@@ -89,7 +88,7 @@ impl ChatSink {
         write_data(out, &self.delta(index, &fields, logprobs));
     }
 
-    /// Writes a whole reply, its end included.
+    /// Writes a whole reply with its end.
     pub fn write_reply(&mut self, reply: Reply, out: &mut impl BufMut) {
         self.begin(&reply.head);
         reply.choices.iter().for_each(|choice| self.role(choice.index, out));
@@ -98,7 +97,7 @@ impl ChatSink {
         self.end(out);
     }
 
-    /// Ends the stream: usage if it is wanted, and `[DONE]`.
+    /// Ends the stream with usage, if the client asked for it, and `[DONE]`.
     pub fn end(&mut self, out: &mut impl BufMut) {
         if let Some(usage) = self.usage.filter(|_| self.wants_usage) {
             let usage = format!(r#"{},"choices":[],"usage":{}}}"#, self.prefix(), usage_json(&usage));
@@ -123,7 +122,7 @@ impl ChatSink {
         write_data(out, &chunk);
     }
 
-    /// The first chunk of a choice, if it has not left.
+    /// Writes the first chunk of a choice, unless it has left.
     fn role(&mut self, index: u64, out: &mut impl BufMut) {
         if !std::mem::replace(&mut self.choice(index).role_sent, true) {
             write_data(out, &self.delta(index, r#""role":"assistant","content":"""#, None));
@@ -150,10 +149,10 @@ impl ChatSink {
     }
 }
 
-/// The end of a chunk whose choice goes on.
+/// The end of a chunk whose choice continues.
 const NO_FINISH: &str = r#","finish_reason":null}]}"#;
 
-/// The `chat.completion` object of a reply.
+/// Writes the `chat.completion` object of a reply.
 pub fn completion_json(reply: &Reply, reasoning: Option<&'static str>) -> String {
     let choices: Vec<String> = reply.choices.iter().map(|choice| choice_json(choice, reasoning)).collect();
     format!(
@@ -203,7 +202,7 @@ fn call_fields(call: &ToolCall) -> String {
     [r#""id":"#, &id, function, &name, r#","arguments":"#, &arguments, "}"].concat()
 }
 
-/// OpenAI's `usage` object.
+/// Writes OpenAI's `usage` object.
 pub fn usage_json(usage: &Usage) -> String {
     let detail = |group: &str, key: &str, count: Option<u64>| {
         count.map_or_else(String::new, |count| format!(r#","{group}":{{"{key}":{count}}}"#))
@@ -226,7 +225,7 @@ fn logprobs_field(logprobs: Option<&str>) -> String {
     logprobs.map_or_else(String::new, |text| format!(r#","logprobs":{text}"#))
 }
 
-/// Fields with a comma before each.
+/// Writes fields with a comma before each.
 fn fields<K: AsRef<str>>(fields: &[(K, String)]) -> String {
     let mut out = String::new();
     for (key, value) in fields {

@@ -1,10 +1,9 @@
-//! The shapes of going in circles, counted at the end of a list of answered calls: a cycle of one to three
-//! calls, one tool whose arguments drift while its result does not, and calls of tools that the client does
-//! not have.
+//! Counts repetition at the end of a list of answered calls: a cycle of one to three calls, one tool whose
+//! arguments drift while its result stays the same, and calls of tools that the client does not have.
 //!
-//! It only counts; `loop_guard` decides what a count means. What counts as no progress is chosen so that
-//! healthy work is not taken for a loop: a page after page with other texts, an acknowledgement ("ok",
-//! "written", no output) for one file after another.
+//! It only counts; `loop_guard` decides what a count means. The rules for "no progress" do not take healthy
+//! work for a loop: page after page with other texts, or an acknowledgement ("ok", "written", no output) for
+//! one file after another.
 
 use std::cell::OnceCell;
 use std::sync::LazyLock;
@@ -15,13 +14,13 @@ use serde_json::{Number, Value};
 use wire::pattern::compile_pattern;
 use wire::turn::ToolCall;
 
-/// A result longer than this, in bytes, is no mere acknowledgement: getting it again for other arguments is
+/// A result longer than this, in bytes, is more than an acknowledgement: the same one for other arguments is
 /// no progress.
 const SUBSTANTIAL: usize = 1000;
-/// A longer result than this, in bytes, is no client's word that a tool is missing.
+/// A result longer than this, in bytes, is not a client's message about a missing tool.
 const SHORT: usize = 400;
 
-/// Something failed, or nothing was found.
+/// Words of a failure, or of a search without result.
 static IN_VAIN: LazyLock<Regex> = LazyLock::new(|| {
     compile_pattern(
         r#"(?ix) \b(errors?|exception|fail(s|ed|ure)?|denied|refused|forbidden|invalid|unknown|cannot|can't|could\ not|unable
@@ -31,21 +30,21 @@ static IN_VAIN: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
-/// A word of failure that means success.
+/// Words of failure that mean success.
 static NO_FAILURE: LazyLock<Regex> = LazyLock::new(|| {
     compile_pattern(
         r"(?i)\b(no|0|zero|without)( \w+)? (errors?|failures?|problems?|issues|warnings?|exceptions?)\b",
     )
 });
 
-/// The client does not have the tool that was called.
+/// Words that say that the client lacks the called tool.
 static NO_TOOL: LazyLock<Regex> = LazyLock::new(|| {
     compile_pattern(
         r"(?i)\b(unknown|no such|unrecognized|nonexistent) (tool|function)\b|\b(tool|function)\b.{0,80}?\b(not found|does not exist|doesn't exist|(is )?not (available|registered|a valid tool)|unknown)\b",
     )
 });
 
-/// A call of the conversation, and the JSON text of what came back.
+/// A call of the conversation, and the JSON text of its result.
 pub(super) struct Answered<'a> {
     pub(super) call: ToolCall,
     pub(super) result: &'a str,
@@ -68,21 +67,21 @@ impl<'a> Answered<'a> {
     }
 }
 
-/// How often the last `period` calls came in a row, with the same results each time.
+/// Counts how often the last `period` calls came in a row, with the same results each time.
 pub(super) fn cycles(calls: &[Answered<'_>], period: usize) -> usize {
     let again = (period..calls.len()).rev().take_while(|&at| calls[at].repeats(&calls[at - period])).count();
     if calls.len() < period { 0 } else { (again + period) / period }
 }
 
-/// How many of the last calls were of one tool and had one result, whatever their arguments, when that result
-/// is no progress.
+/// Counts the last calls of one tool with the same result, regardless of their arguments, if that result
+/// shows no progress.
 pub(super) fn drifting(calls: &[Answered<'_>]) -> usize {
     let Some(last) = calls.last().filter(|last| is_no_progress(last.result)) else { return 0 };
     let alike = |call: &&Answered<'_>| call.call.name == last.call.name && call.result == last.result;
     calls.iter().rev().take_while(alike).count()
 }
 
-/// How many of the last calls found no tool.
+/// Counts the last calls for which the client had no tool.
 pub(super) fn without_tool(calls: &[Answered<'_>]) -> usize {
     let missing = |call: &&Answered<'_>| call.result.len() <= SHORT && NO_TOOL.is_match(call.result);
     calls.iter().rev().take_while(missing).count()
@@ -92,8 +91,8 @@ fn is_no_progress(result: &str) -> bool {
     result.len() > SUBSTANTIAL || (IN_VAIN.is_match(result) && !NO_FAILURE.is_match(result))
 }
 
-/// The same arguments, however they are spaced, ordered, or their numbers written (JavaScript writes 5.0 as
-/// 5).
+/// Normalises arguments, so that spaces, the order of keys and the form of numbers do not matter (JavaScript
+/// writes 5.0 as 5).
 pub fn normalised(arguments: &str) -> String {
     let Ok(mut value) = serde_json::from_str::<Value>(arguments) else {
         return arguments.to_owned();

@@ -1,9 +1,9 @@
-//! Which program asks: the one place that distinguishes clients. Errors, and how tokens are counted, differ for some of them. Pure.
-//! Called by `relay` and `server`.
+//! Recognises the client program; only this module does. Some programs need other errors and other token
+//! counts. Pure. Called by `relay` and `server`.
 
 use wire::{ChatRequest, Message, Object, decode_string, first_element};
 
-/// The program that asked, as far as replies differ for it.
+/// A client program for which replies differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientProgram {
     /// Any other client.
@@ -11,42 +11,46 @@ pub enum ClientProgram {
     Other,
     /// OpenClaw: it repeats errors on its own.
     OpenClaw,
-    /// OpenClaw as it was until 2026.2: it does not try its fallback model after every final error.
+    /// OpenClaw until 2026.2: it does not try its fallback model after every final error.
     OldOpenClaw,
     /// OpenAI's Codex.
     Codex,
     /// Anthropic's Claude Code.
     ClaudeCode,
-    /// Qwen Code: it repeats 429 and 5xx whatever a header says. On the Messages route it calls itself `claude-cli/0.24.4`.
+    /// Qwen Code: it repeats 429 and 5xx and ignores the header. On the Messages route it calls itself
+    /// `claude-cli/0.24.4`.
     QwenCode,
-    /// Vercel's AI SDK: it repeats 429 and 5xx twice whatever a header says.
+    /// Vercel's AI SDK: it repeats 429 and 5xx twice and ignores the header.
     AiSdk,
-    /// opencode: it repeats an error by its words, for more than a minute, whatever its status and headers (measured on 1.18.33).
+    /// opencode: the words of an error make it repeat the request for more than a minute, regardless of
+    /// status and headers (measured on 1.18.33).
     Opencode,
-    /// aider: it repeats everything but a bad request for more than a minute (measured on 0.86.2, which asks through `LiteLLM`).
+    /// aider: it repeats everything but a bad request for more than a minute (measured on 0.86.2, which uses
+    /// `LiteLLM`).
     Aider,
-    /// A run of respool's own.
+    /// One of respool's own runs.
     Agent,
 }
 
-/// Of a prompt so many bytes are looked at.
+/// The bytes of a prompt that are read.
 const BEGINNING: usize = 512;
 
-/// How the system prompts of OpenClaw begin: of its agents, its reviewers and its summaries. Source: captured requests of
-/// 2026.9.6, and the shipped code.
+/// The beginnings of OpenClaw's system prompts for agents, reviewers and summaries. Source: captured requests
+/// of 2026.9.6, and the shipped code.
 const OPENCLAW: [&str; 3] = [
     "<!-- openclaw:",
     "You are OpenClaw's ",
     "You are a context summarization assistant. Your task is to read a conversation between a user and an AI assistant,",
 ];
 
-/// The same of 2026.2.26.
+/// The beginnings in OpenClaw 2026.2.26.
 const OLD_OPENCLAW: [&str; 2] = [
     "You are a personal assistant running inside OpenClaw.",
     "You are a context summarization assistant. Your task is to read a conversation between a user and an AI coding assistant,",
 ];
 
-/// How the system prompts of aider's edit, ask and architect modes begin (0.86.2). Its headers are those of `OpenAI`'s library.
+/// The beginnings of the system prompts of aider's edit, ask and architect modes (0.86.2). Its headers are
+/// those of `OpenAI`'s library.
 const AIDER: [&str; 6] = [
     "Act as an expert software developer.\nAlways use best practices when coding.\nRespect and use existing conventions",
     "Act as an expert software developer.\nTake requests for changes to the supplied code.",
@@ -57,8 +61,8 @@ const AIDER: [&str; 6] = [
 ];
 
 impl ClientProgram {
-    /// The program behind a chat completion. OpenClaw is known by how its first system or developer message begins, not by
-    /// words that a conversation may quote.
+    /// Recognises the program that sent a chat completion. The beginning of the first system or developer
+    /// message decides, not words that a conversation may quote.
     pub fn of_chat(request: &ChatRequest<'_>) -> Self {
         let first = request.messages.iter().find(|message| is_instruction(message));
         let text = first.map(leading_text).unwrap_or_default();
@@ -71,18 +75,18 @@ impl ClientProgram {
         }
     }
 
-    /// The program behind the body of a chat completion; [`Self::Other`] where it is none.
+    /// Recognises the program by the body of a chat completion; [`Self::Other`] for any other body.
     pub fn of_chat_body(body: &[u8]) -> Self {
         ChatRequest::parse(body).map(|request| Self::of_chat(&request)).unwrap_or_default()
     }
 
-    /// This program where it is known, else the other one.
+    /// Returns this program if it is known, else the other one.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         if self == Self::Other { other } else { self }
     }
 
-    /// The program behind a request in another protocol, by its `user-agent` header.
+    /// Recognises the program that sent a request in another protocol by its `user-agent` header.
     pub fn of_user_agent(user_agent: &str) -> Self {
         match user_agent {
             agent if agent.starts_with("codex") => Self::Codex,
@@ -94,13 +98,13 @@ impl ClientProgram {
         }
     }
 
-    /// True for both versions of OpenClaw.
+    /// Returns true for both versions of OpenClaw.
     pub fn is_openclaw(self) -> bool {
         matches!(self, Self::OpenClaw | Self::OldOpenClaw)
     }
 
-    /// True for agents, which read a reply's prompt tokens as the size of the conversation and compact it by them: of several attempts
-    /// only the last prompt counts.
+    /// Returns true for agents, which take a reply's prompt tokens for the size of the conversation and
+    /// compact it accordingly: only the prompt of the last attempt may count.
     pub fn reads_prompt_as_context(self) -> bool {
         !matches!(self, Self::Other | Self::Aider)
     }
@@ -110,7 +114,7 @@ fn is_instruction(message: &Message<'_>) -> bool {
     message.has_role("system") || message.has_role("developer")
 }
 
-/// The beginning of a message's text: a string, or its first part.
+/// Returns the beginning of a message's text: a string, or its first part.
 fn leading_text(message: &Message<'_>) -> String {
     let content = message.object.get("content").unwrap_or_default();
     let part = first_element(content).and_then(|part| Object::parse(part).ok());
@@ -118,12 +122,12 @@ fn leading_text(message: &Message<'_>) -> String {
     text.and_then(beginning).unwrap_or_default()
 }
 
-/// The beginning of a JSON string, decoded. System prompts have tens of thousands of bytes.
+/// Decodes the beginning of a JSON string. System prompts have tens of thousands of bytes.
 fn beginning(json: &str) -> Option<String> {
     if json.len() <= BEGINNING {
         return decode_string(json);
     }
-    // An escape may have been cut; none is longer than six bytes.
+    // The cut may be inside an escape; none is longer than six bytes.
     let cut = |off: usize| &json[..json.floor_char_boundary(BEGINNING - off)];
     (0..=6).find_map(|off| decode_string(&format!("{}\"", cut(off))))
 }

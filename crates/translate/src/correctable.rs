@@ -1,9 +1,9 @@
-//! Calls that cannot be made, but that a client can turn into a correction: it answers the model with its own
-//! error ("there is no tool X", "path is missing"), and the model goes on. They leave only after every second
-//! attempt failed.
+//! Calls that cannot be executed, but that a client can turn into a correction: it answers the model with its
+//! own error ("there is no tool X", "path is missing"), and the model goes on. They leave only after all
+//! second attempts have failed.
 //!
-//! Never a call that was cut, and never one whose name the client could mistake for another tool's: what
-//! leaves here must not be carried out as something else. Pure. Called by `fault` and `relay`.
+//! A call that was cut never leaves, nor one whose name the client could take for another tool's: the client
+//! must not execute it as another call. Pure. Called by `fault` and `relay`.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use wire::turn::{Dropped, Note, ToolCall, Turn};
 /// The longest name of a tool that OpenAI's API permits.
 const LONGEST_NAME: usize = 64;
 
-/// The calls of a turn that its client can turn into a correction.
+/// Finds the calls of a turn that its client can turn into a correction.
 pub fn correctable_calls(turn: &Turn, tools: &Tools) -> Vec<ToolCall> {
     if !turn.calls.is_empty() {
         return vec![];
@@ -28,7 +28,7 @@ pub fn correctable_calls(turn: &Turn, tools: &Tools) -> Vec<ToolCall> {
             Dropped::Undeclared => unmistakable(name, tools).zip(whole_object(arguments)),
             _ => None,
         };
-        // An agent of respool's own is such a client: it makes no call that has problems.
+        // respool's own agents are such clients: they execute no call that has problems.
         let problems = vec![format!("the call cannot be made: {}", why.as_str())];
         calls.extend(call.map(|(name, arguments)| ToolCall { id: None, name, arguments, problems }));
     }
@@ -40,8 +40,8 @@ fn whole_object(text: &str) -> Option<String> {
     serde_json::from_str::<Value>(text).is_ok_and(|value| value.is_object()).then(|| text.to_owned())
 }
 
-/// Arguments that lack only brackets behind a whole value. An open string is never closed: half a command is
-/// another command. A number or a word at the end may be half of one.
+/// Closes arguments that lack only brackets after a whole value. An open string is never closed, because half
+/// a command is another command. A number or a word at the end may be incomplete.
 fn closed(text: &str) -> Option<String> {
     let text = text.trim();
     if !text.ends_with(['"', '}', ']']) {
@@ -64,7 +64,7 @@ fn closed(text: &str) -> Option<String> {
     (!in_string).then_some(closed).and_then(|text| whole_object(&text))
 }
 
-/// The name, if no client can take it for that of a declared tool: clients repair names as respool does.
+/// Returns the name if no client can take it for that of a declared tool: clients repair names too.
 fn unmistakable(name: &str, tools: &Tools) -> Option<String> {
     let is_sign = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '_' | '-');
     let is_valid = !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(is_sign);

@@ -1,4 +1,4 @@
-//! Documents in a request: the model gets their text, where they are text.
+//! Documents in a request: the model gets the text of text documents.
 //!
 //! Called by `responses` and `messages`.
 
@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::chat_body::JsonText;
 use wire::encode_string;
 
-/// The text of a document that came as base64; `None` when it is not text.
+/// Decodes a document in base64; `None` when it is not text.
 pub(super) fn base64_text(media_type: &str, data: &str) -> Option<String> {
     let kind = media_type.split(';').next().unwrap_or_default().trim();
     let is_text = kind.starts_with("text/")
@@ -18,13 +18,13 @@ pub(super) fn base64_text(media_type: &str, data: &str) -> Option<String> {
     String::from_utf8(is_text.then(|| STANDARD.decode(data).ok()).flatten()?).ok()
 }
 
-/// The text of a `data:` URL.
+/// Decodes the text of a `data:` URL.
 pub(super) fn data_url_text(url: &str) -> Option<String> {
     let (head, data) = url.strip_prefix("data:")?.split_once(',')?;
     base64_text(head.strip_suffix(";base64")?, data)
 }
 
-/// A document among the user's texts, with its title.
+/// Marks a document among the user's texts, with its title.
 pub(super) fn titled(title: Option<&str>, text: &JsonText) -> JsonText {
     let title = title.map_or_else(String::new, |title| format!(" title={}", encode_string(title)));
     text.between(&format!("<document{title}>\n"), "\n</document>")

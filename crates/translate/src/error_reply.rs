@@ -1,25 +1,25 @@
-//! An error as an HTTP reply, and which errors repeating cannot help.
+//! Writes an error as an HTTP reply, and decides for which errors a repeat is useless.
 //!
-//! Measured on Codex 0.169 and Claude Code 2.1.330: both repeat a 500 or a 422 up to 30 times. What respool
-//! has tried already must reach them in the form that they do not repeat. Called by `responses` and
+//! Measured on Codex 0.169 and Claude Code 2.1.330: both repeat a 500 or a 422 up to 30 times. An error after
+//! respool's own repeats must reach them in a form that they do not repeat. Called by `responses` and
 //! `messages`, and by `relay`.
 
 use super::client_program::ClientProgram;
 use wire::{ApiError, ErrorCode};
 
-/// An error as it leaves by HTTP.
+/// An error in its HTTP form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorReply {
     /// The status.
     pub status: u16,
-    /// Headers beside the usual ones.
+    /// Additional headers.
     pub headers: Vec<(&'static str, String)>,
     /// The JSON body.
     pub body: String,
 }
 
-/// The error as a client of OpenAI's APIs has it. Whatever the header says, Qwen Code repeats 429 and 5xx for
-/// more than a minute, and the AI SDK twice (measured on 0.24.4 and 7.0.173).
+/// Writes the error for clients of OpenAI's APIs. Qwen Code ignores the header and repeats 429 and 5xx for
+/// more than a minute, as the AI SDK does twice (measured on 0.24.4 and 7.0.173).
 pub fn openai_error(error: &ApiError, program: ClientProgram) -> ErrorReply {
     let ignores_header = matches!(program, ClientProgram::QwenCode | ClientProgram::AiSdk);
     let is_repeated = ignores_header && matches!(error.status, 429 | 500..);
@@ -27,8 +27,8 @@ pub fn openai_error(error: &ApiError, program: ClientProgram) -> ErrorReply {
     ErrorReply { status, headers: retry_headers(error), body: error.to_json() }
 }
 
-/// The header that stops an OpenAI client from trying again. It does so by itself after 408, 409, 429 and 5xx
-/// only.
+/// Returns the header that stops an OpenAI client from trying again. Without it, the client repeats only 408,
+/// 409, 429 and 5xx.
 pub(super) fn retry_headers(error: &ApiError) -> Vec<(&'static str, String)> {
     let is_repeated = matches!(error.status, 408 | 409 | 429 | 500..);
     if error.is_final || (is_repeated && is_final(error)) {
@@ -37,14 +37,14 @@ pub(super) fn retry_headers(error: &ApiError) -> Vec<(&'static str, String)> {
     vec![]
 }
 
-/// True when respool is busy, or about to be started again: the same request may succeed later.
+/// Returns true when respool is busy or restarting: the same request may succeed later.
 pub(super) fn is_busy(error: &ApiError) -> bool {
     use ErrorCode::{BodiesFull, QueueFull, ResponsesFull, ShuttingDown};
     matches!(error.code, Some(ShuttingDown | QueueFull | BodiesFull | ResponsesFull))
 }
 
-/// True when repeating the same request is of no use: the request is at fault, or respool has repeated it,
-/// and waited for the server, in vain.
+/// Returns true when a repeat of the request is useless: the request is at fault, or respool has already
+/// repeated it and waited for the server.
 pub fn is_final(error: &ApiError) -> bool {
     error.is_final || (!is_busy(error) && !matches!(error.status, 408 | 409 | 425 | 429))
 }

@@ -1,8 +1,7 @@
-//! What is wrong with a reply that a server gave and that still does not do what was asked: it is empty,
-//! stops after thinking, or holds a call that cannot leave.
+//! Finds the fault of a useless reply: it is empty, stops after thinking, or has a call that cannot leave.
 //!
-//! Only names the fault. Whether to ask again is `remedy`'s to plan; the error that a client gets when that
-//! does not help stands here too. Pure. Called by `relay`, and by `live` for what has not been sent.
+//! This module names the fault, and the error for the client if no second attempt helps. `remedy` decides
+//! whether to ask again. Pure. Called by `relay`, and by `live` for the parts that were not sent.
 
 use std::collections::HashSet;
 
@@ -14,12 +13,12 @@ use tool_call_parser::Tools;
 use wire::turn::{Dropped, FinishReason, Note, Turn, Usage};
 use wire::{ApiError, Completion, ErrorCode};
 
-/// Why a reply is no use.
+/// The reason why a reply is useless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The server could not read what the model wrote, and said so.
+    /// The server reported that it could not read the model's output.
     Glitch,
-    /// The model wrote so many tokens, and its server passed nothing of them on.
+    /// The model wrote this number of tokens, and its server passed on nothing of them.
     Lost(u64),
     /// Neither content nor calls nor reasoning.
     Empty,
@@ -27,7 +26,7 @@ pub enum Fault {
     OnlyReasoning,
     /// The token limit came before the answer, usually inside the reasoning.
     CutReasoning,
-    /// The token limit cut a call of this tool (empty: not known of which).
+    /// The token limit cut a call of this tool (empty: the tool is unknown).
     CutCall(String),
     /// A call of this tool that cannot be used.
     BadCall(String, Dropped),
@@ -35,25 +34,25 @@ pub enum Fault {
     UnknownTool(String),
 }
 
-/// What a reply of no use still shows.
+/// The usable part of a faulty reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shows {
-    /// Something that the client can use, or that shows what is missing.
+    /// Text that the client can use, or that shows the problem.
     Answer,
-    /// A whole call that the client itself answers with an error, so that the model can correct it.
+    /// A whole call that the client answers with an error, so that the model can correct it.
     CorrectableCall,
-    /// A blank success. It is an answer only when the model was asked once.
+    /// An empty reply. It may leave only when the model was asked once.
     Blank,
     /// Nothing.
     Nothing,
 }
 
-/// A reply of more tokens than this of which nothing arrived was lost on the way. Ending a turn takes one or
-/// two.
+/// An empty reply of at most this number of tokens is empty; one of more tokens was lost on the way. To end a
+/// turn takes one or two.
 const FEW_TOKENS: u64 = 3;
 
 impl Fault {
-    /// A stable name for logs and metrics.
+    /// Returns a stable name for logs and metrics.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Glitch => "model_glitch",
@@ -67,22 +66,21 @@ impl Fault {
         }
     }
 
-    /// The fault of a whole reply; `None` when one of its choices is what was asked for.
+    /// Finds the fault of a whole reply; `None` when one of its choices is good.
     pub fn of_reply(reply: &Reply) -> Option<Self> {
         let turns =
             reply.choices.iter().map(|choice| Some(&choice.turn).filter(|_| choice.refusal.is_none()));
         Self::of_turns(&turns.collect::<Option<Vec<_>>>()?, reply.usage)
     }
 
-    /// The fault of a completion that is forwarded unread. It is read only when it looks as if it said
-    /// nothing.
+    /// Finds the fault of a completion that is forwarded unread. It is parsed only when it looks empty.
     pub fn of_unread(body: &[u8], rules: &ReplyRules) -> Option<Self> {
         let text = std::str::from_utf8(body).ok().filter(|text| may_be_blank(text))?;
         let completion = Completion::parse(text, &[]).ok()?;
         Self::of_reply(&interpret(completion, rules, &mut Ids::new(0, HashSet::new())))
     }
 
-    /// The same of turns.
+    /// Finds the fault of turns; `None` when one of them is good.
     pub fn of_turns(turns: &[&Turn], usage: Option<Usage>) -> Option<Self> {
         let faults = turns.iter().map(|turn| Self::of_turn(turn)).collect::<Option<Vec<_>>>()?;
         let written = usage.map_or(0, |usage| usage.completion);
@@ -120,13 +118,13 @@ impl Fault {
         }
     }
 
-    /// What a reply with this fault still shows.
+    /// Returns the usable part of a reply with this fault.
     pub fn shows(&self, turns: &[&Turn], tools: &Tools) -> Shows {
         if turns.iter().any(|turn| !correctable_calls(turn, tools).is_empty()) {
             return Shows::CorrectableCall;
         }
         match self {
-            // The call itself, which the engine shows when nothing else is left.
+            // The text is the call itself, which the engine leaves when there is no other.
             Self::UnknownTool(name)
                 if turns.iter().all(|turn| turn.content.trim().starts_with(name.as_str())) =>
             {
@@ -139,9 +137,9 @@ impl Fault {
         }
     }
 
-    /// The error that the client gets when nothing can leave. `asked`: how often the model was asked. Once is
-    /// worth repeating for any client; after more, a status that makes OpenClaw repeat it eight times would
-    /// only cost time.
+    /// Makes the client's error when nothing can leave. `asked`: the number of attempts. After one attempt
+    /// any client may repeat the request; after more, a status that makes OpenClaw repeat it eight times
+    /// would only cost time.
     pub fn error(&self, asked: u32) -> ApiError {
         let (status, code, what) = self.described();
         let (status, tried) = match asked {
@@ -194,8 +192,8 @@ impl Fault {
     }
 }
 
-/// True when some `content` in the text is `null` or begins with two quotes. The text is passed over once: it
-/// may be long.
+/// Returns true when a `content` in the text is `null` or an empty string. The text may be long, so it is
+/// only searched.
 fn may_be_blank(text: &str) -> bool {
     const KEY: &str = r#""content":"#;
     memchr::memmem::find_iter(text.as_bytes(), KEY).any(|at| {

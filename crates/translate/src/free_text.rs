@@ -1,5 +1,5 @@
-//! The regular expressions of custom tools, which the calls of a reply are held to. OpenAI's servers write no
-//! text that does not match; a model here may.
+//! Checks calls of custom tools against the tools' regular expressions. OpenAI's servers write only matching
+//! text; a model here may write any.
 //!
 //! Grammars in Lark's notation are not checked, and neither is an expression that this library cannot read.
 //! Called by `responses`, which declares the tools, by `relay` once a whole reply has been read, and by
@@ -11,20 +11,20 @@ use super::reply::Reply;
 use wire::Object;
 use wire::turn::{Dropped, Note, ToolCall, TurnEvent};
 
-/// A request may declare so many that are checked; each takes memory as long as its request is answered.
+/// The most expressions of a request that are checked. Each takes memory until the request is answered.
 const MOST: usize = 32;
-/// The largest one, compiled, in bytes.
+/// The largest compiled expression, in bytes.
 const LARGEST: usize = 1 << 20;
 
 /// The field of a custom tool's function that takes the text.
 pub(super) const FREE_TEXT: &str = "input";
 
-/// What the free text of some functions must match.
+/// The expressions that the free text of some functions must match.
 #[derive(Clone, Debug, Default)]
 pub struct FreeTextPatterns(Vec<(String, Regex)>);
 
 impl FreeTextPatterns {
-    /// The text of this function must match as a whole.
+    /// Adds the expression that the whole text of this function must match.
     pub(super) fn add(&mut self, function: &str, definition: &str) {
         let whole = format!(r"\A(?:{definition})\z");
         if self.0.len() < MOST
@@ -34,7 +34,7 @@ impl FreeTextPatterns {
         }
     }
 
-    /// Takes out the calls whose text does not match.
+    /// Removes the calls whose text does not match.
     pub fn hold(&self, reply: &mut Reply) {
         for turn in reply.choices.iter_mut().map(|choice| &mut choice.turn).filter(|_| !self.0.is_empty()) {
             for call in std::mem::take(&mut turn.calls) {
@@ -43,7 +43,7 @@ impl FreeTextPatterns {
         }
     }
 
-    /// The call, or the note in its place where its text does not match.
+    /// Returns the call, or a note in its place if its text does not match.
     pub(super) fn checked(&self, call: ToolCall) -> TurnEvent {
         if self.permits(&call) {
             return TurnEvent::ToolCall(call);
@@ -61,8 +61,8 @@ impl FreeTextPatterns {
     }
 }
 
-/// The free text among a call's arguments. A model that names the field otherwise means the same as long as
-/// there is only one text; a value that is no text is its JSON.
+/// Finds the free text among a call's arguments. If the model named the field differently, the only text
+/// counts. A value of another type stays JSON.
 pub(super) fn free_text(arguments: &str) -> String {
     let Ok(object) = Object::parse(arguments) else { return arguments.to_owned() };
     let texts: Vec<String> = object.iter().filter_map(|(_, value)| wire::decode_string(value)).collect();

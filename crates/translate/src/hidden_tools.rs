@@ -1,5 +1,5 @@
-//! The tools that OpenClaw's Tool Search hides: known only from the results of `tool_search` and
-//! `tool_describe` in this conversation, and called through `tool_call{id, args}`.
+//! Finds the tools that OpenClaw's Tool Search hides. They are known only from the results of `tool_search`
+//! and `tool_describe` in the conversation, and called through `tool_call{id, args}`.
 //!
 //! A result is JSON: one entry, a list, or lists grouped by query; an entry has `id`, `name`, `description`,
 //! and, when it was described, `parameters` (read in the shipped client, 2026.9.6). Called by `relay`.
@@ -12,8 +12,8 @@ use serde_json::value::RawValue;
 use wire::Object;
 use wire::{Message, array_elements, decode_string};
 
-/// Name and schema of each hidden tool, in the order in which they became known; a later description replaces
-/// an earlier.
+/// Returns name and schema of each hidden tool, in the order in which they became known; a later description
+/// replaces an earlier one.
 pub(super) fn hidden_tools(messages: &[Message<'_>]) -> Vec<(String, Option<Box<RawValue>>)> {
     let mut asked = HashSet::new();
     let mut found = Vec::new();
@@ -31,7 +31,7 @@ pub(super) fn hidden_tools(messages: &[Message<'_>]) -> Vec<(String, Option<Box<
     found
 }
 
-/// The JSON in a result's text, which may stand behind a line of explanation.
+/// Reads the JSON in a result's text, which may follow a line of explanation.
 fn result(message: &Message<'_>) -> Value {
     let content = message.object.get("content").unwrap_or_default();
     let parts = array_elements(content).unwrap_or_default();

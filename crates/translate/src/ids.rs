@@ -1,8 +1,9 @@
-//! Tool-call ids that every client carries back unchanged, and every chat template accepts.
+//! Chooses tool-call ids that every client returns unchanged and every chat template accepts.
 //!
-//! OpenClaw strips what is not alphanumeric and cuts at 40, so ids match `[A-Za-z0-9]{9,40}`; Mistral's
-//! template needs exactly 9. Kimi's template needs its own `functions.NAME:IDX` in the history, so such an id
-//! leaves as `kimiIDXzRANDOM` and is mapped back, without any memory, when the conversation returns.
+//! OpenClaw strips characters that are not alphanumeric and cuts at 40, so ids match `[A-Za-z0-9]{9,40}`;
+//! Mistral's template needs exactly 9. Kimi's template needs its own `functions.NAME:IDX` in the history, so
+//! such an id leaves as `kimiIDXzRANDOM` and is mapped back, without any memory, when the conversation
+//! returns.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// `seed`: random, from the caller. `taken`: the ids that the conversation has used already.
+    /// Begins a reply's ids. `seed`: a random number from the caller. `taken`: the ids that the conversation
+    /// already uses.
     pub fn new(seed: u64, taken: impl Into<Arc<HashSet<String>>>) -> Self {
         Self { taken: taken.into(), chosen: HashSet::new(), state: seed }
     }
@@ -29,7 +31,7 @@ impl Ids {
         self.chosen.contains(id) || self.taken.contains(id)
     }
 
-    /// The id that leaves for a call: the upstream's own if it is well formed and new, else a new one.
+    /// Chooses the id of a call: the upstream's own if it is well formed and new, else a new one.
     pub fn choose(&mut self, upstream: Option<&str>) -> String {
         let id = match upstream {
             Some(id) if is_well_formed(id) && !self.is_taken(id) => id.to_owned(),
@@ -43,12 +45,12 @@ impl Ids {
         id
     }
 
-    /// A new reply id in OpenAI's form.
+    /// Makes a new reply id in OpenAI's form.
     pub fn reply_id(&mut self) -> String {
         self.prefixed("chatcmpl-")
     }
 
-    /// A new id of anything else, in OpenAI's form: a prefix and hexadecimal digits.
+    /// Makes a new id in OpenAI's form: a prefix and hexadecimal digits.
     pub fn prefixed(&mut self, prefix: &str) -> String {
         format!("{prefix}{:016x}{:016x}", self.next(), self.next())
     }
@@ -77,7 +79,8 @@ impl Ids {
     }
 }
 
-/// The model's own id for a call that left as `id`: `functions.NAME:IDX` for Kimi's, `None` for every other.
+/// Returns the model's own id for a call that left as `id`: `functions.NAME:IDX` for Kimi's models, `None`
+/// for others.
 pub(super) fn original_id(id: &str, name: &str) -> Option<String> {
     let (index, random) = id.strip_prefix(KIMI)?.split_once('z')?;
     let is_ours =
@@ -85,7 +88,7 @@ pub(super) fn original_id(id: &str, name: &str) -> Option<String> {
     is_ours.then(|| format!("functions.{name}:{index}"))
 }
 
-/// False for a text of calls that surely holds no id for [`original_id`]; spares reading it.
+/// Returns false when a text of calls certainly has no id for [`original_id`], so that it need not be parsed.
 pub(super) fn may_hold_kimis(calls: &str) -> bool {
     memchr::memmem::find(calls.as_bytes(), KIMI.as_bytes()).is_some()
 }

@@ -1,5 +1,5 @@
-//! From a whole completion to turns: the tool-call engine reads each choice, and ids are chosen. Whether the
-//! turns are of any use is `fault`'s to say.
+//! Turns a whole completion into turns: the tool-call engine reads each choice, and ids are chosen. `fault`
+//! decides whether the turns are useful.
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use tool_call_parser::{End, Engine, Event, Field, NativeCall, Options, Tools};
 use wire::turn::{Dropped, FinishReason, Note, Turn};
 use wire::{Choice, Completion, pruned_logprobs};
 
-/// What the request says about its reply.
+/// The request's rules for its reply.
 #[derive(Clone, Debug)]
 pub struct ReplyRules {
     /// The declared tools.
     pub tools: Arc<Tools>,
-    /// What the request allows.
+    /// The options of the engine for this request.
     pub options: Options,
-    /// The marks of the model's replies, where the owner describes them.
+    /// The marks of the model's replies, if the owner describes them.
     pub response_template: Option<Arc<ResponseTemplate>>,
-    /// `max_completion_tokens` or `max_tokens`: a reply that used them all was cut, whatever its
-    /// `finish_reason` says (vLLM 0.32 says `tool_calls` for a call cut in the middle).
+    /// `max_completion_tokens` or `max_tokens`: a reply that used them all was cut, even if its
+    /// `finish_reason` differs (vLLM 0.32 reports `tool_calls` for a call that was cut).
     pub token_limit: Option<u64>,
 }
 
 impl ReplyRules {
-    /// True when a reply of so many tokens is known not to have reached the limit.
+    /// Returns true when a reply with this number of tokens certainly did not reach the limit.
     pub fn is_below_limit(&self, used: Option<u64>) -> bool {
         self.token_limit.is_none_or(|limit| used.is_some_and(|used| used < limit))
     }
@@ -64,7 +64,7 @@ fn read_choice(
         turn.notes.iter_mut().for_each(Note::mark_unclosed);
     }
     if !turn.calls.is_empty() && turn.content.trim().is_empty() {
-        // The line breaks around calls that a server took out of the text.
+        // Only the line breaks around calls that a server removed from the text are left.
         turn.content.clear();
     }
     for call in &mut turn.calls {
@@ -86,7 +86,7 @@ fn read_choice(
     }
 }
 
-/// Gives a whole text to the engine: in parts, where a template says which they are.
+/// Gives a whole text to the engine, in the parts that a template defines.
 pub(super) fn push_content<E: From<Event>>(
     engine: &mut Engine,
     text: &str,
@@ -104,7 +104,7 @@ pub(super) fn push_content<E: From<Event>>(
     }
 }
 
-/// Native calls first, so that they win over a copy of them in the text.
+/// Reads native calls first, so that they win over a copy of them in the text.
 fn read_turn(choice: &Choice, end: End, rules: &ReplyRules) -> Turn {
     let mut engine = Engine::new(Arc::clone(&rules.tools), rules.options);
     let mut events = Vec::new();

@@ -1,8 +1,8 @@
-//! Gives the steps of a turn their items: where each begins, its id, where it ends, and what proves that
-//! reasoning comes back as it left. The sinks of the Responses and Messages APIs write these events; chat
-//! completions have no items.
+//! Divides the steps of a turn into items: their beginnings, ids and ends, and the proof that reasoning comes
+//! back unchanged. The sinks of the Responses and Messages APIs write these events; chat completions have no
+//! items.
 //!
-//! A source that has items of its own is left as it is. Pure. Called by `responses` and `messages`.
+//! A source that has its own items is left unchanged. Pure. Called by `responses` and `messages`.
 
 use std::sync::Arc;
 
@@ -10,33 +10,33 @@ use super::ids::Ids;
 use super::sealed::Sealer;
 use wire::turn::{FinishReason, ItemEnd, ItemKind, TurnEvent};
 
-/// What goes along with reasoning.
+/// The proof that accompanies reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Proof {
     /// Nothing.
     Nothing,
     /// A signature: the client sees the reasoning.
     Signature,
-    /// The reasoning itself, sealed.
+    /// The sealed reasoning itself.
     Seal,
 }
 
 /// The items of one turn.
 #[derive(Debug)]
 pub(super) struct Items {
-    /// Chooses their ids, and others of the same reply.
+    /// Chooses the ids of the items and of other parts of the reply.
     pub(super) ids: Ids,
     sealer: Arc<Sealer>,
     proof: Proof,
     open: Option<OpenItem>,
-    /// The source has items of its own.
+    /// True when the source has its own items.
     are_given: bool,
 }
 
 #[derive(Debug)]
 struct OpenItem {
     kind: ItemKind,
-    /// The reasoning so far, where it is to be proved.
+    /// The reasoning up to now, if it needs a proof.
     reasoning: String,
 }
 
@@ -52,7 +52,7 @@ impl Items {
         Self { ids, sealer, proof, open: None, are_given: false }
     }
 
-    /// The beginnings and ends of items that belong around this step.
+    /// Returns the beginnings and ends of items that surround this step.
     pub(super) fn around(&mut self, event: &TurnEvent) -> Around {
         self.are_given |= matches!(event, TurnEvent::ItemBegun(..));
         if self.are_given {
@@ -78,7 +78,7 @@ impl Items {
         around
     }
 
-    /// The end of the open item; `is_whole`: nothing cut it.
+    /// Ends the open item; `is_whole`: nothing cut it.
     pub(super) fn end(&mut self, is_whole: bool) -> Option<TurnEvent> {
         let OpenItem { kind, reasoning } = self.open.take()?;
         let signature = match self.proof {
@@ -89,7 +89,7 @@ impl Items {
         Some(TurnEvent::ItemEnded(ItemEnd { signature, is_whole }))
     }
 
-    /// Each call is an item of its own; pieces of one kind that follow each other are one.
+    /// Begins an item unless one of this kind is open. Each call is a separate item.
     fn enter(&mut self, kind: ItemKind, before: &mut Vec<TurnEvent>) {
         if self.open.as_ref().is_some_and(|open| open.kind == kind) {
             return;

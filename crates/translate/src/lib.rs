@@ -1,5 +1,4 @@
-//! Translation, both ways and pure: what a request becomes on its way up, and what a reply becomes on its way
-//! down.
+//! Translates requests on their way up and replies on their way down. Pure.
 //!
 //! No I/O, no clock, no randomness (a seed comes in from `relay`). Called by `relay`.
 

@@ -1,5 +1,5 @@
-//! The live turn: chunks of a streaming upstream go through the tool-call engine, and what is certain leaves
-//! at once, as the steps of the turn.
+//! The live turn: the tool-call engine reads the chunks of a streaming upstream, and the certain parts leave
+//! immediately, as the steps of the turn.
 //!
 //! The same engine and ids as for a whole reply; only the order is that of arrival. The end of the turn waits
 //! for the end of the stream, because only the usage that comes last shows whether the token limit cut a
@@ -20,18 +20,18 @@ use wire::turn::{
 };
 use wire::{Malformed, Object, array_elements, content_text, decode_string, parse_usage, pruned_logprobs};
 
-/// What the client is to see of a live turn.
+/// The client's rules for a live turn.
 #[derive(Debug)]
 pub struct LiveRules {
-    /// What the request says about its reply.
+    /// The request's rules for its reply.
     pub reply: ReplyRules,
-    /// Reasoning leaves.
+    /// True when reasoning leaves.
     pub shows_reasoning: bool,
     /// Fields to keep although OpenAI's API has no such field.
     pub keep: Vec<String>,
-    /// What earlier attempts cost; the usage that leaves includes it.
+    /// The tokens of earlier attempts, which the usage that leaves includes.
     pub spent: Usage,
-    /// What the free text of custom tools must match.
+    /// The expressions that the free text of custom tools must match.
     pub free_text: Arc<FreeTextPatterns>,
 }
 
@@ -51,43 +51,43 @@ pub struct LiveTurn {
 struct LiveChoice {
     engine: Engine,
     native: Option<(Option<u64>, NativeCall)>,
-    /// Text that waits for the end of the reply, because a template reads whole texts.
+    /// Text that waits for the end of the reply, because a template needs whole texts.
     unread: String,
     response_template: Option<Arc<ResponseTemplate>>,
     gap: String,
     logprobs: Vec<String>,
     finish_reason: Option<String>,
-    /// What has left so far.
+    /// The parts that have left.
     turn: Turn,
     kept: Vec<(String, String)>,
     message_kept: Vec<(String, String)>,
-    /// The model refused to answer, in words of their own field.
+    /// True when the model refused to answer, in the field `refusal`.
     has_refused: bool,
 }
 
 impl LiveTurn {
-    /// A reply from its beginning. `created` and `model` stand in for what the upstream does not say.
+    /// Begins a reply. `created` and `model` are used if the upstream does not send them.
     pub fn new(rules: LiveRules, ids: Ids, created: u64, model: String) -> Self {
         let head = Head { id: String::new(), created, model, tags: vec![] };
         Self { rules, ids, head, has_head: false, choices: BTreeMap::new(), usage: None, kept: vec![] }
     }
 
-    /// The reply's id, time and model; `None` before the upstream has begun.
+    /// Returns the reply's id, time and model; `None` before the upstream has begun.
     pub fn head(&self) -> Option<&Head> {
         Some(&self.head).filter(|_| self.has_head)
     }
 
-    /// Token counts, once they are known.
+    /// Returns the token counts, once they are known.
     pub fn usage(&self) -> Option<Usage> {
         self.usage
     }
 
-    /// True once a chunk with a choice has come.
+    /// Returns true once a chunk with a choice has come.
     pub fn has_begun(&self) -> bool {
         !self.choices.is_empty()
     }
 
-    /// True once reasoning, content or a call has left.
+    /// Returns true once reasoning, content or a call has left.
     pub fn has_spoken(&self) -> bool {
         let spoke =
             |turn: &Turn| !(turn.reasoning.is_empty() && turn.content.is_empty() && turn.calls.is_empty());
@@ -98,7 +98,7 @@ impl LiveTurn {
         self.choices.values().any(|choice| choice.has_refused)
     }
 
-    /// True when every choice has its finish reason.
+    /// Returns true when every choice has its finish reason.
     pub fn is_finished(&self) -> bool {
         self.has_begun() && self.choices.values().all(|choice| choice.finish_reason.is_some())
     }
@@ -124,7 +124,8 @@ impl LiveTurn {
         Ok(())
     }
 
-    /// The stream has ended: settles what was held back. Gives what is wrong with the turns, if anything is.
+    /// Ends the stream and releases the text that was held back. Returns the fault of the turns, if there is
+    /// one.
     pub fn settle(&mut self, out: &mut Vec<ChoiceEvent>) -> Option<Fault> {
         let used = self.usage.map(|usage| usage.completion);
         let limit = self.rules.reply.token_limit;
@@ -147,7 +148,7 @@ impl LiveTurn {
         Fault::of_turns(&self.turns().collect::<Vec<_>>(), self.usage)
     }
 
-    /// Ends the turns; `fills_window`: the reply has filled the model's window. After [`LiveTurn::settle`].
+    /// Ends the turns, after [`LiveTurn::settle`]. `fills_window`: the reply has filled the model's window.
     pub fn close(&mut self, fills_window: bool, out: &mut Vec<ChoiceEvent>) {
         let usage = self.usage.map(|usage| usage.plus(self.rules.spent));
         for (index, choice) in &mut self.choices {
@@ -167,12 +168,12 @@ impl LiveTurn {
         }
     }
 
-    /// The declared tools.
+    /// Returns the declared tools.
     pub fn tools(&self) -> &Tools {
         &self.rules.reply.tools
     }
 
-    /// Adds calls that `of` makes of each turn. After [`LiveTurn::settle`].
+    /// Adds the calls that `of` finds in each turn, after [`LiveTurn::settle`].
     pub fn add_calls(&mut self, of: impl Fn(&Turn, &Tools) -> Vec<ToolCall>, out: &mut Vec<ChoiceEvent>) {
         let tools = Arc::clone(&self.rules.reply.tools);
         for index in self.indexes() {
@@ -184,7 +185,7 @@ impl LiveTurn {
         }
     }
 
-    /// The turns so far: what has left, and notes.
+    /// Returns the turns with the parts that have left and the notes.
     pub fn turns(&self) -> impl Iterator<Item = &Turn> {
         self.choices.values().map(|choice| &choice.turn)
     }
@@ -193,8 +194,7 @@ impl LiveTurn {
         self.choices.keys().copied().collect()
     }
 
-    /// The stream broke: what was held back leaves as the text it is. No call does, as nobody knows whether
-    /// it is whole.
+    /// Releases the held text of a broken stream. Calls are dropped, because they may be incomplete.
     pub fn give_up(&mut self, out: &mut Vec<ChoiceEvent>) {
         for index in self.indexes() {
             let mut events = self.choice(index).finish(true, false);
@@ -283,7 +283,7 @@ impl LiveChoice {
             self.has_refused = true;
             events.push(TurnEvent::Refusal(text));
         }
-        // Those of reasoning are nobody's: clients have them for the text alone.
+        // Log probabilities of reasoning are dropped: clients expect only those of the text.
         if let Some(logprobs) = choice.get("logprobs").filter(|_| !reasons_only) {
             self.logprobs.push(pruned_logprobs(logprobs).into_owned());
         }
@@ -310,7 +310,7 @@ impl LiveChoice {
         events
     }
 
-    /// White space that is all the content there was, unless calls stood around it.
+    /// Returns white space if it is the only content, unless there were calls.
     fn last_gap(&mut self) -> Option<TurnEvent> {
         let gap = std::mem::take(&mut self.gap);
         (!gap.is_empty() && self.turn.calls.is_empty()).then_some(TurnEvent::Content(gap))
@@ -323,8 +323,8 @@ impl LiveChoice {
         FinishReason::resolve(upstream, !self.turn.calls.is_empty())
     }
 
-    /// Line breaks before anything else wait: around calls that were taken out of the text they mean nothing,
-    /// before a text they are part of it. True when the event was kept for later.
+    /// Holds back line breaks before other content: next to calls they mean nothing, but before a text they
+    /// are part of it. Returns true when the event was held back.
     fn holds_gap(&mut self, event: &mut TurnEvent) -> bool {
         let TurnEvent::Content(text) = event else { return false };
         if !self.turn.content.is_empty() {
@@ -338,7 +338,7 @@ impl LiveChoice {
         blank
     }
 
-    /// Collects a native call, whose arguments come in pieces. A call is whole when the next one begins, or
+    /// Collects a native call, whose arguments come in pieces. It is complete when the next call begins, or
     /// at the end.
     fn native_piece(&mut self, text: &str, events: &mut Vec<TurnEvent>) {
         let Ok(piece) = Object::parse(text) else { return };
@@ -348,7 +348,7 @@ impl LiveChoice {
         let name = function.string("name").filter(|name| !name.is_empty());
         let another = |(current, call): &(Option<u64>, NativeCall)| {
             let other_id = id.is_some() && call.id.is_some() && id != call.id;
-            // A server that gives neither index nor ids begins a call with its name.
+            // A server that sends neither index nor ids begins a call with its name.
             let named_anew = id.is_none() && name.is_some() && Object::parse(&call.arguments).is_ok();
             *current != index || other_id || named_anew
         };
@@ -372,14 +372,14 @@ impl LiveChoice {
     }
 }
 
-/// A call that ends early in a reply that no limit cut is the model's own mistake.
+/// Marks a call that ends early in a reply that no limit cut, as the model's own mistake.
 fn mark_unclosed(event: &mut TurnEvent) {
     if let TurnEvent::Note(note) = event {
         note.mark_unclosed();
     }
 }
 
-/// What of a delta comes in pieces, or belongs to the engine: no last value to keep.
+/// The fields of a delta that come in pieces or belong to the engine, so that they have no last value.
 const IN_PIECES: [&str; 6] = ["role", "content", "reasoning", "reasoning_content", "refusal", "tool_calls"];
 
 /// Remembers the last value of each field that the user asked to keep.
@@ -391,7 +391,7 @@ fn keep_last(kept: &mut Vec<(String, String)>, object: &Object<'_>, keep: &[Stri
     }
 }
 
-/// Several objects of log probabilities as one.
+/// Joins several objects of log probabilities.
 pub(super) fn joined_logprobs(waiting: Vec<String>) -> Option<String> {
     if waiting.len() < 2 {
         return waiting.into_iter().next();

@@ -1,9 +1,8 @@
-//! Notices an agent that goes in circles, warns the model first, and ends the run when it goes on.
+//! Detects an agent in a loop, warns the model first, and ends the run if it goes on.
 //!
-//! Everything is derived from the conversation in the request, and counted since the last real user message,
-//! so a long healthy conversation is never stopped. OpenClaw appends a user message of its own after tool
-//! results, which does not count as one. The shapes themselves are in `circles`; the warning is
-//! put into the request by `additions`.
+//! It counts in the request's conversation since the last real user message, so a long healthy conversation
+//! is never stopped. OpenClaw appends its own user message after tool results, which does not count as one.
+//! `circles` recognises the loops; `additions` puts the warning into the request.
 
 use std::collections::HashMap;
 
@@ -11,22 +10,21 @@ use super::circles::{Answered, cycles, drifting, without_tool};
 use wire::Message;
 use wire::turn::ToolCall;
 
-/// How OpenClaw's own trailing user message starts.
+/// The beginning of OpenClaw's own trailing user message.
 const INTERNAL_CONTEXT: &str = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>";
 /// The longest cycle that is looked for, in calls.
 const LONGEST_CYCLE: usize = 3;
-/// Looking for something in other places is healthy for longer than asking again for the same: this many
-/// times
+/// A search in other places may go on for longer than a repeated question: this multiple of
 /// [`GuardLimits::max_repeats`].
 const DRIFT_PATIENCE: usize = 4;
 
-/// When to stop.
+/// The limits that end a run.
 #[derive(Clone, Copy, Debug)]
 pub struct GuardLimits {
-    /// More tool results than this since the last real user message.
+    /// The most tool results since the last real user message.
     pub max_tool_results: usize,
-    /// This many identical consecutive calls, or cycles of them; four times as many of one tool with other
-    /// arguments.
+    /// This number of identical consecutive calls or cycles ends the run; for one tool with other arguments,
+    /// four times this number.
     pub max_repeats: usize,
 }
 
@@ -37,7 +35,7 @@ pub enum LoopKind {
     TooManyResults,
     /// The same call with the same result.
     Repeated,
-    /// Two or three calls in turns, each with the same result every time.
+    /// Two or three calls that alternate, each with the same result every time.
     Alternating,
     /// One tool, other arguments, the same useless result.
     Drifting,
@@ -46,7 +44,7 @@ pub enum LoopKind {
 }
 
 impl LoopKind {
-    /// A stable name for logs and metrics.
+    /// Returns a stable name for logs and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::TooManyResults => "too_many_results",
@@ -58,26 +56,26 @@ impl LoopKind {
     }
 }
 
-/// What was found.
+/// A loop that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopFound {
     /// Its shape.
     pub kind: LoopKind,
-    /// The tools that were called, for people; empty where it matters not.
+    /// The tools that were called, for people; empty if they do not matter.
     pub tools: String,
-    /// How often: tool results, identical calls, cycles, or calls in vain.
+    /// The count: tool results, identical calls, cycles, or useless calls.
     pub count: usize,
     /// The count that ends the run.
     pub limit: usize,
 }
 
 impl LoopFound {
-    /// True when the run is to be ended; else the model is warned.
+    /// Returns true when the run must end; otherwise the model is warned.
     pub fn stops(&self) -> bool {
         self.count >= self.limit
     }
 
-    /// The answer that ends the run, in the model's place.
+    /// Writes the answer that ends the run, in place of the model's.
     pub fn answer(&self) -> String {
         let limit = match self.kind {
             LoopKind::TooManyResults => "limits.max_tool_results",
@@ -90,7 +88,7 @@ impl LoopFound {
         )
     }
 
-    /// The warning that the model gets before that.
+    /// Writes the warning that the model gets before that.
     pub fn warning(&self) -> String {
         let advice = match self.kind {
             LoopKind::UnknownTool => "Call only tools that are declared in this conversation",
@@ -128,7 +126,7 @@ impl LoopFound {
     }
 }
 
-/// Looks at the conversation; `None` when all is well.
+/// Looks for a loop in the conversation.
 pub fn check_loops(messages: &[Message<'_>], limits: GuardLimits) -> Option<LoopFound> {
     let calls = answered_calls(&messages[loop_start(messages)..]);
     if calls.len() > limits.max_tool_results {
@@ -139,7 +137,7 @@ pub fn check_loops(messages: &[Message<'_>], limits: GuardLimits) -> Option<Loop
     found.iter().find(|found| found.stops()).or(found.first()).cloned()
 }
 
-/// Everything that is worth a warning: half of what ends the run, and never a single call.
+/// Finds loops that are worth a warning: at least half of the limit, and more than one call.
 fn repeated_cycles(calls: &[Answered<'_>], max_repeats: usize) -> Vec<LoopFound> {
     let found = |kind, period: usize, count, limit: usize| {
         let worth = count >= (limit / 2).max(2) || count >= limit;
@@ -161,14 +159,13 @@ fn repeated_cycles(calls: &[Answered<'_>], max_repeats: usize) -> Vec<LoopFound>
         .collect()
 }
 
-/// The names of these calls' tools, for people.
+/// Lists the tools of these calls, for people.
 fn tools(calls: &[Answered<'_>]) -> String {
     let names: Vec<String> = calls.iter().map(|call| format!("`{}`", call.call.name)).collect();
     names.join(", ")
 }
 
-/// How many replies with calls the model has given since the last real user message: they are lost if the
-/// turn fails.
+/// Counts the model's replies with calls since the last real user message. They are lost if the turn fails.
 pub fn count_steps(messages: &[Message<'_>]) -> u32 {
     let since_user = &messages[loop_start(messages)..];
     let has_calls = |message: &&Message<'_>| {
@@ -177,12 +174,12 @@ pub fn count_steps(messages: &[Message<'_>]) -> u32 {
     u32::try_from(since_user.iter().filter(has_calls).count()).unwrap_or(u32::MAX)
 }
 
-/// Where the current tool loop begins: behind the last real user message.
+/// Returns the beginning of the current tool loop, after the last real user message.
 pub(super) fn loop_start(messages: &[Message<'_>]) -> usize {
     messages.iter().rposition(is_real_user).map_or(0, |index| index + 1)
 }
 
-/// True for what a user said, not OpenClaw in a user's place.
+/// Returns true for a user's own message, not one that OpenClaw added.
 pub(super) fn is_real_user(message: &Message<'_>) -> bool {
     message.has_role("user") && !message.content_starts_with(INTERNAL_CONTEXT)
 }
@@ -195,7 +192,7 @@ fn answered_calls<'a>(messages: &'a [Message<'_>]) -> Vec<Answered<'a>> {
         asked.extend(calls.filter_map(|call| Some((call.id.clone()?, call))));
         if message.has_role("tool") {
             let id = message.object.string("tool_call_id").unwrap_or_default();
-            // A result whose call is not known repeats nothing: its id stands in for the call.
+            // A result without a known call repeats nothing, so its id replaces the call.
             let unknown = || ToolCall { arguments: id.clone(), ..ToolCall::default() };
             let call = asked.get(&id).copied().cloned().unwrap_or_else(unknown);
             answered.push(Answered::new(call, message.object.get("content").unwrap_or_default()));

@@ -1,9 +1,8 @@
-//! Words in a final error that OpenClaw acts on: some make it repeat the whole request for a minute, some
-//! make it disable the provider, some make it show its owner another text than the one it got.
+//! Words in a final error on which OpenClaw acts: some make it repeat the whole request for a minute, some
+//! disable the provider, and some make it show its owner another text.
 //!
 //! Measured phrase by phrase on 2026.9.6 and 2026.2.26, and read in their shipped classifiers
-//! (docs/openclaw-measured.md has the tables). Texts are meant for both versions at once. Pure. Called by
-//! `relay`.
+//! (docs/openclaw-measured.md has the tables). Texts must suit both versions. Pure. Called by `relay`.
 
 use std::sync::LazyLock;
 
@@ -11,7 +10,7 @@ use regex::Regex;
 
 use wire::pattern::compile_pattern;
 
-/// What 2026.9.6 repeats, or punishes the provider for.
+/// Words for which 2026.9.6 repeats the request or disables the provider.
 static NEW: LazyLock<Regex> = LazyLock::new(|| {
     compile_pattern(
         r"(?ix)
@@ -32,7 +31,7 @@ static NEW: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
-/// What 2026.9.6 takes for a full context.
+/// Words that 2026.9.6 takes for a full context.
 static OVERFLOW: LazyLock<Regex> = LazyLock::new(|| {
     compile_pattern(
         r"(?ix)
@@ -42,7 +41,7 @@ static OVERFLOW: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
-/// What 2026.2.26 repeats, or hides behind a text of its own. Its numbers are substrings.
+/// Words for which 2026.2.26 repeats the request or shows its own text. It finds numbers as substrings.
 static OLD: LazyLock<Regex> = LazyLock::new(|| {
     compile_pattern(
         r"(?ix)
@@ -59,12 +58,12 @@ static OLD: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
-/// True when both versions show their owner this text of a 422 as it stands, after one request.
+/// Returns true when both versions show this text of a 422 unchanged, after one request.
 pub fn is_harmless_for_openclaw(text: &str) -> bool {
     !NEW.is_match(text) && !OVERFLOW.is_match(text) && !OLD.is_match(text)
 }
 
-/// The same of a text that is to be taken for a full context.
+/// Returns true when a text that reports a full context has no other effect on OpenClaw.
 pub fn is_harmless_overflow(text: &str) -> bool {
     !NEW.is_match(text)
 }

@@ -1,6 +1,6 @@
-//! Which texts of an error opencode takes for something that passes, so that it repeats the request for more
-//! than a minute, whatever its status (read from 1.18.33, and measured). Pure. Called by `server` for errors
-//! that are final.
+//! The texts of an error that opencode takes for a temporary one, so that it repeats the request for more
+//! than a minute, regardless of its status (read in 1.18.33, and measured). Pure. Called by `server` for
+//! errors that are final.
 
 use std::sync::LazyLock;
 
@@ -22,7 +22,7 @@ static REPEATED: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
-/// True when opencode shows its owner this text after one request.
+/// Returns true when opencode shows this text after one request.
 pub fn is_harmless_for_opencode(text: &str) -> bool {
     !REPEATED.is_match(text)
 }

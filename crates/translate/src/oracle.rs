@@ -1,7 +1,7 @@
-//! What a byte stream must satisfy on its way to a client, for the fuzz target and the replay of its corpus.
-//! Compiled only for them.
+//! Checks a byte stream on its way to a client, for the fuzz target and the replay of its corpus. Compiled
+//! only for them.
 //!
-//! A violation panics: both want that.
+//! A violation panics, as both expect.
 #![allow(clippy::missing_panics_doc, reason = "to panic is what an oracle is for")]
 
 use bytes::Bytes;
@@ -25,7 +25,7 @@ pub fn check_stream(input: &[u8]) {
     chunks_stay_whole(*flags, &frames);
 }
 
-/// All frames up to the end of the stream or one that is too long.
+/// Returns all frames up to the end of the stream, or to one that is too long.
 fn cut(pieces: &[&[u8]], limit: usize) -> (Vec<Frame>, Result<(), FrameTooLong>) {
     let mut frames = Frames::new(limit);
     let mut found = Vec::new();
@@ -43,7 +43,8 @@ fn cut(pieces: &[&[u8]], limit: usize) -> (Vec<Frame>, Result<(), FrameTooLong>)
     (found, Ok(()))
 }
 
-/// The frames' bytes are the stream's, each ends with its only blank line, and none is longer than the limit.
+/// Checks that the frames have the stream's bytes, that each ends with its only blank line, and that none is
+/// too long.
 fn frames_are_the_stream(stream: &[u8], frames: &[Frame], end: Result<(), FrameTooLong>, limit: usize) {
     let stream = stream.strip_prefix(b"\xef\xbb\xbf").unwrap_or(stream);
     let joined: Vec<u8> = frames.iter().flat_map(|frame| frame.bytes.iter().copied()).collect();
@@ -58,7 +59,7 @@ fn frames_are_the_stream(stream: &[u8], frames: &[Frame], end: Result<(), FrameT
     }
 }
 
-/// Where each blank line ends, by the specification: lines end with LF, CRLF or CR.
+/// Returns the ends of the blank lines, by the specification: lines end with LF, CRLF or CR.
 fn blank_lines(bytes: &[u8]) -> Vec<usize> {
     let mut ends = Vec::new();
     let (mut at, mut start) = (0, 0);
@@ -79,7 +80,7 @@ fn blank_lines(bytes: &[u8]) -> Vec<usize> {
     ends
 }
 
-/// A chunk that is JSON is judged, and what leaves for it is JSON. Nothing else is asked of what is no JSON.
+/// Checks that every JSON chunk is accepted and leaves as JSON. Other chunks have no requirement.
 fn chunks_stay_whole(flags: u8, frames: &[Frame]) {
     let flag = |bit: u8| flags & (1 << bit) != 0;
     let reasoning = flag(0).then_some("reasoning_content");

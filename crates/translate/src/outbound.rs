@@ -1,7 +1,7 @@
-//! Edits a request on its way up: only the parts that this upstream refuses, or reads under another name.
+//! Edits the parts of a request that this upstream refuses, or reads under another name.
 //!
-//! The differences between vLLM's versions were observed on real servers (docs/captures.md). Unchanged
-//! parts keep their bytes; a request that needs no change is sent as it came. Called by `relay`.
+//! The differences between vLLM's versions were observed on real servers (docs/captures.md). Unchanged parts
+//! keep their bytes; a request that needs no change is sent unchanged. Called by `relay`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ const EFFORT_KEY: &str = "reasoning_effort";
 /// The names under which reasoning may stand in the history.
 const REASONING: [&str; 2] = ["reasoning", "reasoning_content"];
 
-/// How the request is to be sent.
+/// The form in which a request is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outbound {
     /// Whole: `stream: false`, no `stream_options`.
@@ -29,7 +29,7 @@ pub enum Outbound {
     AsAsked,
 }
 
-/// The name under which a version reads reasoning in the history; both names where that is not known.
+/// Returns the field in which a version reads reasoning in the history; both fields for an unknown version.
 fn reasoning_keys(target: &ServerTraits) -> &'static [&'static str] {
     match target.version {
         Some(version) if version <= (0, 15) => &["reasoning_content"],
@@ -38,8 +38,8 @@ fn reasoning_keys(target: &ServerTraits) -> &'static [&'static str] {
     }
 }
 
-/// Edits the request for this upstream; `raw`: ask for unparsed text, so that respool reads the calls itself.
-/// Returns the names of the edits, for the log. No edit: send the client's bytes.
+/// Edits the request for this upstream and returns the names of the edits, for the log. Without an edit, the
+/// client's bytes are sent. `raw`: ask for unparsed text, so that respool reads the calls itself.
 pub fn outbound(
     request: &mut ChatRequest<'_>,
     how: Outbound,
@@ -63,7 +63,7 @@ pub fn outbound(
     edits
 }
 
-/// True when what is sent depends on the upstream's version.
+/// Returns true when the edits depend on the upstream's version.
 pub fn needs_version(request: &ChatRequest<'_>) -> bool {
     let effort = request.object.string(EFFORT_KEY);
     let odd_effort = effort.is_some_and(|effort| !matches!(effort.as_str(), "low" | "medium" | "high"));
@@ -77,7 +77,7 @@ pub fn needs_version(request: &ChatRequest<'_>) -> bool {
 
 fn stream_fields(object: &mut Object<'_>, how: Outbound) -> bool {
     match how {
-        // vLLM refuses it in all versions.
+        // All versions of vLLM refuse it.
         Outbound::AsAsked => object.get("stream_options").is_some() && object.remove("stream_options"),
         Outbound::Whole => {
             let streamed = object.raw("stream").is_some_and(|stream| stream != "false");
@@ -102,15 +102,16 @@ fn stream_fields(object: &mut Object<'_>, how: Outbound) -> bool {
     }
 }
 
-/// Asks vLLM to leave calls in the text, with the special tokens that mark them; works also on servers that
-/// were started without tool flags (docs/captures.md).
+/// Asks vLLM to leave calls in the text, with the special tokens that mark them. This also works on servers
+/// that were started without tool flags (docs/captures.md).
 fn unparsed(object: &mut Object<'_>) -> bool {
     object.set("tool_choice", "\"none\"");
     object.set("skip_special_tokens", "false");
     true
 }
 
-/// vLLM refuses an empty array since 0.20, and a `tool_choice` without tools always.
+/// Removes an empty array of tools, which vLLM refuses since 0.20. All versions refuse a `tool_choice`
+/// without tools.
 fn empty_tools(object: &mut Object<'_>) -> bool {
     if !object.raw("tools").is_some_and(is_empty_array) {
         return false;
@@ -120,7 +121,7 @@ fn empty_tools(object: &mut Object<'_>) -> bool {
     object.remove("tools")
 }
 
-/// gpt-oss on vLLM up to 0.22 answers 400 to a tool without a description.
+/// Adds empty descriptions: gpt-oss on vLLM up to 0.22 answers 400 to a tool without one.
 fn tool_descriptions(object: &mut Object<'_>) -> bool {
     edit_tools(object, |function| {
         let missing = function.get("description").is_none();
@@ -143,7 +144,7 @@ fn edit_tools(object: &mut Object<'_>, edit: impl Fn(&mut Object<'_>) -> bool) -
     true
 }
 
-/// A tool or a call with its `function` object edited; borrowed when nothing changed.
+/// Edits the `function` object of a tool or a call; borrowed when nothing changed.
 fn edited_function<'a>(text: &'a str, edit: &impl Fn(&mut Object<'_>) -> bool) -> Cow<'a, str> {
     let edited = || {
         let mut object = Object::parse(text).ok()?;
@@ -158,7 +159,8 @@ fn edited_function<'a>(text: &'a str, edit: &impl Fn(&mut Object<'_>) -> bool) -
     edited().map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
-/// vLLM 0.10 to 0.17 knows low, medium and high; 0.18 to 0.20 also none; later ones all.
+/// Chooses an effort that the server knows: vLLM 0.10 to 0.17 knows low, medium and high, 0.18 to 0.20 also
+/// none, later versions all.
 fn reasoning_effort(object: &mut Object<'_>, target: &ServerTraits) -> bool {
     let Some(asked) = object.string(EFFORT_KEY) else { return false };
     let limited = target.version.is_some_and(|version| version <= (0, 20));
@@ -207,7 +209,7 @@ fn edited_assistant<'a>(message: &Message<'a>, target: &ServerTraits) -> Option<
     (reasoning(&mut object, target) | (!is_sound && arguments(&mut object))).then_some(object)
 }
 
-/// Gives the reasoning the name(s) that the upstream reads.
+/// Moves the reasoning to the fields that the upstream reads.
 fn reasoning(object: &mut Object<'_>, target: &ServerTraits) -> bool {
     let keys = reasoning_keys(target);
     let reasoning = REASONING.into_iter().find_map(|key| Some((key, object.get(key)?.to_owned())));
@@ -221,8 +223,8 @@ fn reasoning(object: &mut Object<'_>, target: &ServerTraits) -> bool {
     true
 }
 
-/// Arguments must be a string that holds a JSON object: several vLLM versions answer 400 for ever once a
-/// broken call is in the history.
+/// Mends arguments, which must be a string with a JSON object: several vLLM versions answer 400 to every
+/// request with a broken call in the history.
 fn arguments(object: &mut Object<'_>) -> bool {
     let Some(calls) = object.get("tool_calls").and_then(array_elements) else { return false };
     let mended: Vec<Cow<'_, str>> =
@@ -246,13 +248,13 @@ fn mend_arguments(function: &mut Object<'_>) -> bool {
     true
 }
 
-/// What every server accepts as an object: the scanner of `wire` is laxer.
+/// Returns true for an object that every server accepts. The scanner of `wire` is less strict.
 fn is_strict_object(text: &str) -> bool {
     text.trim_start().starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
-/// The text itself if it is an object, or can be mended to one; nothing as `{}`; and anything else under a
-/// name that says the model what it is.
+/// Makes a JSON object of a text: the text itself or its mended form, `{}` for an empty text, and else an
+/// object with the text under a telling name.
 fn as_object(text: &str) -> String {
     if text.trim().is_empty() || text == "null" {
         return "{}".to_owned();
@@ -264,7 +266,7 @@ fn as_object(text: &str) -> String {
     mended.unwrap_or_else(|| format!(r#"{{"invalid_arguments":{}}}"#, encode_string(text)))
 }
 
-/// Ids to map back, for models whose template needs their own.
+/// Finds the ids to map back for models whose template needs their own.
 fn original_ids(messages: &[Message<'_>]) -> HashMap<String, String> {
     let calls = messages.iter().filter_map(|message| message.object.get("tool_calls"));
     let calls = calls.filter(|calls| may_hold_kimis(calls)).filter_map(array_elements).flatten();

@@ -1,8 +1,8 @@
-//! What a server says when a request does not fit the model's window, and the limit on the reply that may be
-//! at fault.
+//! Reads a server's refusal of a request that does not fit the model's window, and the limit on the reply
+//! that may be at fault.
 //!
 //! Texts: captures of vLLM 0.13, 0.16, 0.25 and 0.32; sources of 0.9 to 0.33; issues ("You passed …", which
-//! counts no further than the room); OpenAI; `SGLang`; llama.cpp. Called by `relay`.
+//! stops counting at the room); OpenAI; `SGLang`; llama.cpp. Called by `relay`.
 
 use std::sync::LazyLock;
 
@@ -14,7 +14,7 @@ use wire::pattern::compile_pattern;
 /// The fields that limit a reply's tokens; the first one wins where both are set, as in vLLM.
 const LIMITS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
 
-/// How far into an error text numbers are looked for: what follows may be an echo of the request.
+/// The bytes of an error text that are searched for numbers: the rest may be an echo of the request.
 const READ: usize = 600;
 
 /// A request that does not fit, in the server's numbers.
@@ -22,15 +22,15 @@ const READ: usize = 600;
 pub struct Overflow {
     /// The model's window in tokens.
     pub window: Option<u64>,
-    /// The prompt's tokens, when all of them were counted.
+    /// The prompt's tokens, if all of them were counted.
     pub prompt: Option<u64>,
-    /// How many tokens the prompt is beyond the window.
+    /// The tokens of the prompt beyond the window.
     pub over: Option<u64>,
-    /// What is too large.
+    /// The part that is too large.
     pub fault: TooLarge,
 }
 
-/// Which part of a request does not fit.
+/// The part of a request that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooLarge {
     /// The prompt itself.
@@ -39,7 +39,7 @@ pub enum TooLarge {
     Limit,
 }
 
-/// How such texts begin. Others may echo the conversation, and with it any words.
+/// The beginnings of such texts. Other texts may echo the conversation, and so contain any words.
 static BEGINNING: LazyLock<Regex> = LazyLock::new(|| {
     compile_pattern(
         r"(?i)^(?:this model's maximum|you passed \d+ input tokens|input length|'max_tokens' or|max_tokens|the (?:decoder |encoder )?(?:prompt|input) \(|requested token count|request \()",
@@ -67,15 +67,15 @@ static LIMIT: LazyLock<Regex> = LazyLock::new(|| {
 static NO_ROOM: LazyLock<Regex> =
     LazyLock::new(|| compile_pattern(r"^max_tokens must be at least 1, got (-?\d+)"));
 
-/// Reads the text of a refusal; `None` when it is about something else. `asked`: the request's own limit.
+/// Reads the text of a refusal; `None` when it has another subject. `asked`: the request's own limit.
 pub fn read_overflow(said: &str, asked: Option<u64>) -> Option<Overflow> {
     let said = &said[..said.floor_char_boundary(READ)];
     if !BEGINNING.is_match(said) {
         return None;
     }
     if let Some(found) = NO_ROOM.captures(said) {
-        // vLLM computes the limit from the room when the prompt leaves none; a client may also ask for
-        // nothing.
+        // vLLM computes the limit from the room, which is negative here. A client may also ask for 0 tokens
+        // itself.
         let room: i64 = found[1].parse().ok()?;
         let is_own = asked == Some(0);
         let over = room.checked_neg().and_then(|over| u64::try_from(over).ok()).filter(|_| !is_own)?;
@@ -94,12 +94,12 @@ fn number(pattern: &Regex, text: &str) -> Option<u64> {
     found.iter().skip(1).flatten().next()?.as_str().parse().ok()
 }
 
-/// The most tokens the reply may have, if the request says so.
+/// Returns the request's limit on the reply's tokens.
 pub fn token_limit(request: &Object<'_>) -> Option<u64> {
     LIMITS.into_iter().find_map(|key| request.number(key))
 }
 
-/// Lowers the limit to `room`. True when it was higher.
+/// Lowers the limit to `room`. Returns true when it was higher.
 pub fn lower_limit(request: &mut Object<'_>, room: u64) -> bool {
     let higher = LIMITS.map(|key| request.number(key).is_some_and(|limit| limit > room).then_some(key));
     higher.into_iter().flatten().for_each(|key| request.set(key, room.to_string()));

@@ -1,23 +1,23 @@
-//! What a reader of another wire left out of the chat request, for one log line; and the errors for what it
-//! must not leave out.
+//! Notes the fields of another API that are left out of the chat request, for one log line, and makes the
+//! errors for those that must not be left out.
 //!
 //! Called by `responses` and `messages`.
 
 use wire::{ApiError, ErrorCode, Malformed, Object, array_elements, decode_string};
 
-/// One part of a request that the model does not get.
+/// A field of a request that the model does not get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassedBy {
     /// The field, for example `tools.web_search` or `input[3]`.
     pub field: String,
-    /// Why it was left out.
+    /// The reason why it was left out.
     pub why: &'static str,
 }
 
-/// A request may hold thousands of such fields; a log line may not.
+/// The most fields in a log line. A request may have thousands.
 const MOST: usize = 16;
 
-/// Collects what was passed by, each field once.
+/// Collects ignored fields, each once.
 #[derive(Debug, Default)]
 pub(super) struct Notes(Vec<PassedBy>);
 
@@ -37,25 +37,25 @@ impl Notes {
     }
 }
 
-/// Something that respool cannot do for a client, and that changes what the request means.
+/// Refuses a field that respool does not support and that changes the request's meaning.
 pub(super) fn unsupported(field: impl Into<String>, message: impl Into<String>) -> ApiError {
     ApiError::bad_request(ErrorCode::UnsupportedValue, message).with_param(field)
 }
 
-/// A field of the wrong type.
+/// Refuses a field of the wrong type.
 pub(super) fn wrong_type(field: impl Into<String>, expected: &str) -> ApiError {
     let field = field.into();
     ApiError::bad_request(ErrorCode::InvalidType, format!("`{field}` must be {expected}")).with_param(field)
 }
 
-/// A field that has to be there.
+/// Refuses a request that lacks a field.
 pub(super) fn missing(field: impl Into<String>, advice: &str) -> ApiError {
     let field = field.into();
     let message = format!("`{field}` is missing: {advice}");
     ApiError::bad_request(ErrorCode::MissingRequiredParameter, message).with_param(field)
 }
 
-/// A flag that may be missing. A value that is no flag is refused: what a client meant by it, nobody knows.
+/// Reads an optional flag. Any other value is refused, because its meaning is unknown.
 pub(super) fn optional_bool(object: &Object<'_>, key: &str, field: &str) -> Result<Option<bool>, ApiError> {
     match object.get(key) {
         None => Ok(None),
@@ -65,7 +65,7 @@ pub(super) fn optional_bool(object: &Object<'_>, key: &str, field: &str) -> Resu
     }
 }
 
-/// A text that may be missing.
+/// Reads an optional text.
 pub(super) fn optional_string(
     object: &Object<'_>,
     key: &str,
@@ -75,7 +75,7 @@ pub(super) fn optional_string(
     object.get(key).map(text).transpose()
 }
 
-/// The entries of an array that may be missing.
+/// Reads the entries of an optional array.
 pub(super) fn optional_array<'o>(
     object: &'o Object<'_>,
     key: &str,
@@ -85,13 +85,13 @@ pub(super) fn optional_array<'o>(
     object.get(key).map_or_else(|| Ok(vec![]), entries)
 }
 
-/// A conversation in which nobody says anything.
+/// Refuses an empty conversation.
 pub(super) fn nothing_said(field: &str) -> ApiError {
     let message = format!("`{field}` holds nothing that a model could answer: send at least one message");
     ApiError::bad_request(ErrorCode::InvalidValue, message).with_param(field)
 }
 
-/// The object that a request body is.
+/// Reads the object of a request body.
 pub(super) fn request_object(body: &[u8]) -> Result<Object<'_>, ApiError> {
     let invalid = |message: String| ApiError::bad_request(ErrorCode::InvalidJson, message);
     let text = std::str::from_utf8(body).map_err(|_| invalid("the request body is not UTF-8 text".into()))?;
@@ -104,7 +104,7 @@ pub(super) fn request_object(body: &[u8]) -> Result<Object<'_>, ApiError> {
     })
 }
 
-/// The object that a nested value is.
+/// Reads a nested object.
 pub(super) fn nested<'a>(json: &'a str, field: &str) -> Result<Object<'a>, ApiError> {
     Object::parse(json).map_err(|_| wrong_type(field, "an object"))
 }

@@ -1,7 +1,7 @@
-//! The plain turn: chunks of an upstream that no engine need read, as the steps of the turn.
+//! The plain turn: turns chunks that need no tool-call engine into the steps of a turn.
 //!
-//! For wires other than chat, whose own chunks go through as they are. Only the first choice counts: those
-//! wires know no other. Pure. Called by `reply_reader`.
+//! For other APIs than chat completions, whose chunks go through unchanged. Only the first choice counts:
+//! these APIs have no other. Pure. Called by `reply_reader`.
 
 use super::fault::{Fault, Shows};
 use super::live::joined_logprobs;
@@ -14,12 +14,12 @@ use wire::{
 /// vLLM's field of a choice: the stop sequence that the model wrote, or the number of a token.
 pub const STOP_REASON: &str = "stop_reason";
 
-/// What the client is to see of a plain turn.
+/// The client's rules for a plain turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PlainRules {
-    /// Reasoning leaves.
+    /// True when reasoning leaves.
     pub shows_reasoning: bool,
-    /// What earlier attempts cost; the usage that leaves includes it.
+    /// The tokens of earlier attempts, which the usage that leaves includes.
     pub spent: Usage,
 }
 
@@ -27,22 +27,22 @@ pub struct PlainRules {
 #[derive(Debug, Default)]
 pub struct PlainTurn {
     rules: PlainRules,
-    /// What stood before the content of the last plain chunk: it is valid.
+    /// The valid beginning of the last plain chunk, before its content.
     prefix: String,
     has_begun: bool,
     has_spoken: bool,
-    /// The upstream's reason for the end, and whether it is the token limit.
+    /// The upstream's finish reason, and whether it is the token limit.
     finished: Option<(FinishReason, bool)>,
     stop_sequence: Option<String>,
-    /// The log probabilities of tokens that are not whole characters yet.
+    /// The log probabilities of tokens that do not form whole characters yet.
     logprobs: Vec<String>,
     usage: Option<Usage>,
-    /// Native calls, whose arguments come in pieces: each with the index that the server gave it.
+    /// Native calls, whose arguments come in pieces, each with the server's index.
     calls: Vec<(Option<u64>, ToolCall)>,
 }
 
 impl PlainTurn {
-    /// A reply from its beginning.
+    /// Begins a reply.
     pub fn new(rules: PlainRules) -> Self {
         Self { rules, ..Self::default() }
     }
@@ -109,7 +109,7 @@ impl PlainTurn {
         calls.into_iter().for_each(|piece| self.piece_of_call(piece));
     }
 
-    /// A piece without an index belongs to the last call, unless it names another one.
+    /// Adds a piece of a call. Without an index it belongs to the last call, unless it has a name.
     fn piece_of_call(&mut self, json: &str) {
         let Ok(piece) = Object::parse(json) else { return };
         let function = piece.get("function").and_then(|json| Object::parse(json).ok()).unwrap_or_default();
@@ -145,28 +145,28 @@ impl PlainTurn {
         }
     }
 
-    /// Token counts, once the upstream has sent them.
+    /// Returns the token counts, once the upstream has sent them.
     pub fn usage(&self) -> Option<Usage> {
         self.usage
     }
 
-    /// True once a chunk with the choice has come.
+    /// Returns true once a chunk with the choice has come.
     pub fn has_begun(&self) -> bool {
         self.has_begun
     }
 
-    /// True once a chunk with content, reasoning or a call has come.
+    /// Returns true once a chunk with content, reasoning or a call has come.
     pub fn has_spoken(&self) -> bool {
         self.has_spoken
     }
 
-    /// True when the reply has its finish reason.
+    /// Returns true when the reply has its finish reason.
     pub fn is_finished(&self) -> bool {
         self.finished.is_some()
     }
 
-    /// What is wrong with a reply that has ended. `is_full`: a reply with this fault has filled the model's
-    /// window; else the limit that cut it is the client's business.
+    /// Finds the fault of a reply that has ended. `is_full`: whether a reply with this fault has filled the
+    /// model's window; otherwise the client's own limit cut it.
     pub fn settle(&self, is_full: impl Fn(&Fault) -> bool) -> Option<(Fault, Shows)> {
         match self.finished.filter(|_| !self.has_spoken)? {
             (_, false) => Some((Fault::Empty, Shows::Blank)),
@@ -198,10 +198,10 @@ impl PlainTurn {
     }
 }
 
-/// What stands before and after a piece of content in a chunk that says nothing else.
+/// The JSON before and after the content of a chunk that has nothing else.
 const BEFORE: &str = r#","choices":[{"index":0,"delta":{"content":"#;
 const AFTER: [&str; 8] = [
-    // From captures of vLLM. The longer one comes first: the other is its end.
+    // From captures of vLLM. A longer text comes before its own ending.
     r#","reasoning_content":null},"logprobs":null,"finish_reason":null,"token_ids":null}]}"#,
     r#"},"logprobs":null,"finish_reason":null,"token_ids":null}]}"#,
     r#"},"logprobs":null,"finish_reason":null,"token_ids":null}],"usage":null}"#,
@@ -212,8 +212,8 @@ const AFTER: [&str; 8] = [
     r#"},"logprobs":null,"finish_reason":null}],"usage":null}"#,
 ];
 
-/// The content of such a chunk, as nearly all are, and what stands before it: it is found without reading the
-/// rest. Within a string quotes are escaped, so what looks like a name is one.
+/// Finds the content of such a chunk, and the text before it, without parsing. Nearly all chunks are of this
+/// form. Quotes inside a string are escaped, so the match cannot be inside one.
 fn piece_of_content(payload: &str) -> Option<(&str, String)> {
     let begin = memchr::memmem::find(payload.as_bytes(), BEFORE.as_bytes())? + BEFORE.len();
     let (prefix, rest) = payload.split_at(begin);
@@ -223,7 +223,7 @@ fn piece_of_content(payload: &str) -> Option<(&str, String)> {
     Some((prefix, text))
 }
 
-/// True for one JSON string and nothing else.
+/// Returns true for a single JSON string.
 fn is_one_string(json: &[u8]) -> bool {
     let Some(mut at) = json.first().filter(|first| **first == b'"').map(|_| 1) else { return false };
     while let Some(found) = json.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
@@ -241,7 +241,7 @@ fn reason_of(name: &str) -> FinishReason {
     FinishReason::resolve(Some(name), calls)
 }
 
-/// A call whose pieces have all come. One that is no call, as its arguments are no JSON object, is a text.
+/// Completes a call whose pieces have all come. If its arguments are not a JSON object, it becomes text.
 fn whole_call(call: &ToolCall) -> Option<TurnEvent> {
     let mut call = call.clone();
     if call.arguments.trim().is_empty() {

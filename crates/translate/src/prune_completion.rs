@@ -1,5 +1,5 @@
-//! A whole completion that no engine need read, as it leaves: without what OpenAI's API does not have,
-//! reasoning under its name, odd finish reasons mapped. Pure. Called by `relay`.
+//! Prunes a whole completion that needs no tool-call engine: drops fields that OpenAI's API does not have,
+//! renames reasoning, and maps odd finish reasons. Pure. Called by `relay`.
 
 use std::borrow::Cow;
 
@@ -7,19 +7,19 @@ use super::chat_sink::usage_json;
 use wire::turn::{FinishReason, Usage};
 use wire::{Edit, Editor, Malformed, Object, REPLY, Tag, escape_controls, parse_usage, prune_json};
 
-/// What became of a completion.
+/// A completion after pruning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrunedCompletion {
-    /// The text that leaves; `None`: as it came.
+    /// The text that leaves; `None` when it is unchanged.
     pub text: Option<String>,
-    /// It has a choice, so that it is a completion.
+    /// True when it has a choice, and so is a completion.
     pub has_choices: bool,
     /// Its token counts.
     pub usage: Option<Usage>,
 }
 
-/// Prunes a completion. `reasoning`: the name under which reasoning leaves, `None`: not at all; `keep`:
-/// fields to keep although OpenAI's API has no such field.
+/// Prunes a completion. `reasoning`: the field for reasoning, which `None` drops; `keep`: fields to keep
+/// although OpenAI's API has no such field.
 ///
 /// # Errors
 /// When the text is not JSON.
@@ -41,14 +41,14 @@ pub fn prune_completion(
     Ok(PrunedCompletion { text, has_choices: editor.has_choices, usage: editor.usage })
 }
 
-/// A completion with other token counts; `None` when it cannot be read.
+/// Replaces the token counts of a completion; `None` when it cannot be read.
 pub fn with_usage(body: &[u8], usage: &Usage) -> Option<String> {
     let mut object = Object::parse(std::str::from_utf8(body).ok()?).ok()?;
     object.set("usage", usage_json(usage));
     Some(object.to_json())
 }
 
-/// Edits a completion on its way through.
+/// Edits the fields of a completion.
 struct CompletionEditor<'a> {
     reasoning: Option<&'static str>,
     keep: &'a [String],

@@ -1,8 +1,7 @@
-//! How a request is changed before it is asked a second time, each change chosen for what was wrong with the
-//! reply.
+//! Chooses the change of a request for a second attempt by the fault of the reply.
 //!
-//! The remedies work on the client's own request; what the upstream's version needs is edited afterwards, as
-//! always. Pure. Called by `relay`.
+//! The remedies edit the client's own request; the edits for the upstream's version follow, as always. Pure.
+//! Called by `relay`.
 
 use std::borrow::Cow;
 
@@ -16,13 +15,13 @@ use wire::{ChatRequest, Message, Object, ToolChoice, array_elements, encode_stri
 /// A change to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Remedy {
-    /// None but another seed.
+    /// Only another seed.
     Repeat,
-    /// Ask for unparsed text, so that respool reads what the server's parser lost.
+    /// Asks for unparsed text, so that respool reads the calls that the server's parser lost.
     Raw,
-    /// A note that says what was wrong, at the end of the last message.
+    /// A note about the fault, at the end of the last message.
     Correct(String),
-    /// The same, and less reasoning.
+    /// The same, with less reasoning.
     CorrectBriefly(String),
     /// `tool_choice: "required"`.
     Required,
@@ -32,32 +31,32 @@ pub enum Remedy {
     MoreTokens(u64),
 }
 
-/// What decides which remedies are possible.
+/// The facts that decide which remedies are possible.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
     /// The declared tools.
     pub tools: &'a Tools,
-    /// The client left it to the model whether to call a tool, and wants no JSON of its own.
+    /// The client lets the model decide whether to call a tool, and does not ask for JSON.
     pub is_free: bool,
-    /// The reply was asked for unparsed already.
+    /// The last attempt already asked for unparsed text.
     pub is_raw: bool,
-    /// gpt-oss: its calls cannot be had unparsed, and vLLM's grammars do not know its channels.
+    /// gpt-oss: vLLM cannot leave its calls unparsed, and its grammars do not know the channels.
     pub is_harmony: bool,
     /// The client's token limit.
     pub limit: Option<u64>,
-    /// How many tokens the reply may have at most, when the model's window is known.
+    /// The most tokens of a reply, if the model's window is known.
     pub room: Option<u64>,
 }
 
-/// OpenClaw lowers the limit to what its own count of the context leaves, at least 1, and warns below 16
-/// (`MIN_USEFUL_OUTPUT_TOKENS`, read in 2026.9.6): no reply is to be had then.
+/// OpenClaw lowers the limit to the rest of its own count of the context, at least 1, and warns below 16
+/// (`MIN_USEFUL_OUTPUT_TOKENS`, read in 2026.9.6). No useful reply is possible then.
 pub const TINY_LIMIT: u64 = 16;
-/// A limit that cut a reply grows by this factor, and at least to [`ROOMY`].
+/// The factor by which a limit that cut a reply grows; the result is at least [`ROOMY`].
 const GROWTH: u64 = 4;
 const ROOMY: u64 = 4096;
 
 impl Remedy {
-    /// A stable name for logs and metrics.
+    /// Returns a stable name for logs and metrics.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Repeat => "repeat",
@@ -70,8 +69,8 @@ impl Remedy {
         }
     }
 
-    /// The remedy for this fault; `attempt`: second attempts made before, from 0. `None`: asking again would
-    /// not help.
+    /// Chooses the remedy for a fault; `None` when another attempt would not help. `attempt`: the number of
+    /// earlier second attempts, from 0.
     pub fn plan(fault: &Fault, attempt: u32, situation: &Situation<'_>) -> Option<Self> {
         let correct = || Self::Correct(correction(fault, situation));
         let can_force = situation.is_free && !situation.is_harmony;
@@ -91,7 +90,7 @@ impl Remedy {
         })
     }
 
-    /// The client's request with this change; `None` when it cannot be made (no message to add a note to).
+    /// Applies the remedy to the client's request; `None` when that is impossible (no message for a note).
     /// `version`: the upstream's, as (major, minor).
     pub fn apply(
         &self,
@@ -119,10 +118,10 @@ impl Remedy {
     }
 }
 
-/// What is possible once the token limit cut a reply: a higher one, else the advice to be brief.
+/// Chooses the remedy for a reply that the token limit cut: a higher limit, else the advice to be brief.
 fn after_cut(fault: &Fault, situation: &Situation<'_>) -> Option<Remedy> {
     let Some(limit) = situation.limit else {
-        // The window was the limit.
+        // The model's window was the limit.
         return Some(Remedy::CorrectBriefly(correction(fault, situation)));
     };
     if limit <= TINY_LIMIT {
@@ -173,7 +172,7 @@ fn bad_call(tool: &str, why: Dropped, tools: &Tools) -> String {
     let what = match why {
         Dropped::MissingRequired => "lacks required arguments",
         Dropped::Unclosed => "ends before its arguments do",
-        _ => "has arguments that are no JSON object",
+        _ => "has arguments that are not a JSON object",
     };
     let schema = tools.resolve(tool).map(|found| found.tool.schema());
     let required = schema.and_then(|schema| schema.get("required")?.as_array());
@@ -186,7 +185,7 @@ fn bad_call(tool: &str, why: Dropped, tools: &Tools) -> String {
     )
 }
 
-/// A seed alone changes nothing where the client asked for the likeliest token.
+/// Sets the seed. It has no effect on a greedy request, whose temperature is raised.
 fn reseed(object: &mut Object<'_>, seed: u32) {
     object.set("seed", seed.to_string());
     let greedy =
@@ -204,7 +203,7 @@ fn raise_limit(object: &mut Object<'_>, limit: u64) {
     }
 }
 
-/// Adds a note to the last message. A message of its own would break templates in which roles must alternate.
+/// Adds a note to the last message. A separate message would break templates in which roles must alternate.
 fn append_note(request: &mut ChatRequest<'_>, note: &str) -> Option<()> {
     let last = request.messages.last_mut().filter(|last| last.has_role("user") || last.has_role("tool"))?;
     let content = with_note(last, note);
@@ -226,12 +225,13 @@ fn with_note(message: &Message<'_>, note: &str) -> String {
     encode_string(&format!("{text}\n\n{note}"))
 }
 
-/// References inside a schema point from its root, which it no longer is in an envelope.
+/// Returns true when a call of this tool can be forced by its schema. References in a schema are relative to
+/// its root, which moves in an envelope.
 fn can_be_structured(tools: &Tools, tool: &str) -> bool {
     envelope(tools, tool).is_some_and(|schema| !schema.to_string().contains("\"$ref\""))
 }
 
-/// The schema of a bare call, as the engine reads it: `{"name": …, "arguments": {…}}`.
+/// Makes the schema of a bare call in the engine's form: `{"name": …, "arguments": {…}}`.
 fn envelope(tools: &Tools, tool: &str) -> Option<Value> {
     let found = tools.resolve(tool).filter(|found| !found.hidden)?.tool;
     Some(json!({
@@ -242,8 +242,8 @@ fn envelope(tools: &Tools, tool: &str) -> Option<Value> {
     }))
 }
 
-/// vLLM up to 0.10 reads `guided_json`, later ones `structured_outputs`; other servers know OpenAI's
-/// `response_format`. Calls are left in the text, where the engine finds this one.
+/// Asks for a reply by this schema. vLLM up to 0.10 reads `guided_json`, later versions `structured_outputs`;
+/// other servers know OpenAI's `response_format`. The call stays in the text, where the engine finds it.
 fn structured(object: &mut Object<'_>, schema: &Value, version: Option<(u32, u32)>) {
     object.set("tool_choice", "\"none\"");
     match version {
@@ -258,13 +258,13 @@ fn structured(object: &mut Object<'_>, schema: &Value, version: Option<(u32, u32
 }
 
 impl Situation<'_> {
-    /// Whether the client left the choice of calls to the model, and the form of the answer too.
+    /// Returns true when the client leaves both the choice of calls and the form of the answer to the model.
     pub fn is_free(request: &ChatRequest<'_>) -> bool {
         request.tool_choice() == ToolChoice::Auto && !request.wants_json()
     }
 
-    /// Whether the request has tools and leaves it to the model to call them. A forced call needs the
-    /// server's grammar.
+    /// Returns true when the request has tools and lets the model decide to call them. A forced call needs
+    /// the server's grammar.
     pub fn is_free_to_call(request: &ChatRequest<'_>) -> bool {
         request.tools().is_some() && request.tool_choice() == ToolChoice::Auto
     }

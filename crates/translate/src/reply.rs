@@ -1,9 +1,9 @@
-//! A whole reply, read and ready to leave: what it repeats in each chunk, its choices, and the same as the
-//! steps of its turns. Made by `interpret`; called by `relay` and by the sinks.
+//! A whole reply that is ready to leave: its head, its choices, and the steps of its turns. Made by
+//! `interpret`; used by `relay` and by the sinks.
 
 use wire::turn::{ChoiceEvent, FinishReason, KeptFields, Turn, TurnEnd, TurnEvent, Usage};
 
-/// What every chunk of a reply repeats.
+/// The head of a reply, which every chunk repeats.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// The reply's id.
@@ -27,8 +27,8 @@ pub struct Reply {
     pub usage: Option<Usage>,
     /// Fields that the user asked to keep, as key and JSON text.
     pub kept: Vec<(String, String)>,
-    /// Prompt tokens of earlier attempts, which `usage` leaves out where its client reads it as the size of
-    /// the conversation.
+    /// Prompt tokens of earlier attempts, which `usage` omits for clients that take it for the size of the
+    /// conversation.
     pub earlier_prompts: u64,
 }
 
@@ -37,7 +37,7 @@ pub struct Reply {
 pub struct ReplyChoice {
     /// Its index.
     pub index: u64,
-    /// What the model said; every call has its final id.
+    /// The model's turn; every call has its final id.
     pub turn: Turn,
     /// `message.refusal`.
     pub refusal: Option<String>,
@@ -45,16 +45,16 @@ pub struct ReplyChoice {
     pub extras: Vec<(&'static str, String)>,
     /// `logprobs` as JSON text, when the client asked for them.
     pub logprobs: Option<String>,
-    /// Fields that the user asked to keep, of the choice.
+    /// Fields of the choice that the user asked to keep.
     pub kept: Vec<(String, String)>,
-    /// The same, of its message.
+    /// Fields of its message that the user asked to keep.
     pub message_kept: Vec<(String, String)>,
-    /// It was cut where the model's window ends, and not at a limit that the client set.
+    /// The model's window cut it, not a limit that the client set.
     pub fills_window: bool,
 }
 
 impl Reply {
-    /// The same with its first choice alone.
+    /// Keeps only the first choice.
     #[must_use]
     pub fn of_first_choice(mut self) -> Self {
         self.choices.truncate(1);
@@ -62,13 +62,13 @@ impl Reply {
         self
     }
 
-    /// The steps of its turns, one choice after the other.
+    /// Returns the steps of its turns, one choice after the other.
     pub fn into_events(self) -> Vec<ChoiceEvent> {
         let (usage, kept) = (self.usage, self.kept);
         self.choices.into_iter().flat_map(|choice| choice.into_events(usage, kept.clone())).collect()
     }
 
-    /// A reply that respool itself gives, in the model's place.
+    /// Makes a reply with respool's own text, in place of the model's.
     pub fn canned(head: Head, text: &str) -> Self {
         let turn = Turn { content: text.to_owned(), finish: Some(FinishReason::Stop), ..Turn::default() };
         let usage = Some(Usage::default());
@@ -93,7 +93,7 @@ impl ReplyChoice {
         });
         let steps = said.chain(calls.into_iter().map(TurnEvent::ToolCall)).chain([end]);
         let mut events: Vec<ChoiceEvent> = steps.map(|event| ChoiceEvent::new(self.index, event)).collect();
-        // They stand beside the content, or where there is none, at the end.
+        // Log probabilities belong to the content, or to the end of a turn without content.
         let content =
             events.iter_mut().find(|it| matches!(it.event, TurnEvent::Content(_) | TurnEvent::Finish(_)));
         if let Some(beside) = content {

@@ -1,5 +1,5 @@
-//! One reply as it streams, read in the way that its request wants: passed through as bytes, given out as the
-//! steps of a turn, or read by the tool-call engine. Pure. Called by `relay`.
+//! Reads a streaming reply in the way that its request needs: forwards the bytes, converts them to the steps
+//! of a turn, or lets the tool-call engine read them. Pure. Called by `relay`.
 
 use bytes::BytesMut;
 
@@ -16,23 +16,23 @@ use wire::turn::{ChoiceEvent, Turn, Usage};
 /// Reads one stream.
 #[derive(Debug)]
 pub enum ReplyReader {
-    /// Its chunks go through, to a client of chat completions.
+    /// Forwards the chunks to a client of chat completions.
     Passed(Box<Passthrough>),
-    /// Its steps are the chunks as they are.
+    /// Converts the chunks to steps.
     Plain(Box<PlainTurn>),
-    /// They are read for calls.
+    /// Reads the chunks with the tool-call engine.
     Live(Box<LiveTurn>),
 }
 
-/// The chunks that go through, and the end of a reply that said nothing: it leaves only when asking again
-/// does not help.
+/// Forwards chunks, and holds back the end of an empty reply: it leaves only when a second attempt does not
+/// help.
 #[derive(Debug)]
 pub struct Passthrough {
     state: StreamState,
     held: BytesMut,
 }
 
-/// What of a reply may leave: chat frames as they are, or the steps of its turns.
+/// The part of a reply that may leave: frames of chat chunks, or the steps of its turns.
 #[derive(Debug, Default)]
 pub struct ReplyPart {
     /// Whole frames.
@@ -42,12 +42,12 @@ pub struct ReplyPart {
 }
 
 impl ReplyPart {
-    /// True when there is nothing.
+    /// Returns true when the part is empty.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty() && self.steps.is_empty()
     }
 
-    /// Drops all of it.
+    /// Drops the part.
     pub fn clear(&mut self) {
         self.frames.clear();
         self.steps.clear();
@@ -55,19 +55,19 @@ impl ReplyPart {
 }
 
 impl ReplyReader {
-    /// Lets the chunks of a stream through.
+    /// Makes a reader that forwards the chunks of a stream.
     pub fn passing(state: StreamState) -> Self {
         Self::Passed(Box::new(Passthrough { state, held: BytesMut::new() }))
     }
 
-    /// respool itself has sent this head; chunks that go through are made to fit.
+    /// Notes that respool itself has sent this head; forwarded chunks get the same head.
     pub fn head_was_sent(&mut self, head: &Head) {
         if let Self::Passed(passed) = self {
             passed.state.head_was_sent(&head.id, head.created, &head.model);
         }
     }
 
-    /// The head of a reply that comes as steps; `None` before the upstream has begun.
+    /// Returns the head of a reply that comes as steps; `None` before the upstream has begun.
     pub fn head(&self) -> Option<&Head> {
         match self {
             Self::Live(turn) => turn.head(),
@@ -75,7 +75,7 @@ impl ReplyReader {
         }
     }
 
-    /// A chunk that carries nothing, for a reply that goes through; `None` before the stream has an id.
+    /// Makes an empty chunk for a reply that is forwarded; `None` before the stream has an id.
     pub fn heartbeat(&self) -> Option<String> {
         match self {
             Self::Passed(passed) => passed.state.heartbeat(),
@@ -83,7 +83,7 @@ impl ReplyReader {
         }
     }
 
-    /// Token counts, once they are known.
+    /// Returns the token counts, once they are known.
     pub fn usage(&self) -> Option<Usage> {
         match self {
             Self::Passed(passed) => passed.state.usage(),
@@ -92,7 +92,7 @@ impl ReplyReader {
         }
     }
 
-    /// The turns as far as they came; none where no engine reads them.
+    /// Returns the turns up to now; empty if no engine reads them.
     pub fn turns(&self) -> Vec<Turn> {
         match self {
             Self::Live(turn) => turn.turns().cloned().collect(),
@@ -100,7 +100,7 @@ impl ReplyReader {
         }
     }
 
-    /// True once a chunk with a choice has come.
+    /// Returns true once a chunk with a choice has come.
     pub fn has_begun(&self) -> bool {
         match self {
             Self::Passed(passed) => passed.state.has_begun(),
@@ -109,7 +109,7 @@ impl ReplyReader {
         }
     }
 
-    /// True once something was said.
+    /// Returns true once something was said.
     pub fn has_spoken(&self) -> bool {
         match self {
             Self::Passed(passed) => passed.state.has_spoken(),
@@ -118,7 +118,7 @@ impl ReplyReader {
         }
     }
 
-    /// True when every choice has its finish reason.
+    /// Returns true when every choice has its finish reason.
     pub fn is_finished(&self) -> bool {
         match self {
             Self::Passed(passed) => passed.state.is_finished(),
@@ -127,12 +127,12 @@ impl ReplyReader {
         }
     }
 
-    /// True when what was read is kept until the end, so that it must be bounded.
+    /// Returns true when the reader keeps the whole reply, so that its size needs a limit.
     pub fn keeps_all(&self) -> bool {
         matches!(self, Self::Live(_))
     }
 
-    /// Takes one chunk. `original`: its frame, where that can leave as it is.
+    /// Takes one chunk. `original`: its frame, if that can leave unchanged.
     ///
     /// # Errors
     /// When the payload is not JSON.
@@ -149,7 +149,7 @@ impl ReplyReader {
         }
     }
 
-    /// The reply has ended: what is wrong with it, and what it still shows. `is_full`: one with this fault
+    /// Ends the reply and returns its fault, with its usable part. `is_full`: whether a reply with this fault
     /// has filled the window.
     pub fn settle(
         &mut self,
@@ -167,7 +167,7 @@ impl ReplyReader {
         }
     }
 
-    /// The end of the reply leaves; `fills_window`: it has filled the model's window.
+    /// Writes the end of the reply; `fills_window`: it has filled the model's window.
     pub fn close(&mut self, shows: Shows, fills_window: bool, out: &mut ReplyPart) {
         match self {
             Self::Passed(passed) => passed.close(&mut out.frames),
@@ -181,15 +181,15 @@ impl ReplyReader {
         }
     }
 
-    /// The stream broke: what was held back leaves as the text it is.
+    /// Releases the held text of a broken stream.
     pub fn give_up(&mut self, out: &mut ReplyPart) {
         if let Self::Live(turn) = self {
             turn.give_up(&mut out.steps);
         }
     }
 
-    /// The reader of another stream in the place of this one, of which no more than its head has left.
-    /// `spent`: the tokens of the attempts before it. `None` when it begins from nothing.
+    /// Makes the reader of another stream that replaces this one, of which only the head has left. `spent`:
+    /// the tokens of earlier attempts. `None` when the new reader needs nothing of this one.
     pub fn anew(&self, spent: Usage) -> Option<Self> {
         match self {
             Self::Passed(passed) => Some(Self::passing(passed.state.anew(spent))),
@@ -199,7 +199,7 @@ impl ReplyReader {
 }
 
 impl Passthrough {
-    /// Forwards a chunk, changed or as it is: in the original frame, where that is one any client reads.
+    /// Forwards a chunk, unchanged in its original frame if there is one.
     fn push(&mut self, original: Option<&Frame>, data: &str, out: &mut BytesMut) -> Result<(), Malformed> {
         match self.state.pass(data)? {
             Passed::Untouched => match original {
@@ -222,7 +222,7 @@ impl Passthrough {
         if self.state.is_empty() {
             return Some((Fault::Empty, Shows::Blank));
         }
-        // A limit is the client's business, unless it is the window's end.
+        // A limit is the client's own, unless the window has ended.
         Some((Fault::CutReasoning, Shows::Answer)).filter(|(fault, _)| is_full(fault))
     }
 
@@ -234,7 +234,7 @@ impl Passthrough {
     }
 }
 
-/// Writes one frame. A line end outside of its strings means nothing to JSON, and would end the frame.
+/// Writes one frame. A line end outside strings means nothing in JSON, but would end the line of the frame.
 fn write_line(out: &mut BytesMut, json: &str) {
     out.reserve(json.len() + 8);
     if json.contains('\n') {

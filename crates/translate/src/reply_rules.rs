@@ -1,4 +1,4 @@
-//! What a request says about its reply: the tools that may be called, what the engine may read, and the
+//! Derives the rules for a reply from its request: the callable tools, the options of the engine, and the
 //! limit.
 //!
 //! Pure. Called by `relay` once for each request.
@@ -13,7 +13,7 @@ use tool_call_parser::{Options, PreferredDialects, Tools};
 use wire::{ChatRequest, Message, ToolChoice, decode_string};
 
 impl ReplyRules {
-    /// The rules of this request. `tools`: those that it declares; `prior`: the dialects that its model is
+    /// Derives the rules from a request. `tools`: its declared tools; `prior`: the dialects that its model is
     /// likely to write.
     pub fn of(request: &ChatRequest<'_>, tools: Arc<Tools>, prior: PreferredDialects) -> Self {
         Self {
@@ -31,18 +31,18 @@ impl ReplyRules {
     }
 }
 
-/// The tools that a request declares.
+/// Returns the tools that a request declares.
 pub fn declared(request: &ChatRequest<'_>) -> Tools {
     let functions = request.functions.iter();
     Tools::from_parts(functions.filter_map(|tool| Some((decode_string(tool.name?)?, tool.parameters))))
 }
 
-/// The ids of all calls in the conversation.
+/// Returns the ids of all calls in the conversation.
 pub fn used_ids(request: &ChatRequest<'_>) -> HashSet<String> {
     request.messages.iter().flat_map(Message::call_ids).cloned().collect()
 }
 
-/// The declared tools, and those that are called through OpenClaw's `tool_call`.
+/// Adds the tools that are called through OpenClaw's `tool_call` to the declared ones.
 fn with_hidden_tools(request: &ChatRequest<'_>, tools: Arc<Tools>) -> Arc<Tools> {
     let hidden = tools.get("tool_call").map(|_| hidden_tools(&request.messages)).unwrap_or_default();
     if hidden.is_empty() {

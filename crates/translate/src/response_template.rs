@@ -1,9 +1,9 @@
-//! Hugging Face's `response_template` (transformers 5): a table of regions that says how a model marks its
-//! reasoning, its answer and its calls.
+//! Hugging Face's `response_template` (transformers 5): a table of the marks around a model's reasoning,
+//! answer and calls.
 //!
-//! Reads whole texts. A template adds to the parser and takes nothing from it: text outside regions, and
-//! calls that the template cannot read, go to the parser as they are. The prompt is not at hand, so
-//! `start_anchor` has no effect. Pure. Called by `interpret` and `live`; the configuration loads the file.
+//! Reads whole texts. A template only adds to the parser: text outside regions, and calls that the template
+//! cannot read, go to the parser unchanged. The prompt is not available here, so `start_anchor` has no
+//! effect. Pure. Called by `interpret` and `live`; the configuration loads the file.
 
 mod content;
 
@@ -64,7 +64,7 @@ enum RegionKind {
 }
 
 impl RegionKind {
-    /// Other fields than these hold text of the answer.
+    /// Returns the kind of a field. Unknown fields contain text of the answer.
     fn from_name(name: &str) -> Self {
         match name {
             "thinking" | "reasoning" | "reasoning_content" => Self::Reasoning,
@@ -109,7 +109,7 @@ impl ResponseTemplate {
     /// Reads a template's JSON, or an object that has one as `response_template`.
     ///
     /// # Errors
-    /// The text is not JSON, or not a template.
+    /// When the text is not JSON, or not a template.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
         let mut source: Value = serde_json::from_str(text).map_err(TemplateError::Json)?;
         if let Some(inner) = source.get_mut("response_template") {
@@ -158,7 +158,7 @@ impl ResponseTemplate {
         parts
     }
 
-    /// The earliest mark, and of several there the longest.
+    /// Finds the earliest mark, and of several there the longest.
     fn next_mark(&self, text: &str) -> Option<Mark<'_>> {
         let opens = self.regions.iter().filter_map(|region| Some((Some(region), region.open.find(text)?)));
         let close = self.implicit_close.as_ref().and_then(|close| Some((None, close.find(text)?)));
@@ -176,7 +176,7 @@ struct Mark<'a> {
 }
 
 impl Region {
-    /// Reads a field; `None` when nothing opens it.
+    /// Reads a field; `None` when it has no opening mark.
     fn parse(name: &str, field: &Map<String, Value>) -> Result<Option<Self>, TemplateError> {
         let Some(open) = mark(name, field, "open")? else { return Ok(None) };
         let transform = field.get("transform").cloned();
@@ -191,7 +191,7 @@ impl Region {
         Ok(Some(Self { kind, open, close, parser, transform, transforms_each }))
     }
 
-    /// Adds a region of the text. `source`: all of it, with its marks.
+    /// Adds a region of the text. `source`: the whole region with its marks.
     fn push_part<'a>(&self, parts: &mut Vec<Part<'a>>, source: &'a str, body: &'a str, is_closed: bool) {
         match self.kind {
             RegionKind::Reasoning => parts.push(Part::Reasoning(body)),
@@ -207,7 +207,7 @@ impl Region {
         let captures = self.open.captures(source)?;
         let mut scope = named_groups(&self.open, &captures);
         if !is_closed {
-            // The engine decides whether the end of the reply cut it.
+            // The engine decides whether the call was cut.
             let name = scope.get("name")?.as_str()?.to_owned();
             return Some(vec![NativeCall { id: None, name, arguments: body.to_owned() }]);
         }
@@ -231,7 +231,7 @@ fn named_groups(pattern: &Regex, captures: &Captures<'_>) -> BTreeMap<String, Va
     pattern.capture_names().flatten().filter_map(group).collect()
 }
 
-/// The calls in OpenAI's shape, alone or in a list.
+/// Reads calls in OpenAI's format, alone or in a list.
 fn calls_of(value: &Value) -> Option<Vec<NativeCall>> {
     if let Value::Array(items) = value {
         return Some(items.iter().map(calls_of).collect::<Option<Vec<_>>>()?.concat());
@@ -252,7 +252,7 @@ fn push_text<'a>(parts: &mut Vec<Part<'a>>, text: &'a str) {
     }
 }
 
-/// The expression of `open` or `close`: its pattern, its literal or one of its literals.
+/// Compiles the expression of `open` or `close`: its pattern, its literal or one of its literals.
 fn mark(name: &str, field: &Map<String, Value>, key: &str) -> Result<Option<Regex>, TemplateError> {
     let pattern_key = format!("{key}_pattern");
     let text = match (field.get(key), field.get(&pattern_key)) {
@@ -276,7 +276,7 @@ fn alternatives(literals: &[Value]) -> Option<String> {
     (!escaped.is_empty()).then(|| escaped.join("|"))
 }
 
-/// Compiles an expression as Python writes it.
+/// Compiles an expression in Python's notation.
 fn compile(pattern: &str) -> Result<Regex, String> {
     let look_around = ["(?=", "(?!", "(?<=", "(?<!"];
     if look_around.iter().any(|sign| pattern.contains(sign)) {

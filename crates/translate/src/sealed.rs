@@ -1,18 +1,18 @@
-//! Reasoning that a client keeps for us: sealed (nobody else can read or change it) or signed (readable,
-//! unchanged).
+//! Protects reasoning that a client keeps for respool: sealed (others can neither read nor change it) or
+//! signed (others can read it, but not change it).
 //!
 //! Clients of the Responses and Messages APIs carry reasoning back as `encrypted_content` or with a
-//! `signature`. What comes back is used only if it was made with the same secret. The nonce follows from the
-//! text, so nothing here is random. Called by `responses` and `messages`.
+//! `signature`. Returned reasoning is used only if it was made with the same secret. The nonce follows from
+//! the text, so nothing here is random. Called by `responses` and `messages`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac;
 
-/// Begins a sealed text. The number is the form's version: it stays readable.
+/// The beginning of a sealed text. The number is the version of its form, which stays readable.
 const SEALED: &str = "respool.sealed.1.";
-/// Begins a signature.
+/// The beginning of a signature.
 const SIGNED: &str = "respool.signed.1.";
 
 /// Seals and opens with one secret.
@@ -24,7 +24,7 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// `secret`: any bytes that only this installation knows.
+    /// Derives the keys from a secret: any bytes that only this installation knows.
     #[expect(
         clippy::expect_used,
         clippy::missing_panics_doc,
@@ -42,7 +42,7 @@ impl Sealer {
         }
     }
 
-    /// The text, unreadable for others.
+    /// Seals a text.
     pub fn seal(&self, text: &str) -> String {
         let tag = hmac::sign(&self.nonces, text.as_bytes());
         let mut nonce = [0; NONCE_LEN];
@@ -56,7 +56,7 @@ impl Sealer {
         format!("{SEALED}{}", URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat()))
     }
 
-    /// What was sealed with this secret; `None` for everything else.
+    /// Opens a text that was sealed with this secret; `None` for any other.
     pub fn open(&self, sealed: &str) -> Option<String> {
         let bytes = URL_SAFE_NO_PAD.decode(sealed.strip_prefix(SEALED)?).ok()?;
         let (nonce, text) = bytes.split_at_checked(NONCE_LEN)?;
@@ -66,12 +66,12 @@ impl Sealer {
         String::from_utf8(opened.to_vec()).ok()
     }
 
-    /// A signature for a text that the client can read.
+    /// Signs a text that the client can read.
     pub fn sign(&self, text: &str) -> String {
         format!("{SIGNED}{}", URL_SAFE_NO_PAD.encode(hmac::sign(&self.signing, text.as_bytes())))
     }
 
-    /// True when the signature was made for this text with this secret.
+    /// Returns true when the signature was made for this text with this secret.
     pub fn is_signed(&self, text: &str, signature: &str) -> bool {
         let tag = signature.strip_prefix(SIGNED).and_then(|tag| URL_SAFE_NO_PAD.decode(tag).ok());
         tag.is_some_and(|tag| hmac::verify(&self.signing, text.as_bytes(), &tag).is_ok())

@@ -1,7 +1,7 @@
 //! Fields of a request that only vLLM knows, and that it takes under the same name on its own routes for
 //! these APIs and for chat.
 //!
-//! They go into the chat request as they are: the server checks them. Called by `responses` and `messages`.
+//! They go into the chat request unchanged: the server checks them. Called by `responses` and `messages`.
 
 use wire::Object;
 
@@ -25,12 +25,12 @@ const FIELDS: [&str; 16] = [
     "watermarking",
 ];
 
-/// True for a field that goes to the server as it is.
+/// Returns true for a field that goes to the server unchanged.
 pub(super) fn is_server_field(key: &str) -> bool {
     FIELDS.contains(&key)
 }
 
-/// Puts those of the request into the chat request.
+/// Copies such fields into the chat request.
 pub(super) fn put_server_fields<'o>(chat: &mut Object<'o>, request: &'o Object<'_>) {
     for (key, value) in request.iter() {
         if is_server_field(key) && value != "null" {

@@ -1,8 +1,9 @@
-//! The passthrough stream: each chunk of the upstream judged and, where needed, changed, without being
-//! rebuilt.
+//! The passthrough stream: judges each chunk of the upstream and edits it if necessary, without rebuilding
+//! it.
 //!
-//! Takes out what OpenAI's API does not have, gives reasoning its name, maps odd finish reasons, withholds
-//! usage that was not asked for. Knows at the end whether the stream was whole. Called by `relay`.
+//! It drops fields that OpenAI's API does not have, renames reasoning, maps odd finish reasons, and withholds
+//! usage that the client did not request. At the end it knows whether the stream was complete. Called by
+//! `relay`.
 
 use std::ops::Range;
 
@@ -10,23 +11,23 @@ use super::chat_sink::usage_json;
 use wire::turn::{FinishReason, Usage};
 use wire::{Edit, Editor, Malformed, REPLY, Tag, encode_string, parse_usage, prune_json, string_between};
 
-/// What the client is to see.
+/// The client's rules for chunks.
 #[derive(Clone, Debug)]
 pub struct ChunkRules {
-    /// The name under which reasoning leaves; `None`: not at all.
+    /// The field for reasoning; `None` drops it.
     pub reasoning: Option<&'static str>,
-    /// Whether the client asked for usage.
+    /// True when the client asked for usage.
     pub usage: bool,
     /// Fields to keep although OpenAI's API has no such field.
     pub keep: Vec<String>,
-    /// Tokens of earlier attempts, which the usage that leaves has too.
+    /// The tokens of earlier attempts, which the usage that leaves includes.
     pub spent: Usage,
 }
 
-/// What became of a chunk.
+/// The treatment of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
-    /// Forward the bytes as they came.
+    /// Forward the bytes unchanged.
     Untouched,
     /// Forward the text in [`StreamState::text`].
     Changed,
@@ -34,7 +35,7 @@ pub enum Passed {
     Withheld,
 }
 
-/// The head that respool itself has already sent, as JSON texts; upstream's chunks must carry the same.
+/// The head that respool itself has already sent, as JSON texts. The upstream's chunks get the same one.
 #[derive(Clone, Debug, Default)]
 struct Sent {
     id: String,
@@ -51,17 +52,17 @@ pub struct StreamState {
     identity: Option<Sent>,
     usage: Option<Usage>,
     choices: Vec<Progress>,
-    /// Content, reasoning or a call has come; and the token limit ended a choice.
+    /// Whether content, reasoning or a call has come, and whether the token limit ended a choice.
     spoke: bool,
     cut: bool,
-    /// A usage chunk that came before the finish reasons: it is the last one, so it waits.
+    /// A usage chunk that came before the finish reasons. It waits, because it must be the last.
     last: Option<String>,
-    /// The last chunk that said something.
+    /// The last chunk with content or reasoning.
     last_said: LastSaid,
 }
 
-/// The chunk before, when it said something. Most chunks differ from the one before only in the text that
-/// they say, so all the rest of them need not be judged again.
+/// The previous chunk, if it had content or reasoning. Most chunks differ from the previous one only in this
+/// text, so the rest need not be judged again.
 #[derive(Debug, Default)]
 struct LastSaid {
     payload: String,
@@ -69,19 +70,19 @@ struct LastSaid {
     is_changed: bool,
 }
 
-/// Where the text that a chunk says begins and ends, with its quotes.
+/// The place of a chunk's content or reasoning, with its quotes.
 #[derive(Clone, Copy, Debug)]
 struct SaidPlace {
-    /// In the payload.
+    /// The place in the payload.
     start: usize,
     end: usize,
-    /// In [`StreamState::text`], where the chunk was changed.
+    /// The place in [`StreamState::text`], if the chunk was changed.
     left_start: usize,
     left_end: usize,
 }
 
 impl LastSaid {
-    /// The text that this chunk says, where all the rest of it is as it was in the last one.
+    /// Returns the content or reasoning of this chunk if the rest equals the last one.
     fn said_alike<'p>(&self, payload: &'p str) -> Option<(&'p str, SaidPlace)> {
         let place = self.place?;
         let (before, after) = (&self.payload[..place.start], &self.payload[place.end..]);
@@ -96,7 +97,7 @@ struct Progress {
 }
 
 impl StreamState {
-    /// A stream from its beginning.
+    /// Begins a stream.
     pub fn new(rules: ChunkRules) -> Self {
         Self {
             rules,
@@ -112,8 +113,8 @@ impl StreamState {
         }
     }
 
-    /// Another stream in the place of this one, of which only the role chunk may have left. `spent`: tokens
-    /// of the attempts before it.
+    /// Begins another stream that replaces this one, of which only the role chunk may have left. `spent`: the
+    /// tokens of earlier attempts.
     #[must_use]
     pub fn anew(&self, spent: Usage) -> Self {
         let sent = self.sent.clone().or_else(|| self.whole_identity().cloned());
@@ -121,8 +122,8 @@ impl StreamState {
         Self { identity: sent.clone(), sent, ..Self::new(rules) }
     }
 
-    /// From now on every chunk carries this head, and upstream's own role chunks are withheld: respool has
-    /// sent them.
+    /// Gives every later chunk this head, and withholds the upstream's role chunks, because respool has sent
+    /// them.
     pub fn head_was_sent(&mut self, id: &str, created: u64, model: &str) {
         self.last_said.place = None;
         let sent = Sent { id: encode_string(id), created: created.to_string(), model: encode_string(model) };
@@ -159,7 +160,7 @@ impl StreamState {
         Ok(if changed { Passed::Changed } else { Passed::Untouched })
     }
 
-    /// A chunk that says this and is otherwise the one before.
+    /// Takes a chunk that differs from the previous one only in this text.
     fn pass_alike(&mut self, said: &str, place: SaidPlace) -> Passed {
         if !self.last_said.is_changed {
             return Passed::Untouched;
@@ -169,44 +170,44 @@ impl StreamState {
         Passed::Changed
     }
 
-    /// The text of the last chunk that was [`Passed::Changed`].
+    /// Returns the text of the last chunk that was [`Passed::Changed`].
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Token counts, once the upstream has sent them.
+    /// Returns the token counts, once the upstream has sent them.
     pub fn usage(&self) -> Option<Usage> {
         self.usage
     }
 
-    /// True when every choice that began has its finish reason.
+    /// Returns true when every choice that began has its finish reason.
     pub fn is_finished(&self) -> bool {
         let mut started = self.choices.iter().filter(|choice| choice.started).peekable();
         started.peek().is_some() && started.all(|choice| choice.finished)
     }
 
-    /// True once a chunk with a choice has come.
+    /// Returns true once a chunk with a choice has come.
     pub fn has_begun(&self) -> bool {
         self.choices.iter().any(|choice| choice.started)
     }
 
-    /// True once a chunk with content, reasoning or a call has come.
+    /// Returns true once a chunk with content, reasoning or a call has come.
     pub fn has_spoken(&self) -> bool {
         self.spoke
     }
 
-    /// True when the reply has ended by itself and said nothing.
+    /// Returns true when the reply has ended by itself without content.
     pub fn is_empty(&self) -> bool {
         self.has_ended_silent() && !self.cut
     }
 
-    /// True when the reply has ended, by itself or at a limit, and said nothing.
+    /// Returns true when the reply has ended, by itself or at a limit, without content.
     pub fn has_ended_silent(&self) -> bool {
         self.is_finished() && !self.spoke
     }
 
-    /// The chunks that a server left out which says `[DONE]` but never why a choice ended, and what had to
-    /// wait for them.
+    /// Makes the final chunks for a server that sends `[DONE]` without finish reasons, and releases the chunk
+    /// that waited for them.
     pub fn missing_end(&mut self) -> Vec<String> {
         let unfinished = |choice: &&(usize, &Progress)| choice.1.started && !choice.1.finished;
         let indexes =
@@ -215,8 +216,8 @@ impl StreamState {
         finishes.into_iter().chain(self.last.take()).collect()
     }
 
-    /// A chunk that carries nothing: it feeds clients' watchdogs. `None` before the stream has an id, and
-    /// after the finish reasons: nothing of a choice may follow its own.
+    /// Makes an empty chunk, which resets clients' watchdogs. `None` before the stream has an id, and after
+    /// the finish reasons, which end their choices.
     pub fn heartbeat(&self) -> Option<String> {
         if self.is_finished() {
             return None;
@@ -268,8 +269,8 @@ struct Saw {
 }
 
 impl Saw {
-    /// True when nothing that the client may see is left: a usage chunk it did not ask for, a role chunk
-    /// after respool's own, a piece of reasoning that is not to leave.
+    /// Returns true when nothing is left for the client: a usage chunk that it did not request, a role chunk
+    /// after respool's own, a piece of hidden reasoning.
     fn is_empty(self, head_sent: bool, changed: bool) -> bool {
         let carries = self.content || self.reasoning || self.usage;
         changed
@@ -315,7 +316,7 @@ impl Editor for ChunkEditor<'_> {
     }
 }
 
-/// True when the value of a field is no empty one.
+/// Returns true unless the value of a field is empty.
 fn says(value: &str) -> bool {
     !matches!(value, "null" | "\"\"" | "[]")
 }
@@ -335,7 +336,7 @@ impl ChunkEditor<'_> {
     }
 
     fn index(&mut self, value: &str) -> Edit {
-        // A server that counts to a million is not believed.
+        // A huge index is a server's mistake.
         self.choice = value.parse().unwrap_or(0).min(4096);
         self.saw.choices = true;
         self.state.choice(self.choice).started = true;
@@ -372,7 +373,7 @@ impl ChunkEditor<'_> {
         Edit::Replace(format!("\"{}\"", mapped.as_str()))
     }
 
-    /// Of two fields with the same text (vLLM 0.11 to 0.15 writes both) the first one stays.
+    /// Keeps the first of two fields with the same text (vLLM 0.11 to 0.15 writes both).
     fn reasoning(&mut self, value: &str) -> Edit {
         self.state.spoke |= !matches!(value, "null" | "\"\"");
         let Some(name) = self.state.rules.reasoning.filter(|_| !self.saw.reasoning && value != "null") else {

@@ -1,9 +1,8 @@
-//! Makes a conversation shorter that the model's window cannot hold: long tool results first, then old
-//! messages.
+//! Shortens a conversation that does not fit the model's window: long tool results first, then old messages.
 //!
-//! What must stay: system and developer messages, the first and the last real user message, the newest call
-//! with its results, and every call together with its results. Whatever goes leaves a note in its place that
-//! says how much. A pure function over the messages' texts; what it is not asked to change keeps its bytes.
+//! These parts stay: system and developer messages, the first and the last real user message, and the newest
+//! call with its results. A call and its results stay or go together. A note in place of the removed parts
+//! says how much they were. A pure function over the messages' texts; unchanged messages keep their bytes.
 //! Called by `relay`.
 
 use std::borrow::Cow;
@@ -13,29 +12,29 @@ use std::ops::Range;
 use super::loop_guard::is_real_user;
 use wire::{Message, Object, array_elements, decode_string, encode_string};
 
-/// What is left of a long tool result before messages are left out, and when even that was not enough. In
-/// bytes, the note included.
+/// The length of a shortened tool result, before messages are left out and, if that is not enough,
+/// afterwards. In bytes, with the note.
 const KEPT: usize = 1024;
 const KEPT_AT_LEAST: usize = 256;
 
-/// How the notes begin.
+/// The beginning of the notes.
 const NOTE: &str = "[respool ";
 
-/// A shorter conversation, and what it lacks.
+/// A shortened conversation, and the amount that was removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trimmed {
     /// The messages, as a JSON array.
     pub messages: String,
-    /// How many tool results were shortened.
+    /// The number of shortened tool results.
     pub results: usize,
-    /// How many messages were left out.
+    /// The number of messages left out.
     pub left_out: usize,
-    /// How many bytes shorter the messages are.
+    /// The bytes that were saved.
     pub bytes: usize,
 }
 
-/// Takes out as little as brings the messages' texts to `target` bytes together, or as much as may go when
-/// that is not enough. `None` when they are short enough, or nothing may go.
+/// Removes as little as possible to bring the messages to `target` bytes, or everything that may go if that
+/// is not enough. `None` when they are short enough, or nothing may go.
 pub fn trim(messages: &[Message<'_>], target: usize) -> Option<Trimmed> {
     let mut draft = Draft::new(messages, target);
     draft.shorten_results(KEPT);
@@ -46,7 +45,7 @@ pub fn trim(messages: &[Message<'_>], target: usize) -> Option<Trimmed> {
 
 struct Draft<'m, 'a> {
     messages: &'m [Message<'a>],
-    /// What is to be sent in each message's place; `None`: nothing.
+    /// The text to send for each message; `None` for a removed one.
     texts: Vec<Option<Cow<'a, str>>>,
     before: usize,
     size: usize,
@@ -71,7 +70,7 @@ impl<'m, 'a> Draft<'m, 'a> {
         self.texts[place] = text;
     }
 
-    /// The oldest ones first.
+    /// Shortens tool results, the oldest first.
     fn shorten_results(&mut self, kept: usize) {
         for place in 0..self.messages.len() {
             let excess = self.excess();
@@ -89,7 +88,7 @@ impl<'m, 'a> Draft<'m, 'a> {
         }
     }
 
-    /// The oldest exchanges first, then the oldest calls of the current one.
+    /// Leaves out the oldest exchanges first, then the oldest calls of the current one.
     fn leave_out(&mut self) {
         let bounds = Bounds::new(self.messages);
         let exchanges = parts(bounds.middle(), |place| is_real_user(&self.messages[place]));
@@ -119,7 +118,7 @@ impl<'m, 'a> Draft<'m, 'a> {
         }
     }
 
-    /// Puts a note in the place of the first one that goes, if that makes the conversation shorter.
+    /// Replaces messages by a note at the first one, if that makes the conversation shorter.
     fn leave_out_places(&mut self, places: &[usize], gone: &mut Gone) {
         let Some(first) = places.first() else { return };
         let texts = places.iter().filter_map(|place| self.texts[*place].as_ref());
@@ -160,7 +159,7 @@ impl<'m, 'a> Draft<'m, 'a> {
     }
 }
 
-/// What one place stands for after messages were left out there.
+/// The messages that a note replaces.
 #[derive(Default)]
 struct Gone {
     place: Option<usize>,
@@ -169,7 +168,8 @@ struct Gone {
 }
 
 impl Gone {
-    /// From the assistant: so users and assistants still alternate, which some templates insist on.
+    /// Writes the note as an assistant's message, so that roles still alternate, which some templates
+    /// require.
     fn note(&self) -> String {
         let text = format!(
             "{NOTE}left out {} earlier messages here ({} bytes), to fit the model's context window]",
@@ -183,7 +183,7 @@ fn is_note(text: &str) -> bool {
     text.starts_with(r#"{"role":"assistant","content":"[respool left out "#)
 }
 
-/// Where the conversation may be cut.
+/// The places at which the conversation may be cut.
 struct Bounds {
     first_user: Option<usize>,
     last_user: Option<usize>,
@@ -216,18 +216,18 @@ impl Bounds {
         }
     }
 
-    /// Between the first and the last user message.
+    /// Returns the messages between the first and the last user message.
     fn middle(&self) -> Range<usize> {
         let first = self.first_user.map_or(self.count, |place| place + 1);
         first..self.last_user.unwrap_or(0).max(first)
     }
 
-    /// After the last user message.
+    /// Returns the messages after the last user message.
     fn current(&self) -> Range<usize> {
         self.last_user.or(self.first_user).map_or(0, |place| place + 1)..self.count
     }
 
-    /// True when no call in it is answered elsewhere, and no result in it answers a call from elsewhere.
+    /// Returns true when the part contains all results of its calls and all calls of its results.
     fn is_closed(&self, part: &Range<usize>) -> bool {
         part.clone().all(|place| {
             let maker = self.asked_in.get(&place);
@@ -238,7 +238,7 @@ impl Bounds {
     }
 }
 
-/// Cuts a range into parts, each of which begins where `begins` says so; the first one with the range.
+/// Cuts a range into parts at the places where `begins` is true.
 fn parts(range: Range<usize>, begins: impl Fn(usize) -> bool) -> Vec<Range<usize>> {
     let mut parts: Vec<Range<usize>> = Vec::new();
     for place in range {
@@ -250,7 +250,7 @@ fn parts(range: Range<usize>, begins: impl Fn(usize) -> bool) -> Vec<Range<usize
     parts
 }
 
-/// A tool message with `excess` bytes less content, but `kept` bytes of each text at least.
+/// Removes `excess` bytes of a tool message's content, but keeps at least `kept` bytes of each text.
 fn shorter_result(message: &Object<'_>, excess: usize, kept: usize) -> Option<String> {
     let content = message.get("content")?;
     let shorter = match array_elements(content) {
@@ -285,7 +285,7 @@ fn shorter_part(part: &str, excess: usize, kept: usize) -> Option<String> {
     Some(object.to_json())
 }
 
-/// A JSON string without its middle; `None` when it is none, or short already.
+/// Removes the middle of a JSON string; `None` for other JSON and for a short one.
 fn shorter_string(json: &str, excess: usize, kept: usize) -> Option<String> {
     if excess == 0 || json.len() <= kept {
         return None;
@@ -296,7 +296,7 @@ fn shorter_string(json: &str, excess: usize, kept: usize) -> Option<String> {
     };
     let note_size = encode_string(&note(text.len())).len();
     let room = kept.max(text.len().saturating_sub(excess)).saturating_sub(note_size);
-    // The beginning says more of what it is; the end often says how it ended.
+    // The beginning often shows the subject, and the end the outcome.
     let head = text.floor_char_boundary(room * 2 / 3);
     let tail = text.ceil_char_boundary(text.len() - (room - head).min(text.len() - head));
     Some(encode_string(&format!("{}{}{}", &text[..head], note(tail - head), &text[tail..])))

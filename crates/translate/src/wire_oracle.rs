@@ -1,7 +1,7 @@
-//! What the readers and the event sinks of the Responses and Messages APIs must satisfy, for the fuzz targets
-//! and the replay of their corpora. Compiled only for them.
+//! Checks the readers and the event sinks of the Responses and Messages APIs, for the fuzz targets and the
+//! replay of their corpora. Compiled only for them.
 //!
-//! A violation panics: both want that.
+//! A violation panics, as both expect.
 #![allow(clippy::missing_panics_doc, reason = "to panic is what an oracle is for")]
 
 use std::collections::HashSet;
@@ -48,7 +48,7 @@ pub fn check_wire_events(input: &[u8]) {
     let mut turn = PlainTurn::new(PlainRules { shows_reasoning: true, ..PlainRules::default() });
     let mut steps = Vec::new();
     for line in input.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok()) {
-        // What is no chunk ends a stream; here the next one follows.
+        // A line that is not a chunk would end a stream; here the next one follows.
         let _ = turn.push(line, &mut steps);
     }
     turn.close(false, &mut steps);
@@ -68,9 +68,8 @@ fn is_the_clients_fault(error: &ApiError) {
     assert!(error.param.is_some() || error.code == Some(ErrorCode::InvalidJson), "{error:?}");
 }
 
-/// What the model is asked is a chat request, and what it does not get has a name. Values inside a body are
-/// passed on as they are, so what is wrong with one (a control character in a string) is left for the server
-/// to refuse.
+/// Checks that the model gets a chat request, and that every ignored field has a name. Values inside a body
+/// are passed on unchanged, so the server must refuse a wrong one (a control character in a string).
 fn is_chat_request(body: &[u8], chat: &str, passed_by: &[PassedBy]) {
     if serde_json::from_slice::<Value>(body).is_ok() {
         let is_object = match serde_json::from_str::<Value>(chat) {

@@ -1,4 +1,4 @@
-//! The messages of a Messages request and their content blocks, as the messages of a chat request.
+//! Translates the messages of a Messages request and their content blocks to those of a chat request.
 //!
 //! Called by `request`.
 
@@ -11,7 +11,7 @@ use super::super::sealed::Sealer;
 use super::tools::PlacedChange;
 use wire::{ApiError, Object, array_elements, encode_string};
 
-/// Claude Code's first system block says who pays, not what to do.
+/// Claude Code's first system block is about billing, not for the model.
 const BILLING: &str = "x-anthropic-billing-header";
 
 /// Reads a conversation.
@@ -20,7 +20,7 @@ pub(super) struct Blocks<'a> {
     pub(super) messages: ChatMessages,
     /// The tools that `tool_reference` blocks name.
     pub(super) referenced: BTreeSet<String>,
-    /// What messages of the system change about the tools, in order.
+    /// The changes of tools in system messages, in order.
     pub(super) tool_changes: Vec<PlacedChange>,
 }
 
@@ -34,7 +34,7 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// `system`: a string or text blocks.
+    /// Reads `system`: a string or text blocks.
     pub(super) fn system(&mut self, json: &str, field: &str) -> Result<(), ApiError> {
         for (block, field) in blocks(json, field)? {
             if !block.is_string("type", "text") {
@@ -45,7 +45,7 @@ impl<'a> Blocks<'a> {
         Ok(())
     }
 
-    /// A message with the role `system`, which may also change the tools.
+    /// Reads a message with the role `system`, which may also change the tools.
     fn system_message(&mut self, content: &str, field: &str) -> Result<(), ApiError> {
         for (block, field) in blocks(content, field)? {
             match block.string("type").as_deref() {
@@ -67,7 +67,7 @@ impl<'a> Blocks<'a> {
         Ok(())
     }
 
-    /// One message.
+    /// Reads one message.
     pub(super) fn message(&mut self, json: &str, field: &str, notes: &mut Notes) -> Result<(), ApiError> {
         let message = nested(json, field)?;
         let role =
@@ -115,8 +115,8 @@ impl<'a> Blocks<'a> {
         Ok(())
     }
 
-    /// Shown and signed by us, or left out of the message and sealed in its signature. What another model
-    /// thought is passed by.
+    /// Reads thinking: either visible and signed by respool, or sealed in its signature. Another model's
+    /// thinking is ignored.
     fn thinking(&mut self, block: &Object<'_>, notes: &mut Notes) {
         let shown = block.string("thinking").unwrap_or_default();
         let signature = block.string("signature");
@@ -183,7 +183,7 @@ fn id<'b>(block: &'b Object<'_>, key: &str, field: &str) -> Result<&'b str, ApiE
     id.ok_or_else(|| missing(format!("{field}.{key}"), "give the call's id"))
 }
 
-/// The blocks of a content with their places; a string is one text block.
+/// Returns the blocks of a content with their places; a string is one text block.
 fn blocks<'c>(content: &'c str, field: &str) -> Result<Vec<(Object<'c>, String)>, ApiError> {
     if content.starts_with('"') {
         let mut block = Object::default();
@@ -209,7 +209,7 @@ fn text_of(block: &Object<'_>, field: &str) -> Result<JsonText, ApiError> {
     text.ok_or_else(|| wrong_type(format!("{field}.text"), "a string"))
 }
 
-/// `None` for what says nothing to a model.
+/// Reads a block of a user's message or a tool result; `None` for a block that the model does not get.
 fn user_part(block: &Object<'_>, field: &str, notes: &mut Notes) -> Result<Option<Part>, ApiError> {
     let kind = block.string("type").unwrap_or_default();
     match kind.as_str() {

@@ -1,4 +1,4 @@
-//! Errors in Anthropic's shape, with the words by which Claude Code knows an overflow.
+//! Writes errors in Anthropic's format, with the words by which Claude Code recognises an overflow.
 //!
 //! Called by `relay` and `events`.
 
@@ -7,7 +7,7 @@ use super::super::error_reply::{ErrorReply, is_final, is_overflow};
 use super::super::overflow::read_overflow;
 use wire::{ApiError, encode_string};
 
-/// The error as an HTTP reply, which says whether trying again is of use.
+/// Writes the error as an HTTP reply with the header that says whether to try again.
 pub fn http_error(error: &ApiError, program: ClientProgram, request_id: &str) -> ErrorReply {
     let mut headers = vec![("request-id", request_id.to_owned())];
     if is_final(error) {
@@ -18,15 +18,15 @@ pub fn http_error(error: &ApiError, program: ClientProgram, request_id: &str) ->
     ErrorReply { status, headers, body: error_json(&error, request_id) }
 }
 
-/// Claude Code tries a 400 or 422 six times with fewer beta features, whatever the header says.
+/// Claude Code ignores the header of a 400 or 422 and tries six times with fewer beta features.
 fn may_be_tried_otherwise(error: &ApiError, program: ClientProgram) -> bool {
     program == ClientProgram::ClaudeCode && matches!(error.status, 400 | 422) && !is_overflow(error)
 }
 
-/// The status of an error after which a client is not to try again. Claude Code, told not to, does not repeat
-/// a 500 (else it does so twelve times); an overloaded server (503, 529) and a rate limit it repeats all the
-/// same, by the type of the error. Qwen Code and the AI SDK repeat 429 and 5xx whatever the reply says
-/// (measured on 2.1.330, 0.24.4 and 7.0.173).
+/// Returns the status of an error that a client must not repeat. With the header, Claude Code does not repeat
+/// a 500 (otherwise twelve times), but it still repeats an overloaded server (503, 529) and a rate limit,
+/// because of the error's type. Qwen Code and the AI SDK always repeat 429 and 5xx (measured on 2.1.330,
+/// 0.24.4 and 7.0.173).
 pub fn final_status(error: &ApiError, program: ClientProgram) -> u16 {
     match (program, error.status) {
         _ if !is_final(error) => error.status,
@@ -36,7 +36,7 @@ pub fn final_status(error: &ApiError, program: ClientProgram) -> u16 {
     }
 }
 
-/// The error's JSON, the same in a body and in an `error` event.
+/// Writes the error's JSON, which is the same in a body and in an `error` event.
 pub fn error_json(error: &ApiError, request_id: &str) -> String {
     let message = if is_overflow(error) { overflow_message(error) } else { error.message.clone() };
     format!(
@@ -62,7 +62,7 @@ fn kind(status: u16) -> &'static str {
     }
 }
 
-/// "prompt is too long" makes Claude Code compact the conversation.
+/// Writes the message of an overflow: "prompt is too long" makes Claude Code compact the conversation.
 fn overflow_message(error: &ApiError) -> String {
     let numbers = read_overflow(&error.message, None).and_then(|found| {
         let window = found.window?;

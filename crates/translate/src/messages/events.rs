@@ -1,7 +1,7 @@
-//! A turn as the events of a Messages stream, and as the message object.
+//! Writes a turn as the events of a Messages stream, and as the message object.
 //!
-//! `content_block_stop` is what Claude Code cannot do without; `ping` is the heartbeat. Both forms of a reply
-//! come from the same blocks. Called by `server`.
+//! Claude Code needs `content_block_stop`; `ping` is the heartbeat. Both forms of a reply come from the same
+//! blocks. Called by `server`.
 
 use std::sync::Arc;
 
@@ -35,18 +35,18 @@ pub struct MessageEvents {
     asked: AskedMessage,
     items: Items,
     id: String,
-    /// What the prompt is expected to cost, in tokens: Anthropic sends it at the beginning.
+    /// The expected tokens of the prompt, which Anthropic sends at the beginning.
     expected_prompt: u64,
     blocks: Vec<String>,
     open: Option<OpenBlock>,
     refused: bool,
-    /// Nothing leaves any more.
+    /// True when the turn has ended and no event may follow.
     closed: bool,
     ended: Option<String>,
 }
 
 impl MessageEvents {
-    /// `expected_prompt`: an estimate of the prompt's tokens, 0 when there is none.
+    /// Begins a message. `expected_prompt`: an estimate of the prompt's tokens, or 0.
     pub fn new(asked: AskedMessage, sealer: Arc<Sealer>, mut ids: Ids, expected_prompt: u64) -> Self {
         let id = ids.prefixed("msg_");
         let proof = if asked.thinking == ShownThinking::Text { Proof::Signature } else { Proof::Seal };
@@ -63,36 +63,36 @@ impl MessageEvents {
         }
     }
 
-    /// The message's id.
+    /// Returns the message's id.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The whole message object, once the turn has ended.
+    /// Returns the whole message object, once the turn has ended.
     pub fn message(&self) -> Option<&str> {
         self.ended.as_deref()
     }
 
-    /// The first event.
+    /// Writes the first event.
     pub fn begin(&mut self, out: &mut impl BufMut) {
         let usage = Usage { prompt: self.expected_prompt, ..Usage::default() };
         let message = self.object("null", "null", &usage);
         write_event(out, "message_start", &format!(r#"{{"type":"message_start","message":{message}}}"#));
     }
 
-    /// An event that says nothing new, and that every client's watchdog takes for life.
+    /// Writes an event without news, which resets every client's watchdog.
     pub fn heartbeat(&self, out: &mut impl BufMut) {
         write_event(out, "ping", r#"{"type":"ping"}"#);
     }
 
-    /// Writes one event of the turn. After its end nothing leaves any more.
+    /// Writes one event of the turn. Events after its end are dropped.
     pub fn write(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
         if self.closed {
             return;
         }
         match event {
             TurnEvent::Reasoning(_) if self.asked.thinking == ShownThinking::Nothing => return,
-            // Here a refusal is a text, and the reason for the end.
+            // In this API a refusal is a text with its own stop reason.
             TurnEvent::Refusal(text) => {
                 self.refused = true;
                 return self.write(&TurnEvent::Content(text.clone()), out);
@@ -140,7 +140,7 @@ impl MessageEvents {
         self.ended = Some(self.object(reason, &sequence, &usage));
     }
 
-    /// The turn failed after its beginning.
+    /// Ends a turn that failed after its beginning.
     pub fn fail(&mut self, error: &ApiError, request_id: &str, out: &mut impl BufMut) {
         if !std::mem::replace(&mut self.closed, true) {
             write_event(out, "error", &error_json(error, request_id));
@@ -233,7 +233,7 @@ impl MessageEvents {
     }
 }
 
-/// Anthropic counts apart what came from the cache and what was written to it.
+/// Writes Anthropic's `usage`, which counts tokens from and to the cache separately.
 fn usage_json(usage: &Usage) -> String {
     let cached = usage.cached.unwrap_or_default().min(usage.prompt);
     let written = usage.cache_written.unwrap_or_default().min(usage.prompt - cached);

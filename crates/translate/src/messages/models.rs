@@ -1,4 +1,4 @@
-//! Small answers in Anthropic's shape: the list of models, one model, a count of tokens.
+//! Writes small answers in Anthropic's format: the list of models, one model, a count of tokens.
 //!
 //! Called by `server`.
 
@@ -6,16 +6,16 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use wire::encode_string;
 
-/// One model: its name, and when it was created in seconds since 1970.
+/// Describes one model: its name, and its creation in seconds since 1970.
 pub fn model_json(id: &str, created: u64) -> String {
     let id = encode_string(id);
-    // The year 9999: what comes later has no such form.
+    // The format ends with the year 9999.
     let created = UNIX_EPOCH + Duration::from_secs(created.min(253_402_300_799));
     let created = humantime::format_rfc3339_seconds(created);
     format!(r#"{{"type":"model","id":{id},"display_name":{id},"created_at":"{created}"}}"#)
 }
 
-/// All models, in one page.
+/// Lists all models, on one page.
 pub fn models_json(models: &[(String, u64)]) -> String {
     let data: Vec<String> = models.iter().map(|(id, created)| model_json(id, *created)).collect();
     let id =
@@ -28,7 +28,7 @@ pub fn models_json(models: &[(String, u64)]) -> String {
     )
 }
 
-/// The answer of `/v1/messages/count_tokens`.
+/// Writes the answer of `/v1/messages/count_tokens`.
 pub fn token_count_json(tokens: u64) -> String {
     format!(r#"{{"input_tokens":{tokens}}}"#)
 }

@@ -1,7 +1,7 @@
-//! Reads the body of `POST /v1/messages` and of `/v1/messages/count_tokens`: the chat request that asks the
-//! same, and what the reply's form needs to know.
+//! Reads the body of `POST /v1/messages` and of `/v1/messages/count_tokens`. The result is an equivalent chat
+//! request, and the facts that the reply's form needs.
 //!
-//! `stream` is not part of the chat request: the relay decides how it asks. Called by `server`.
+//! `stream` is not part of the chat request: the relay decides whether to stream. Called by `server`.
 
 use super::super::passed_by::{
     Notes, PassedBy, missing, nested, nothing_said, optional_bool, optional_string, request_object,
@@ -13,29 +13,29 @@ use super::blocks::Blocks;
 use super::tools::DeclaredTools;
 use wire::{ApiError, Object, array_elements};
 
-/// A request that was understood.
+/// A request that was read.
 #[derive(Debug)]
 pub struct ReadMessage {
     /// The body of the chat request.
     pub chat: String,
-    /// What the reply needs.
+    /// The facts that the reply needs.
     pub asked: AskedMessage,
-    /// What the model does not get of it.
+    /// The fields that the model does not get.
     pub passed_by: Vec<PassedBy>,
 }
 
-/// What a client of the Messages API asked for beyond the chat request.
+/// The wishes of a client of the Messages API beyond the chat request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AskedMessage {
     /// The model's name as the client wrote it.
     pub model: String,
     /// `stream`.
     pub stream: bool,
-    /// How reasoning leaves.
+    /// The form in which reasoning leaves.
     pub thinking: ShownThinking,
 }
 
-/// What the client wants to see of the model's reasoning.
+/// The form in which the client wants the model's reasoning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShownThinking {
     /// Nothing: it did not ask for thinking.
@@ -47,10 +47,10 @@ pub enum ShownThinking {
     Sealed,
 }
 
-/// These go into the chat request under the same name.
+/// Fields that go into the chat request under the same name.
 const SAME: [&str; 3] = ["temperature", "top_p", "top_k"];
 
-/// Read elsewhere, or of no concern to a model.
+/// Fields that are read elsewhere, or that do not matter to a model.
 const KNOWN: [&str; 18] = [
     "model",
     "messages",
@@ -75,7 +75,7 @@ const KNOWN: [&str; 18] = [
 /// Reads a request.
 ///
 /// # Errors
-/// What is wrong with it, with the field's name.
+/// When the request is wrong, with the field's name.
 pub fn read_message(body: &[u8], sealer: &Sealer) -> Result<ReadMessage, ApiError> {
     let object = request_object(body)?;
     if object.get("container").is_some() {
@@ -166,7 +166,8 @@ fn put_settings<'o>(chat: &mut Object<'o>, object: &'o Object<'_>) -> Result<(),
     Ok(())
 }
 
-/// `thinking` and `output_config`. Effort is what a chat model knows; a budget of tokens is taken as one.
+/// Translates `thinking` and `output_config`. A chat model knows only an effort, so a budget of tokens
+/// becomes one.
 fn put_thinking(chat: &mut Object<'_>, object: &Object<'_>) -> Result<ShownThinking, ApiError> {
     let part = |key: &str| object.get(key).map(|json| nested(json, key)).transpose();
     let thinking = part("thinking")?.unwrap_or_default();
@@ -200,7 +201,7 @@ fn put_thinking(chat: &mut Object<'_>, object: &Object<'_>) -> Result<ShownThink
     }
 }
 
-/// `thinking.display`. A chat model gives no summary of its reasoning, so the client gets the reasoning
+/// Reads `thinking.display`. A chat model does not summarise its reasoning, so the client gets the reasoning
 /// itself.
 fn shown_thinking(thinking: &Object<'_>) -> Result<ShownThinking, ApiError> {
     const FIELD: &str = "thinking.display";

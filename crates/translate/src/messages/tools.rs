@@ -1,8 +1,7 @@
-//! The tools of a Messages request as functions of the chat API.
+//! Translates the tools of a Messages request to functions of the chat API.
 //!
-//! A deferred tool is told to the model only once a `tool_reference` has named it, as in Anthropic's API.
-//! Tools that Anthropic's servers execute, or whose schema only its models know, are left out. Called by
-//! `request`.
+//! The model gets a deferred tool only after a `tool_reference` has named it, as in Anthropic's API. Tools
+//! that Anthropic's servers execute, or whose schema only its models know, are left out. Called by `request`.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +19,7 @@ pub(super) struct DeclaredTools {
 #[derive(Debug)]
 pub(super) struct PlacedChange {
     change: ToolChange,
-    /// Where its tool stands.
+    /// The field of its tool.
     field: String,
 }
 
@@ -66,7 +65,7 @@ struct DeclaredTool {
     name: String,
     /// The function; `None` for a tool that only Anthropic's servers or models know.
     function: Option<String>,
-    /// The model may call it.
+    /// True when the model may call it.
     is_available: bool,
 }
 
@@ -93,8 +92,8 @@ impl DeclaredTool {
 }
 
 impl DeclaredTools {
-    /// `referenced`: the deferred tools that the conversation has found. `changes`: what it changed about its
-    /// tools.
+    /// Reads the declared tools. `referenced`: the deferred tools that the conversation has found. `changes`:
+    /// its changes of tools.
     pub(super) fn read(
         json: &str,
         referenced: &BTreeSet<String>,
@@ -102,7 +101,7 @@ impl DeclaredTools {
         notes: &mut Notes,
     ) -> Result<Self, ApiError> {
         let tools = array_elements(json).ok_or_else(|| wrong_type("tools", "an array of tools"))?;
-        // Nobody can search for the deferred ones here, so the model gets them all.
+        // A search for deferred tools is impossible here, so the model gets them all.
         let search_is_hosted = json.contains("\"tool_search_tool_");
         let mut declared = Vec::with_capacity(tools.len());
         for (index, tool) in tools.into_iter().enumerate() {
@@ -117,7 +116,7 @@ impl DeclaredTools {
         Ok(Self { functions: available.filter_map(|tool| Some((tool.name, tool.function?))).collect() })
     }
 
-    /// `tool_choice` as the chat API has it, and whether only one call at a time is wanted.
+    /// Translates `tool_choice` for the chat API; the flag asks for only one call at a time.
     pub(super) fn choice(&self, json: Option<&str>) -> Result<(Option<String>, bool), ApiError> {
         let Some(json) = json else { return Ok((None, false)) };
         let choice = nested(json, "tool_choice")?;

@@ -22,17 +22,18 @@ pub(super) enum ContentParser {
     Lines { line: String, between: String, value: Option<Box<ContentParser>> },
 }
 
-/// How a model's JSON differs from the standard.
+/// The deviations of a model's JSON from the standard.
 #[derive(Clone, Debug, Default)]
 pub(super) struct JsonForm {
     has_bare_keys: bool,
-    /// Marks around texts, in pairs.
+    /// The pairs of marks around texts.
     quotes: Vec<[String; 2]>,
     allows_text: bool,
 }
 
 impl ContentParser {
-    /// The parser of this name. `int`, `float` and `bool` are texts that the tool's schema gives their type.
+    /// Finds the parser of this name. `int`, `float` and `bool` are texts, to which the tool's schema gives a
+    /// type.
     pub(super) fn parse(name: Option<&Value>, settings: Option<&Value>) -> Result<Self, String> {
         let name = name.map_or(Some("text"), Value::as_str).unwrap_or_default();
         let flag = |key: &str, default: bool| {
@@ -70,7 +71,7 @@ impl ContentParser {
         }
     }
 
-    /// Reads a region's text; `None` when it is not of this form.
+    /// Reads a region's text; `None` when it has another form.
     pub(super) fn read(&self, text: &str) -> Option<Value> {
         match self {
             Self::Text { strips } => Some(Value::from(if *strips { text.trim() } else { text })),
@@ -105,7 +106,7 @@ fn read_value(parser: Option<&ContentParser>, raw: &str) -> Option<Value> {
     parser.map_or_else(|| Some(Value::from(raw)), |parser| parser.read(raw))
 }
 
-/// Adds a value; with `merges`, those of one key become a list.
+/// Adds a value; with `merges`, values of the same key become a list.
 fn insert(fields: &mut Map<String, Value>, key: &str, value: Value, merges: bool) {
     match fields.get_mut(key).filter(|_| merges) {
         Some(Value::Array(items)) => items.push(value),
@@ -124,7 +125,7 @@ impl JsonForm {
         read.or_else(mended).or_else(|| self.allows_text.then(|| Value::from(text.trim())))
     }
 
-    /// The text with quotes around texts and keys as JSON has them.
+    /// Replaces the quotes around texts and keys by those of JSON.
     fn standard(&self, text: &str) -> String {
         let mut out = String::new();
         let mut rest = text;
@@ -151,7 +152,7 @@ impl JsonForm {
     }
 }
 
-/// Fills a `transform` with the values in `scope`; `None` when it names one that is missing.
+/// Fills a `transform` with the values in `scope`; `None` when a value is missing.
 pub(super) fn apply_transform(transform: &Value, scope: &BTreeMap<String, Value>) -> Option<Value> {
     match transform {
         Value::Object(fields) => {

@@ -1,4 +1,4 @@
-//! Errors on the Responses route: OpenAI's error object, or a stream that fails at once where Codex would
+//! Errors on the Responses route: OpenAI's error object, or a stream that fails immediately if Codex would
 //! repeat the status.
 //!
 //! Called by `relay`.
@@ -7,15 +7,15 @@ use super::super::client_program::ClientProgram;
 use super::super::error_reply::{is_busy, is_final, is_overflow};
 use wire::{ApiError, ErrorCode};
 
-/// For a request that wants a stream: true when a stream that begins and fails is what this client
-/// understands, rather than a status. Codex shows a 400 as raw JSON, knows an overflow only from a stream,
-/// and repeats other statuses up to 30 times (429 aside).
+/// Returns true when a client that asked for a stream understands a failed stream better than a status. Codex
+/// shows a 400 as raw JSON, recognises an overflow only in a stream, and repeats other statuses except 429 up
+/// to 30 times.
 pub fn fails_as_stream(error: &ApiError, program: ClientProgram) -> bool {
     program == ClientProgram::Codex && error.status != 429
 }
 
-/// The `code` of `response.failed`. Codex does not repeat `invalid_prompt` and shows its message;
-/// `server_error` and `rate_limit_exceeded` it repeats five times.
+/// Returns the `code` of `response.failed`. Codex does not repeat `invalid_prompt` and shows its message; it
+/// repeats `server_error` and `rate_limit_exceeded` five times.
 pub fn failure_code(error: &ApiError, program: ClientProgram) -> &'static str {
     match error.status {
         _ if is_overflow(error) => ErrorCode::ContextLengthExceeded.as_str(),

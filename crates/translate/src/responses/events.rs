@@ -1,7 +1,7 @@
-//! A turn as the events of a Responses stream, in OpenAI's whole standard sequence, and as the response
+//! Writes a turn as the events of a Responses stream, in OpenAI's standard sequence, and as the response
 //! object.
 //!
-//! The official SDKs want every event of the sequence and no other; Codex needs `response.output_item.done`
+//! The official SDKs expect every event of the sequence and no other; Codex needs `response.output_item.done`
 //! and `response.completed`. A repeated `response.in_progress` is the heartbeat: comments do not reset
 //! Codex's watchdog. Both forms of a reply come from the same events. Called by `server`.
 
@@ -35,9 +35,9 @@ struct OpenItem {
     piece: Piece,
     id: String,
     text: String,
-    /// The log probabilities of its text, as JSON with commas between.
+    /// The log probabilities of its text, as JSON separated by commas.
     logprobs: String,
-    /// What stands in each of its deltas before the event's number, and between that and the text.
+    /// The JSON of each delta before the event's number, and between that and the text.
     delta: [String; 2],
 }
 
@@ -50,16 +50,16 @@ pub struct ResponseEvents {
     sequence: u64,
     output: Vec<String>,
     open: Option<OpenItem>,
-    /// The log probabilities of the text that comes next, as JSON with commas between.
+    /// The log probabilities of the next text, as JSON separated by commas.
     logprobs: String,
-    /// The id of the call that comes next.
+    /// The id of the next call.
     call_id: String,
     ended: Option<String>,
     failed: bool,
 }
 
 impl ResponseEvents {
-    /// `created`: seconds since 1970.
+    /// Begins a response. `created`: seconds since 1970.
     pub fn new(asked: Arc<AskedResponse>, sealer: Arc<Sealer>, mut ids: Ids, created: u64) -> Self {
         let head = Head {
             id: ids.prefixed("resp_"),
@@ -83,57 +83,58 @@ impl ResponseEvents {
         }
     }
 
-    /// The response's id.
+    /// Returns the response's id.
     pub fn id(&self) -> &str {
         &self.head.id
     }
 
-    /// `truncation: "auto"`: the oldest items may go when the conversation does not fit.
+    /// Returns true for `truncation: "auto"`: the oldest items may be dropped when the conversation does not
+    /// fit.
     pub fn may_trim(&self) -> bool {
         self.asked.truncate
     }
 
-    /// What the texts of custom calls must match.
+    /// Returns the expressions that the texts of custom calls must match.
     pub fn patterns(&self) -> Arc<FreeTextPatterns> {
         Arc::clone(&self.asked.patterns)
     }
 
-    /// The finished items, as JSON.
+    /// Returns the finished items, as JSON.
     pub fn output(&self) -> &[String] {
         &self.output
     }
 
-    /// The whole response object, once the turn has ended or failed.
+    /// Returns the whole response object, once the turn has ended or failed.
     pub fn response(&self) -> Option<&str> {
         self.ended.as_deref()
     }
 
-    /// The model ends its turn now. `seconds` since 1970.
+    /// Sets the time of the turn's end, in seconds since 1970.
     pub fn ends_at(&mut self, seconds: u64) {
         self.head.completed = seconds.max(self.head.created);
     }
 
-    /// Makes the response that was begun under this id.
+    /// Continues the response that was begun with this id.
     pub fn continue_as(&mut self, id: String) {
         self.head.id = id;
     }
 
-    /// The response object before anything is decided: as it waits in the background, or is worked on.
+    /// Returns the response object of an unfinished response: queued in the background, or in progress.
     pub fn pending(&self, is_queued: bool) -> String {
         self.object(true, if is_queued { Status::Queued } else { Status::InProgress }, None)
     }
 
-    /// The bytes of the request's own items, where they are to be kept.
+    /// Returns the bytes of the request's own items, which are kept for stored responses.
     pub fn input_bytes(&self) -> usize {
         self.asked.items.iter().map(String::len).sum()
     }
 
-    /// The request's own items as they are kept.
+    /// Returns the request's own items in their stored form.
     pub fn input_to_keep(&mut self) -> String {
         kept_input(&self.asked.items, &mut self.items.ids)
     }
 
-    /// The response as it is kept. Nothing where it is not to be kept or has not ended.
+    /// Returns the response in its stored form; `None` unless the client wants it stored and it has ended.
     pub fn to_keep(&mut self) -> Option<FinishedResponse> {
         let body = self.ended.clone().filter(|_| self.asked.store)?;
         Some(FinishedResponse {
@@ -146,12 +147,12 @@ impl ResponseEvents {
         })
     }
 
-    /// True when the turn failed.
+    /// Returns true when the turn failed.
     pub fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// The first two events.
+    /// Writes the first two events.
     pub fn begin(&mut self, out: &mut impl BufMut) {
         for name in ["response.created", "response.in_progress"] {
             let response = self.object(true, Status::InProgress, None);
@@ -159,13 +160,13 @@ impl ResponseEvents {
         }
     }
 
-    /// An event that says nothing new, and that every client's watchdog takes for life.
+    /// Writes an event without news, which resets every client's watchdog.
     pub fn heartbeat(&mut self, out: &mut impl BufMut) {
         let response = self.object(false, Status::InProgress, None);
         self.event(out, "response.in_progress", &format!(r#","response":{response}"#));
     }
 
-    /// The log probabilities of the text that comes next, as a chat completion has them.
+    /// Adds the log probabilities of the next text, in the format of chat completions.
     pub fn add_logprobs(&mut self, chat: &str) {
         let Ok(object) = Object::parse(chat) else { return };
         for token in object.get("content").and_then(array_elements).unwrap_or_default() {
@@ -173,7 +174,7 @@ impl ResponseEvents {
         }
     }
 
-    /// Writes one event of the turn. After its end nothing leaves any more.
+    /// Writes one event of the turn. Events after its end are dropped.
     pub fn write(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
         if self.ended.is_some() {
             return;
@@ -197,13 +198,13 @@ impl ResponseEvents {
         }
     }
 
-    /// The turn failed after its beginning. `code`: see [`super::failure_code`].
+    /// Ends a turn that failed after its beginning. `code`: see [`super::failure_code`].
     pub fn fail(&mut self, code: &str, error: &ApiError, out: &mut impl BufMut) {
         if self.ended.is_some() {
             return;
         }
         self.items.end(false).iter().for_each(|event| self.write_one(event, out));
-        // Of failures those are kept that a client asks for later.
+        // A failure is stored only if the client will ask for it later.
         self.head.store &= self.asked.background;
         let response = self.object(true, Status::Failed(code, &error.message), None);
         self.event(out, "response.failed", &format!(r#","response":{response}"#));
@@ -238,7 +239,7 @@ impl ResponseEvents {
         let Some(open) = &mut self.open else { return };
         let piece = open.piece;
         open.text.push_str(text);
-        // Nearly every event is one of these: it is written straight into the stream, where writing cannot
+        // Nearly all events are of this kind, so it is written straight into the stream, where writing cannot
         // fail.
         let mut out = out.writer();
         let [before, between] = &open.delta;
@@ -361,7 +362,7 @@ impl ResponseEvents {
         response_json(&self.head, &self.asked.echo, with_tools, status, &self.output, usage)
     }
 
-    /// `fields` begin with a comma.
+    /// Writes an event. `fields` begin with a comma.
     fn event(&mut self, out: &mut impl BufMut, name: &str, fields: &str) {
         let data = format!(r#"{{"type":"{name}","sequence_number":{}{fields}}}"#, self.sequence);
         self.sequence += 1;
@@ -402,7 +403,7 @@ impl Piece {
     }
 }
 
-/// Appends to JSON texts with commas between.
+/// Appends to JSON texts that are separated by commas.
 fn append(list: &mut String, more: &str) {
     if !list.is_empty() && !more.is_empty() {
         list.push(',');

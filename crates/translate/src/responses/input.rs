@@ -1,4 +1,4 @@
-//! The input items of a Responses request as the messages of a chat request.
+//! Translates the input items of a Responses request to the messages of a chat request.
 //!
 //! Called by `request`.
 
@@ -11,7 +11,7 @@ use super::names::ToolNames;
 use super::stored::Recalled;
 use wire::{ApiError, ErrorCode, Object, array_elements, encode_string, is_empty_array};
 
-/// What reading the items needs.
+/// The context for reading items.
 pub(super) struct Items<'a> {
     pub(super) names: &'a ToolNames,
     pub(super) sealer: &'a Sealer,
@@ -19,7 +19,7 @@ pub(super) struct Items<'a> {
 }
 
 impl Items<'_> {
-    /// Adds one item; `field` is where it stands.
+    /// Reads one item; `field` is its place.
     pub(super) fn read(
         &self,
         json: &str,
@@ -43,7 +43,7 @@ impl Items<'_> {
             "item_reference" => self.reference(&item, field, messages, notes),
             // Its tools are declared before the conversation is read.
             "additional_tools" => Ok(()),
-            // What a tool returned, and what stands for the conversation so far, the model must know.
+            // The model needs every tool result and every summary of the conversation.
             _ if kind.ends_with("_output") || kind.contains("compaction") => {
                 let message = format!("`{field}` is of type `{kind}`, which chat models do not accept");
                 Err(unsupported(format!("{field}.type"), message))
@@ -55,8 +55,8 @@ impl Items<'_> {
         }
     }
 
-    /// Sealed by us, or readable as open models have it; another server's seal tells nothing, and a summary
-    /// is not what was thought.
+    /// Reads reasoning that respool sealed, or that is readable, as open models have it. Another server's
+    /// sealed reasoning is useless, and a summary is not the reasoning.
     fn reasoning(&self, item: &Object<'_>, field: &str, messages: &mut ChatMessages, notes: &mut Notes) {
         let sealed = item.string("encrypted_content");
         if let Some(text) = sealed.as_deref().and_then(|sealed| self.sealer.open(sealed)) {
@@ -108,7 +108,8 @@ impl Items<'_> {
         Ok(self.names.chat_name(item.string("namespace").as_deref(), &name))
     }
 
-    /// Reasoning that nobody kept may be missing; what was said may not.
+    /// Reads the item that a reference names. Missing reasoning is ignored; any other missing item is an
+    /// error.
     fn reference(
         &self,
         item: &Object<'_>,
@@ -137,7 +138,7 @@ fn is_reference(json: &str) -> bool {
     reference_id(json).is_some()
 }
 
-/// The id that an `item_reference` names.
+/// Returns the id that an `item_reference` names.
 pub(super) fn reference_id(json: &str) -> Option<String> {
     let item = Object::parse(json).ok()?;
     item.is_string("type", "item_reference").then(|| item.string("id").unwrap_or_default())
@@ -197,7 +198,7 @@ fn message(item: &Object<'_>, field: &str, messages: &mut ChatMessages) -> Resul
     Ok(())
 }
 
-/// The texts of a content that can have nothing else: a string, or parts with `text` or `refusal`.
+/// Reads a content that may only have text: a string, or parts with `text` or `refusal`.
 fn texts(content: Option<&str>, field: &str) -> Result<Vec<JsonText>, ApiError> {
     let Some(content) = content else { return Ok(vec![]) };
     if let Some(text) = JsonText::of(content) {
@@ -216,7 +217,7 @@ fn texts(content: Option<&str>, field: &str) -> Result<Vec<JsonText>, ApiError> 
     parts.into_iter().enumerate().map(text).collect()
 }
 
-/// What a user or a tool says.
+/// Reads the content of a user or a tool.
 fn parts(content: Option<&str>, field: &str) -> Result<Vec<Part>, ApiError> {
     let Some(content) = content else { return Ok(vec![]) };
     if let Some(text) = JsonText::of(content) {

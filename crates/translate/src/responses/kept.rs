@@ -1,5 +1,5 @@
-//! What is kept of a response, and what a kept one is read back as: items with ids, the conversation, the
-//! object after a cancellation. The store itself is elsewhere.
+//! The stored form of a response, and its use later: items with ids, the conversation, the object after a
+//! cancellation. The store itself is elsewhere.
 //!
 //! Called by `events` and `server`.
 
@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use super::super::ids::Ids;
 use wire::{Object, array_elements, encode_string};
 
-/// A finished response, as it is kept.
+/// A finished response in its stored form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FinishedResponse {
     /// Its id.
@@ -19,13 +19,13 @@ pub struct FinishedResponse {
     pub status: String,
     /// The request's own items, a JSON array; each has an id.
     pub input: String,
-    /// The ids of the items that the model made.
+    /// The ids of the model's items.
     pub items: Vec<String>,
     /// The response object.
     pub body: String,
 }
 
-/// A request's own items as they are kept: a JSON array in which each has an id and a type.
+/// Returns a request's own items in their stored form: a JSON array in which each has an id and a type.
 pub(super) fn kept_input(items: &[String], ids: &mut Ids) -> String {
     let items: Vec<Cow<'_, str>> = items.iter().map(|item| with_id(item, ids)).collect();
     format!("[{}]", items.join(","))
@@ -52,7 +52,7 @@ fn with_id<'i>(item: &'i str, ids: &mut Ids) -> Cow<'i, str> {
     Cow::Owned(object.to_json())
 }
 
-/// A content that is one text, as the parts that the SDKs read.
+/// Converts a content that is one text to the parts that the SDKs read.
 fn parts_of(text: &str, is_assistants: bool) -> String {
     if is_assistants {
         return format!(r#"[{{"type":"output_text","text":{text},"annotations":[]}}]"#);
@@ -60,31 +60,31 @@ fn parts_of(text: &str, is_assistants: bool) -> String {
     format!(r#"[{{"type":"input_text","text":{text}}}]"#)
 }
 
-/// The items of a kept response, of its input and its response object.
+/// Returns the items of a stored response: those of its input and those of its response object.
 pub fn conversation_items(input: &str, body: &str) -> Vec<String> {
     let input = array_elements(input).unwrap_or_default().into_iter().map(str::to_owned);
     input.chain(output_items(body)).collect()
 }
 
-/// The items that the model made, of a response object.
+/// Returns the model's items in a response object.
 fn output_items(body: &str) -> Vec<String> {
     let Ok(object) = Object::parse(body) else { return vec![] };
     let output = object.get("output").and_then(array_elements).unwrap_or_default();
     output.into_iter().map(str::to_owned).collect()
 }
 
-/// The items of a response object that have these ids, each with its id.
+/// Finds the items of a response object with these ids.
 pub fn output_items_named(body: &str, ids: &[String]) -> Vec<(String, String)> {
     let named = |item: String| id_of(&item).filter(|id| ids.contains(id)).map(|id| (id, item));
     output_items(body).into_iter().filter_map(named).collect()
 }
 
-/// An item's id.
+/// Returns an item's id.
 pub fn id_of(item: &str) -> Option<String> {
     Object::parse(item).ok()?.string("id")
 }
 
-/// The response object with another status.
+/// Replaces the status of a response object.
 pub fn with_status(body: &str, status: &str) -> String {
     match Object::parse(body) {
         Ok(mut object) => {
@@ -95,7 +95,7 @@ pub fn with_status(body: &str, status: &str) -> String {
     }
 }
 
-/// The response object as one that failed, with the reason.
+/// Marks a response object as failed, with the reason.
 pub fn with_failure(body: &str, message: &str) -> String {
     let failed = with_status(body, "failed");
     let Ok(mut object) = Object::parse(&failed) else { return failed };

@@ -1,7 +1,7 @@
 //! OpenAI's Responses API: its requests become chat requests, and a turn becomes its events or its response
 //! object.
 //!
-//! Nothing here asks a model: the relay knows only the chat request and the turn. Pure. Called by `server`.
+//! This module asks no model: the relay knows only the chat request and the turn. Pure. Called by `server`.
 
 mod errors;
 mod events;

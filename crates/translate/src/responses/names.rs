@@ -1,11 +1,11 @@
-//! The names of the tools of a Responses request: in the chat API every tool is a function with a flat name,
-//! here a tool may stand in a namespace and take free text.
+//! Maps the tools of a Responses request to functions of the chat API. There every tool is a function with a
+//! flat name; here a tool may be in a namespace and take free text.
 //!
 //! Called by `tools`, `input` and `events`.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// What kind of call a client expects for a tool.
+/// The kind of call that a client expects for a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolKind {
     /// `function_call` with JSON arguments.
@@ -27,27 +27,27 @@ pub struct NamedTool {
     pub name: String,
 }
 
-/// From the names in the chat request to the client's tools.
+/// Maps the names in the chat request to the client's tools.
 #[derive(Clone, Debug, Default)]
 pub struct ToolNames {
     tools: BTreeMap<String, NamedTool>,
-    /// Back again, by namespace and name.
+    /// The names in the chat request, by namespace and name.
     chat_names: HashMap<(Option<String>, String), String>,
-    /// How many tools wished for a name that was taken.
+    /// The number of tools that would have the same flat name.
     alike: HashMap<String, u32>,
 }
 
 /// OpenAI's limit for a function's name.
 const LONGEST: usize = 64;
 
-/// More tools than this of one name are passed over.
+/// The most tools with the same flat name. Further ones are ignored.
 const MOST_ALIKE: u32 = 1000;
 
 /// The namespace of plain functions in gpt-oss's own prompts: it adds nothing to a name.
 const PLAIN: &str = "functions";
 
 impl ToolNames {
-    /// Takes a tool in; gives its name in the chat request, `None` when it is there already.
+    /// Adds a tool and returns its name in the chat request; `None` when it is known already.
     pub(super) fn declare(&mut self, tool: NamedTool) -> Option<String> {
         let place = (tool.namespace.clone(), tool.name.clone());
         if self.chat_names.contains_key(&place) {
@@ -69,12 +69,12 @@ impl ToolNames {
         Some(name)
     }
 
-    /// The client's tool of this name in the chat request.
+    /// Finds the client's tool by its name in the chat request.
     pub fn original(&self, chat_name: &str) -> Option<&NamedTool> {
         self.tools.get(chat_name)
     }
 
-    /// The name in the chat request, also for a call of an earlier turn whose tool is no longer declared.
+    /// Returns a tool's name in the chat request, even if it is no longer declared, as in an earlier call.
     pub(super) fn chat_name(&self, namespace: Option<&str>, name: &str) -> String {
         let place = (namespace.map(str::to_owned), name.to_owned());
         self.chat_names.get(&place).cloned().unwrap_or_else(|| flat(namespace, name))

@@ -1,7 +1,7 @@
-//! The response object, which the first and the last event of a stream hold, and which is the whole reply
-//! without a stream.
+//! Writes the response object, which the first and the last event of a stream contain, and which is the whole
+//! reply without a stream.
 //!
-//! Called by `request` (what it repeats of the request) and `events`.
+//! Called by `request` (for the fields that it repeats) and `events`.
 
 use std::borrow::Cow;
 
@@ -10,12 +10,12 @@ use serde::de::IgnoredAny;
 use wire::turn::Usage;
 use wire::{Object, encode_string, mend_strings};
 
-/// Where a response stands.
+/// The status of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status<'a> {
-    /// It waits to be worked on.
+    /// It waits in the background.
     Queued,
-    /// Nothing is decided yet.
+    /// It is in progress.
     InProgress,
     /// The model has ended its turn.
     Completed,
@@ -32,7 +32,7 @@ pub(super) struct Echo {
     tools: String,
 }
 
-/// Fields that are repeated, and what OpenAI says where the request has none.
+/// The repeated fields, with OpenAI's defaults.
 const ECHOED: [(&str, &str); 22] = [
     ("background", "false"),
     ("frequency_penalty", "0.0"),
@@ -76,8 +76,8 @@ impl Echo {
     }
 }
 
-/// The JSON text as every client reads it: without line breaks, which an event's data cannot hold, and
-/// without what strict decoders refuse. `default`: for a text that cannot be mended.
+/// Makes a JSON text readable for every client: removes line breaks, which would end an event's data, and
+/// mends strings that strict decoders refuse. `default`: for a text that cannot be mended.
 pub(super) fn strict<'j>(json: &'j str, default: &str) -> Cow<'j, str> {
     let is_plain = !json.bytes().any(|byte| byte < b' ') && !json.contains("\\ud") && !json.contains("\\uD");
     if is_plain && serde_json::from_str::<IgnoredAny>(json).is_ok() {
@@ -87,19 +87,19 @@ pub(super) fn strict<'j>(json: &'j str, default: &str) -> Cow<'j, str> {
     Cow::Owned(mended.map_or_else(|_| default.to_owned(), |value| value.to_string()))
 }
 
-/// What does not change while a response goes on.
+/// The fields of a response that do not change.
 #[derive(Clone, Debug)]
 pub(super) struct Head {
     pub(super) id: String,
     pub(super) created: u64,
-    /// When the model ended its turn; of no meaning before.
+    /// The time of the turn's end; meaningless before.
     pub(super) completed: u64,
     pub(super) model: String,
-    /// The response is kept.
+    /// True when the response is stored.
     pub(super) store: bool,
 }
 
-/// Writes the object. `output`: the finished items. A heartbeat leaves the tools out, which may be 40 KB.
+/// Writes the object. `output`: the finished items. A heartbeat omits the tools, which may be 40 KB.
 pub(super) fn response_json(
     head: &Head,
     echo: &Echo,

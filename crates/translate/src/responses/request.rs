@@ -1,7 +1,7 @@
-//! Reads the body of `POST /v1/responses`: the chat request that asks the same, and what the reply's form
-//! needs to know.
+//! Reads the body of `POST /v1/responses`. The result is an equivalent chat request, and the facts that the
+//! reply's form needs.
 //!
-//! `stream` is not part of the chat request: the relay decides how it asks. Called by `server`.
+//! `stream` is not part of the chat request: the relay decides whether to stream. Called by `server`.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use super::stored::Recalled;
 use super::tools::DeclaredTools;
 use wire::{ApiError, ErrorCode, Object, array_elements, decode_string};
 
-/// A request that was understood.
+/// A request that was read.
 #[derive(Debug)]
 pub struct ReadResponse {
     /// The body of the chat request.
     pub chat: String,
-    /// What the reply needs.
+    /// The facts that the reply needs.
     pub asked: AskedResponse,
-    /// What the model does not get of it.
+    /// The fields that the model does not get.
     pub passed_by: Vec<PassedBy>,
 }
 
-/// What a client of the Responses API asked for beyond the chat request.
+/// The wishes of a client of the Responses API beyond the chat request.
 #[derive(Debug, Default)]
 pub struct AskedResponse {
     /// The model's name as the client wrote it.
@@ -41,25 +41,25 @@ pub struct AskedResponse {
     pub stream: bool,
     /// `background`.
     pub background: bool,
-    /// `store`, which is true unless the client says otherwise.
+    /// `store`, which is true by default.
     pub store: bool,
-    /// `truncation: "auto"`: the oldest items may go when the conversation does not fit.
+    /// `truncation: "auto"`: the oldest items may be dropped when the conversation does not fit.
     pub truncate: bool,
     /// `include` names `reasoning.encrypted_content`.
     pub sealed_reasoning: bool,
-    /// How the tools' names lead back.
+    /// The client's tools by their names in the chat request.
     pub tools: ToolNames,
-    /// What the texts of custom calls must match.
+    /// The expressions that the texts of custom calls must match.
     pub patterns: Arc<FreeTextPatterns>,
     /// `previous_response_id`.
     pub previous: Option<String>,
-    /// The request's own items as JSON. Only where the response may be stored.
+    /// The request's own items as JSON, if the response may be stored.
     pub items: Vec<String>,
     /// The fields of the request that every response object repeats.
     pub(super) echo: Echo,
 }
 
-/// These go into the chat request as they are.
+/// Fields that go into the chat request unchanged.
 const SAME: [&str; 11] = [
     "temperature",
     "top_p",
@@ -74,7 +74,7 @@ const SAME: [&str; 11] = [
     "parallel_tool_calls",
 ];
 
-/// Read elsewhere, or of no concern to a model.
+/// Fields that are read elsewhere, or that do not matter to a model.
 const KNOWN: [&str; 25] = [
     "model",
     "input",
@@ -106,10 +106,10 @@ const KNOWN: [&str; 25] = [
 /// The field that names the response to continue.
 const PREVIOUS: &str = "previous_response_id";
 
-/// Reads a request. `recalled`: what the store had of [`super::wanted_items`].
+/// Reads a request. `recalled`: the stored items that [`super::wanted_items`] named.
 ///
 /// # Errors
-/// What is wrong with it, with the field's name.
+/// When the request is wrong, with the field's name.
 pub fn read_response(body: &[u8], recalled: &Recalled, sealer: &Sealer) -> Result<ReadResponse, ApiError> {
     let object = request_object(body)?;
     refuse_unknown_state(&object)?;
@@ -140,7 +140,8 @@ pub fn read_response(body: &[u8], recalled: &Recalled, sealer: &Sealer) -> Resul
     Ok(ReadResponse { chat, asked, passed_by: notes.into_vec() })
 }
 
-/// An item as it is kept: what a reference names, and nothing for one that names nothing.
+/// Returns an item in its stored form, in which a reference is replaced by its item; `None` if that is
+/// missing.
 fn resolved(json: Cow<'_, str>, recalled: &Recalled) -> Option<String> {
     match reference_id(&json) {
         Some(id) => recalled.items.get(&id).cloned(),
@@ -148,7 +149,7 @@ fn resolved(json: Cow<'_, str>, recalled: &Recalled) -> Option<String> {
     }
 }
 
-/// Conversations and prompts that only OpenAI's servers hold.
+/// Refuses conversations and prompts that only OpenAI's servers store.
 fn refuse_unknown_state(object: &Object<'_>) -> Result<(), ApiError> {
     for (field, advice) in [
         (
@@ -164,10 +165,10 @@ fn refuse_unknown_state(object: &Object<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// An item, with the field that it stands in.
+/// An item with its field in the request.
 type PlacedItem<'a> = (String, Cow<'a, str>);
 
-/// All items of the conversation. An input that is a string is one user message.
+/// Returns all items of the conversation. An input that is a string becomes one user message.
 fn all_items<'a>(object: &'a Object<'_>, recalled: &'a Recalled) -> Result<Vec<PlacedItem<'a>>, ApiError> {
     let mut items = Vec::new();
     if let Some(id) = optional_string(object, PREVIOUS, PREVIOUS)? {
@@ -201,7 +202,7 @@ fn all_items<'a>(object: &'a Object<'_>, recalled: &'a Recalled) -> Result<Vec<P
     Ok(items)
 }
 
-/// Those of the request, and those that the conversation brought along.
+/// Reads the tools of the request, and those that its items add.
 fn declared_tools(
     object: &Object<'_>,
     items: &[PlacedItem<'_>],
@@ -212,7 +213,7 @@ fn declared_tools(
         tools.add(json, "tools", notes)?;
     }
     for (field, json) in items {
-        // Most conversations have no such item, and items may be long.
+        // Most conversations have no such item, and long items need not be parsed.
         if !json.contains("additional_tools") && !json.contains("tool_search_output") {
             continue;
         }
@@ -293,7 +294,7 @@ fn put_settings<'o>(
     Ok(())
 }
 
-/// `text.format` as the chat API's `response_format`; `None` for plain text.
+/// Translates `text.format` to the chat API's `response_format`; `None` for plain text.
 fn response_format(format: &Object<'_>) -> Result<Option<String>, ApiError> {
     match format.string("type").as_deref() {
         None => Err(missing("text.format.type", "send text, json_object or json_schema")),
@@ -353,7 +354,7 @@ fn may_truncate(object: &Object<'_>) -> Result<bool, ApiError> {
     }
 }
 
-/// What `include` names.
+/// The additions that `include` requests.
 #[derive(Debug, Default)]
 struct Included {
     sealed_reasoning: bool,
@@ -373,7 +374,7 @@ fn included(object: &Object<'_>, notes: &mut Notes) -> Result<Included, ApiError
     Ok(included)
 }
 
-/// A number of alternatives asks for log probabilities too.
+/// Requests log probabilities, which a number of alternatives implies.
 fn put_logprobs<'o>(
     chat: &mut Object<'o>,
     object: &'o Object<'_>,

@@ -1,4 +1,4 @@
-//! What a kept response lends to a later request: `previous_response_id` and `item_reference`. The store
+//! The stored items that a later request uses through `previous_response_id` and `item_reference`. The store
 //! itself is elsewhere.
 //!
 //! Called by `server` before a request is read, and by `request`.
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::super::passed_by::request_object;
 use wire::{ApiError, Object, array_elements};
 
-/// What of the store a request needs.
+/// The stored items that a request names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// `previous_response_id`.
@@ -17,7 +17,7 @@ pub struct Wanted {
     pub items: Vec<String>,
 }
 
-/// What the store had of it.
+/// The stored items that were found.
 #[derive(Clone, Debug, Default)]
 pub struct Recalled {
     /// The items of the conversation that `previous_response_id` ends, input and output, as JSON; `None` when
@@ -27,7 +27,7 @@ pub struct Recalled {
     pub items: HashMap<String, String>,
 }
 
-/// What a request wants of the store. Nothing is looked up for most.
+/// Returns the stored items that a request names. Most requests name none.
 ///
 /// # Errors
 /// When the body is not a JSON object.

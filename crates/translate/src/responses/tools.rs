@@ -1,8 +1,8 @@
-//! The tools of a Responses request as functions of the chat API.
+//! Translates the tools of a Responses request to functions of the chat API.
 //!
-//! A custom tool takes free text: it becomes a function with one string, and its grammar is told in words
-//! (vLLM 0.32 refuses grammars on tools with 400). Tools that OpenAI's servers execute are left out. Called
-//! by `request`.
+//! A custom tool takes free text: it becomes a function with one string, and its description states the
+//! grammar (vLLM 0.32 answers 400 to grammars on tools). Tools that OpenAI's servers execute are left out.
+//! Called by `request`.
 
 use super::super::chat_body::{JsonText, function_json};
 use super::super::free_text::{FREE_TEXT, FreeTextPatterns};
@@ -10,26 +10,26 @@ use super::super::passed_by::{Notes, missing, nested, optional_array, unsupporte
 use super::names::{NamedTool, ToolKind, ToolNames};
 use wire::{ApiError, ErrorCode, Object, array_elements, encode_string};
 
-/// The function of a search for tools that the client executes.
+/// The function for a tool search that the client executes.
 const TOOL_SEARCH: &str = "tool_search";
 
 /// The declared tools.
 #[derive(Debug, Default)]
 pub(super) struct DeclaredTools {
-    /// How their names lead back.
+    /// The client's tools by their names in the chat request.
     pub(super) names: ToolNames,
     /// Functions of the chat API: name and JSON.
     pub(super) functions: Vec<(String, String)>,
-    /// What the texts of custom calls must match.
+    /// The expressions that the texts of custom calls must match.
     pub(super) patterns: FreeTextPatterns,
-    /// What namespaces are for, for the system message.
+    /// Descriptions of namespaces, for the system message.
     pub(super) namespaces: Vec<JsonText>,
     /// Types of the tools that were left out.
     pub(super) left_out: Vec<String>,
 }
 
 impl DeclaredTools {
-    /// Takes an array of tools in; `field` is where it stands.
+    /// Adds an array of tools; `field` is its place.
     pub(super) fn add(&mut self, json: &str, field: &str, notes: &mut Notes) -> Result<(), ApiError> {
         let tools = array_elements(json).ok_or_else(|| wrong_type(field, "an array of tools"))?;
         for (index, tool) in tools.into_iter().enumerate() {
@@ -119,7 +119,7 @@ impl DeclaredTools {
         Ok(())
     }
 
-    /// The later declaration of a name is passed over: tools that were found earlier come again with each
+    /// Declares a tool. A second declaration is ignored: tools that were found earlier come again with each
     /// request.
     fn declare(
         &mut self,
@@ -138,8 +138,7 @@ impl DeclaredTools {
         Ok(())
     }
 
-    /// `tool_choice` as the chat API has it; `None` when there is nothing to choose from. May drop functions
-    /// that the client does not allow.
+    /// Translates `tool_choice` for the chat API. It drops the functions that the client does not allow.
     pub(super) fn choice(&mut self, json: Option<&str>) -> Result<Option<String>, ApiError> {
         let Some(json) = json else { return Ok(None) };
         if json.starts_with('"') {
@@ -199,7 +198,7 @@ impl DeclaredTools {
     }
 }
 
-/// A `tool_choice` of the chat API.
+/// Writes a `tool_choice` of the chat API.
 fn choice_of(name: &str) -> String {
     format!(r#"{{"type":"function","function":{{"name":{}}}}}"#, encode_string(name))
 }
@@ -226,8 +225,8 @@ fn free_text_description(tool: &Object<'_>, format: &Object<'_>) -> JsonText {
     JsonText::joined(&texts)
 }
 
-/// A regular expression is part of the schema, where servers can hold the model to it; what it wrote is
-/// checked here all the same.
+/// Puts a regular expression into the schema, so that servers can enforce it. respool checks the text as
+/// well.
 fn free_text_pattern(expression: &str) -> String {
     format!(r#","pattern":{}"#, encode_string(&format!("^(?:{expression})$")))
 }

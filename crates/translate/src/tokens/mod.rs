@@ -1,9 +1,9 @@
-//! How many tokens a prompt has, as far as that is known without asking the server. Pure.
+//! Counts the tokens of a prompt without asking the server. Pure.
 //!
-//! gpt-oss: the prompt is written as vLLM writes it (openai-harmony renders messages and tools, no chat
-//! template does) and counted with its own encoding (`o200k_harmony` is `o200k_base` with special tokens,
-//! each of which counts as one). Other models' prompts can only be estimated from their bytes. Called by
-//! `relay`; the server's own count is `upstream`'s.
+//! For gpt-oss, it writes the prompt like vLLM (openai-harmony renders messages and tools instead of a chat
+//! template) and counts with the model's encoding (`o200k_harmony` is `o200k_base` with special tokens, each
+//! of which counts as one). Other models' prompts can only be estimated from their bytes. Called by `relay`;
+//! the server's own count is `upstream`'s.
 
 mod typescript;
 
@@ -12,14 +12,14 @@ use typescript::namespace;
 
 use wire::{ChatRequest, Object, array_elements, decode_string};
 
-/// Bytes of a request for each thousand tokens of its prompt, before any reply has shown it. OpenClaw's
-/// requests to gpt-oss have 4,800 to 5,500; small requests and other languages have fewer, and too few are
-/// the safer guess.
+/// The assumed bytes of a request for each thousand tokens of its prompt, until replies show the real ratio.
+/// OpenClaw's requests to gpt-oss have 4,800 to 5,500; small requests and other languages have fewer, and a
+/// low guess is safer.
 pub const BYTES_PER_1000: u64 = 4000;
 
 /// The tokens around a message: start, message, end, and the author's role.
 const FRAME: usize = 4;
-/// A channel takes its mark and its name.
+/// The tokens of a channel: its mark and its name.
 const CHANNEL: usize = 2;
 
 /// vLLM's system message for gpt-oss. The date has the same number of tokens on each day.
@@ -28,7 +28,7 @@ const SYSTEM: &str = "You are ChatGPT, a large language model trained by OpenAI.
     # Valid channels: analysis, commentary, final. Channel must be included for every message.";
 const CALLS: &str = "\nCalls to these tools must go to the commentary channel: 'functions'.";
 
-/// Tokens of the prompt that vLLM makes of a request to gpt-oss. Images count as nothing.
+/// Counts the tokens of the prompt that vLLM makes for gpt-oss. Images are not counted.
 pub fn harmony(request: &ChatRequest<'_>) -> u64 {
     let list = request.tools().and_then(array_elements).unwrap_or_default();
     let tools: Vec<Value> = list.into_iter().filter_map(|tool| serde_json::from_str(tool).ok()).collect();
@@ -36,25 +36,24 @@ pub fn harmony(request: &ChatRequest<'_>) -> u64 {
     harmony_frame(&tools) + messages as u64
 }
 
-/// Those of them that are there without any message: vLLM's own words, and the tools as a request declares
-/// them.
+/// Counts the tokens of such a prompt without messages: vLLM's own text and the declared tools.
 pub fn harmony_frame(tools: &[Value]) -> u64 {
     let functions: Vec<&Value> = tools.iter().map(|tool| &tool["function"]).collect();
     let mut tokens = FRAME + count(SYSTEM);
     if !functions.is_empty() {
         tokens += count(CALLS) + FRAME + count(&namespace(&functions));
     }
-    // What the reply is started with: `<|start|>assistant`.
+    // The beginning of the reply: `<|start|>assistant`.
     (tokens + 2) as u64
 }
 
-/// Those of one message, as a request writes it.
+/// Counts the tokens of one message of a request.
 pub fn harmony_message(json: &str) -> u64 {
     Object::parse(json).map_or(0, |object| message(&object) as u64)
 }
 
 fn count(text: &str) -> usize {
-    // The vocabulary is compiled in; without it too many are the safer guess.
+    // The vocabulary is compiled in; without it, a high guess is safer.
     tiktoken::get_encoding("o200k_base").map_or(text.len(), |encoding| encoding.count(text))
 }
 
@@ -62,7 +61,7 @@ fn message(message: &Object<'_>) -> usize {
     let content = message.get("content").map_or(0, content);
     let role = message.string("role").unwrap_or_default();
     if role == "tool" {
-        // The author is the tool, to whom the result is no answer but a message to the assistant.
+        // The author is the tool, which sends the result as a message to the assistant.
         return FRAME + CHANNEL + 6 + content;
     }
     if role != "assistant" {
@@ -86,7 +85,7 @@ fn content(json: &str) -> usize {
     }
 }
 
-/// ` to=functions.NAME`, the channel, ` json`, the arguments.
+/// Counts a call: ` to=functions.NAME`, the channel, ` json`, the arguments.
 fn call(json: &str) -> usize {
     let function = Object::parse(json).ok().and_then(|call| {
         let function = Object::parse(call.get("function")?).ok()?;

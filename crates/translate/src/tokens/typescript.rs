@@ -1,11 +1,11 @@
-//! Tools as gpt-oss reads them: the TypeScript namespace that openai-harmony 0.0.8 writes, its odd spaces
-//! included.
+//! Writes tools in the form that gpt-oss reads: the TypeScript namespace of openai-harmony 0.0.8, with its
+//! odd spaces.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// The developer message that declares these functions.
+/// Writes the developer message that declares these functions.
 pub(super) fn namespace(functions: &[&Value]) -> String {
     let mut out = "# Tools\n\n## functions\n\nnamespace functions {\n\n".to_owned();
     for function in functions {
