@@ -22,9 +22,9 @@ mod settings;
 mod shape;
 mod show;
 mod tree;
+mod variables;
 
 pub use effect::Change;
-pub use environment::Environment;
 pub use example::example;
 pub use file::FileText;
 pub use flags::Flags;
@@ -34,6 +34,7 @@ pub use misspelt::Misspelt;
 pub use page::page;
 pub use problem::{Place, Problem, Problems};
 pub use settings::Settings;
+pub use variables::Environment;
 
 #[cfg(test)]
 mod tests;

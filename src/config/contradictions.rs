@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use super::environment::Environment;
 use super::problem::{Place, Problems};
 use super::settings::Settings;
 use super::tree::{Table, find, place_of};
+use super::variables::Environment;
 
 use crate::agent::{AgentConfig, OPERATOR_KEY, Parser};
 use crate::alerts::SinkKind;

@@ -3,8 +3,6 @@
 //! Two underscores stand for a dot. Text is taken as it is; numbers, switches, lists and tables are written
 //! as in TOML. A list's entry is reached by its number (`RESPOOL__UPSTREAM__0__URL`).
 
-use std::collections::BTreeMap;
-
 use ::config::{Value, ValueKind};
 
 use super::file::read_value;
@@ -12,11 +10,9 @@ use super::keys::{Key, Node, Section};
 use super::problem::{Place, Problems};
 use super::shape;
 use super::tree::{Step, Table, value};
+use super::variables::Environment;
 
 const PREFIX: &str = "RESPOOL__";
-
-/// Environment variables, by name.
-pub type Environment = BTreeMap<String, String>;
 
 /// The layer that the environment makes over the file's.
 pub(super) fn layer(

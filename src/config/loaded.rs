@@ -4,14 +4,14 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::environment::{self, Environment};
 use super::file::{self, FileText};
 use super::flags::Flags;
 use super::misspelt::{self, Misspelt};
 use super::problem::{Place, Problems};
 use super::settings::Settings;
 use super::tree::{self, Table};
-use super::{changes, contradictions, search, shape, show};
+use super::variables::{Environment, process_environment};
+use super::{changes, contradictions, environment, search, shape, show};
 use crate::tools::programs::{find_in_path, path_without};
 use crate::tools::{AuditConfig, audit};
 use crate::units::UnusableSetting;
@@ -135,11 +135,6 @@ impl Loaded {
     pub fn show(&self) -> String {
         show::show(&self.tree, self.file.as_deref(), self.unread.as_deref(), &self.misspelt)
     }
-}
-
-fn process_environment() -> Environment {
-    let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-    std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value))).collect()
 }
 
 /// Layers and checks a configuration from what it is made of, without looking at the process.

@@ -4,8 +4,8 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::environment::Environment;
 use super::problem::{Place, Problems};
+use super::variables::Environment;
 
 pub(super) const FILE: &str = "respool.toml";
 

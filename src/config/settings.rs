@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use ::config::{ConfigError, Value, ValueKind};
 use serde::Deserialize;
 
-use super::environment::Environment;
 use super::problem::{Place, Problems};
 use super::search;
 use super::tree::{Table, find, value};
+use super::variables::Environment;
 use crate::agent::AgentConfig;
 use crate::alerts::AlertsConfig;
 use crate::expert::ExpertsConfig;

@@ -1,21 +1,19 @@
 //! Builds the agent of one run of an expert: its prompt, its tools and files, and which of its calls need
 //! approval. Called by `experts` and `execution`.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::experts::{Expert, Experts};
 use super::isolated::IsolatedFunctions;
+use super::model_access::AgentBase;
 use super::notices::ConversationNotices;
 use super::operations::Operations;
 use super::tools::{self, ExpertTools, Role};
 use super::workspace::Workspace;
-use ::tools::Tools;
 use agent::{
-    Agent, AgentConfig, ChatModel, MadeCall, Notices, OnDisconnect, RunFacts, RunSnapshot, SettledCall,
-    Supervision,
+    Agent, AgentConfig, MadeCall, Notices, OnDisconnect, RunFacts, RunSnapshot, SettledCall, Supervision,
 };
 use openexperts::{label::MODEL_PREFIX, prompt::system_prompt_with};
 
@@ -36,30 +34,6 @@ const ADVICE: &str = "advice";
 /// Prefix of the session names of conversations.
 const TALK: &str = "talk-";
 
-/// How experts reach their models.
-#[derive(Clone)]
-pub struct ModelAccesses {
-    /// For experts without a setting of their own.
-    pub default: ModelAccess,
-    /// By the expert's name.
-    pub by_name: BTreeMap<String, ModelAccess>,
-}
-
-/// How an expert reaches its model.
-#[derive(Clone)]
-pub struct ModelAccess {
-    /// The way to its model.
-    pub model: Arc<dyn ChatModel>,
-    /// The model's name.
-    pub model_id: String,
-    /// The model as the upstreams know it.
-    pub target: String,
-    /// Its window in tokens, if configured.
-    pub window: Option<u64>,
-    /// The name under which reasoning and progress leave; `None`: they do not.
-    pub reasoning: Option<&'static str>,
-}
-
 /// The parts from which the run of an expert is built.
 pub(super) struct RunPlan<'a> {
     /// Identifies the session, and therefore its files.
@@ -78,35 +52,6 @@ pub(super) struct RunPlan<'a> {
     pub(super) is_dry: bool,
     /// The root of its files, if not the expert's own.
     pub(super) root: Option<PathBuf>,
-}
-
-/// Settings that the run of an expert and the runs of its isolated functions share.
-#[derive(Clone)]
-pub(super) struct AgentBase {
-    name: String,
-    config: AgentConfig,
-    access: ModelAccess,
-}
-
-impl AgentBase {
-    /// Returns the same settings for the run of a function.
-    pub(super) fn for_function(&self, function: &str) -> Self {
-        Self { name: format!("{}/{function}", self.name), ..self.clone() }
-    }
-
-    pub(super) fn agent(self, prompt: String, tools: Arc<dyn Tools>, supervision: Supervision) -> Agent {
-        Agent {
-            name: self.name.into(),
-            config: self.config,
-            prompt: Some(prompt),
-            model: self.access.model,
-            tools,
-            target: self.access.target,
-            window: self.access.window,
-            reasoning: self.access.reasoning,
-            supervision,
-        }
-    }
 }
 
 /// The digest of the package and the session of a run that is a conversation.

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::experts::Experts;
+use super::message::MessageKind;
 use super::trigger::fence_text;
 use store::{ApprovalState, MessageRow, NewMessage, Store};
 use tools::{Approver, Caller, Invocation, Question, ToolError, ToolSet, Tools as _};
@@ -24,62 +25,6 @@ const TAKES: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The pause after a failed delivery doubles from the first value up to the second, in milliseconds.
 const PAUSE: (u64, u64) = (5_000, 15 * 60_000);
-
-wire::string_enum! {
-    /// The kind of a message.
-    MessageKind {
-        /// The result of a process.
-        #[default]
-        Result = "result",
-        /// Inputs for a person to act on.
-        Draft = "draft",
-        /// A call that waits for consent.
-        Approval = "approval",
-        /// A decision, or a failure, for a person.
-        Escalation = "escalation",
-        /// A trigger for the main agent.
-        Task = "task",
-        /// A fact that a person should know, and need not act on.
-        Warning = "warning",
-    }
-}
-
-/// A message of an invocation.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Message {
-    pub(super) id: String,
-    pub(super) expert: String,
-    pub(super) entry: String,
-    pub(super) process: String,
-    pub(super) kind: MessageKind,
-    pub(super) body: Value,
-}
-
-impl Message {
-    /// The message as a row of the store.
-    pub(super) fn into_row(self) -> NewMessage {
-        let mut body = json!({"expert": self.expert, "process": self.process});
-        body[self.kind.as_str()] = self.body;
-        NewMessage {
-            id: self.id,
-            expert: self.expert,
-            entry: Some(self.entry),
-            kind: self.kind.as_str().to_owned(),
-            body: body.to_string(),
-        }
-    }
-}
-
-/// A message as JSON, for people and programs. Times are seconds since 1970.
-pub fn message_json(row: &MessageRow) -> Value {
-    let body: Value = serde_json::from_str(&row.message.body).unwrap_or_default();
-    json!({
-        "id": row.message.id, "object": "expert.message", "kind": row.message.kind, "expert": row.message.expert,
-        "invocation": row.message.entry, "run": body["run"], "process": body["process"], "body": body[row.message.kind.as_str()],
-        "created": row.created / 1_000, "delivered": row.delivered.map(|millis| millis / 1_000),
-        "attempts": row.attempts, "problem": row.note,
-    })
-}
 
 /// The text for the main session, in which what came from mails and models is fenced as data.
 pub(super) fn render_message(row: &NewMessage) -> String {
@@ -232,6 +177,7 @@ impl Approver for OwnDelivery {
 
 #[cfg(test)]
 mod tests {
+    use super::super::message::Message;
     use super::*;
     use store::{Append, ApprovalChange, LateDecision, NewRun, Status, StoreConfig};
 

@@ -13,18 +13,14 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::assembly::{ModelAccess, ModelAccesses};
 use super::bound::{self, BindingProblem, BoundTools, CheckedBindings};
 use super::catalog::{Catalog, Snapshot};
 use super::config::ExpertsConfig;
-use super::delivery;
-use super::execution::Worker;
 use super::invocation::{Invocation, Origin};
-use super::scheduler::Scheduler;
+use super::model_access::{ModelAccess, ModelAccesses};
 use ::tools::{Sources, ToolSet};
 use agent::Agents;
 use openexperts::{Bindings, Package, label::MODEL_PREFIX};
-use store::Store;
 
 /// How often the gateway is checked for reachability.
 const GATEWAY_EVERY: Duration = Duration::from_secs(5);
@@ -63,7 +59,7 @@ pub struct Experts {
     pub(super) agents: Arc<Agents>,
     pub(super) sources: Arc<Sources>,
     models: RwLock<ModelAccesses>,
-    catalog: Arc<Catalog>,
+    pub(super) catalog: Arc<Catalog>,
     by_name: Mutex<BTreeMap<String, Arc<Expert>>>,
     /// The catalog generation that was taken in last.
     generation: Mutex<Option<u64>>,
@@ -77,7 +73,7 @@ pub struct Experts {
     pub(super) gateway: Option<ToolSet>,
     /// Signals that there is something to deliver.
     pub(super) delivery_stirred: Notify,
-    tasks: TaskTracker,
+    pub(super) tasks: TaskTracker,
 }
 
 impl fmt::Debug for Experts {
@@ -114,25 +110,6 @@ impl Experts {
         experts.follow_catalog();
         experts.look_at_servers();
         experts
-    }
-
-    /// Drains the queue, fires clocks and delivers messages, until the process ends.
-    pub fn start(self: &Arc<Self>, shutdown: &CancellationToken) {
-        let started = Worker::new(self, shutdown.clone(), None).zip(self.agents.store());
-        let Some((worker, store)) = started else {
-            tracing::error!(target: "respool::expert", "there is no store, so no process is executed");
-            return;
-        };
-        self.tasks.spawn(worker.run_worker());
-        self.tasks.spawn(self.scheduler(Arc::clone(store)).run(shutdown.clone()));
-        self.tasks.spawn(Arc::clone(self).prune_packages(shutdown.clone()));
-        self.tasks.spawn(delivery::run_delivery(Arc::clone(self), Arc::clone(store), shutdown.clone()));
-    }
-
-    fn scheduler(self: &Arc<Self>, store: Arc<Store>) -> Scheduler {
-        let experts = Arc::clone(self);
-        let is_held = Box::new(move |name: &str| experts.is_held(name));
-        Scheduler::new(Arc::clone(&self.catalog), store).with_hold(is_held)
     }
 
     /// Waits until all work has ended. Call it after the shutdown token.
@@ -387,7 +364,7 @@ impl Experts {
     }
 
     /// Periodically deletes packages that neither an unfinished run nor a rollback needs.
-    async fn prune_packages(self: Arc<Self>, shutdown: CancellationToken) {
+    pub(super) async fn prune_packages(self: Arc<Self>, shutdown: CancellationToken) {
         let pruning = async {
             loop {
                 if let Some(mut in_use) = self.agents.snapshots_in_use().await {

@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use super::assembly::AgentBase;
 use super::bound::BoundTools;
+use super::knowledge::readable_knowledge;
 use super::learning::LearningFiles;
+use super::model_access::AgentBase;
 use super::notices::ConversationNotices;
 use super::operations::Operations;
 use super::tools::{ESCALATE, approval_rules, escalate_tool, spec, tier_of};
@@ -25,7 +26,7 @@ use agent::{
     Requester, RunSnapshot, SettledCall, Setup, Supervision, Tier,
 };
 use openexperts::{
-    Function, FunctionSession, KnowledgeKind, Package,
+    Function, FunctionSession, Package,
     label::call_name,
     outputs, path,
     prompt::{FunctionPrompt, one_line},
@@ -236,24 +237,6 @@ fn escalate_doubt(function: &Function, outputs: &Map<String, Value>, outcome: Ou
 
 fn text_of<'a>(arguments: &'a Value, name: &str) -> &'a str {
     arguments[name].as_str().unwrap_or_default()
-}
-
-/// The knowledge that a function names, by the paths under which it can be read: its own path and its name.
-fn readable_knowledge(package: &Package, function: &Function) -> BTreeMap<String, String> {
-    let named =
-        |wanted: &str| function.knowledge.items.iter().any(|one| path::normalize(&one.value) == wanted);
-    let known = package.knowledge.items.iter().filter(|one| named(&one.path));
-    known.map(|one| (one.path.clone(), format!("knowledge/{}.md", one.name))).collect()
-}
-
-/// Whether an isolated function may read private knowledge, which its outputs may then quote.
-pub(super) fn any_reads_private(package: &Package) -> bool {
-    let functions = package.functions.items.iter();
-    functions.filter(|function| function.session == FunctionSession::Isolated).any(|function| {
-        let readable = readable_knowledge(package, function);
-        let mut private = package.knowledge.items.iter().filter(|one| one.kind == KnowledgeKind::Private);
-        private.any(|one| readable.contains_key(&one.path))
-    })
 }
 
 /// The tools of a function's own run.

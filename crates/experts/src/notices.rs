@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::delivery::MessageKind;
+use super::message::MessageKind;
 use agent::{ApprovalRequest, Notice, Notices, Outcome, report};
 use store::NewMessage;
 

@@ -18,7 +18,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::file_error::FileError;
-use super::isolated;
+use super::knowledge;
 use super::learning::{LearningEntry, LearningFiles};
 use super::state;
 use agent::{CallOutcome, MadeCall};
@@ -74,7 +74,7 @@ impl Workspace {
         let is_read = |path: &String| self.permitted.contains(path) || preloaded.contains(path);
         let mut private =
             self.package.knowledge.items.iter().filter(|one| one.kind == KnowledgeKind::Private);
-        private.any(|one| is_read(&one.path)) || isolated::any_reads_private(&self.package)
+        private.any(|one| is_read(&one.path)) || knowledge::any_reads_private(&self.package)
     }
 
     /// Whether a path refers to a text of the package, not to a file on disk that runs write.

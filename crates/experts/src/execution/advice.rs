@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 
-use super::Worker;
 use super::attempt::Attempt;
 use super::task::AdviceTask;
+use super::worker::Worker;
 use crate::tools::FAIL;
 use agent::{AgentRequest, MadeCall, Outcome, RunOptions, WatchEvent, WorkEnd};
 use wire::ErrorCode;

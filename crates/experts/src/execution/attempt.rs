@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::Worker;
 use super::task::{self, ContextFile, History, Task};
 use super::verdict::{self, Verdict};
+use super::worker::Worker;
 use crate::assembly::{RUN_TIMEOUT, RunPlan};
-use crate::delivery::MessageKind;
 use crate::experts::Expert;
 use crate::invocation::Invocation;
+use crate::message::MessageKind;
 use crate::tools::Role;
 use crate::workspace::Workspace;
 use agent::{AgentRequest, FactsError, MadeCall, Outcome, RunFacts, RunOptions, Watch, WatchEvent, WorkEnd};

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::Worker;
 use super::advice::{FinalFailure, Recommendation};
 use super::attempt::{Attempt, invocation_tag};
 use super::lateness::{LATE, late_body, late_kind};
 use super::scratchpad::Scratchpads;
 use super::verdict::{self, Next, Verdict};
-use crate::delivery::{Message, MessageKind};
+use super::worker::Worker;
 use crate::experts::Experts;
 use crate::invocation::{Invocation, Origin};
+use crate::message::{Message, MessageKind};
 use crate::trigger::event_facts;
 use crate::workspace::Workspace;
 use agent::{ApprovalRequest, CallOutcome, MadeCall, Outcome};

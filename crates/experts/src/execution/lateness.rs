@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{Value, json};
 
-use super::Worker;
 use super::verdict;
-use crate::delivery::{Message, MessageKind};
+use super::worker::Worker;
 use crate::experts::Expert;
 use crate::invocation::Invocation;
+use crate::message::{Message, MessageKind};
 use crate::trigger::event_facts;
 use openexperts::{Delivery, SlaBreach};
 use store::{EntryRow, EntryState, StoreError};

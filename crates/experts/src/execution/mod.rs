@@ -15,23 +15,19 @@ mod lateness;
 mod scratchpad;
 mod task;
 mod verdict;
+mod worker;
 
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-
-use tokio::sync::{Notify, Semaphore};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 pub use dry_run::DryRun;
 use lateness::Deadlines;
+pub use worker::{Worker, WorkerScope};
 
-use super::experts::Experts;
 use super::resume::Interrupted;
 use openexperts::label::MODEL_PREFIX;
-use store::{ClaimRequest, Claimed, EntryState, Queue as _, Status, Store, StoreError, WokenRun};
+use store::{ClaimRequest, Claimed, EntryState, Queue as _, Status, StoreError, WokenRun};
 
 /// How often the queue is checked for due entries and entries of other processes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -40,54 +36,7 @@ const TEND_EVERY: Duration = Duration::from_secs(1);
 /// How often conversations are looked for that were interrupted.
 const RESUME_EVERY: Duration = Duration::from_secs(2);
 
-/// Works on the queue of the installed experts.
-pub struct Worker {
-    experts: Arc<Experts>,
-    store: Arc<Store>,
-    shutdown: CancellationToken,
-    free: Arc<Semaphore>,
-    /// Signals that something may have become due.
-    stirred: Arc<Notify>,
-    tasks: TaskTracker,
-    /// If set, only this is worked on.
-    goal: Option<WorkerScope>,
-    is_failure_logged: AtomicBool,
-    /// The entries that this process works on.
-    working: Mutex<BTreeSet<String>>,
-}
-
-/// One entry of an expert's queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WorkerScope {
-    /// The expert's name.
-    pub expert: String,
-    /// The entry's id.
-    pub entry: String,
-}
-
 impl Worker {
-    /// A worker on the experts' store; `None` if there is no store. `goal`: for this entry, and those of its
-    /// lane that must end before it.
-    pub fn new(
-        experts: &Arc<Experts>,
-        shutdown: CancellationToken,
-        goal: Option<WorkerScope>,
-    ) -> Option<Arc<Self>> {
-        let store = Arc::clone(experts.agents.store()?);
-        let most = usize::try_from(experts.config.runs_at_once).unwrap_or(1);
-        Some(Arc::new(Self {
-            experts: Arc::clone(experts),
-            store,
-            shutdown,
-            free: Arc::new(Semaphore::new(most)),
-            stirred: Arc::default(),
-            tasks: TaskTracker::new(),
-            goal,
-            is_failure_logged: AtomicBool::new(false),
-            working: Mutex::default(),
-        }))
-    }
-
     /// Runs until the process ends; unfinished work is left to the next process that claims it.
     pub async fn run_worker(self: Arc<Self>) {
         let (draining, tending, cleaning) =
@@ -121,13 +70,6 @@ impl Worker {
         }
     }
 
-    /// A failing store is reported once, until it works again.
-    fn log_failure(&self, error: &StoreError) {
-        if !self.is_failure_logged.swap(true, Ordering::Relaxed) {
-            tracing::error!(target: "respool::expert", %error, "the queue cannot be used; it is tried again");
-        }
-    }
-
     /// `has_new`: this process has just queued something.
     async fn claim_entries(&self, has_new: bool) -> Result<Vec<Claimed>, StoreError> {
         let queues = self.experts.ready_queues(self.goal.as_ref().map(|goal| goal.expert.as_str()));
@@ -148,10 +90,6 @@ impl Worker {
         self.store
             .claim_entries(ClaimRequest { queues, most, now, until: now + lease, working, towards })
             .await
-    }
-
-    fn lease(&self) -> u64 {
-        clock::millis(self.experts.config.lease)
     }
 
     fn begin_entry(self: &Arc<Self>, claimed: Claimed) {

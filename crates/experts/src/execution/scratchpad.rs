@@ -10,8 +10,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::Worker;
 use super::attempt::Attempt;
+use super::worker::Worker;
 use crate::workspace::Workspace;
 use store::{EntryState, StoreError};
 

@@ -1,0 +1,62 @@
+//! Messages to people: their kinds, and their form in the store and as JSON. `execution` and `notices` post
+//! them, `delivery` brings them to the main session.
+
+use serde_json::{Value, json};
+
+use store::{MessageRow, NewMessage};
+
+wire::string_enum! {
+    /// The kind of a message.
+    MessageKind {
+        /// The result of a process.
+        #[default]
+        Result = "result",
+        /// Inputs for a person to act on.
+        Draft = "draft",
+        /// A call that waits for consent.
+        Approval = "approval",
+        /// A decision, or a failure, for a person.
+        Escalation = "escalation",
+        /// A trigger for the main agent.
+        Task = "task",
+        /// A fact that a person should know, and need not act on.
+        Warning = "warning",
+    }
+}
+
+/// A message of an invocation.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Message {
+    pub(super) id: String,
+    pub(super) expert: String,
+    pub(super) entry: String,
+    pub(super) process: String,
+    pub(super) kind: MessageKind,
+    pub(super) body: Value,
+}
+
+impl Message {
+    /// The message as a row of the store.
+    pub(super) fn into_row(self) -> NewMessage {
+        let mut body = json!({"expert": self.expert, "process": self.process});
+        body[self.kind.as_str()] = self.body;
+        NewMessage {
+            id: self.id,
+            expert: self.expert,
+            entry: Some(self.entry),
+            kind: self.kind.as_str().to_owned(),
+            body: body.to_string(),
+        }
+    }
+}
+
+/// A message as JSON, for people and programs. Times are seconds since 1970.
+pub fn message_json(row: &MessageRow) -> Value {
+    let body: Value = serde_json::from_str(&row.message.body).unwrap_or_default();
+    json!({
+        "id": row.message.id, "object": "expert.message", "kind": row.message.kind, "expert": row.message.expert,
+        "invocation": row.message.entry, "run": body["run"], "process": body["process"], "body": body[row.message.kind.as_str()],
+        "created": row.created / 1_000, "delivered": row.delivered.map(|millis| millis / 1_000),
+        "attempts": row.attempts, "problem": row.note,
+    })
+}
