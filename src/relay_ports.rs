@@ -39,14 +39,14 @@ impl ChatModel for RelayedModels {
     ) -> BoxFuture<'_, Result<ModelAnswer, ApiError>> {
         Box::pin(async move {
             let (progress, within) = (Arc::default(), request.within);
-            let asked = Box::pin(ask(&self.0, request, observer, &progress));
-            within_model_time(within, &progress, asked).await.unwrap_or(Ok(ModelAnswer::TimedOut))
+            let asked = Box::pin(ask_relay(&self.0, request, observer, &progress));
+            limit_model_time(within, &progress, asked).await.unwrap_or(Ok(ModelAnswer::TimedOut))
         })
     }
 
     fn learn_models<'a>(&'a self, authorization: Option<&'a HeaderValue>) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let headers = headers(authorization.cloned());
+            let headers = request_headers(authorization.cloned());
             join_all(self.0.upstreams().map(|upstream| upstream.learn_models(&headers))).await;
         })
     }
@@ -63,18 +63,18 @@ impl ChatModel for RelayedModels {
     }
 }
 
-fn headers(authorization: Option<HeaderValue>) -> HeaderMap {
+fn request_headers(authorization: Option<HeaderValue>) -> HeaderMap {
     authorization.map(|key| (header::AUTHORIZATION, key)).into_iter().collect()
 }
 
-async fn ask(
+async fn ask_relay(
     relay: &Arc<Relay>,
     request: ModelRequest,
     observer: &Observer,
     progress: &Arc<RequestProgress>,
 ) -> Result<ModelAnswer, ApiError> {
     let ModelRequest { body, authorization, record, stop_at_loops, .. } = request;
-    let origin = Origin::internal(headers(authorization), record.clone());
+    let origin = Origin::internal(request_headers(authorization), record.clone());
     let origin = Origin { is_agent: true, progress: Arc::clone(progress), ..origin };
     let request = relay.read(Bytes::from(body.to_string()), origin).await?;
     record.likely_upstream(request.likely_upstream());
@@ -84,17 +84,17 @@ async fn ask(
     match request.ask_model().await? {
         Opened::Reply(reply) => Ok(answer_of_reply(*reply)),
         Opened::Stream(stream) => answer_of_stream(*stream, observer).await,
-        Opened::Body(_) => Err(unread()),
+        Opened::Body(_) => Err(unreadable_reply()),
     }
 }
 
-fn unread() -> ApiError {
+fn unreadable_reply() -> ApiError {
     ApiError::new(500, ErrorCode::NoTurn, "the reply was forwarded unread")
 }
 
 /// Runs a model call for at most `within`, apart from the time for which it waits for an upstream to come
 /// back.
-async fn within_model_time<T>(
+async fn limit_model_time<T>(
     within: Duration,
     progress: &RequestProgress,
     mut call: impl Future<Output = T> + Unpin,
@@ -128,12 +128,12 @@ fn answer_of_reply(reply: Reply) -> ModelAnswer {
 async fn answer_of_stream(mut stream: ReplyStream, observer: &Observer) -> Result<ModelAnswer, ApiError> {
     loop {
         match stream.next().await {
-            StreamPart::Steps(steps) => steps.iter().for_each(|step| report(&step.event, observer)),
+            StreamPart::Steps(steps) => steps.iter().for_each(|step| report_text(&step.event, observer)),
             // An engine reads all replies to a run.
             StreamPart::Frames(_) => {}
             StreamPart::Failed(error) => return Err(error),
             StreamPart::End => {
-                let turn = Turn { usage: stream.usage(), ..stream.turn().ok_or_else(unread)? };
+                let turn = Turn { usage: stream.usage(), ..stream.turn().ok_or_else(unreadable_reply)? };
                 return Ok(ModelAnswer::Reply { turn, earlier_prompts: stream.earlier_prompts() });
             }
         }
@@ -141,7 +141,7 @@ async fn answer_of_stream(mut stream: ReplyStream, observer: &Observer) -> Resul
 }
 
 /// Reports the text of a step.
-fn report(event: &TurnEvent, observer: &Observer) {
+fn report_text(event: &TurnEvent, observer: &Observer) {
     match event {
         TurnEvent::Reasoning(text) => observer(Activity::Reasoning(text)),
         TurnEvent::Content(text) => observer(Activity::Content(text)),
@@ -192,14 +192,15 @@ async fn list_models(upstream: &Arc<Upstream>) -> Result<Vec<ListedModel>, Strin
 
 fn read_list(body: &[u8]) -> Option<Vec<ListedModel>> {
     let list: Value = serde_json::from_slice(body).ok()?;
-    let model =
-        |model: &Value| Some(ListedModel { id: model["id"].as_str()?.to_owned(), window: window(model) });
+    let model = |model: &Value| {
+        Some(ListedModel { id: model["id"].as_str()?.to_owned(), window: announced_window(model) })
+    };
     let models: Vec<ListedModel> = list["data"].as_array()?.iter().filter_map(model).collect();
     (!models.is_empty()).then_some(models)
 }
 
 /// The window that a server announces: vLLM calls it `max_model_len`; others have other names.
-fn window(model: &Value) -> Option<u64> {
+fn announced_window(model: &Value) -> Option<u64> {
     let metadata = &model["metadata"];
     [&model["max_model_len"], &model["context_length"], &model["context_window"], &metadata["context_length"]]
         .into_iter()
@@ -218,7 +219,7 @@ impl UpstreamProbes for RelayProbes {
     }
 }
 
-async fn probe(upstream: &Arc<Upstream>) -> UpstreamSignal {
+async fn probe_upstream(upstream: &Arc<Upstream>) -> UpstreamSignal {
     let probe = timeout(PROBE_WITHIN, upstream.health_since(Instant::now())).await;
     let (circuit, ..) = upstream.state.report();
     UpstreamSignal {
@@ -247,7 +248,7 @@ mod tests {
                 drop(waiting);
                 sleep(works / 2).await;
             });
-            let done = within_model_time(MINUTE, &progress, call).await;
+            let done = limit_model_time(MINUTE, &progress, call).await;
             (done.is_some(), began.elapsed())
         };
         assert_eq!(within(5 * MINUTE, MINUTE * 9 / 10).await, (true, 5 * MINUTE + MINUTE * 9 / 10));

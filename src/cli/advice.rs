@@ -19,10 +19,11 @@ pub(super) struct Advice {
     pub(super) todo: String,
 }
 
-pub(super) fn advice(settings: &Settings) -> Vec<Advice> {
-    let denied = settings.agents.iter().filter_map(|(name, agent)| denied(settings, name, &agent.tools));
+pub(super) fn find_advice(settings: &Settings) -> Vec<Advice> {
+    let denied =
+        settings.agents.iter().filter_map(|(name, agent)| find_denied_tools(settings, name, &agent.tools));
     let about_keys = no_operator(settings).into_iter().chain(only_operators(settings));
-    denied.chain(open(settings)).chain(idle(settings)).chain(about_keys).collect()
+    denied.chain(warn_of_open_access(settings)).chain(find_idle_rules(settings)).chain(about_keys).collect()
 }
 
 /// True if respool adds its own key to what it sends upstream.
@@ -31,7 +32,7 @@ pub(super) fn lends_key(settings: &Settings) -> bool {
 }
 
 /// Lists what everyone who reaches the address can use, if others can reach it and no key is required.
-fn within_reach(settings: &Settings) -> Option<&'static str> {
+fn reachable_services(settings: &Settings) -> Option<&'static str> {
     let server = &settings.server;
     if server.listen.is_loopback() || server.asks_for_keys() {
         return None;
@@ -99,7 +100,7 @@ fn is_own_address(upstream: &Address, listen: &Listen) -> bool {
 /// The address is open to all, and the owner has not confirmed that.
 fn open_to_all(settings: &Settings) -> Vec<UnusableSetting> {
     let server = &settings.server;
-    let what = within_reach(settings).filter(|_| !server.allow_unauthenticated);
+    let what = reachable_services(settings).filter(|_| !server.allow_unauthenticated);
     let problem = |what| {
         let why = format!(
             "anybody who can reach {} could use {what}, because clients need no key. Set `client_keys_env` (docs/keys.md), set `listen` to \
@@ -112,8 +113,8 @@ fn open_to_all(settings: &Settings) -> Vec<UnusableSetting> {
 }
 
 /// The owner has confirmed it, but it deserves a warning.
-fn open(settings: &Settings) -> Option<Advice> {
-    let what = within_reach(settings).filter(|_| settings.server.allow_unauthenticated)?;
+fn warn_of_open_access(settings: &Settings) -> Option<Advice> {
+    let what = reachable_services(settings).filter(|_| settings.server.allow_unauthenticated)?;
     Some(Advice {
         text: format!(
             "anybody who can reach {} can use {what}: clients need no key, because `allow_unauthenticated` is set",
@@ -156,7 +157,7 @@ pub(super) fn approval_warning(settings: &Settings, package: &Package) -> Option
 }
 
 /// Rules that allow nothing, although their owner meant them to.
-fn idle(settings: &Settings) -> Option<Advice> {
+fn find_idle_rules(settings: &Settings) -> Option<Advice> {
     let rules = idle_rules(&settings.tools.policy);
     let numbers: Vec<String> = rules.iter().map(ToString::to_string).collect();
     (!rules.is_empty()).then(|| Advice {
@@ -167,7 +168,7 @@ fn idle(settings: &Settings) -> Option<Advice> {
 }
 
 /// Tools that an agent can never use, because it cannot ask a person.
-fn denied(settings: &Settings, agent: &str, tools: &[String]) -> Option<Advice> {
+fn find_denied_tools(settings: &Settings, agent: &str, tools: &[String]) -> Option<Advice> {
     let never = never_allowed(&settings.tools.policy, tools);
     let which = match never.len() {
         0 => return None,
@@ -193,7 +194,7 @@ mod tests {
 
     fn check(file: &str) -> Vec<Advice> {
         let file = FileText { path: "f".as_ref(), text: file };
-        advice(&resolve(Some(file), &Environment::new(), &Flags::default()).unwrap().settings)
+        find_advice(&resolve(Some(file), &Environment::new(), &Flags::default()).unwrap().settings)
     }
 
     #[test]
@@ -275,7 +276,7 @@ mod tests {
             assert_eq!(found.is_empty(), refused.is_none(), "{rest} {found:?}");
             let problems = loaded.problems(found).to_string();
             assert!(problems.contains(refused.unwrap_or_default()), "{problems}");
-            assert_eq!(!advice(&loaded.settings).is_empty(), warned, "{rest}");
+            assert_eq!(!find_advice(&loaded.settings).is_empty(), warned, "{rest}");
         };
         let (agent, key) = ("[agents.a]\nmodel = 'm'\n", "[[upstream]]\nurl = 'http://a'\napi_key = 'k'\n");
         let open = "listen = '0.0.0.0:1'\n";

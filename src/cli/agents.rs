@@ -36,7 +36,7 @@ pub(super) struct Equipped {
 ///
 /// # Errors
 /// Everything that is unavailable. The list may be empty if `tools` gave no reason.
-pub(super) async fn equipped(
+pub(super) async fn resolve_agents(
     settings: &Settings,
     tools: &OpenTools<'_>,
     prompt: &ReadPrompt<'_>,
@@ -59,7 +59,7 @@ pub(super) async fn equipped(
 }
 
 /// The agents on this fleet.
-pub(super) fn agents(
+pub(super) fn build_agents(
     settings: &Settings,
     relay: &Arc<Relay>,
     fleet: &Arc<Fleet>,
@@ -67,17 +67,17 @@ pub(super) fn agents(
     equipped: Vec<Equipped>,
     shutdown: CancellationToken,
 ) -> Arc<Agents> {
-    let all = made(settings, relay, fleet, bounds, equipped);
+    let all = agents_with_models(settings, relay, fleet, bounds, equipped);
     // The usage of named keys is counted in this store too.
     let has_experts = settings.experts.dir.is_dir() || settings.experts.model.is_some();
     let needs_store = !all.is_empty() || has_experts || settings.server.client_keys_file.is_some();
-    let store = if needs_store { store(settings) } else { None };
+    let store = if needs_store { open_store(settings) } else { None };
     let report = ErrorReport::new(settings.log.errors_dir.clone());
     Arc::new(Agents::new(all, store, report, settings.log.content, shutdown))
 }
 
 /// Each agent, with how it reaches its model.
-pub(super) fn made(
+pub(super) fn agents_with_models(
     settings: &Settings,
     relay: &Arc<Relay>,
     fleet: &Arc<Fleet>,
@@ -96,7 +96,7 @@ pub(super) fn made(
             tools,
             window: settings.relay.modes(&config.model).context_window,
             target: settings.relay.target(&config.model).to_owned(),
-            reasoning: reasoning(settings, &config),
+            reasoning: reasoning_field(settings, &config),
             supervision: Supervision::default(),
             config,
         }
@@ -137,7 +137,7 @@ pub(super) fn model_accesses(
             model: Arc::new(RelayedModels(relay)),
             target: settings.relay.target(&model).to_owned(),
             window: settings.relay.modes(&model).context_window,
-            reasoning: reasoning(settings, &config),
+            reasoning: reasoning_field(settings, &config),
             model_id: model,
         }
     };
@@ -162,7 +162,7 @@ pub(super) fn read_prompt(_: &str, config: &AgentConfig) -> Result<Option<String
     config.system_prompt_file.as_ref().map(read).transpose()
 }
 
-fn reasoning(settings: &Settings, config: &AgentConfig) -> Option<&'static str> {
+fn reasoning_field(settings: &Settings, config: &AgentConfig) -> Option<&'static str> {
     match settings.relay.modes(&config.model).reasoning {
         ReasoningField::ReasoningContent => Some("reasoning_content"),
         ReasoningField::Reasoning => Some("reasoning"),
@@ -171,7 +171,7 @@ fn reasoning(settings: &Settings, config: &AgentConfig) -> Option<&'static str> 
 }
 
 /// Agents also work without a store: respool reports what cannot be kept, and no answer is lost.
-fn store(settings: &Settings) -> Option<Arc<Store>> {
+fn open_store(settings: &Settings) -> Option<Arc<Store>> {
     match Store::open(&settings.store) {
         Ok(store) => {
             if let Some(aside) = &store.set_aside {

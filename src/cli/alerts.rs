@@ -7,8 +7,8 @@ use clap::Subcommand;
 
 use super::failure::Failure;
 use super::listing::{ListArgs, Noun, parse_span};
-use super::runtime::runtime;
-use super::say::{flat, say, say_aside};
+use super::runtime::new_runtime;
+use super::say::{flat_text, say, say_aside};
 use crate::alerts::{Alerts, AlertsConfig, OpenAlert, Rule, Silence, Silences, read_open};
 use crate::config::{Loaded, Settings};
 
@@ -33,19 +33,19 @@ pub(super) enum AlertsCommand {
     },
 }
 
-pub(super) fn alerts(loaded: &Loaded, command: AlertsCommand) -> Result<(), Failure> {
+pub(super) fn run_alerts(loaded: &Loaded, command: AlertsCommand) -> Result<(), Failure> {
     match command {
         AlertsCommand::List(arguments) => {
-            list(loaded, &arguments);
+            list_alerts(loaded, &arguments);
             Ok(())
         }
-        AlertsCommand::Test => test(loaded),
-        AlertsCommand::Silence { rule, subject, span } => silence(loaded, rule, subject, span),
+        AlertsCommand::Test => test_sinks(loaded),
+        AlertsCommand::Silence { rule, subject, span } => silence_rule(loaded, rule, subject, span),
     }
 }
 
 /// `[alerts]`, with a link to the page at the listen address unless another link is configured.
-pub(super) fn config(settings: &Settings) -> AlertsConfig {
+pub(super) fn alerts_config(settings: &Settings) -> AlertsConfig {
     let mut config = settings.alerts.clone();
     if config.link.is_none() {
         config.link = page_address(&settings.server.listen.to_string());
@@ -64,7 +64,7 @@ fn page_address(listen: &str) -> Option<String> {
     Some(format!("http://{host}:{port}"))
 }
 
-fn list(loaded: &Loaded, arguments: &ListArgs) {
+fn list_alerts(loaded: &Loaded, arguments: &ListArgs) {
     let dir = &loaded.settings.store.state_dir;
     let Some(open) = read_open(dir) else {
         let what =
@@ -73,28 +73,28 @@ fn list(loaded: &Loaded, arguments: &ListArgs) {
         return;
     };
     let json = |alert: &OpenAlert| serde_json::to_value(alert).unwrap_or_default();
-    arguments.print(open, Noun("open alert", "open alerts"), |alert| alert.since, json, line);
+    arguments.print(open, Noun("open alert", "open alerts"), |alert| alert.since, json, alert_line);
 }
 
-fn line(alert: &OpenAlert) -> String {
+fn alert_line(alert: &OpenAlert) -> String {
     let since = clock::format(alert.since);
     let silenced = if alert.is_silenced { "  (silenced)" } else { "" };
     let todo = Rule::named(&alert.rule).map_or("", Rule::todo);
     format!("{since}  {}  {}  {} {todo}{silenced}", alert.rule, alert.subject, alert.what)
 }
 
-fn test(loaded: &Loaded) -> Result<(), Failure> {
-    let config = &config(&loaded.settings);
+fn test_sinks(loaded: &Loaded) -> Result<(), Failure> {
+    let config = &alerts_config(&loaded.settings);
     if config.sink.is_empty() {
         return Err("no sink is configured: add [[alerts.sink]] to respool.toml (docs/operating.md)"
             .to_owned()
             .into());
     }
-    let sent = runtime()?.block_on(Alerts::test(config));
+    let sent = new_runtime()?.block_on(Alerts::test(config));
     for (sink, result) in &sent {
         match result {
-            Ok(()) => say(&flat(&format!("{sink}: delivered"))),
-            Err(why) => say(&flat(&format!("{sink}: not delivered: {why}"))),
+            Ok(()) => say(&flat_text(&format!("{sink}: delivered"))),
+            Err(why) => say(&flat_text(&format!("{sink}: not delivered: {why}"))),
         }
     }
     if sent.iter().all(|(_, result)| result.is_ok()) { Ok(()) } else { Err(Failure::Reported) }
@@ -106,7 +106,7 @@ fn parse_rule(name: &str) -> Result<Rule, String> {
     Rule::named(name).ok_or_else(|| format!("there is no rule `{name}`. Available rules: {}", known()))
 }
 
-fn silence(loaded: &Loaded, rule: Rule, subject: String, span: Duration) -> Result<(), Failure> {
+fn silence_rule(loaded: &Loaded, rule: Rule, subject: String, span: Duration) -> Result<(), Failure> {
     let now = clock::now();
     let silence =
         Silence { rule: rule.as_str().to_owned(), subject, until: now.saturating_add(clock::millis(span)) };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use super::agents::{Equipped, OpenTools, agents, equipped, model_accesses, read_prompt};
+use super::agents::{Equipped, OpenTools, build_agents, model_accesses, read_prompt, resolve_agents};
 use super::upstreams::ServedUpstreams;
 use super::{advice, experts, sealing, usage};
 use crate::agent::AgentConfig;
@@ -25,7 +25,7 @@ use crate::units::{UnusableSetting, zip_results};
 /// # Errors
 /// Every unusable setting.
 pub async fn app(settings: &Settings, abort: &CancellationToken) -> Result<App, Vec<UnusableSetting>> {
-    let parts = parts(settings, abort).await;
+    let parts = open_parts(settings, abort).await;
     Ok(assemble(settings, abort, parts).await?.kept())
 }
 
@@ -40,7 +40,7 @@ pub async fn app_with(
 ) -> Result<App, Vec<UnusableSetting>> {
     let parts = zip_results(
         ServedUpstreams::open(settings, abort).await,
-        equipped(settings, tools, &read_prompt).await,
+        resolve_agents(settings, tools, &read_prompt).await,
     );
     let parts = zip_results(parts, Sources::open(&settings.tools))
         .map(|((upstreams, equipped), sources)| (upstreams, equipped, Arc::new(sources)));
@@ -48,7 +48,7 @@ pub async fn app_with(
 }
 
 /// Ends the work of a command: its runs stop, and what they used is written.
-pub(super) async fn finish(app: &App, stop: &CancellationToken) {
+pub(super) async fn finish_work(app: &App, stop: &CancellationToken) {
     stop.cancel();
     app.agents.wait_for_runs(app.limits.drain).await;
     app.usage.flush().await;
@@ -68,7 +68,7 @@ pub(super) struct Assembled {
 
 impl Assembled {
     /// The app of a configuration that never changes.
-    fn kept(self) -> App {
+    fn into_app(self) -> App {
         self.upstreams.kept();
         self.app
     }
@@ -78,7 +78,7 @@ impl Assembled {
 ///
 /// # Errors
 /// Every unusable setting.
-pub(super) async fn parts(
+pub(super) async fn open_parts(
     settings: &Settings,
     abort: &CancellationToken,
 ) -> Result<Parts, Vec<UnusableSetting>> {
@@ -86,7 +86,7 @@ pub(super) async fn parts(
     let open = |config| -> BoxFuture<'_, _> { Box::pin(tools_of(sources.as_ref().ok(), config)) };
     let parts = zip_results(
         ServedUpstreams::open(settings, abort).await,
-        equipped(settings, &open, &read_prompt).await,
+        resolve_agents(settings, &open, &read_prompt).await,
     );
     zip_results(sources, parts)
         .map(|(sources, (upstreams, equipped))| (upstreams, equipped, Arc::new(sources)))
@@ -111,14 +111,14 @@ pub(super) async fn assemble(
     let ((upstreams, equipped, sources), access) = zip_results(parts, access)?;
     let fleet = Arc::clone(&upstreams.fleet);
     let access = Arc::new(access);
-    let bounds = bounds(settings);
+    let bounds = relay_limits(settings);
     let traces =
         Traces::open(&settings.otlp).map_err(|why| vec![UnusableSetting::new(&["otlp", "endpoint"], why)])?;
-    let usage = usage::ledger(settings).await?;
+    let usage = usage::open_ledger(settings).await?;
     let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
-    let agents = agents(settings, &relay, &fleet, bounds, equipped, abort.clone());
+    let agents = build_agents(settings, &relay, &fleet, bounds, equipped, abort.clone());
     agents.use_accounts(access.clone());
-    let alerts = Alerts::new(super::alerts::config(settings), settings.store.state_dir.clone(), abort);
+    let alerts = Alerts::new(super::alerts::alerts_config(settings), settings.store.state_dir.clone(), abort);
     let alerts = Arc::new(alerts);
     let recording = Recording {
         content: settings.log.content,
@@ -138,14 +138,15 @@ pub(super) async fn assemble(
         tokio::spawn(Arc::clone(&access).watch(abort.clone()));
     }
     let agents_store = agents.store().cloned();
-    let catalog = experts::catalog(settings).await;
+    let catalog = experts::open_catalog(settings).await;
     let accesses = model_accesses(settings, &relay, &fleet, bounds);
     let served = accesses.zip(catalog.clone()).map(|(models, catalog)| {
         let (config, agents) = (settings.experts.clone(), Arc::clone(&agents));
         Experts::open(config, agents, Arc::clone(&sources), models, catalog)
     });
-    let hooks =
-        catalog.and_then(|catalog| experts::serve(settings, catalog, agents.store(), served.as_ref(), abort));
+    let hooks = catalog.and_then(|catalog| {
+        experts::serve_experts(settings, catalog, agents.store(), served.as_ref(), abort)
+    });
     let app = App {
         relay,
         agents,
@@ -154,9 +155,9 @@ pub(super) async fn assemble(
         agent_apis: Arc::new(AgentApiState {
             responses: Arc::new(KeptResponses::new(&settings.store, agents_store)),
             failed_streams: Arc::default(),
-            sealer: Arc::new(sealing::sealer(&settings.store.state_dir)),
+            sealer: Arc::new(sealing::open_sealer(&settings.store.state_dir)),
         }),
-        bodies: bodies(&settings.server.limits),
+        bodies: body_budget(&settings.server.limits),
         hooks,
         limits: settings.server.limits.clone(),
         recording,
@@ -168,12 +169,12 @@ pub(super) async fn assemble(
 }
 
 /// The room for request bodies: at least enough for one of the largest.
-pub(super) fn bodies(limits: &LimitsConfig) -> BodyBudget {
+pub(super) fn body_budget(limits: &LimitsConfig) -> BodyBudget {
     BodyBudget::new(limits.max_bodies.max(limits.max_body))
 }
 
 /// Returns the limits that the relay keeps.
-pub(super) fn bounds(settings: &Settings) -> RelayLimits {
+pub(super) fn relay_limits(settings: &Settings) -> RelayLimits {
     let limits = &settings.server.limits;
     RelayLimits {
         max_body: limits.max_body.to_usize(),

@@ -8,7 +8,7 @@ use clap::Subcommand;
 
 use super::failure::Failure;
 use super::listing::ListArgs;
-use super::say::{flat, say};
+use super::say::{flat_text, say};
 use crate::config::Loaded;
 use crate::tools::audit::{self, Line, Step};
 
@@ -31,11 +31,11 @@ pub(super) enum AuditCommand {
     },
 }
 
-pub(super) fn audit(loaded: &Loaded, command: AuditCommand) -> Result<(), Failure> {
+pub(super) fn run_audit(loaded: &Loaded, command: AuditCommand) -> Result<(), Failure> {
     let place =
         |file: Option<PathBuf>| file.unwrap_or_else(|| loaded.settings.store.state_dir.join(audit::FILE));
     match command {
-        AuditCommand::List { arguments, file } => list(&place(file), &arguments),
+        AuditCommand::List { arguments, file } => list_calls(&place(file), &arguments),
         AuditCommand::Verify { .. } => Err(Failure::Failed(
             "`audit verify` was removed: lines of the audit log carry no hashes any more, because a user who may write the \
              file could renew them. To detect changes, send the lines to another machine. `respool audit list` shows them"
@@ -44,7 +44,7 @@ pub(super) fn audit(loaded: &Loaded, command: AuditCommand) -> Result<(), Failur
     }
 }
 
-fn text(file: &std::path::Path) -> Result<String, Failure> {
+fn read_log(file: &std::path::Path) -> Result<String, Failure> {
     std::fs::read_to_string(file).map_err(|error| {
         Failure::Failed(match error.kind() {
             ErrorKind::NotFound => {
@@ -66,20 +66,20 @@ fn is_recent(line: &str, arguments: &ListArgs) -> bool {
     millis.is_none_or(|millis| arguments.includes(millis))
 }
 
-fn list(file: &std::path::Path, arguments: &ListArgs) -> Result<(), Failure> {
-    let text = text(file)?;
+fn list_calls(file: &std::path::Path, arguments: &ListArgs) -> Result<(), Failure> {
+    let text = read_log(file)?;
     let lines: Vec<&str> = text.lines().filter(|line| is_recent(line, arguments)).collect();
     for line in &lines[lines.len().saturating_sub(arguments.limit)..] {
         match serde_json::from_str::<Line>(line) {
             Ok(_) if arguments.json => say(line),
-            Ok(read) => say(&flat(&in_words(&read))),
-            Err(_) => say(&flat(&format!("? not a line of this log: {line}"))),
+            Ok(read) => say(&flat_text(&describe_call(&read))),
+            Err(_) => say(&flat_text(&format!("? not a line of this log: {line}"))),
         }
     }
     Ok(())
 }
 
-fn in_words(line: &Line) -> String {
+fn describe_call(line: &Line) -> String {
     let entry = &line.entry;
     let step = match entry.step {
         Step::Begun => "begun",

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use super::reachability::{Reachability, ask_all};
-use super::say::{flat, say_aside};
+use super::say::{flat_text, say_aside};
 use crate::config::{Loaded, Settings};
 use crate::observe::LogFormat;
 use crate::upstream::Fleet;
@@ -51,7 +51,8 @@ fn banner_text(loaded: &Loaded, address: SocketAddr, upstreams: &[Reachability])
         file(&loaded.file).unwrap_or_else(|| "defaults, environment and options; no file".to_owned()),
     ));
     rows.push(("Log", log));
-    let rows: Vec<String> = rows.iter().map(|(name, text)| format!("  {name:<10} {}", flat(text))).collect();
+    let rows: Vec<String> =
+        rows.iter().map(|(name, text)| format!("  {name:<10} {}", flat_text(text))).collect();
     format!("\nrespool {} is ready. Ctrl-C stops it.\n\n{}\n", env!("CARGO_PKG_VERSION"), rows.join("\n"))
 }
 

@@ -8,10 +8,10 @@ use clap::Args;
 use clap::error::ErrorKind;
 use tokio_util::sync::CancellationToken;
 
-use super::assembly::bounds;
+use super::assembly::relay_limits;
 use super::failure::{Failure, log_problem};
 use super::options::unread_notes;
-use super::runtime::runtime;
+use super::runtime::new_runtime;
 use super::say::say_aside;
 use super::upstreams::ServedUpstreams;
 use crate::agent::OPERATOR_KEY;
@@ -69,17 +69,17 @@ pub(super) struct ChatArgs {
     prompt: Option<String>,
 }
 
-pub(super) fn chat(arguments: &ChatArgs) -> Result<(), Failure> {
-    let prompt = prompt(arguments.prompt.as_deref());
+pub(super) fn run_chat(arguments: &ChatArgs) -> Result<(), Failure> {
+    let prompt = read_prompt(arguments.prompt.as_deref());
     let preset = Some(DEEPINFRA).filter(|preset| arguments.upstream.as_deref() == Some(preset.name));
     let upstream = preset.as_ref().map(|preset| preset.url.to_owned()).or_else(|| arguments.upstream.clone());
     let flags = Flags { listen: None, upstream, config: arguments.config.clone() };
     let mut loaded = Loaded::from_process(&flags)?;
-    begin(arguments, prompt?, preset, &mut loaded)
+    begin_chat(arguments, prompt?, preset, &mut loaded)
 }
 
 /// The prompt from the command line; `-` means standard input.
-fn prompt(text: Option<&str>) -> Result<Option<String>, String> {
+fn read_prompt(text: Option<&str>) -> Result<Option<String>, String> {
     let usage = |why: &str| -> ! {
         let command = ChatArgs::augment_args(clap::Command::new("chat").bin_name("respool chat"));
         let mut command = command;
@@ -102,7 +102,7 @@ fn prompt(text: Option<&str>) -> Result<Option<String>, String> {
     Ok(Some(text))
 }
 
-fn begin(
+fn begin_chat(
     arguments: &ChatArgs,
     prompt: Option<String>,
     preset: Option<Preset>,
@@ -118,9 +118,9 @@ fn begin(
         with_key(&mut loaded.settings, &preset, std::env::var(preset.key).ok())?;
     }
     let directory = loaded.directory();
-    anchor(&mut loaded.settings, directory);
+    anchor_paths(&mut loaded.settings, directory);
     let flush = observe::init_file(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
-    let (system, system_file) = system(arguments.system.as_deref(), loaded.directory())?;
+    let (system, system_file) = read_system_prompt(arguments.system.as_deref(), loaded.directory())?;
     let unread = unread_notes(loaded);
     if prompt.is_some() {
         unread.iter().for_each(|note| say_aside(&format!("respool: {note}")));
@@ -130,15 +130,16 @@ fn begin(
             .settings
             .upstreams
             .iter()
-            .map(|upstream| endpoint(upstream, key_of_preset))
+            .map(|upstream| describe_endpoint(upstream, key_of_preset))
             .collect(),
         config: loaded.file.clone(),
         system: system_file,
         unread: (!unread.is_empty()).then(|| unread.join("; ")),
     };
-    let runtime = runtime()?;
+    let runtime = new_runtime()?;
     let abort = CancellationToken::new();
-    let relay = runtime.block_on(relay(&loaded.settings, &abort)).map_err(|found| loaded.problems(found))?;
+    let relay =
+        runtime.block_on(open_relay(&loaded.settings, &abort)).map_err(|found| loaded.problems(found))?;
     let models = Arc::new(RelayedModels(relay));
     let setting = Setting {
         system,
@@ -146,7 +147,7 @@ fn begin(
         chat_model: models.clone(),
         models,
         tools: loaded.settings.tools.clone(),
-        store: store(&loaded.settings),
+        store: open_store(&loaded.settings),
         operator_key: std::env::var(OPERATOR_KEY).ok(),
         report: ErrorReport::new(loaded.settings.log.errors_dir.clone()),
         log_content: loaded.settings.log.content,
@@ -180,7 +181,7 @@ fn with_key(settings: &mut Settings, preset: &Preset, key: Option<String>) -> Re
 
 /// The chat works in other people's directories, so its own files go elsewhere: a relative `state_dir` begins at the
 /// configuration's directory, and the log's files begin at `state_dir`.
-fn anchor(settings: &mut Settings, directory: Option<PathBuf>) {
+fn anchor_paths(settings: &mut Settings, directory: Option<PathBuf>) {
     if let Some(directory) = directory {
         settings.store.state_dir = directory.join(&settings.store.state_dir);
     }
@@ -190,7 +191,7 @@ fn anchor(settings: &mut Settings, directory: Option<PathBuf>) {
 }
 
 /// An endpoint, and where its key comes from, for the person.
-fn endpoint(upstream: &UpstreamConfig, key_of_preset: Option<&str>) -> String {
+fn describe_endpoint(upstream: &UpstreamConfig, key_of_preset: Option<&str>) -> String {
     let UpstreamConfig { url, api_key, api_key_env, .. } = upstream;
     match (api_key_env.as_deref().or(key_of_preset), api_key) {
         (Some(variable), _) => format!("{url} (key: ${variable})"),
@@ -200,25 +201,31 @@ fn endpoint(upstream: &UpstreamConfig, key_of_preset: Option<&str>) -> String {
 }
 
 /// As configured, except that everything that can stream does, because a person is watching.
-async fn relay(settings: &Settings, abort: &CancellationToken) -> Result<Arc<Relay>, Vec<UnusableSetting>> {
+async fn open_relay(
+    settings: &Settings,
+    abort: &CancellationToken,
+) -> Result<Arc<Relay>, Vec<UnusableSetting>> {
     let config = RelayConfig {
         tools_mode: ToolsMode::Live,
         reasoning: ReasoningField::ReasoningContent,
         ..settings.relay.clone()
     };
     let upstreams = ServedUpstreams::open(settings, abort).await?.kept();
-    Ok(Arc::new(Relay::new(config, upstreams, bounds(settings))))
+    Ok(Arc::new(Relay::new(config, upstreams, relay_limits(settings))))
 }
 
 /// The conversation works even if it cannot be saved.
-fn store(settings: &Settings) -> Option<Arc<Store>> {
+fn open_store(settings: &Settings) -> Option<Arc<Store>> {
     let opened = Store::open(&settings.store);
     let report = |error: &_| say_aside(&format!("respool: conversations are not kept: {error}"));
     opened.map(Arc::new).inspect_err(report).ok()
 }
 
 /// The system prompt, and the file it comes from.
-fn system(file: Option<&Path>, directory: Option<PathBuf>) -> Result<(String, Option<PathBuf>), Problems> {
+fn read_system_prompt(
+    file: Option<&Path>,
+    directory: Option<PathBuf>,
+) -> Result<(String, Option<PathBuf>), Problems> {
     let own = directory.map(|directory| directory.join(SYSTEM_FILE)).filter(|own| own.exists());
     let asked_by = if file.is_some() { "--system" } else { "the system prompt" };
     let Some(path) = file.map(Path::to_owned).or(own) else { return Ok((SYSTEM_PROMPT.to_owned(), None)) };
@@ -226,7 +233,7 @@ fn system(file: Option<&Path>, directory: Option<PathBuf>) -> Result<(String, Op
         Ok(text) => Ok((text, Some(path))),
         Err(error) => {
             let why = format!("{} cannot be read: {error}; correct the path or its rights", path.display());
-            Err(Problems::of(asked_by, why))
+            Err(Problems::with_source(asked_by, why))
         }
     }
 }
@@ -253,11 +260,11 @@ mod tests {
     fn a_file_of_the_name_replaces_the_prompt() {
         let dir = tempfile::tempdir().unwrap();
         let directory = || Some(dir.path().to_owned());
-        assert_eq!(system(None, directory()).unwrap(), (SYSTEM_PROMPT.to_owned(), None));
+        assert_eq!(read_system_prompt(None, directory()).unwrap(), (SYSTEM_PROMPT.to_owned(), None));
         let own = dir.path().join(SYSTEM_FILE);
         std::fs::write(&own, "mine").unwrap();
-        assert_eq!(system(None, directory()).unwrap(), ("mine".to_owned(), Some(own)));
-        let why = system(Some(Path::new("nowhere")), directory()).unwrap_err().to_string();
+        assert_eq!(read_system_prompt(None, directory()).unwrap(), ("mine".to_owned(), Some(own)));
+        let why = read_system_prompt(Some(Path::new("nowhere")), directory()).unwrap_err().to_string();
         assert!(why.starts_with("--system: nowhere cannot be read"), "{why}");
     }
 
@@ -266,7 +273,7 @@ mod tests {
         let mut settings = Settings::default();
         settings.store.state_dir = "state".into();
         settings.log.file = Some("respool.log".into());
-        anchor(&mut settings, Some("/home/me/.config/respool".into()));
+        anchor_paths(&mut settings, Some("/home/me/.config/respool".into()));
         let state = Path::new("/home/me/.config/respool/state");
         assert_eq!(settings.store.state_dir, state);
         assert_eq!(
@@ -278,11 +285,14 @@ mod tests {
     #[test]
     fn an_endpoint_is_told_with_the_origin_of_its_key() {
         let mut upstream = UpstreamConfig::at("http://h:1".parse().unwrap());
-        assert_eq!(endpoint(&upstream, None), "http://h:1");
-        assert_eq!(endpoint(&upstream, Some("DEEPINFRA_API_KEY")), "http://h:1 (key: $DEEPINFRA_API_KEY)");
+        assert_eq!(describe_endpoint(&upstream, None), "http://h:1");
+        assert_eq!(
+            describe_endpoint(&upstream, Some("DEEPINFRA_API_KEY")),
+            "http://h:1 (key: $DEEPINFRA_API_KEY)"
+        );
         upstream.api_key = Some(Secret::new("k"));
-        assert_eq!(endpoint(&upstream, None), "http://h:1 (with a key)");
+        assert_eq!(describe_endpoint(&upstream, None), "http://h:1 (with a key)");
         upstream.api_key_env = Some("AWS_SECRET_ACCESS_KEY".into());
-        assert_eq!(endpoint(&upstream, None), "http://h:1 (key: $AWS_SECRET_ACCESS_KEY)");
+        assert_eq!(describe_endpoint(&upstream, None), "http://h:1 (key: $AWS_SECRET_ACCESS_KEY)");
     }
 }

@@ -12,13 +12,13 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::advice::{Advice, advice, start_problems};
-use super::assembly::{app, parts};
+use super::advice::{Advice, find_advice, start_problems};
+use super::assembly::{app, open_parts};
 use super::failure::Failure;
 use super::options::misspelt_note;
 use super::plain_http::plain_address;
-use super::runtime::runtime;
-use super::say::{flat, say};
+use super::runtime::new_runtime;
+use super::say::{flat_text, say};
 use crate::config::{Loaded, Place, Settings};
 use crate::observe::{Recording, RequestRecord, RequestStart};
 use crate::relay::{Opened, Origin, Relay};
@@ -48,25 +48,25 @@ struct Findings {
 
 impl Findings {
     fn ok(&mut self, text: &str) {
-        say(&format!("  ok    {}", flat(text)));
+        say(&format!("  ok    {}", flat_text(text)));
     }
 
     fn warn(&mut self, text: &str, todo: &str) {
-        say(&format!("  warn  {}\n        → {}", flat(text), indented(todo)));
+        say(&format!("  warn  {}\n        → {}", flat_text(text), indent_lines(todo)));
     }
 
     fn fail(&mut self, text: &str, todo: &str) {
         self.failures += 1;
-        say(&format!("  FAIL  {}\n        → {todo}", flat(text)));
+        say(&format!("  FAIL  {}\n        → {todo}", flat_text(text)));
     }
 }
 
 /// Further lines are aligned below the first.
-fn indented(text: &str) -> String {
+fn indent_lines(text: &str) -> String {
     text.replace('\n', "\n          ")
 }
 
-pub(super) fn check(loaded: &Loaded) -> Result<(), Failure> {
+pub(super) fn run_check(loaded: &Loaded) -> Result<(), Failure> {
     let mut findings = Findings::default();
     say("configuration");
     match &loaded.file {
@@ -91,13 +91,13 @@ pub(super) fn check(loaded: &Loaded) -> Result<(), Failure> {
             "a setting is RESPOOL__SECTION__KEY, with two underscores for each dot",
         );
     }
-    for Advice { text, todo } in advice(&loaded.settings) {
+    for Advice { text, todo } in find_advice(&loaded.settings) {
         findings.warn(&text, &todo);
     }
     unknown_routes(&loaded.settings, &mut findings);
     state_directory(&loaded.settings.store.state_dir, &mut findings);
-    sandbox(&loaded.settings, &mut findings);
-    runtime()?.block_on(check_upstreams(loaded, &mut findings))?;
+    check_sandbox(&loaded.settings, &mut findings);
+    new_runtime()?.block_on(check_upstreams(loaded, &mut findings))?;
     match findings.failures {
         0 => Ok(()),
         1 => Err("one check failed".to_owned().into()),
@@ -159,7 +159,7 @@ fn state_directory(dir: &Path, findings: &mut Findings) {
 }
 
 /// How tool commands are confined.
-fn sandbox(settings: &Settings, findings: &mut Findings) {
+fn check_sandbox(settings: &Settings, findings: &mut Findings) {
     let local = &settings.tools.local;
     let level = sandbox_level(local);
     let network = if local.network == Some(true) { "with" } else { "without" };
@@ -179,7 +179,7 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
     let scratch =
         tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))?;
     // Whether `serve` would start.
-    parts(&loaded.settings, &abort).await.map_err(|found| loaded.problems(found))?;
+    open_parts(&loaded.settings, &abort).await.map_err(|found| loaded.problems(found))?;
     for (index, config) in loaded.settings.upstreams.iter().enumerate() {
         // Only this upstream, so that the round trip is its own.
         let mut alone =
@@ -220,7 +220,7 @@ struct UpstreamAddress {
 
 impl UpstreamAddress {
     /// Names the setting as a person knows it.
-    fn setting(&self) -> String {
+    fn setting_name(&self) -> String {
         if self.place.is_flag() {
             "the address after --upstream".to_owned()
         } else {
@@ -230,16 +230,16 @@ impl UpstreamAddress {
 
     async fn when_unreachable(&self) -> String {
         if let Some(plain) = plain_address(&self.url).await {
-            return format!("the server answers without TLS: make {} {plain}", self.setting());
+            return format!("the server answers without TLS: make {} {plain}", self.setting_name());
         }
         if self.place.is_default() {
             return "start a model server there, or name yours with --upstream URL".to_owned();
         }
-        format!("check that the server is running and that {} is right", self.setting())
+        format!("check that the server is running and that {} is right", self.setting_name())
     }
 
     fn when_wrong(&self) -> String {
-        format!("check that {} is the base URL of an OpenAI-compatible server", self.setting())
+        format!("check that {} is the base URL of an OpenAI-compatible server", self.setting_name())
     }
 
     fn when_key_is_wrong(&self) -> String {
@@ -359,9 +359,9 @@ fn dialects_of(upstream: &Upstream, model: &str, findings: &mut Findings) {
 async fn round_trip(app: &App, model: &str, findings: &mut Findings) {
     let question = json!({"role": "user", "content": format!("Call the tool {TOOL} with the word \"ping\", then tell me what it returned.")});
     let began = Instant::now();
-    let reply = match ask(&app.relay, model, std::slice::from_ref(&question)).await {
+    let reply = match ask_model(&app.relay, model, std::slice::from_ref(&question)).await {
         Ok(reply) => reply,
-        Err(error) => return refused(&error, findings),
+        Err(error) => return report_refusal(&error, findings),
     };
     let Some((choice, call)) =
         reply.choices.iter().find_map(|choice| Some((choice, choice.turn.calls.first()?)))
@@ -384,14 +384,14 @@ async fn round_trip(app: &App, model: &str, findings: &mut Findings) {
     let called = json!({"role": "assistant", "content": null, "tool_calls": [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}]});
     let result = json!({"role": "tool", "tool_call_id": call.id, "content": "pong"});
-    match ask(&app.relay, model, &[question, called, result]).await {
+    match ask_model(&app.relay, model, &[question, called, result]).await {
         Ok(_) => findings
             .ok(&format!("model {model}: call, result and answer in {:.1} s", began.elapsed().as_secs_f32())),
-        Err(error) => refused(&error, findings),
+        Err(error) => report_refusal(&error, findings),
     }
 }
 
-fn refused(error: &ApiError, findings: &mut Findings) {
+fn report_refusal(error: &ApiError, findings: &mut Findings) {
     let todo = match error.message.as_str() {
         text if text.contains("--enable-auto-tool-choice") => {
             "start vLLM with --enable-auto-tool-choice --tool-call-parser NAME (gpt-oss: openai, Qwen: hermes or qwen3_coder)"
@@ -402,7 +402,7 @@ fn refused(error: &ApiError, findings: &mut Findings) {
     findings.fail(&format!("the tool-call round trip failed: {}", error.message), todo);
 }
 
-async fn ask(relay: &Arc<Relay>, model: &str, messages: &[Value]) -> Result<Reply, ApiError> {
+async fn ask_model(relay: &Arc<Relay>, model: &str, messages: &[Value]) -> Result<Reply, ApiError> {
     let tool = json!({"type": "function", "function": {"name": TOOL, "description": "Returns an answer to a word.",
         "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}}});
     let body = json!({"model": model, "messages": messages, "tools": [tool], "max_tokens": 1024});

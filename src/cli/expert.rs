@@ -194,36 +194,40 @@ pub(super) enum ExpertCommand {
     },
 }
 
-pub(super) fn expert(options: Configured, command: ExpertCommand) -> Result<(), Failure> {
+pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<(), Failure> {
     match command {
         ExpertCommand::Validate { package, output } if Path::new(&package).is_dir() => {
-            validate::directory(Path::new(&package), output.format())
+            validate::validate_directory(Path::new(&package), output.format())
         }
         ExpertCommand::Validate { package, output } => {
-            validate::named(&options.load()?, &package, output.format())
+            validate::validate_installed(&options.load()?, &package, output.format())
         }
         ExpertCommand::Bind { name, tool, server, kind, operations, unbind } => {
             let wanted = bind::Wanted { tool, server, kind, operations, unbind };
-            bind::bind(&options.load()?, &name, &wanted)
+            bind::bind_tool(&options.load()?, &name, &wanted)
         }
         ExpertCommand::Run { name, message, process: None, .. } => {
-            run::message(&options.load()?, &name, &message.unwrap_or_default())
+            run::send_message(&options.load()?, &name, &message.unwrap_or_default())
         }
         ExpertCommand::Run { name, process: Some(process), payload, dry_run, .. } => {
             let wanted = run::Wanted { expert: name, process, payload, is_dry: dry_run };
-            run::process(&options.load()?, wanted)
+            run::run_process(&options.load()?, wanted)
         }
-        ExpertCommand::Queue { of, arguments } => queue::queue(&options.load()?, of.name(), &arguments),
-        ExpertCommand::Cancel { id } => queue::cancel(&options.load()?, &id),
+        ExpertCommand::Queue { of, arguments } => queue::list_queue(&options.load()?, of.name(), &arguments),
+        ExpertCommand::Cancel { id } => queue::cancel_invocation(&options.load()?, &id),
         ExpertCommand::DeadLetters { command } => queue::dead_letters(&options.load()?, command),
-        ExpertCommand::Outbox { command } => queue::outbox(&options.load()?, command),
-        ExpertCommand::Drafts { of, arguments } => queue::drafts(&options.load()?, of.name(), &arguments),
-        ExpertCommand::Install { source } => installed::install(&options.load()?.settings, &source),
-        ExpertCommand::List { output } => installed::list(&options.load()?.settings.experts, output.format()),
-        ExpertCommand::Show { name } => installed::show(&options.load()?.settings, &name),
+        ExpertCommand::Outbox { command } => queue::run_outbox(&options.load()?, command),
+        ExpertCommand::Drafts { of, arguments } => {
+            queue::list_drafts(&options.load()?, of.name(), &arguments)
+        }
+        ExpertCommand::Install { source } => installed::install_package(&options.load()?.settings, &source),
+        ExpertCommand::List { output } => {
+            installed::list_experts(&options.load()?.settings.experts, output.format())
+        }
+        ExpertCommand::Show { name } => installed::show_expert(&options.load()?.settings, &name),
         ExpertCommand::Update { name, source, all: _, rollback, force, yes } => {
             let consent = update::Consent { force, yes };
-            update::update(
+            update::run_update(
                 &options.load()?.settings.experts,
                 name.as_deref(),
                 source.as_deref(),
@@ -232,12 +236,12 @@ pub(super) fn expert(options: Configured, command: ExpertCommand) -> Result<(), 
             )
         }
         ExpertCommand::Remove { name, purge, yes } => {
-            remove::remove(&options.load()?.settings, &name, remove::Wanted { purge, yes })
+            remove::remove_expert(&options.load()?.settings, &name, remove::Wanted { purge, yes })
         }
         ExpertCommand::Fire { name, trigger, payload } => {
-            fire::fire(&options.load()?, &name, &trigger, payload.as_deref())
+            fire::fire_by_hand(&options.load()?, &name, &trigger, payload.as_deref())
         }
-        ExpertCommand::Learn(arguments) => learn::learn(&options.load()?.settings.experts, arguments),
-        ExpertCommand::Approvals { command } => approvals::approvals(&options.load()?, command),
+        ExpertCommand::Learn(arguments) => learn::add_learning(&options.load()?.settings.experts, arguments),
+        ExpertCommand::Approvals { command } => approvals::run_approvals(&options.load()?, command),
     }
 }

@@ -11,7 +11,7 @@ use crate::expert::{
 use crate::store::Store;
 
 /// Opens the catalog of installed experts; `None` without a directory of experts and a model for them.
-pub(super) async fn catalog(settings: &Settings) -> Option<Arc<Catalog>> {
+pub(super) async fn open_catalog(settings: &Settings) -> Option<Arc<Catalog>> {
     let config = &settings.experts;
     if !config.dir.is_dir() && config.model.is_none() {
         return None;
@@ -22,7 +22,7 @@ pub(super) async fn catalog(settings: &Settings) -> Option<Arc<Catalog>> {
 
 /// The hooks of the experts. Until `abort`, the catalog is kept current. `None` if there is no store for
 /// their work.
-pub(super) fn serve(
+pub(super) fn serve_experts(
     settings: &Settings,
     catalog: Arc<Catalog>,
     store: Option<&Arc<Store>>,

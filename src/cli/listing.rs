@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use super::say::{flat, say, say_aside};
+use super::say::{flat_text, say, say_aside};
 use crate::units::parse_duration;
 
 /// The options of a list.
@@ -29,7 +29,7 @@ impl ListArgs {
     }
 
     /// Prints the rows that were asked for, as JSON or one line each, and how many of them there are.
-    pub(super) fn print<T>(
+    pub(super) fn print_rows<T>(
         &self,
         mut rows: Vec<T>,
         noun: Noun,
@@ -44,7 +44,7 @@ impl ListArgs {
             say(&format!("{:#}", rows.iter().map(json).collect::<Value>()));
             return;
         }
-        rows.iter().for_each(|row| say(&flat(&line(row))));
+        rows.iter().for_each(|row| say(&flat_text(&line(row))));
         say_aside(&if rows.len() == total {
             noun.count(total)
         } else {
@@ -59,7 +59,7 @@ pub(super) struct Noun(pub(super) &'static str, pub(super) &'static str);
 
 impl Noun {
     /// Writes a number of things: `1 message`, `2 messages`.
-    pub(super) fn count(self, count: usize) -> String {
+    pub(super) fn count_things(self, count: usize) -> String {
         format!("{count} {}", if count == 1 { self.0 } else { self.1 })
     }
 }

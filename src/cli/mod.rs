@@ -52,7 +52,7 @@ const BAD_CONFIG: u8 = 78;
 
 /// A relay between OpenClaw (or any OpenAI client) and vLLM that makes tool calls work.
 #[derive(Debug, Parser)]
-#[command(version, long_version = version::long(), arg_required_else_help = true)]
+#[command(version, long_version = version::long_version(), arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -222,31 +222,31 @@ fn run(command: Command) -> Result<(), Failure> {
             let flags = Configured::from(options).into_flags(listen);
             serve::serve(&Loaded::from_process(&flags)?.without_unread()?, flags)
         }
-        Command::Demo(arguments) => Ok(demo::demo(arguments)?),
-        Command::Check { options } => check::check(&Configured::from(options).load()?),
+        Command::Demo(arguments) => Ok(demo::run_demo(arguments)?),
+        Command::Check { options } => check::run_check(&Configured::from(options).load()?),
         Command::Upstreams { options, arguments } => {
             upstream_list::list_upstreams(&Configured::from(options).load()?, &arguments)
         }
-        Command::Chat(arguments) => chat::chat(&arguments),
+        Command::Chat(arguments) => chat::run_chat(&arguments),
         Command::Runs { options, command } => {
             let loaded = options.load()?;
             unread_notes(&loaded).iter().for_each(|note| say::say_aside(&format!("respool: {note}")));
-            runs::runs(&loaded, command)
+            runs::run_runs(&loaded, command)
         }
-        Command::Alerts { options, command } => alerts::alerts(&options.load()?, command),
-        Command::Usage { options, arguments } => usage::usage(&options.load()?, &arguments),
-        Command::Audit { options, command } => audit::audit(&options.load()?, command),
-        Command::Expert { options, command } => expert::expert(options, command),
-        Command::Setup(args) => setup::setup(args),
+        Command::Alerts { options, command } => alerts::run_alerts(&options.load()?, command),
+        Command::Usage { options, arguments } => usage::run_usage(&options.load()?, &arguments),
+        Command::Audit { options, command } => audit::run_audit(&options.load()?, command),
+        Command::Expert { options, command } => expert::run_expert(options, command),
+        Command::Setup(args) => setup::run_setup(args),
         Command::Config { command: ConfigCommand::Show { options } } => {
             say::say_piece(&Configured::from(options).load()?.show());
             Ok(())
         }
-        Command::Service { command } => service::service(command),
+        Command::Service { command } => service::run_service(command),
         Command::Completions { shell } => {
-            reference::completions(Cli::command(), shell);
+            reference::print_completions(Cli::command(), shell);
             Ok(())
         }
-        Command::Man { dir } => Ok(reference::man(Cli::command(), dir.as_deref())?),
+        Command::Man { dir } => Ok(reference::print_manual(Cli::command(), dir.as_deref())?),
     }
 }

@@ -48,10 +48,10 @@ impl Reachability {
 
 /// Asks all upstreams at the same time; each has `within` to answer.
 pub(super) async fn ask_all(fleet: &Fleet, within: Duration) -> Vec<Reachability> {
-    join_all(fleet.iter().map(|upstream| ask(upstream, within))).await
+    join_all(fleet.iter().map(|upstream| query_upstream(upstream, within))).await
 }
 
-async fn ask(upstream: &Upstream, within: Duration) -> Reachability {
+async fn query_upstream(upstream: &Upstream, within: Duration) -> Reachability {
     let began = Instant::now();
     let asked = tokio::time::timeout(within, upstream.get_json("/v1/models", HeaderMap::new())).await;
     let listed = match asked {

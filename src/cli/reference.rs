@@ -10,14 +10,14 @@ use clap_complete::Shell;
 use super::say::{say, say_piece};
 
 /// The completions for one shell, on standard output.
-pub(super) fn completions(mut command: Command, shell: Shell) {
+pub(super) fn print_completions(mut command: Command, shell: Shell) {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "respool", &mut script);
     say_piece(&String::from_utf8_lossy(&script));
 }
 
 /// The program's page on standard output, or the pages of all commands (`respool-serve.1` and so on) in a directory.
-pub(super) fn man(command: Command, directory: Option<&Path>) -> Result<(), String> {
+pub(super) fn print_manual(command: Command, directory: Option<&Path>) -> Result<(), String> {
     let Some(directory) = directory else {
         let mut page = Vec::new();
         let rendered = clap_mangen::Man::new(command).render(&mut page);

@@ -11,8 +11,8 @@ use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::agents::{Equipped, equipped, made, model_accesses};
-use super::assembly::{bodies, bounds, tools_of};
+use super::agents::{Equipped, agents_with_models, model_accesses, resolve_agents};
+use super::assembly::{body_budget, relay_limits, tools_of};
 use super::upstreams::ServedUpstreams;
 use super::{advice, usage};
 use crate::agent::AgentConfig;
@@ -54,7 +54,7 @@ struct Prepared {
 
 impl Reloading {
     /// Keeps checking the configuration until the server stops.
-    pub(super) async fn watch(mut self, mut hangup: Signal) {
+    pub(super) async fn watch_configuration(mut self, mut hangup: Signal) {
         let stop = self.stop.clone();
         let mut read_last = self.start.clone();
         let mut seen = self.seen;
@@ -67,57 +67,58 @@ impl Reloading {
                 _ = hangup.recv() => true,
                 () = tokio::time::sleep(EVERY) => false,
             };
-            let now = Stamp::of(&self.start);
+            let now = Stamp::stamp_of(&self.start);
             let is_settled = std::mem::replace(&mut settling, now) == now;
             if !is_asked && (now == seen || !is_settled) {
                 continue;
             }
             seen = now;
-            match self.read(&read_last).await {
+            match self.read_configuration(&read_last).await {
                 Ok(new) => (read_last, refused) = (new, None),
                 Err(why) if refused.as_ref() == Some(&why) && !is_asked => {}
                 Err(why) => {
                     tracing::error!(target: "respool::config", why, "the changed configuration is wrong; the old one stays in use");
-                    let waiting = self.app().alerts.reloaded().waiting;
-                    self.app().alerts.note_reload(Reloaded { problem: Some(why.clone()), waiting });
+                    let waiting = self.new_app().alerts.reloaded().waiting;
+                    self.new_app().alerts.note_reload(Reloaded { problem: Some(why.clone()), waiting });
                     refused = Some(why);
                 }
             }
         }
     }
 
-    fn app(&self) -> App {
+    fn new_app(&self) -> App {
         self.current.app()
     }
 
     /// Reads the configuration and applies what may change at once.
-    async fn read(&mut self, read_last: &Loaded) -> Result<Loaded, String> {
+    async fn read_configuration(&mut self, read_last: &Loaded) -> Result<Loaded, String> {
         let new = Loaded::from_process(&self.flags).map_err(|problems| problems.to_string())?;
         let mut change = new.change(&self.start, read_last, &self.holds);
         let settings = &change.settings;
         let found = advice::start_problems(settings);
-        let prepared = if found.is_empty() { self.prepared(settings).await } else { Err(found) };
+        let prepared = if found.is_empty() { self.prepare_app(settings).await } else { Err(found) };
         let prepared = prepared.map_err(|found| new.problems(found).to_string())?;
         let settings = change.settings.clone();
         self.put_into_effect(&settings, prepared).await;
         if !self.sources.holds_only(&change.settings.tools.policy) {
             change.waiting.push("tools.policy (its permissions; its denials are in effect)".to_owned());
         }
-        self.report(change);
+        self.report_change(change);
         Ok(new)
     }
 
     /// Nothing changes until everything that can fail has been done.
-    async fn prepared(&self, settings: &Settings) -> Result<Prepared, Vec<UnusableSetting>> {
+    async fn prepare_app(&self, settings: &Settings) -> Result<Prepared, Vec<UnusableSetting>> {
         let upstreams = self.upstreams.changed(settings, &self.stop);
-        let (terms, policy) = (usage::terms(settings), self.sources.stricter(&settings.tools.policy));
+        let (terms, policy) =
+            (usage::ledger_settings(settings), self.sources.stricter(&settings.tools.policy));
         let open =
             |config| -> futures::future::BoxFuture<'_, _> { Box::pin(tools_of(Some(&self.sources), config)) };
         // A prompt stays what it was at startup, because its file may have changed since.
-        let agents = self.app().agents;
+        let agents = self.new_app().agents;
         let prompt =
             |name: &str, _: &AgentConfig| Ok(agents.get(name).and_then(|agent| agent.prompt.clone()));
-        let agents = equipped(settings, &open, &prompt).await;
+        let agents = resolve_agents(settings, &open, &prompt).await;
         let ((upstreams, terms), (policy, agents)) =
             zip_results(zip_results(upstreams, terms), zip_results(policy, agents))?;
         Ok(Prepared { terms, upstreams, policy, agents })
@@ -125,8 +126,8 @@ impl Reloading {
 
     async fn put_into_effect(&mut self, settings: &Settings, prepared: Prepared) {
         let Prepared { terms, upstreams, policy, agents } = prepared;
-        let app = self.app();
-        let (fleet, bounds) = (&upstreams.fleet, bounds(settings));
+        let app = self.new_app();
+        let (fleet, bounds) = (&upstreams.fleet, relay_limits(settings));
         let relay = Arc::new(app.relay.succeeding(settings.relay.clone(), Arc::clone(fleet), bounds));
         // Restrictions are applied first.
         if let Some(policy) = policy {
@@ -139,9 +140,9 @@ impl Reloading {
         }
         app.usage.change(terms).await;
         if settings.alerts != self.holds.alerts {
-            app.alerts.change(super::alerts::config(settings));
+            app.alerts.change(super::alerts::alerts_config(settings));
         }
-        app.agents.replace_agents(made(settings, &relay, fleet, bounds, agents));
+        app.agents.replace_agents(agents_with_models(settings, &relay, fleet, bounds, agents));
         if let (Some(experts), Some(models)) = (&app.experts, model_accesses(settings, &relay, fleet, bounds))
         {
             experts.change_models(models);
@@ -150,13 +151,13 @@ impl Reloading {
         self.relay.send_replace(Arc::clone(&relay));
         let (old, limits) = (&self.holds.server.limits, settings.server.limits.clone());
         let same_room = (old.max_body, old.max_bodies) == (limits.max_body, limits.max_bodies);
-        let bodies = if same_room { app.bodies.clone() } else { bodies(&limits) };
+        let bodies = if same_room { app.bodies.clone() } else { body_budget(&limits) };
         self.current.change(App { relay, limits, bodies, ..app });
         self.upstreams = upstreams;
         self.holds = settings.clone();
     }
 
-    fn report(&self, change: Change) {
+    fn report_change(&self, change: Change) {
         let names = |keys: &[String]| (!keys.is_empty()).then(|| keys.join(", "));
         let (live, needs_restart) = (names(&change.live), names(&change.waiting));
         if needs_restart.is_some() {
@@ -164,7 +165,7 @@ impl Reloading {
         } else {
             tracing::info!(target: "respool::config", live, "the configuration was read again");
         }
-        self.app().alerts.note_reload(Reloaded { problem: None, waiting: change.waiting });
+        self.new_app().alerts.note_reload(Reloaded { problem: None, waiting: change.waiting });
     }
 }
 
@@ -174,12 +175,12 @@ pub(super) struct Stamp(Option<(SystemTime, u64, u64)>);
 
 impl Stamp {
     /// The stamp of the file that a configuration was read from.
-    pub(super) fn of(loaded: &Loaded) -> Self {
-        Self(loaded.file.as_deref().and_then(stamp))
+    pub(super) fn stamp_of(loaded: &Loaded) -> Self {
+        Self(loaded.file.as_deref().and_then(file_stamp))
     }
 }
 
-fn stamp(path: &Path) -> Option<(SystemTime, u64, u64)> {
+fn file_stamp(path: &Path) -> Option<(SystemTime, u64, u64)> {
     use std::os::unix::fs::MetadataExt as _;
     let meta = std::fs::metadata(path).ok()?;
     Some((meta.modified().ok()?, meta.len(), meta.ino()))

@@ -7,11 +7,11 @@ use clap::Subcommand;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::assembly::{app, finish};
+use super::assembly::{app, finish_work};
 use super::failure::{Failure, log_problem};
 use super::listing::{ListArgs, Noun};
-use super::runtime::runtime;
-use super::say::{flat, say, say_aside, say_piece_aside};
+use super::runtime::new_runtime;
+use super::say::{flat_text, say, say_aside, say_piece_aside};
 use crate::agent::{WatchEvent, WorkEnd, report};
 use crate::config::Loaded;
 use crate::observe;
@@ -45,15 +45,15 @@ pub(super) enum RunsCommand {
     },
 }
 
-pub(super) fn runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Failure> {
+pub(super) fn run_runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Failure> {
     let flush = observe::init(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
-    let done = runtime()?.block_on(async {
+    let done = new_runtime()?.block_on(async {
         match command {
-            RunsCommand::List(arguments) => Ok(list(&*store(loaded).await?, &arguments).await?),
-            RunsCommand::Show { run } => Ok(show(&*store(loaded).await?, &run).await?),
-            RunsCommand::Resume { run } => resume(loaded, &run).await,
-            RunsCommand::Cancel { run } => Ok(cancel(&*store(loaded).await?, &run).await?),
-            RunsCommand::Remove { run } => Ok(delete(&*store(loaded).await?, &run).await?),
+            RunsCommand::List(arguments) => Ok(list_runs(&*open_store(loaded).await?, &arguments).await?),
+            RunsCommand::Show { run } => Ok(show_run(&*open_store(loaded).await?, &run).await?),
+            RunsCommand::Resume { run } => resume_run(loaded, &run).await,
+            RunsCommand::Cancel { run } => Ok(cancel_run(&*open_store(loaded).await?, &run).await?),
+            RunsCommand::Remove { run } => Ok(delete_run(&*open_store(loaded).await?, &run).await?),
         }
     });
     drop(flush);
@@ -61,7 +61,7 @@ pub(super) fn runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Failure>
 }
 
 /// The store, with runs of ended processes marked as interrupted.
-async fn store(loaded: &Loaded) -> Result<Arc<Store>, String> {
+async fn open_store(loaded: &Loaded) -> Result<Arc<Store>, String> {
     let store = Store::open(&loaded.settings.store).map_err(|error| error.0)?;
     if let Some(aside) = &store.set_aside {
         say_aside(&format!(
@@ -76,7 +76,7 @@ async fn store(loaded: &Loaded) -> Result<Arc<Store>, String> {
     Ok(Arc::new(store))
 }
 
-async fn list(store: &Store, arguments: &ListArgs) -> Result<(), String> {
+async fn list_runs(store: &Store, arguments: &ListArgs) -> Result<(), String> {
     let mut rows = store.newest(RunFilter::All, arguments.limit).await.map_err(|error| error.0)?;
     rows.retain(|row| arguments.includes(row.created));
     if arguments.json {
@@ -85,12 +85,12 @@ async fn list(store: &Store, arguments: &ListArgs) -> Result<(), String> {
         return Ok(());
     }
     let usage = store.usage().await.map_err(|error| error.0)?;
-    nested(&rows).iter().for_each(|(row, depth)| say(&flat(&line(row, *depth))));
+    nest_runs(&rows).iter().for_each(|(row, depth)| say(&flat_text(&run_line(row, *depth))));
     say_aside(&format!(
         "{} of {}, {} of at most {} in {}",
         rows.len(),
         Noun("run", "runs").count(usize::try_from(usage.runs).unwrap_or(usize::MAX)),
-        rounded(usage.bytes),
+        round_size(usage.bytes),
         store.limits().max_size,
         store.path().display()
     ));
@@ -98,21 +98,21 @@ async fn list(store: &Store, arguments: &ListArgs) -> Result<(), String> {
 }
 
 /// Returns the runs in order, each followed by its children with their depth. A child without a listed parent names it.
-fn nested(rows: &[RunRow]) -> Vec<(&RunRow, usize)> {
-    fn add<'a>(rows: &'a [RunRow], row: &'a RunRow, depth: usize, all: &mut Vec<(&'a RunRow, usize)>) {
+fn nest_runs(rows: &[RunRow]) -> Vec<(&RunRow, usize)> {
+    fn add_run<'a>(rows: &'a [RunRow], row: &'a RunRow, depth: usize, all: &mut Vec<(&'a RunRow, usize)>) {
         all.push((row, depth));
         let children = rows.iter().rev().filter(|other| other.parent.as_ref() == Some(&row.id));
-        children.for_each(|child| add(rows, child, depth + 1, all));
+        children.for_each(|child| add_run(rows, child, depth + 1, all));
     }
     let has_parent = |row: &&RunRow| rows.iter().any(|other| Some(&other.id) == row.parent.as_ref());
     let mut all = Vec::new();
-    rows.iter().filter(|row| !has_parent(row)).for_each(|row| add(rows, row, 0, &mut all));
+    rows.iter().filter(|row| !has_parent(row)).for_each(|row| add_run(rows, row, 0, &mut all));
     all
 }
 
-fn line(row: &RunRow, depth: usize) -> String {
+fn run_line(row: &RunRow, depth: usize) -> String {
     let begun = clock::format(row.created);
-    let (size, status) = (rounded(row.bytes), row.status.as_str());
+    let (size, status) = (round_size(row.bytes), row.status.as_str());
     let (indent, agent) = ("  ".repeat(depth), &row.agent);
     let parent = row.parent.as_ref().filter(|_| depth == 0);
     let parent = parent.map(|parent| format!("  (child of {parent})")).unwrap_or_default();
@@ -120,7 +120,7 @@ fn line(row: &RunRow, depth: usize) -> String {
 }
 
 /// A size, formatted for people.
-fn rounded(bytes: u64) -> String {
+fn round_size(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB"];
     #[expect(clippy::cast_precision_loss, reason = "it is rounded anyway")]
     let mut size = bytes as f64 / 1_024.0;
@@ -132,21 +132,21 @@ fn rounded(bytes: u64) -> String {
     format!("{size:.1}{}", units[unit])
 }
 
-async fn show(store: &Store, id: &str) -> Result<(), String> {
-    let run = store.run(id).await.map_err(|error| error.0)?.ok_or_else(|| unknown(id))?;
+async fn show_run(store: &Store, id: &str) -> Result<(), String> {
+    let run = store.run(id).await.map_err(|error| error.0)?.ok_or_else(|| unknown_run(id))?;
     say(&format!("{:#}", report::breakdown(&run)));
     Ok(())
 }
 
-async fn cancel(store: &Store, id: &str) -> Result<(), String> {
+async fn cancel_run(store: &Store, id: &str) -> Result<(), String> {
     if store.request_cancel(id, clock::now()).await.map_err(|error| error.0)? {
         return Ok(());
     }
-    let run = store.run(id).await.map_err(|error| error.0)?.ok_or_else(|| unknown(id))?;
+    let run = store.run(id).await.map_err(|error| error.0)?.ok_or_else(|| unknown_run(id))?;
     Err(format!("the run {id} is {} already", run.row.status.as_str()))
 }
 
-async fn delete(store: &Store, id: &str) -> Result<(), String> {
+async fn delete_run(store: &Store, id: &str) -> Result<(), String> {
     if store.delete(id).await.map_err(|error| error.0)? {
         return Ok(());
     }
@@ -158,15 +158,15 @@ async fn delete(store: &Store, id: &str) -> Result<(), String> {
             "{id} belongs to an invocation that may be executed again and then needs the run; end the invocation first: \
              `respool expert cancel` for one in `respool expert queue`, or `respool expert dead-letters remove`"
         )),
-        None => Err(unknown(id)),
+        None => Err(unknown_run(id)),
     }
 }
 
-async fn resume(loaded: &Loaded, id: &str) -> Result<(), Failure> {
-    let stored = store(loaded).await?.run(id).await.map_err(|error| error.0)?;
+async fn resume_run(loaded: &Loaded, id: &str) -> Result<(), Failure> {
+    let stored = open_store(loaded).await?.run(id).await.map_err(|error| error.0)?;
     let stop = CancellationToken::new();
     let app = app(&loaded.settings, &stop).await.map_err(|found| loaded.problems(found))?;
-    let agent = stored.ok_or_else(|| unknown(id))?.row.agent;
+    let agent = stored.ok_or_else(|| unknown_run(id))?.row.agent;
     if agent == crate::chat::NAME {
         let what = "is a conversation of `respool chat`: continue it with `respool chat --continue`";
         return Err(format!("{id} {what}").into());
@@ -188,7 +188,7 @@ async fn resume(loaded: &Loaded, id: &str) -> Result<(), Failure> {
             WatchEvent::End(ended) => break ended,
         }
     };
-    finish(&app, &stop).await;
+    finish_work(&app, &stop).await;
     match &ended.end {
         WorkEnd::Finished(outcome) => {
             say(&outcome.text());
@@ -202,6 +202,6 @@ async fn resume(loaded: &Loaded, id: &str) -> Result<(), Failure> {
     }
 }
 
-fn unknown(id: &str) -> String {
+fn unknown_run(id: &str) -> String {
     format!("no run has the id {id}; `respool runs list` shows all ids")
 }

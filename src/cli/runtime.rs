@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::server::Stop;
 
 /// The runtime that all commands use.
-pub(super) fn runtime() -> Result<tokio::runtime::Runtime, String> {
+pub(super) fn new_runtime() -> Result<tokio::runtime::Runtime, String> {
     // Fails only if a provider is installed already, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -15,13 +15,13 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, String> {
 }
 
 /// Listens for the signals that end a server.
-pub(super) fn signals() -> Result<[Signal; 2], String> {
+pub(super) fn stop_signals() -> Result<[Signal; 2], String> {
     let handler = |kind| signal(kind).map_err(|error| format!("signals cannot be handled: {error}"));
     Ok([handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?])
 }
 
 /// The first signal lets requests in progress finish; the second ends them at once.
-pub(super) async fn on_signals(stop: Stop, [mut terminate, mut interrupt]: [Signal; 2]) {
+pub(super) async fn stop_when_signalled(stop: Stop, [mut terminate, mut interrupt]: [Signal; 2]) {
     let mut next = async || tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} };
     next().await;
     tracing::info!(target: "respool::server", "stopping: no new requests; those in progress may finish");

@@ -8,36 +8,36 @@ use crate::visible::make_visible;
 
 /// A line on standard output.
 pub(super) fn say(text: &str) {
-    write(io::stdout(), &format!("{text}\n"));
+    write_line(io::stdout(), &format!("{text}\n"));
 }
 
 /// Text on standard output, with its own line ends.
 pub(super) fn say_piece(text: &str) {
-    write(io::stdout(), text);
+    write_line(io::stdout(), text);
 }
 
 /// A line on standard error.
 pub(super) fn say_aside(text: &str) {
-    write(io::stderr(), &format!("{text}\n"));
+    write_line(io::stderr(), &format!("{text}\n"));
 }
 
 /// A piece of text on standard error, as it arrives.
 pub(super) fn say_piece_aside(text: &str) {
-    write(io::stderr(), text);
+    write_line(io::stderr(), text);
 }
 
 /// Foreign text on one line, so that it cannot look like respool's own lines.
-pub(super) fn flat(text: &str) -> String {
+pub(super) fn flat_text(text: &str) -> String {
     text.replace("\r\n", " ").replace(['\n', '\r'], " ")
 }
 
-fn write(mut stream: impl Write + IsTerminal, text: &str) {
-    let text = for_stream(text, stream.is_terminal());
+fn write_line(mut stream: impl Write + IsTerminal, text: &str) {
+    let text = visible_text(text, stream.is_terminal());
     // The reader is gone, so there is nowhere to report an error.
     let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
 }
 
-fn for_stream(text: &str, is_terminal: bool) -> String {
+fn visible_text(text: &str, is_terminal: bool) -> String {
     if is_terminal { make_visible(text) } else { text.to_owned() }
 }
 
@@ -49,8 +49,8 @@ mod tests {
     #[test]
     fn only_on_a_terminal_is_anything_written_out() {
         let evil = "m\u{1b}]52;c;ZXZpbA==\u{7}\u{9b}2J\u{202e}\n\tx";
-        assert_eq!(for_stream(evil, true), "m\\u{1b}]52;c;ZXZpbA==\\u{7}\\u{9b}2J\\u{202e}\n    x");
-        assert_eq!(for_stream(evil, false), evil);
-        assert_eq!(flat("m\n  ok    all is well\r\nx"), "m   ok    all is well x");
+        assert_eq!(visible_text(evil, true), "m\\u{1b}]52;c;ZXZpbA==\\u{7}\\u{9b}2J\\u{202e}\n    x");
+        assert_eq!(visible_text(evil, false), evil);
+        assert_eq!(flat_text("m\n  ok    all is well\r\nx"), "m   ok    all is well x");
     }
 }

@@ -15,8 +15,8 @@ const FILE: &str = "reasoning.key";
 type Secret = [u8; 32];
 
 /// The installation's sealer.
-pub(super) fn sealer(state_dir: &Path) -> Sealer {
-    let secret = kept(state_dir).unwrap_or_else(|error| {
+pub(super) fn open_sealer(state_dir: &Path) -> Sealer {
+    let secret = read_or_create_key(state_dir).unwrap_or_else(|error| {
         if error.kind() != io::ErrorKind::NotFound {
             tracing::warn!(target: "respool::server", error = %error, path = %state_dir.join(FILE).display(),
                 "the key that seals clients' reasoning cannot be saved; after a restart, sealed reasoning that they send back is ignored");
@@ -27,18 +27,18 @@ pub(super) fn sealer(state_dir: &Path) -> Sealer {
 }
 
 /// Reads the key, or creates one. It does not create the state directory.
-fn kept(state_dir: &Path) -> io::Result<Secret> {
+fn read_or_create_key(state_dir: &Path) -> io::Result<Secret> {
     let path = state_dir.join(FILE);
     match fs::read(&path) {
         Ok(bytes) => bytes.try_into().map_err(|_| {
             io::Error::new(io::ErrorKind::InvalidData, "the file does not hold 32 bytes: remove it")
         }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => made(&path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => create_key(&path),
         Err(error) => Err(error),
     }
 }
 
-fn made(path: &Path) -> io::Result<Secret> {
+fn create_key(path: &Path) -> io::Result<Secret> {
     let secret: Secret = rand::random();
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(&secret)?;
@@ -54,19 +54,19 @@ mod tests {
     #[test]
     fn the_key_is_made_once_and_only_for_its_owner() {
         let folder = tempfile::tempdir().unwrap();
-        let sealed = sealer(folder.path()).seal("why");
-        assert_eq!(sealer(folder.path()).open(&sealed).as_deref(), Some("why"));
+        let sealed = open_sealer(folder.path()).seal("why");
+        assert_eq!(open_sealer(folder.path()).open(&sealed).as_deref(), Some("why"));
         let mode = fs::metadata(folder.path().join(FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         fs::write(folder.path().join(FILE), "short").unwrap();
-        assert!(kept(folder.path()).unwrap_err().to_string().contains("remove it"));
+        assert!(read_or_create_key(folder.path()).unwrap_err().to_string().contains("remove it"));
     }
 
     #[test]
     fn no_state_directory_is_made() {
         let folder = tempfile::tempdir().unwrap();
         let absent = folder.path().join("absent");
-        let sealed = sealer(&absent).seal("why");
-        assert!(!absent.exists() && sealer(&absent).open(&sealed).is_none());
+        let sealed = open_sealer(&absent).seal("why");
+        assert!(!absent.exists() && open_sealer(&absent).open(&sealed).is_none());
     }
 }

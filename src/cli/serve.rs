@@ -7,13 +7,13 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::advice::{self, Advice, advice};
-use super::assembly::{Assembled, assemble, parts};
+use super::advice::{self, Advice, find_advice};
+use super::assembly::{Assembled, assemble, open_parts};
 use super::banner;
 use super::failure::{Failure, log_problem};
 use super::options::misspelt_note;
 use super::reload::{Reloading, Stamp};
-use super::runtime::{on_signals, runtime, signals};
+use super::runtime::{new_runtime, on_signals, signals};
 use crate::alerts::Watched;
 use crate::config::{Flags, Loaded};
 use crate::observe;
@@ -25,31 +25,31 @@ pub(super) fn serve(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let flush = observe::init(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
     observe::metrics::install();
     raise_descriptor_limit();
-    let result = runtime()?.block_on(run_server(loaded, flags));
+    let result = new_runtime()?.block_on(run_server(loaded, flags));
     drop(flush);
     result
 }
 
 async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let settings = &loaded.settings;
-    let seen = Stamp::of(loaded);
+    let seen = Stamp::stamp_of(loaded);
     let found = advice::start_problems(settings);
     if !found.is_empty() {
         return Err(loaded.problems(found).into());
     }
     let stop = Stop::default();
-    let parts = parts(settings, &stop.abort).await;
+    let parts = open_parts(settings, &stop.abort).await;
     let Assembled { app, upstreams, sources, traces } =
         assemble(settings, &stop.abort, parts).await.map_err(|found| loaded.problems(found))?;
     for misspelt in &loaded.misspelt {
         tracing::warn!(target: "respool::server", "{}", misspelt_note(misspelt));
     }
-    for Advice { text, todo } in advice(settings) {
+    for Advice { text, todo } in find_advice(settings) {
         tracing::warn!(target: "respool::server", todo, "{text}");
     }
     let hangup =
         signal(SignalKind::hangup()).map_err(|error| format!("signals cannot be handled: {error}"))?;
-    let listener = bind(&settings.server.listen).await?;
+    let listener = bind_address(&settings.server.listen).await?;
     announce(loaded, &listener, &upstreams.fleet)?;
     tokio::spawn(on_signals(stop.clone(), signals()?));
     // A file that reaches its size limit (systemd's `LimitFSIZE=`) then fails the write instead of ending the process.
@@ -118,7 +118,7 @@ fn announce(loaded: &Loaded, listener: &TcpListener, fleet: &Arc<Fleet>) -> Resu
     Ok(())
 }
 
-async fn bind(listen: &Listen) -> Result<TcpListener, String> {
+async fn bind_address(listen: &Listen) -> Result<TcpListener, String> {
     let bound = TcpListener::bind((listen.host.as_str(), listen.port)).await;
     bound.map_err(|error| {
         let what_to_do = match error.kind() {

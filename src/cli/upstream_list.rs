@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
 use super::reachability::{ListedModel, Reachability, ask_all};
-use super::runtime::runtime;
-use super::say::{flat, say};
+use super::runtime::new_runtime;
+use super::say::{flat_text, say};
 use super::upstreams::ServedUpstreams;
 use crate::config::Loaded;
 
@@ -25,7 +25,7 @@ pub(super) struct UpstreamsArgs {
 
 pub(super) fn list_upstreams(loaded: &Loaded, arguments: &UpstreamsArgs) -> Result<(), Failure> {
     let abort = CancellationToken::new();
-    let found = runtime()?.block_on(async {
+    let found = new_runtime()?.block_on(async {
         let upstreams = ServedUpstreams::open(&loaded.settings, &abort).await;
         let upstreams = upstreams.map_err(|found| loaded.problems(found))?;
         Ok::<_, Failure>(ask_all(&upstreams.fleet, ANSWER_WITHIN).await)
@@ -34,7 +34,7 @@ pub(super) fn list_upstreams(loaded: &Loaded, arguments: &UpstreamsArgs) -> Resu
         let all: Vec<Value> = found.iter().map(Reachability::json).collect();
         say(&format!("{:#}", Value::from(all)));
     } else {
-        table_lines(&found).iter().for_each(|line| say(&flat(line)));
+        table_lines(&found).iter().for_each(|line| say(&flat_text(line)));
     }
     Ok(())
 }
@@ -53,13 +53,13 @@ fn table_lines(found: &[Reachability]) -> Vec<String> {
             let (name, state) = if index == 0 { (name.as_str(), "ok") } else { ("", "") };
             let took = upstream.took.as_millis();
             let took = if index == 0 { format!("  ({took} ms)") } else { String::new() };
-            lines.push(format!("{name:<name_width$}  {state:<4}  {}{took}", describe(model)));
+            lines.push(format!("{name:<name_width$}  {state:<4}  {}{took}", describe_model(model)));
         }
     }
     lines
 }
 
-fn describe(model: &ListedModel) -> String {
+fn describe_model(model: &ListedModel) -> String {
     match model.window {
         Some(window) => format!("{}, context of {window} tokens", model.id),
         None => model.id.clone(),

@@ -31,17 +31,17 @@ impl ServedUpstreams {
     ) -> Result<Self, Vec<UnusableSetting>> {
         let mut made = Vec::new();
         for config in &settings.upstreams {
-            let upstream = started(config, abort).await.and_then(|config| Upstream::new(&config));
+            let upstream = start_upstream(config, abort).await.and_then(|config| Upstream::new(&config));
             made.push(upstream.map(Arc::new));
         }
-        Self::served(settings, made, abort)
+        Self::serving_upstreams(settings, made, abort)
     }
 
     /// The upstreams of a changed configuration. Unchanged ones continue as they are; changed ones keep their places at the server.
     ///
     /// # Errors
     /// Every unusable upstream.
-    pub(super) fn changed(
+    pub(super) fn change_upstreams(
         &self,
         settings: &Settings,
         abort: &CancellationToken,
@@ -60,16 +60,16 @@ impl ServedUpstreams {
             let url = if before.url == config.url { upstream.address().clone() } else { config.url.clone() };
             Upstream::succeeding(upstream, &UpstreamConfig { url, ..config.clone() }).map(Arc::new)
         });
-        Self::served(settings, made.collect(), abort)
+        Self::serving_upstreams(settings, made.collect(), abort)
     }
 
     /// The upstreams of a configuration that never changes.
-    pub(super) fn kept(self) -> Arc<Fleet> {
+    pub(super) fn into_fleet(self) -> Arc<Fleet> {
         self.lists.disarm();
         self.fleet
     }
 
-    fn served(
+    fn serving_upstreams(
         settings: &Settings,
         made: Vec<Result<Arc<Upstream>, String>>,
         abort: &CancellationToken,
@@ -95,7 +95,10 @@ impl ServedUpstreams {
     }
 }
 
-async fn started(config: &UpstreamConfig, abort: &CancellationToken) -> Result<UpstreamConfig, String> {
+async fn start_upstream(
+    config: &UpstreamConfig,
+    abort: &CancellationToken,
+) -> Result<UpstreamConfig, String> {
     let Address::Replay(dir) = &config.url else { return Ok(config.clone()) };
     let replay = Replay::load(dir).map_err(|error| format!("upstream `{}`: {error}", config.name))?;
     let url = start_replay(Arc::new(replay), abort).await?;

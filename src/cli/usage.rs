@@ -9,8 +9,8 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::listing::parse_span;
-use super::runtime::runtime;
-use super::say::{flat, say, say_aside};
+use super::runtime::new_runtime;
+use super::say::{flat_text, say, say_aside};
 use crate::config::{Loaded, Settings};
 use crate::store::{Dimension, UsageQuery, UsageStore};
 use crate::units::UnusableSetting;
@@ -49,10 +49,10 @@ fn parse_by(text: &str) -> Result<By, String> {
 ///
 /// # Errors
 /// When the price list is unusable.
-pub(super) async fn ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<UnusableSetting>> {
-    let terms = terms(settings)?;
+pub(super) async fn open_ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<UnusableSetting>> {
+    let terms = ledger_settings(settings)?;
     let keeps_rows = !settings.usage.keep.is_zero();
-    let store = if keeps_rows { opened(settings) } else { None };
+    let store = if keeps_rows { open_usage_store(settings) } else { None };
     let cannot_keep_rows = keeps_rows && store.is_none();
     let ledger = Ledger::new(terms, store);
     if cannot_keep_rows {
@@ -66,13 +66,13 @@ pub(super) async fn ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<Unusa
 ///
 /// # Errors
 /// When the price list is unusable.
-pub(super) fn terms(settings: &Settings) -> Result<LedgerSettings, Vec<UnusableSetting>> {
-    let prices = prices(settings)?;
+pub(super) fn ledger_settings(settings: &Settings) -> Result<LedgerSettings, Vec<UnusableSetting>> {
+    let prices = load_prices(settings)?;
     Ok(LedgerSettings { config: settings.usage.clone(), budgets: settings.budgets.clone(), prices })
 }
 
 /// Requests are answered even without a ledger.
-fn opened(settings: &Settings) -> Option<Arc<UsageStore>> {
+fn open_usage_store(settings: &Settings) -> Option<Arc<UsageStore>> {
     UsageStore::open(&settings.store.state_dir)
         .inspect_err(|error| tracing::error!(target: "respool::usage", %error, "usage records are not kept"))
         .ok()
@@ -83,7 +83,7 @@ fn opened(settings: &Settings) -> Option<Arc<UsageStore>> {
 ///
 /// # Errors
 /// When the list of public prices cannot be read.
-fn prices(settings: &Settings) -> Result<Prices, Vec<UnusableSetting>> {
+fn load_prices(settings: &Settings) -> Result<Prices, Vec<UnusableSetting>> {
     let fault = |why: String| vec![UnusableSetting::new(&["usage", "price_list"], why)];
     let list = settings.usage.price_list.as_ref().map(|path| {
         std::fs::read_to_string(path)
@@ -98,28 +98,28 @@ fn prices(settings: &Settings) -> Result<Prices, Vec<UnusableSetting>> {
     Ok(prices.with_aliases(aliases.collect()))
 }
 
-pub(super) fn usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Failure> {
+pub(super) fn run_usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Failure> {
     let settings = &loaded.settings;
-    let prices = prices(settings).map_err(|found| loaded.problems(found))?;
+    let prices = load_prices(settings).map_err(|found| loaded.problems(found))?;
     let by = arguments.by.0.clone();
     let query = UsageQuery { since: clock::before(arguments.since), until: u64::MAX, by, key: None };
     let store = UsageStore::open(&settings.store.state_dir).map_err(|error| error.0)?;
     let read = of_store(&store, query, &prices, &settings.usage.compare);
-    let report = runtime()?.block_on(read).map_err(|error| error.0)?;
+    let report = new_runtime()?.block_on(read).map_err(|error| error.0)?;
     if arguments.json {
         say(&format!("{:#}", report.json(arguments.costs)));
     } else if arguments.csv {
-        csv(&report, arguments.costs).iter().for_each(|line| say(line));
+        csv_lines(&report, arguments.costs).iter().for_each(|line| say(line));
     } else if report.lines.is_empty() {
         say_aside("No requests in this period. `respool serve` records them unless `[usage] keep` is 0s.");
     } else {
-        table(&report, arguments.costs).iter().for_each(|line| say(&flat(line)));
+        table_lines(&report, arguments.costs).iter().for_each(|line| say(&flat_text(line)));
     }
     Ok(())
 }
 
 /// The headings and cells of a report.
-fn cells(report: &Report, costs: bool) -> Vec<Vec<String>> {
+fn report_cells(report: &Report, costs: bool) -> Vec<Vec<String>> {
     let names = report.by.iter().map(|dimension| dimension.as_str());
     let counts = ["requests", "failed", "calls", "repeats", "prompt", "cached", "completion", "reasoning"];
     let money: &[&str] = if costs { &["paid", "own", "cost"] } else { &[] };
@@ -149,7 +149,7 @@ fn cells(report: &Report, costs: bool) -> Vec<Vec<String>> {
     std::iter::once(head).chain(report.lines.iter().map(row)).collect()
 }
 
-fn csv(report: &Report, costs: bool) -> Vec<String> {
+fn csv_lines(report: &Report, costs: bool) -> Vec<String> {
     let quoted = |(column, cell): (usize, &String)| {
         // A spreadsheet would take such a name for a formula.
         let is_formula =
@@ -162,18 +162,18 @@ fn csv(report: &Report, costs: bool) -> Vec<String> {
         }
     };
     let row = |row: &Vec<String>| row.iter().enumerate().map(quoted).collect::<Vec<_>>().join(",");
-    cells(report, costs).iter().map(row).collect()
+    report_cells(report, costs).iter().map(row).collect()
 }
 
 /// Aligns names to the left and numbers to the right, with the sum at the bottom.
-fn table(report: &Report, costs: bool) -> Vec<String> {
-    let mut rows = cells(report, costs);
+fn table_lines(report: &Report, costs: bool) -> Vec<String> {
+    let mut rows = report_cells(report, costs);
     let total = Report {
         lines: vec![Line { names: vec!["-".into(); report.by.len()], ..report.total.clone() }],
         ..report.clone()
     };
     if report.lines.len() > 1 && !report.by.is_empty() {
-        let mut sum = cells(&total, costs).remove(1);
+        let mut sum = report_cells(&total, costs).remove(1);
         "all".clone_into(&mut sum[0]);
         rows.push(sum);
     }
@@ -194,13 +194,13 @@ fn table(report: &Report, costs: bool) -> Vec<String> {
     };
     let mut lines: Vec<String> = rows.iter().map(aligned).collect();
     if costs {
-        lines.extend(compared(report));
+        lines.extend(describe_comparison(report));
     }
     lines
 }
 
 /// Describes the cost elsewhere, and how each number was derived.
-fn compared(report: &Report) -> Vec<String> {
+fn describe_comparison(report: &Report) -> Vec<String> {
     let mut lines =
         vec![String::new(), format!("It cost {}. The same tokens elsewhere:", report.total.cost.total())];
     for it in &report.total.compared {
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn columns_line_up_and_the_sum_stands_below() {
-        let lines = table(&sample(), false);
+        let lines = table_lines(&sample(), false);
         assert_eq!(
             lines[0],
             "model  requests  failed  calls  repeats  prompt  cached  completion  reasoning"
@@ -239,12 +239,12 @@ mod tests {
             "all          23       0      0        0       0       0           0          0"
         );
         assert_eq!(lines.len(), 6);
-        assert!(table(&sample(), true)[0].ends_with("paid   own  cost"));
+        assert!(table_lines(&sample(), true)[0].ends_with("paid   own  cost"));
     }
 
     #[test]
     fn a_cell_is_no_formula_and_no_two_cells() {
-        let lines = csv(&sample(), false);
+        let lines = csv_lines(&sample(), false);
         assert!(lines[1].starts_with("\"a,b\",1,") && lines[2].starts_with("'=x,22,"), "{lines:?}");
         assert!(lines[3].starts_with("'-1,0,") && lines[4].starts_with("-,0,"), "{lines:?}");
     }

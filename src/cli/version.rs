@@ -10,15 +10,15 @@ const FEATURES: [(&str, bool); 3] = [
 ];
 
 /// The text of `--version`; clap puts the program's name before it.
-pub(super) fn long() -> &'static str {
+pub(super) fn long_version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let commit = option_env!("RESPOOL_COMMIT").filter(|commit| !commit.is_empty());
-        text(commit, env!("RESPOOL_TARGET"), &FEATURES)
+        version_text(commit, env!("RESPOOL_TARGET"), &FEATURES)
     });
     &TEXT
 }
 
-fn text(commit: Option<&str>, target: &str, features: &[(&str, bool)]) -> String {
+fn version_text(commit: Option<&str>, target: &str, features: &[(&str, bool)]) -> String {
     let present: Vec<&str> =
         features.iter().filter(|(_, is_present)| *is_present).map(|(name, _)| *name).collect();
     let features = if present.is_empty() { "none".to_owned() } else { present.join(", ") };
@@ -34,7 +34,7 @@ mod tests {
     fn it_says_commit_target_and_features() {
         let version = env!("CARGO_PKG_VERSION");
         let check = |commit, features: &[_], expected: &str| {
-            assert_eq!(text(commit, "x86_64-linux", features), format!("{version}\n{expected}"));
+            assert_eq!(version_text(commit, "x86_64-linux", features), format!("{version}\n{expected}"));
         };
         check(
             Some("0123abcd, 2026-11-22"),

@@ -6,31 +6,33 @@ use super::show::bare_or_quoted;
 use super::tree::Table;
 
 /// The keys that differ, as they are written, in order.
-pub(super) fn changed(before: &Table, now: &Table) -> Vec<String> {
+pub(super) fn changed_keys(before: &Table, now: &Table) -> Vec<String> {
     let mut found = Vec::new();
-    tables("", before, now, &mut found);
+    compare_tables("", before, now, &mut found);
     found.sort();
     found.dedup();
     found
 }
 
-fn tables(path: &str, before: &Table, now: &Table, found: &mut Vec<String>) {
+fn compare_tables(path: &str, before: &Table, now: &Table, found: &mut Vec<String>) {
     for name in before.keys().chain(now.keys()) {
         let path =
             if path.is_empty() { bare_or_quoted(name) } else { format!("{path}.{}", bare_or_quoted(name)) };
-        values(&path, before.get(name), now.get(name), found);
+        compare_values(&path, before.get(name), now.get(name), found);
     }
 }
 
-fn values(path: &str, before: Option<&Value>, now: Option<&Value>, found: &mut Vec<String>) {
+fn compare_values(path: &str, before: Option<&Value>, now: Option<&Value>, found: &mut Vec<String>) {
     let nothing = Table::new();
     match (before.map(|value| &value.kind), now.map(|value| &value.kind)) {
-        (Some(ValueKind::Table(before)), Some(ValueKind::Table(now))) => tables(path, before, now, found),
-        (Some(ValueKind::Table(before)), None) => tables(path, before, &nothing, found),
-        (None, Some(ValueKind::Table(now))) => tables(path, &nothing, now, found),
+        (Some(ValueKind::Table(before)), Some(ValueKind::Table(now))) => {
+            compare_tables(path, before, now, found)
+        }
+        (Some(ValueKind::Table(before)), None) => compare_tables(path, before, &nothing, found),
+        (None, Some(ValueKind::Table(now))) => compare_tables(path, &nothing, now, found),
         (Some(ValueKind::Array(before)), Some(ValueKind::Array(now))) if before.len() == now.len() => {
             for (index, (before, now)) in before.iter().zip(now).enumerate() {
-                values(&format!("{path}[{index}]"), Some(before), Some(now), found);
+                compare_values(&format!("{path}[{index}]"), Some(before), Some(now), found);
             }
         }
         (before, now) if before == now => {}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::problem::{Place, Problems};
 use super::settings::Settings;
-use super::tree::{Table, find, place_of};
+use super::tree::{Table, find_value, place_of};
 use super::variables::Environment;
 
 use crate::agent::{AgentConfig, OPERATOR_KEY, Parser};
@@ -20,7 +20,7 @@ use crate::usage::config::OWN;
 use tool_call_parser::dialects;
 
 /// Checks the whole and fills in what `*_env` keys name.
-pub(super) fn check(
+pub(super) fn check_settings(
     settings: &mut Settings,
     tree: &Table,
     environment: &Environment,
@@ -59,13 +59,13 @@ impl Check<'_> {
 
     fn report(&mut self, path: &[&str], message: impl Into<String>) {
         let place = self.place(path);
-        self.problems.add(place, written(path), message);
+        self.problems.add(place, path_text(path), message);
     }
 
     fn keys_in_environment(&mut self, settings: &mut Settings) {
         for (index, upstream) in settings.upstreams.iter_mut().enumerate() {
             let at = ["upstream", &index.to_string()];
-            self.secret(&at, "api_key", &mut upstream.api_key, upstream.api_key_env.as_deref());
+            self.check_secret(&at, "api_key", &mut upstream.api_key, upstream.api_key_env.as_deref());
             settings.tools.local.key_variables.extend(upstream.api_key_env.clone());
         }
         self.client_keys(settings);
@@ -79,7 +79,7 @@ impl Check<'_> {
         settings.tools.local.key_variables.extend(is_set.then(|| OPERATOR_KEY.to_owned()));
         for (index, sink) in settings.alerts.sink.iter_mut().enumerate() {
             let at = ["alerts", "sink", &index.to_string()];
-            self.secret(&at, "token", &mut sink.token, sink.token_env.as_deref());
+            self.check_secret(&at, "token", &mut sink.token, sink.token_env.as_deref());
             settings.tools.local.key_variables.extend(sink.token_env.clone());
         }
         if let Some(variable) = settings.otlp.headers_env.clone() {
@@ -94,7 +94,7 @@ impl Check<'_> {
         }
         let gateway = &mut settings.tools.gateway;
         settings.tools.local.key_variables.extend(gateway.token_env.clone());
-        self.secret(&["tools", "gateway"], "token", &mut gateway.token, gateway.token_env.as_deref());
+        self.check_secret(&["tools", "gateway"], "token", &mut gateway.token, gateway.token_env.as_deref());
     }
 
     /// Where clients have keys of respool's own, these are not the upstreams' business.
@@ -117,7 +117,7 @@ impl Check<'_> {
         // Only `serve` needs them: without them it does not start (`cli::advice`).
         let variable = variable.filter(|name| is_set(name) || !keys.is_empty());
         let mut all = (!keys.is_empty()).then(|| Secret::new(""));
-        self.secret(&[], list, &mut all, variable);
+        self.check_secret(&[], list, &mut all, variable);
         let Some(all) = all.filter(|_| keys.is_empty()) else { return };
         let written = all.expose().split([',', ' ', '\t', '\n']).filter(|key| !key.is_empty());
         keys.extend(written.map(Secret::new));
@@ -128,7 +128,13 @@ impl Check<'_> {
     }
 
     /// One secret that is written as `key` or named by `key_env`, not both.
-    fn secret(&mut self, section: &[&str], key: &str, secret: &mut Option<Secret>, variable: Option<&str>) {
+    fn check_secret(
+        &mut self,
+        section: &[&str],
+        key: &str,
+        secret: &mut Option<Secret>,
+        variable: Option<&str>,
+    ) {
         let Some(variable) = variable else { return };
         let by_name = format!("{key}_env");
         let path = [section, &[by_name.as_str()]].concat();
@@ -150,7 +156,7 @@ impl Check<'_> {
         }
     }
 
-    fn runs(&mut self, settings: &Settings) {
+    fn check_runs(&mut self, settings: &Settings) {
         let (found, least) = (settings.store.runs.max_size, RunsConfig::LEAST_SIZE);
         if found < least {
             self.report(
@@ -160,7 +166,7 @@ impl Check<'_> {
         }
     }
 
-    fn usage(&mut self, settings: &Settings) {
+    fn check_usage(&mut self, settings: &Settings) {
         let (found, least) = (settings.usage.max_size, UsageConfig::LEAST_SIZE);
         if found < least {
             self.report(
@@ -171,7 +177,7 @@ impl Check<'_> {
     }
 
     /// Hardware has other prices than tokens.
-    fn prices(&mut self, settings: &Settings) {
+    fn check_prices(&mut self, settings: &Settings) {
         for (model, price) in &settings.prices {
             let tokens =
                 [("input", price.input), ("cached_input", price.cached_input), ("output", price.output)];
@@ -194,7 +200,7 @@ impl Check<'_> {
     }
 
     /// Each kind of sink needs something of its own.
-    fn sinks(&mut self, settings: &Settings) {
+    fn check_sinks(&mut self, settings: &Settings) {
         for (index, sink) in settings.alerts.sink.iter().enumerate() {
             let index = index.to_string();
             let needed = match sink.kind {
@@ -218,7 +224,7 @@ impl Check<'_> {
         }
     }
 
-    fn upstreams(&mut self, settings: &Settings) {
+    fn check_upstreams(&mut self, settings: &Settings) {
         let mut names = BTreeMap::new();
         for (index, upstream) in settings.upstreams.iter().enumerate() {
             let index = index.to_string();
@@ -230,7 +236,7 @@ impl Check<'_> {
                     "is empty; list models, or leave it out to ask the server",
                 );
             }
-            let own = |key| find(self.tree, &["upstream", &index, key]).is_some();
+            let own = |key| find_value(self.tree, &["upstream", &index, key]).is_some();
             if !own("name") && !own("url") {
                 continue;
             }
@@ -290,7 +296,7 @@ impl Check<'_> {
         }
     }
 
-    fn loops(&mut self, settings: &Settings) {
+    fn check_alias_loops(&mut self, settings: &Settings) {
         let models = &settings.relay.models;
         let target = |id: &str| models.get(id).and_then(|model| model.target.as_deref());
         for id in settings.relay.aliases() {
@@ -308,7 +314,7 @@ impl Check<'_> {
         }
     }
 
-    fn agent(&mut self, name: &str, agent: &AgentConfig, settings: &Settings) {
+    fn check_agent(&mut self, name: &str, agent: &AgentConfig, settings: &Settings) {
         let at = |key| ["agents", name, key];
         let known: Vec<String> = settings.upstreams.iter().map(|upstream| upstream.name.clone()).collect();
         self.upstream_exists(&at("upstream"), agent.upstream.as_ref(), &known);
@@ -338,7 +344,7 @@ impl Check<'_> {
     }
 
     /// The secrets of hooks, and the upstreams that experts name.
-    fn experts(&mut self, settings: &mut Settings) {
+    fn check_experts(&mut self, settings: &mut Settings) {
         let known: Vec<String> = settings.upstreams.iter().map(|upstream| upstream.name.clone()).collect();
         let experts = &mut settings.experts;
         self.upstream_exists(&["experts", "upstream"], experts.upstream.as_ref(), &known);
@@ -371,7 +377,7 @@ impl Check<'_> {
         }
     }
 
-    fn gateway(&mut self, settings: &Settings) {
+    fn check_gateway(&mut self, settings: &Settings) {
         let gateway = &settings.tools.gateway;
         let others = [
             ("token", gateway.token.is_some() && gateway.token_env.is_none()),
@@ -388,7 +394,7 @@ impl Check<'_> {
         }
     }
 
-    fn mcp(&mut self, name: &str, server: &McpConfig) {
+    fn check_mcp_server(&mut self, name: &str, server: &McpConfig) {
         let at = |key| ["tools", "mcp", name, key];
         match (&server.command, &server.url) {
             (None, None) => {
@@ -423,7 +429,7 @@ impl Check<'_> {
 }
 
 /// A path as the keys of problems are written: `upstream[1].api_key`.
-pub(super) fn written(path: &[&str]) -> String {
+pub(super) fn path_text(path: &[&str]) -> String {
     let mut out = String::new();
     for step in path {
         let is_list = ["upstream", "tools.policy.rule", "alerts.sink"].contains(&out.as_str());

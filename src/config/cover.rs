@@ -7,7 +7,7 @@ use url::Url;
 pub(super) const COVERED: &str = "***";
 
 /// An argument of a program as it may be shown; `before` is the one before it.
-pub(super) fn argument(before: Option<&str>, text: &str) -> String {
+pub(super) fn cover_argument(before: Option<&str>, text: &str) -> String {
     if let Some((name, _)) = text.split_once('=').filter(|(name, _)| is_option(name)) {
         return format!("{name}={COVERED}");
     }
@@ -15,7 +15,7 @@ pub(super) fn argument(before: Option<&str>, text: &str) -> String {
         before.is_some_and(|before| before.starts_with('-') && before != "-y" && before != "--");
     let is_shown = is_option(text) || is_path(text) || (!follows_option && is_word(text));
     match Url::parse(text) {
-        Ok(parsed) if parsed.has_host() => url(text),
+        Ok(parsed) if parsed.has_host() => cover_url(text),
         _ if is_shown => text.to_owned(),
         _ => COVERED.to_owned(),
     }
@@ -48,7 +48,7 @@ fn is_token(part: &str) -> bool {
 }
 
 /// A URL without user, password, query and fragment, and without what in its path may be a key.
-pub(super) fn url(text: &str) -> String {
+pub(super) fn cover_url(text: &str) -> String {
     let Ok(mut url) = Url::parse(text) else { return COVERED.to_owned() };
     if !url.has_host() {
         // `replay:DIR`: a directory.
@@ -71,8 +71,8 @@ pub(super) fn url(text: &str) -> String {
 }
 
 /// A URL whose path is a secret, as webhooks have it, and topics that anybody who knows them can read.
-pub(super) fn secret_path(text: &str) -> String {
-    let shown = url(text);
+pub(super) fn cover_secret_path(text: &str) -> String {
+    let shown = cover_url(text);
     let has_path = Url::parse(text).is_ok_and(|url| url.has_host() && url.path().len() > 1);
     let host = shown.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
     if has_path { format!("{host}/{COVERED}") } else { shown }
@@ -95,7 +95,7 @@ mod tests {
         let check = |arguments: &[&str], expected: &[&str]| {
             let before = std::iter::once(None).chain(arguments.iter().copied().map(Some));
             let found: Vec<String> =
-                before.zip(arguments).map(|(before, text)| argument(before, text)).collect();
+                before.zip(arguments).map(|(before, text)| cover_argument(before, text)).collect();
             assert_eq!(found, expected);
         };
         check(
@@ -124,7 +124,7 @@ mod tests {
             ("smtps://mail.example.org", "smtps://mail.example.org"),
             ("http://127.0.0.1:18789", "http://127.0.0.1:18789"),
         ] {
-            assert_eq!(secret_path(text), expected);
+            assert_eq!(cover_secret_path(text), expected);
         }
     }
 
@@ -148,7 +148,7 @@ mod tests {
             ("replay:fixtures/x", "replay:fixtures/x"),
             ("no url", "***"),
         ] {
-            assert_eq!(url(text), expected);
+            assert_eq!(cover_url(text), expected);
         }
     }
 }

@@ -75,7 +75,7 @@ impl Loaded {
     /// `before` the one that was read last, `holds` the settings in effect.
     pub fn change(&self, start: &Self, before: &Self, holds: &Settings) -> Change {
         let mut waiting = Vec::new();
-        let settings = in_effect(holds, &self.settings, &mut waiting);
+        let settings = apply_changes(holds, &self.settings, &mut waiting);
         let restart = self.changed_keys(start).into_iter().filter(|key| !is_at_once(key));
         waiting.splice(0..0, restart);
         let live = self.changed_keys(before).into_iter().filter(|key| is_at_once(key)).collect();
@@ -84,7 +84,7 @@ impl Loaded {
 }
 
 /// Returns the settings in effect after `new`: everything in it that may take effect at once.
-fn in_effect(holds: &Settings, new: &Settings, waiting: &mut Vec<String>) -> Settings {
+fn apply_changes(holds: &Settings, new: &Settings, waiting: &mut Vec<String>) -> Settings {
     let mut settings = holds.clone();
     settings.server.limits = new.server.limits.clone();
     settings.relay = new.relay.clone();
@@ -92,12 +92,12 @@ fn in_effect(holds: &Settings, new: &Settings, waiting: &mut Vec<String>) -> Set
     settings.budgets = new.budgets.clone();
     settings.usage.compare.clone_from(&new.usage.compare);
     settings.tools.policy = new.tools.policy.clone();
-    keys(&mut settings, new, waiting);
-    upstreams(&mut settings, new, waiting);
+    apply_keys(&mut settings, new, waiting);
+    apply_upstreams(&mut settings, new, waiting);
     // Which keys hold decides whether they go along, and not what the file says.
     let end_here = settings.server.asks_for_keys();
     settings.upstreams.iter_mut().for_each(|upstream| upstream.client_keys_end_here = end_here);
-    agents(&mut settings, new, waiting);
+    apply_agents(&mut settings, new, waiting);
     settings.alerts = new.alerts.clone();
     settings.alerts.sink.retain(|sink| {
         let is_known = sink_is_known(&holds.alerts.sink, sink);
@@ -109,7 +109,7 @@ fn in_effect(holds: &Settings, new: &Settings, waiting: &mut Vec<String>) -> Set
     settings
 }
 
-fn keys(settings: &mut Settings, new: &Settings, waiting: &mut Vec<String>) {
+fn apply_keys(settings: &mut Settings, new: &Settings, waiting: &mut Vec<String>) {
     let mut server = settings.server.clone();
     server.client_keys.clone_from(&new.server.client_keys);
     server.client_keys_env.clone_from(&new.server.client_keys_env);
@@ -121,7 +121,7 @@ fn keys(settings: &mut Settings, new: &Settings, waiting: &mut Vec<String>) {
 }
 
 /// The list changes as a whole or not at all, because agents and experts refer to its entries by name.
-fn upstreams(settings: &mut Settings, new: &Settings, waiting: &mut Vec<String>) {
+fn apply_upstreams(settings: &mut Settings, new: &Settings, waiting: &mut Vec<String>) {
     let known = &settings.upstreams;
     let is_new_replay = |upstream: &&UpstreamConfig| {
         matches!(upstream.url, Address::Replay(_)) && !known.iter().any(|it| it.url == upstream.url)
@@ -147,7 +147,7 @@ fn upstreams(settings: &mut Settings, new: &Settings, waiting: &mut Vec<String>)
     }
 }
 
-fn agents(settings: &mut Settings, new: &Settings, waiting: &mut Vec<String>) {
+fn apply_agents(settings: &mut Settings, new: &Settings, waiting: &mut Vec<String>) {
     let before = std::mem::take(&mut settings.agents);
     let names: BTreeSet<&str> = settings.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
     for (name, wanted) in &new.agents {

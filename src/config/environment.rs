@@ -15,7 +15,7 @@ use super::variables::Environment;
 const PREFIX: &str = "RESPOOL__";
 
 /// The layer that the environment makes over the file's.
-pub(super) fn layer(
+pub(super) fn environment_layer(
     schema: &Section,
     file: &Table,
     environment: &Environment,
@@ -26,9 +26,9 @@ pub(super) fn layer(
         let Some(rest) = name.strip_prefix(PREFIX) else { continue };
         let place = Place::environment(name);
         let words: Vec<&str> = rest.split("__").collect();
-        match target(schema, Some(file), &words) {
+        match resolve_words(schema, Some(file), &words) {
             Ok((steps, node)) => {
-                if let Err(why) = put(&mut layer, Some(file), &steps, read(&node, text, &place)) {
+                if let Err(why) = put_value(&mut layer, Some(file), &steps, read_text(&node, text, &place)) {
                     problems.add(place, "", why);
                 }
             }
@@ -44,7 +44,7 @@ enum Target<'a> {
     Leaf(&'a Key),
 }
 
-fn read(target: &Target<'_>, text: &str, place: &Place) -> Value {
+fn read_text(target: &Target<'_>, text: &str, place: &Place) -> Value {
     let plain = matches!(target, Target::Leaf(key) if key.is_text());
     let parsed = if plain { None } else { read_value(text, place) };
     parsed.unwrap_or_else(|| value(place, text))
@@ -53,22 +53,22 @@ fn read(target: &Target<'_>, text: &str, place: &Place) -> Value {
 type Resolved<'a> = Result<(Vec<Step>, Target<'a>), String>;
 
 /// Follows a variable's words through the table of keys.
-fn target<'a>(section: &'a Section, file: Option<&Table>, words: &[&str]) -> Resolved<'a> {
+fn resolve_words<'a>(section: &'a Section, file: Option<&Table>, words: &[&str]) -> Resolved<'a> {
     let Some((word, rest)) = words.split_first() else { return Ok((Vec::new(), Target::Section)) };
     let name = word.to_ascii_lowercase();
     let Some(node) = section.get(&name) else {
         return match section.others() {
-            Some(others) => named(others, file, words),
-            None => Err(shape::unknown(section, &name)),
+            Some(others) => resolve_named(others, file, words),
+            None => Err(shape::describe_unknown(section, &name)),
         };
     };
     let inner = file.and_then(|table| table.get(&name));
     let mut steps = vec![Step::Key(name)];
     let (more, target) = match node {
-        Node::Leaf(key) => leaf(key, rest)?,
-        Node::Section(section) => target(section, table_of(inner), rest)?,
-        Node::Named(section) => named(section, table_of(inner), rest)?,
-        Node::List(section) => listed(section, rest)?,
+        Node::Leaf(key) => resolve_leaf(key, rest)?,
+        Node::Section(section) => resolve_words(section, table_of(inner), rest)?,
+        Node::Named(section) => resolve_named(section, table_of(inner), rest)?,
+        Node::List(section) => resolve_entry(section, rest)?,
     };
     steps.extend(more);
     Ok((steps, target))
@@ -81,7 +81,7 @@ fn table_of(value: Option<&Value>) -> Option<&Table> {
     }
 }
 
-fn leaf<'a>(key: &'a Key, rest: &[&str]) -> Resolved<'a> {
+fn resolve_leaf<'a>(key: &'a Key, rest: &[&str]) -> Resolved<'a> {
     match rest {
         [] => Ok((Vec::new(), Target::Leaf(key))),
         _ => Err(format!("{} has nothing below it; set the whole value, as {}", key.path, key.example)),
@@ -90,7 +90,7 @@ fn leaf<'a>(key: &'a Key, rest: &[&str]) -> Resolved<'a> {
 
 /// `AGENTS__NAME__…`: a name that the file has is found without regard to case and signs, since a variable's
 /// name cannot hold them; any other is taken in lower case.
-fn named<'a>(section: &'a Section, file: Option<&Table>, words: &[&str]) -> Resolved<'a> {
+fn resolve_named<'a>(section: &'a Section, file: Option<&Table>, words: &[&str]) -> Resolved<'a> {
     let Some((word, rest)) = words.split_first() else { return Ok((Vec::new(), Target::Section)) };
     if word.is_empty() {
         return Err("a name is missing between the underscores".into());
@@ -99,22 +99,22 @@ fn named<'a>(section: &'a Section, file: Option<&Table>, words: &[&str]) -> Reso
     let known = file.and_then(|table| table.keys().find(|name| fold(name) == fold(word)));
     let name = known.cloned().unwrap_or_else(|| word.to_ascii_lowercase());
     let inner = table_of(file.and_then(|table| table.get(&name)));
-    let (more, target) = target(section, inner, rest)?;
+    let (more, target) = resolve_words(section, inner, rest)?;
     Ok((std::iter::once(Step::Key(name)).chain(more).collect(), target))
 }
 
-fn listed<'a>(section: &'a Section, words: &[&str]) -> Resolved<'a> {
+fn resolve_entry<'a>(section: &'a Section, words: &[&str]) -> Resolved<'a> {
     let Some((word, rest)) = words.split_first() else { return Ok((Vec::new(), Target::Section)) };
     let index = word.parse().map_err(|_| {
         format!("{word:?} is not an entry of the list: write its number, counted from 0, or set the whole list as in TOML")
     })?;
-    let (more, target) = target(section, None, rest)?;
+    let (more, target) = resolve_words(section, None, rest)?;
     Ok((std::iter::once(Step::Index(index)).chain(more).collect(), target))
 }
 
 /// Puts a value into the layer. A list of which one entry is set starts as the file's, since lists are
 /// replaced whole.
-fn put(layer: &mut Table, file: Option<&Table>, steps: &[Step], new: Value) -> Result<(), String> {
+fn put_value(layer: &mut Table, file: Option<&Table>, steps: &[Step], new: Value) -> Result<(), String> {
     let Some((Step::Key(key), rest)) = steps.split_first() else { return Ok(()) };
     let below = file.and_then(|table| table.get(key));
     let place = super::tree::place(&new);
@@ -129,7 +129,7 @@ fn put(layer: &mut Table, file: Option<&Table>, steps: &[Step], new: Value) -> R
         }
         Some((Step::Key(_), _)) => {
             let inner = layer.entry(key.clone()).or_insert_with(|| value(&place, Table::new()));
-            put(as_table(inner)?, table_of(below), rest, new)?;
+            put_value(as_table(inner)?, table_of(below), rest, new)?;
         }
     }
     Ok(())
@@ -147,7 +147,7 @@ fn put_entry(list: &mut Value, index: usize, rest: &[Step], new: Value) -> Resul
         list[index] = new;
         return Ok(());
     }
-    put(as_table(&mut list[index])?, None, rest, new)
+    put_value(as_table(&mut list[index])?, None, rest, new)
 }
 
 /// The table in a value.

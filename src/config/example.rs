@@ -41,11 +41,11 @@ pub fn example() -> String {
                 Some((_, text)) => {
                     let _ = write!(out, "\n{text}");
                 }
-                None => header(key.section(), &mut out),
+                None => add_header(key.section(), &mut out),
             }
         }
         if by_hand.is_none() && !has_variable(key) {
-            entry(key, &mut out);
+            add_entry(key, &mut out);
         }
     }
     out
@@ -57,7 +57,7 @@ fn has_variable(key: &Key) -> bool {
     KEYS.iter().any(|other| other.path == variable)
 }
 
-fn header(section: &str, out: &mut String) {
+fn add_header(section: &str, out: &mut String) {
     let name = NAMES.iter().find(|(path, _)| *path == section).map(|(_, name)| format!("#[{name}]"));
     let header = name.unwrap_or_else(|| match section.strip_suffix("[]") {
         Some(list) => format!("[[{list}]]"),
@@ -66,7 +66,7 @@ fn header(section: &str, out: &mut String) {
     let _ = if section.is_empty() { writeln!(out) } else { writeln!(out, "\n{header}") };
 }
 
-fn entry(key: &Key, out: &mut String) {
+fn add_entry(key: &Key, out: &mut String) {
     let mut line = String::from("#");
     for word in key.meaning.split_whitespace() {
         if line.len() + word.len() >= WIDTH {

@@ -22,7 +22,7 @@ pub struct FileText<'a> {
 
 /// Reads a file. Where its TOML is broken, all that the parser can say is reported and the rest is still
 /// read.
-pub(super) fn read(file: FileText<'_>, problems: &mut Problems) -> Table {
+pub(super) fn read_file(file: FileText<'_>, problems: &mut Problems) -> Table {
     let name = file.path.display().to_string();
     let text = file.text.strip_prefix('\u{feff}').unwrap_or(file.text);
     let place = |span: Range<usize>| Place::line(&name, line_of(text, span.start));
@@ -33,7 +33,7 @@ pub(super) fn read(file: FileText<'_>, problems: &mut Problems) -> Table {
         problems.add(at.clone(), "", format!("not valid TOML: {}", error.message()));
         broken.push(at);
     }
-    let mut table = table(document.into_inner(), &place);
+    let mut table = read_table(document.into_inner(), &place);
     drop_values_at(&mut table, &broken);
     table
 }
@@ -60,40 +60,40 @@ fn drop_values_at(table: &mut Table, broken: &[Place]) {
 /// Reads one TOML value; everything in it is at the same place.
 pub(super) fn read_value(text: &str, at: &Place) -> Option<Value> {
     let parsed = DeValue::parse(text).ok()?;
-    Some(value(at, kind(parsed.into_inner(), &|_| at.clone())))
+    Some(value(at, read_kind(parsed.into_inner(), &|_| at.clone())))
 }
 
 fn line_of(text: &str, offset: usize) -> usize {
     text.as_bytes().iter().take(offset).filter(|&&byte| byte == b'\n').count() + 1
 }
 
-fn table(entries: DeTable<'_>, place: &dyn Fn(Range<usize>) -> Place) -> Table {
+fn read_table(entries: DeTable<'_>, place: &dyn Fn(Range<usize>) -> Place) -> Table {
     let entry = |(key, entry): (Spanned<_>, Spanned<DeValue<'_>>)| {
         let at = place(key.span());
         let key: std::borrow::Cow<'_, str> = key.into_inner();
-        (key.into_owned(), value(&at, kind(entry.into_inner(), place)))
+        (key.into_owned(), value(&at, read_kind(entry.into_inner(), place)))
     };
     entries.into_iter().map(entry).collect()
 }
 
-fn kind(parsed: DeValue<'_>, place: &dyn Fn(Range<usize>) -> Place) -> ValueKind {
+fn read_kind(parsed: DeValue<'_>, place: &dyn Fn(Range<usize>) -> Place) -> ValueKind {
     match parsed {
         DeValue::String(text) => ValueKind::String(text.into_owned()),
-        DeValue::Integer(number) => integer(&number),
+        DeValue::Integer(number) => read_integer(&number),
         DeValue::Float(number) => number.as_str().parse().map_or(ValueKind::Nil, ValueKind::Float),
         DeValue::Boolean(switch) => ValueKind::Boolean(switch),
         DeValue::Datetime(time) => ValueKind::String(time.to_string()),
         DeValue::Array(list) => ValueKind::Array(
             list.into_iter()
-                .map(|entry| value(&place(entry.span()), kind(entry.into_inner(), place)))
+                .map(|entry| value(&place(entry.span()), read_kind(entry.into_inner(), place)))
                 .collect(),
         ),
-        DeValue::Table(entries) => ValueKind::Table(table(entries, place)),
+        DeValue::Table(entries) => ValueKind::Table(read_table(entries, place)),
     }
 }
 
 /// A whole number; one that 64 bits cannot hold becomes a float, which no key for whole numbers accepts.
-fn integer(number: &DeInteger<'_>) -> ValueKind {
+fn read_integer(number: &DeInteger<'_>) -> ValueKind {
     match i64::from_str_radix(number.as_str(), number.radix()) {
         Ok(whole) => ValueKind::I64(whole),
         Err(_) => ValueKind::Float(number.as_str().parse().unwrap_or(f64::INFINITY)),

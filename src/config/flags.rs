@@ -24,10 +24,10 @@ impl Flags {
     pub(super) fn layer(&self, below: &Table) -> Table {
         let mut layer = Table::new();
         if let Some(listen) = &self.listen {
-            layer.insert("listen".into(), value(&Place::named("--listen"), listen.as_str()));
+            layer.insert("listen".into(), value(&Place::from_text("--listen"), listen.as_str()));
         }
         if let Some(url) = &self.upstream {
-            let place = Place::named("--upstream");
+            let place = Place::from_text("--upstream");
             layer.insert("upstream".into(), value(&place, first_upstream(url, &place, below)));
         }
         layer

@@ -8,7 +8,7 @@ use wire::settings::Section as _;
 
 use super::settings::Settings;
 
-pub(super) use schema::{Node, Section, schema};
+pub(super) use schema::{Node, Section, build_schema};
 pub use wire::settings::Key;
 
 /// Every key, in the order of the documentation: those of the top first.

@@ -58,12 +58,12 @@ impl Loaded {
     pub fn from_process(flags: &Flags) -> Result<Self, Problems> {
         let environment = process_environment();
         let named = flags.config.as_deref();
-        let found = search::find(named, &environment)?;
+        let found = search::find_file(named, &environment)?;
         let file = found.as_ref().map(|(path, text)| FileText { path, text });
         let mut loaded = resolve(file, &environment, flags)?.for_this_process();
         let here = std::env::current_dir().unwrap_or_default();
         loaded.misspelt = misspelt::find_misspelt(&environment, &loaded.tree);
-        loaded.unread = search::unread(&here, named, &environment, loaded.file.as_deref());
+        loaded.unread = search::find_unread(&here, named, &environment, loaded.file.as_deref());
         Ok(loaded)
     }
 
@@ -78,11 +78,11 @@ impl Loaded {
              in. Name it (--config {}, or its whole path in RESPOOL_CONFIG), or move it to ~/.config/respool or /etc/respool",
             search::FILE
         );
-        Err(Problems::one(Place::named(unread.display().to_string()), why))
+        Err(Problems::one(Place::from_text(unread.display().to_string()), why))
     }
 
     /// Adds what only this process knows: the program that it runs, and its own files.
-    fn for_this_process(mut self) -> Self {
+    fn complete_for_process(mut self) -> Self {
         let state_dir = self.settings.store.state_dir.clone();
         let tools = &mut self.settings.tools;
         tools.local.launcher = Some("/proc/self/exe".into());
@@ -116,7 +116,7 @@ impl Loaded {
         let mut problems = Problems::default();
         for UnusableSetting { key, why } in found {
             let key: Vec<&str> = key.iter().map(String::as_str).collect();
-            problems.add(tree::place_of(&self.tree, &key), contradictions::written(&key), why);
+            problems.add(tree::place_of(&self.tree, &key), contradictions::path_text(&key), why);
         }
         problems.into_result().err().unwrap_or_default()
     }
@@ -128,12 +128,12 @@ impl Loaded {
 
     /// The keys whose values are others than in `before`, as they are written: `upstream[1].url`.
     pub fn changed_keys(&self, before: &Self) -> Vec<String> {
-        changes::changed(&before.tree, &self.tree)
+        changes::changed_keys(&before.tree, &self.tree)
     }
 
     /// The effective values as TOML, each line with where its value came from; secrets are `"***"`.
     pub fn show(&self) -> String {
-        show::show(&self.tree, self.file.as_deref(), self.unread.as_deref(), &self.misspelt)
+        show::show_settings(&self.tree, self.file.as_deref(), self.unread.as_deref(), &self.misspelt)
     }
 }
 
@@ -149,16 +149,17 @@ pub fn resolve(
     let mut problems = Problems::default();
     let home = environment.get("HOME").map(PathBuf::from);
     let checker = shape::Checker::new(home);
-    let from_file = file.map(|file| file::read(file, &mut problems)).unwrap_or_default();
+    let from_file = file.map(|file| file::read_file(file, &mut problems)).unwrap_or_default();
     let from_file = checker.clean(from_file, &mut problems);
-    let from_environment = environment::layer(checker.schema(), &from_file, environment, &mut problems);
+    let from_environment =
+        environment::environment_layer(checker.schema(), &from_file, environment, &mut problems);
     let from_environment = checker.clean(from_environment, &mut problems);
-    let tree = tree::merge(from_file, from_environment);
+    let tree = tree::merge_layers(from_file, from_environment);
     let from_flags = checker.clean(flags.layer(&tree), &mut problems);
-    let mut tree = tree::merge(tree, from_flags);
-    checker.required(&tree, &mut problems);
+    let mut tree = tree::merge_layers(tree, from_flags);
+    checker.check_required(&tree, &mut problems);
     let mut settings = Settings::from_tree(&tree, &mut problems).complete(&tree, environment);
-    contradictions::check(&mut settings, &tree, environment, &mut problems);
+    contradictions::check_settings(&mut settings, &tree, environment, &mut problems);
     problems.into_result()?;
     settings.add_defaults(&mut tree);
     Ok(Loaded {

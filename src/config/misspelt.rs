@@ -28,7 +28,7 @@ pub struct Misspelt {
 pub(super) fn find_misspelt(environment: &Environment, tree: &Table) -> Vec<Misspelt> {
     let names = environment.keys().filter(|name| !READ.contains(&name.as_str()));
     let unread = names.filter(|name| !tree.values().any(|value| has_text(value, name)));
-    unread.filter_map(|name| Some(Misspelt { name: name.clone(), meant: meant_by(name)? })).collect()
+    unread.filter_map(|name| Some(Misspelt { name: name.clone(), meant: nearest_setting(name)? })).collect()
 }
 
 fn has_text(value: &Value, text: &str) -> bool {
@@ -41,7 +41,7 @@ fn has_text(value: &Value, text: &str) -> bool {
 }
 
 /// Returns the setting whose name is closest to that of a variable.
-fn meant_by(name: &str) -> Option<String> {
+fn nearest_setting(name: &str) -> Option<String> {
     let (first, rest) = name.split_once('_')?;
     let is_of_respool = strsim::damerau_levenshtein(&first.to_ascii_uppercase(), "RESPOOL") <= 1;
     if !is_of_respool || name.starts_with("RESPOOL__") {
@@ -90,7 +90,7 @@ mod tests {
             ("RESPOOL__LISTN", None),
             ("OTHER_LISTEN", None),
         ] {
-            assert_eq!(meant_by(name).as_deref(), expected, "{name}");
+            assert_eq!(nearest_setting(name).as_deref(), expected, "{name}");
         }
     }
 
@@ -102,7 +102,7 @@ mod tests {
         ]);
         let found = find_misspelt(&environment, &Table::new());
         assert_eq!(found.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["RESPOOL_CLIENT_KEYS"]);
-        let name = value(&Place::named("respool.toml:1"), "RESPOOL_CLIENT_KEYS");
+        let name = value(&Place::from_text("respool.toml:1"), "RESPOOL_CLIENT_KEYS");
         let tree = Table::from([("client_keys_env".to_owned(), name)]);
         assert_eq!(find_misspelt(&environment, &tree), []);
     }

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use wire::settings::{Scalar, Shape};
 
-use super::effect;
 use super::keys::{KEYS, Key};
+use super::when_effective;
 
 const HEAD: &str = include_str!("page.md");
 
@@ -19,16 +19,16 @@ pub fn page() -> String {
             let _ = write!(
                 out,
                 "\n## {}\n\n| key | type | default | meaning | example | takes effect |\n|-|-|-|-|-|-|\n",
-                title(key)
+                key_title(key)
             );
         }
         let cells = [
             format!("`{}`", key.name()),
-            kind(key),
-            default(key),
+            kind_text(key),
+            default_text(key),
             key.meaning.to_owned(),
-            code(&key.example),
-            effect(key).to_owned(),
+            code_span(&key.example),
+            when_effective(key).to_owned(),
         ];
         let _ = writeln!(out, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
     }
@@ -36,7 +36,7 @@ pub fn page() -> String {
 }
 
 /// When a change of this key holds, while the server runs.
-fn effect(key: &Key) -> &'static str {
+fn when_effective(key: &Key) -> &'static str {
     let path = key.path.replace("[]", "");
     let is_below =
         |above: &str| path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
@@ -46,7 +46,7 @@ fn effect(key: &Key) -> &'static str {
     effect::IN_PART.iter().find(|(above, _)| is_below(above)).map_or("at once", |(_, part)| part)
 }
 
-fn title(key: &Key) -> String {
+fn key_title(key: &Key) -> String {
     match key.section() {
         "" => "Top level".into(),
         section => match section.strip_suffix("[]") {
@@ -56,23 +56,23 @@ fn title(key: &Key) -> String {
     }
 }
 
-fn code(text: &str) -> String {
+fn code_span(text: &str) -> String {
     format!("`{text}`")
 }
 
-fn default(key: &Key) -> String {
+fn default_text(key: &Key) -> String {
     match (key.required, key.default.as_str()) {
         (true, _) => "required".into(),
         (false, "") => format!("not set: {}", key.unset),
-        (false, default) => code(default),
+        (false, default_text) => code_span(default_text),
     }
 }
 
-fn kind(key: &Key) -> String {
+fn kind_text(key: &Key) -> String {
     let one = match key.scalar {
         Scalar::Text => "text".into(),
         Scalar::Path => "path".into(),
-        Scalar::Word(words) => words.iter().map(|word| code(word)).collect::<Vec<_>>().join(", "),
+        Scalar::Word(words) => words.iter().map(|word| code_span(word)).collect::<Vec<_>>().join(", "),
         Scalar::Switch => "`true`, `false`".into(),
         Scalar::Count(0) => "whole number".into(),
         Scalar::Count(least) => format!("whole number from {least}"),

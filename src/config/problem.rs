@@ -18,7 +18,7 @@ impl Place {
     }
 
     /// A place by its text: a flag, a file, or one that was written with `Display`.
-    pub(super) fn named(text: impl Into<String>) -> Self {
+    pub(super) fn from_text(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
@@ -88,8 +88,8 @@ impl Problems {
     }
 
     /// One problem with what `place` names: a flag, or a file.
-    pub fn of(place: &str, message: impl Into<String>) -> Self {
-        Self::one(Place::named(place), message)
+    pub fn with_source(place: &str, message: impl Into<String>) -> Self {
+        Self::one(Place::from_text(place), message)
     }
 
     /// The problems, by place.

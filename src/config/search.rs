@@ -10,23 +10,23 @@ use super::variables::Environment;
 pub(super) const FILE: &str = "respool.toml";
 
 /// The file that was asked for and by what: `--config`, else `$RESPOOL_CONFIG`.
-fn named(flag: Option<&Path>, environment: &Environment) -> Option<(PathBuf, Place)> {
+fn requested_file(flag: Option<&Path>, environment: &Environment) -> Option<(PathBuf, Place)> {
     let variable = environment.get("RESPOOL_CONFIG").filter(|path| !path.is_empty());
     match (flag, variable) {
-        (Some(path), _) => Some((path.to_owned(), Place::named("--config"))),
+        (Some(path), _) => Some((path.to_owned(), Place::from_text("--config"))),
         (None, Some(path)) => Some((PathBuf::from(path), Place::environment("RESPOOL_CONFIG"))),
         (None, None) => None,
     }
 }
 
 /// Finds and reads the file: the one that was asked for, which must be there, else the first that exists of
-/// [`places`].
-pub(super) fn find(
+/// [`searched_places`].
+pub(super) fn find_file(
     flag: Option<&Path>,
     environment: &Environment,
 ) -> Result<Option<(PathBuf, String)>, Problems> {
-    if let Some((path, asked_by)) = named(flag, environment) {
-        return match read(&path) {
+    if let Some((path, asked_by)) = requested_file(flag, environment) {
+        return match read_if_present(&path) {
             Some(Ok(text)) => Ok(Some((path, text))),
             Some(Err(why)) => Err(Problems::one(asked_by, why)),
             None => Err(Problems::one(
@@ -35,10 +35,10 @@ pub(super) fn find(
             )),
         };
     }
-    for path in places(environment) {
-        match read(&path) {
+    for path in searched_places(environment) {
+        match read_if_present(&path) {
             Some(Ok(text)) => return Ok(Some((path, text))),
-            Some(Err(why)) => return Err(Problems::one(Place::named(path.display().to_string()), why)),
+            Some(Err(why)) => return Err(Problems::one(Place::from_text(path.display().to_string()), why)),
             None => {}
         }
     }
@@ -46,14 +46,14 @@ pub(super) fn find(
 }
 
 /// Where a file is looked for when none was named, in order.
-fn places(environment: &Environment) -> Vec<PathBuf> {
+fn searched_places(environment: &Environment) -> Vec<PathBuf> {
     let user = user_dir(environment).map(|dir| dir.join(FILE));
     user.into_iter().chain([Path::new("/etc/respool").join(FILE)]).collect()
 }
 
 /// Returns a `respool.toml` in the working directory `here` that is not read, because no file was named. A
 /// file in use does not count, whatever path leads to it.
-pub(super) fn unread(
+pub(super) fn find_unread(
     here: &Path,
     flag: Option<&Path>,
     environment: &Environment,
@@ -64,7 +64,7 @@ pub(super) fn unread(
     let is_there = file.symlink_metadata().is_ok_and(|found| !found.is_dir());
     let real = |path: &Path| path.canonicalize().ok();
     let is_used = in_use.is_some_and(|used| real(used).is_some() && real(used) == real(&file));
-    (is_there && !is_used && named(flag, environment).is_none()).then_some(file)
+    (is_there && !is_used && requested_file(flag, environment).is_none()).then_some(file)
 }
 
 /// The user's configuration directory: `$XDG_CONFIG_HOME/respool`, else `~/.config/respool`.
@@ -93,7 +93,7 @@ fn base_directory(environment: &Environment, variable: &str, below_home: &str) -
 }
 
 /// A file's text; `None` when there is no such file.
-fn read(path: &Path) -> Option<Result<String, String>> {
+fn read_if_present(path: &Path) -> Option<Result<String, String>> {
     match std::fs::read(path) {
         Ok(bytes) => Some(
             String::from_utf8(bytes)
@@ -121,18 +121,18 @@ mod tests {
         std::fs::write(&one, "one").unwrap();
         std::fs::write(&two, "two").unwrap();
         let asked = environment(&[("RESPOOL_CONFIG", &two)]);
-        assert_eq!(find(Some(&one), &asked).unwrap().unwrap().1, "one");
-        assert_eq!(find(None, &asked).unwrap().unwrap().1, "two");
+        assert_eq!(find_file(Some(&one), &asked).unwrap().unwrap().1, "one");
+        assert_eq!(find_file(None, &asked).unwrap().unwrap().1, "two");
 
         let gone = directory.path().join("gone.toml");
-        let error = find(Some(&gone), &asked).unwrap_err().to_string();
+        let error = find_file(Some(&gone), &asked).unwrap_err().to_string();
         assert!(error.starts_with("--config: the file "), "{error}");
-        let error = find(None, &environment(&[("RESPOOL_CONFIG", &gone)])).unwrap_err().to_string();
+        let error = find_file(None, &environment(&[("RESPOOL_CONFIG", &gone)])).unwrap_err().to_string();
         assert!(error.starts_with("environment RESPOOL_CONFIG: the file "), "{error}");
-        let error = find(Some(directory.path()), &asked).unwrap_err().to_string();
+        let error = find_file(Some(directory.path()), &asked).unwrap_err().to_string();
         assert!(error.starts_with("--config: cannot read"), "{error}");
         std::fs::write(&one, b"\xff").unwrap();
-        let error = find(Some(&one), &asked).unwrap_err().to_string();
+        let error = find_file(Some(&one), &asked).unwrap_err().to_string();
         assert!(error.contains("not UTF-8"), "{error}");
     }
 
@@ -140,7 +140,7 @@ mod tests {
     fn the_places_that_are_searched() {
         let of = |pairs: &[(&str, &str)]| {
             let pairs: Vec<_> = pairs.iter().map(|(name, path)| (*name, Path::new(path))).collect();
-            let found = places(&environment(&pairs));
+            let found = searched_places(&environment(&pairs));
             found.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(of(&[("HOME", "/h")]), "/h/.config/respool/respool.toml /etc/respool/respool.toml");
@@ -158,21 +158,21 @@ mod tests {
         let here = directory.path();
         let (file, nothing) = (here.join(FILE), Environment::new());
         let unread = |flag: Option<&Path>, environment: &Environment, in_use: Option<&Path>| {
-            super::unread(here, flag, environment, in_use)
+            super::find_unread(here, flag, environment, in_use)
         };
-        assert_eq!(unread(None, &nothing, None), None);
+        assert_eq!(find_unread(None, &nothing, None), None);
         std::fs::write(&file, "").unwrap();
-        assert_eq!(unread(None, &nothing, None), Some(file.clone()));
-        assert_eq!(unread(None, &nothing, Some(Path::new("/etc/hostname"))), Some(file.clone()));
-        assert_eq!(unread(Some(&file), &nothing, Some(&file)), None);
-        assert_eq!(unread(None, &environment(&[("RESPOOL_CONFIG", &file)]), Some(&file)), None);
+        assert_eq!(find_unread(None, &nothing, None), Some(file.clone()));
+        assert_eq!(find_unread(None, &nothing, Some(Path::new("/etc/hostname"))), Some(file.clone()));
+        assert_eq!(find_unread(Some(&file), &nothing, Some(&file)), None);
+        assert_eq!(find_unread(None, &environment(&[("RESPOOL_CONFIG", &file)]), Some(&file)), None);
         // The user's own directory is the working directory, and a link leads there.
         let alias = here.join("alias.toml");
         std::os::unix::fs::symlink(&file, &alias).unwrap();
-        assert_eq!(unread(None, &nothing, Some(&alias)), None);
+        assert_eq!(find_unread(None, &nothing, Some(&alias)), None);
         std::fs::remove_file(&file).unwrap();
         std::os::unix::fs::symlink("nowhere", &file).unwrap();
-        assert_eq!(unread(None, &nothing, None), Some(file.clone()));
+        assert_eq!(find_unread(None, &nothing, None), Some(file.clone()));
     }
 
     #[test]

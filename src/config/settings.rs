@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::problem::{Place, Problems};
 use super::search;
-use super::tree::{Table, find, value};
+use super::tree::{Table, find_value, value};
 use super::variables::Environment;
 use crate::agent::AgentConfig;
 use crate::alerts::AlertsConfig;
@@ -69,7 +69,7 @@ impl Settings {
         if self.upstreams.is_empty() {
             self.upstreams.push(UpstreamConfig::default().named());
         }
-        let is_set = |path: &[&str]| find(tree, path).is_some();
+        let is_set = |path: &[&str]| find_value(tree, path).is_some();
         if !is_set(&["state_dir"]) {
             self.store.state_dir = search::state_dir(environment);
         }
@@ -87,14 +87,14 @@ impl Settings {
     /// is a problem like any other.
     pub(super) fn from_tree(tree: &Table, problems: &mut Problems) -> Self {
         Value::from(tree.clone()).try_deserialize().unwrap_or_else(|why: ConfigError| {
-            problems.add(Place::named("configuration"), "", why.to_string());
+            problems.add(Place::from_text("configuration"), "", why.to_string());
             Self::default()
         })
     }
 
     /// Adds the values that no layer wrote and that are not constant, for `config show`.
     pub(super) fn add_defaults(&self, tree: &mut Table) {
-        let default = Place::named("default");
+        let default = Place::from_text("default");
         let text = |text: String| value(&default, text);
         tree.entry("state_dir".into()).or_insert_with(|| text(self.store.state_dir.display().to_string()));
         let experts = tree.entry("experts".into()).or_insert_with(|| value(&default, Table::new()));

@@ -32,84 +32,100 @@ impl Checker {
 
     /// The layer without what is wrong in it.
     pub(super) fn clean(&self, layer: Table, problems: &mut Problems) -> Table {
-        self.section(&self.schema, layer, "", problems)
+        self.clean_section(&self.schema, layer, "", problems)
     }
 
-    fn section(&self, section: &Section, table: Table, path: &str, problems: &mut Problems) -> Table {
+    fn clean_section(&self, section: &Section, table: Table, path: &str, problems: &mut Problems) -> Table {
         let mut cleaned = Table::new();
         for (name, entry) in table {
-            let path = join(path, &name);
+            let path = join_path(path, &name);
             let at = place(&entry);
             match section.get(&name) {
                 Some(node) => {
-                    if let Some(kind) = self.node(node, entry, &path, problems) {
+                    if let Some(kind) = self.clean_node(node, entry, &path, problems) {
                         cleaned.insert(name, value(&at, kind));
                     }
                 }
                 None => match (section.others(), &entry.kind) {
                     (Some(others), ValueKind::Table(_)) => {
-                        if let Some(entry) = self.table(others, entry, &path, problems) {
+                        if let Some(entry) = self.clean_table(others, entry, &path, problems) {
                             cleaned.insert(name, entry);
                         }
                     }
-                    _ => problems.add(at, path, unknown(section, &name)),
+                    _ => problems.add(at, path, describe_unknown(section, &name)),
                 },
             }
         }
         cleaned
     }
 
-    fn node(&self, node: &Node, entry: Value, path: &str, problems: &mut Problems) -> Option<ValueKind> {
+    fn clean_node(
+        &self,
+        node: &Node,
+        entry: Value,
+        path: &str,
+        problems: &mut Problems,
+    ) -> Option<ValueKind> {
         let at = place(&entry);
         match (node, entry.kind) {
-            (Node::Leaf(key), kind) => self.leaf(key, value(&at, kind), path, problems),
+            (Node::Leaf(key), kind) => self.clean_leaf(key, value(&at, kind), path, problems),
             (Node::Section(section), ValueKind::Table(table)) => {
-                Some(ValueKind::Table(self.section(section, table, path, problems)))
+                Some(ValueKind::Table(self.clean_section(section, table, path, problems)))
             }
             (Node::Named(section), ValueKind::Table(table)) => {
-                Some(ValueKind::Table(self.named(section, table, path, problems)))
+                Some(ValueKind::Table(self.clean_named(section, table, path, problems)))
             }
             (Node::List(section), ValueKind::Array(list)) => {
                 let entries = list.into_iter().enumerate();
                 let cleaned = entries.filter_map(|(index, entry)| {
-                    self.table(section, entry, &format!("{path}[{index}]"), problems)
+                    self.clean_table(section, entry, &format!("{path}[{index}]"), problems)
                 });
                 Some(ValueKind::Array(cleaned.collect()))
             }
             (node, kind) => {
-                problems.add(at, path, misplaced(node, path, &kind));
+                problems.add(at, path, describe_misplaced(node, path, &kind));
                 None
             }
         }
     }
 
-    fn named(&self, section: &Section, table: Table, path: &str, problems: &mut Problems) -> Table {
+    fn clean_named(&self, section: &Section, table: Table, path: &str, problems: &mut Problems) -> Table {
         let entries = table.into_iter();
         let cleaned = entries.filter_map(|(name, entry)| {
-            let entry = self.table(section, entry, &join(path, &name), problems)?;
+            let entry = self.clean_table(section, entry, &join_path(path, &name), problems)?;
             Some((name, entry))
         });
         cleaned.collect()
     }
 
-    fn table(&self, section: &Section, entry: Value, path: &str, problems: &mut Problems) -> Option<Value> {
+    fn clean_table(
+        &self,
+        section: &Section,
+        entry: Value,
+        path: &str,
+        problems: &mut Problems,
+    ) -> Option<Value> {
         let at = place(&entry);
         match entry.kind {
             ValueKind::Table(table) => {
-                Some(value(&at, ValueKind::Table(self.section(section, table, path, problems))))
+                Some(value(&at, ValueKind::Table(self.clean_section(section, table, path, problems))))
             }
             kind => {
-                problems.add(at, path, format!("expected a table, found {}", scalar::describe(&kind, false)));
+                problems.add(
+                    at,
+                    path,
+                    format!("expected a table, found {}", scalar::describe_value(&kind, false)),
+                );
                 None
             }
         }
     }
 
-    fn leaf(&self, key: &Key, entry: Value, path: &str, problems: &mut Problems) -> Option<ValueKind> {
+    fn clean_leaf(&self, key: &Key, entry: Value, path: &str, problems: &mut Problems) -> Option<ValueKind> {
         let at = place(&entry);
         let mut one = |entry: Value, path: &str| {
             let at = place(&entry);
-            let read = scalar::read(key, entry.kind, self.home.as_deref());
+            let read = scalar::read_scalar(key, entry.kind, self.home.as_deref());
             read.map_err(|why| problems.add(at.clone(), path, why)).ok().map(|kind| value(&at, kind))
         };
         match (key.shape, entry.kind) {
@@ -121,13 +137,13 @@ impl Checker {
             }
             (Shape::Table, ValueKind::Table(table)) => {
                 let entries = table.into_iter();
-                let read =
-                    entries.filter_map(|(name, entry)| Some((name.clone(), one(entry, &join(path, &name))?)));
+                let read = entries
+                    .filter_map(|(name, entry)| Some((name.clone(), one(entry, &join_path(path, &name))?)));
                 Some(ValueKind::Table(read.collect()))
             }
             (shape, kind) => {
                 let wanted = if shape == Shape::List { "a list" } else { "a table" };
-                let found = scalar::describe(&kind, key.secret);
+                let found = scalar::describe_value(&kind, key.secret);
                 problems.add(at, path, format!("expected {wanted}, as {}, found {found}", key.example));
                 None
             }
@@ -135,15 +151,15 @@ impl Checker {
     }
 
     /// Reports the sections of the merged layers that lack what they need.
-    pub(super) fn required(&self, tree: &Table, problems: &mut Problems) {
-        required(&self.schema, tree, "", None, problems);
+    pub(super) fn check_required(&self, tree: &Table, problems: &mut Problems) {
+        report_missing(&self.schema, tree, "", None, problems);
     }
 }
 
-fn required(section: &Section, table: &Table, path: &str, at: Option<&Place>, problems: &mut Problems) {
+fn report_missing(section: &Section, table: &Table, path: &str, at: Option<&Place>, problems: &mut Problems) {
     for (name, node) in section.iter() {
         let entry = table.get(name);
-        let path = join(path, name);
+        let path = join_path(path, name);
         match (node, entry.map(|entry| &entry.kind)) {
             (Node::Leaf(key), None) if key.required => {
                 let already = problems.iter().any(|problem| problem.key == path);
@@ -156,17 +172,17 @@ fn required(section: &Section, table: &Table, path: &str, at: Option<&Place>, pr
                 }
             }
             (Node::Section(inner), Some(ValueKind::Table(table))) => {
-                required(inner, table, &path, at, problems);
+                report_missing(inner, table, &path, at, problems);
             }
             (Node::Named(inner), Some(ValueKind::Table(entries))) => {
-                entries
-                    .iter()
-                    .for_each(|(name, entry)| one_required(inner, entry, &join(&path, name), problems));
+                entries.iter().for_each(|(name, entry)| {
+                    report_missing_in(inner, entry, &join_path(&path, name), problems)
+                });
             }
             (Node::List(inner), Some(ValueKind::Array(list))) => {
                 let entries = list.iter().enumerate();
                 entries.for_each(|(index, entry)| {
-                    one_required(inner, entry, &format!("{path}[{index}]"), problems);
+                    report_missing_in(inner, entry, &format!("{path}[{index}]"), problems);
                 });
             }
             _ => {}
@@ -174,20 +190,20 @@ fn required(section: &Section, table: &Table, path: &str, at: Option<&Place>, pr
     }
 }
 
-fn one_required(section: &Section, entry: &Value, path: &str, problems: &mut Problems) {
+fn report_missing_in(section: &Section, entry: &Value, path: &str, problems: &mut Problems) {
     if let ValueKind::Table(table) = &entry.kind {
-        required(section, table, path, Some(&place(entry)), problems);
+        report_missing(section, table, path, Some(&place(entry)), problems);
     }
 }
 
 /// A path and one more name, quoted where TOML needs it.
-fn join(path: &str, name: &str) -> String {
+fn join_path(path: &str, name: &str) -> String {
     let name = super::show::bare_or_quoted(name);
     if path.is_empty() { name } else { format!("{path}.{name}") }
 }
 
-fn misplaced(node: &Node, path: &str, kind: &ValueKind) -> String {
-    let found = scalar::describe(kind, false);
+fn describe_misplaced(node: &Node, path: &str, kind: &ValueKind) -> String {
+    let found = scalar::describe_value(kind, false);
     match node {
         Node::List(_) => format!("expected a list of tables: write [[{path}]], found {found}"),
         Node::Named(_) => format!("expected tables by name: write [{path}.NAME], found {found}"),
@@ -196,7 +212,7 @@ fn misplaced(node: &Node, path: &str, kind: &ValueKind) -> String {
 }
 
 /// Explains that the section has no such name.
-pub(super) fn unknown(section: &Section, name: &str) -> String {
+pub(super) fn describe_unknown(section: &Section, name: &str) -> String {
     let near = section.names().map(|known| (strsim::damerau_levenshtein(known, name), known)).min();
     if let Some((distance, known)) = near
         && distance <= known.len().max(name.len()).div_ceil(3)

@@ -11,7 +11,7 @@ use super::misspelt::Misspelt;
 use super::tree::{Table, place};
 
 /// The text. It is valid TOML; what is not set and has no default is a comment.
-pub(super) fn show(
+pub(super) fn show_settings(
     tree: &Table,
     file: Option<&Path>,
     unread: Option<&Path>,
@@ -27,14 +27,14 @@ pub(super) fn show(
     for Misspelt { name, meant } in misspelt {
         let _ = writeln!(out, "# not read, because the name is wrong: {name} (did you mean {meant}?)");
     }
-    section(&schema(), tree, "", &mut out);
+    show_section(&schema(), tree, "", &mut out);
     out
 }
 
-fn section(keys: &Section, table: &Table, path: &str, out: &mut String) {
+fn show_section(keys: &Section, table: &Table, path: &str, out: &mut String) {
     for (name, node) in keys.iter() {
         if let Node::Leaf(key) = node {
-            leaf(key, table.get(name), out);
+            show_leaf(key, table.get(name), out);
         }
     }
     for (name, node) in keys.iter() {
@@ -46,17 +46,17 @@ fn section(keys: &Section, table: &Table, path: &str, out: &mut String) {
                     Some(ValueKind::Table(entries)) => entries,
                     _ => &nothing,
                 };
-                one(inner, entries, &format!("[{path}]"), &path, out);
+                show_table(inner, entries, &format!("[{path}]"), &path, out);
             }
             (Node::Named(inner), Some(ValueKind::Table(entries))) => {
                 for (name, entry) in entries {
                     let path = format!("{path}.{}", bare_or_quoted(name));
-                    one_of_many(inner, entry, &format!("[{path}]"), &path, out);
+                    show_entry(inner, entry, &format!("[{path}]"), &path, out);
                 }
             }
             (Node::List(inner), Some(ValueKind::Array(list))) => {
                 for entry in list {
-                    one_of_many(inner, entry, &format!("[[{path}]]"), &path, out);
+                    show_entry(inner, entry, &format!("[[{path}]]"), &path, out);
                 }
             }
             _ => {}
@@ -65,29 +65,29 @@ fn section(keys: &Section, table: &Table, path: &str, out: &mut String) {
     let Some(others) = keys.others() else { return };
     for (name, entry) in table.iter().filter(|(name, _)| keys.get(name).is_none()) {
         let path = format!("{path}.{}", bare_or_quoted(name));
-        one_of_many(others, entry, &format!("[{path}]"), &path, out);
+        show_entry(others, entry, &format!("[{path}]"), &path, out);
     }
 }
 
-fn one(inner: &Section, table: &Table, header: &str, path: &str, out: &mut String) {
+fn show_table(inner: &Section, table: &Table, header: &str, path: &str, out: &mut String) {
     if inner.iter().any(|(_, node)| matches!(node, Node::Leaf(_))) {
         let _ = writeln!(out, "\n{header}");
     }
-    section(inner, table, path, out);
+    show_section(inner, table, path, out);
 }
 
-fn one_of_many(inner: &Section, entry: &Value, header: &str, path: &str, out: &mut String) {
+fn show_entry(inner: &Section, entry: &Value, header: &str, path: &str, out: &mut String) {
     if let ValueKind::Table(table) = &entry.kind {
-        one(inner, table, header, path, out);
+        show_table(inner, table, header, path, out);
     }
 }
 
-fn leaf(key: &Key, entry: Option<&Value>, out: &mut String) {
+fn show_leaf(key: &Key, entry: Option<&Value>, out: &mut String) {
     let name = key.name();
     let _ = match entry {
         Some(entry) => {
-            let shown = toml_value(&covered(key, &entry.kind), key.secret);
-            writeln!(out, "{name} = {shown}  # {}", origin(entry))
+            let shown = toml_value(&cover_value(key, &entry.kind), key.secret);
+            writeln!(out, "{name} = {shown}  # {}", origin_of(entry))
         }
         None if key.default.is_empty() => writeln!(out, "# {name} is not set: {}", key.unset),
         None => writeln!(out, "{name} = {}  # default", key.default),
@@ -95,16 +95,16 @@ fn leaf(key: &Key, entry: Option<&Value>, out: &mut String) {
 }
 
 /// Covers the parts of a value that may be secret.
-fn covered(key: &Key, kind: &ValueKind) -> ValueKind {
+fn cover_value(key: &Key, kind: &ValueKind) -> ValueKind {
     match (key.name(), kind) {
         ("url", ValueKind::String(text)) if key.path.starts_with("alerts.") => {
-            ValueKind::String(cover::secret_path(text))
+            ValueKind::String(cover::cover_secret_path(text))
         }
-        ("url" | "endpoint", ValueKind::String(text)) => ValueKind::String(cover::url(text)),
+        ("url" | "endpoint", ValueKind::String(text)) => ValueKind::String(cover::cover_url(text)),
         ("args" | "program", ValueKind::Array(list)) => {
             let texts: Vec<String> = list.iter().map(|entry| entry.kind.to_string()).collect();
             let before = std::iter::once(None).chain(texts.iter().map(|text| Some(text.as_str())));
-            let covered = before.zip(&texts).map(|(before, text)| cover::argument(before, text));
+            let covered = before.zip(&texts).map(|(before, text)| cover::cover_argument(before, text));
             ValueKind::Array(covered.map(|text| Value::new(None, text)).collect())
         }
         _ => kind.clone(),
@@ -112,7 +112,7 @@ fn covered(key: &Key, kind: &ValueKind) -> ValueKind {
 }
 
 /// A value's place; for a table that several layers fill, the places of its entries.
-fn origin(entry: &Value) -> String {
+fn origin_of(entry: &Value) -> String {
     let places = match &entry.kind {
         ValueKind::Table(entries) if !entries.is_empty() => {
             let mut places: Vec<_> = entries.values().map(|entry| place(entry).to_string()).collect();
@@ -138,7 +138,7 @@ fn toml_value(kind: &ValueKind, secret: bool) -> String {
             format!("[{}]", entries.join(", "))
         }
         _ if secret => "\"***\"".into(),
-        ValueKind::String(text) => quoted(text),
+        ValueKind::String(text) => quote_text(text),
         ValueKind::Float(number) => toml::Value::Float(*number).to_string(),
         other => other.to_string(),
     }
@@ -147,11 +147,11 @@ fn toml_value(kind: &ValueKind, secret: bool) -> String {
 /// A name as TOML writes a key.
 pub(super) fn bare_or_quoted(name: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    if !name.is_empty() && name.chars().all(bare) { name.to_owned() } else { quoted(name) }
+    if !name.is_empty() && name.chars().all(bare) { name.to_owned() } else { quote_text(name) }
 }
 
 /// Text as a TOML string on one line.
-fn quoted(text: &str) -> String {
+fn quote_text(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
         match c {

@@ -15,7 +15,7 @@ pub(super) fn value(place: &Place, kind: impl Into<ValueKind>) -> Value {
 
 /// Where a value was written.
 pub(super) fn place(value: &Value) -> Place {
-    Place::named(value.origin().unwrap_or("default"))
+    Place::from_text(value.origin().unwrap_or("default"))
 }
 
 /// A step into the tree.
@@ -29,7 +29,7 @@ pub(super) enum Step {
 
 /// The value at the end of a path such as `upstream`, `1`, `url`: a number is an entry's index where there is
 /// a list.
-pub(super) fn find<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
+pub(super) fn find_value<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
     let (first, rest) = path.split_first()?;
     rest.iter().try_fold(table.get(*first)?, |value, step| match &value.kind {
         ValueKind::Table(table) => table.get(*step),
@@ -40,16 +40,16 @@ pub(super) fn find<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
 
 /// The place of the longest part of a path that was written anywhere.
 pub(super) fn place_of(table: &Table, path: &[&str]) -> Place {
-    let written = (1..=path.len()).rev().find_map(|length| find(table, &path[..length]));
-    written.map_or_else(|| Place::named("default"), place)
+    let written = (1..=path.len()).rev().find_map(|length| find_value(table, &path[..length]));
+    written.map_or_else(|| Place::from_text("default"), place)
 }
 
 /// Lays a value over what a table has: tables are joined, everything else is replaced. (The crate's own
 /// builder does the same, but forgets where a table was written and reads a key such as `"a.b"` as a path.)
-fn overlay(table: &mut Table, key: String, mut new: Value) {
+fn overlay_value(table: &mut Table, key: String, mut new: Value) {
     match (table.get_mut(&key).map(|old| &mut old.kind), &mut new.kind) {
         (Some(ValueKind::Table(old)), ValueKind::Table(entries)) => {
-            std::mem::take(entries).into_iter().for_each(|(key, value)| overlay(old, key, value));
+            std::mem::take(entries).into_iter().for_each(|(key, value)| overlay_value(old, key, value));
         }
         _ => {
             table.insert(key, new);
@@ -58,7 +58,7 @@ fn overlay(table: &mut Table, key: String, mut new: Value) {
 }
 
 /// One layer over what is below it.
-pub(super) fn merge(mut below: Table, layer: Table) -> Table {
-    layer.into_iter().for_each(|(key, value)| overlay(&mut below, key, value));
+pub(super) fn merge_layers(mut below: Table, layer: Table) -> Table {
+    layer.into_iter().for_each(|(key, value)| overlay_value(&mut below, key, value));
     below
 }

@@ -86,7 +86,7 @@ impl ExpertsConfig {
     }
 
     /// The settings of one expert, completed with those for all experts.
-    pub fn of(&self, name: &str) -> ExpertConfig {
+    pub fn settings_of(&self, name: &str) -> ExpertConfig {
         let own = self.by_name.get(name).cloned().unwrap_or_default();
         ExpertConfig {
             model: own.model.or_else(|| self.model.clone()),

@@ -129,7 +129,7 @@ impl IsolatedFunctions {
     }
 
     /// The end of a function, as the calling run receives it.
-    fn ended(&self, function: &Function, arguments: &Value, outcome: Outcome) -> Outcome {
+    fn end_function(&self, function: &Function, arguments: &Value, outcome: Outcome) -> Outcome {
         let declared = &function.outputs.items;
         let content = if declared.is_empty() {
             text_of(arguments, "result").to_owned()

@@ -95,7 +95,7 @@ impl Learnings {
         learnings
     }
 
-    fn written(&self) -> String {
+    fn file_text(&self) -> String {
         let count = self.entries.len();
         let preamble =
             if self.preamble.is_empty() { String::new() } else { format!("\n{}\n", self.preamble) };

@@ -40,7 +40,7 @@ pub(super) struct AgentBase {
 
 impl AgentBase {
     /// Returns the same settings for the run of a function.
-    pub(super) fn for_function(&self, function: &str) -> Self {
+    pub(super) fn function_base(&self, function: &str) -> Self {
         Self { name: format!("{}/{function}", self.name), ..self.clone() }
     }
 

@@ -29,7 +29,7 @@ impl ConversationNotices {
         }
     }
 
-    fn asked(&self, run: &str, request: &ApprovalRequest, is_again: bool) -> NewMessage {
+    fn approval_message(&self, run: &str, request: &ApprovalRequest, is_again: bool) -> NewMessage {
         let mut body = report::approval(request);
         body["is_escalated"] = is_again.into();
         let what = format!("approval-{}{}", request.id, if is_again { "-again" } else { "" });

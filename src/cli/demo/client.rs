@@ -6,7 +6,7 @@ use eventsource_stream::Eventsource as _;
 use futures::StreamExt as _;
 use serde_json::Value;
 
-use super::scenes::{Conversation, request};
+use super::scenes::{Conversation, scene_request};
 
 /// The content of a stream, when it has ended.
 #[derive(Debug, Default)]
@@ -29,14 +29,14 @@ pub(super) struct Call {
 }
 
 /// Sends this conversation to the server at `url`.
-pub(super) async fn ask(
+pub(super) async fn send_conversation(
     url: &str,
     model: &str,
     conversation: Conversation,
 ) -> Result<DemoReply, reqwest::Error> {
     // It speaks plain HTTP: a machine without certificates, as an empty container, is no obstacle.
     let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).build()?;
-    let body = request(model, conversation).to_string();
+    let body = scene_request(model, conversation).to_string();
     let began = Instant::now();
     let request =
         client.post(format!("{url}/v1/chat/completions")).header("content-type", "application/json");
@@ -70,12 +70,12 @@ impl DemoReply {
         for (index, call) in message["tool_calls"].as_array().into_iter().flatten().enumerate() {
             let mut piece = call.clone();
             piece["index"] = index.into();
-            self.join(&piece);
+            self.join_piece(&piece);
         }
     }
 
     /// One event of a stream.
-    pub(super) fn take(&mut self, data: &str) {
+    pub(super) fn take_event(&mut self, data: &str) {
         let Ok(chunk) = serde_json::from_str::<Value>(data) else { return };
         if let Some(message) = chunk["error"]["message"].as_str() {
             self.error = Some(message.to_owned());
@@ -87,14 +87,14 @@ impl DemoReply {
         let reasoned = ["reasoning", "reasoning_content"].iter().any(|key| is_some_text(&delta[*key]));
         let calls = delta["tool_calls"].as_array();
         self.text.push_str(said);
-        calls.into_iter().flatten().for_each(|piece| self.join(piece));
+        calls.into_iter().flatten().for_each(|piece| self.join_piece(piece));
         let is_empty = said.is_empty() && !reasoned && calls.is_none();
         if is_empty && choice["finish_reason"].is_null() && delta.is_object() {
             self.heartbeats += 1;
         }
     }
 
-    fn join(&mut self, piece: &Value) {
+    fn join_piece(&mut self, piece: &Value) {
         let index = piece["index"].as_u64().and_then(|index| usize::try_from(index).ok()).unwrap_or_default();
         while self.calls.len() <= index.min(64) {
             self.calls.push(Call::default());

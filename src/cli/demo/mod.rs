@@ -14,10 +14,10 @@ use std::sync::Arc;
 use clap::Args;
 use tokio::net::TcpListener;
 
-use self::client::ask;
+use self::client::send_conversation;
 use self::scenes::{SCENES, Scene};
 use super::assembly::app;
-use super::runtime::{on_signals, runtime, signals};
+use super::runtime::{new_runtime, on_signals, signals};
 use super::say::{say, say_piece_aside};
 use super::upstreams::start_replay;
 use crate::config::{Environment, FileText, Flags, Settings, resolve};
@@ -35,9 +35,9 @@ pub(super) struct DemoArgs {
     listen: Option<String>,
 }
 
-pub(super) fn demo(arguments: DemoArgs) -> Result<(), String> {
+pub(super) fn run_demo(arguments: DemoArgs) -> Result<(), String> {
     observe::metrics::install();
-    runtime()?.block_on(tour(arguments))
+    new_runtime()?.block_on(run_tour(arguments))
 }
 
 /// The tour's relay, and the model server behind it.
@@ -47,12 +47,12 @@ struct Stage {
     replay: Arc<Replay>,
 }
 
-async fn tour(arguments: DemoArgs) -> Result<(), String> {
+async fn run_tour(arguments: DemoArgs) -> Result<(), String> {
     let stop = Stop::default();
     let home = tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))?;
     let replay = Arc::new(Replay::tour().map_err(|error| error.to_string())?);
     let server = start_replay(Arc::clone(&replay), &stop.abort).await?.to_string();
-    let settings = settings(&server, home.path())?;
+    let settings = tour_settings(&server, home.path())?;
     let app = app(&settings, &stop.abort).await.map_err(|found| format!("{found:?}"))?;
     let agents = Arc::clone(&app.agents);
     let listener = listen(&arguments).await?;
@@ -62,7 +62,7 @@ async fn tour(arguments: DemoArgs) -> Result<(), String> {
 
     show_all(&stage).await?;
     if arguments.serve {
-        say(&show::serving(&stage.relay, &stage.server));
+        say(&show::explain_serving(&stage.relay, &stage.server));
         tokio::spawn(on_signals(stop.clone(), signals()?));
         stop.drain.cancelled().await;
     } else {
@@ -76,12 +76,12 @@ async fn tour(arguments: DemoArgs) -> Result<(), String> {
 }
 
 /// The tour's configuration, such as anybody could write; all its files are in `home`.
-fn settings(server: &str, home: &Path) -> Result<Settings, String> {
+fn tour_settings(server: &str, home: &Path) -> Result<Settings, String> {
     let failed = |error: io::Error| format!("{} cannot be written: {error}", home.display());
     let workspace = home.join("workspace");
     std::fs::create_dir(&workspace).map_err(failed)?;
     std::fs::write(workspace.join("a"), "the meeting is at nine\n").map_err(failed)?;
-    let text = scenes::configuration(server, &workspace, &home.join("state"));
+    let text = scenes::tour_configuration(server, &workspace, &home.join("state"));
     let file = FileText { path: Path::new("demo.toml"), text: &text };
     let loaded = resolve(Some(file), &Environment::new(), &Flags::default());
     loaded.map(|loaded| loaded.settings).map_err(|problems| problems.to_string())
@@ -109,14 +109,15 @@ async fn show_all(stage: &Stage) -> Result<(), String> {
 
 async fn show_one(stage: &Stage, number: usize, scene: &Scene) -> Result<String, String> {
     let failed = |error: reqwest::Error| format!("scene {number} could not be shown: {error}");
-    let direct = ask(&stage.server, scene.model, scene.conversation).await.map_err(failed)?;
+    let direct = send_conversation(&stage.server, scene.model, scene.conversation).await.map_err(failed)?;
     let direct_answers = vec![last_answer(stage)?];
     let asked_before = stage.replay.seen().len();
-    let through = ask(&stage.relay, scene.asked_as(), scene.conversation).await.map_err(failed)?;
+    let through =
+        send_conversation(&stage.relay, scene.asked_as(), scene.conversation).await.map_err(failed)?;
     let answers = stage.replay.seen().split_off(asked_before);
     let answers = answers.into_iter().filter(|request| request.method == "POST");
     let answers: Vec<SeenRequest> = answers.collect();
-    Ok(show::scene(scene, number, &show::Played { direct, through, direct_answers, answers }))
+    Ok(show::render_scene(scene, number, &show::Played { direct, through, direct_answers, answers }))
 }
 
 fn last_answer(stage: &Stage) -> Result<SeenRequest, String> {

@@ -36,12 +36,12 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    pub(super) fn asked_as(&self) -> &'static str {
+    pub(super) fn form_name(&self) -> &'static str {
         self.agent.unwrap_or(self.model)
     }
 }
 
-const fn scene(title: &'static str, model: &'static str, story: &'static str) -> Scene {
+const fn new_scene(title: &'static str, model: &'static str, story: &'static str) -> Scene {
     let conversation = Conversation::WithTools;
     Scene { title, story, model, agent: None, conversation, without: "", with: "" }
 }
@@ -116,7 +116,7 @@ pub(super) const SCENES: [Scene; 7] = [
 ];
 
 /// The configuration of the tour.
-pub(super) fn configuration(server: &str, workspace: &Path, state: &Path) -> String {
+pub(super) fn tour_configuration(server: &str, workspace: &Path, state: &Path) -> String {
     let [workspace, state] = [workspace, state].map(|path| Value::from(path.to_string_lossy()).to_string());
     format!(
         r#"state_dir = {state}
@@ -140,30 +140,30 @@ then = "allow"
 }
 
 /// The request of a scene.
-pub(super) fn request(model: &str, conversation: Conversation) -> Value {
+pub(super) fn scene_request(model: &str, conversation: Conversation) -> Value {
     let mut request = json!({
         "model": model,
         "messages": [{"role": "user", "content": "What does the file say?"}],
         "stream": true,
     });
     if conversation != Conversation::WithoutTools {
-        request["tools"] = json!([tool("read", "path"), tool("exec", "command")]);
+        request["tools"] = json!([tool_definition("read", "path"), tool_definition("exec", "command")]);
     }
     if conversation == Conversation::InCircles {
         let messages = request["messages"].as_array_mut();
-        messages.into_iter().for_each(|messages| messages.extend((0..8).flat_map(in_vain)));
+        messages.into_iter().for_each(|messages| messages.extend((0..8).flat_map(failed_call)));
     }
     request
 }
 
-fn tool(name: &str, argument: &str) -> Value {
+fn tool_definition(name: &str, argument: &str) -> Value {
     let parameters =
         json!({"type": "object", "properties": {argument: {"type": "string"}}, "required": [argument]});
     json!({"type": "function", "function": {"name": name, "description": name, "parameters": parameters}})
 }
 
 /// A call and its result.
-fn in_vain(number: usize) -> [Value; 2] {
+fn failed_call(number: usize) -> [Value; 2] {
     let id = format!("call{number:08}");
     let function = json!({"name": "read", "arguments": "{\"path\": \"/tmp/a.txt\"}"});
     let call = json!({"id": id, "type": "function", "function": function});

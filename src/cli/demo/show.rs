@@ -35,7 +35,7 @@ pub(super) struct Played {
 }
 
 /// The scene's text.
-pub(super) fn scene(scene: &Scene, number: usize, played: &Played) -> String {
+pub(super) fn render_scene(scene: &Scene, number: usize, played: &Played) -> String {
     let heading = format!("━━ {number} of {} ━━ {} ", SCENES.len(), scene.title);
     let rule = "━".repeat(98_usize.saturating_sub(heading.chars().count()));
     let said = if played.answers.is_empty() { &played.direct_answers } else { &played.answers };
@@ -45,19 +45,21 @@ pub(super) fn scene(scene: &Scene, number: usize, played: &Played) -> String {
     let one_of_several =
         |index: usize| if said.len() > 1 { format!("{}. ", index + 1) } else { String::new() };
     let each = said.iter().enumerate();
-    lines.extend(each.map(|(index, answer)| format!("      {}{}", one_of_several(index), answered(answer))));
+    lines.extend(
+        each.map(|(index, answer)| format!("      {}{}", one_of_several(index), render_answer(answer))),
+    );
     lines.push("  A client would get:".to_owned());
-    lines.extend(received(&played.direct, slow));
+    lines.extend(render_reply(&played.direct, slow));
     lines.push(format!("    ✗ {}", scene.without).replace("✗ It works", "✓ It works"));
     lines.push("  Through respool it gets:".to_owned());
-    lines.extend(received(&played.through, slow));
+    lines.extend(render_reply(&played.through, slow));
     lines.push(format!("    ✓ {}", scene.with));
     lines.push(String::new());
     lines.join("\n")
 }
 
 /// Says how to use a tour that stays up.
-pub(super) fn serving(relay: &str, server: &str) -> String {
+pub(super) fn explain_serving(relay: &str, server: &str) -> String {
     let models: Vec<&str> = SCENES.iter().map(|scene| scene.model).collect();
     format!(
         "\
@@ -72,7 +74,7 @@ respool serves the recordings at {relay}/v1 until you press Ctrl-C.
     )
 }
 
-fn received(got: &DemoReply, with_times: bool) -> Vec<String> {
+fn render_reply(got: &DemoReply, with_times: bool) -> Vec<String> {
     let mut lines = Vec::new();
     if with_times {
         // The first event only names the role, and belongs to every stream.
@@ -83,22 +85,22 @@ fn received(got: &DemoReply, with_times: bool) -> Vec<String> {
         lines.push(format!("      first byte after {:.1} s{kept}", got.first.as_secs_f32()));
     }
     if !got.text.trim().is_empty() {
-        lines.push(format!("      text   {}", cut(&flat(&got.text))));
+        lines.push(format!("      text   {}", cut_text(&flatten_text(&got.text))));
     }
-    lines.extend(got.calls.iter().map(|call| format!("      call   {}", called(call))));
-    lines.extend(got.error.iter().map(|error| format!("      error  {}", cut(error))));
+    lines.extend(got.calls.iter().map(|call| format!("      call   {}", render_call(call))));
+    lines.extend(got.error.iter().map(|error| format!("      error  {}", cut_text(error))));
     if lines.is_empty() {
         lines.push("      nothing: the stream ends empty".to_owned());
     }
     lines
 }
 
-fn called(call: &Call) -> String {
-    format!("{} {}   (id {})", call.name, cut(&call.arguments), call.id)
+fn render_call(call: &Call) -> String {
+    format!("{} {}   (id {})", call.name, cut_text(&call.arguments), call.id)
 }
 
 /// Describes the server's reply, in either form.
-fn answered(request: &SeenRequest) -> String {
+fn render_answer(request: &SeenRequest) -> String {
     let body = String::from_utf8_lossy(&request.answer_body);
     let mut got = DemoReply::default();
     let whole: Option<Value> = serde_json::from_str(&body).ok();
@@ -110,20 +112,20 @@ fn answered(request: &SeenRequest) -> String {
         None => body.lines().filter_map(|line| line.strip_prefix("data: ")).for_each(|data| got.take(data)),
     }
     let mut parts = Vec::new();
-    parts.extend(got.error.map(|error| format!("HTTP {}: {}", request.answer_status, cut(&error))));
-    parts.extend(got.calls.iter().map(|call| format!("{} {}", call.name, cut(&call.arguments))));
+    parts.extend(got.error.map(|error| format!("HTTP {}: {}", request.answer_status, cut_text(&error))));
+    parts.extend(got.calls.iter().map(|call| format!("{} {}", call.name, cut_text(&call.arguments))));
     if parts.is_empty() || !got.text.trim().is_empty() {
-        parts.push(cut(&flat(&got.text)));
+        parts.push(cut_text(&flatten_text(&got.text)));
     }
     parts.join("; ")
 }
 
 /// On one line.
-fn flat(text: &str) -> String {
+fn flatten_text(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn cut(text: &str) -> String {
+fn cut_text(text: &str) -> String {
     if text.chars().count() <= WIDEST {
         return text.to_owned();
     }

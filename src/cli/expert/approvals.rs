@@ -13,8 +13,8 @@ use crate::agent::{
 };
 use crate::cli::failure::Failure;
 use crate::cli::listing::ListArgs;
-use crate::cli::runtime::runtime;
-use crate::cli::say::{flat, say};
+use crate::cli::runtime::new_runtime;
+use crate::cli::say::{flat_text, say};
 use crate::config::Loaded;
 use crate::openexperts::is_agent_of;
 use crate::store::{ApprovalRow, ApprovalState, Store};
@@ -64,48 +64,52 @@ pub(in crate::cli) enum ApprovalsCommand {
     },
 }
 
-pub(super) fn approvals(loaded: &Loaded, command: ApprovalsCommand) -> Result<(), Failure> {
+pub(super) fn run_approvals(loaded: &Loaded, command: ApprovalsCommand) -> Result<(), Failure> {
     let store = Store::open(&loaded.settings.store).map_err(|error| error.0)?;
-    runtime()?.block_on(async {
+    new_runtime()?.block_on(async {
         match command {
-            ApprovalsCommand::List { expert, arguments } => list(&store, expert.as_deref(), &arguments).await,
-            ApprovalsCommand::Show { approval } => show(&store, &approval).await,
+            ApprovalsCommand::List { expert, arguments } => {
+                list_approvals(&store, expert.as_deref(), &arguments).await
+            }
+            ApprovalsCommand::Show { approval } => show_approval(&store, &approval).await,
             ApprovalsCommand::Approve { approvals, expert, only } => {
-                let by = by(&store).await?;
+                let by = decider_name(&store).await?;
                 let decision = |request: &ApprovalRequest| {
                     let all = Decision::approve_all(request, &by);
                     if only.is_empty() { all } else { Decision { approved: only.clone(), ..all } }
                 };
-                decide_all(&store, chosen(&store, approvals, expert).await?, decision, "approved").await
+                decide_all(&store, choose_approvals(&store, approvals, expert).await?, decision, "approved")
+                    .await
             }
             ApprovalsCommand::Reject { approvals, expert, comment } => {
-                let by = by(&store).await?;
+                let by = decider_name(&store).await?;
                 let decision = |request: &ApprovalRequest| Decision {
                     request: request.id.clone(),
                     approved: Vec::new(),
                     by: by.clone(),
                     comment: comment.clone(),
                 };
-                decide_all(&store, chosen(&store, approvals, expert).await?, decision, "rejected").await
+                decide_all(&store, choose_approvals(&store, approvals, expert).await?, decision, "rejected")
+                    .await
             }
         }
     })
 }
 
 /// The name under which a decision is recorded.
-async fn by(store: &Store) -> Result<String, String> {
+async fn decider_name(store: &Store) -> Result<String, String> {
     operator_name(store, std::env::var(OPERATOR_KEY).ok().as_deref(), "command line").await
 }
 
-async fn waiting(store: &Store, expert: Option<&str>) -> Result<Vec<ApprovalRow>, String> {
+async fn waiting_approvals(store: &Store, expert: Option<&str>) -> Result<Vec<ApprovalRow>, String> {
     let rows = store.approvals(ApprovalState::Waiting, MOST).await.map_err(|error| error.0)?;
     let is_theirs =
         |row: &ApprovalRow| expert.is_none_or(|name| row.agent == name || is_agent_of(&row.agent, name));
     Ok(rows.into_iter().filter(is_theirs).collect())
 }
 
-async fn list(store: &Store, expert: Option<&str>, arguments: &ListArgs) -> Result<(), Failure> {
-    let mut rows = waiting(store, expert).await?;
+async fn list_approvals(store: &Store, expert: Option<&str>, arguments: &ListArgs) -> Result<(), Failure> {
+    let mut rows = waiting_approvals(store, expert).await?;
     rows.retain(|row| arguments.includes(row.requested));
     rows.truncate(arguments.limit);
     if arguments.json {
@@ -124,39 +128,44 @@ fn say_approval(row: &ApprovalRow) {
     let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
     let expires = row.expires.map(|at| format!("  expires {}", clock::format(at))).unwrap_or_default();
     let requester = request.requester.as_ref().map(|requester| format!("  {requester}")).unwrap_or_default();
-    say(&flat(&format!("{}  {}  {}{requester}{expires}", row.id, clock::format(row.requested), row.agent)));
+    say(&flat_text(&format!(
+        "{}  {}  {}{requester}{expires}",
+        row.id,
+        clock::format(row.requested),
+        row.agent
+    )));
     for call in &request.calls {
-        say(&flat(&format!("    {} {}", call.name, call.arguments)));
+        say(&flat_text(&format!("    {} {}", call.name, call.arguments)));
     }
     if !request.reason.is_empty() {
-        say(&flat(&format!("    the model's reason: {}", request.reason)));
+        say(&flat_text(&format!("    the model's reason: {}", request.reason)));
     }
 }
 
-async fn show(store: &Store, id: &str) -> Result<(), Failure> {
-    let shown = approval_details(store, &find(store, id).await?).await.map_err(|error| error.0)?;
+async fn show_approval(store: &Store, id: &str) -> Result<(), Failure> {
+    let shown = approval_details(store, &find_approval(store, id).await?).await.map_err(|error| error.0)?;
     say(&format!("{shown:#}"));
     Ok(())
 }
 
-async fn find(store: &Store, id: &str) -> Result<ApprovalRow, String> {
+async fn find_approval(store: &Store, id: &str) -> Result<ApprovalRow, String> {
     let row = store.approval(id).await.map_err(|error| error.0)?;
     row.ok_or_else(|| {
         format!("there is no approval {id}; `respool expert approvals list` shows those that wait")
     })
 }
 
-async fn chosen(
+async fn choose_approvals(
     store: &Store,
     ids: Vec<String>,
     expert: Option<String>,
 ) -> Result<Vec<(ApprovalRow, ApprovalRequest)>, String> {
     let mut rows = Vec::new();
     for id in ids {
-        rows.push(find(store, &id).await?);
+        rows.push(find_approval(store, &id).await?);
     }
     if let Some(name) = expert {
-        rows.extend(waiting(store, Some(&name)).await?);
+        rows.extend(waiting_approvals(store, Some(&name)).await?);
     }
     let read = |row: ApprovalRow| {
         let request = serde_json::from_str(&row.body);
@@ -175,12 +184,17 @@ async fn decide_all(
 ) -> Result<(), Failure> {
     let mut problems = Vec::new();
     for (row, request) in chosen {
-        problems.extend(decide(store, &row, decision(&request), how).await.err());
+        problems.extend(record_decision(store, &row, decision(&request), how).await.err());
     }
     if problems.is_empty() { Ok(()) } else { Err(Failure::Failed(problems.join("\n"))) }
 }
 
-async fn decide(store: &Store, row: &ApprovalRow, decision: Decision, how: &str) -> Result<(), String> {
+async fn record_decision(
+    store: &Store,
+    row: &ApprovalRow,
+    decision: Decision,
+    how: &str,
+) -> Result<(), String> {
     record_decision(store, &decision).await.map_err(|error| error.describe_for(&row.id))?;
     say(&format!("{}  {how}", row.id));
     Ok(())

@@ -17,7 +17,7 @@ pub(super) struct Wanted {
     pub(super) unbind: bool,
 }
 
-pub(super) fn bind(config: &Loaded, name: &str, wanted: &Wanted) -> Result<(), Failure> {
+pub(super) fn bind_tool(config: &Loaded, name: &str, wanted: &Wanted) -> Result<(), Failure> {
     let library = Library::new(&config.settings.experts.dir);
     let lock = library.lock()?;
     let installed = library.get(name)?;
@@ -39,7 +39,7 @@ pub(super) fn bind(config: &Loaded, name: &str, wanted: &Wanted) -> Result<(), F
     if wanted.unbind {
         bindings.tools.remove(&wanted.tool);
     } else {
-        let binding = binding(wanted, bindings.tools.get(&wanted.tool))?;
+        let binding = new_binding(wanted, bindings.tools.get(&wanted.tool))?;
         if binding.kind == BindingType::Mcp && !config.settings.tools.mcp.contains_key(&binding.server) {
             say_aside(&format!(
                 "warning: there is no [tools.mcp.{}] in the configuration yet",
@@ -57,7 +57,7 @@ pub(super) fn bind(config: &Loaded, name: &str, wanted: &Wanted) -> Result<(), F
         if wanted.unbind { "is not bound any more" } else { "is bound" }
     ));
     say_operations(&bindings, &wanted.tool);
-    super::registry::refresh(&config.settings.experts);
+    super::registry::refresh_page(&config.settings.experts);
     Ok(())
 }
 
@@ -85,7 +85,7 @@ fn is_required(package: &Package, name: &str, tool: &str) -> Result<(), Failure>
 }
 
 /// Returns the binding that was asked for. Earlier names of operations stay while the tool is bound to the same server.
-fn binding(wanted: &Wanted, before: Option<&Binding>) -> Result<Binding, Failure> {
+fn new_binding(wanted: &Wanted, before: Option<&Binding>) -> Result<Binding, Failure> {
     let kind = match wanted.kind.as_str() {
         "gateway" => BindingType::Gateway,
         "local" => BindingType::Local,

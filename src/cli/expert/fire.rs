@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::cli::failure::Failure;
-use crate::cli::runtime::runtime;
+use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_aside};
 use crate::config::Loaded;
 use crate::expert::{Catalog, fire_trigger as queue_event};
@@ -13,7 +13,12 @@ use crate::openexperts::visible;
 use crate::store::Store;
 
 /// `payload`: JSON, or `@FILE`; `None`: the payload of a clock.
-pub(super) fn fire(loaded: &Loaded, name: &str, trigger: &str, payload: Option<&str>) -> Result<(), Failure> {
+pub(super) fn fire_by_hand(
+    loaded: &Loaded,
+    name: &str,
+    trigger: &str,
+    payload: Option<&str>,
+) -> Result<(), Failure> {
     let experts = &loaded.settings.experts;
     let catalog = Catalog::open(&experts.dir);
     let snapshot = catalog.get(name).ok_or_else(|| {
@@ -22,9 +27,9 @@ pub(super) fn fire(loaded: &Loaded, name: &str, trigger: &str, payload: Option<&
             experts.dir.display()
         )
     })?;
-    let payload = payload.map(read).transpose()?;
+    let payload = payload.map(read_payload).transpose()?;
     let store = Store::open(&loaded.settings.store).map_err(|error| error.0)?;
-    let queued = runtime()?.block_on(queue_event(&store, &snapshot, trigger, payload))?;
+    let queued = new_runtime()?.block_on(queue_event(&store, &snapshot, trigger, payload))?;
     for invocation in &queued {
         for warning in &invocation.warnings {
             say_aside(&format!("warning: {}", visible(warning)));
@@ -35,7 +40,7 @@ pub(super) fn fire(loaded: &Loaded, name: &str, trigger: &str, payload: Option<&
     Ok(())
 }
 
-fn read(payload: &str) -> Result<Value, String> {
+fn read_payload(payload: &str) -> Result<Value, String> {
     let text = match payload.strip_prefix('@') {
         Some(path) => fs::read_to_string(path).map_err(|error| format!("{path} cannot be read: {error}"))?,
         None => payload.to_owned(),

@@ -19,7 +19,7 @@ use crate::openexperts::{
 const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// Checks a package and copies it to the installed experts.
-pub(super) fn install(settings: &Settings, source: &str) -> Result<(), Failure> {
+pub(super) fn install_package(settings: &Settings, source: &str) -> Result<(), Failure> {
     let experts = &settings.experts;
     let source = Source::parse(source)?;
     let package = fetch_package(&source)?;
@@ -30,10 +30,10 @@ pub(super) fn install(settings: &Settings, source: &str) -> Result<(), Failure> 
     }
     let name = &package.manifest.name.value;
     say(&format!("Installed {name} {} in {}.", visible(&record.version), library.dir().join(name).display()));
-    say_piece(&abilities(&package));
+    say_piece(&describe_abilities(&package));
     say_kept_bindings(&library, name);
     state_files(experts, None, &package)?;
-    super::registry::refresh(experts);
+    super::registry::refresh_page(experts);
     if let Some(warning) = approval_warning(settings, &package) {
         say_aside(&format!("warning: {warning}"));
     }
@@ -67,13 +67,13 @@ pub(super) fn state_files(
     Ok(())
 }
 
-pub(super) fn list(experts: &ExpertsConfig, format: OutputFormat) -> Result<(), Failure> {
+pub(super) fn list_experts(experts: &ExpertsConfig, format: OutputFormat) -> Result<(), Failure> {
     let library = Library::new(&experts.dir);
     let installed =
         library.list().map_err(|error| format!("{} cannot be read: {error}", library.dir().display()))?;
     match format {
         OutputFormat::Json => say(&format!("{:#}", Value::Array(installed.iter().map(as_json).collect()))),
-        OutputFormat::Text => installed.iter().for_each(|one| say(&line(one))),
+        OutputFormat::Text => installed.iter().for_each(|one| say(&expert_line(one))),
     }
     if format == OutputFormat::Text {
         say_aside(&format!("Experts in {}: {}", library.dir().display(), installed.len()));
@@ -81,11 +81,11 @@ pub(super) fn list(experts: &ExpertsConfig, format: OutputFormat) -> Result<(), 
     Ok(())
 }
 
-fn folder(installed: &Installed) -> String {
+fn folder_note(installed: &Installed) -> String {
     visible(&installed.folder())
 }
 
-fn line(installed: &Installed) -> String {
+fn expert_line(installed: &Installed) -> String {
     let conflict = installed.name_conflict.as_deref().map(visible);
     match &installed.loaded.package {
         Some(package) => {
@@ -95,8 +95,8 @@ fn line(installed: &Installed) -> String {
             format!("{name}  {version}  {}{conflict}", one_line(&manifest.description.value))
         }
         None => match conflict {
-            Some(conflict) => format!("{}  is not used: {conflict}", folder(installed)),
-            None => format!("{}  does not load: respool expert validate {0}", folder(installed)),
+            Some(conflict) => format!("{}  is not used: {conflict}", folder_note(installed)),
+            None => format!("{}  does not load: respool expert validate {0}", folder_note(installed)),
         },
     }
 }
@@ -108,7 +108,7 @@ fn one_line(text: &str) -> String {
 fn as_json(installed: &Installed) -> Value {
     let manifest = installed.loaded.package.as_ref().map(|package| &package.manifest);
     json!({
-        "name": manifest.map_or_else(|| folder(installed), |manifest| manifest.name.value.clone()),
+        "name": manifest.map_or_else(|| folder_note(installed), |manifest| manifest.name.value.clone()),
         "directory": installed.directory.display().to_string(),
         "loads": manifest.is_some(),
         "name_conflict": installed.name_conflict,
@@ -119,7 +119,7 @@ fn as_json(installed: &Installed) -> Value {
     })
 }
 
-pub(super) fn show(settings: &Settings, name: &str) -> Result<(), Failure> {
+pub(super) fn show_expert(settings: &Settings, name: &str) -> Result<(), Failure> {
     let experts = &settings.experts;
     let installed = Library::new(&experts.dir).get(name)?;
     let Some(package) = &installed.loaded.package else {
@@ -134,13 +134,13 @@ pub(super) fn show(settings: &Settings, name: &str) -> Result<(), Failure> {
     if let Some(record) = &installed.record {
         say(&format!("from: {}\ndigest: {}", visible(&record.source), record.digest));
     }
-    say_piece(&abilities(package));
-    say_piece(&hooks(settings, package));
+    say_piece(&describe_abilities(package));
+    say_piece(&describe_hooks(settings, package));
     Ok(())
 }
 
 /// Lists the hooks of webhook and channel triggers, each with the place of its secret, never the secret itself.
-fn hooks(settings: &Settings, package: &Package) -> String {
+fn describe_hooks(settings: &Settings, package: &Package) -> String {
     let secrets = HookSecrets::new(&settings.store.state_dir, &settings.experts);
     let expert = &package.manifest.name.value;
     let hooks = package.manifest.triggers.items.iter();
@@ -162,7 +162,7 @@ fn hooks(settings: &Settings, package: &Package) -> String {
 }
 
 /// Describes what a package needs, what it may do, and what starts it.
-fn abilities(package: &Package) -> String {
+fn describe_abilities(package: &Package) -> String {
     let (tiers, manifest) = (package.tiers(), &package.manifest);
     let tools: Vec<&str> = manifest.tools.items.iter().map(|tool| tool.value.as_str()).collect();
     let mut lines = vec![("tools", tools.join(", "))];

@@ -29,7 +29,7 @@ pub(in crate::cli) struct LearnArgs {
     confidence: String,
 }
 
-pub(super) fn learn(experts: &ExpertsConfig, arguments: LearnArgs) -> Result<(), Failure> {
+pub(super) fn add_learning(experts: &ExpertsConfig, arguments: LearnArgs) -> Result<(), Failure> {
     let LearnArgs { name, scope, title, observation, correction, confidence } = arguments;
     let installed = Library::new(&experts.dir).get(&name)?;
     let Some(package) = installed.loaded.package else {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::cli::failure::Failure;
 use crate::cli::listing::{ListArgs, Noun};
-use crate::cli::runtime::runtime;
+use crate::cli::runtime::new_runtime;
 use crate::cli::say::say;
 use crate::config::Loaded;
 use crate::expert::{Invocation, message_json};
@@ -72,7 +72,7 @@ pub(in crate::cli) enum OutboxCommand {
 }
 
 fn with_store<T>(config: &Loaded, work: impl AsyncFnOnce(Store) -> Result<T, String>) -> Result<T, Failure> {
-    let done = runtime()?.block_on(async {
+    let done = new_runtime()?.block_on(async {
         let store = Store::open(&config.settings.store).map_err(|error| error.0)?;
         work(store).await
     });
@@ -80,7 +80,7 @@ fn with_store<T>(config: &Loaded, work: impl AsyncFnOnce(Store) -> Result<T, Str
 }
 
 /// Lists the invocations that wait, are being executed, or wait for a person, each with the one it waits for.
-pub(super) fn queue(config: &Loaded, expert: Option<&str>, arguments: &ListArgs) -> Result<(), Failure> {
+pub(super) fn list_queue(config: &Loaded, expert: Option<&str>, arguments: &ListArgs) -> Result<(), Failure> {
     with_store(config, async |store| {
         let mut rows = Vec::new();
         for state in [EntryState::Claimed, EntryState::Held, EntryState::Waiting] {
@@ -100,7 +100,7 @@ pub(super) fn queue(config: &Loaded, expert: Option<&str>, arguments: &ListArgs)
         };
         let line = |(row, before): &(EntryRow, Option<String>)| {
             let behind = before.as_ref().map(|before| format!("  behind {before}")).unwrap_or_default();
-            format!("{}{behind}", line(row))
+            format!("{}{behind}", entry_line(row))
         };
         arguments.print(rows, INVOCATIONS, |(row, _)| row.accepted, json, line);
         Ok(())
@@ -118,7 +118,7 @@ fn entry_json(row: &EntryRow) -> Value {
 }
 
 /// Ends an invocation, and its run where it has one.
-pub(super) fn cancel(config: &Loaded, id: &str) -> Result<(), Failure> {
+pub(super) fn cancel_invocation(config: &Loaded, id: &str) -> Result<(), Failure> {
     with_store(config, async |store| {
         let is_ended = cancel_entry(&store, id).await?;
         say(&format!("{id} {}", if is_ended { "is cancelled" } else { "is being cancelled" }));
@@ -152,7 +152,7 @@ async fn cancel_entry(store: &Store, id: &str) -> Result<bool, String> {
     Ok(left.is_none_or(|row| row.state == EntryState::Failed))
 }
 
-fn line(row: &EntryRow) -> String {
+fn entry_line(row: &EntryRow) -> String {
     let process = Invocation::read(&row.payload).map(|invocation| invocation.process).unwrap_or_default();
     let note = row.note.as_ref().map(|note| format!("  {}", visible(note))).unwrap_or_default();
     format!(
@@ -208,11 +208,13 @@ fn no_letter(id: &str) -> String {
     format!("there is no dead letter {id:?}; `respool expert dead-letters list` shows all of them")
 }
 
-pub(super) fn outbox(config: &Loaded, command: OutboxCommand) -> Result<(), Failure> {
+pub(super) fn run_outbox(config: &Loaded, command: OutboxCommand) -> Result<(), Failure> {
     let no_message =
         |id: &str| format!("there is no message {id:?}; `respool expert outbox list` shows all of them");
     with_store(config, async |store| match command {
-        OutboxCommand::List { expert, kind, arguments } => list(&store, expert, kind, &arguments).await,
+        OutboxCommand::List { expert, kind, arguments } => {
+            list_messages(&store, expert, kind, &arguments).await
+        }
         OutboxCommand::Show { id } => {
             let row = store.message(&id).await.map_err(|error| error.0)?.ok_or_else(|| no_message(&id))?;
             say(&format!("{:#}", message_json(&row)));
@@ -232,12 +234,16 @@ pub(super) fn outbox(config: &Loaded, command: OutboxCommand) -> Result<(), Fail
 }
 
 /// The drafts that were handed over.
-pub(super) fn drafts(config: &Loaded, expert: Option<&str>, arguments: &ListArgs) -> Result<(), Failure> {
+pub(super) fn list_drafts(
+    config: &Loaded,
+    expert: Option<&str>,
+    arguments: &ListArgs,
+) -> Result<(), Failure> {
     let expert = expert.map(str::to_owned);
-    with_store(config, async |store| list(&store, expert, Some("draft".to_owned()), arguments).await)
+    with_store(config, async |store| list_messages(&store, expert, Some("draft".to_owned()), arguments).await)
 }
 
-async fn list(
+async fn list_messages(
     store: &Store,
     expert: Option<String>,
     kind: Option<String>,

@@ -6,7 +6,7 @@ use crate::expert::{
 };
 
 /// Writes the page of the installed experts. The change itself stays in effect if this fails.
-pub(super) fn refresh(experts: &ExpertsConfig) {
+pub(super) fn refresh_page(experts: &ExpertsConfig) {
     let path = experts.workspace.join(REGISTRY);
     let library = Library::new(&experts.dir);
     let written = library.list().and_then(|installed| {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::cli::confirm::confirm;
 use crate::cli::failure::Failure;
-use crate::cli::runtime::runtime;
+use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_aside};
 use crate::config::Settings;
 use crate::expert::{HookSecrets, Installed, Library};
@@ -27,7 +27,7 @@ pub(super) struct Wanted {
     pub(super) yes: bool,
 }
 
-pub(super) fn remove(settings: &Settings, name: &str, wanted: Wanted) -> Result<(), Failure> {
+pub(super) fn remove_expert(settings: &Settings, name: &str, wanted: Wanted) -> Result<(), Failure> {
     let experts = &settings.experts;
     let library = Library::new(&experts.dir);
     let lock = library.lock()?;
@@ -38,7 +38,7 @@ pub(super) fn remove(settings: &Settings, name: &str, wanted: Wanted) -> Result<
         format!("The folder {folder} holds an expert of the same name. It is used from then on, with the data and the open work of {name}.")
     }));
     open.iter().for_each(|line| say(line));
-    let purged = if wanted.purge { purged(settings, &library, &installed, &name) } else { Vec::new() };
+    let purged = if wanted.purge { purged_paths(settings, &library, &installed, &name) } else { Vec::new() };
     if wanted.purge {
         let deleted = [std::slice::from_ref(&installed.directory), &purged].concat();
         say("Removing it with --purge deletes:");
@@ -51,7 +51,7 @@ pub(super) fn remove(settings: &Settings, name: &str, wanted: Wanted) -> Result<
         )));
     }
     let removal = library.remove(&installed, wanted.purge, &lock)?;
-    super::registry::refresh(experts);
+    super::registry::refresh_page(experts);
     if let Err(error) = forget_clocks(settings, &name) {
         say_aside(&format!(
             "If {name} is installed again within an hour, its cron triggers may make up for missed times: {error}"
@@ -63,8 +63,8 @@ pub(super) fn remove(settings: &Settings, name: &str, wanted: Wanted) -> Result<
     }
     let [state, secrets] = data_of(settings, &name);
     if wanted.purge {
-        delete(&state, &name)?;
-        delete(&secrets, &name)?;
+        delete_state(&state, &name)?;
+        delete_state(&secrets, &name)?;
         kept.push_str(" Its data, bindings and secrets were deleted.");
     } else {
         if state.exists() {
@@ -79,7 +79,7 @@ pub(super) fn remove(settings: &Settings, name: &str, wanted: Wanted) -> Result<
 }
 
 /// Lists what `--purge` deletes besides the package.
-fn purged(settings: &Settings, library: &Library, installed: &Installed, name: &str) -> Vec<PathBuf> {
+fn purged_paths(settings: &Settings, library: &Library, installed: &Installed, name: &str) -> Vec<PathBuf> {
     let data = data_of(settings, name).into_iter().filter(|path| path.exists());
     data.chain(library.bindings_beside(installed)).collect()
 }
@@ -90,7 +90,7 @@ fn data_of(settings: &Settings, name: &str) -> [PathBuf; 2] {
     [settings.experts.state_of(name), secrets.folder_of(name)]
 }
 
-fn delete(state: &std::path::Path, name: &str) -> Result<(), Failure> {
+fn delete_state(state: &std::path::Path, name: &str) -> Result<(), Failure> {
     match fs::remove_dir_all(state) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(Failure::Failed(format!("{name} is removed, but {} is not: {error}", state.display())))
@@ -106,7 +106,7 @@ fn open_work(settings: &Settings, name: &str) -> Vec<String> {
     }
     let has_gateway = settings.tools.gateway.url.is_some();
     let counted = Store::open(&settings.store).map_err(|error| error.0).and_then(|store| {
-        runtime()?.block_on(OpenWork::count(&store, name, has_gateway)).map_err(|error| error.0)
+        new_runtime()?.block_on(OpenWork::count_work(&store, name, has_gateway)).map_err(|error| error.0)
     });
     match counted {
         Ok(open) => open.lines(name),
@@ -129,7 +129,7 @@ struct OpenWork {
 
 impl OpenWork {
     /// `has_gateway`: messages are delivered, and not only kept.
-    async fn count(store: &Store, name: &str, has_gateway: bool) -> Result<Self, StoreError> {
+    async fn count_work(store: &Store, name: &str, has_gateway: bool) -> Result<Self, StoreError> {
         let entries = async |state| store.entries(Some(name), state, MOST).await.map(|rows| rows.len());
         let is_own = |row: &&ApprovalRow| is_agent_of(&row.agent, name);
         let filter = MessageFilter { expert: Some(name.to_owned()), ..MessageFilter::default() };
@@ -144,7 +144,7 @@ impl OpenWork {
         })
     }
 
-    fn lines(&self, name: &str) -> Vec<String> {
+    fn describe_work(&self, name: &str) -> Vec<String> {
         let again = format!("until {name} is installed again");
         let same = format!("when {name} is installed again in the same version");
         let kinds = [
@@ -188,7 +188,7 @@ impl OpenWork {
 fn forget_clocks(settings: &Settings, name: &str) -> Result<(), String> {
     let store = Store::open(&settings.store).map_err(|error| error.0)?;
     let gone = GoneClocks::OfQueue(name.to_owned());
-    runtime()?.block_on(store.forget_clocks(gone)).map_err(|error| error.0)
+    new_runtime()?.block_on(store.forget_clocks(gone)).map_err(|error| error.0)
 }
 
 #[cfg(test)]
@@ -224,7 +224,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let config = StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() };
         let store = Store::open(&config).unwrap();
-        let open = OpenWork::count(&store, "desk", true).await.unwrap();
+        let open = OpenWork::count_work(&store, "desk", true).await.unwrap();
         assert_eq!(open.lines("desk"), Vec::<String>::new());
         for (index, queue) in ["desk", "desk2"].into_iter().enumerate() {
             let lease = claimed(&store, queue, &format!("held {index}")).await;
@@ -247,11 +247,11 @@ mod tests {
             asking(&store, agent).await;
         }
         assert_eq!(
-            OpenWork::count(&store, "desk", false).await.unwrap().undelivered,
+            OpenWork::count_work(&store, "desk", false).await.unwrap().undelivered,
             0,
             "the outbox is the delivery"
         );
-        let open = OpenWork::count(&store, "desk", true).await.unwrap();
+        let open = OpenWork::count_work(&store, "desk", true).await.unwrap();
         let expected =
             OpenWork { waiting: 1, in_progress: 1, held: 1, approvals: 2, dead_letters: 1, undelivered: 1 };
         assert_eq!(open, expected);

@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{AgentRequest, RunOptions, WatchEvent, WorkEnd};
-use crate::cli::assembly::{app, finish};
+use crate::cli::assembly::{app, finish_work};
 use crate::cli::failure::{Failure, log_problem};
-use crate::cli::runtime::runtime;
+use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_aside, say_piece_aside};
 use crate::config::Loaded;
 use crate::expert::{DryRun, Experts, Worker, WorkerScope, message_json};
@@ -22,20 +22,20 @@ use crate::store::{EntryState, MessageFilter, Queue as _, Store};
 const FIRST_START: Duration = Duration::from_secs(30);
 
 /// Sends a message to an expert and prints its answer. Log lines go only to the configured file, so that the answer stands alone.
-pub(super) fn message(config: &Loaded, name: &str, message: &str) -> Result<(), Failure> {
+pub(super) fn send_message(config: &Loaded, name: &str, message: &str) -> Result<(), Failure> {
     let flush = observe::init_file(&config.settings.log).map_err(|why| log_problem(config, why))?;
-    let done = runtime()?.block_on(async {
+    let done = new_runtime()?.block_on(async {
         let shutdown = CancellationToken::new();
         let app = app(&config.settings, &shutdown).await.map_err(|found| config.problems(found))?;
-        let answered = answer(&app, name, message).await;
-        finish(&app, &shutdown).await;
+        let answered = print_answer(&app, name, message).await;
+        finish_work(&app, &shutdown).await;
         answered
     });
     drop(flush);
     done
 }
 
-async fn answer(app: &App, name: &str, message: &str) -> Result<(), Failure> {
+async fn print_answer(app: &App, name: &str, message: &str) -> Result<(), Failure> {
     let experts = app.experts.as_ref().ok_or_else(|| NO_MODEL.to_owned())?;
     experts.await_servers(name, FIRST_START).await;
     let agent = experts.agent(name).ok_or_else(|| {
@@ -78,27 +78,27 @@ pub(super) struct Wanted {
 }
 
 /// Executes a process and prints its result.
-pub(super) fn process(config: &Loaded, wanted: Wanted) -> Result<(), Failure> {
-    let payload = payload(wanted.payload.as_deref())?;
+pub(super) fn run_process(config: &Loaded, wanted: Wanted) -> Result<(), Failure> {
+    let payload = read_payload(wanted.payload.as_deref())?;
     let flush = observe::init_file(&config.settings.log).map_err(|why| log_problem(config, why))?;
-    let done = runtime()?.block_on(async {
+    let done = new_runtime()?.block_on(async {
         let shutdown = CancellationToken::new();
         let app = app(&config.settings, &shutdown).await.map_err(|found| config.problems(found))?;
         let experts = app.experts.as_ref().ok_or_else(|| NO_MODEL.to_owned())?;
         experts.await_servers(&wanted.expert, FIRST_START).await;
         let executed = if wanted.is_dry {
-            dry(experts, wanted, payload).await
+            run_dry(experts, wanted, payload).await
         } else {
-            queued(&app, experts, wanted, payload, &shutdown).await
+            queue_and_execute(&app, experts, wanted, payload, &shutdown).await
         };
-        finish(&app, &shutdown).await;
+        finish_work(&app, &shutdown).await;
         executed
     });
     drop(flush);
     done
 }
 
-fn payload(written: Option<&str>) -> Result<Value, Failure> {
+fn read_payload(written: Option<&str>) -> Result<Value, Failure> {
     let text = match written {
         None => return Ok(Value::Object(Map::new())),
         Some("-") => std::io::read_to_string(std::io::stdin())
@@ -121,7 +121,7 @@ fn payload(written: Option<&str>) -> Result<Value, Failure> {
     Ok(read)
 }
 
-async fn dry(experts: &Arc<Experts>, wanted: Wanted, payload: Value) -> Result<(), Failure> {
+async fn run_dry(experts: &Arc<Experts>, wanted: Wanted, payload: Value) -> Result<(), Failure> {
     let copy = tempfile::tempdir().map_err(|error| format!("no copy of the state can be made: {error}"))?;
     experts
         .copy_state(&wanted.expert, copy.path())
@@ -134,7 +134,7 @@ async fn dry(experts: &Arc<Experts>, wanted: Wanted, payload: Value) -> Result<(
 }
 
 /// Queues the invocation, and executes it and what must end before it in its lane. A server may be quicker.
-async fn queued(
+async fn queue_and_execute(
     app: &App,
     experts: &Arc<Experts>,
     wanted: Wanted,
@@ -153,13 +153,13 @@ async fn queued(
     let worker = Worker::new(experts, shutdown.clone(), Some(goal));
     let worker = worker.ok_or_else(|| "there is no store, so no process is executed".to_owned())?;
     let working = tokio::spawn(worker.run_worker());
-    let ended = follow(experts, &store, &wanted.expert, &id).await;
+    let ended = follow_entry(experts, &store, &wanted.expert, &id).await;
     shutdown.cancel();
     let _ = working.await;
     ended
 }
 
-async fn follow(experts: &Experts, store: &Store, expert: &str, id: &str) -> Result<(), Failure> {
+async fn follow_entry(experts: &Experts, store: &Store, expert: &str, id: &str) -> Result<(), Failure> {
     if let Some(expert) = experts.get(expert) {
         for problem in experts.problems(&expert) {
             let tool = if problem.tool.is_empty() { String::new() } else { format!("{}: ", problem.tool) };

@@ -17,7 +17,7 @@ pub(super) struct Consent {
     pub(super) yes: bool,
 }
 
-pub(super) fn update(
+pub(super) fn run_update(
     experts: &ExpertsConfig,
     name: Option<&str>,
     source: Option<&str>,
@@ -42,7 +42,7 @@ struct Updater<'a> {
 }
 
 impl Updater<'_> {
-    fn one(&self, name: &str, source: Option<&str>) -> Result<(), Failure> {
+    fn update_one(&self, name: &str, source: Option<&str>) -> Result<(), Failure> {
         let library = self.library;
         let recorded = library.get(name)?.record.map(|record| record.source);
         let Some(source) = source.map(str::to_owned).or(recorded) else {
@@ -52,11 +52,11 @@ impl Updater<'_> {
         };
         let source = Source::parse(&source)?;
         let package = fetch_package(&source)?;
-        self.apply(&library.plan(name, package, &source)?)
+        self.apply_plan(&library.plan(name, package, &source)?)
     }
 
     /// Updates every expert whose source is known. If one cannot be updated, the others still are.
-    fn all(&self) -> Result<(), Failure> {
+    fn update_all(&self) -> Result<(), Failure> {
         let library = self.library;
         let installed =
             library.list().map_err(|error| format!("{} cannot be read: {error}", library.dir().display()))?;
@@ -64,7 +64,7 @@ impl Updater<'_> {
         for one in installed.iter().filter(|one| one.record.is_some()) {
             let named = one.loaded.package.as_ref().map(|package| package.manifest.name.value.clone());
             let name = named.unwrap_or_else(|| one.folder());
-            if let Err(Failure::Failed(why)) = self.one(&name, None) {
+            if let Err(Failure::Failed(why)) = self.update_one(&name, None) {
                 say_aside(&format!("respool: {name}: {why}"));
                 failed.push(name);
             }
@@ -76,7 +76,7 @@ impl Updater<'_> {
         }
     }
 
-    fn apply(&self, plan: &Plan) -> Result<(), Failure> {
+    fn apply_plan(&self, plan: &Plan) -> Result<(), Failure> {
         let name = &plan.name;
         let (old, new) = (visible(&plan.versions.0), visible(&plan.versions.1));
         if plan.changed.is_empty() && !plan.is_broken {
@@ -104,7 +104,7 @@ impl Updater<'_> {
         self.library.apply(plan, self.lock)?;
         say(&format!("Updated {name} to {new}."));
         state_files(self.experts, Some(&plan.old), &plan.package)?;
-        super::registry::refresh(self.experts);
+        super::registry::refresh_page(self.experts);
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use super::output::OutputFormat;
 use crate::cli::advice::approval_warning;
 use crate::cli::failure::Failure;
 use crate::cli::listing::Noun;
-use crate::cli::runtime::runtime;
+use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_piece};
 use crate::config::Loaded as Configuration;
 use crate::expert::{self, Installed, Library, Source};
@@ -17,7 +17,7 @@ use crate::openexperts::{self, Diagnostic, LONG_PROMPT, Loaded, Severity};
 use crate::tools::Sources;
 
 /// Checks the package in a directory by itself, without reading the configuration.
-pub(super) fn directory(path: &Path, format: OutputFormat) -> Result<(), Failure> {
+pub(super) fn validate_directory(path: &Path, format: OutputFormat) -> Result<(), Failure> {
     let loaded = if path.is_dir() {
         Source::Path(path.to_owned()).load()?
     } else {
@@ -25,21 +25,25 @@ pub(super) fn directory(path: &Path, format: OutputFormat) -> Result<(), Failure
             format!("{} cannot be opened as a package: {error}; name its directory", path.display())
         })?
     };
-    print(&loaded, format)
+    print_findings(&loaded, format)
 }
 
 /// Checks an installed package, and whether its tools are bound and can be reached.
-pub(super) fn named(config: &Configuration, name: &str, format: OutputFormat) -> Result<(), Failure> {
+pub(super) fn validate_installed(
+    config: &Configuration,
+    name: &str,
+    format: OutputFormat,
+) -> Result<(), Failure> {
     let is_path = name.contains('/');
     if is_path {
-        return directory(Path::new(name), format);
+        return validate_directory(Path::new(name), format);
     }
     let installed = Library::new(&config.settings.experts.dir).get(name)?;
     let conflict = installed.name_conflict.as_deref().map(openexperts::visible);
     if installed.loaded.package.is_none() {
-        return print(&installed.loaded, format);
+        return print_findings(&installed.loaded, format);
     }
-    let found = runtime()?.block_on(binding(config, &installed))?;
+    let found = new_runtime()?.block_on(check_bindings(config, &installed))?;
     let is_ready = found["ready"] == true;
     match format {
         OutputFormat::Json => {
@@ -49,7 +53,11 @@ pub(super) fn named(config: &Configuration, name: &str, format: OutputFormat) ->
             say(&format!("{out:#}"));
         }
         OutputFormat::Text => {
-            say_piece(&format!("{}{}", findings(&installed.loaded), summary(&installed.loaded)));
+            say_piece(&format!(
+                "{}{}",
+                findings_text(&installed.loaded),
+                findings_summary(&installed.loaded)
+            ));
             conflict.iter().for_each(|conflict| say(&format!("warn: {conflict}")));
             say_piece(&checklist(&found));
         }
@@ -64,7 +72,7 @@ pub(super) fn named(config: &Configuration, name: &str, format: OutputFormat) ->
 }
 
 /// Phase 2: what keeps the expert from being ready, and what its tool files and the servers disagree about.
-async fn binding(config: &Configuration, installed: &Installed) -> Result<Value, Failure> {
+async fn check_bindings(config: &Configuration, installed: &Installed) -> Result<Value, Failure> {
     let sources = Sources::open(&config.settings.tools).map_err(|found| config.problems(found))?;
     let Some(package) = &installed.loaded.package else { return Ok(Value::Null) };
     let library = Library::new(&config.settings.experts.dir);
@@ -114,10 +122,10 @@ fn checklist(found: &Value) -> String {
     lines
 }
 
-fn print(loaded: &Loaded, format: OutputFormat) -> Result<(), Failure> {
+fn print_findings(loaded: &Loaded, format: OutputFormat) -> Result<(), Failure> {
     match format {
         OutputFormat::Json => say(&format!("{:#}", as_json(loaded))),
-        OutputFormat::Text => say_piece(&format!("{}{}", findings(loaded), summary(loaded))),
+        OutputFormat::Text => say_piece(&format!("{}{}", findings_text(loaded), findings_summary(loaded))),
     }
     match loaded.package {
         Some(_) => Ok(()),
@@ -149,7 +157,7 @@ fn diagnostic_json(one: &Diagnostic) -> Value {
 }
 
 /// The findings of a package, each with its line.
-pub(super) fn findings(loaded: &Loaded) -> String {
+pub(super) fn findings_text(loaded: &Loaded) -> String {
     let source = |one: &Diagnostic| loaded.files.get(&one.file).map(String::as_str);
     let mut text: Vec<String> =
         loaded.diagnostics.iter().map(|one| format!("{}\n", one.render(source(one)))).collect();
@@ -165,7 +173,7 @@ pub(super) fn findings(loaded: &Loaded) -> String {
 
 const WARNINGS: Noun = Noun("warning", "warnings");
 
-fn summary(loaded: &Loaded) -> String {
+fn findings_summary(loaded: &Loaded) -> String {
     let errors = loaded.diagnostics.iter().filter(|one| one.severity == Severity::Error).count();
     let warnings = loaded.diagnostics.len() - errors;
     match &loaded.package {

@@ -13,7 +13,7 @@ pub(super) const UPSTREAM: &str = "RESPOOL__UPSTREAM__0__URL";
 pub(super) const LISTEN: &str = "RESPOOL__LISTEN";
 
 /// The systemd unit for this program.
-pub(super) fn unit(program: &Path) -> String {
+pub(super) fn unit_text(program: &Path) -> String {
     // systemd splits at spaces and expands `%`, `$` and backslashes.
     let path = program
         .to_string_lossy()
@@ -29,8 +29,8 @@ pub(super) fn unit(program: &Path) -> String {
 pub(super) fn property_list(program: &Path, home: &Path) -> String {
     let quoted = |path: &Path| format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"));
     let environment = quoted(&home.join(".config/respool/respool.env"));
-    let command = xml(&format!("set -a; . {environment}; exec {} serve", quoted(program)));
-    let log = xml(&home.join("Library/Logs/respool.log").to_string_lossy());
+    let command = escape_xml(&format!("set -a; . {environment}; exec {} serve", quoted(program)));
+    let log = escape_xml(&home.join("Library/Logs/respool.log").to_string_lossy());
     format!(
         r#"<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
@@ -53,23 +53,27 @@ pub(super) fn property_list(program: &Path, home: &Path) -> String {
     )
 }
 
-fn xml(text: &str) -> String {
+fn escape_xml(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// The environment file with the requested values; what a person wrote into it stays.
-pub(super) fn environment(present: Option<&str>, upstream: Option<&str>, listen: Option<&str>) -> String {
-    let mut text = present.map_or_else(template, str::to_owned);
+pub(super) fn environment_text(
+    present: Option<&str>,
+    upstream: Option<&str>,
+    listen: Option<&str>,
+) -> String {
+    let mut text = present.map_or_else(environment_template, str::to_owned);
     for (name, value) in [(UPSTREAM, upstream), (LISTEN, listen)] {
         if let Some(value) = value {
-            text = with(&text, name, value);
+            text = set_value(&text, name, value);
         }
     }
     text
 }
 
 /// The template, without an address that was not requested.
-fn template() -> String {
+fn environment_template() -> String {
     let lines = ENVIRONMENT.lines().map(|line| {
         let is_setting = line.starts_with(UPSTREAM);
         format!("{}{line}\n", if is_setting { "#" } else { "" })
@@ -77,7 +81,7 @@ fn template() -> String {
     lines.collect()
 }
 
-fn with(text: &str, name: &str, value: &str) -> String {
+fn set_value(text: &str, name: &str, value: &str) -> String {
     let line = format!("{name}={value}");
     let is_it = |line: &str| {
         line.trim_start_matches('#').strip_prefix(name).is_some_and(|rest| rest.starts_with('='))
@@ -93,7 +97,7 @@ fn with(text: &str, name: &str, value: &str) -> String {
 }
 
 /// The value of a name in an environment file.
-pub(super) fn value(text: &str, name: &str) -> Option<String> {
+pub(super) fn value_of(text: &str, name: &str) -> Option<String> {
     let set = |line: &str| Some(line.trim().strip_prefix(name)?.strip_prefix('=')?.trim().to_owned());
     text.lines().rev().find_map(set).filter(|value| !value.is_empty())
 }
@@ -104,9 +108,9 @@ mod tests {
 
     #[test]
     fn the_unit_is_the_one_of_deploy_with_this_program() {
-        assert_eq!(unit(Path::new(PROGRAM)).replace("%%h", "%h"), UNIT, "nothing else changes");
+        assert_eq!(unit_text(Path::new(PROGRAM)).replace("%%h", "%h"), UNIT, "nothing else changes");
         let check = |path: &str, expected: &str| {
-            let unit = unit(Path::new(path));
+            let unit = unit_text(Path::new(path));
             assert!(unit.contains(&format!("\nExecStart={expected} serve\n")), "{path}: {unit}");
         };
         check("/usr/bin/respool", "/usr/bin/respool");
@@ -139,19 +143,19 @@ mod tests {
 
     #[test]
     fn the_environment_file_takes_what_was_asked_for_and_keeps_the_rest() {
-        let fresh = environment(None, Some("http://gpu:8000"), None);
-        assert_eq!(value(&fresh, UPSTREAM).as_deref(), Some("http://gpu:8000"));
-        assert_eq!(value(&fresh, LISTEN), None);
+        let fresh = environment_text(None, Some("http://gpu:8000"), None);
+        assert_eq!(value_of(&fresh, UPSTREAM).as_deref(), Some("http://gpu:8000"));
+        assert_eq!(value_of(&fresh, LISTEN), None);
         assert_eq!(
-            value(&environment(None, None, None), UPSTREAM),
+            value_of(&environment_text(None, None, None), UPSTREAM),
             None,
             "respool.toml may hold the upstreams"
         );
         let grown = "RESPOOL__UPSTREAM__0__URL=http://old\n# mine\nRESPOOL__UPSTREAM__0__API_KEY=k\n";
         assert_eq!(
-            environment(Some(grown), Some("http://new"), Some("127.0.0.1:9000")),
+            environment_text(Some(grown), Some("http://new"), Some("127.0.0.1:9000")),
             "RESPOOL__UPSTREAM__0__URL=http://new\n# mine\nRESPOOL__UPSTREAM__0__API_KEY=k\nRESPOOL__LISTEN=127.0.0.1:9000\n"
         );
-        assert_eq!(environment(Some(grown), None, None), grown);
+        assert_eq!(environment_text(Some(grown), None, None), grown);
     }
 }

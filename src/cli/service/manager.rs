@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use super::files;
-use crate::cli::say::{flat, say};
+use crate::cli::say::{flat_text, say};
 use crate::tools::programs::{current_project, find_in_path};
 
 const LABEL: &str = "org.respool.respool";
@@ -53,14 +53,14 @@ impl fmt::Display for State {
 }
 
 impl Manager {
-    pub(super) fn of_this_system() -> Self {
+    pub(super) fn current() -> Self {
         if cfg!(target_os = "macos") { Self::Launchd } else { Self::Systemd }
     }
 
     /// The text of the service file.
-    pub(super) fn unit(self, program: &Path, home: &Path) -> String {
+    pub(super) fn unit_text(self, program: &Path, home: &Path) -> String {
         match self {
-            Self::Systemd => files::unit(program),
+            Self::Systemd => files::unit_text(program),
             Self::Launchd => files::property_list(program, home),
         }
     }
@@ -69,14 +69,15 @@ impl Manager {
     pub(super) fn start(self, unit: &Path) -> Result<(), String> {
         match self {
             Self::Systemd => {
-                done("systemctl", &["--user", "daemon-reload"])?;
-                done("systemctl", &["--user", "enable", "respool.service"])?;
-                done("systemctl", &["--user", "restart", "respool.service"]).map(drop)
+                require_success("systemctl", &["--user", "daemon-reload"])?;
+                require_success("systemctl", &["--user", "enable", "respool.service"])?;
+                require_success("systemctl", &["--user", "restart", "respool.service"]).map(drop)
             }
             Self::Launchd => {
                 // A running service is stopped first; if none is running, there is nothing to stop.
-                let _ = output("launchctl", &["bootout", &service()]);
-                done("launchctl", &["bootstrap", &domain(), &unit.to_string_lossy()]).map(drop)
+                let _ = run_program("launchctl", &["bootout", &launchd_service()]);
+                require_success("launchctl", &["bootstrap", &launchd_domain(), &unit.to_string_lossy()])
+                    .map(drop)
             }
         }
     }
@@ -84,8 +85,10 @@ impl Manager {
     /// Stops and disables the service.
     pub(super) fn stop(self, _unit: &Path) -> Result<(), String> {
         match self {
-            Self::Systemd => done("systemctl", &["--user", "disable", "--now", "respool.service"]).map(drop),
-            Self::Launchd => done("launchctl", &["bootout", &service()]).map(drop),
+            Self::Systemd => {
+                require_success("systemctl", &["--user", "disable", "--now", "respool.service"]).map(drop)
+            }
+            Self::Launchd => require_success("launchctl", &["bootout", &launchd_service()]).map(drop),
         }
     }
 
@@ -107,7 +110,7 @@ impl Manager {
     /// Makes the manager forget the unit, once its files are gone.
     pub(super) fn forget(self) {
         if self == Self::Systemd {
-            let _ = output("systemctl", &["--user", "daemon-reload"]);
+            let _ = run_program("systemctl", &["--user", "daemon-reload"]);
         }
     }
 
@@ -116,12 +119,12 @@ impl Manager {
             Self::Systemd => {
                 let properties =
                     ["--user", "show", "respool.service", "--property=ActiveState,ExecMainStatus"];
-                match done("systemctl", &properties) {
+                match require_success("systemctl", &properties) {
                     Ok(text) => systemd_state(&text),
                     Err(why) => State::Unknown(why),
                 }
             }
-            Self::Launchd => match output("launchctl", &["print", &service()]) {
+            Self::Launchd => match run_program("launchctl", &["print", &launchd_service()]) {
                 Ok(output) if output.status.success() => State::Running,
                 Ok(_) => State::Stopped,
                 Err(why) => State::Unknown(why),
@@ -130,7 +133,13 @@ impl Manager {
     }
 
     /// The log, on this terminal. `of_system`: the log of the system's service.
-    pub(super) fn logs(self, home: &Path, follow: bool, lines: u32, of_system: bool) -> Result<(), String> {
+    pub(super) fn show_logs(
+        self,
+        home: &Path,
+        follow: bool,
+        lines: u32,
+        of_system: bool,
+    ) -> Result<(), String> {
         let lines = lines.to_string();
         let (program, mut arguments) = match self {
             Self::Systemd => ("journalctl", vec!["--unit", "respool.service", "--lines", &lines]),
@@ -155,12 +164,12 @@ impl Manager {
     /// The last lines of the log, or nothing.
     pub(super) fn last_lines(self, home: &Path) -> String {
         let output = match self {
-            Self::Systemd => output(
+            Self::Systemd => run_program(
                 "journalctl",
                 &["--user", "--unit", "respool.service", "--lines", "10", "--no-pager", "--output", "cat"],
             ),
             Self::Launchd => {
-                output("tail", &["-n", "10", &home.join("Library/Logs/respool.log").to_string_lossy()])
+                run_program("tail", &["-n", "10", &home.join("Library/Logs/respool.log").to_string_lossy()])
             }
         };
         output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
@@ -171,7 +180,7 @@ impl Manager {
         if self != Self::Systemd {
             return;
         }
-        let lingers = done("loginctl", &["show-user", "--property=Linger"])
+        let lingers = require_success("loginctl", &["show-user", "--property=Linger"])
             .is_ok_and(|text| text.trim() == "Linger=yes");
         if !lingers {
             say(
@@ -182,13 +191,13 @@ impl Manager {
 }
 
 /// A property in the output of `systemctl show`; empty if it is missing.
-pub(super) fn property<'a>(text: &'a str, name: &str) -> &'a str {
+pub(super) fn property_of<'a>(text: &'a str, name: &str) -> &'a str {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or_default()
 }
 
 fn systemd_state(text: &str) -> State {
-    let code = property(text, "ExecMainStatus").parse().ok().filter(|&code| code != 0);
-    match (property(text, "ActiveState"), code) {
+    let code = property_of(text, "ExecMainStatus").parse().ok().filter(|&code| code != 0);
+    match (property_of(text, "ActiveState"), code) {
         ("active", _) => State::Running,
         // Between two attempts, the exit code of the last one is already known.
         ("activating" | "reloading", None) => State::Starting,
@@ -197,12 +206,12 @@ fn systemd_state(text: &str) -> State {
     }
 }
 
-fn domain() -> String {
+fn launchd_domain() -> String {
     format!("gui/{}", nix::unistd::getuid())
 }
 
-fn service() -> String {
-    format!("{}/{LABEL}", domain())
+fn launchd_service() -> String {
+    format!("{}/{LABEL}", launchd_domain())
 }
 
 /// Finds a program of the service manager, which is not a part of the current project.
@@ -212,7 +221,7 @@ fn path_of(program: &str) -> Result<PathBuf, String> {
     find_in_path(program, &project).map_err(missing)
 }
 
-fn output(program: &str, arguments: &[&str]) -> Result<Output, String> {
+fn run_program(program: &str, arguments: &[&str]) -> Result<Output, String> {
     let output = Command::new(path_of(program)?).args(arguments).stdin(Stdio::null()).output();
     output.map_err(|error| {
         format!("`{program}` cannot be run: {error}. This system may use another service manager")
@@ -220,8 +229,8 @@ fn output(program: &str, arguments: &[&str]) -> Result<Output, String> {
 }
 
 /// Its output, if it succeeded.
-pub(super) fn done(program: &str, arguments: &[&str]) -> Result<String, String> {
-    let output = output(program, arguments)?;
+pub(super) fn require_success(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let output = run_program(program, arguments)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
@@ -236,7 +245,7 @@ pub(super) fn done(program: &str, arguments: &[&str]) -> Result<String, String> 
     Err(format!(
         "`{program} {}` failed: {}{advice}",
         arguments.join(" "),
-        flat(said.trim().trim_end_matches('.'))
+        flat_text(said.trim().trim_end_matches('.'))
     ))
 }
 

@@ -19,7 +19,7 @@ use self::manager::{Manager, State};
 use self::other_units::OtherUnit;
 use super::failure::Failure;
 use super::options::Configured;
-use super::runtime::runtime;
+use super::runtime::new_runtime;
 use super::say::say;
 use crate::server::Listen;
 use crate::upstream::Address;
@@ -64,7 +64,7 @@ struct Paths {
 }
 
 impl Paths {
-    fn find(manager: Manager) -> Result<Self, String> {
+    fn find_paths(manager: Manager) -> Result<Self, String> {
         let absolute =
             |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let home = absolute("HOME")
@@ -80,29 +80,29 @@ impl Paths {
     }
 }
 
-pub(super) fn service(command: ServiceCommand) -> Result<(), Failure> {
-    let manager = Manager::of_this_system();
-    let paths = Paths::find(manager)?;
+pub(super) fn run_service(command: ServiceCommand) -> Result<(), Failure> {
+    let manager = Manager::current();
+    let paths = Paths::find_paths(manager)?;
     match command {
-        ServiceCommand::Install(arguments) => install(manager, &paths, &arguments),
-        ServiceCommand::Uninstall => uninstall(manager, &paths),
-        ServiceCommand::Status => status(manager, &paths),
+        ServiceCommand::Install(arguments) => install_service(manager, &paths, &arguments),
+        ServiceCommand::Uninstall => uninstall_service(manager, &paths),
+        ServiceCommand::Status => show_status(manager, &paths),
         ServiceCommand::Logs { follow, limit } => {
-            let of_system = matches!(other(manager, &paths), Some(OtherUnit::OfSystem(_)));
+            let of_system = matches!(find_other_unit(manager, &paths), Some(OtherUnit::OfSystem(_)));
             Ok(manager.logs(&paths.home, follow, limit, of_system)?)
         }
     }
 }
 
-fn install(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> Result<(), Failure> {
+fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> Result<(), Failure> {
     let program = std::env::current_exe()
         .map_err(|error| format!("the path of this program cannot be found: {error}"))?;
     let unit = manager.unit(&program, &paths.home);
-    let present = read(&paths.environment)?;
+    let present = read_file(&paths.environment)?;
     let listen = arguments.listen.as_ref().map(ToString::to_string);
     let environment =
-        files::environment(present.as_deref(), arguments.upstream.as_deref(), listen.as_deref());
-    check(&environment, paths)?;
+        files::environment_text(present.as_deref(), arguments.upstream.as_deref(), listen.as_deref());
+    check_settings(&environment, paths)?;
     if arguments.dry_run {
         say(&format!(
             "{}:\n\n{unit}\n{} (mode 0600):\n\n{environment}",
@@ -111,8 +111,8 @@ fn install(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> Result<(
         ));
         return Ok(());
     }
-    write(&paths.environment, &environment, 0o600)?;
-    write(&paths.unit, &unit, 0o644)?;
+    write_file(&paths.environment, &environment, 0o600)?;
+    write_file(&paths.unit, &unit, 0o644)?;
     say(&format!(
         "Wrote {} and {} (readable only by you).",
         paths.unit.display(),
@@ -131,27 +131,27 @@ fn install(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> Result<(
             return Err(why.into());
         }
     }
-    wait(manager, paths)?;
+    wait_until_ready(manager, paths)?;
     manager.advise();
     Ok(())
 }
 
 /// A running service must not be given settings with which it could not start.
-fn check(environment: &str, paths: &Paths) -> Result<(), Failure> {
+fn check_settings(environment: &str, paths: &Paths) -> Result<(), Failure> {
     let place = |name: &str| format!("{name} in {}", paths.environment.display());
-    if let Some(text) = files::value(environment, files::LISTEN) {
+    if let Some(text) = files::value_of(environment, files::LISTEN) {
         text.parse::<Listen>().map_err(|why| format!("{}: {why}", place(files::LISTEN)))?;
     }
-    if let Some(text) = files::value(environment, files::UPSTREAM) {
+    if let Some(text) = files::value_of(environment, files::UPSTREAM) {
         text.parse::<Address>().map_err(|why| format!("{}: {why}", place(files::UPSTREAM)))?;
     }
     Ok(())
 }
 
-fn uninstall(manager: Manager, paths: &Paths) -> Result<(), Failure> {
+fn uninstall_service(manager: Manager, paths: &Paths) -> Result<(), Failure> {
     if !paths.unit.exists() {
         say(&format!("There is no service to remove: {} does not exist.", paths.unit.display()));
-        match other(manager, paths) {
+        match find_other_unit(manager, paths) {
             Some(OtherUnit::OfSystem(unit)) => say(&format!("{}.", unit.describe())),
             Some(OtherUnit::ForUsers(unit)) => say(&format!(
                 "A package brought {}: `systemctl --user disable --now respool` stops it, and removing the package removes it.",
@@ -196,12 +196,12 @@ fn remove_file(file: &Path) -> Result<(), String> {
 }
 
 /// A unit installed by other means, if `install` has not written one.
-fn other(manager: Manager, paths: &Paths) -> Option<OtherUnit> {
-    if paths.unit.exists() { None } else { other_units::find(manager) }
+fn find_other_unit(manager: Manager, paths: &Paths) -> Option<OtherUnit> {
+    if paths.unit.exists() { None } else { other_units::find_unit(manager) }
 }
 
-fn status(manager: Manager, paths: &Paths) -> Result<(), Failure> {
-    let other = other(manager, paths);
+fn show_status(manager: Manager, paths: &Paths) -> Result<(), Failure> {
+    let other = find_other_unit(manager, paths);
     match &other {
         Some(OtherUnit::OfSystem(unit)) if unit.is_active() => {
             say(&format!("{}.", unit.describe()));
@@ -222,8 +222,8 @@ fn status(manager: Manager, paths: &Paths) -> Result<(), Failure> {
         return Err(what.to_owned().into());
     }
     say(&state.to_string());
-    let address = address(paths)?;
-    match runtime()?.block_on(ready::ask(&address)) {
+    let address = listen_address(paths)?;
+    match new_runtime()?.block_on(ready::query_readiness(&address)) {
         ready::Readiness::Ready => {
             say(&format!("It is ready at {address}."));
             Ok(())
@@ -233,10 +233,10 @@ fn status(manager: Manager, paths: &Paths) -> Result<(), Failure> {
 }
 
 /// Waits until the service answers, or says why it does not.
-fn wait(manager: Manager, paths: &Paths) -> Result<(), Failure> {
-    let address = address(paths)?;
+fn wait_until_ready(manager: Manager, paths: &Paths) -> Result<(), Failure> {
+    let address = listen_address(paths)?;
     say(&format!("Waiting for {address}/ready …"));
-    let answer = runtime()?.block_on(ready::wait(&address, || manager.state().has_failed()));
+    let answer = new_runtime()?.block_on(ready::wait_until_ready(&address, || manager.state().has_failed()));
     if answer == ready::Readiness::Ready {
         say(&format!("respool is ready. Point clients at {address}/v1."));
         return Ok(());
@@ -247,19 +247,19 @@ fn wait(manager: Manager, paths: &Paths) -> Result<(), Failure> {
 }
 
 /// Where the service listens: according to its environment file, else the configuration file, else the default.
-fn address(paths: &Paths) -> Result<String, Failure> {
-    let environment = read(&paths.environment)?.unwrap_or_default();
-    let listen = match files::value(&environment, "RESPOOL__LISTEN") {
+fn listen_address(paths: &Paths) -> Result<String, Failure> {
+    let environment = read_file(&paths.environment)?.unwrap_or_default();
+    let listen = match files::value_of(&environment, "RESPOOL__LISTEN") {
         Some(text) => {
             let why = |why| format!("RESPOOL__LISTEN in {}: {why}", paths.environment.display());
             text.parse::<Listen>().map_err(why)?
         }
         None => Configured::default().load()?.settings.server.listen,
     };
-    Ok(ready::url(&listen.host, listen.port))
+    Ok(ready::query_url(&listen.host, listen.port))
 }
 
-fn read(file: &Path) -> Result<Option<String>, String> {
+fn read_file(file: &Path) -> Result<Option<String>, String> {
     match fs::read_to_string(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         read => read.map(Some).map_err(|error| format!("{} cannot be read: {error}", file.display())),
@@ -268,7 +268,7 @@ fn read(file: &Path) -> Result<Option<String>, String> {
 
 /// Writes a temporary file with its final mode and renames it: a crash leaves the old or the new file, and a key is never
 /// readable to others.
-fn write(file: &Path, text: &str, mode: u32) -> Result<(), String> {
+fn write_file(file: &Path, text: &str, mode: u32) -> Result<(), String> {
     use std::io::Write as _;
     use std::os::unix::fs::PermissionsExt as _;
     let folder = file.parent().unwrap_or(Path::new("."));

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::manager::{Manager, done, property};
+use super::manager::{Manager, property_of, require_success};
 
 /// Where user units are kept, apart from a user's own.
 const FOR_USERS: [&str; 5] = [
@@ -61,22 +61,22 @@ impl SystemUnit {
 }
 
 /// The other unit, if there is one; a running one comes first.
-pub(super) fn find(manager: Manager) -> Option<OtherUnit> {
+pub(super) fn find_unit(manager: Manager) -> Option<OtherUnit> {
     if manager != Manager::Systemd {
         return None;
     }
-    let of_system = done("systemctl", &["show", NAME, PROPERTIES]).map_or_else(
+    let of_system = require_success("systemctl", &["show", NAME, PROPERTIES]).map_or_else(
         |_| {
-            in_folders(&OF_SYSTEM).map(|path| SystemUnit {
+            find_in_folders(&OF_SYSTEM).map(|path| SystemUnit {
                 path,
                 active: String::new(),
                 enabled: String::new(),
             })
         },
-        |text| loaded(&text),
+        |text| parse_unit(&text),
     );
-    let for_users = done("systemctl", &["--user", "show", NAME, PROPERTIES])
-        .map_or_else(|_| in_folders(&FOR_USERS), |text| loaded(&text).map(|unit| unit.path));
+    let for_users = require_success("systemctl", &["--user", "show", NAME, PROPERTIES])
+        .map_or_else(|_| find_in_folders(&FOR_USERS), |text| parse_unit(&text).map(|unit| unit.path));
     match (of_system, for_users) {
         (Some(unit), for_users) if unit.is_active() || for_users.is_none() => Some(OtherUnit::OfSystem(unit)),
         (_, for_users) => for_users.map(OtherUnit::ForUsers),
@@ -84,17 +84,17 @@ pub(super) fn find(manager: Manager) -> Option<OtherUnit> {
 }
 
 /// Returns what systemd reports about a unit, if the unit exists.
-fn loaded(text: &str) -> Option<SystemUnit> {
-    let path = PathBuf::from(property(text, "FragmentPath"));
-    let is_there = property(text, "LoadState") == "loaded" && !path.as_os_str().is_empty();
+fn parse_unit(text: &str) -> Option<SystemUnit> {
+    let path = PathBuf::from(property_of(text, "FragmentPath"));
+    let is_there = property_of(text, "LoadState") == "loaded" && !path.as_os_str().is_empty();
     is_there.then(|| SystemUnit {
         path,
-        active: property(text, "ActiveState").to_owned(),
-        enabled: property(text, "UnitFileState").to_owned(),
+        active: property_of(text, "ActiveState").to_owned(),
+        enabled: property_of(text, "UnitFileState").to_owned(),
     })
 }
 
-fn in_folders(folders: &[&str]) -> Option<PathBuf> {
+fn find_in_folders(folders: &[&str]) -> Option<PathBuf> {
     folders.iter().map(|folder| Path::new(folder).join(NAME)).find(|file| file.exists())
 }
 
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn a_unit_is_found_by_what_systemd_says_or_by_its_file() {
         let text = "LoadState=loaded\nActiveState=active\nFragmentPath=/usr/lib/systemd/system/respool.service\nUnitFileState=enabled\n";
-        let unit = loaded(text).unwrap();
+        let unit = parse_unit(text).unwrap();
         assert!(unit.is_active());
         let described = unit.describe();
         for part in [
@@ -116,14 +116,14 @@ mod tests {
             assert!(described.contains(part), "{described}");
         }
         assert_eq!(
-            loaded("LoadState=not-found\nActiveState=inactive\nFragmentPath=\nUnitFileState=\n"),
+            parse_unit("LoadState=not-found\nActiveState=inactive\nFragmentPath=\nUnitFileState=\n"),
             None
         );
         let folder = tempfile::tempdir().unwrap();
         let name = folder.path().to_str().unwrap();
-        assert_eq!(in_folders(&["/nowhere", name]), None);
+        assert_eq!(find_in_folders(&["/nowhere", name]), None);
         std::fs::write(folder.path().join(NAME), "").unwrap();
-        assert_eq!(in_folders(&["/nowhere", name]), Some(folder.path().join(NAME)));
+        assert_eq!(find_in_folders(&["/nowhere", name]), Some(folder.path().join(NAME)));
     }
 
     #[test]

@@ -35,7 +35,7 @@ impl Readiness {
 }
 
 /// The address at which to query a listen address.
-pub(super) fn url(host: &str, port: u16) -> String {
+pub(super) fn query_url(host: &str, port: u16) -> String {
     let host = match host.trim_matches(['[', ']']) {
         "0.0.0.0" => "127.0.0.1".to_owned(),
         "::" => "[::1]".to_owned(),
@@ -46,11 +46,11 @@ pub(super) fn url(host: &str, port: u16) -> String {
 }
 
 /// Polls until it is ready, has failed, or time is up.
-pub(super) async fn wait(address: &str, has_failed: impl Fn() -> bool) -> Readiness {
+pub(super) async fn wait_until_ready(address: &str, has_failed: impl Fn() -> bool) -> Readiness {
     let mut last = Readiness::Silent;
     let waiting = async {
         loop {
-            last = ask(address).await;
+            last = query_readiness(address).await;
             if last == Readiness::Ready || (last == Readiness::Silent && has_failed()) {
                 return;
             }
@@ -63,7 +63,7 @@ pub(super) async fn wait(address: &str, has_failed: impl Fn() -> bool) -> Readin
 }
 
 /// Queries once.
-pub(super) async fn ask(address: &str) -> Readiness {
+pub(super) async fn query_readiness(address: &str) -> Readiness {
     // It speaks plain HTTP, also where there are no certificates.
     let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).timeout(ONE_ANSWER).build();
     let Ok(client) = client else {
@@ -101,7 +101,7 @@ mod tests {
             ("[::1]", "http://[::1]:8003"),
             ("box.local", "http://box.local:8003"),
         ] {
-            assert_eq!(url(host, 8003), expected);
+            assert_eq!(query_url(host, 8003), expected);
         }
     }
 }

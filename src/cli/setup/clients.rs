@@ -50,7 +50,7 @@ pub(super) struct Homes {
 
 impl Client {
     /// The file to edit; `None` if the settings come from the shell.
-    pub(super) fn file(self, homes: &Homes) -> Option<PathBuf> {
+    pub(super) fn settings_file(self, homes: &Homes) -> Option<PathBuf> {
         let or = |configured: &Option<PathBuf>, default: &str| {
             configured.clone().unwrap_or_else(|| homes.home.join(default))
         };
@@ -63,7 +63,7 @@ impl Client {
     }
 
     /// The path of its API.
-    pub(super) fn api(self) -> &'static str {
+    pub(super) fn api_path(self) -> &'static str {
         match self {
             Self::Codex => "/v1/responses",
             Self::ClaudeCode => "/v1/messages",
@@ -72,18 +72,18 @@ impl Client {
     }
 
     /// The client's settings with respool in them; `present` is empty if there is no file yet.
-    pub(super) fn edited(self, present: &str, target: &Target, file: &Path) -> Result<String, String> {
+    pub(super) fn edit_settings(self, present: &str, target: &Target, file: &Path) -> Result<String, String> {
         match self {
-            Self::Codex => codex(present, target),
-            Self::ClaudeCode => edited_json(present, |settings| claude_code(settings, target)),
-            Self::Opencode => edited_json(present, |settings| opencode(settings, target)),
+            Self::Codex => edit_codex(present, target),
+            Self::ClaudeCode => edit_json(present, |settings| claude_code(settings, target)),
+            Self::Opencode => edit_json(present, |settings| edit_opencode(settings, target)),
             Self::Openclaw | Self::QwenCode | Self::Cline => Ok(present.to_owned()),
         }
         .map_err(|why| format!("{} cannot be edited: {why}", file.display()))
     }
 
     /// The settings from `before`, plus the changes made since `after` was written; `None` if those touch what respool wrote.
-    pub(super) fn restored(self, after: &str, present: &str, before: &str) -> Option<String> {
+    pub(super) fn restore_settings(self, after: &str, present: &str, before: &str) -> Option<String> {
         if present == after {
             return Some(before.to_owned());
         }
@@ -99,10 +99,10 @@ impl Client {
     }
 
     /// Returns the commands to type, if there is no file to edit.
-    pub(super) fn commands(self, target: &Target) -> String {
+    pub(super) fn shell_commands(self, target: &Target) -> String {
         let Target { url, model, key_env, .. } = target;
         let key = key_env.as_ref().map_or_else(|| "none".to_owned(), |name| format!("\"${name}\""));
-        let (url, model) = (quoted(&format!("{url}/v1")), quoted(model));
+        let (url, model) = (quote_word(&format!("{url}/v1")), quote_word(model));
         match self {
             Self::QwenCode => format!(
                 "export OPENAI_BASE_URL={url} OPENAI_API_KEY={key} OPENAI_MODEL={model}\nqwen --auth-type openai"
@@ -113,12 +113,12 @@ impl Client {
 }
 
 /// As a word for a shell: a server names its models as it likes.
-fn quoted(word: &str) -> String {
+fn quote_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c);
     if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
-fn codex(present: &str, target: &Target) -> Result<String, String> {
+fn edit_codex(present: &str, target: &Target) -> Result<String, String> {
     let mut document: DocumentMut =
         present.parse().map_err(|error| format!("it is not valid TOML: {error}"))?;
     document["model"] = value(&target.model);
@@ -143,7 +143,7 @@ fn codex(present: &str, target: &Target) -> Result<String, String> {
     Ok(document.to_string())
 }
 
-fn edited_json(
+fn edit_json(
     present: &str,
     edit: impl FnOnce(&mut Map<String, Value>) -> Result<(), String>,
 ) -> Result<String, String> {
@@ -185,7 +185,10 @@ fn restored_value(after: Option<&Value>, present: Option<&Value>, before: Option
     Some(Value::Object(keys.filter_map(restored).collect()))
 }
 
-fn table<'s>(settings: &'s mut Map<String, Value>, key: &str) -> Result<&'s mut Map<String, Value>, String> {
+fn table_at<'s>(
+    settings: &'s mut Map<String, Value>,
+    key: &str,
+) -> Result<&'s mut Map<String, Value>, String> {
     let entry = settings.entry(key).or_insert_with(|| json!({}));
     entry.as_object_mut().ok_or_else(|| format!("`{key}` is not an object"))
 }
@@ -204,7 +207,7 @@ fn claude_code(settings: &mut Map<String, Value>, target: &Target) -> Result<(),
         Some(name) => settings.insert("apiKeyHelper".into(), json!(format!("printenv {name}"))),
         None => settings.remove("apiKeyHelper"),
     };
-    let environment = table(settings, "env")?;
+    let environment = table_at(settings, "env")?;
     // These would be sent in place of the key, or of `none`.
     environment.shift_remove("ANTHROPIC_API_KEY");
     if target.key_env.is_some() {
@@ -225,7 +228,7 @@ fn claude_code(settings: &mut Map<String, Value>, target: &Target) -> Result<(),
     Ok(())
 }
 
-fn opencode(settings: &mut Map<String, Value>, target: &Target) -> Result<(), String> {
+fn edit_opencode(settings: &mut Map<String, Value>, target: &Target) -> Result<(), String> {
     let mut model = json!({"name": target.model, "tool_call": true, "reasoning": true});
     if let Some(window) = target.window {
         model["limit"] = json!({"context": window, "output": window / 4});
@@ -239,7 +242,7 @@ fn opencode(settings: &mut Map<String, Value>, target: &Target) -> Result<(), St
     });
     settings.entry("$schema").or_insert_with(|| json!("https://opencode.ai/config.json"));
     settings.insert("model".into(), json!(format!("respool/{}", target.model)));
-    table(settings, "provider")?.insert("respool".into(), provider);
+    table_at(settings, "provider")?.insert("respool".into(), provider);
     Ok(())
 }
 
@@ -257,9 +260,9 @@ mod tests {
     }
 
     fn edited(client: Client, present: &str, key_env: Option<&str>) -> String {
-        let text = client.edited(present, &target(key_env), Path::new("settings")).unwrap();
+        let text = client.edit_settings(present, &target(key_env), Path::new("settings")).unwrap();
         assert_eq!(
-            client.edited(&text, &target(key_env), Path::new("settings")).unwrap(),
+            client.edit_settings(&text, &target(key_env), Path::new("settings")).unwrap(),
             text,
             "twice is once"
         );
@@ -323,7 +326,7 @@ mod tests {
             (Client::ClaudeCode, "[]"),
             (Client::Opencode, r#"{"provider": 7}"#),
         ] {
-            let error = client.edited(present, &target(None), Path::new("settings")).unwrap_err();
+            let error = client.edit_settings(present, &target(None), Path::new("settings")).unwrap_err();
             assert!(error.starts_with("settings cannot be edited: "), "{error}");
         }
     }

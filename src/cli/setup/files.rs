@@ -54,7 +54,12 @@ impl Writing {
 }
 
 /// Shows the change that points a client at respool, asks, and writes it.
-pub(super) fn edit(client: Client, target: &Target, file: &Path, writing: Writing) -> Result<(), Failure> {
+pub(super) fn edit_file(
+    client: Client,
+    target: &Target,
+    file: &Path,
+    writing: Writing,
+) -> Result<(), Failure> {
     let failed = |what: &str, error: io::Error| format!("{} cannot be {what}: {error}", file.display());
     let present = match fs::read_to_string(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -65,23 +70,23 @@ pub(super) fn edit(client: Client, target: &Target, file: &Path, writing: Writin
         say::say(&format!("{} already points to respool.", file.display()));
         return Ok(());
     }
-    say::say_piece(&difference(present.as_deref().unwrap_or_default(), &text, file));
+    say::say_piece(&diff_text(present.as_deref().unwrap_or_default(), &text, file));
     if !writing.is_agreed()? {
         return Ok(());
     }
-    write(client, file, present.as_deref().unwrap_or_default(), &text)?;
+    write_settings(client, file, present.as_deref().unwrap_or_default(), &text)?;
     say::say(&format!("Written. `respool setup {} --undo` restores it.", name_of(client)));
     Ok(())
 }
 
 /// Returns the change as a diff.
-pub(super) fn difference(present: &str, text: &str, file: &Path) -> String {
+pub(super) fn diff_text(present: &str, text: &str, file: &Path) -> String {
     let name = file.display().to_string();
     crate::diff::unified(&name, present, text)
 }
 
 /// Writes new settings, after the copies that undoing needs. An empty copy means that there was no file.
-pub(super) fn write(client: Client, file: &Path, present: &str, text: &str) -> Result<(), String> {
+pub(super) fn write_settings(client: Client, file: &Path, present: &str, text: &str) -> Result<(), String> {
     let failed = |what: &str, error: io::Error| format!("{} cannot be {what}: {error}", file.display());
     let as_it_was = match without_respool(client, file, present) {
         Some(Restored::Merged(text)) => text,
@@ -90,9 +95,9 @@ pub(super) fn write(client: Client, file: &Path, present: &str, text: &str) -> R
         // It was undone by hand.
         Some(Restored::Conflict(_)) | None => present.to_owned(),
     };
-    replace(&beside(file, BEFORE), &as_it_was).map_err(|error| failed("saved first", error))?;
-    replace(&beside(file, AFTER), text).map_err(|error| failed("saved first", error))?;
-    replace(file, text).map_err(|error| failed("written", error))
+    replace_file(&sibling_path(file, BEFORE), &as_it_was).map_err(|error| failed("saved first", error))?;
+    replace_file(&sibling_path(file, AFTER), text).map_err(|error| failed("saved first", error))?;
+    replace_file(file, text).map_err(|error| failed("written", error))
 }
 
 /// Settings without what respool wrote.
@@ -105,20 +110,20 @@ enum Restored {
 
 /// Removes what respool wrote from the present settings; `None` if it wrote nothing.
 fn without_respool(client: Client, file: &Path, present: &str) -> Option<Restored> {
-    let before = fs::read_to_string(beside(file, BEFORE)).ok()?;
-    let after = fs::read_to_string(beside(file, AFTER)).ok();
+    let before = fs::read_to_string(sibling_path(file, BEFORE)).ok()?;
+    let after = fs::read_to_string(sibling_path(file, AFTER)).ok();
     let restored = after.and_then(|after| client.restored(&after, present, &before));
     Some(restored.map_or(Restored::Conflict(before), Restored::Merged))
 }
 
-fn beside(file: &Path, end: &str) -> PathBuf {
+fn sibling_path(file: &Path, end: &str) -> PathBuf {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{end}"));
     file.with_file_name(name)
 }
 
 /// Writes a temporary file and renames it, so that a crash leaves the old or the new file. Permissions stay.
-fn replace(file: &Path, text: &str) -> io::Result<()> {
+fn replace_file(file: &Path, text: &str) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
     // A link to settings elsewhere stays a link.
     let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
@@ -134,7 +139,7 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
 }
 
 /// Restores the settings, and keeps later changes.
-pub(super) fn undo(client: Client, file: Option<&Path>) -> Result<(), Failure> {
+pub(super) fn undo_change(client: Client, file: Option<&Path>) -> Result<(), Failure> {
     let Some(file) = file else {
         say::say(&format!(
             "{} gets its settings from the shell, so there is no file to restore.",
@@ -148,14 +153,15 @@ pub(super) fn undo(client: Client, file: Option<&Path>) -> Result<(), Failure> {
         }
         read => read.unwrap_or_default(),
     };
-    let nothing = || format!("there is nothing to undo: {} does not exist", beside(file, BEFORE).display());
+    let nothing =
+        || format!("there is nothing to undo: {} does not exist", sibling_path(file, BEFORE).display());
     let restored = without_respool(client, file, &present).ok_or_else(nothing)?;
     let failed = |error: io::Error| format!("{} cannot be restored: {error}", file.display());
     let text = match restored {
         Restored::Merged(text) => text,
         Restored::Conflict(text) => {
-            let kept = beside(file, UNDONE);
-            replace(&kept, &present).map_err(failed)?;
+            let kept = sibling_path(file, UNDONE);
+            replace_file(&kept, &present).map_err(failed)?;
             say::say(&format!(
                 "{} was changed in lines that respool had written, or is no longer valid. It is restored to what it was before; the changed file is kept as {}.",
                 file.display(),
@@ -164,21 +170,21 @@ pub(super) fn undo(client: Client, file: Option<&Path>) -> Result<(), Failure> {
             text
         }
     };
-    say::say_piece(&difference(&present, &text, file));
+    say::say_piece(&diff_text(&present, &text, file));
     if text.is_empty() {
-        remove(file)?;
+        remove_if_present(file)?;
     } else {
-        replace(file, &text).map_err(failed)?;
+        replace_file(file, &text).map_err(failed)?;
     }
     for end in [BEFORE, AFTER] {
-        remove(&beside(file, end))?;
+        remove_if_present(&sibling_path(file, end))?;
     }
     say::say(&format!("{} has been restored.", file.display()));
     Ok(())
 }
 
 /// Removes a file that may be gone already.
-fn remove(file: &Path) -> Result<(), String> {
+fn remove_if_present(file: &Path) -> Result<(), String> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(format!("{} cannot be removed: {error}", file.display()))
@@ -202,18 +208,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("deep/config.toml");
         let target = target();
-        edit(Client::Codex, &target, &file, Writing::No).unwrap();
+        edit_file(Client::Codex, &target, &file, Writing::No).unwrap();
         assert!(!file.exists(), "a dry run writes nothing");
-        edit(Client::Codex, &target, &file, Writing::Yes).unwrap();
+        edit_file(Client::Codex, &target, &file, Writing::Yes).unwrap();
         assert!(fs::read_to_string(&file).unwrap().contains("[model_providers.respool]"));
-        undo(Client::Codex, Some(&file)).unwrap();
-        assert!(!file.exists() && !beside(&file, BEFORE).exists() && !beside(&file, AFTER).exists());
+        undo_change(Client::Codex, Some(&file)).unwrap();
+        assert!(
+            !file.exists() && !sibling_path(&file, BEFORE).exists() && !sibling_path(&file, AFTER).exists()
+        );
         fs::write(&file, "# mine\n").unwrap();
-        edit(Client::Codex, &target, &file, Writing::Yes).unwrap();
-        edit(Client::Codex, &Target { model: "n".into(), ..target }, &file, Writing::Yes).unwrap();
-        undo(Client::Codex, Some(&file)).unwrap();
+        edit_file(Client::Codex, &target, &file, Writing::Yes).unwrap();
+        edit_file(Client::Codex, &Target { model: "n".into(), ..target }, &file, Writing::Yes).unwrap();
+        undo_change(Client::Codex, Some(&file)).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "# mine\n");
-        assert!(undo(Client::Codex, Some(&file)).is_err());
+        assert!(undo_change(Client::Codex, Some(&file)).is_err());
     }
 
     #[test]
@@ -221,11 +229,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.toml");
         fs::write(&file, "model = \"gpt-5\"\n").unwrap();
-        edit(Client::Codex, &target(), &file, Writing::Yes).unwrap();
+        edit_file(Client::Codex, &target(), &file, Writing::Yes).unwrap();
         let by_hand = fs::read_to_string(&file).unwrap().replace("model = \"m\"", "model = \"other\"");
         fs::write(&file, by_hand).unwrap();
-        edit(Client::Codex, &target(), &file, Writing::Yes).unwrap();
-        undo(Client::Codex, Some(&file)).unwrap();
+        edit_file(Client::Codex, &target(), &file, Writing::Yes).unwrap();
+        undo_change(Client::Codex, Some(&file)).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "model = \"gpt-5\"\n");
     }
 
@@ -233,15 +241,15 @@ mod tests {
     fn a_file_that_is_gone_or_unreadable_is_undone_or_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.toml");
-        edit(Client::Codex, &target(), &file, Writing::Yes).unwrap();
+        edit_file(Client::Codex, &target(), &file, Writing::Yes).unwrap();
         fs::remove_file(&file).unwrap();
-        undo(Client::Codex, Some(&file)).unwrap();
-        assert!(!file.exists() && !beside(&file, BEFORE).exists());
-        edit(Client::Codex, &target(), &file, Writing::Yes).unwrap();
+        undo_change(Client::Codex, Some(&file)).unwrap();
+        assert!(!file.exists() && !sibling_path(&file, BEFORE).exists());
+        edit_file(Client::Codex, &target(), &file, Writing::Yes).unwrap();
         fs::write(&file, [0xff, 0xfe]).unwrap();
-        assert!(undo(Client::Codex, Some(&file)).is_err());
+        assert!(undo_change(Client::Codex, Some(&file)).is_err());
         assert_eq!(fs::read(&file).unwrap(), [0xff, 0xfe]);
-        assert!(beside(&file, BEFORE).exists() && !beside(&file, UNDONE).exists());
+        assert!(sibling_path(&file, BEFORE).exists() && !sibling_path(&file, UNDONE).exists());
     }
 
     /// Claude Code rewrites its settings itself, and setting them up changes their layout.
@@ -252,17 +260,17 @@ mod tests {
         let mine = r#"{"theme": "dark", "env": {"A": "b", "ANTHROPIC_MODEL": "opus"}, "allow": ["ls"]}"#;
         let read = || serde_json::from_str::<Value>(&fs::read_to_string(&file).unwrap()).unwrap();
         fs::write(&file, mine).unwrap();
-        edit(Client::ClaudeCode, &target(), &file, Writing::Yes).unwrap();
+        edit_file(Client::ClaudeCode, &target(), &file, Writing::Yes).unwrap();
         let mut changed = read();
         changed["allow"] = json!(["ls", "cat"]);
         changed["env"]["C"] = json!("d");
         changed["env"].as_object_mut().unwrap().remove("A");
         changed["env"]["ANTHROPIC_DEFAULT_HAIKU_MODEL"] = json!("haiku");
         fs::write(&file, changed.to_string()).unwrap();
-        undo(Client::ClaudeCode, Some(&file)).unwrap();
+        undo_change(Client::ClaudeCode, Some(&file)).unwrap();
         let env = json!({"ANTHROPIC_MODEL": "opus", "C": "d", "ANTHROPIC_DEFAULT_HAIKU_MODEL": "haiku"});
         assert_eq!(read(), json!({"theme": "dark", "env": env, "allow": ["ls", "cat"]}));
-        assert!(!beside(&file, UNDONE).exists());
+        assert!(!sibling_path(&file, UNDONE).exists());
     }
 
     #[test]
@@ -273,24 +281,24 @@ mod tests {
         let (mine, later) = ("# mine\nmodel = \"gpt\"\n\n[a]\nx = 1\ny = 3\n", "\n[trusted]\npath = true\n");
         let text = || fs::read_to_string(&file).unwrap();
         fs::write(&file, mine).unwrap();
-        edit(Client::Codex, &target, &file, Writing::Yes).unwrap();
+        edit_file(Client::Codex, &target, &file, Writing::Yes).unwrap();
         let changed = text().replace("x = 1", "x = 2");
         fs::write(&file, &changed).unwrap();
-        undo(Client::Codex, Some(&file)).unwrap();
+        undo_change(Client::Codex, Some(&file)).unwrap();
         assert_eq!(text(), mine.replace("x = 1", "x = 2"));
         // If it was undone by hand and then changed, the changed version is what the next undo restores.
-        edit(Client::Codex, &target, &file, Writing::Yes).unwrap();
+        edit_file(Client::Codex, &target, &file, Writing::Yes).unwrap();
         let by_hand = format!("{mine}{later}");
         fs::write(&file, &by_hand).unwrap();
-        edit(Client::Codex, &target, &file, Writing::Yes).unwrap();
-        undo(Client::Codex, Some(&file)).unwrap();
+        edit_file(Client::Codex, &target, &file, Writing::Yes).unwrap();
+        undo_change(Client::Codex, Some(&file)).unwrap();
         assert_eq!(text(), by_hand);
         // Changes to respool's own lines are kept beside the file.
-        edit(Client::Codex, &target, &file, Writing::Yes).unwrap();
+        edit_file(Client::Codex, &target, &file, Writing::Yes).unwrap();
         let other = text().replace("model = \"m\"", "model = \"n\"");
         fs::write(&file, &other).unwrap();
-        undo(Client::Codex, Some(&file)).unwrap();
+        undo_change(Client::Codex, Some(&file)).unwrap();
         assert_eq!(text(), by_hand);
-        assert_eq!(fs::read_to_string(beside(&file, UNDONE)).unwrap(), other);
+        assert_eq!(fs::read_to_string(sibling_path(&file, UNDONE)).unwrap(), other);
     }
 }

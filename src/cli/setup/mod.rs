@@ -12,15 +12,15 @@ use std::path::PathBuf;
 pub(super) use self::arguments::SetupArgs;
 use self::arguments::name_of;
 use self::clients::{Client, Homes, Target};
-use self::files::{Writing, edit, undo};
+use self::files::{Writing, edit_file, undo_change};
 use self::respool::Respool;
 use super::failure::Failure;
-use super::runtime::runtime;
+use super::runtime::new_runtime;
 use super::say;
 
-pub(super) fn setup(args: SetupArgs) -> Result<(), Failure> {
+pub(super) fn run_setup(args: SetupArgs) -> Result<(), Failure> {
     if args.client == Client::Openclaw {
-        return openclaw::setup(&args);
+        return openclaw::run_setup(&args);
     }
     if args.upstream.is_some() {
         let why = format!(
@@ -29,14 +29,14 @@ pub(super) fn setup(args: SetupArgs) -> Result<(), Failure> {
         );
         return Err(why.into());
     }
-    let file = args.client.file(&homes());
+    let file = args.client.file(&find_homes());
     if args.undo {
-        return undo(args.client, file.as_deref());
+        return undo_change(args.client, file.as_deref());
     }
-    runtime()?.block_on(set_up(args, file))
+    new_runtime()?.block_on(set_up(args, file))
 }
 
-fn homes() -> Homes {
+fn find_homes() -> Homes {
     let folder = |name: &str| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
     Homes {
         home: folder("HOME").unwrap_or_default(),
@@ -50,15 +50,15 @@ async fn set_up(args: SetupArgs, file: Option<PathBuf>) -> Result<(), Failure> {
     let respool = Respool::from_arguments(&args)?;
     let writing = Writing::from_arguments(&args);
     let url = respool.url.clone();
-    let (model, window) = respool.model(args.model).await?;
+    let (model, window) = respool.choose_model(args.model).await?;
     let target = Target { url, model, window, key_env: args.key_env };
     match file {
-        Some(file) => edit(args.client, &target, &file, writing)?,
+        Some(file) => edit_file(args.client, &target, &file, writing)?,
         None => say::say(&format!("Start it with:\n\n{}\n", args.client.commands(&target))),
     }
     if !args.dry_run {
         say::say(&format!("Trying one turn with {} on {} …", target.model, args.client.api()));
-        respool.turn(args.client.api(), &target.model).await?;
+        respool.try_turn(args.client.api(), &target.model).await?;
         say::say("It works.");
     }
     Ok(())

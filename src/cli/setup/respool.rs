@@ -72,15 +72,18 @@ impl Respool {
     }
 
     /// The list of models.
-    pub(super) async fn models(&self) -> Result<Vec<Value>, AskError> {
-        let request = self.client()?.get(format!("{}/v1/models", self.url)).timeout(LIST_WITHIN);
-        let list = self.ask(request).await?;
+    pub(super) async fn list_models(&self) -> Result<Vec<Value>, AskError> {
+        let request = self.http_client()?.get(format!("{}/v1/models", self.url)).timeout(LIST_WITHIN);
+        let list = self.send_request(request).await?;
         Ok(list["data"].as_array().cloned().unwrap_or_default())
     }
 
     /// The model's name and window.
-    pub(super) async fn model(&self, wanted: Option<String>) -> Result<(String, Option<u64>), Failure> {
-        let models = self.models().await?;
+    pub(super) async fn choose_model(
+        &self,
+        wanted: Option<String>,
+    ) -> Result<(String, Option<u64>), Failure> {
+        let models = self.list_models().await?;
         let name = |model: &Value| model["id"].as_str().unwrap_or_default().to_owned();
         let names: Vec<String> = models.iter().map(name).collect();
         let found = match &wanted {
@@ -96,7 +99,7 @@ impl Respool {
     }
 
     /// Tries one turn on this API.
-    pub(super) async fn turn(&self, api: &str, model: &str) -> Result<(), Failure> {
+    pub(super) async fn try_turn(&self, api: &str, model: &str) -> Result<(), Failure> {
         let words = "Answer with the word: ready";
         let messages = json!([{"role": "user", "content": words}]);
         let body = match api {
@@ -104,19 +107,19 @@ impl Respool {
             "/v1/messages" => json!({"model": model, "messages": messages, "max_tokens": 2000}),
             _ => json!({"model": model, "messages": messages}),
         };
-        let request = self.client()?.post(format!("{}{api}", self.url));
+        let request = self.http_client()?.post(format!("{}{api}", self.url));
         let request = request.header("content-type", "application/json").body(body.to_string());
-        Ok(self.ask(request).await.map(drop)?)
+        Ok(self.send_request(request).await.map(drop)?)
     }
 
-    fn client(&self) -> Result<reqwest::Client, AskError> {
+    fn http_client(&self) -> Result<reqwest::Client, AskError> {
         client_for(&self.url, reqwest::Client::builder().no_proxy().timeout(TURN_WITHIN)).map_err(|cause| {
             let todo = "Give its address with --url".to_owned();
             AskError::Unreachable { url: self.url.clone(), cause, todo }
         })
     }
 
-    async fn ask(&self, request: reqwest::RequestBuilder) -> Result<Value, AskError> {
+    async fn send_request(&self, request: reqwest::RequestBuilder) -> Result<Value, AskError> {
         let request = match &self.key {
             Some(key) => request.bearer_auth(&key.value),
             None => request,
@@ -127,7 +130,7 @@ impl Respool {
         };
         let (status, text) = match answer.await {
             Ok(answer) => answer,
-            Err(error) => return Err(self.unreachable(&error).await),
+            Err(error) => return Err(self.explain_unreachable(&error).await),
         };
         let value: Value = serde_json::from_str(&text).unwrap_or_default();
         if status.is_success() {
@@ -140,7 +143,7 @@ impl Respool {
         Err(AskError::Refused { status, text })
     }
 
-    async fn unreachable(&self, error: &reqwest::Error) -> AskError {
+    async fn explain_unreachable(&self, error: &reqwest::Error) -> AskError {
         let todo = match plain_address(&self.url).await {
             Some(plain) => format!("It answers without TLS: write --url {plain}"),
             None => "Start it with `respool serve`, or give its address with --url".to_owned(),

@@ -72,7 +72,7 @@ impl Section {
 }
 
 /// The tree of all keys.
-pub(in crate::config) fn schema() -> Section {
+pub(in crate::config) fn build_schema() -> Section {
     let mut root = Section::default();
     for key in KEYS.iter() {
         root.insert(&key.path, key);

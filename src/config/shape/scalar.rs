@@ -11,30 +11,30 @@ use crate::units::{Size, parse_duration};
 use crate::upstream::Address;
 
 /// Returns the value in the form that the settings read, or its problem.
-pub(super) fn read(key: &Key, kind: ValueKind, home: Option<&Path>) -> Result<ValueKind, String> {
+pub(super) fn read_scalar(key: &Key, kind: ValueKind, home: Option<&Path>) -> Result<ValueKind, String> {
     match (key.scalar, kind) {
         (Scalar::Switch, kind @ ValueKind::Boolean(_)) => Ok(kind),
-        (Scalar::Count(least), ValueKind::I64(number)) => count(number, least),
-        (Scalar::Number(least, most), ValueKind::Float(number)) => between(number, least, most),
+        (Scalar::Count(least), ValueKind::I64(number)) => check_count(number, least),
+        (Scalar::Number(least, most), ValueKind::Float(number)) => check_range(number, least, most),
         (Scalar::Number(least, most), ValueKind::I64(number)) =>
         {
             #[expect(clippy::cast_precision_loss, reason = "numbers that large are out of every key's range")]
-            between(number as f64, least, most)
+            check_range(number as f64, least, most)
         }
-        (Scalar::Switch | Scalar::Count(_) | Scalar::Number(..), kind) => Err(mistaken(key, &kind)),
+        (Scalar::Switch | Scalar::Count(_) | Scalar::Number(..), kind) => Err(describe_mismatch(key, &kind)),
         (_, ValueKind::String(text)) => read_text(key, text, home).map(ValueKind::String),
-        (_, kind) => Err(mistaken(key, &kind)),
+        (_, kind) => Err(describe_mismatch(key, &kind)),
     }
 }
 
-fn count(number: i64, least: u64) -> Result<ValueKind, String> {
+fn check_count(number: i64, least: u64) -> Result<ValueKind, String> {
     match u32::try_from(number) {
         Ok(whole) if u64::from(whole) >= least => Ok(ValueKind::I64(number)),
         _ => Err(format!("expected a whole number from {least} to {}, found {number}", u32::MAX)),
     }
 }
 
-fn between(number: f64, least: f64, most: f64) -> Result<ValueKind, String> {
+fn check_range(number: f64, least: f64, most: f64) -> Result<ValueKind, String> {
     if (least..=most).contains(&number) {
         Ok(ValueKind::Float(number))
     } else {
@@ -59,7 +59,7 @@ fn read_text(key: &Key, text: String, home: Option<&Path>) -> Result<String, Str
             Size(0) => Err(format!("{text:?} is too small; it must be larger than 0B")),
             _ => Ok(text),
         },
-        Scalar::Path => expand(text, home),
+        Scalar::Path => expand_home(text, home),
         _ => Ok(text),
     }
 }
@@ -84,7 +84,7 @@ fn no_such_word(text: &str, words: &[&str]) -> String {
 }
 
 /// A path with the home directory for a leading `~/`.
-fn expand(text: String, home: Option<&Path>) -> Result<String, String> {
+fn expand_home(text: String, home: Option<&Path>) -> Result<String, String> {
     match (text.strip_prefix("~/"), home) {
         (Some(rest), Some(home)) => Ok(home.join(rest).display().to_string()),
         (Some(_), None) => {
@@ -95,7 +95,7 @@ fn expand(text: String, home: Option<&Path>) -> Result<String, String> {
 }
 
 /// Says what was expected and what was found.
-fn mistaken(key: &Key, kind: &ValueKind) -> String {
+fn describe_mismatch(key: &Key, kind: &ValueKind) -> String {
     let wanted = match key.scalar {
         Scalar::Text | Scalar::Word(_) => "text",
         Scalar::Path => "a path",
@@ -108,11 +108,11 @@ fn mistaken(key: &Key, kind: &ValueKind) -> String {
         Scalar::Form(name, _) => name,
     };
     let example = if key.shape == Shape::One { format!(", as {}", key.example) } else { String::new() };
-    format!("expected {wanted}{example}, found {}", describe(kind, key.secret))
+    format!("expected {wanted}{example}, found {}", describe_value(kind, key.secret))
 }
 
 /// A value in words; a secret's only by its type.
-pub(super) fn describe(kind: &ValueKind, secret: bool) -> String {
+pub(super) fn describe_value(kind: &ValueKind, secret: bool) -> String {
     let (name, shown) = match kind {
         ValueKind::String(text) => ("the text", format!(" {text:?}")),
         ValueKind::Boolean(switch) => ("the switch", format!(" {switch}")),

@@ -34,7 +34,7 @@ pub(super) struct Recommendation {
 
 impl Recommendation {
     /// The one that fits any failure.
-    pub(super) fn of_respool() -> Self {
+    pub(super) fn from_respool() -> Self {
         Self { text: WITHOUT_ADVICE.to_owned(), by: "respool" }
     }
 }
@@ -49,7 +49,7 @@ impl Worker {
         };
         match text {
             Some(text) => Recommendation { text: text.chars().take(LONGEST).collect(), by: "agent" },
-            None => Recommendation::of_respool(),
+            None => Recommendation::from_respool(),
         }
     }
 

@@ -140,7 +140,7 @@ impl Worker {
                         self.recommend(attempt, FinalFailure { outcome, reason: &reason, calls: &calls })
                             .await
                     } else {
-                        Recommendation::of_respool()
+                        Recommendation::from_respool()
                     };
                     let mut what = json!({"reason": reason, "context": attempt.inputs, "attempts": number,
                         "recommendation": advised.text, "recommended_by": advised.by});

@@ -55,7 +55,7 @@ pub(in crate::cli::setup) struct Edited {
 
 impl Edited {
     /// Returns the name of the provider that points at respool.
-    pub(in crate::cli::setup) fn provider(&self) -> &str {
+    pub(in crate::cli::setup) fn provider_name(&self) -> &str {
         self.primary.split_once('/').map_or(self.primary.as_str(), |(provider, _)| provider)
     }
 }
@@ -71,7 +71,7 @@ pub(in crate::cli::setup) struct AgentModel {
 }
 
 /// `present` with respool in it; `present` is empty if there is no file yet.
-pub(in crate::cli::setup) fn edited(present: &str, wanted: &Wanted) -> Result<Edited, String> {
+pub(in crate::cli::setup) fn edit_config(present: &str, wanted: &Wanted) -> Result<Edited, String> {
     // JSON5 allows a byte order mark; it stays where it is.
     let (mark, present) = present.strip_prefix('\u{feff}').map_or(("", present), |rest| ("\u{feff}", rest));
     let text = if present.trim().is_empty() { "{}\n" } else { present };
@@ -80,17 +80,17 @@ pub(in crate::cli::setup) fn edited(present: &str, wanted: &Wanted) -> Result<Ed
     let before = root.to_serde_value().unwrap_or_default();
     let object = root.object_value().ok_or("it does not hold an object")?;
     let (provider, id) = (provider_of(&before, wanted), model_of(&before, wanted)?);
-    let entry = child(&child(&child(&object, "models")?, "providers")?, &provider)?;
+    let entry = child_object(&child_object(&child_object(&object, "models")?, "providers")?, &provider)?;
     write_provider(&entry, wanted, &id)?;
     let primary = format!("{provider}/{id}");
-    let defaults = child(&child(&object, "agents")?, "defaults")?;
+    let defaults = child_object(&child_object(&object, "agents")?, "defaults")?;
     let replaced = write_primary(&defaults, &before["agents"]["defaults"], &primary)?;
     let after = root.to_serde_value().unwrap_or_default();
     Ok(Edited {
         text: format!("{mark}{root}"),
         primary,
         replaced,
-        fallbacks: fallbacks(&before),
+        fallbacks: fallback_models(&before),
         own_models: own_models(&after, wanted),
         direct_providers: direct_providers(&after, wanted),
     })
@@ -138,14 +138,14 @@ fn model_of(config: &Value, wanted: &Wanted) -> Result<String, String> {
 }
 
 fn write_provider(entry: &CstObject, wanted: &Wanted, id: &str) -> Result<(), String> {
-    set(entry, "baseUrl", &json!(format!("{}/v1", wanted.url)));
+    set_value(entry, "baseUrl", &json!(format!("{}/v1", wanted.url)));
     if let Some(name) = &wanted.key_env {
-        set(entry, "apiKey", &json!(format!("${{{name}}}")));
+        set_value(entry, "apiKey", &json!(format!("${{{name}}}")));
     }
-    add(entry, "apiKey", &json!("local"));
-    add(entry, "api", &json!("openai-completions"));
+    add_value(entry, "apiKey", &json!("local"));
+    add_value(entry, "api", &json!("openai-completions"));
     if wanted.is_current {
-        add(entry, "timeoutSeconds", &json!(1800));
+        add_value(entry, "timeoutSeconds", &json!(1800));
     }
     let list = entry.array_value_or_create("models").ok_or("`models` of the provider is not a list")?;
     let present: Vec<CstObject> =
@@ -154,13 +154,13 @@ fn write_provider(entry: &CstObject, wanted: &Wanted, id: &str) -> Result<(), St
     for object in &present {
         let known = id_of(object).and_then(|id| wanted.models.iter().find(|model| model.id == id));
         if let Some(window) = known.and_then(|model| model.window) {
-            lower(object, "contextWindow", window);
+            lower_number(object, "contextWindow", window);
         }
     }
     if !present.iter().any(|object| id_of(object).as_deref() == Some(id)) {
         let window = wanted.models.iter().find(|model| model.id == id).and_then(|model| model.window);
         list.ensure_multiline();
-        list.append(input(&model_entry(id, window, wanted.is_current)));
+        list.append(cst_value(&model_entry(id, window, wanted.is_current)));
     }
     Ok(())
 }
@@ -193,14 +193,14 @@ fn model_entry(id: &str, window: Option<u64>, is_current: bool) -> Value {
 fn write_primary(defaults: &CstObject, before: &Value, primary: &str) -> Result<Option<String>, String> {
     let model = defaults.get("model").and_then(|property| property.value());
     match model.as_ref().and_then(jsonc_parser::cst::CstNode::as_object) {
-        Some(object) => set(&object, "primary", &json!(primary)),
-        None if before["model"].is_string() => set(defaults, "model", &json!(primary)),
-        None => set(&child(defaults, "model")?, "primary", &json!(primary)),
+        Some(object) => set_value(&object, "primary", &json!(primary)),
+        None if before["model"].is_string() => set_value(defaults, "model", &json!(primary)),
+        None => set_value(&child_object(defaults, "model")?, "primary", &json!(primary)),
     }
     // If models are listed, others are not allowed.
     if before["models"].as_object().is_some_and(|models| !models.is_empty() && !models.contains_key(primary))
     {
-        set(&child(defaults, "models")?, primary, &json!({}));
+        set_value(&child_object(defaults, "models")?, primary, &json!({}));
     }
     Ok(primary_of(before).filter(|&old| old != primary).map(str::to_owned))
 }
@@ -263,7 +263,7 @@ fn direct_providers(config: &Value, wanted: &Wanted) -> Vec<String> {
     providers.filter(|(_, provider)| points_there(provider)).map(|(name, _)| name.clone()).collect()
 }
 
-fn fallbacks(config: &Value) -> Vec<String> {
+fn fallback_models(config: &Value) -> Vec<String> {
     let own = agents_of(config).into_iter().map(|agent| agent.value);
     let all = std::iter::once(&config["agents"]["defaults"]).chain(own);
     let names = all.filter_map(|agent| agent["model"]["fallbacks"].as_array()).flatten();
@@ -283,7 +283,7 @@ fn is_same_server(one: &str, other: &str) -> bool {
     place(one).is_some() && place(one) == place(other)
 }
 
-fn child(object: &CstObject, key: &str) -> Result<CstObject, String> {
+fn child_object(object: &CstObject, key: &str) -> Result<CstObject, String> {
     if object.get(key).is_none() {
         object.append(key, CstInputValue::Object(Vec::new()));
     }
@@ -291,38 +291,38 @@ fn child(object: &CstObject, key: &str) -> Result<CstObject, String> {
 }
 
 /// Writes a value unless it is there already.
-fn set(object: &CstObject, key: &str, value: &Value) {
+fn set_value(object: &CstObject, key: &str, value: &Value) {
     match object.get(key) {
-        None => drop(object.append(key, input(value))),
+        None => drop(object.append(key, cst_value(value))),
         Some(property) if property.to_serde_value().as_ref() == Some(value) => {}
-        Some(property) => property.set_value(input(value)),
+        Some(property) => property.set_value(cst_value(value)),
     }
 }
 
 /// Writes a value if there is none.
-fn add(object: &CstObject, key: &str, value: &Value) {
+fn add_value(object: &CstObject, key: &str, value: &Value) {
     if object.get(key).is_none() {
-        object.append(key, input(value));
+        object.append(key, cst_value(value));
     }
 }
 
 /// Writes a number if there is none, or if the present one is larger.
-fn lower(object: &CstObject, key: &str, number: u64) {
+fn lower_number(object: &CstObject, key: &str, number: u64) {
     let present = object.get(key).and_then(|property| property.to_serde_value()?.as_u64());
     if present.is_none_or(|present| present > number) {
-        set(object, key, &json!(number));
+        set_value(object, key, &json!(number));
     }
 }
 
-fn input(value: &Value) -> CstInputValue {
+fn cst_value(value: &Value) -> CstInputValue {
     match value {
         Value::Null => CstInputValue::Null,
         Value::Bool(value) => CstInputValue::Bool(*value),
         Value::Number(number) => CstInputValue::Number(number.to_string()),
         Value::String(text) => CstInputValue::String(text.clone()),
-        Value::Array(items) => CstInputValue::Array(items.iter().map(input).collect()),
+        Value::Array(items) => CstInputValue::Array(items.iter().map(cst_value).collect()),
         Value::Object(fields) => {
-            CstInputValue::Object(fields.iter().map(|(key, value)| (key.clone(), input(value))).collect())
+            CstInputValue::Object(fields.iter().map(|(key, value)| (key.clone(), cst_value(value))).collect())
         }
     }
 }
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_fresh_file_gets_a_whole_entry() {
-        let edited = edited("", &wanted(&[("gpt-oss-120b", Some(131_072))])).unwrap();
+        let edited = edit_config("", &wanted(&[("gpt-oss-120b", Some(131_072))])).unwrap();
         assert_eq!((edited.primary.as_str(), edited.replaced.as_deref()), ("respool/gpt-oss-120b", None));
         let text = edited.text;
         let config: Value = serde_json::from_str(&text).unwrap();
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(model["compat"]["sendSessionAffinityHeaders"], true);
         assert_eq!(config["agents"]["defaults"]["model"]["primary"], "respool/gpt-oss-120b");
         let old = Wanted { is_current: false, ..wanted(&[("m", None)]) };
-        let text = super::edited("{}", &old).unwrap().text;
+        let text = super::edit_config("{}", &old).unwrap().text;
         for key in ["timeoutSeconds", "sendSessionAffinityHeaders", "reasoningEffortMap", "contextWindow"] {
             assert!(!text.contains(key), "the old client refuses {key}, or it is not known: {text}");
         }
@@ -391,7 +391,7 @@ mod tests {
         let two = r#"{"models": {"providers": {"gpu1": {"baseUrl": "http://gpu:8000/v1", "models": []},
             "gpu2": {"baseUrl": "http://gpu:8000/v1", "models": []}}},
             "agents": {"defaults": {"model": {"primary": "gpu2/m"}}}}"#;
-        let found = edited(&format!("\u{feff}{two}"), &wanted(&[("m", None)])).unwrap();
+        let found = edit_config(&format!("\u{feff}{two}"), &wanted(&[("m", None)])).unwrap();
         assert_eq!((found.primary.as_str(), found.replaced.as_deref()), ("gpu2/m", None));
         assert_eq!(found.direct_providers, ["gpu1"], "the other one is named");
         let text = found.text.strip_prefix('\u{feff}').unwrap();
@@ -405,7 +405,7 @@ mod tests {
 
     #[test]
     fn a_grown_file_keeps_its_comments_and_its_provider() {
-        let edited = edited(GROWN, &wanted(&[("gpt-oss-120b", Some(131_072))])).unwrap();
+        let edited = edit_config(GROWN, &wanted(&[("gpt-oss-120b", Some(131_072))])).unwrap();
         assert_eq!((edited.primary.as_str(), edited.replaced.as_deref()), ("gptoss/gpt-oss-120b", None));
         assert_eq!(edited.fallbacks, ["anthropic/claude"]);
         let diff = crate::diff::unified("openclaw.json", GROWN, &edited.text);
@@ -426,7 +426,7 @@ mod tests {
                 "+\"timeoutSeconds\": 1800,",
             ]
         );
-        let again = super::edited(&edited.text, &wanted(&[("gpt-oss-120b", Some(131_072))])).unwrap();
+        let again = super::edit_config(&edited.text, &wanted(&[("gpt-oss-120b", Some(131_072))])).unwrap();
         assert_eq!(again.text, edited.text, "twice is once");
     }
 
@@ -434,7 +434,7 @@ mod tests {
     fn another_primary_is_replaced_and_named_and_the_allow_list_is_kept_up() {
         let present =
             r#"{"agents": {"defaults": {"model": "anthropic/claude", "models": {"anthropic/claude": {}}}}}"#;
-        let edited = edited(present, &wanted(&[("m", None)])).unwrap();
+        let edited = edit_config(present, &wanted(&[("m", None)])).unwrap();
         assert_eq!(edited.replaced.as_deref(), Some("anthropic/claude"));
         let config: Value = serde_json::from_str(&edited.text).unwrap();
         assert_eq!(config["agents"]["defaults"]["model"], "respool/m");
@@ -448,7 +448,7 @@ mod tests {
                 r#"{{"models": {{"providers": {{"gpu": {{"baseUrl": "http://gpu:8000/v1", "models": []}}}}}},
                     "agents": {{"defaults": {{"models": {{"gpu/m": {{"alias": "oss"}}}}}}, {agents}}}}}"#
             );
-            let found = edited(&present, &wanted(&[("m", None)])).unwrap().own_models;
+            let found = edit_config(&present, &wanted(&[("m", None)])).unwrap().own_models;
             let found: Vec<_> = found
                 .iter()
                 .map(|agent| (agent.name.as_str(), agent.model.as_str(), agent.setting.as_str()))
@@ -466,7 +466,7 @@ mod tests {
     fn a_provider_called_vllm_is_not_taken_over() {
         let present =
             r#"{"models": {"providers": {"vllm": {"baseUrl": "http://gpu:8000/v1", "models": []}}}}"#;
-        let edited = edited(present, &wanted(&[("m", None)])).unwrap();
+        let edited = edit_config(present, &wanted(&[("m", None)])).unwrap();
         assert_eq!(edited.primary, "respool/m");
         assert!(edited.text.contains(r#""baseUrl": "http://gpu:8000/v1""#), "{}", edited.text);
     }
@@ -475,7 +475,7 @@ mod tests {
     fn which_model_is_said_or_asked() {
         let several = wanted(&[("a", None), ("b", None)]);
         let check = |present: &str, wanted: &Wanted, expected: &str| {
-            let outcome = edited(present, wanted).map_or_else(|why| why, |edited| edited.primary);
+            let outcome = edit_config(present, wanted).map_or_else(|why| why, |edited| edited.primary);
             assert_eq!(outcome, expected);
         };
         check("", &several, "Name the model with --model. Available models: a, b");
@@ -492,7 +492,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_left_alone() {
         for present in ["{", "[]", r#"{"models": 7}"#, r#"{"agents": {"defaults": []}}"#] {
-            let error = edited(present, &wanted(&[("m", None)])).unwrap_err();
+            let error = edit_config(present, &wanted(&[("m", None)])).unwrap_err();
             assert!(error.contains("not"), "{present}: {error}");
         }
     }

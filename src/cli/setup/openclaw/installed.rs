@@ -27,7 +27,7 @@ pub(super) enum Verdict {
 
 impl OpenClaw {
     /// Finds the one in `PATH`, which is not a part of the current project.
-    pub(super) fn find() -> Option<Self> {
+    pub(super) fn find_in_path() -> Option<Self> {
         let project: Vec<PathBuf> = current_project().into_iter().collect();
         let program = find_in_path("openclaw", &project).ok()?;
         let output = Command::new(&program).arg("--version").stdin(Stdio::null()).output().ok()?;

@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 
 use crate::http_client::{chain, client_for};
 
-use self::edit::{Edited, Model, Wanted, edited};
+use self::edit::{Edited, Model, Wanted, edit_config};
 use self::installed::{OpenClaw, Verdict};
 use super::arguments::SetupArgs;
-use super::files::{Writing, difference, undo, write};
+use super::files::{Writing, diff_text, undo_change, write_settings};
 use super::respool::{AskError, LIST_WITHIN, Respool};
 use crate::cli::failure::Failure;
 use crate::cli::plain_http::plain_address;
-use crate::cli::runtime::runtime;
+use crate::cli::runtime::new_runtime;
 use crate::cli::say::say;
 
 /// Where OpenClaw keeps its configuration and its state.
@@ -38,31 +38,31 @@ impl Places {
     }
 
     /// The copies of providers that OpenClaw 2026.2 keeps, whose addresses override the configuration.
-    fn copies(&self) -> Vec<PathBuf> {
+    fn provider_copies(&self) -> Vec<PathBuf> {
         let agents = fs::read_dir(self.state.join("agents")).into_iter().flatten().filter_map(Result::ok);
         let copies = agents.map(|agent| agent.path().join("agent/models.json"));
         copies.filter(|copy| copy.exists()).collect()
     }
 }
 
-pub(super) fn setup(arguments: &SetupArgs) -> Result<(), Failure> {
+pub(super) fn run_setup(arguments: &SetupArgs) -> Result<(), Failure> {
     let places = Places::find();
     if arguments.undo {
-        undo(arguments.client, Some(&places.config))?;
+        undo_change(arguments.client, Some(&places.config))?;
         return Ok(forget_copies(&places)?);
     }
-    runtime()?.block_on(set_up(arguments, arguments.upstream.as_deref(), &places))
+    new_runtime()?.block_on(set_up(arguments, arguments.upstream.as_deref(), &places))
 }
 
 async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) -> Result<(), Failure> {
     let respool = Respool::from_arguments(arguments)?;
-    let listed = respool.models().await;
+    let listed = respool.list_models().await;
     let is_running = !matches!(listed, Err(AskError::Unreachable { .. }));
-    let models = models(listed, upstream).await?;
-    let installed = OpenClaw::find();
+    let models = choose_models(listed, upstream).await?;
+    let installed = OpenClaw::find_in_path();
     let wanted = Wanted {
         url: respool.url.clone(),
-        upstream: upstream.map(root),
+        upstream: upstream.map(base_url),
         models,
         model: arguments.model.clone(),
         key_env: arguments.key_env.clone(),
@@ -75,19 +75,19 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
         read => read.map_err(|error| failed("read", error))?,
     };
     let edited =
-        edited(&present, &wanted).map_err(|why| format!("{} was not changed: {why}", file.display()))?;
+        edit_config(&present, &wanted).map_err(|why| format!("{} was not changed: {why}", file.display()))?;
     if edited.text == present {
         say(&format!("{} already points to respool.", file.display()));
     } else {
-        say(difference(&present, &edited.text, file).trim_end());
-        validate(installed.as_ref(), &present, &edited.text, file)?;
+        say(diff_text(&present, &edited.text, file).trim_end());
+        validate_change(installed.as_ref(), &present, &edited.text, file)?;
         if Writing::from_arguments(arguments).is_agreed()? {
-            write(arguments.client, file, &present, &edited.text)?;
+            write_settings(arguments.client, file, &present, &edited.text)?;
             say("Written. `respool setup openclaw --undo` restores the file.");
             forget_copies(places)?;
         }
     }
-    explain(&edited, installed.as_ref());
+    explain_change(&edited, installed.as_ref());
     if !arguments.dry_run {
         if is_running {
             try_turn(&respool, &edited).await?;
@@ -99,7 +99,10 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
 }
 
 /// Returns the models of the model server, or those that respool listed if no server was given.
-async fn models(listed: Result<Vec<Value>, AskError>, upstream: Option<&str>) -> Result<Vec<Model>, Failure> {
+async fn choose_models(
+    listed: Result<Vec<Value>, AskError>,
+    upstream: Option<&str>,
+) -> Result<Vec<Model>, Failure> {
     let list = match (listed, upstream) {
         // A file with a wrong key would be useless.
         (Err(error @ AskError::WrongKey { .. }), _) => return Err(error.into()),
@@ -107,7 +110,7 @@ async fn models(listed: Result<Vec<Value>, AskError>, upstream: Option<&str>) ->
             return Err(format!("{error}, or name the model server with --upstream URL").into());
         }
         (Ok(list), None) => list,
-        (_, Some(url)) => of_server(&root(url)).await?,
+        (_, Some(url)) => ask_server(&base_url(url)).await?,
     };
     let model = |entry: &Value| {
         Some(Model { id: entry["id"].as_str()?.to_owned(), window: entry["max_model_len"].as_u64() })
@@ -119,7 +122,7 @@ async fn models(listed: Result<Vec<Value>, AskError>, upstream: Option<&str>) ->
     Ok(models)
 }
 
-async fn of_server(url: &str) -> Result<Vec<Value>, String> {
+async fn ask_server(url: &str) -> Result<Vec<Value>, String> {
     let client = client_for(url, reqwest::Client::builder().no_proxy().timeout(LIST_WITHIN))?;
     let mut request = client.get(format!("{url}/v1/models"));
     // The variable from which `vllm serve` reads its own key.
@@ -155,13 +158,18 @@ async fn no_answer(url: &str, error: &reqwest::Error) -> String {
 }
 
 /// A base URL without `/v1`.
-fn root(url: &str) -> String {
+fn base_url(url: &str) -> String {
     url.trim_end_matches('/').trim_end_matches("/v1").to_owned()
 }
 
 /// OpenClaw's own validation, before anything is written. If it refused the file already before the change, this says nothing about the
 /// change.
-fn validate(installed: Option<&OpenClaw>, present: &str, text: &str, file: &Path) -> Result<(), Failure> {
+fn validate_change(
+    installed: Option<&OpenClaw>,
+    present: &str,
+    text: &str,
+    file: &Path,
+) -> Result<(), Failure> {
     let Some(openclaw) = installed else {
         say(
             "`openclaw` is not on the PATH, so the new file was not validated, and respool wrote only settings that every version knows.",
@@ -196,7 +204,7 @@ fn forget_copies(places: &Places) -> Result<(), String> {
     Ok(())
 }
 
-fn explain(edited: &Edited, installed: Option<&OpenClaw>) {
+fn explain_change(edited: &Edited, installed: Option<&OpenClaw>) {
     if let Some(replaced) = &edited.replaced {
         say(&format!(
             "The primary model was {replaced} and is now {}. You can still choose another with `/model` in a chat.",
@@ -237,14 +245,14 @@ fn explain_rest(edited: &Edited) {
 }
 
 fn suggest_start(respool: &Respool, upstream: Option<&str>) {
-    let upstream = upstream.map(|url| format!(" --upstream {}", root(url))).unwrap_or_default();
+    let upstream = upstream.map(|url| format!(" --upstream {}", base_url(url))).unwrap_or_default();
     say(&format!("respool is not running at {} yet. Start it with: respool serve{upstream}", respool.url));
 }
 
 async fn try_turn(respool: &Respool, edited: &Edited) -> Result<(), Failure> {
     let model = edited.primary.split_once('/').map_or(edited.primary.as_str(), |(_, model)| model);
     say(&format!("Trying one turn with {model} …"));
-    respool.turn("/v1/chat/completions", model).await?;
+    respool.try_turn("/v1/chat/completions", model).await?;
     say("It works.");
     Ok(())
 }
