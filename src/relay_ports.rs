@@ -215,7 +215,7 @@ pub(crate) struct RelayProbes(pub(crate) watch::Receiver<Arc<Relay>>);
 impl UpstreamProbes for RelayProbes {
     fn probe(&self) -> BoxFuture<'_, Vec<UpstreamSignal>> {
         let relay = Arc::clone(&self.0.borrow());
-        Box::pin(async move { join_all(relay.upstreams().map(probe)).await })
+        Box::pin(async move { join_all(relay.upstreams().map(probe_upstream)).await })
     }
 }
 

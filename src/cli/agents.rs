@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
+use super::failure::Failure;
 use crate::agent::{Agent, AgentConfig, Agents, Supervision};
 use crate::config::Settings;
 use crate::expert::{ExpertConfig, ModelAccess, ModelAccesses};
@@ -22,7 +23,7 @@ pub type OpenTools<'a> =
 
 /// Reads the system prompt of the agent of this name.
 pub(super) type ReadPrompt<'a> =
-    dyn Fn(&str, &AgentConfig) -> Result<Option<String>, String> + Send + Sync + 'a;
+    dyn Fn(&str, &AgentConfig) -> Result<Option<String>, Failure> + Send + Sync + 'a;
 
 /// An agent's settings, with everything they name.
 pub(super) struct Equipped {
@@ -43,8 +44,9 @@ pub(super) async fn resolve_agents(
 ) -> Result<Vec<Equipped>, Vec<UnusableSetting>> {
     let (mut all, mut problems) = (Vec::new(), Vec::new());
     for (name, config) in &settings.agents {
-        let prompt = prompt(name, config)
-            .map_err(|why| vec![UnusableSetting::new(&["agents", name, "system_prompt_file"], why)]);
+        let prompt = prompt(name, config).map_err(|why| {
+            vec![UnusableSetting::new(&["agents", name, "system_prompt_file"], why.to_string())]
+        });
         let fault = |why| UnusableSetting::new(&["agents", name, "tools"], why);
         let tools =
             tools(config.clone()).await.map_err(|whys| whys.into_iter().map(fault).collect::<Vec<_>>());
@@ -144,7 +146,7 @@ pub(super) fn model_accesses(
     let default = settings.experts.model.clone()?;
     let has_own = |config: &ExpertConfig| config.model.is_some() || config.upstream.is_some();
     let named = settings.experts.by_name.iter().filter(|(_, config)| has_own(config)).map(|(name, _)| {
-        let config = settings.experts.of(name);
+        let config = settings.experts.settings_of(name);
         (name.clone(), access(config.model.unwrap_or_default(), config.upstream))
     });
     Some(ModelAccesses {
@@ -154,10 +156,10 @@ pub(super) fn model_accesses(
 }
 
 /// The system prompt from its file.
-pub(super) fn read_prompt(_: &str, config: &AgentConfig) -> Result<Option<String>, String> {
+pub(super) fn read_prompt(_: &str, config: &AgentConfig) -> Result<Option<String>, Failure> {
     let read = |path: &std::path::PathBuf| {
         std::fs::read_to_string(path)
-            .map_err(|error| format!("{} cannot be read: {error}; correct the path", path.display()))
+            .map_err(|error| format!("{} cannot be read: {error}; correct the path", path.display()).into())
     };
     config.system_prompt_file.as_ref().map(read).transpose()
 }

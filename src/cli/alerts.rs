@@ -73,7 +73,7 @@ fn list_alerts(loaded: &Loaded, arguments: &ListArgs) {
         return;
     };
     let json = |alert: &OpenAlert| serde_json::to_value(alert).unwrap_or_default();
-    arguments.print(open, Noun("open alert", "open alerts"), |alert| alert.since, json, alert_line);
+    arguments.print_rows(open, Noun("open alert", "open alerts"), |alert| alert.since, json, alert_line);
 }
 
 fn alert_line(alert: &OpenAlert) -> String {
@@ -101,9 +101,9 @@ fn test_sinks(loaded: &Loaded) -> Result<(), Failure> {
 }
 
 /// Reads the name of a rule.
-fn parse_rule(name: &str) -> Result<Rule, String> {
+fn parse_rule(name: &str) -> Result<Rule, Failure> {
     let known = || Rule::ALL.iter().map(|rule| rule.as_str()).collect::<Vec<_>>().join(", ");
-    Rule::named(name).ok_or_else(|| format!("there is no rule `{name}`. Available rules: {}", known()))
+    Rule::named(name).ok_or_else(|| format!("there is no rule `{name}`. Available rules: {}", known()).into())
 }
 
 fn silence_rule(loaded: &Loaded, rule: Rule, subject: String, span: Duration) -> Result<(), Failure> {

@@ -26,7 +26,7 @@ use crate::units::{UnusableSetting, zip_results};
 /// Every unusable setting.
 pub async fn app(settings: &Settings, abort: &CancellationToken) -> Result<App, Vec<UnusableSetting>> {
     let parts = open_parts(settings, abort).await;
-    Ok(assemble(settings, abort, parts).await?.kept())
+    Ok(assemble(settings, abort, parts).await?.into_app())
 }
 
 /// Builds the app with other tools for its agents.
@@ -44,7 +44,7 @@ pub async fn app_with(
     );
     let parts = zip_results(parts, Sources::open(&settings.tools))
         .map(|((upstreams, equipped), sources)| (upstreams, equipped, Arc::new(sources)));
-    Ok(assemble(settings, abort, parts).await?.kept())
+    Ok(assemble(settings, abort, parts).await?.into_app())
 }
 
 /// Ends the work of a command: its runs stop, and what they used is written.
@@ -69,7 +69,7 @@ pub(super) struct Assembled {
 impl Assembled {
     /// The app of a configuration that never changes.
     fn into_app(self) -> App {
-        self.upstreams.kept();
+        self.upstreams.into_fleet();
         self.app
     }
 }

@@ -79,7 +79,7 @@ pub(super) fn run_chat(arguments: &ChatArgs) -> Result<(), Failure> {
 }
 
 /// The prompt from the command line; `-` means standard input.
-fn read_prompt(text: Option<&str>) -> Result<Option<String>, String> {
+fn read_prompt(text: Option<&str>) -> Result<Option<String>, Failure> {
     let usage = |why: &str| -> ! {
         let command = ChatArgs::augment_args(clap::Command::new("chat").bin_name("respool chat"));
         let mut command = command;
@@ -168,7 +168,7 @@ fn begin_chat(
 }
 
 /// Gives the preset's endpoint its key, unless the configuration has one.
-fn with_key(settings: &mut Settings, preset: &Preset, key: Option<String>) -> Result<(), String> {
+fn with_key(settings: &mut Settings, preset: &Preset, key: Option<String>) -> Result<(), Failure> {
     let Some(upstream) = settings.upstreams.first_mut() else { return Ok(()) };
     if upstream.api_key.is_none() {
         let key = key.filter(|key| !key.trim().is_empty()).ok_or_else(|| {
@@ -210,7 +210,7 @@ async fn open_relay(
         reasoning: ReasoningField::ReasoningContent,
         ..settings.relay.clone()
     };
-    let upstreams = ServedUpstreams::open(settings, abort).await?.kept();
+    let upstreams = ServedUpstreams::open(settings, abort).await?.into_fleet();
     Ok(Arc::new(Relay::new(config, upstreams, relay_limits(settings))))
 }
 
@@ -251,7 +251,7 @@ mod tests {
         );
         let mut settings = Settings::default();
         let why = with_key(&mut settings, &DEEPINFRA, Some(" ".into())).unwrap_err();
-        assert!(why.contains("DEEPINFRA_API_KEY"), "{why}");
+        assert!(why.to_string().contains("DEEPINFRA_API_KEY"), "{why}");
         with_key(&mut settings, &DEEPINFRA, Some("k\n".into())).unwrap();
         assert_eq!(settings.upstreams[0].api_key, Some(Secret::new("k")));
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
+use super::failure::Failure;
 use super::say::{flat_text, say, say_aside};
 use crate::units::parse_duration;
 
@@ -46,9 +47,9 @@ impl ListArgs {
         }
         rows.iter().for_each(|row| say(&flat_text(&line(row))));
         say_aside(&if rows.len() == total {
-            noun.count(total)
+            noun.count_things(total)
         } else {
-            format!("{} of {}; --limit COUNT lists more", rows.len(), noun.count(total))
+            format!("{} of {}; --limit COUNT lists more", rows.len(), noun.count_things(total))
         });
     }
 }
@@ -65,6 +66,6 @@ impl Noun {
 }
 
 /// Reads how far back to look.
-pub(super) fn parse_span(text: &str) -> Result<Duration, String> {
-    parse_duration(text).map_err(|_| "write a number and a unit, as 24h, 7d or 30d".to_owned())
+pub(super) fn parse_span(text: &str) -> Result<Duration, Failure> {
+    parse_duration(text).map_err(|_| "write a number and a unit, as 24h, 7d or 30d".into())
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use clap::Command;
 use clap_complete::Shell;
 
+use super::failure::Failure;
 use super::say::{say, say_piece};
 
 /// The completions for one shell, on standard output.
@@ -17,7 +18,7 @@ pub(super) fn print_completions(mut command: Command, shell: Shell) {
 }
 
 /// The program's page on standard output, or the pages of all commands (`respool-serve.1` and so on) in a directory.
-pub(super) fn print_manual(command: Command, directory: Option<&Path>) -> Result<(), String> {
+pub(super) fn print_manual(command: Command, directory: Option<&Path>) -> Result<(), Failure> {
     let Some(directory) = directory else {
         let mut page = Vec::new();
         let rendered = clap_mangen::Man::new(command).render(&mut page);

@@ -17,7 +17,7 @@ use super::upstreams::ServedUpstreams;
 use super::{advice, usage};
 use crate::agent::AgentConfig;
 use crate::alerts::Reloaded;
-use crate::config::{Change, Flags, Loaded, Settings};
+use crate::config::{Change, Flags, Loaded, Problems, Settings};
 use crate::relay::Relay;
 use crate::server::{App, CurrentApp};
 use crate::tools::{Sources, StricterPolicy};
@@ -60,7 +60,7 @@ impl Reloading {
         let mut seen = self.seen;
         // A file that is being written may be incomplete: it is read once two checks find it the same.
         let mut settling = seen;
-        let mut refused: Option<String> = None;
+        let mut refused: Option<Problems> = None;
         loop {
             let is_asked = tokio::select! {
                 () = stop.cancelled() => return,
@@ -77,9 +77,9 @@ impl Reloading {
                 Ok(new) => (read_last, refused) = (new, None),
                 Err(why) if refused.as_ref() == Some(&why) && !is_asked => {}
                 Err(why) => {
-                    tracing::error!(target: "respool::config", why, "the changed configuration is wrong; the old one stays in use");
+                    tracing::error!(target: "respool::config", why = why.to_string(), "the changed configuration is wrong; the old one stays in use");
                     let waiting = self.new_app().alerts.reloaded().waiting;
-                    self.new_app().alerts.note_reload(Reloaded { problem: Some(why.clone()), waiting });
+                    self.new_app().alerts.note_reload(Reloaded { problem: Some(why.to_string()), waiting });
                     refused = Some(why);
                 }
             }
@@ -91,13 +91,13 @@ impl Reloading {
     }
 
     /// Reads the configuration and applies what may change at once.
-    async fn read_configuration(&mut self, read_last: &Loaded) -> Result<Loaded, String> {
-        let new = Loaded::from_process(&self.flags).map_err(|problems| problems.to_string())?;
+    async fn read_configuration(&mut self, read_last: &Loaded) -> Result<Loaded, Problems> {
+        let new = Loaded::from_process(&self.flags)?;
         let mut change = new.change(&self.start, read_last, &self.holds);
         let settings = &change.settings;
         let found = advice::start_problems(settings);
         let prepared = if found.is_empty() { self.prepare_app(settings).await } else { Err(found) };
-        let prepared = prepared.map_err(|found| new.problems(found).to_string())?;
+        let prepared = prepared.map_err(|found| new.problems(found))?;
         let settings = change.settings.clone();
         self.put_into_effect(&settings, prepared).await;
         if !self.sources.holds_only(&change.settings.tools.policy) {
@@ -109,7 +109,7 @@ impl Reloading {
 
     /// Nothing changes until everything that can fail has been done.
     async fn prepare_app(&self, settings: &Settings) -> Result<Prepared, Vec<UnusableSetting>> {
-        let upstreams = self.upstreams.changed(settings, &self.stop);
+        let upstreams = self.upstreams.change_upstreams(settings, &self.stop);
         let (terms, policy) =
             (usage::ledger_settings(settings), self.sources.stricter(&settings.tools.policy));
         let open =

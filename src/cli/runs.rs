@@ -49,11 +49,11 @@ pub(super) fn run_runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Fail
     let flush = observe::init(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
     let done = new_runtime()?.block_on(async {
         match command {
-            RunsCommand::List(arguments) => Ok(list_runs(&*open_store(loaded).await?, &arguments).await?),
-            RunsCommand::Show { run } => Ok(show_run(&*open_store(loaded).await?, &run).await?),
+            RunsCommand::List(arguments) => list_runs(&*open_store(loaded).await?, &arguments).await,
+            RunsCommand::Show { run } => show_run(&*open_store(loaded).await?, &run).await,
             RunsCommand::Resume { run } => resume_run(loaded, &run).await,
-            RunsCommand::Cancel { run } => Ok(cancel_run(&*open_store(loaded).await?, &run).await?),
-            RunsCommand::Remove { run } => Ok(delete_run(&*open_store(loaded).await?, &run).await?),
+            RunsCommand::Cancel { run } => cancel_run(&*open_store(loaded).await?, &run).await,
+            RunsCommand::Remove { run } => delete_run(&*open_store(loaded).await?, &run).await,
         }
     });
     drop(flush);
@@ -61,8 +61,8 @@ pub(super) fn run_runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Fail
 }
 
 /// The store, with runs of ended processes marked as interrupted.
-async fn open_store(loaded: &Loaded) -> Result<Arc<Store>, String> {
-    let store = Store::open(&loaded.settings.store).map_err(|error| error.0)?;
+async fn open_store(loaded: &Loaded) -> Result<Arc<Store>, Failure> {
+    let store = Store::open(&loaded.settings.store)?;
     if let Some(aside) = &store.set_aside {
         say_aside(&format!(
             "respool: the store of runs was damaged; it is now {}, and a new one was begun",
@@ -76,20 +76,20 @@ async fn open_store(loaded: &Loaded) -> Result<Arc<Store>, String> {
     Ok(Arc::new(store))
 }
 
-async fn list_runs(store: &Store, arguments: &ListArgs) -> Result<(), String> {
-    let mut rows = store.newest(RunFilter::All, arguments.limit).await.map_err(|error| error.0)?;
+async fn list_runs(store: &Store, arguments: &ListArgs) -> Result<(), Failure> {
+    let mut rows = store.newest(RunFilter::All, arguments.limit).await?;
     rows.retain(|row| arguments.includes(row.created));
     if arguments.json {
         let rows: Vec<Value> = rows.iter().map(report::summary).collect();
         say(&format!("{:#}", Value::from(rows)));
         return Ok(());
     }
-    let usage = store.usage().await.map_err(|error| error.0)?;
+    let usage = store.usage().await?;
     nest_runs(&rows).iter().for_each(|(row, depth)| say(&flat_text(&run_line(row, *depth))));
     say_aside(&format!(
         "{} of {}, {} of at most {} in {}",
         rows.len(),
-        Noun("run", "runs").count(usize::try_from(usage.runs).unwrap_or(usize::MAX)),
+        Noun("run", "runs").count_things(usize::try_from(usage.runs).unwrap_or(usize::MAX)),
         round_size(usage.bytes),
         store.limits().max_size,
         store.path().display()
@@ -132,38 +132,39 @@ fn round_size(bytes: u64) -> String {
     format!("{size:.1}{}", units[unit])
 }
 
-async fn show_run(store: &Store, id: &str) -> Result<(), String> {
-    let run = store.run(id).await.map_err(|error| error.0)?.ok_or_else(|| unknown_run(id))?;
+async fn show_run(store: &Store, id: &str) -> Result<(), Failure> {
+    let run = store.run(id).await?.ok_or_else(|| unknown_run(id))?;
     say(&format!("{:#}", report::breakdown(&run)));
     Ok(())
 }
 
-async fn cancel_run(store: &Store, id: &str) -> Result<(), String> {
-    if store.request_cancel(id, clock::now()).await.map_err(|error| error.0)? {
+async fn cancel_run(store: &Store, id: &str) -> Result<(), Failure> {
+    if store.request_cancel(id, clock::now()).await? {
         return Ok(());
     }
-    let run = store.run(id).await.map_err(|error| error.0)?.ok_or_else(|| unknown_run(id))?;
-    Err(format!("the run {id} is {} already", run.row.status.as_str()))
+    let run = store.run(id).await?.ok_or_else(|| unknown_run(id))?;
+    Err(format!("the run {id} is {} already", run.row.status.as_str()).into())
 }
 
-async fn delete_run(store: &Store, id: &str) -> Result<(), String> {
-    if store.delete(id).await.map_err(|error| error.0)? {
+async fn delete_run(store: &Store, id: &str) -> Result<(), Failure> {
+    if store.delete(id).await? {
         return Ok(());
     }
-    match store.run(id).await.map_err(|error| error.0)? {
+    match store.run(id).await? {
         Some(run) if run.row.status == Status::Running => {
-            Err(format!("a process works on {id}; cancel it first: respool runs cancel {id}"))
+            Err(format!("a process works on {id}; cancel it first: respool runs cancel {id}").into())
         }
         Some(_) => Err(format!(
             "{id} belongs to an invocation that may be executed again and then needs the run; end the invocation first: \
              `respool expert cancel` for one in `respool expert queue`, or `respool expert dead-letters remove`"
-        )),
-        None => Err(unknown_run(id)),
+        )
+        .into()),
+        None => Err(unknown_run(id).into()),
     }
 }
 
 async fn resume_run(loaded: &Loaded, id: &str) -> Result<(), Failure> {
-    let stored = open_store(loaded).await?.run(id).await.map_err(|error| error.0)?;
+    let stored = open_store(loaded).await?.run(id).await?;
     let stop = CancellationToken::new();
     let app = app(&loaded.settings, &stop).await.map_err(|found| loaded.problems(found))?;
     let agent = stored.ok_or_else(|| unknown_run(id))?.row.agent;
@@ -172,7 +173,7 @@ async fn resume_run(loaded: &Loaded, id: &str) -> Result<(), Failure> {
         return Err(format!("{id} {what}").into());
     }
     let of_expert = match &app.experts {
-        Some(experts) => experts.resume(id).await,
+        Some(experts) => experts.resume(id).await.map(|resumed| resumed.map_err(|error| error.to_string())),
         None => None,
     };
     let resumed = match of_expert {
@@ -194,11 +195,11 @@ async fn resume_run(loaded: &Loaded, id: &str) -> Result<(), Failure> {
             say(&outcome.text());
             Ok(())
         }
-        WorkEnd::Suspended(_) => Err("the run now waits for its client's tool results".to_owned().into()),
+        WorkEnd::Suspended(_) => Err("the run now waits for its client's tool results".into()),
         WorkEnd::AwaitingApproval(request) => {
             Err(format!("the run waits for a person's approval `{}`", request.id).into())
         }
-        WorkEnd::Left => Err("the run was interrupted again".to_owned().into()),
+        WorkEnd::Left => Err("the run was interrupted again".into()),
     }
 }
 

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::failure::Failure;
 use crate::server::Stop;
 
 /// The runtime that all commands use.
-pub(super) fn new_runtime() -> Result<tokio::runtime::Runtime, String> {
+pub(super) fn new_runtime() -> Result<tokio::runtime::Runtime, Failure> {
     // Fails only if a provider is installed already, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.map_err(|error| format!("the runtime cannot be started: {error}"))
+    runtime.map_err(|error| format!("the runtime cannot be started: {error}").into())
 }
 
 /// Listens for the signals that end a server.

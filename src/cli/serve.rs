@@ -13,7 +13,7 @@ use super::banner;
 use super::failure::{Failure, log_problem};
 use super::options::misspelt_note;
 use super::reload::{Reloading, Stamp};
-use super::runtime::{new_runtime, on_signals, signals};
+use super::runtime::{new_runtime, stop_signals, stop_when_signalled};
 use crate::alerts::Watched;
 use crate::config::{Flags, Loaded};
 use crate::observe;
@@ -51,7 +51,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
         signal(SignalKind::hangup()).map_err(|error| format!("signals cannot be handled: {error}"))?;
     let listener = bind_address(&settings.server.listen).await?;
     announce(loaded, &listener, &upstreams.fleet)?;
-    tokio::spawn(on_signals(stop.clone(), signals()?));
+    tokio::spawn(stop_when_signalled(stop.clone(), stop_signals()?));
     // A file that reaches its size limit (systemd's `LimitFSIZE=`) then fails the write instead of ending the process.
     let _ = signal(SignalKind::from_raw(nix::libc::SIGXFSZ));
     let (agents, access, experts) = (Arc::clone(&app.agents), Arc::clone(&app.access), app.experts.clone());
@@ -73,7 +73,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
         relay,
         stop: stop.abort.clone(),
     };
-    tokio::spawn(reloading.watch(hangup));
+    tokio::spawn(reloading.watch_configuration(hangup));
     if let Some(store) = agents.store() {
         tokio::spawn(access.keep_operators(Arc::clone(store), stop.abort.clone()));
     }
@@ -97,7 +97,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
 }
 
 /// Says where the server listens: in the log, and to a person at a terminal with a banner.
-fn announce(loaded: &Loaded, listener: &TcpListener, fleet: &Arc<Fleet>) -> Result<(), String> {
+fn announce(loaded: &Loaded, listener: &TcpListener, fleet: &Arc<Fleet>) -> Result<(), Failure> {
     let address = listener
         .local_addr()
         .map_err(|error| format!("the address of the listener is not known: {error}"))?;
@@ -118,7 +118,7 @@ fn announce(loaded: &Loaded, listener: &TcpListener, fleet: &Arc<Fleet>) -> Resu
     Ok(())
 }
 
-async fn bind_address(listen: &Listen) -> Result<TcpListener, String> {
+async fn bind_address(listen: &Listen) -> Result<TcpListener, Failure> {
     let bound = TcpListener::bind((listen.host.as_str(), listen.port)).await;
     bound.map_err(|error| {
         let what_to_do = match error.kind() {
@@ -130,7 +130,7 @@ async fn bind_address(listen: &Listen) -> Result<TcpListener, String> {
             }
             _ => "correct --listen or `listen` in respool.toml",
         };
-        format!("cannot listen on {listen}: {error}; {what_to_do}")
+        format!("cannot listen on {listen}: {error}; {what_to_do}").into()
     })
 }
 

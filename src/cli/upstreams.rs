@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::failure::Failure;
 use crate::config::Settings;
 use crate::units::UnusableSetting;
 use crate::upstream::replay::{self, Replay};
@@ -31,7 +32,8 @@ impl ServedUpstreams {
     ) -> Result<Self, Vec<UnusableSetting>> {
         let mut made = Vec::new();
         for config in &settings.upstreams {
-            let upstream = start_upstream(config, abort).await.and_then(|config| Upstream::new(&config));
+            let upstream = start_upstream(config, abort).await.map_err(|failure| failure.to_string());
+            let upstream = upstream.and_then(|config| Upstream::new(&config));
             made.push(upstream.map(Arc::new));
         }
         Self::serving_upstreams(settings, made, abort)
@@ -98,7 +100,7 @@ impl ServedUpstreams {
 async fn start_upstream(
     config: &UpstreamConfig,
     abort: &CancellationToken,
-) -> Result<UpstreamConfig, String> {
+) -> Result<UpstreamConfig, Failure> {
     let Address::Replay(dir) = &config.url else { return Ok(config.clone()) };
     let replay = Replay::load(dir).map_err(|error| format!("upstream `{}`: {error}", config.name))?;
     let url = start_replay(Arc::new(replay), abort).await?;
@@ -106,11 +108,11 @@ async fn start_upstream(
 }
 
 /// Serves a replay on a free loopback port until `abort`.
-pub(super) async fn start_replay(replay: Arc<Replay>, abort: &CancellationToken) -> Result<Address, String> {
+pub(super) async fn start_replay(replay: Arc<Replay>, abort: &CancellationToken) -> Result<Address, Failure> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await;
     let listener = listener.map_err(|error| format!("the replay upstream cannot listen: {error}"))?;
     let address =
         listener.local_addr().map_err(|error| format!("the replay upstream cannot listen: {error}"))?;
     tokio::spawn(replay::serve(listener, replay, abort.clone()));
-    format!("http://{address}").parse()
+    Ok(format!("http://{address}").parse()?)
 }

@@ -41,8 +41,8 @@ pub(super) struct UsageArgs {
 #[derive(Clone, Debug)]
 struct By(Vec<Dimension>);
 
-fn parse_by(text: &str) -> Result<By, String> {
-    dimensions(text).map(By)
+fn parse_by(text: &str) -> Result<By, Failure> {
+    Ok(By(dimensions(text)?))
 }
 
 /// The ledger of a server with these settings.
@@ -103,9 +103,9 @@ pub(super) fn run_usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Fa
     let prices = load_prices(settings).map_err(|found| loaded.problems(found))?;
     let by = arguments.by.0.clone();
     let query = UsageQuery { since: clock::before(arguments.since), until: u64::MAX, by, key: None };
-    let store = UsageStore::open(&settings.store.state_dir).map_err(|error| error.0)?;
+    let store = UsageStore::open(&settings.store.state_dir)?;
     let read = of_store(&store, query, &prices, &settings.usage.compare);
-    let report = new_runtime()?.block_on(read).map_err(|error| error.0)?;
+    let report = new_runtime()?.block_on(read)?;
     if arguments.json {
         say(&format!("{:#}", report.json(arguments.costs)));
     } else if arguments.csv {

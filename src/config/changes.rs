@@ -26,7 +26,7 @@ fn compare_values(path: &str, before: Option<&Value>, now: Option<&Value>, found
     let nothing = Table::new();
     match (before.map(|value| &value.kind), now.map(|value| &value.kind)) {
         (Some(ValueKind::Table(before)), Some(ValueKind::Table(now))) => {
-            compare_tables(path, before, now, found)
+            compare_tables(path, before, now, found);
         }
         (Some(ValueKind::Table(before)), None) => compare_tables(path, before, &nothing, found),
         (None, Some(ValueKind::Table(now))) => compare_tables(path, &nothing, now, found),

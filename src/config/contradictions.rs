@@ -28,21 +28,21 @@ pub(super) fn check_settings(
 ) {
     let mut check = Check { tree, environment, problems };
     check.keys_in_environment(settings);
-    check.upstreams(settings);
+    check.check_upstreams(settings);
     check.model_ids(settings);
     check.dialects_exist(settings);
-    check.loops(settings);
-    check.gateway(settings);
-    check.experts(settings);
-    check.runs(settings);
-    check.usage(settings);
-    check.prices(settings);
-    check.sinks(settings);
+    check.check_alias_loops(settings);
+    check.check_gateway(settings);
+    check.check_experts(settings);
+    check.check_runs(settings);
+    check.check_usage(settings);
+    check.check_prices(settings);
+    check.check_sinks(settings);
     for (name, agent) in &settings.agents {
-        check.agent(name, agent, settings);
+        check.check_agent(name, agent, settings);
     }
     for (name, server) in &settings.tools.mcp {
-        check.mcp(name, server);
+        check.check_mcp_server(name, server);
     }
 }
 

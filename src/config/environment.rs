@@ -3,6 +3,8 @@
 //! Two underscores stand for a dot. Text is taken as it is; numbers, switches, lists and tables are written
 //! as in TOML. A list's entry is reached by its number (`RESPOOL__UPSTREAM__0__URL`).
 
+use std::fmt;
+
 use ::config::{Value, ValueKind};
 
 use super::file::read_value;
@@ -29,37 +31,79 @@ pub(super) fn environment_layer(
         match resolve_words(schema, Some(file), &words) {
             Ok((steps, node)) => {
                 if let Err(why) = put_value(&mut layer, Some(file), &steps, read_text(&node, text, &place)) {
-                    problems.add(place, "", why);
+                    problems.add(place, "", why.to_string());
                 }
             }
-            Err(why) => problems.add(place, "", why),
+            Err(why) => problems.add(place, "", why.to_string()),
         }
     }
     layer
 }
 
 /// The place that a variable's name leads to.
-enum Target<'a> {
+enum Target {
     Section,
-    Leaf(&'a Key),
+    Leaf(&'static Key),
 }
 
-fn read_text(target: &Target<'_>, text: &str, place: &Place) -> Value {
+fn read_text(target: &Target, text: &str, place: &Place) -> Value {
     let plain = matches!(target, Target::Leaf(key) if key.is_text());
     let parsed = if plain { None } else { read_value(text, place) };
     parsed.unwrap_or_else(|| value(place, text))
 }
 
-type Resolved<'a> = Result<(Vec<Step>, Target<'a>), String>;
+type Resolved = Result<(Vec<Step>, Target), VariableError>;
+
+/// Why a variable sets nothing.
+#[derive(Debug)]
+enum VariableError {
+    /// Its name leads to no key, in words.
+    Unknown(String),
+    /// Its name goes on after a key, whose path and example follow.
+    NothingBelow(&'static Key),
+    /// Its name has two pairs of underscores with nothing between them.
+    NoName,
+    /// Its name has this word in place of an entry's number.
+    NotANumber(String),
+    /// It sets an entry of what is not a list.
+    NotAList,
+    /// It sets an entry of a list, of this length, that is further on than the next one.
+    BeyondEnd(usize),
+    /// It sets a key of what another variable sets to something else than a table.
+    NotATable,
+}
+
+impl fmt::Display for VariableError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown(why) => out.write_str(why),
+            Self::NothingBelow(Key { path, example, .. }) => {
+                write!(out, "{path} has nothing below it; set the whole value, as {example}")
+            }
+            Self::NoName => out.write_str("a name is missing between the underscores"),
+            Self::NotANumber(word) => write!(
+                out,
+                "{word:?} is not an entry of the list: write its number, counted from 0, or set the whole list as in TOML"
+            ),
+            Self::NotAList => out.write_str("it is not a list"),
+            Self::BeyondEnd(length) => {
+                write!(out, "the list has {length} entries: the next one's number is {length}")
+            }
+            Self::NotATable => {
+                out.write_str("another variable sets the whole section to something that is not a table")
+            }
+        }
+    }
+}
 
 /// Follows a variable's words through the table of keys.
-fn resolve_words<'a>(section: &'a Section, file: Option<&Table>, words: &[&str]) -> Resolved<'a> {
+fn resolve_words(section: &Section, file: Option<&Table>, words: &[&str]) -> Resolved {
     let Some((word, rest)) = words.split_first() else { return Ok((Vec::new(), Target::Section)) };
     let name = word.to_ascii_lowercase();
     let Some(node) = section.get(&name) else {
         return match section.others() {
             Some(others) => resolve_named(others, file, words),
-            None => Err(shape::describe_unknown(section, &name)),
+            None => Err(VariableError::Unknown(shape::describe_unknown(section, &name))),
         };
     };
     let inner = file.and_then(|table| table.get(&name));
@@ -81,19 +125,19 @@ fn table_of(value: Option<&Value>) -> Option<&Table> {
     }
 }
 
-fn resolve_leaf<'a>(key: &'a Key, rest: &[&str]) -> Resolved<'a> {
+fn resolve_leaf(key: &'static Key, rest: &[&str]) -> Resolved {
     match rest {
         [] => Ok((Vec::new(), Target::Leaf(key))),
-        _ => Err(format!("{} has nothing below it; set the whole value, as {}", key.path, key.example)),
+        _ => Err(VariableError::NothingBelow(key)),
     }
 }
 
 /// `AGENTS__NAME__…`: a name that the file has is found without regard to case and signs, since a variable's
 /// name cannot hold them; any other is taken in lower case.
-fn resolve_named<'a>(section: &'a Section, file: Option<&Table>, words: &[&str]) -> Resolved<'a> {
+fn resolve_named(section: &Section, file: Option<&Table>, words: &[&str]) -> Resolved {
     let Some((word, rest)) = words.split_first() else { return Ok((Vec::new(), Target::Section)) };
     if word.is_empty() {
-        return Err("a name is missing between the underscores".into());
+        return Err(VariableError::NoName);
     }
     let fold = |name: &str| name.replace(|c: char| !c.is_ascii_alphanumeric(), "_").to_ascii_lowercase();
     let known = file.and_then(|table| table.keys().find(|name| fold(name) == fold(word)));
@@ -103,18 +147,21 @@ fn resolve_named<'a>(section: &'a Section, file: Option<&Table>, words: &[&str])
     Ok((std::iter::once(Step::Key(name)).chain(more).collect(), target))
 }
 
-fn resolve_entry<'a>(section: &'a Section, words: &[&str]) -> Resolved<'a> {
+fn resolve_entry(section: &Section, words: &[&str]) -> Resolved {
     let Some((word, rest)) = words.split_first() else { return Ok((Vec::new(), Target::Section)) };
-    let index = word.parse().map_err(|_| {
-        format!("{word:?} is not an entry of the list: write its number, counted from 0, or set the whole list as in TOML")
-    })?;
+    let index = word.parse().map_err(|_| VariableError::NotANumber((*word).to_owned()))?;
     let (more, target) = resolve_words(section, None, rest)?;
     Ok((std::iter::once(Step::Index(index)).chain(more).collect(), target))
 }
 
 /// Puts a value into the layer. A list of which one entry is set starts as the file's, since lists are
 /// replaced whole.
-fn put_value(layer: &mut Table, file: Option<&Table>, steps: &[Step], new: Value) -> Result<(), String> {
+fn put_value(
+    layer: &mut Table,
+    file: Option<&Table>,
+    steps: &[Step],
+    new: Value,
+) -> Result<(), VariableError> {
     let Some((Step::Key(key), rest)) = steps.split_first() else { return Ok(()) };
     let below = file.and_then(|table| table.get(key));
     let place = super::tree::place(&new);
@@ -135,10 +182,10 @@ fn put_value(layer: &mut Table, file: Option<&Table>, steps: &[Step], new: Value
     Ok(())
 }
 
-fn put_entry(list: &mut Value, index: usize, rest: &[Step], new: Value) -> Result<(), String> {
-    let ValueKind::Array(list) = &mut list.kind else { return Err("it is not a list".into()) };
+fn put_entry(list: &mut Value, index: usize, rest: &[Step], new: Value) -> Result<(), VariableError> {
+    let ValueKind::Array(list) = &mut list.kind else { return Err(VariableError::NotAList) };
     if index > list.len() {
-        return Err(format!("the list has {} entries: the next one's number is {}", list.len(), list.len()));
+        return Err(VariableError::BeyondEnd(list.len()));
     }
     if index == list.len() {
         list.push(value(&super::tree::place(&new), Table::new()));
@@ -151,9 +198,9 @@ fn put_entry(list: &mut Value, index: usize, rest: &[Step], new: Value) -> Resul
 }
 
 /// The table in a value.
-fn as_table(value: &mut Value) -> Result<&mut Table, String> {
+fn as_table(value: &mut Value) -> Result<&mut Table, VariableError> {
     match &mut value.kind {
         ValueKind::Table(table) => Ok(table),
-        _ => Err("another variable sets the whole to what is not a table".into()),
+        _ => Err(VariableError::NotATable),
     }
 }

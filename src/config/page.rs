@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use wire::settings::{Scalar, Shape};
 
+use super::effect;
 use super::keys::{KEYS, Key};
-use super::when_effective;
 
 const HEAD: &str = include_str!("page.md");
 

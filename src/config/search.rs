@@ -1,7 +1,8 @@
 //! Finds the configuration file and the state directory. Nothing is read from the working directory unless it
 //! is named, because it may be a repository that someone else wrote.
 
-use std::io::ErrorKind;
+use std::fmt;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::problem::{Place, Problems};
@@ -28,7 +29,7 @@ pub(super) fn find_file(
     if let Some((path, asked_by)) = requested_file(flag, environment) {
         return match read_if_present(&path) {
             Some(Ok(text)) => Ok(Some((path, text))),
-            Some(Err(why)) => Err(Problems::one(asked_by, why)),
+            Some(Err(why)) => Err(Problems::one(asked_by, why.to_string())),
             None => Err(Problems::one(
                 asked_by,
                 format!("the file {} does not exist; correct the path", path.display()),
@@ -38,7 +39,9 @@ pub(super) fn find_file(
     for path in searched_places(environment) {
         match read_if_present(&path) {
             Some(Ok(text)) => return Ok(Some((path, text))),
-            Some(Err(why)) => return Err(Problems::one(Place::from_text(path.display().to_string()), why)),
+            Some(Err(why)) => {
+                return Err(Problems::one(Place::from_text(path.display().to_string()), why.to_string()));
+            }
             None => {}
         }
     }
@@ -92,17 +95,32 @@ fn base_directory(environment: &Environment, variable: &str, below_home: &str) -
     absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(below_home)))
 }
 
-/// A file's text; `None` when there is no such file.
-fn read_if_present(path: &Path) -> Option<Result<String, String>> {
-    match std::fs::read(path) {
-        Ok(bytes) => Some(
-            String::from_utf8(bytes)
-                .map_err(|_| format!("{} is not UTF-8 text; a configuration file is TOML", path.display())),
-        ),
-        Err(why) if matches!(why.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => None,
-        Err(why) => {
-            Some(Err(format!("cannot read {}: {why}; make it readable or name another", path.display())))
+/// Why a file that exists cannot be used.
+#[derive(Debug)]
+enum FileError {
+    NotText(PathBuf),
+    Unreadable(PathBuf, io::Error),
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotText(path) => {
+                write!(out, "{} is not UTF-8 text; a configuration file is TOML", path.display())
+            }
+            Self::Unreadable(path, why) => {
+                write!(out, "cannot read {}: {why}; make it readable or name another", path.display())
+            }
         }
+    }
+}
+
+/// A file's text; `None` when there is no such file.
+fn read_if_present(path: &Path) -> Option<Result<String, FileError>> {
+    match std::fs::read(path) {
+        Ok(bytes) => Some(String::from_utf8(bytes).map_err(|_| FileError::NotText(path.to_owned()))),
+        Err(why) if matches!(why.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => None,
+        Err(why) => Some(Err(FileError::Unreadable(path.to_owned(), why))),
     }
 }
 
@@ -160,19 +178,19 @@ mod tests {
         let unread = |flag: Option<&Path>, environment: &Environment, in_use: Option<&Path>| {
             super::find_unread(here, flag, environment, in_use)
         };
-        assert_eq!(find_unread(None, &nothing, None), None);
+        assert_eq!(unread(None, &nothing, None), None);
         std::fs::write(&file, "").unwrap();
-        assert_eq!(find_unread(None, &nothing, None), Some(file.clone()));
-        assert_eq!(find_unread(None, &nothing, Some(Path::new("/etc/hostname"))), Some(file.clone()));
-        assert_eq!(find_unread(Some(&file), &nothing, Some(&file)), None);
-        assert_eq!(find_unread(None, &environment(&[("RESPOOL_CONFIG", &file)]), Some(&file)), None);
+        assert_eq!(unread(None, &nothing, None), Some(file.clone()));
+        assert_eq!(unread(None, &nothing, Some(Path::new("/etc/hostname"))), Some(file.clone()));
+        assert_eq!(unread(Some(&file), &nothing, Some(&file)), None);
+        assert_eq!(unread(None, &environment(&[("RESPOOL_CONFIG", &file)]), Some(&file)), None);
         // The user's own directory is the working directory, and a link leads there.
         let alias = here.join("alias.toml");
         std::os::unix::fs::symlink(&file, &alias).unwrap();
-        assert_eq!(find_unread(None, &nothing, Some(&alias)), None);
+        assert_eq!(unread(None, &nothing, Some(&alias)), None);
         std::fs::remove_file(&file).unwrap();
         std::os::unix::fs::symlink("nowhere", &file).unwrap();
-        assert_eq!(find_unread(None, &nothing, None), Some(file.clone()));
+        assert_eq!(unread(None, &nothing, None), Some(file.clone()));
     }
 
     #[test]

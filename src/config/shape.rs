@@ -9,7 +9,7 @@ use ::config::{Value, ValueKind};
 
 use wire::settings::Shape;
 
-use super::keys::{KEYS, Key, Node, Section, schema};
+use super::keys::{KEYS, Key, Node, Section, build_schema};
 use super::problem::{Place, Problems};
 use super::tree::{Table, place, value};
 
@@ -22,7 +22,7 @@ pub(super) struct Checker {
 impl Checker {
     /// A checker that puts `home` for a leading `~/` of paths.
     pub(super) fn new(home: Option<PathBuf>) -> Self {
-        Self { schema: schema(), home }
+        Self { schema: build_schema(), home }
     }
 
     /// The table of keys as a tree.
@@ -121,12 +121,20 @@ impl Checker {
         }
     }
 
-    fn clean_leaf(&self, key: &Key, entry: Value, path: &str, problems: &mut Problems) -> Option<ValueKind> {
+    fn clean_leaf(
+        &self,
+        key: &'static Key,
+        entry: Value,
+        path: &str,
+        problems: &mut Problems,
+    ) -> Option<ValueKind> {
         let at = place(&entry);
         let mut one = |entry: Value, path: &str| {
             let at = place(&entry);
             let read = scalar::read_scalar(key, entry.kind, self.home.as_deref());
-            read.map_err(|why| problems.add(at.clone(), path, why)).ok().map(|kind| value(&at, kind))
+            read.map_err(|why| problems.add(at.clone(), path, why.to_string()))
+                .ok()
+                .map(|kind| value(&at, kind))
         };
         match (key.shape, entry.kind) {
             (Shape::One, kind) => one(value(&at, kind), path).map(|value| value.kind),
@@ -176,7 +184,7 @@ fn report_missing(section: &Section, table: &Table, path: &str, at: Option<&Plac
             }
             (Node::Named(inner), Some(ValueKind::Table(entries))) => {
                 entries.iter().for_each(|(name, entry)| {
-                    report_missing_in(inner, entry, &join_path(&path, name), problems)
+                    report_missing_in(inner, entry, &join_path(&path, name), problems);
                 });
             }
             (Node::List(inner), Some(ValueKind::Array(list))) => {

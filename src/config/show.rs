@@ -6,7 +6,7 @@ use std::path::Path;
 use ::config::{Value, ValueKind};
 
 use super::cover;
-use super::keys::{Key, Node, Section, schema};
+use super::keys::{Key, Node, Section, build_schema};
 use super::misspelt::Misspelt;
 use super::tree::{Table, place};
 
@@ -27,7 +27,7 @@ pub(super) fn show_settings(
     for Misspelt { name, meant } in misspelt {
         let _ = writeln!(out, "# not read, because the name is wrong: {name} (did you mean {meant}?)");
     }
-    show_section(&schema(), tree, "", &mut out);
+    show_section(&build_schema(), tree, "", &mut out);
     out
 }
 

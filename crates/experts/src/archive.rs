@@ -2,10 +2,12 @@
 //! within limits on their number and size. Links, devices and paths that leave the directory are refused, not
 //! skipped; what file managers and archivers add is skipped. Called by `source`.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
+use super::error::ExpertError;
 use openexperts::own_files::is_clutter;
 
 /// The most files an archive may have.
@@ -21,19 +23,20 @@ const MOST_DECOMPRESSED: u64 = MOST_BYTES + (16 << 20);
 ///
 /// # Errors
 /// Why it was not unpacked; the directory may then contain a part of it.
-pub(super) fn unpack(archive: &Path, into: &Path) -> Result<(), String> {
-    let cannot = |error: io::Error| format!("{} cannot be read: {error}", archive.display());
+pub(super) fn unpack(archive: &Path, into: &Path) -> Result<(), ExpertError> {
+    let cannot = |error| ExpertError::at_path(archive, "cannot be read")(error);
     let metadata = fs::metadata(archive).map_err(cannot)?;
     // Opening a pipe would wait for its writer.
     if !metadata.is_file() {
         return Err(format!(
             "{} is neither a folder nor a file: name a package's folder or archive",
             archive.display()
-        ));
+        )
+        .into());
     }
     let mut file = File::open(archive).map_err(cannot)?;
     if metadata.len() > MOST_BYTES {
-        return Err(format!("{} is larger than 64 MiB", archive.display()));
+        return Err(format!("{} is larger than 64 MiB", archive.display()).into());
     }
     let mut head = [0_u8; 4];
     let read = file.read(&mut head).and_then(|read| file.seek(SeekFrom::Start(0)).map(|_| read));
@@ -44,7 +47,44 @@ pub(super) fn unpack(archive: &Path, into: &Path) -> Result<(), String> {
         [b'P', b'K', 3, 4] => target.unpack_zip(file),
         _ => target.unpack_tar(file),
     };
-    done.map_err(|why| format!("{} was not unpacked: {why}", archive.display()))
+    done.map_err(|why| format!("{} was not unpacked: {why}", archive.display()).into())
+}
+
+/// Why an archive cannot be unpacked. Paths are made visible for people.
+#[derive(Debug)]
+enum ArchiveError {
+    /// It has none of the known formats, or its end is missing.
+    NotTar,
+    /// The zip archive cannot be read.
+    Zip(zip::result::ZipError),
+    /// An entry is neither a file nor a folder.
+    NotAFile(String),
+    /// A file would leave the package.
+    Outside(String),
+    /// It has more files than a package may have.
+    TooManyFiles,
+    /// A file is larger than allowed, or makes the whole larger than allowed.
+    TooLarge(String),
+    /// A file cannot be written.
+    Unwritable(String, io::Error),
+}
+
+impl fmt::Display for ArchiveError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // tar's own words quote the file.
+            Self::NotTar => out.write_str("it is not a tar, tar.gz or zip archive, or it is cut"),
+            Self::Zip(error) => write!(out, "it is not a zip archive that can be read: {error}"),
+            Self::NotAFile(path) => write!(out, "{path} is a link or a device; a package has only files"),
+            Self::Outside(path) => write!(out, "its file {path} would be written outside of the package"),
+            Self::TooManyFiles => write!(out, "it has more than {MOST_FILES} files"),
+            Self::TooLarge(path) => write!(
+                out,
+                "its file {path} makes it too large: one file may have 4 MiB, all together 64 MiB"
+            ),
+            Self::Unwritable(path, error) => write!(out, "its file {path} cannot be written: {error}"),
+        }
+    }
 }
 
 struct Target<'a> {
@@ -54,10 +94,9 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    fn unpack_tar(&mut self, source: impl Read) -> Result<(), String> {
+    fn unpack_tar(&mut self, source: impl Read) -> Result<(), ArchiveError> {
         let mut archive = tar::Archive::new(source.take(MOST_DECOMPRESSED));
-        // tar's own words quote the file.
-        let broken = |_: io::Error| "it is not a tar, tar.gz or zip archive, or it is cut".to_owned();
+        let broken = |_: io::Error| ArchiveError::NotTar;
         for entry in archive.entries().map_err(broken)? {
             let entry = entry.map_err(broken)?;
             let path = entry.path().map_err(broken)?.into_owned();
@@ -69,15 +108,14 @@ impl Target<'_> {
                     self.write_file(&path, entry)?;
                 }
                 kind if kind.is_dir() || kind.is_pax_global_extensions() => {}
-                _ => return Err(refuse_entry(&path)),
+                _ => return Err(ArchiveError::NotAFile(show_path(&path))),
             }
         }
         Ok(())
     }
 
-    fn unpack_zip(&mut self, source: File) -> Result<(), String> {
-        let broken =
-            |error: zip::result::ZipError| format!("it is not a zip archive that can be read: {error}");
+    fn unpack_zip(&mut self, source: File) -> Result<(), ArchiveError> {
+        let broken = ArchiveError::Zip;
         let mut archive = zip::ZipArchive::new(source).map_err(broken)?;
         for index in 0..archive.len() {
             let entry = archive.by_index(index).map_err(broken)?;
@@ -88,21 +126,21 @@ impl Target<'_> {
             if entry.is_file() && !entry.is_symlink() {
                 self.write_file(&path, entry)?;
             } else if !entry.is_dir() {
-                return Err(refuse_entry(&path));
+                return Err(ArchiveError::NotAFile(show_path(&path)));
             }
         }
         Ok(())
     }
 
     /// Writes one file. The sizes that the archive states are not trusted.
-    fn write_file(&mut self, path: &Path, source: impl Read) -> Result<(), String> {
-        let shown = openexperts::visible(&path.display().to_string());
+    fn write_file(&mut self, path: &Path, source: impl Read) -> Result<(), ArchiveError> {
+        let shown = show_path(path);
         if !is_inside(path) || path.to_str().is_none_or(|text| text.contains('\\')) {
-            return Err(format!("its file {shown} would be written outside of the package"));
+            return Err(ArchiveError::Outside(shown));
         }
         self.files += 1;
         if self.files > MOST_FILES {
-            return Err(format!("it has more than {MOST_FILES} files"));
+            return Err(ArchiveError::TooManyFiles);
         }
         let target = self.into.join(path);
         let written = target.parent().map_or(Ok(()), fs::create_dir_all);
@@ -110,12 +148,10 @@ impl Target<'_> {
             let mut file = File::options().write(true).create_new(true).open(&target)?;
             io::copy(&mut source.take(LARGEST_FILE + 1), &mut file)
         });
-        let length = written.map_err(|error| format!("its file {shown} cannot be written: {error}"))?;
+        let length = written.map_err(|error| ArchiveError::Unwritable(shown.clone(), error))?;
         self.bytes += length;
         if length > LARGEST_FILE || self.bytes > MOST_BYTES {
-            return Err(format!(
-                "its file {shown} makes it too large: one file may have 4 MiB, all together 64 MiB"
-            ));
+            return Err(ArchiveError::TooLarge(shown));
         }
         Ok(())
     }
@@ -131,9 +167,6 @@ fn is_clutter_inside(path: &Path) -> bool {
     is_inside(path) && path.iter().any(|part| part.to_str().is_some_and(is_clutter))
 }
 
-fn refuse_entry(path: &Path) -> String {
-    format!(
-        "{} is a link or a device; a package has only files",
-        openexperts::visible(&path.display().to_string())
-    )
+fn show_path(path: &Path) -> String {
+    openexperts::visible(&path.display().to_string())
 }

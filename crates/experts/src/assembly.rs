@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::error::ExpertError;
 use super::experts::{Expert, Experts};
 use super::isolated::IsolatedFunctions;
 use super::model_access::AgentBase;
@@ -88,7 +89,11 @@ impl Experts {
     ///
     /// # Errors
     /// When that package is no longer kept.
-    pub(super) fn resumed_agent(&self, name: &str, facts: RunFacts) -> Result<Option<Arc<Agent>>, String> {
+    pub(super) fn resumed_agent(
+        &self,
+        name: &str,
+        facts: RunFacts,
+    ) -> Result<Option<Arc<Agent>>, ExpertError> {
         let Some(expert) = self.get(name) else { return Ok(None) };
         let Some((digest, session)) = conversation_of(&facts) else { return Ok(None) };
         let expert = self.with_snapshot(&expert, digest)?;
@@ -156,7 +161,7 @@ impl Experts {
     }
 
     fn agent_base(&self, name: &str, timeout: Duration) -> AgentBase {
-        let config = self.config.of(name);
+        let config = self.config.settings_of(name);
         let access = self.model_access(name).clone();
         let config = AgentConfig {
             model: access.model_id.clone(),

@@ -114,7 +114,7 @@ mod tests {
             ..ExpertsConfig::default()
         };
         let of = |name: &str| {
-            let found = config.of(name);
+            let found = config.settings_of(name);
             (found.model, found.upstream, found.dedupe_window)
         };
         let expected = |model: &str| (Some(model.to_owned()), Some("box".to_owned()), Some(DEDUPE_WINDOW));

@@ -113,7 +113,8 @@ async fn deliver_message(gateway: &ToolSet, store: &Store, row: MessageRow) {
     };
     let done = match sent {
         Ok(()) => store.message_delivered(&id, clock::now()).await,
-        Err(why) => {
+        Err(error) => {
+            let why = error.text().to_owned();
             let shift = row.attempts.saturating_sub(1).min(20);
             let pause = PAUSE.0.saturating_mul(1 << shift).min(PAUSE.1);
             tracing::warn!(target: "respool::expert", message = id, attempts = row.attempts, why, "a message is not delivered yet");
@@ -135,7 +136,7 @@ async fn is_no_longer_waiting(store: &Store, message: &NewMessage) -> bool {
     matches!(store.approval(id).await, Ok(Some(row)) if row.state != ApprovalState::Waiting)
 }
 
-async fn send_to_session(gateway: &ToolSet, message: &NewMessage) -> Result<(), String> {
+async fn send_to_session(gateway: &ToolSet, message: &NewMessage) -> Result<(), ToolError> {
     let arguments = json!({"sessionKey": MAIN, "message": render_message(message), "timeoutSeconds": 0});
     let invocation = Invocation {
         name: SEND.to_owned(),
@@ -151,11 +152,11 @@ async fn send_to_session(gateway: &ToolSet, message: &NewMessage) -> Result<(), 
         },
     };
     match gateway.call(&invocation, Some(&OwnDelivery)).await {
-        Ok(output) => find_refusal(&output.text).map_or(Ok(()), Err),
+        Ok(output) => find_refusal(&output.text).map_or(Ok(()), |why| Err(ToolError::Failed(why))),
         Err(ToolError::Denied(why)) => {
-            Err(format!("{why}; OpenClaw needs gateway.tools.allow: [\"{SEND}\"]"))
+            Err(ToolError::Denied(format!("{why}; OpenClaw needs gateway.tools.allow: [\"{SEND}\"]")))
         }
-        Err(error) => Err(error.text().to_owned()),
+        Err(error) => Err(error),
     }
 }
 

@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use super::bound::{self, BindingProblem, BoundTools, CheckedBindings};
 use super::catalog::{Catalog, Snapshot};
 use super::config::ExpertsConfig;
+use super::error::ExpertError;
 use super::invocation::{Invocation, Origin};
 use super::model_access::{ModelAccess, ModelAccesses};
 use ::tools::{Sources, ToolSet};
@@ -296,14 +297,19 @@ impl Experts {
     ///
     /// # Errors
     /// When there is no such expert or process, for people.
-    pub fn new_invocation(&self, name: &str, process: &str, payload: Value) -> Result<Invocation, String> {
+    pub fn new_invocation(
+        &self,
+        name: &str,
+        process: &str,
+        payload: Value,
+    ) -> Result<Invocation, ExpertError> {
         let expert = self.get(name).ok_or_else(|| {
             format!("no expert {name:?} is installed; `respool expert list` shows the installed experts")
         })?;
         if expert.package.process(process).is_none() {
             let known = expert.package.processes.items.iter().map(|one| one.name.value.as_str());
             let known = known.collect::<Vec<_>>().join(", ");
-            return Err(format!("{name} has no process {process:?}; it has: {known}"));
+            return Err(format!("{name} has no process {process:?}; it has: {known}").into());
         }
         Ok(Invocation {
             id: format!("inv-{:032x}", rand::random::<u128>()),
@@ -336,7 +342,11 @@ impl Experts {
     ///
     /// # Errors
     /// When that package is no longer kept. Work that began with it must not continue with another one.
-    pub(super) fn with_snapshot(&self, expert: &Arc<Expert>, digest: &str) -> Result<Arc<Expert>, String> {
+    pub(super) fn with_snapshot(
+        &self,
+        expert: &Arc<Expert>,
+        digest: &str,
+    ) -> Result<Arc<Expert>, ExpertError> {
         if digest == expert.digest {
             return Ok(Arc::clone(expert));
         }
@@ -344,7 +354,8 @@ impl Experts {
             return Err(format!(
                 "the version of {} with which it began is not kept any more (digest {digest})",
                 expert.name()
-            ));
+            )
+            .into());
         };
         let bindings = expert.bindings.clone();
         let (bound, problems) = bound::bind_tools(&package, &bindings, &self.sources);

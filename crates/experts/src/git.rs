@@ -1,10 +1,13 @@
 //! Clones an untrusted repository with the `git` of this machine: one commit, no submodules, hooks, helper
 //! protocols or terminal prompts, within limits on time and size. Called by `source`.
 
+use std::fmt;
+use std::io;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::error::ExpertError;
 use ::tools::programs::{find_program, system_path};
 
 /// How long a clone may take.
@@ -18,9 +21,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// Why the clone failed.
-pub(super) fn clone(url: &str, into: &Path) -> Result<(), String> {
+pub(super) fn clone_repository(url: &str, into: &Path) -> Result<(), ExpertError> {
     let git = find_program("git", &[]);
-    let git = git.ok_or("git is not among the system's programs (/usr, /opt, /nix …): install it there")?;
+    let git = git.ok_or_else(|| {
+        "git is not among the system's programs (/usr, /opt, /nix …): install it there".to_owned()
+    })?;
     let mut command = Command::new(git);
     command.args([
         "-c",
@@ -49,19 +54,40 @@ pub(super) fn clone(url: &str, into: &Path) -> Result<(), String> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn().map_err(|error| format!("git cannot be started: {error}; install it"))?;
     let shown = openexperts::visible(url);
-    wait(child, into).map_err(|why| format!("{shown} was not cloned: {why}"))
+    wait_for_clone(child, into).map_err(|why| format!("{shown} was not cloned: {why}").into())
 }
 
-fn wait(mut child: Child, into: &Path) -> Result<(), String> {
+/// Why a clone failed.
+#[derive(Debug)]
+enum CloneError {
+    TooSlow,
+    TooLarge,
+    /// In git's own words.
+    Git(String),
+    Wait(io::Error),
+}
+
+impl fmt::Display for CloneError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooSlow => out.write_str("it took longer than 2 minutes"),
+            Self::TooLarge => out.write_str("it is larger than 256 MiB"),
+            Self::Git(words) => out.write_str(words),
+            Self::Wait(error) => error.fmt(out),
+        }
+    }
+}
+
+fn wait_for_clone(mut child: Child, into: &Path) -> Result<(), CloneError> {
     let begun = Instant::now();
     loop {
-        if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
-            return if status.success() { Ok(()) } else { Err(last_words(child)) };
+        if let Some(status) = child.try_wait().map_err(CloneError::Wait)? {
+            return if status.success() { Ok(()) } else { Err(CloneError::Git(last_words(child))) };
         }
         let why = if begun.elapsed() > LONGEST {
-            "it took longer than 2 minutes"
+            CloneError::TooSlow
         } else if size_of(into) > LARGEST {
-            "it is larger than 256 MiB"
+            CloneError::TooLarge
         } else {
             std::thread::sleep(PAUSE);
             continue;
@@ -69,7 +95,7 @@ fn wait(mut child: Child, into: &Path) -> Result<(), String> {
         // The clone has failed either way; the staging directory is removed with whatever is left in it.
         let _ = child.kill();
         let _ = child.wait();
-        return Err(why.to_owned());
+        return Err(why);
     }
 }
 

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 
 use super::catalog::{Catalog, Snapshot};
 use super::config::{DEDUPE_WINDOW, ExpertsConfig};
+use super::error::ExpertError;
 use super::hook_secrets::HookSecrets;
 use super::invocation::Invocation;
-use super::trigger::{Event, Proof, Refusal, events_of, invocation, is_proven, why_off};
+use super::trigger::{Event, PayloadError, Proof, Refusal, events_of, invocation, is_proven, why_off};
 use openexperts::{ChannelBinding, Schedule, Trigger, TriggerKind};
 use store::{Enqueued, NewEntry, Queue, StoreError};
 use wire::units::Secret;
@@ -51,7 +52,7 @@ pub enum HookError {
     /// The trigger is off.
     Off(String),
     /// Its payload is not what the trigger accepts.
-    BadPayload(String),
+    BadPayload(PayloadError),
     /// The hook's secret is not available.
     NoSecret(String),
     /// It could not be committed.
@@ -114,7 +115,7 @@ impl Hooks {
             return Err(HookError::Off(why));
         }
         let payload: Value = serde_json::from_slice(body)
-            .map_err(|error| HookError::BadPayload(format!("the body is not JSON: {error}")))?;
+            .map_err(|error| HookError::BadPayload(PayloadError::NotJson(error.to_string())))?;
         let mut events = events_of(trigger, payload).map_err(HookError::BadPayload)?;
         if trigger.kind == Some(TriggerKind::Channel) {
             let binding = Self::channel_binding(snapshot, &trigger.name.value)?;
@@ -154,7 +155,8 @@ impl Hooks {
 
     /// How long the keys of an expert's events are remembered, in milliseconds.
     fn remember_until(&self, expert: &str) -> u64 {
-        let window = self.config.of(expert).dedupe_window.unwrap_or(DEDUPE_WINDOW).max(REMEMBERED_AT_LEAST);
+        let window =
+            self.config.settings_of(expert).dedupe_window.unwrap_or(DEDUPE_WINDOW).max(REMEMBERED_AT_LEAST);
         u64::try_from(window.as_millis()).unwrap_or(u64::MAX / 2)
     }
 }
@@ -192,14 +194,11 @@ const MESSAGE: [&str; 3] = ["sender_id", "message_text", "channel_name"];
 ///
 /// # Errors
 /// Names the missing field, for people.
-fn check_message(message: &Value) -> Result<(), String> {
+fn check_message(message: &Value) -> Result<(), PayloadError> {
     let has_text = |field: &&str| message.get(*field).is_some_and(Value::is_string);
     match MESSAGE.iter().find(|field| !has_text(field)) {
         None => Ok(()),
-        Some(field) => Err(format!(
-            "the message has no text `{field}`: send an object with {}, {} and {}",
-            MESSAGE[0], MESSAGE[1], MESSAGE[2]
-        )),
+        Some(field) => Err(PayloadError::NoText(field, MESSAGE)),
     }
 }
 
@@ -229,27 +228,29 @@ async fn queue_all(
 /// because a person asked for it. Without a payload, it gets the payload of a clock that fires now.
 ///
 /// # Errors
-/// What keeps it from firing, for people.
+/// When it cannot fire, with the reason for people.
 pub async fn fire_trigger(
     queue: &dyn Queue,
     snapshot: &Snapshot,
     trigger: &str,
     payload: Option<Value>,
-) -> Result<Vec<Invocation>, String> {
+) -> Result<Vec<Invocation>, ExpertError> {
     let Some(found) = snapshot.trigger(trigger) else {
         let names =
             snapshot.package.manifest.triggers.items.iter().map(|trigger| trigger.name.value.as_str());
         let names = names.collect::<Vec<_>>().join(", ");
-        return Err(format!("{} has no trigger {trigger:?}; its triggers are: {names}", snapshot.name()));
+        return Err(
+            format!("{} has no trigger {trigger:?}; its triggers are: {names}", snapshot.name()).into()
+        );
     };
     if let Some(why) = why_off(found) {
-        return Err(format!("the trigger {trigger} is off, because {why}"));
+        return Err(format!("the trigger {trigger} is off, because {why}").into());
     }
     let now = clock::now();
     let payloads = match payload {
-        Some(payload) => events_of(found, payload)?,
+        Some(payload) => events_of(found, payload).map_err(|error| error.to_string())?,
         None if found.kind == Some(TriggerKind::Cron) => vec![clock_payload(found, now, now)?],
-        None => return Err(format!("the trigger {trigger} needs a payload: give one with --payload")),
+        None => return Err(format!("the trigger {trigger} needs a payload: give one with --payload").into()),
     };
     let manifest = &snapshot.package.manifest;
     let invocations: Vec<Invocation> = payloads
@@ -259,12 +260,12 @@ pub async fn fire_trigger(
             Invocation { dedupe: None, ..invocation(manifest, &snapshot.digest, found, event) }
         })
         .collect();
-    queue_all(queue, invocations.clone(), now, now).await.map_err(|error| error.0)?;
+    queue_all(queue, invocations.clone(), now, now).await?;
     Ok(invocations)
 }
 
 /// The payload of a cron trigger that fires `now` for a scheduled time. Both are milliseconds since 1970.
-fn clock_payload(trigger: &Trigger, time: u64, now: u64) -> Result<Value, String> {
+fn clock_payload(trigger: &Trigger, time: u64, now: u64) -> Result<Value, ExpertError> {
     let expr = trigger.expr.as_ref().map(|expr| expr.value.as_str()).unwrap_or_default();
     let schedule = Schedule::new(expr, trigger.zone.as_ref().map(|zone| zone.value.as_str()))
         .map_err(|error| error.to_string())?;

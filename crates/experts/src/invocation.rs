@@ -128,9 +128,9 @@ impl Invocation {
     /// Reads the payload of an entry.
     ///
     /// # Errors
-    /// When it is not an invocation, for people.
-    pub fn read(payload: &str) -> Result<Self, String> {
-        serde_json::from_str(payload).map_err(|error| format!("the entry cannot be read: {error}"))
+    /// When it is not an invocation.
+    pub fn read(payload: &str) -> serde_json::Result<Self> {
+        serde_json::from_str(payload)
     }
 
     /// The inputs of the process: the mapped value, or else the payload's field of that name. An input found
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(entry.queue, "sales");
         assert_eq!(entry.lane, Some(LaneKey::per_key("contact_id", "a@b.c")));
         assert_eq!(entry.dedupe, Some((DedupeKey::new("sales", "new_email", "m1"), 9_000)));
-        assert_eq!(Invocation::read(&entry.payload), Ok(invocation()));
+        assert_eq!(Invocation::read(&entry.payload).unwrap(), invocation());
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl IsolatedFunctions {
             finish: FINISH_FUNCTION,
         };
         let supervision = self.supervision(&operations);
-        let base = self.base.for_function(&function.name.value);
+        let base = self.base.function_base(&function.name.value);
         let tools = FunctionTools {
             operations,
             package: Arc::clone(&self.package),
@@ -193,7 +193,7 @@ impl ChildRuns for IsolatedFunctions {
         match outcome.ended_by.as_ref().map(|by| (by.name.as_str(), by.arguments.as_str())) {
             Some((FINISH_FUNCTION, arguments)) => {
                 let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
-                self.ended(function, &arguments, outcome)
+                self.end_function(function, &arguments, outcome)
             }
             Some(_) => outcome,
             None if function.outputs.items.is_empty() => outcome,

@@ -192,9 +192,9 @@ impl LearningFiles {
                     .filter(|entry| !archive.entries.ends_with(std::slice::from_ref(entry)))
                     .collect::<Vec<_>>(),
             );
-            atomic::write_file(&path, archive.written().as_bytes())?;
+            atomic::write_file(&path, archive.file_text().as_bytes())?;
         }
-        atomic::write_file(&self.path(scope), learnings.written().as_bytes())?;
+        atomic::write_file(&self.path(scope), learnings.file_text().as_bytes())?;
         Ok(over)
     }
 

@@ -11,6 +11,7 @@ mod bound;
 mod catalog;
 pub mod config;
 mod delivery;
+mod error;
 mod execution;
 mod experts;
 mod file_error;
@@ -40,6 +41,7 @@ mod workspace;
 pub use bound::{BindingCheck, BindingProblem, CheckedBindings, check_binding};
 pub use catalog::{Catalog, Current, Snapshot};
 pub use config::{ExpertConfig, ExpertsConfig};
+pub use error::ExpertError;
 pub use execution::{DryRun, Worker, WorkerScope};
 pub use experts::{Expert, Experts};
 pub use hook_secrets::{HookSecrets, SecretPlace};
@@ -53,4 +55,6 @@ pub use registry::{REGISTRY, RegistryEntry, registry_page, write_registry};
 pub use scheduler::{Held, Scheduler};
 pub use source::Source;
 pub use state::prepare as prepare_state;
-pub use trigger::{Event, Proof, Signature, events_of, fence_text, fenced_json, invocation, why_off};
+pub use trigger::{
+    Event, PayloadError, Proof, Signature, events_of, fence_text, fenced_json, invocation, why_off,
+};

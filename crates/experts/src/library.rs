@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::atomic;
+use super::error::ExpertError;
 use super::name_claim::{NameClaim, describe_conflict, preferred_folder};
 use super::source::Source;
 
@@ -215,16 +216,14 @@ impl Library {
     ///
     /// # Errors
     /// When the directory cannot be written, or another process holds the lock.
-    pub fn lock(&self) -> Result<Lock, String> {
+    pub fn lock(&self) -> Result<Lock, ExpertError> {
         let own = self.dir.join(OWN);
-        fs::create_dir_all(&own).map_err(|error| format!("{} cannot be made: {error}", own.display()))?;
+        fs::create_dir_all(&own).map_err(ExpertError::at_path(&own, "cannot be made"))?;
         let path = own.join("lock");
-        let file =
-            File::create(&path).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+        let file = File::create(&path).map_err(ExpertError::at_path(&path, "cannot be written"))?;
         file.try_lock()
             .map_err(|_| format!("another respool changes {} right now; try again", self.dir.display()))?;
-        self.recover_replaced()
-            .map_err(|error| format!("{} cannot be put in order: {error}", self.dir.display()))?;
+        self.recover_replaced().map_err(ExpertError::at_path(&self.dir, "cannot be put in order"))?;
         Ok(Lock { _file: file })
     }
 
@@ -281,10 +280,9 @@ impl Library {
     ///
     /// # Errors
     /// When no expert has this name.
-    pub fn get(&self, name: &str) -> Result<Installed, String> {
+    pub fn get(&self, name: &str) -> Result<Installed, ExpertError> {
         check_name(name)?;
-        let mut all =
-            self.list().map_err(|error| format!("{} cannot be read: {error}", self.dir.display()))?;
+        let mut all = self.list().map_err(ExpertError::at_path(&self.dir, "cannot be read"))?;
         let by_name = all.iter().position(|one| {
             one.loaded.package.as_ref().is_some_and(|package| package.manifest.name.value == name)
         });
@@ -300,30 +298,35 @@ impl Library {
             return Err(format!(
                 "no expert {name:?} is used, because several folders hold one: {}; `respool expert validate FOLDER` says what to do",
                 holders.join(", ")
-            ));
+            )
+            .into());
         }
         let dir = self.dir.display();
         Err(format!(
             "no expert {name:?} is installed in {dir}; `respool expert list` shows the installed experts"
-        ))
+        )
+        .into())
     }
 
     /// Installs a package that loaded.
     ///
     /// # Errors
     /// When an expert of its name exists already, or it cannot be written.
-    pub fn install(&self, package: &Package, source: &Source, _: &Lock) -> Result<Record, String> {
+    pub fn install(&self, package: &Package, source: &Source, _: &Lock) -> Result<Record, ExpertError> {
         let name = package.manifest.name.value.as_str();
         check_name(name)?;
         let place = self.dir.join(name);
-        let all = self.list().map_err(|error| format!("{} cannot be read: {error}", self.dir.display()))?;
+        let all = self.list().map_err(ExpertError::at_path(&self.dir, "cannot be read"))?;
         let other = all.into_iter().find(|one| one.name.as_deref() == Some(name));
         let other = other.map(|installed| installed.directory);
         if let Some(there) = other.or_else(|| place.exists().then_some(place)) {
-            return Err(format!("{} is there already; use `respool expert update {name}`", there.display()));
+            return Err(
+                format!("{} is there already; use `respool expert update {name}`", there.display()).into()
+            );
         }
         let record = record_of(package, source, new_mark(), None);
-        self.write(name, package, &record).map_err(|error| format!("{name} cannot be installed: {error}"))?;
+        let failed = |error| ExpertError::Disk(format!("{name} cannot be installed"), error);
+        self.write(name, package, &record).map_err(failed)?;
         Ok(record)
     }
 
@@ -331,10 +334,10 @@ impl Library {
     ///
     /// # Errors
     /// When there is nothing to update, or the package has another name.
-    pub fn plan(&self, name: &str, package: Package, source: &Source) -> Result<Plan, String> {
+    pub fn plan(&self, name: &str, package: Package, source: &Source) -> Result<Plan, ExpertError> {
         let new_name = &package.manifest.name.value;
         if new_name != name {
-            return Err(format!("the source is the package of {new_name:?}, not of {name:?}"));
+            return Err(format!("the source is the package of {new_name:?}, not of {name:?}").into());
         }
         let installed = self.get(name)?;
         let folder = installed.folder();
@@ -343,7 +346,8 @@ impl Library {
         let Some(old) = installed.loaded.package.or_else(|| self.kept_package(&folder)) else {
             return Err(format!(
                 "the installed package of {name} does not load, and no copy of it is kept; correct it, or remove it and install it again"
-            ));
+            )
+            .into());
         };
         let is_as_installed = !is_broken
             && installed.record.as_ref().is_some_and(|record| record.digest == digest(&old.files))
@@ -374,21 +378,22 @@ impl Library {
     ///
     /// # Errors
     /// When there was nothing.
-    pub fn plan_rollback(&self, name: &str) -> Result<Plan, String> {
+    pub fn plan_rollback(&self, name: &str) -> Result<Plan, ExpertError> {
         let installed = self.get(name)?;
         let folder = installed.folder();
         let Some(previous) = installed.record.and_then(|record| record.previous) else {
-            return Err(format!("nothing is kept of {name} from before its last update"));
+            return Err(format!("nothing is kept of {name} from before its last update").into());
         };
         let snapshot = self.snapshot_dir(&folder, &previous.digest);
-        let loaded =
-            load(&snapshot).map_err(|error| format!("{} cannot be read: {error}", snapshot.display()))?;
-        let package = loaded.package.ok_or("the snapshot does not load any more")?;
+        let loaded = load(&snapshot).map_err(ExpertError::at_path(&snapshot, "cannot be read"))?;
+        let package =
+            loaded.package.ok_or_else(|| format!("{} does not load any more", snapshot.display()))?;
         if digest(&package.files) != previous.digest {
             return Err(format!(
                 "the snapshot {} was changed; install the version again",
                 snapshot.display()
-            ));
+            )
+            .into());
         }
         let source = Source::parse(&previous.source)?;
         Ok(Plan { is_rollback: true, ..self.plan(name, package, &source)? })
@@ -398,9 +403,10 @@ impl Library {
     ///
     /// # Errors
     /// When it cannot be written; the old package is then still in place.
-    pub fn apply(&self, plan: &Plan, _: &Lock) -> Result<(), String> {
+    pub fn apply(&self, plan: &Plan, _: &Lock) -> Result<(), ExpertError> {
         let Plan { name, folder, package, record, .. } = plan;
-        self.write(folder, package, record).map_err(|error| format!("{name} cannot be updated: {error}"))
+        let failed = |error| ExpertError::Disk(format!("{name} cannot be updated"), error);
+        self.write(folder, package, record).map_err(failed)
     }
 
     /// Returns the path of the bindings file next to the directory of experts. It takes precedence over the
@@ -476,9 +482,14 @@ impl Library {
     ///
     /// # Errors
     /// When it cannot be removed.
-    pub fn remove(&self, installed: &Installed, with_bindings: bool, _: &Lock) -> Result<Removal, String> {
+    pub fn remove(
+        &self,
+        installed: &Installed,
+        with_bindings: bool,
+        _: &Lock,
+    ) -> Result<Removal, ExpertError> {
         let (folder, name) = (installed.folder(), installed.owner());
-        let failed = |error: io::Error| format!("{name} cannot be removed: {error}");
+        let failed = |error| ExpertError::Disk(format!("{name} cannot be removed"), error);
         let kept_bindings = if with_bindings {
             self.bindings_beside(installed)
                 .iter()
@@ -657,11 +668,11 @@ impl Library {
 }
 
 /// Checks that a name can be a folder's name.
-fn check_name(text: &str) -> Result<(), String> {
+fn check_name(text: &str) -> Result<(), ExpertError> {
     let is_empty = if text.is_empty() { Err("it is empty") } else { Ok(()) };
     is_empty
         .and_then(|()| name::check(text, name::NameKind::Package))
-        .map_err(|why| format!("{text:?} cannot be the name of an expert: {why}"))
+        .map_err(|why| format!("{text:?} cannot be the name of an expert: {why}").into())
 }
 
 /// Removes a directory, or only the link if it is one.

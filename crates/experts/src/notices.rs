@@ -73,8 +73,8 @@ impl Notices for ConversationNotices {
                 let body = json!({"operation": call.name.replacen("__", ".", 1), "inputs": inputs});
                 Some(self.new_message(run, &format!("draft-{}", call.id), MessageKind::Draft, body))
             }
-            Notice::Asked(request) => Some(self.asked(run, request, false)),
-            Notice::AskedAgain(request) => Some(self.asked(run, request, true)),
+            Notice::Asked(request) => Some(self.approval_message(run, request, false)),
+            Notice::AskedAgain(request) => Some(self.approval_message(run, request, true)),
             Notice::LateAnswer(outcome) => self.answer(run, outcome),
         }
     }

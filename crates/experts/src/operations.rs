@@ -77,7 +77,7 @@ impl Operations {
     }
 
     /// The operation of this name; `None` if the name stands for several.
-    fn find_named(&self, name: &str) -> Option<Result<(&BoundTool, OfferedOperation), String>> {
+    fn find_named(&self, name: &str) -> Option<Result<(&BoundTool, OfferedOperation), ToolError>> {
         let all = self
             .tools()
             .flat_map(|tool| tool.operations().into_iter().map(move |operation| (tool, operation)));
@@ -85,10 +85,10 @@ impl Operations {
         let (tool, operation) = named.next()?;
         Some(match named.find(|(_, other)| !other.is_same(&operation)) {
             None => Ok((tool, operation)),
-            Some((_, other)) => Err(format!(
+            Some((_, other)) => Err(ToolError::Denied(format!(
                 "not run: `{name}` stands for {} and for {}; a person has to change the package or its bindings",
                 operation.title, other.title
-            )),
+            ))),
         })
     }
 
@@ -100,7 +100,7 @@ impl Operations {
     ) -> Option<Result<ToolOutput, ToolError>> {
         let (tool, operation) = match self.find_named(&invocation.name)? {
             Ok(found) => found,
-            Err(why) => return Some(Err(ToolError::Denied(why))),
+            Err(denied) => return Some(Err(denied)),
         };
         Some(match self.dry_answer(&operation, invocation) {
             Some(text) => Ok(ToolOutput { text, display: None }),

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::bound::FIRST_START;
+use super::error::ExpertError;
 use super::experts::Experts;
 use super::notices::ConversationNotices;
 use agent::{AgentRequest, RunFacts, RunOptions, Watch};
@@ -28,18 +29,19 @@ impl Experts {
     ///
     /// # Errors
     /// Why it cannot be resumed, for people.
-    pub async fn resume(&self, run: &str) -> Option<Result<Watch, String>> {
+    pub async fn resume(&self, run: &str) -> Option<Result<Watch, ExpertError>> {
         let stored = self.agents.store()?.run(run).await.ok()??;
         let name = stored.row.agent.strip_prefix(MODEL_PREFIX)?;
         self.await_servers(name, FIRST_START).await;
         if let Some(why) = self.not_ready(name) {
-            return Some(Err(format!("{name} is not ready: {why}")));
+            return Some(Err(format!("{name} is not ready: {why}").into()));
         }
         Some(match self.resume_conversation(name, run).await {
             Ok(Some(watch)) => Ok(watch),
             Ok(None) => Err(format!(
                 "it is not a conversation with an installed expert, but a task of {name}: `respool serve` continues it"
-            )),
+            )
+            .into()),
             Err(why) => Err(why),
         })
     }
@@ -48,18 +50,22 @@ impl Experts {
     ///
     /// # Errors
     /// Why it cannot continue. A conversation whose package is gone is cancelled.
-    pub(super) async fn resume_conversation(&self, name: &str, run: &str) -> Result<Option<Watch>, String> {
+    pub(super) async fn resume_conversation(
+        &self,
+        name: &str,
+        run: &str,
+    ) -> Result<Option<Watch>, ExpertError> {
         let Some(facts) = self.agents.run_facts(run).await else { return Ok(None) };
         let agent = match self.resumed_agent(name, facts) {
             Ok(Some(agent)) => agent,
             Ok(None) => return Ok(None),
             Err(why) => {
-                self.give_up(name, run, &why).await.map_err(|error| error.0)?;
-                return Err(format!("{why}; the run is cancelled"));
+                self.give_up(name, run, &why.to_string()).await?;
+                return Err(format!("{why}; the run is cancelled").into());
             }
         };
         let options = RunOptions { is_detached: true, ..RunOptions::default() };
-        self.agents.resume_as(&agent, run, options).await.map(Some)
+        Ok(Some(self.agents.resume_as(&agent, run, options).await?))
     }
 
     async fn give_up(&self, name: &str, run: &str, why: &str) -> Result<(), StoreError> {
@@ -98,7 +104,7 @@ impl Experts {
                 Ok(None) => drop(seen.left_alone.insert(row.id)),
                 Err(why) => {
                     if seen.failed.insert(row.id.clone()) {
-                        tracing::warn!(target: "respool::expert", run_id = row.id, why, "the run cannot be resumed");
+                        tracing::warn!(target: "respool::expert", run_id = row.id, %why, "the run cannot be resumed");
                     }
                 }
             }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use super::error::ExpertError;
 use super::{archive, git};
 use openexperts::{Loaded, MANIFEST, foreign::load_folder, skill::SKILL};
 
@@ -23,13 +24,13 @@ impl Source {
     ///
     /// # Errors
     /// When a path cannot be made absolute.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, ExpertError> {
         let is_scp = text.split_once(':').is_some_and(|(host, _)| host.contains('@') && !host.contains('/'));
         if text.contains("://") || is_scp {
             return Ok(Self::Git(text.to_owned()));
         }
         if text.is_empty() {
-            return Err("name a folder, an archive or a git URL".to_owned());
+            return Err("name a folder, an archive or a git URL".to_owned().into());
         }
         let path = std::path::absolute(text).map_err(|error| format!("{text} is not a path: {error}"))?;
         Ok(Self::Path(path))
@@ -47,26 +48,27 @@ impl Source {
     ///
     /// # Errors
     /// When it cannot be fetched; a package that does not load is not an error here.
-    pub fn load(&self) -> Result<Loaded, String> {
+    pub fn load(&self) -> Result<Loaded, ExpertError> {
         match self {
-            Self::Path(path) if path.is_dir() => load_folder(path),
+            Self::Path(path) if path.is_dir() => Ok(load_folder(path)?),
             Self::Path(path) => {
                 let staging = staging_dir()?;
                 archive::unpack(path, staging.path())?;
-                load_folder(&top_of(staging.path()))
+                Ok(load_folder(&top_of(staging.path()))?)
             }
             Self::Git(url) => {
                 let staging = staging_dir()?;
                 let target = staging.path().join("clone");
-                git::clone(url, &target)?;
-                load_folder(&target)
+                git::clone_repository(url, &target)?;
+                Ok(load_folder(&target)?)
             }
         }
     }
 }
 
-fn staging_dir() -> Result<TempDir, String> {
-    tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))
+fn staging_dir() -> Result<TempDir, ExpertError> {
+    tempfile::tempdir()
+        .map_err(|error| ExpertError::Disk("no temporary directory can be made".to_owned(), error))
 }
 
 /// The package in an unpacked archive: at the top, or in the only directory there.

@@ -2,8 +2,9 @@
 //! agentskills.io) becomes a package of its own; for plugins, a message says what to do. Nothing is executed.
 //! Called by `source`.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
@@ -38,21 +39,82 @@ const PLUGINS: [(&str, &str); 6] = [
 /// The files in which plugins configure MCP servers.
 const SERVERS: [&str; 3] = [".mcp.json", "mcp.json", ".cursor/mcp.json"];
 
+/// Why a folder cannot be used as a package, in words for people.
+#[derive(Debug)]
+pub enum FolderError {
+    /// The folder cannot be opened.
+    Package(PathBuf, io::Error),
+    /// It belongs to another program.
+    Plugin(String),
+    /// The skill's file is larger than the limit.
+    SkillTooLarge(String),
+    /// The skill's file cannot be read.
+    SkillUnreadable(String, io::Error),
+    /// The skill's file says too little about itself.
+    NotASkill(String, HeadError),
+    /// The package of a skill cannot be written.
+    Temporary(io::Error),
+}
+
+impl fmt::Display for FolderError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Package(path, error) => {
+                write!(out, "{} cannot be opened as a package: {error}", path.display())
+            }
+            Self::Plugin(what) => out.write_str(what),
+            Self::SkillTooLarge(file) => write!(out, "{file} is larger than 1 MiB: split it"),
+            Self::SkillUnreadable(file, error) => write!(out, "{file} cannot be read: {error}"),
+            Self::NotASkill(file, why) => {
+                write!(out, "{file} is not a skill that respool can install: {why}")
+            }
+            Self::Temporary(error) => write!(out, "the package of the skill cannot be written: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for FolderError {}
+
+/// A fault in the head of a skill's file.
+#[derive(Debug)]
+pub enum HeadError {
+    /// There is no head, or it is not YAML.
+    Unreadable(String),
+    /// It lacks a required field.
+    Incomplete,
+    /// Its name cannot be the name of a package.
+    BadName(String, &'static str),
+}
+
+impl fmt::Display for HeadError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(why) => {
+                write!(out, "{why}. Begin it with `---`, `name: …`, `description: …` and `---`")
+            }
+            Self::Incomplete => {
+                out.write_str("it has no `name` or no `description`: write both between the lines of `---`")
+            }
+            Self::BadName(name, why) => write!(out, "its `name` {name:?} cannot be a package's: {why}"),
+        }
+    }
+}
+
 /// Loads the package in a folder. A skill becomes a package first.
 ///
 /// # Errors
 /// When the folder cannot be opened, is the plugin of another program, or holds a skill that cannot be used.
 /// A package that does not load is not an error here.
-pub fn load_folder(path: &Path) -> Result<Loaded, String> {
+pub fn load_folder(path: &Path) -> Result<Loaded, FolderError> {
     match identify(path) {
         Some(Foreign::Skill) => load_package(ImportedSkill::new(path)?.directory.path()),
-        Some(Foreign::Plugin(plugin)) => Err(plugin.describe(path)),
+        Some(Foreign::Plugin(plugin)) => Err(FolderError::Plugin(plugin.describe(path))),
         None => load_package(path),
     }
 }
 
-fn load_package(path: &Path) -> Result<Loaded, String> {
-    load(path).map_err(|error| format!("{} cannot be opened as a package: {error}", path.display()))
+fn load_package(path: &Path) -> Result<Loaded, FolderError> {
+    load(path).map_err(|error| FolderError::Package(path.to_owned(), error))
 }
 
 /// A skill as a package, in a temporary directory.
@@ -152,32 +214,30 @@ impl ImportedSkill {
     ///
     /// # Errors
     /// Why the skill cannot be used, for people.
-    fn new(skill: &Path) -> Result<Self, String> {
+    fn new(skill: &Path) -> Result<Self, FolderError> {
         let file = skill.join(SKILL);
         let shown = super::visible(&file.display().to_string());
         let is_large = fs::metadata(&file).is_ok_and(|about| about.len() > LARGEST_FILE);
         if is_large {
-            return Err(format!("{shown} is larger than 1 MiB: split it"));
+            return Err(FolderError::SkillTooLarge(shown));
         }
-        let text = fs::read_to_string(&file).map_err(|error| format!("{shown} cannot be read: {error}"))?;
-        let head = read_head(&text)
-            .map_err(|why| format!("{shown} is not a skill that respool can install: {why}"))?;
-        let directory =
-            tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))?;
-        let written = write_package(directory.path(), skill, &head);
-        written.map_err(|error| format!("the package of the skill cannot be written: {error}"))?;
+        let text =
+            fs::read_to_string(&file).map_err(|error| FolderError::SkillUnreadable(shown.clone(), error))?;
+        let head = read_head(&text).map_err(|why| FolderError::NotASkill(shown, why))?;
+        let directory = tempfile::tempdir().map_err(FolderError::Temporary)?;
+        write_package(directory.path(), skill, &head).map_err(FolderError::Temporary)?;
         Ok(Self { directory })
     }
 }
 
-fn read_head(text: &str) -> Result<SkillHead, String> {
+fn read_head(text: &str) -> Result<SkillHead, HeadError> {
     let mut report = Report::default();
     let text = text.trim_start_matches('\u{feff}').replace("\r\n", "\n");
     let head = markdown::read(&text, Head::Required, &mut report.file(SKILL)).head;
     let Some(head) = head else {
         let found = report.into_sorted();
         let why = found.first().map(|one| one.message.clone()).unwrap_or_default();
-        return Err(format!("{why}. Begin it with `---`, `name: …`, `description: …` and `---`"));
+        return Err(HeadError::Unreadable(why));
     };
     let entries = match &head.value {
         Value::Map(entries) => entries.as_slice(),
@@ -188,10 +248,11 @@ fn read_head(text: &str) -> Result<SkillHead, String> {
     let mut text_of = |name| fields.text(name).map(|text| text.value.trim().to_owned()).unwrap_or_default();
     let (name, description, license) = (text_of("name"), text_of("description"), text_of("license"));
     if name.is_empty() || description.is_empty() {
-        return Err("it has no `name` or no `description`: write both between the lines of `---`".to_owned());
+        return Err(HeadError::Incomplete);
     }
-    name::check(&name, NameKind::Package)
-        .map_err(|why| format!("its `name` {name:?} cannot be a package's: {why}"))?;
+    if let Err(why) = name::check(&name, NameKind::Package) {
+        return Err(HeadError::BadName(name, why));
+    }
     Ok(SkillHead {
         name,
         description,
@@ -318,7 +379,7 @@ mod tests {
             write(dir.path(), file, "{}");
             skill(&dir.path().join("skills/pdf-forms"));
             write(dir.path(), ".mcp.json", "{}");
-            let why = load_folder(dir.path()).unwrap_err();
+            let why = load_folder(dir.path()).unwrap_err().to_string();
             assert!(
                 why.contains(what) && why.contains("/skills/pdf-forms'") && why.contains("[tools.mcp.NAME]"),
                 "{why}"
@@ -326,7 +387,7 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), ".cursor/rules/style.mdc", "x");
-        let why = load_folder(dir.path()).unwrap_err();
+        let why = load_folder(dir.path()).unwrap_err().to_string();
         assert!(why.contains("a folder of Cursor rules") && why.contains("no skills"), "{why}");
         fs::remove_dir_all(dir.path().join(".cursor")).unwrap();
         let loaded = load_folder(dir.path()).unwrap();
@@ -338,7 +399,7 @@ mod tests {
         let check = |text: &str, expected: &str| {
             let dir = tempfile::tempdir().unwrap();
             write(dir.path(), "SKILL.md", text);
-            let why = load_folder(dir.path()).unwrap_err();
+            let why = load_folder(dir.path()).unwrap_err().to_string();
             assert!(why.contains(expected), "{why}");
         };
         check("# Forms\n", "the file has no frontmatter");

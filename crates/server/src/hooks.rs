@@ -106,7 +106,7 @@ fn error_of(error: HookError) -> ApiError {
         HookError::Off(why) => {
             ApiError::new(404, ErrorCode::TriggerOff, format!("the trigger is off, because {why}"))
         }
-        HookError::BadPayload(why) => ApiError::bad_request(ErrorCode::InvalidJson, why),
+        HookError::BadPayload(why) => ApiError::bad_request(ErrorCode::InvalidJson, why.to_string()),
         HookError::NoSecret(why) => {
             let what = format!("the secret of this hook cannot be read: {why}");
             ApiError::new(503, ErrorCode::StoreFailed, what)

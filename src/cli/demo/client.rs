@@ -53,7 +53,7 @@ pub(super) async fn send_conversation(
         if got.first.is_zero() {
             got.first = began.elapsed();
         }
-        got.take(&event.data);
+        got.take_event(&event.data);
     }
     Ok(got)
 }
@@ -131,12 +131,12 @@ mod tests {
             r#"{"choices":[{"delta":{},"finish_reason":"tool_calls"}]}"#,
             "[DONE]",
         ] {
-            got.take(data);
+            got.take_event(data);
         }
         let call = Call { id: "c1".into(), name: "read".into(), arguments: "{}".into() };
         assert_eq!((got.text.as_str(), got.calls, got.heartbeats), ("Hey", vec![call], 1));
         let mut failed = DemoReply::default();
-        failed.take(r#"{"error":{"message":"no"}}"#);
+        failed.take_event(r#"{"error":{"message":"no"}}"#);
         assert_eq!(failed.error.as_deref(), Some("no"));
     }
 }

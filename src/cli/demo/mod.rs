@@ -17,9 +17,10 @@ use tokio::net::TcpListener;
 use self::client::send_conversation;
 use self::scenes::{SCENES, Scene};
 use super::assembly::app;
-use super::runtime::{new_runtime, on_signals, signals};
+use super::runtime::{new_runtime, stop_signals, stop_when_signalled};
 use super::say::{say, say_piece_aside};
 use super::upstreams::start_replay;
+use crate::cli::failure::Failure;
 use crate::config::{Environment, FileText, Flags, Settings, resolve};
 use crate::observe;
 use crate::server::{Stop, router, run};
@@ -35,7 +36,7 @@ pub(super) struct DemoArgs {
     listen: Option<String>,
 }
 
-pub(super) fn run_demo(arguments: DemoArgs) -> Result<(), String> {
+pub(super) fn run_demo(arguments: DemoArgs) -> Result<(), Failure> {
     observe::metrics::install();
     new_runtime()?.block_on(run_tour(arguments))
 }
@@ -47,7 +48,7 @@ struct Stage {
     replay: Arc<Replay>,
 }
 
-async fn run_tour(arguments: DemoArgs) -> Result<(), String> {
+async fn run_tour(arguments: DemoArgs) -> Result<(), Failure> {
     let stop = Stop::default();
     let home = tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))?;
     let replay = Arc::new(Replay::tour().map_err(|error| error.to_string())?);
@@ -63,7 +64,7 @@ async fn run_tour(arguments: DemoArgs) -> Result<(), String> {
     show_all(&stage).await?;
     if arguments.serve {
         say(&show::explain_serving(&stage.relay, &stage.server));
-        tokio::spawn(on_signals(stop.clone(), signals()?));
+        tokio::spawn(stop_when_signalled(stop.clone(), stop_signals()?));
         stop.drain.cancelled().await;
     } else {
         say(show::GOODBYE);
@@ -76,27 +77,26 @@ async fn run_tour(arguments: DemoArgs) -> Result<(), String> {
 }
 
 /// The tour's configuration, such as anybody could write; all its files are in `home`.
-fn tour_settings(server: &str, home: &Path) -> Result<Settings, String> {
+fn tour_settings(server: &str, home: &Path) -> Result<Settings, Failure> {
     let failed = |error: io::Error| format!("{} cannot be written: {error}", home.display());
     let workspace = home.join("workspace");
     std::fs::create_dir(&workspace).map_err(failed)?;
     std::fs::write(workspace.join("a"), "the meeting is at nine\n").map_err(failed)?;
     let text = scenes::tour_configuration(server, &workspace, &home.join("state"));
     let file = FileText { path: Path::new("demo.toml"), text: &text };
-    let loaded = resolve(Some(file), &Environment::new(), &Flags::default());
-    loaded.map(|loaded| loaded.settings).map_err(|problems| problems.to_string())
+    Ok(resolve(Some(file), &Environment::new(), &Flags::default())?.settings)
 }
 
-async fn listen(arguments: &DemoArgs) -> Result<TcpListener, String> {
+async fn listen(arguments: &DemoArgs) -> Result<TcpListener, Failure> {
     let port = if arguments.serve { 8003 } else { 0 };
     let address = arguments.listen.clone().unwrap_or_else(|| format!("127.0.0.1:{port}"));
     let bound = TcpListener::bind(&address).await;
     bound.map_err(|error| {
-        format!("cannot listen on {address}: {error}. Choose another address with --listen HOST:PORT")
+        format!("cannot listen on {address}: {error}. Choose another address with --listen HOST:PORT").into()
     })
 }
 
-async fn show_all(stage: &Stage) -> Result<(), String> {
+async fn show_all(stage: &Stage) -> Result<(), Failure> {
     say(show::WELCOME);
     for (index, scene) in SCENES.iter().enumerate() {
         if index > 0 && !goes_on().await {
@@ -107,21 +107,21 @@ async fn show_all(stage: &Stage) -> Result<(), String> {
     Ok(())
 }
 
-async fn show_one(stage: &Stage, number: usize, scene: &Scene) -> Result<String, String> {
+async fn show_one(stage: &Stage, number: usize, scene: &Scene) -> Result<String, Failure> {
     let failed = |error: reqwest::Error| format!("scene {number} could not be shown: {error}");
     let direct = send_conversation(&stage.server, scene.model, scene.conversation).await.map_err(failed)?;
     let direct_answers = vec![last_answer(stage)?];
     let asked_before = stage.replay.seen().len();
     let through =
-        send_conversation(&stage.relay, scene.asked_as(), scene.conversation).await.map_err(failed)?;
+        send_conversation(&stage.relay, scene.form_name(), scene.conversation).await.map_err(failed)?;
     let answers = stage.replay.seen().split_off(asked_before);
     let answers = answers.into_iter().filter(|request| request.method == "POST");
     let answers: Vec<SeenRequest> = answers.collect();
     Ok(show::render_scene(scene, number, &show::Played { direct, through, direct_answers, answers }))
 }
 
-fn last_answer(stage: &Stage) -> Result<SeenRequest, String> {
-    stage.replay.last_posted().ok_or_else(|| "the recorded server was never asked".to_owned())
+fn last_answer(stage: &Stage) -> Result<SeenRequest, Failure> {
+    stage.replay.last_posted().ok_or_else(|| "the recorded server was never asked".into())
 }
 
 /// At a terminal, the person continues with Enter; otherwise the tour just continues.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// The agent of the last scene.
 pub(super) const AGENT: &str = "note-reader";
 
-/// What the client sends.
+/// The request that the client sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Conversation {
     /// One question, with the client's tools.
@@ -50,7 +50,7 @@ pub(super) const SCENES: [Scene; 7] = [
     Scene {
         without: "It works. OpenClaw shortens such ids, so the result would come back under another one.",
         with: "The same call, with an id that clients send back unchanged and without vLLM's own fields.",
-        ..scene(
+        ..new_scene(
             "A tool call that works",
             "native-call",
             "gpt-oss calls a tool, and vLLM's parser reads the call.",
@@ -59,7 +59,7 @@ pub(super) const SCENES: [Scene; 7] = [
     Scene {
         without: "The parser found no call and swallowed the text: no tool runs, and the user sees no answer.",
         with: "respool read the call out of the text.",
-        ..scene(
+        ..new_scene(
             "A call that leaked into the text",
             "leaked-call",
             "Qwen3-Coder writes its calls as XML. vLLM was started with the parser for another form.",
@@ -68,7 +68,7 @@ pub(super) const SCENES: [Scene; 7] = [
     Scene {
         without: "The arguments are not JSON. OpenClaw rejects the turn, asks three more times, then gives up.",
         with: "respool saw that the call was cut off, asked again, and passed on only the complete call.",
-        ..scene(
+        ..new_scene(
             "A call that was cut off",
             "cut-call",
             "The model stopped in the middle of the arguments of a call.",
@@ -77,7 +77,7 @@ pub(super) const SCENES: [Scene; 7] = [
     Scene {
         without: "The turn has failed: the client gets an error in a stream that began well.",
         with: "Nothing had been sent yet, so respool asked again. The client never learns of the error.",
-        ..scene(
+        ..new_scene(
             "A server error",
             "failing-server",
             "vLLM 0.13 fails on a malformed header that gpt-oss wrote. The next attempt works.",
@@ -86,7 +86,7 @@ pub(super) const SCENES: [Scene; 7] = [
     Scene {
         without: "Nothing arrives all that time. After two minutes of silence, OpenClaw and many proxies hang up.",
         with: "The stream began at once and was kept alive while the model was silent.",
-        ..scene(
+        ..new_scene(
             "A slow model",
             "slow-model",
             "A long prompt on a busy GPU: no output for minutes. Here, 1.5 seconds stand in for them.",
@@ -96,7 +96,7 @@ pub(super) const SCENES: [Scene; 7] = [
         conversation: Conversation::InCircles,
         without: "The same call again. OpenClaw does not stop this by default: it made 1,053 calls in 200 seconds.",
         with: "respool noticed the loop in the conversation, ended the turn, and said why.",
-        ..scene(
+        ..new_scene(
             "A loop",
             "looping-model",
             "The model has read the same missing file eight times, and is about to do it again.",
@@ -107,7 +107,7 @@ pub(super) const SCENES: [Scene; 7] = [
         conversation: Conversation::WithoutTools,
         without: "The client has no tools: it cannot run the call, and there is no answer.",
         with: "`note-reader` is one of respool's agents: it ran the tool itself and answered in one stream.",
-        ..scene(
+        ..new_scene(
             "An agent with a tool",
             "note-taker",
             "A plain chat client asks about a note. The model wants to read a file first.",

@@ -109,7 +109,9 @@ fn render_answer(request: &SeenRequest) -> String {
             got.error = whole["error"]["message"].as_str().map(str::to_owned);
         }
         Some(whole) => got.take_message(&whole["choices"][0]["message"]),
-        None => body.lines().filter_map(|line| line.strip_prefix("data: ")).for_each(|data| got.take(data)),
+        None => {
+            body.lines().filter_map(|line| line.strip_prefix("data: ")).for_each(|data| got.take_event(data));
+        }
     }
     let mut parts = Vec::new();
     parts.extend(got.error.map(|error| format!("HTTP {}: {}", request.answer_status, cut_text(&error))));

@@ -65,7 +65,7 @@ pub(in crate::cli) enum ApprovalsCommand {
 }
 
 pub(super) fn run_approvals(loaded: &Loaded, command: ApprovalsCommand) -> Result<(), Failure> {
-    let store = Store::open(&loaded.settings.store).map_err(|error| error.0)?;
+    let store = Store::open(&loaded.settings.store)?;
     new_runtime()?.block_on(async {
         match command {
             ApprovalsCommand::List { expert, arguments } => {
@@ -97,12 +97,12 @@ pub(super) fn run_approvals(loaded: &Loaded, command: ApprovalsCommand) -> Resul
 }
 
 /// The name under which a decision is recorded.
-async fn decider_name(store: &Store) -> Result<String, String> {
-    operator_name(store, std::env::var(OPERATOR_KEY).ok().as_deref(), "command line").await
+async fn decider_name(store: &Store) -> Result<String, Failure> {
+    Ok(operator_name(store, std::env::var(OPERATOR_KEY).ok().as_deref(), "command line").await?)
 }
 
-async fn waiting_approvals(store: &Store, expert: Option<&str>) -> Result<Vec<ApprovalRow>, String> {
-    let rows = store.approvals(ApprovalState::Waiting, MOST).await.map_err(|error| error.0)?;
+async fn waiting_approvals(store: &Store, expert: Option<&str>) -> Result<Vec<ApprovalRow>, Failure> {
+    let rows = store.approvals(ApprovalState::Waiting, MOST).await?;
     let is_theirs =
         |row: &ApprovalRow| expert.is_none_or(|name| row.agent == name || is_agent_of(&row.agent, name));
     Ok(rows.into_iter().filter(is_theirs).collect())
@@ -115,7 +115,7 @@ async fn list_approvals(store: &Store, expert: Option<&str>, arguments: &ListArg
     if arguments.json {
         let mut all = Vec::new();
         for row in &rows {
-            all.push(approval_details(store, row).await.map_err(|error| error.0)?);
+            all.push(approval_details(store, row).await?);
         }
         say(&format!("{:#}", Value::from(all)));
     } else {
@@ -143,15 +143,15 @@ fn say_approval(row: &ApprovalRow) {
 }
 
 async fn show_approval(store: &Store, id: &str) -> Result<(), Failure> {
-    let shown = approval_details(store, &find_approval(store, id).await?).await.map_err(|error| error.0)?;
+    let shown = approval_details(store, &find_approval(store, id).await?).await?;
     say(&format!("{shown:#}"));
     Ok(())
 }
 
-async fn find_approval(store: &Store, id: &str) -> Result<ApprovalRow, String> {
-    let row = store.approval(id).await.map_err(|error| error.0)?;
+async fn find_approval(store: &Store, id: &str) -> Result<ApprovalRow, Failure> {
+    let row = store.approval(id).await?;
     row.ok_or_else(|| {
-        format!("there is no approval {id}; `respool expert approvals list` shows those that wait")
+        format!("there is no approval {id}; `respool expert approvals list` shows those that wait").into()
     })
 }
 
@@ -159,7 +159,7 @@ async fn choose_approvals(
     store: &Store,
     ids: Vec<String>,
     expert: Option<String>,
-) -> Result<Vec<(ApprovalRow, ApprovalRequest)>, String> {
+) -> Result<Vec<(ApprovalRow, ApprovalRequest)>, Failure> {
     let mut rows = Vec::new();
     for id in ids {
         rows.push(find_approval(store, &id).await?);
@@ -184,17 +184,13 @@ async fn decide_all(
 ) -> Result<(), Failure> {
     let mut problems = Vec::new();
     for (row, request) in chosen {
-        problems.extend(record_decision(store, &row, decision(&request), how).await.err());
+        let done = decide_one(store, &row, decision(&request), how).await;
+        problems.extend(done.err().map(|failure| failure.to_string()));
     }
     if problems.is_empty() { Ok(()) } else { Err(Failure::Failed(problems.join("\n"))) }
 }
 
-async fn record_decision(
-    store: &Store,
-    row: &ApprovalRow,
-    decision: Decision,
-    how: &str,
-) -> Result<(), String> {
+async fn decide_one(store: &Store, row: &ApprovalRow, decision: Decision, how: &str) -> Result<(), Failure> {
     record_decision(store, &decision).await.map_err(|error| error.describe_for(&row.id))?;
     say(&format!("{}  {how}", row.id));
     Ok(())

@@ -28,7 +28,7 @@ pub(super) fn fire_by_hand(
         )
     })?;
     let payload = payload.map(read_payload).transpose()?;
-    let store = Store::open(&loaded.settings.store).map_err(|error| error.0)?;
+    let store = Store::open(&loaded.settings.store)?;
     let queued = new_runtime()?.block_on(queue_event(&store, &snapshot, trigger, payload))?;
     for invocation in &queued {
         for warning in &invocation.warnings {
@@ -40,12 +40,12 @@ pub(super) fn fire_by_hand(
     Ok(())
 }
 
-fn read_payload(payload: &str) -> Result<Value, String> {
+fn read_payload(payload: &str) -> Result<Value, Failure> {
     let text = match payload.strip_prefix('@') {
         Some(path) => fs::read_to_string(path).map_err(|error| format!("{path} cannot be read: {error}"))?,
         None => payload.to_owned(),
     };
     serde_json::from_str(&text).map_err(|error| {
-        format!("the payload is not JSON ({error}): write it as '{{\"name\": \"value\"}}', or @FILE")
+        format!("the payload is not JSON ({error}): write it as '{{\"name\": \"value\"}}', or @FILE").into()
     })
 }

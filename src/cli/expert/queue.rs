@@ -71,12 +71,8 @@ pub(in crate::cli) enum OutboxCommand {
     },
 }
 
-fn with_store<T>(config: &Loaded, work: impl AsyncFnOnce(Store) -> Result<T, String>) -> Result<T, Failure> {
-    let done = new_runtime()?.block_on(async {
-        let store = Store::open(&config.settings.store).map_err(|error| error.0)?;
-        work(store).await
-    });
-    done.map_err(Failure::Failed)
+fn with_store<T>(config: &Loaded, work: impl AsyncFnOnce(Store) -> Result<T, Failure>) -> Result<T, Failure> {
+    new_runtime()?.block_on(async { work(Store::open(&config.settings.store)?).await })
 }
 
 /// Lists the invocations that wait, are being executed, or wait for a person, each with the one it waits for.
@@ -84,12 +80,8 @@ pub(super) fn list_queue(config: &Loaded, expert: Option<&str>, arguments: &List
     with_store(config, async |store| {
         let mut rows = Vec::new();
         for state in [EntryState::Claimed, EntryState::Held, EntryState::Waiting] {
-            for row in store.entries(expert, state, MOST).await.map_err(|error| error.0)? {
-                let before = if row.is_blocked {
-                    store.entry_before(&row.id).await.map_err(|error| error.0)?
-                } else {
-                    None
-                };
+            for row in store.entries(expert, state, MOST).await? {
+                let before = if row.is_blocked { store.entry_before(&row.id).await? } else { None };
                 rows.push((row, before.map(|before| before.id)));
             }
         }
@@ -102,7 +94,7 @@ pub(super) fn list_queue(config: &Loaded, expert: Option<&str>, arguments: &List
             let behind = before.as_ref().map(|before| format!("  behind {before}")).unwrap_or_default();
             format!("{}{behind}", entry_line(row))
         };
-        arguments.print(rows, INVOCATIONS, |(row, _)| row.accepted, json, line);
+        arguments.print_rows(rows, INVOCATIONS, |(row, _)| row.accepted, json, line);
         Ok(())
     })
 }
@@ -111,7 +103,7 @@ const INVOCATIONS: Noun = Noun("invocation", "invocations");
 
 /// Returns an entry of the queue as JSON, with times in seconds since 1970.
 fn entry_json(row: &EntryRow) -> Value {
-    let process = Invocation::read(&row.payload).map(|invocation| invocation.process);
+    let process = Invocation::read(&row.payload).map(|invocation| invocation.process).ok();
     json!({"id": row.id, "expert": row.queue, "process": process, "state": row.state.as_str(), "attempts": row.attempt,
         "run": row.run, "reason": row.note, "accepted": row.accepted / 1_000,
         "ended": row.ended.map(|millis| millis / 1_000)})
@@ -127,28 +119,27 @@ pub(super) fn cancel_invocation(config: &Loaded, id: &str) -> Result<(), Failure
 }
 
 /// Cancels an entry that has not ended. False when a process works on its run: that process ends both.
-async fn cancel_entry(store: &Store, id: &str) -> Result<bool, String> {
-    let failed = |error: crate::store::StoreError| error.0;
-    let row = store.entry(id).await.map_err(failed)?;
+async fn cancel_entry(store: &Store, id: &str) -> Result<bool, Failure> {
+    let row = store.entry(id).await?;
     let row = row.ok_or_else(|| {
         format!("there is no invocation {id:?}; `respool expert queue` shows those that have not ended")
     })?;
     let is_requested = match (row.state, &row.run) {
         (EntryState::Claimed | EntryState::Waiting | EntryState::Held, Some(run)) => {
-            store.request_cancel(run, clock::now()).await.map_err(failed)?
+            store.request_cancel(run, clock::now()).await?
         }
-        (EntryState::Claimed, None) => return Err(format!("{id} is about to begin; try again")),
+        (EntryState::Claimed, None) => return Err(format!("{id} is about to begin; try again").into()),
         (EntryState::Waiting | EntryState::Held, None) => false,
         (state, _) => {
             let note = row.note.map(|note| format!(" ({})", visible(&note))).unwrap_or_default();
-            return Err(format!("{id} has ended already: {}{note}", state.as_str()));
+            return Err(format!("{id} has ended already: {}{note}", state.as_str()).into());
         }
     };
     // An entry that waits for its next attempt has a run that is over, or none.
-    if !is_requested && !store.give_up(id, "it was cancelled", clock::now()).await.map_err(failed)? {
-        return Err(format!("{id} has changed in the meantime; try again"));
+    if !is_requested && !store.give_up(id, "it was cancelled", clock::now()).await? {
+        return Err(format!("{id} has changed in the meantime; try again").into());
     }
-    let left = store.entry(id).await.map_err(failed)?;
+    let left = store.entry(id).await?;
     Ok(left.is_none_or(|row| row.state == EntryState::Failed))
 }
 
@@ -169,16 +160,13 @@ fn entry_line(row: &EntryRow) -> String {
 pub(super) fn dead_letters(config: &Loaded, command: DeadLettersCommand) -> Result<(), Failure> {
     with_store(config, async |store| match command {
         DeadLettersCommand::List { expert, arguments } => {
-            let rows = store
-                .entries(expert.as_deref(), EntryState::DeadLetter, MOST)
-                .await
-                .map_err(|error| error.0)?;
+            let rows = store.entries(expert.as_deref(), EntryState::DeadLetter, MOST).await?;
             let noun = Noun("dead letter", "dead letters");
-            arguments.print(rows, noun, |row| row.accepted, entry_json, line);
+            arguments.print_rows(rows, noun, |row| row.accepted, entry_json, entry_line);
             Ok(())
         }
         DeadLettersCommand::Show { id } => {
-            let row = store.entry(&id).await.map_err(|error| error.0)?;
+            let row = store.entry(&id).await?;
             let row = row.filter(|row| row.state == EntryState::DeadLetter).ok_or_else(|| no_letter(&id))?;
             let invocation: Value = serde_json::from_str(&row.payload).unwrap_or_default();
             let mut shown = entry_json(&row);
@@ -188,14 +176,14 @@ pub(super) fn dead_letters(config: &Loaded, command: DeadLettersCommand) -> Resu
         }
         DeadLettersCommand::Replay { id } => {
             let new = format!("inv-{:032x}", rand::random::<u128>());
-            if !store.replay(&id, &new, clock::now()).await.map_err(|error| error.0)? {
+            if !store.replay(&id, &new, clock::now()).await? {
                 return Err(no_letter(&id));
             }
             say(&format!("{id} is queued again as {new}"));
             Ok(())
         }
         DeadLettersCommand::Remove { id } => {
-            if !store.drop_dead_letter(&id).await.map_err(|error| error.0)? {
+            if !store.drop_dead_letter(&id).await? {
                 return Err(no_letter(&id));
             }
             say(&format!("{id} is removed"));
@@ -204,8 +192,8 @@ pub(super) fn dead_letters(config: &Loaded, command: DeadLettersCommand) -> Resu
     })
 }
 
-fn no_letter(id: &str) -> String {
-    format!("there is no dead letter {id:?}; `respool expert dead-letters list` shows all of them")
+fn no_letter(id: &str) -> Failure {
+    format!("there is no dead letter {id:?}; `respool expert dead-letters list` shows all of them").into()
 }
 
 pub(super) fn run_outbox(config: &Loaded, command: OutboxCommand) -> Result<(), Failure> {
@@ -216,16 +204,16 @@ pub(super) fn run_outbox(config: &Loaded, command: OutboxCommand) -> Result<(), 
             list_messages(&store, expert, kind, &arguments).await
         }
         OutboxCommand::Show { id } => {
-            let row = store.message(&id).await.map_err(|error| error.0)?.ok_or_else(|| no_message(&id))?;
+            let row = store.message(&id).await?.ok_or_else(|| no_message(&id))?;
             say(&format!("{:#}", message_json(&row)));
             Ok(())
         }
         OutboxCommand::Done { id } => {
-            if store.message_delivered(&id, clock::now()).await.map_err(|error| error.0)? {
+            if store.message_delivered(&id, clock::now()).await? {
                 say(&format!("{id} is done"));
                 return Ok(());
             }
-            let row = store.message(&id).await.map_err(|error| error.0)?.ok_or_else(|| no_message(&id))?;
+            let row = store.message(&id).await?.ok_or_else(|| no_message(&id))?;
             let since = row.delivered.map(|at| format!(" since {}", clock::format(at))).unwrap_or_default();
             say(&format!("{id} was delivered or done already{since}"));
             Ok(())
@@ -248,10 +236,10 @@ async fn list_messages(
     expert: Option<String>,
     kind: Option<String>,
     arguments: &ListArgs,
-) -> Result<(), String> {
+) -> Result<(), Failure> {
     let filter = MessageFilter { expert, kind, entry: None };
-    let rows = store.messages(filter, MOST).await.map_err(|error| error.0)?;
-    arguments.print(rows, Noun("message", "messages"), |row| row.created, message_json, message_line);
+    let rows = store.messages(filter, MOST).await?;
+    arguments.print_rows(rows, Noun("message", "messages"), |row| row.created, message_json, message_line);
     Ok(())
 }
 
@@ -303,18 +291,18 @@ mod tests {
         end_run(&store, "woken", Status::AwaitingApproval).await;
         assert!(store.hold(&lease, "a person is asked".into()).await.unwrap());
         assert!(store.wake("woken", 12).await.unwrap());
-        assert_eq!(cancel_entry(&store, "woken").await, Ok(true));
+        assert!(cancel_entry(&store, "woken").await.unwrap());
         assert_eq!(run_status(&store, "woken").await, Status::Cancelled);
-        assert!(cancel_entry(&store, "woken").await.unwrap_err().contains("has ended already"));
+        assert!(cancel_entry(&store, "woken").await.unwrap_err().to_string().contains("has ended already"));
 
         let lease = asking(&store, "failed once").await;
         end_run(&store, "failed once", Status::Failed).await;
         assert!(store.retry_at(&lease, 5_000, "it failed".into()).await.unwrap());
-        assert_eq!(cancel_entry(&store, "failed once").await, Ok(true));
+        assert!(cancel_entry(&store, "failed once").await.unwrap());
         assert_eq!(run_status(&store, "failed once").await, Status::Failed);
 
         asking(&store, "worked on").await;
-        assert_eq!(cancel_entry(&store, "worked on").await, Ok(false));
+        assert!(!cancel_entry(&store, "worked on").await.unwrap());
         assert_eq!(run_status(&store, "worked on").await, Status::Running);
     }
 }

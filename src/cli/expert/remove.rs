@@ -105,11 +105,12 @@ fn open_work(settings: &Settings, name: &str) -> Vec<String> {
         return Vec::new();
     }
     let has_gateway = settings.tools.gateway.url.is_some();
-    let counted = Store::open(&settings.store).map_err(|error| error.0).and_then(|store| {
-        new_runtime()?.block_on(OpenWork::count_work(&store, name, has_gateway)).map_err(|error| error.0)
-    });
-    match counted {
-        Ok(open) => open.lines(name),
+    let count = || -> Result<OpenWork, Failure> {
+        let store = Store::open(&settings.store)?;
+        Ok(new_runtime()?.block_on(OpenWork::count_work(&store, name, has_gateway))?)
+    };
+    match count() {
+        Ok(open) => open.describe_work(name),
         Err(error) => {
             vec![format!("respool could not check for open work of {name}: {error}")]
         }
@@ -185,10 +186,10 @@ impl OpenWork {
 }
 
 /// An expert that is installed again later has missed nothing in between.
-fn forget_clocks(settings: &Settings, name: &str) -> Result<(), String> {
-    let store = Store::open(&settings.store).map_err(|error| error.0)?;
+fn forget_clocks(settings: &Settings, name: &str) -> Result<(), Failure> {
+    let store = Store::open(&settings.store)?;
     let gone = GoneClocks::OfQueue(name.to_owned());
-    new_runtime()?.block_on(store.forget_clocks(gone)).map_err(|error| error.0)
+    Ok(new_runtime()?.block_on(store.forget_clocks(gone))?)
 }
 
 #[cfg(test)]
@@ -225,7 +226,7 @@ mod tests {
         let config = StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() };
         let store = Store::open(&config).unwrap();
         let open = OpenWork::count_work(&store, "desk", true).await.unwrap();
-        assert_eq!(open.lines("desk"), Vec::<String>::new());
+        assert_eq!(open.describe_work("desk"), Vec::<String>::new());
         for (index, queue) in ["desk", "desk2"].into_iter().enumerate() {
             let lease = claimed(&store, queue, &format!("held {index}")).await;
             assert!(store.hold(&lease, "a person is asked".into()).await.unwrap());
@@ -255,6 +256,6 @@ mod tests {
         let expected =
             OpenWork { waiting: 1, in_progress: 1, held: 1, approvals: 2, dead_letters: 1, undelivered: 1 };
         assert_eq!(open, expected);
-        assert_eq!(open.lines("desk").len(), 6);
+        assert_eq!(open.describe_work("desk").len(), 6);
     }
 }

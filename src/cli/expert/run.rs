@@ -43,7 +43,7 @@ async fn print_answer(app: &App, name: &str, message: &str) -> Result<(), Failur
     })?;
     let options = RunOptions::default();
     let begun = app.agents.start_run(&agent, AgentRequest::of_task(message), options).await;
-    let mut watch = begun.map_err(|error| error.0)?;
+    let mut watch = begun?;
     let run = watch.run.clone();
     let ended = loop {
         match watch.next().await {
@@ -148,7 +148,7 @@ async fn queue_and_execute(
         .ok_or_else(|| "there is no store, so no process is executed".to_owned())?;
     let invocation = experts.new_invocation(&wanted.expert, &wanted.process, payload)?;
     let id = invocation.id.clone();
-    store.enqueue(invocation.into_entry(0), clock::now()).await.map_err(|error| error.0)?;
+    store.enqueue(invocation.into_entry(0), clock::now()).await?;
     let goal = WorkerScope { expert: wanted.expert.clone(), entry: id.clone() };
     let worker = Worker::new(experts, shutdown.clone(), Some(goal));
     let worker = worker.ok_or_else(|| "there is no store, so no process is executed".to_owned())?;
@@ -172,7 +172,7 @@ async fn follow_entry(experts: &Experts, store: &Store, expert: &str, id: &str) 
     }
     let mut note = None;
     loop {
-        let entry = store.entry(id).await.map_err(|error| error.0)?;
+        let entry = store.entry(id).await?;
         let entry = entry.ok_or_else(|| "the invocation is gone".to_owned())?;
         if entry.note != note {
             note.clone_from(&entry.note);
@@ -191,7 +191,7 @@ async fn follow_entry(experts: &Experts, store: &Store, expert: &str, id: &str) 
             continue;
         }
         let filter = MessageFilter { entry: Some(id.to_owned()), ..MessageFilter::default() };
-        let mut messages = store.messages(filter, 1_000).await.map_err(|error| error.0)?;
+        let mut messages = store.messages(filter, 1_000).await?;
         messages.reverse();
         messages.iter().for_each(|row| say(&format!("{:#}", message_json(row))));
         return match entry.state {

@@ -28,9 +28,9 @@ pub(super) fn run_update(
     let lock = library.lock()?;
     let updater = Updater { experts, library: &library, consent, lock: &lock };
     match name {
-        Some(name) if rollback => updater.apply(&library.plan_rollback(name)?),
-        Some(name) => updater.one(name, source),
-        None => updater.all(),
+        Some(name) if rollback => updater.apply_plan(&library.plan_rollback(name)?),
+        Some(name) => updater.update_one(name, source),
+        None => updater.update_all(),
     }
 }
 

@@ -182,9 +182,13 @@ fn findings_summary(loaded: &Loaded) -> String {
             format!(
                 "The package {name} {} loads: {}.\n",
                 openexperts::visible(version),
-                WARNINGS.count(warnings)
+                WARNINGS.count_things(warnings)
             )
         }
-        None => format!("{}, {}.\n", Noun("error", "errors").count(errors), WARNINGS.count(warnings)),
+        None => format!(
+            "{}, {}.\n",
+            Noun("error", "errors").count_things(errors),
+            WARNINGS.count_things(warnings)
+        ),
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use super::files;
+use crate::cli::failure::Failure;
 use crate::cli::say::{flat_text, say};
 use crate::tools::programs::{current_project, find_in_path};
 
@@ -66,7 +67,7 @@ impl Manager {
     }
 
     /// Starts or restarts the service with its new settings, and enables it from now on.
-    pub(super) fn start(self, unit: &Path) -> Result<(), String> {
+    pub(super) fn start(self, unit: &Path) -> Result<(), Failure> {
         match self {
             Self::Systemd => {
                 require_success("systemctl", &["--user", "daemon-reload"])?;
@@ -83,7 +84,7 @@ impl Manager {
     }
 
     /// Stops and disables the service.
-    pub(super) fn stop(self, _unit: &Path) -> Result<(), String> {
+    pub(super) fn stop(self, _unit: &Path) -> Result<(), Failure> {
         match self {
             Self::Systemd => {
                 require_success("systemctl", &["--user", "disable", "--now", "respool.service"]).map(drop)
@@ -121,13 +122,13 @@ impl Manager {
                     ["--user", "show", "respool.service", "--property=ActiveState,ExecMainStatus"];
                 match require_success("systemctl", &properties) {
                     Ok(text) => systemd_state(&text),
-                    Err(why) => State::Unknown(why),
+                    Err(why) => State::Unknown(why.to_string()),
                 }
             }
             Self::Launchd => match run_program("launchctl", &["print", &launchd_service()]) {
                 Ok(output) if output.status.success() => State::Running,
                 Ok(_) => State::Stopped,
-                Err(why) => State::Unknown(why),
+                Err(why) => State::Unknown(why.to_string()),
             },
         }
     }
@@ -139,7 +140,7 @@ impl Manager {
         follow: bool,
         lines: u32,
         of_system: bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failure> {
         let lines = lines.to_string();
         let (program, mut arguments) = match self {
             Self::Systemd => ("journalctl", vec!["--unit", "respool.service", "--lines", &lines]),
@@ -158,7 +159,7 @@ impl Manager {
             command.arg(log);
         }
         let status = command.status().map_err(|error| format!("`{program}` cannot be run: {error}"))?;
-        if status.success() { Ok(()) } else { Err(format!("`{program}` ended with {status}")) }
+        if status.success() { Ok(()) } else { Err(format!("`{program}` ended with {status}").into()) }
     }
 
     /// The last lines of the log, or nothing.
@@ -215,21 +216,21 @@ fn launchd_service() -> String {
 }
 
 /// Finds a program of the service manager, which is not a part of the current project.
-fn path_of(program: &str) -> Result<PathBuf, String> {
+fn path_of(program: &str) -> Result<PathBuf, Failure> {
     let project: Vec<PathBuf> = current_project().into_iter().collect();
     let missing = |_| format!("`{program}` is not installed. This system may use another service manager");
-    find_in_path(program, &project).map_err(missing)
+    Ok(find_in_path(program, &project).map_err(missing)?)
 }
 
-fn run_program(program: &str, arguments: &[&str]) -> Result<Output, String> {
+fn run_program(program: &str, arguments: &[&str]) -> Result<Output, Failure> {
     let output = Command::new(path_of(program)?).args(arguments).stdin(Stdio::null()).output();
     output.map_err(|error| {
-        format!("`{program}` cannot be run: {error}. This system may use another service manager")
+        format!("`{program}` cannot be run: {error}. This system may use another service manager").into()
     })
 }
 
 /// Its output, if it succeeded.
-pub(super) fn require_success(program: &str, arguments: &[&str]) -> Result<String, String> {
+pub(super) fn require_success(program: &str, arguments: &[&str]) -> Result<String, Failure> {
     let output = run_program(program, arguments)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -246,7 +247,8 @@ pub(super) fn require_success(program: &str, arguments: &[&str]) -> Result<Strin
         "`{program} {}` failed: {}{advice}",
         arguments.join(" "),
         flat_text(said.trim().trim_end_matches('.'))
-    ))
+    )
+    .into())
 }
 
 #[cfg(test)]

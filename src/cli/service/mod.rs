@@ -14,6 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use serde_json::json;
 
 use self::manager::{Manager, State};
 use self::other_units::OtherUnit;
@@ -27,12 +28,20 @@ use crate::upstream::Address;
 #[derive(Debug, Subcommand)]
 pub(super) enum ServiceCommand {
     /// Write the unit and its environment file, start the service, and wait until it is ready.
+    #[command(after_help = "Example:\n  respool service install --upstream http://gpu-box:8000")]
     Install(InstallArgs),
     /// Stop and remove the service; configuration and state stay.
+    #[command(after_help = "Example:\n  respool service uninstall")]
     Uninstall,
     /// Show whether the service is running and ready.
-    Status,
+    #[command(after_help = "Example:\n  respool service status --json")]
+    Status {
+        /// Print JSON, for programs; exits with 1 if the service is not ready
+        #[arg(long)]
+        json: bool,
+    },
     /// Show the service's log.
+    #[command(after_help = "Example:\n  respool service logs --follow")]
     Logs {
         /// Keep printing new lines as they arrive
         #[arg(long, short)]
@@ -64,7 +73,7 @@ struct Paths {
 }
 
 impl Paths {
-    fn find_paths(manager: Manager) -> Result<Self, String> {
+    fn find_paths(manager: Manager) -> Result<Self, Failure> {
         let absolute =
             |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let home = absolute("HOME")
@@ -86,10 +95,11 @@ pub(super) fn run_service(command: ServiceCommand) -> Result<(), Failure> {
     match command {
         ServiceCommand::Install(arguments) => install_service(manager, &paths, &arguments),
         ServiceCommand::Uninstall => uninstall_service(manager, &paths),
-        ServiceCommand::Status => show_status(manager, &paths),
+        ServiceCommand::Status { json: true } => print_status(manager, &paths),
+        ServiceCommand::Status { json: false } => show_status(manager, &paths),
         ServiceCommand::Logs { follow, limit } => {
             let of_system = matches!(find_other_unit(manager, &paths), Some(OtherUnit::OfSystem(_)));
-            Ok(manager.logs(&paths.home, follow, limit, of_system)?)
+            manager.show_logs(&paths.home, follow, limit, of_system)
         }
     }
 }
@@ -97,7 +107,7 @@ pub(super) fn run_service(command: ServiceCommand) -> Result<(), Failure> {
 fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> Result<(), Failure> {
     let program = std::env::current_exe()
         .map_err(|error| format!("the path of this program cannot be found: {error}"))?;
-    let unit = manager.unit(&program, &paths.home);
+    let unit = manager.unit_text(&program, &paths.home);
     let present = read_file(&paths.environment)?;
     let listen = arguments.listen.as_ref().map(ToString::to_string);
     let environment =
@@ -120,7 +130,7 @@ fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> 
     ));
     if program.components().any(|part| part.as_os_str() == "target") {
         say(&format!(
-            "The service runs {}. `cargo clean` would remove that file: install respool elsewhere (`cargo install --path .`) and \
+            "The service runs {}. `cargo clean` would remove that file: install respool elsewhere (`cargo install --profile dist --path .`) and \
              run `respool service install` from there.",
             program.display()
         ));
@@ -128,7 +138,7 @@ fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> 
     if let Err(why) = manager.start(&paths.unit) {
         // If the program ends at once, the start itself fails. Its exit code and its log then say more than the manager.
         if !matches!(manager.state(), State::Failed(_)) {
-            return Err(why.into());
+            return Err(why);
         }
     }
     wait_until_ready(manager, paths)?;
@@ -186,10 +196,10 @@ fn uninstall_service(manager: Manager, paths: &Paths) -> Result<(), Failure> {
 }
 
 /// Removes a file that may be gone already.
-fn remove_file(file: &Path) -> Result<(), String> {
+fn remove_file(file: &Path) -> Result<(), Failure> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(format!("{} cannot be removed: {error}", file.display()))
+            Err(format!("{} cannot be removed: {error}", file.display()).into())
         }
         _ => Ok(()),
     }
@@ -210,16 +220,14 @@ fn show_status(manager: Manager, paths: &Paths) -> Result<(), Failure> {
         Some(OtherUnit::OfSystem(unit)) => return Err(unit.describe().into()),
         Some(OtherUnit::ForUsers(unit)) => say(&format!("A package brought the unit {}.", unit.display())),
         None if !paths.unit.exists() => {
-            return Err("the service is not installed. `respool service install` installs it"
-                .to_owned()
-                .into());
+            return Err("the service is not installed. `respool service install` installs it".into());
         }
         None => {}
     }
     let state = manager.state();
     if other.is_some() && state == State::Stopped {
         let what = "the service is stopped. `systemctl --user enable --now respool` starts it, now and at each login";
-        return Err(what.to_owned().into());
+        return Err(what.into());
     }
     say(&state.to_string());
     let address = listen_address(paths)?;
@@ -230,6 +238,23 @@ fn show_status(manager: Manager, paths: &Paths) -> Result<(), Failure> {
         }
         answer => Err(answer.explain(&address).into()),
     }
+}
+
+/// Prints the state of the service as JSON.
+fn print_status(manager: Manager, paths: &Paths) -> Result<(), Failure> {
+    let other = find_other_unit(manager, paths);
+    let own = || paths.unit.exists().then_some(&*paths.unit);
+    let unit = other.as_ref().map_or_else(own, |other| Some(other.path()));
+    let address = listen_address(paths)?;
+    let is_ready = new_runtime()?.block_on(ready::query_readiness(&address)) == ready::Readiness::Ready;
+    let status = json!({
+        "unit": unit.map(|unit| unit.display().to_string()),
+        "state": manager.state().to_string(),
+        "address": address,
+        "ready": is_ready,
+    });
+    say(&format!("{status:#}"));
+    if is_ready { Ok(()) } else { Err(Failure::Reported) }
 }
 
 /// Waits until the service answers, or says why it does not.
@@ -259,16 +284,16 @@ fn listen_address(paths: &Paths) -> Result<String, Failure> {
     Ok(ready::query_url(&listen.host, listen.port))
 }
 
-fn read_file(file: &Path) -> Result<Option<String>, String> {
+fn read_file(file: &Path) -> Result<Option<String>, Failure> {
     match fs::read_to_string(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        read => read.map(Some).map_err(|error| format!("{} cannot be read: {error}", file.display())),
+        read => read.map(Some).map_err(|error| format!("{} cannot be read: {error}", file.display()).into()),
     }
 }
 
 /// Writes a temporary file with its final mode and renames it: a crash leaves the old or the new file, and a key is never
 /// readable to others.
-fn write_file(file: &Path, text: &str, mode: u32) -> Result<(), String> {
+fn write_file(file: &Path, text: &str, mode: u32) -> Result<(), Failure> {
     use std::io::Write as _;
     use std::os::unix::fs::PermissionsExt as _;
     let folder = file.parent().unwrap_or(Path::new("."));
@@ -279,5 +304,5 @@ fn write_file(file: &Path, text: &str, mode: u32) -> Result<(), String> {
         beside.as_file().sync_all()?;
         beside.persist(file).map_err(|error| error.error)
     });
-    written.map(drop).map_err(|error| format!("{} cannot be written: {error}", file.display()))
+    written.map(drop).map_err(|error| format!("{} cannot be written: {error}", file.display()).into())
 }

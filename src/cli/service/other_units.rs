@@ -33,6 +33,15 @@ pub(super) enum OtherUnit {
     OfSystem(SystemUnit),
 }
 
+impl OtherUnit {
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Self::ForUsers(path) => path,
+            Self::OfSystem(unit) => &unit.path,
+        }
+    }
+}
+
 /// A unit of the system's manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SystemUnit {

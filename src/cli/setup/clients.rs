@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::cli::failure::Failure;
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 use toml_edit::{DocumentMut, Item, Table, value};
@@ -72,14 +73,19 @@ impl Client {
     }
 
     /// The client's settings with respool in them; `present` is empty if there is no file yet.
-    pub(super) fn edit_settings(self, present: &str, target: &Target, file: &Path) -> Result<String, String> {
+    pub(super) fn edit_settings(
+        self,
+        present: &str,
+        target: &Target,
+        file: &Path,
+    ) -> Result<String, Failure> {
         match self {
             Self::Codex => edit_codex(present, target),
             Self::ClaudeCode => edit_json(present, |settings| claude_code(settings, target)),
             Self::Opencode => edit_json(present, |settings| edit_opencode(settings, target)),
             Self::Openclaw | Self::QwenCode | Self::Cline => Ok(present.to_owned()),
         }
-        .map_err(|why| format!("{} cannot be edited: {why}", file.display()))
+        .map_err(|why| format!("{} cannot be edited: {why}", file.display()).into())
     }
 
     /// The settings from `before`, plus the changes made since `after` was written; `None` if those touch what respool wrote.
@@ -118,7 +124,7 @@ fn quote_word(word: &str) -> String {
     if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
-fn edit_codex(present: &str, target: &Target) -> Result<String, String> {
+fn edit_codex(present: &str, target: &Target) -> Result<String, Failure> {
     let mut document: DocumentMut =
         present.parse().map_err(|error| format!("it is not valid TOML: {error}"))?;
     document["model"] = value(&target.model);
@@ -145,8 +151,8 @@ fn edit_codex(present: &str, target: &Target) -> Result<String, String> {
 
 fn edit_json(
     present: &str,
-    edit: impl FnOnce(&mut Map<String, Value>) -> Result<(), String>,
-) -> Result<String, String> {
+    edit: impl FnOnce(&mut Map<String, Value>) -> Result<(), Failure>,
+) -> Result<String, Failure> {
     let text = if present.trim().is_empty() { "{}" } else { present };
     let mut settings: Value =
         serde_json::from_str(text).map_err(|error| format!("it is not plain JSON: {error}"))?;
@@ -188,9 +194,9 @@ fn restored_value(after: Option<&Value>, present: Option<&Value>, before: Option
 fn table_at<'s>(
     settings: &'s mut Map<String, Value>,
     key: &str,
-) -> Result<&'s mut Map<String, Value>, String> {
+) -> Result<&'s mut Map<String, Value>, Failure> {
     let entry = settings.entry(key).or_insert_with(|| json!({}));
-    entry.as_object_mut().ok_or_else(|| format!("`{key}` is not an object"))
+    entry.as_object_mut().ok_or_else(|| format!("`{key}` is not an object").into())
 }
 
 /// The models that Claude Code asks for, by its own names: of the main turn, of small ones, and of subagents and commands that name one.
@@ -202,7 +208,7 @@ const MODELS: [&str; 5] = [
     "CLAUDE_CODE_SUBAGENT_MODEL",
 ];
 
-fn claude_code(settings: &mut Map<String, Value>, target: &Target) -> Result<(), String> {
+fn claude_code(settings: &mut Map<String, Value>, target: &Target) -> Result<(), Failure> {
     match &target.key_env {
         Some(name) => settings.insert("apiKeyHelper".into(), json!(format!("printenv {name}"))),
         None => settings.remove("apiKeyHelper"),
@@ -228,7 +234,7 @@ fn claude_code(settings: &mut Map<String, Value>, target: &Target) -> Result<(),
     Ok(())
 }
 
-fn edit_opencode(settings: &mut Map<String, Value>, target: &Target) -> Result<(), String> {
+fn edit_opencode(settings: &mut Map<String, Value>, target: &Target) -> Result<(), Failure> {
     let mut model = json!({"name": target.model, "tool_call": true, "reasoning": true});
     if let Some(window) = target.window {
         model["limit"] = json!({"context": window, "output": window / 4});
@@ -326,7 +332,8 @@ mod tests {
             (Client::ClaudeCode, "[]"),
             (Client::Opencode, r#"{"provider": 7}"#),
         ] {
-            let error = client.edit_settings(present, &target(None), Path::new("settings")).unwrap_err();
+            let error =
+                client.edit_settings(present, &target(None), Path::new("settings")).unwrap_err().to_string();
             assert!(error.starts_with("settings cannot be edited: "), "{error}");
         }
     }
@@ -336,17 +343,19 @@ mod tests {
         let homes = Homes { home: "/home/u".into(), codex: Some("/c".into()), ..Homes::default() };
         let files: Vec<String> = [Client::Codex, Client::ClaudeCode, Client::Opencode]
             .iter()
-            .filter_map(|client| Some(client.file(&homes)?.display().to_string()))
+            .filter_map(|client| Some(client.settings_file(&homes)?.display().to_string()))
             .collect();
         assert_eq!(
             files,
             ["/c/config.toml", "/home/u/.claude/settings.json", "/home/u/.config/opencode/opencode.json"]
         );
-        assert_eq!(Client::Cline.file(&homes), None);
+        assert_eq!(Client::Cline.settings_file(&homes), None);
         let odd = Target { model: "it's; $(reboot)".into(), ..target(None) };
-        assert!(Client::Cline.commands(&odd).contains(r" -m 'it'\''s; $(reboot)' -b "));
+        assert!(Client::Cline.shell_commands(&odd).contains(r" -m 'it'\''s; $(reboot)' -b "));
         assert!(
-            Client::QwenCode.commands(&target(None)).contains("OPENAI_BASE_URL=http://127.0.0.1:8003/v1")
+            Client::QwenCode
+                .shell_commands(&target(None))
+                .contains("OPENAI_BASE_URL=http://127.0.0.1:8003/v1")
         );
     }
 }

@@ -65,7 +65,7 @@ pub(super) fn edit_file(
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         read => Some(read.map_err(|error| failed("read", error))?),
     };
-    let text = client.edited(present.as_deref().unwrap_or_default(), target, file)?;
+    let text = client.edit_settings(present.as_deref().unwrap_or_default(), target, file)?;
     if present.as_deref() == Some(&text) {
         say::say(&format!("{} already points to respool.", file.display()));
         return Ok(());
@@ -86,7 +86,7 @@ pub(super) fn diff_text(present: &str, text: &str, file: &Path) -> String {
 }
 
 /// Writes new settings, after the copies that undoing needs. An empty copy means that there was no file.
-pub(super) fn write_settings(client: Client, file: &Path, present: &str, text: &str) -> Result<(), String> {
+pub(super) fn write_settings(client: Client, file: &Path, present: &str, text: &str) -> Result<(), Failure> {
     let failed = |what: &str, error: io::Error| format!("{} cannot be {what}: {error}", file.display());
     let as_it_was = match without_respool(client, file, present) {
         Some(Restored::Merged(text)) => text,
@@ -97,7 +97,7 @@ pub(super) fn write_settings(client: Client, file: &Path, present: &str, text: &
     };
     replace_file(&sibling_path(file, BEFORE), &as_it_was).map_err(|error| failed("saved first", error))?;
     replace_file(&sibling_path(file, AFTER), text).map_err(|error| failed("saved first", error))?;
-    replace_file(file, text).map_err(|error| failed("written", error))
+    Ok(replace_file(file, text).map_err(|error| failed("written", error))?)
 }
 
 /// Settings without what respool wrote.
@@ -112,7 +112,7 @@ enum Restored {
 fn without_respool(client: Client, file: &Path, present: &str) -> Option<Restored> {
     let before = fs::read_to_string(sibling_path(file, BEFORE)).ok()?;
     let after = fs::read_to_string(sibling_path(file, AFTER)).ok();
-    let restored = after.and_then(|after| client.restored(&after, present, &before));
+    let restored = after.and_then(|after| client.restore_settings(&after, present, &before));
     Some(restored.map_or(Restored::Conflict(before), Restored::Merged))
 }
 
@@ -184,10 +184,10 @@ pub(super) fn undo_change(client: Client, file: Option<&Path>) -> Result<(), Fai
 }
 
 /// Removes a file that may be gone already.
-fn remove_if_present(file: &Path) -> Result<(), String> {
+fn remove_if_present(file: &Path) -> Result<(), Failure> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(format!("{} cannot be removed: {error}", file.display()))
+            Err(format!("{} cannot be removed: {error}", file.display()).into())
         }
         _ => Ok(()),
     }

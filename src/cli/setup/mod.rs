@@ -29,7 +29,7 @@ pub(super) fn run_setup(args: SetupArgs) -> Result<(), Failure> {
         );
         return Err(why.into());
     }
-    let file = args.client.file(&find_homes());
+    let file = args.client.settings_file(&find_homes());
     if args.undo {
         return undo_change(args.client, file.as_deref());
     }
@@ -54,11 +54,11 @@ async fn set_up(args: SetupArgs, file: Option<PathBuf>) -> Result<(), Failure> {
     let target = Target { url, model, window, key_env: args.key_env };
     match file {
         Some(file) => edit_file(args.client, &target, &file, writing)?,
-        None => say::say(&format!("Start it with:\n\n{}\n", args.client.commands(&target))),
+        None => say::say(&format!("Start it with:\n\n{}\n", args.client.shell_commands(&target))),
     }
     if !args.dry_run {
-        say::say(&format!("Trying one turn with {} on {} …", target.model, args.client.api()));
-        respool.try_turn(args.client.api(), &target.model).await?;
+        say::say(&format!("Trying one turn with {} on {} …", target.model, args.client.api_path()));
+        respool.try_turn(args.client.api_path(), &target.model).await?;
         say::say("It works.");
     }
     Ok(())

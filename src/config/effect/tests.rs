@@ -13,7 +13,7 @@ fn load(text: &str) -> Loaded {
         .unwrap_or_else(|problems| panic!("{problems}\n{text}"))
 }
 
-/// What of `after` holds at once where `before` held, and what waits.
+/// Which of the settings of `after` take effect at once where `before` was in effect, and which wait.
 fn change(before: &str, after: &str) -> Change {
     let start = load(before);
     load(after).change(&start, &start, &start.settings)

@@ -1,17 +1,76 @@
 //! Checks one value against its key.
 
+use std::fmt;
 use std::path::Path;
 
 use ::config::ValueKind;
 
-use wire::settings::{Scalar, Shape};
+use wire::settings::{Key, Scalar, Shape};
 
-use crate::config::keys::Key;
 use crate::units::{Size, parse_duration};
 use crate::upstream::Address;
 
+/// A fault in a value; the text says what to write in its place.
+#[derive(Debug)]
+pub(super) enum ValueError {
+    /// It has another type, in words.
+    Mismatch(String),
+    /// A whole number out of its range.
+    Count { least: u64, found: i64 },
+    /// A number out of its range.
+    Range { least: f64, most: f64, found: f64 },
+    /// An empty text; an example of the key follows.
+    Blank(&'static str),
+    /// None of the words that the key accepts, in words.
+    NotAWord(String),
+    /// A duration of no length.
+    TooShort(String),
+    /// A size of no bytes.
+    TooSmall(String),
+    /// An address that is not one of HTTP.
+    NotHttp(String),
+    /// A path below a home directory that is not known.
+    NoHome(String),
+    /// A text that its own type cannot read, with its words.
+    Unreadable(String),
+}
+
+impl ValueError {
+    fn unreadable(why: impl fmt::Display) -> Self {
+        Self::Unreadable(why.to_string())
+    }
+}
+
+impl fmt::Display for ValueError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mismatch(why) | Self::NotAWord(why) | Self::Unreadable(why) => out.write_str(why),
+            Self::Count { least, found } => {
+                write!(out, "expected a whole number from {least} to {}, found {found}", u32::MAX)
+            }
+            Self::Range { least, most, found } => {
+                write!(out, "expected a number from {least} to {most}, found {found}")
+            }
+            Self::Blank(example) => write!(out, "it is empty; write it, as {example}, or leave the key out"),
+            Self::TooShort(text) => write!(out, "{text:?} is too short; it must be longer than 0s"),
+            Self::TooSmall(text) => write!(out, "{text:?} is too small; it must be larger than 0B"),
+            Self::NotHttp(text) => {
+                write!(out, "{text:?} is not a URL: write it as \"http://127.0.0.1:18789\"")
+            }
+            Self::NoHome(text) => write!(
+                out,
+                "{text:?} begins at the home directory, and HOME is not set; write the whole path"
+            ),
+        }
+    }
+}
+
 /// Returns the value in the form that the settings read, or its problem.
-pub(super) fn read_scalar(key: &Key, kind: ValueKind, home: Option<&Path>) -> Result<ValueKind, String> {
+pub(super) fn read_scalar(
+    key: &'static Key,
+    kind: ValueKind,
+    home: Option<&Path>,
+) -> Result<ValueKind, ValueError> {
     match (key.scalar, kind) {
         (Scalar::Switch, kind @ ValueKind::Boolean(_)) => Ok(kind),
         (Scalar::Count(least), ValueKind::I64(number)) => check_count(number, least),
@@ -21,42 +80,44 @@ pub(super) fn read_scalar(key: &Key, kind: ValueKind, home: Option<&Path>) -> Re
             #[expect(clippy::cast_precision_loss, reason = "numbers that large are out of every key's range")]
             check_range(number as f64, least, most)
         }
-        (Scalar::Switch | Scalar::Count(_) | Scalar::Number(..), kind) => Err(describe_mismatch(key, &kind)),
+        (Scalar::Switch | Scalar::Count(_) | Scalar::Number(..), kind) => {
+            Err(ValueError::Mismatch(describe_mismatch(key, &kind)))
+        }
         (_, ValueKind::String(text)) => read_text(key, text, home).map(ValueKind::String),
-        (_, kind) => Err(describe_mismatch(key, &kind)),
+        (_, kind) => Err(ValueError::Mismatch(describe_mismatch(key, &kind))),
     }
 }
 
-fn check_count(number: i64, least: u64) -> Result<ValueKind, String> {
-    match u32::try_from(number) {
-        Ok(whole) if u64::from(whole) >= least => Ok(ValueKind::I64(number)),
-        _ => Err(format!("expected a whole number from {least} to {}, found {number}", u32::MAX)),
+fn check_count(found: i64, least: u64) -> Result<ValueKind, ValueError> {
+    match u32::try_from(found) {
+        Ok(whole) if u64::from(whole) >= least => Ok(ValueKind::I64(found)),
+        _ => Err(ValueError::Count { least, found }),
     }
 }
 
-fn check_range(number: f64, least: f64, most: f64) -> Result<ValueKind, String> {
-    if (least..=most).contains(&number) {
-        Ok(ValueKind::Float(number))
+fn check_range(found: f64, least: f64, most: f64) -> Result<ValueKind, ValueError> {
+    if (least..=most).contains(&found) {
+        Ok(ValueKind::Float(found))
     } else {
-        Err(format!("expected a number from {least} to {most}, found {number}"))
+        Err(ValueError::Range { least, most, found })
     }
 }
 
-fn read_text(key: &Key, text: String, home: Option<&Path>) -> Result<String, String> {
+fn read_text(key: &'static Key, text: String, home: Option<&Path>) -> Result<String, ValueError> {
     let blank = text.trim().is_empty() && key.shape != Shape::Table && key.name() != "args";
     match key.scalar {
-        Scalar::HttpUrl => check_http_url(&text).map(|()| text),
-        Scalar::Form(_, parse) => parse(&text).map(|()| text),
-        _ if blank => Err(format!("it is empty; write it, as {}, or leave the key out", key.example)),
-        Scalar::Word(words) if !words.contains(&text.as_str()) => Err(no_such_word(&text, words)),
-        Scalar::Duration(zero) => match parse_duration(&text)? {
-            duration if duration.is_zero() && !zero => {
-                Err(format!("{text:?} is too short; it must be longer than 0s"))
-            }
+        Scalar::HttpUrl => check_http_url(text),
+        Scalar::Form(_, parse) => parse(&text).map(|()| text).map_err(ValueError::unreadable),
+        _ if blank => Err(ValueError::Blank(&key.example)),
+        Scalar::Word(words) if !words.contains(&text.as_str()) => {
+            Err(ValueError::NotAWord(no_such_word(&text, words)))
+        }
+        Scalar::Duration(zero) => match parse_duration(&text).map_err(ValueError::unreadable)? {
+            duration if duration.is_zero() && !zero => Err(ValueError::TooShort(text)),
             _ => Ok(text),
         },
-        Scalar::Size => match text.parse::<Size>()? {
-            Size(0) => Err(format!("{text:?} is too small; it must be larger than 0B")),
+        Scalar::Size => match text.parse().map_err(ValueError::unreadable)? {
+            Size(0) => Err(ValueError::TooSmall(text)),
             _ => Ok(text),
         },
         Scalar::Path => expand_home(text, home),
@@ -64,10 +125,10 @@ fn read_text(key: &Key, text: String, home: Option<&Path>) -> Result<String, Str
     }
 }
 
-fn check_http_url(text: &str) -> Result<(), String> {
-    match text.parse::<Address>()? {
-        Address::Http { .. } => Ok(()),
-        Address::Replay(_) => Err(format!("{text:?} is not a URL: write it as \"http://127.0.0.1:18789\"")),
+fn check_http_url(text: String) -> Result<String, ValueError> {
+    match text.parse().map_err(ValueError::unreadable)? {
+        Address::Http { .. } => Ok(text),
+        Address::Replay(_) => Err(ValueError::NotHttp(text)),
     }
 }
 
@@ -83,13 +144,11 @@ fn no_such_word(text: &str, words: &[&str]) -> String {
     }
 }
 
-/// A path with the home directory for a leading `~/`.
-fn expand_home(text: String, home: Option<&Path>) -> Result<String, String> {
+/// Replaces a leading `~/` by the home directory.
+fn expand_home(text: String, home: Option<&Path>) -> Result<String, ValueError> {
     match (text.strip_prefix("~/"), home) {
         (Some(rest), Some(home)) => Ok(home.join(rest).display().to_string()),
-        (Some(_), None) => {
-            Err(format!("{text:?} begins at the home directory, and HOME is not set; write the whole path"))
-        }
+        (Some(_), None) => Err(ValueError::NoHome(text)),
         (None, _) => Ok(text),
     }
 }

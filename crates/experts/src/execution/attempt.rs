@@ -51,7 +51,10 @@ impl Worker {
     pub(super) async fn execute_entry(&self, claimed: &Claimed) -> Result<(), StoreError> {
         let invocation = match Invocation::read(&claimed.payload) {
             Ok(invocation) => invocation,
-            Err(why) => return self.end_entry(claimed, EntryEnd::DeadLetter, why).await,
+            Err(error) => {
+                let why = format!("the entry cannot be read: {error}");
+                return self.end_entry(claimed, EntryEnd::DeadLetter, why).await;
+            }
         };
         let Some(expert) = self.experts.get(&invocation.expert) else {
             // The expert was removed a moment ago; its entries wait in case it comes back.
@@ -94,7 +97,7 @@ impl Worker {
             None => expert,
             Some(digest) => match self.experts.with_snapshot(&expert, digest) {
                 Ok(expert) => expert,
-                Err(why) => return self.abandon_entry(claimed, &invocation, &why).await,
+                Err(error) => return self.abandon_entry(claimed, &invocation, &error.to_string()).await,
             },
         };
         let package = Arc::clone(&expert.package);
@@ -252,7 +255,11 @@ impl<'a> Attempt<'a> {
         }
         let scratchpad = process.scratchpad.as_ref().and_then(|pattern| {
             let path = task::scratchpad_path(&pattern.value, &inputs);
-            path.inspect_err(|why| tracing::error!(target: "respool::expert", entry = claimed.lease.entry, why, "the process has no scratchpad")).ok()
+            if path.is_none() {
+                tracing::error!(target: "respool::expert", entry = claimed.lease.entry, scratchpad = pattern.value,
+                    "the scratchpad would not be below scratch/, so the process has none");
+            }
+            path
         });
         Self {
             execution: Execution::resolve(&package.manifest.execution, &process.execution),

@@ -10,6 +10,7 @@ use super::attempt::{Attempt, invocation_tag};
 use super::task::History;
 use super::verdict::{self, Verdict};
 use crate::assembly::RunPlan;
+use crate::error::ExpertError;
 use crate::experts::Experts;
 use agent::{AgentRequest, MadeCall, RunOptions, WatchEvent, WorkEnd};
 use openexperts::label::is_call;
@@ -38,7 +39,7 @@ impl DryRun {
     ///
     /// # Errors
     /// Why it cannot run, for people.
-    pub async fn run_dry(self, experts: &Experts) -> Result<Value, String> {
+    pub async fn run_dry(self, experts: &Experts) -> Result<Value, ExpertError> {
         let expert =
             experts.get(&self.expert).ok_or_else(|| format!("no expert {:?} is installed", self.expert))?;
         let invocation = experts.new_invocation(&self.expert, &self.process, self.payload)?;
@@ -66,14 +67,16 @@ impl DryRun {
             .agents
             .start_run(&agent, request, RunOptions { is_detached: true, ..RunOptions::default() })
             .await;
-        let mut watch = begun.map_err(|error| error.0)?;
+        let mut watch = begun?;
         let run = watch.run.clone();
         let ended = loop {
             if let WatchEvent::End(ended) = watch.next().await {
                 break ended;
             }
         };
-        let WorkEnd::Finished(outcome) = &ended.end else { return Err("the run did not end".to_owned()) };
+        let WorkEnd::Finished(outcome) = &ended.end else {
+            return Err("the run did not end".to_owned().into());
+        };
         let calls = experts.agents.run_facts(&run).await.map(|facts| facts.calls).unwrap_or_default();
         let is_private = attempt.is_private();
         let calls: Vec<Value> = calls.iter().map(|made| report_call(made, is_private)).collect();

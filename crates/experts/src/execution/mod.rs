@@ -186,7 +186,7 @@ impl Worker {
             return;
         }
         if let Err(why) = self.experts.resume_conversation(name, run).await {
-            tracing::warn!(target: "respool::expert", run_id = run, why, "the run cannot be resumed");
+            tracing::warn!(target: "respool::expert", run_id = run, %why, "the run cannot be resumed");
         }
     }
 }

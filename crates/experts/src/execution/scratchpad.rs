@@ -45,7 +45,7 @@ impl Scratchpads {
     }
 
     /// Makes an invocation the owner of a scratchpad that still belongs to `before`; false if it does not.
-    /// What another invocation left there is moved aside first.
+    /// A file of another invocation is moved aside first.
     fn take_over(&self, files: &Workspace, path: &str, taking: &Taking) -> io::Result<bool> {
         let folder = self.root.join(OWNERS);
         fs::create_dir_all(&folder)?;

@@ -232,11 +232,8 @@ fn outcome_word(outcome: CallOutcome) -> &'static str {
 }
 
 /// The path of a process's scratchpad with the inputs filled in; a payload can only choose characters of the
-/// file's name.
-///
-/// # Errors
-/// When it would not be below `scratch/`.
-pub(super) fn scratchpad_path(pattern: &str, inputs: &Value) -> Result<String, String> {
+/// file's name. `None` if it would not be below `scratch/`.
+pub(super) fn scratchpad_path(pattern: &str, inputs: &Value) -> Option<String> {
     let (mut path, mut rest) = (String::new(), pattern);
     while let Some((before, after)) = rest.split_once('{') {
         let Some((name, after)) = after.split_once('}') else { break };
@@ -251,11 +248,8 @@ pub(super) fn scratchpad_path(pattern: &str, inputs: &Value) -> Result<String, S
     }
     path.push_str(rest);
     let path = openexperts::path::normalize(&path);
-    if path.starts_with("scratch/") && openexperts::path::escape_reason(&path).is_none() {
-        Ok(path)
-    } else {
-        Err(format!("the scratchpad {path:?} is not below scratch/"))
-    }
+    let is_below = path.starts_with("scratch/") && openexperts::path::escape_reason(&path).is_none();
+    is_below.then_some(path)
 }
 
 #[cfg(test)]
@@ -350,7 +344,7 @@ mod tests {
                 "{path}"
             );
         }
-        assert!(scratchpad_path("state/{x}.md", &json!({"x": "a"})).is_err());
-        assert!(scratchpad_path("scratch/../state/x.md", &json!({})).is_err());
+        assert!(scratchpad_path("state/{x}.md", &json!({"x": "a"})).is_none());
+        assert!(scratchpad_path("scratch/../state/x.md", &json!({})).is_none());
     }
 }

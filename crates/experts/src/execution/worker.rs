@@ -1,4 +1,4 @@
-//! What the parts of the execution share: the worker on one queue.
+//! The worker on one queue, whose state the parts of the execution share.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -7,6 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::gmail;
+use super::payload_error::PayloadError;
 use crate::invocation::{Invocation, InvocationLane, Origin};
 use openexperts::{
     Concurrency, Lane, Manifest, Trigger, TriggerSession,
@@ -39,14 +40,14 @@ pub fn why_off(trigger: &Trigger) -> Option<String> {
 /// The payloads of the events in a request, enriched by the trigger's preset.
 ///
 /// # Errors
-/// What is wrong with the payload's form, for people.
-pub fn events_of(trigger: &Trigger, payload: Value) -> Result<Vec<Value>, String> {
+/// When the payload has another form than the trigger accepts.
+pub fn events_of(trigger: &Trigger, payload: Value) -> Result<Vec<Value>, PayloadError> {
     if trigger.preset.is_some() {
         return gmail::split_mails(payload);
     }
     match payload {
         Value::Object(_) | Value::Array(_) => Ok(vec![payload]),
-        _ => Err("the payload is neither a JSON object nor a list: send one".to_owned()),
+        _ => Err(PayloadError::NotStructured),
     }
 }
 

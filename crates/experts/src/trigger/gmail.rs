@@ -5,6 +5,7 @@
 //! documentation, 2026.9.6). Each event is the payload with only that mail in `messages`, and `message_id`,
 //! `thread_id`, `sender_id` and `contact_id` as further fields.
 
+use super::payload_error::PayloadError;
 use serde_json::{Map, Value};
 
 /// The most mails in one request; OpenClaw sends 200 at most.
@@ -15,30 +16,22 @@ const MAX_EXTRA_BYTES: usize = 64 << 10;
 /// The events of a payload.
 ///
 /// # Errors
-/// What is wrong with its form, for people.
-pub(super) fn split_mails(payload: Value) -> Result<Vec<Value>, String> {
-    const FORM: &str = "send {\"messages\": [{\"id\": …, \"from\": …, \"subject\": …}]}";
-    let Value::Object(mut fields) = payload else {
-        return Err(format!("the payload is not an object: {FORM}"));
-    };
+/// When it has another form.
+pub(super) fn split_mails(payload: Value) -> Result<Vec<Value>, PayloadError> {
+    let Value::Object(mut fields) = payload else { return Err(PayloadError::NotAnObject) };
     // Not `remove`, which would change the order of the others.
     let Some(Value::Array(letters)) = fields.get_mut("messages").map(Value::take) else {
-        return Err(format!("`messages` is not a list: {FORM}"));
+        return Err(PayloadError::NoMessages);
     };
     if letters.len() > MOST_LETTERS {
-        return Err(format!(
-            "`messages` has {} letters, and {MOST_LETTERS} are the most: send them in several requests",
-            letters.len()
-        ));
+        return Err(PayloadError::TooMany(letters.len(), MOST_LETTERS));
     }
     if letters.iter().any(|letter| !letter.is_object()) {
-        return Err(format!("`messages` has an entry that is not an object: {FORM}"));
+        return Err(PayloadError::NotAMessage);
     }
     let size = Value::Object(fields.clone()).to_string().len();
     if size > MAX_EXTRA_BYTES {
-        return Err(format!(
-            "the fields other than `messages` take {size} bytes; the limit is {MAX_EXTRA_BYTES}. Remove fields that no trigger uses"
-        ));
+        return Err(PayloadError::TooLarge(size, MAX_EXTRA_BYTES));
     }
     Ok(letters.into_iter().map(|letter| mail_event(fields.clone(), letter)).collect())
 }

@@ -4,12 +4,14 @@
 mod event;
 mod fence;
 mod gmail;
+mod payload_error;
 mod secret;
 
 pub(super) use event::event_facts;
 pub use event::{Event, events_of, invocation, why_off};
 pub(crate) use fence::fenced_whole;
 pub use fence::{fence_text, fenced_json};
+pub use payload_error::PayloadError;
 pub use secret::{Proof, Signature};
 pub(super) use secret::{Refusal, is_proven};
 

@@ -51,7 +51,7 @@ pub(crate) enum Refusal {
 /// Checks a proof. `now`: milliseconds since 1970.
 ///
 /// # Errors
-/// What is wrong with it.
+/// When it is missing, wrong or too old.
 pub(crate) fn is_proven(secret: &Secret, proof: &Proof<'_>, body: &[u8], now: u64) -> Result<(), Refusal> {
     match proof {
         Proof::Bearer(sent) if is_bearer(secret, sent) => Ok(()),

@@ -3,6 +3,7 @@
 //! The file is JSON5. A provider that points at the model server is redirected to respool under its present name, because sessions and
 //! fallback lists refer to it; if there is none, the provider `respool` is added.
 
+use crate::cli::failure::Failure;
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
 use serde_json::{Value, json};
@@ -71,7 +72,7 @@ pub(in crate::cli::setup) struct AgentModel {
 }
 
 /// `present` with respool in it; `present` is empty if there is no file yet.
-pub(in crate::cli::setup) fn edit_config(present: &str, wanted: &Wanted) -> Result<Edited, String> {
+pub(in crate::cli::setup) fn edit_config(present: &str, wanted: &Wanted) -> Result<Edited, Failure> {
     // JSON5 allows a byte order mark; it stays where it is.
     let (mark, present) = present.strip_prefix('\u{feff}').map_or(("", present), |rest| ("\u{feff}", rest));
     let text = if present.trim().is_empty() { "{}\n" } else { present };
@@ -120,7 +121,7 @@ fn provider_of(config: &Value, wanted: &Wanted) -> String {
 }
 
 /// The model that was named, else the one in use, else the only one.
-fn model_of(config: &Value, wanted: &Wanted) -> Result<String, String> {
+fn model_of(config: &Value, wanted: &Wanted) -> Result<String, Failure> {
     let served = |id: &str| wanted.models.iter().any(|model| model.id == id);
     let present =
         primary_of(&config["agents"]["defaults"]).and_then(|primary| Some(primary.split_once('/')?.1));
@@ -134,10 +135,10 @@ fn model_of(config: &Value, wanted: &Wanted) -> Result<String, String> {
     }
     let ids: Vec<&str> = wanted.models.iter().map(|model| model.id.as_str()).collect();
     let what = named.map_or_else(String::new, |name| format!("The server has no model `{name}`. "));
-    Err(format!("{what}Name the model with --model. Available models: {}", ids.join(", ")))
+    Err(format!("{what}Name the model with --model. Available models: {}", ids.join(", ")).into())
 }
 
-fn write_provider(entry: &CstObject, wanted: &Wanted, id: &str) -> Result<(), String> {
+fn write_provider(entry: &CstObject, wanted: &Wanted, id: &str) -> Result<(), Failure> {
     set_value(entry, "baseUrl", &json!(format!("{}/v1", wanted.url)));
     if let Some(name) = &wanted.key_env {
         set_value(entry, "apiKey", &json!(format!("${{{name}}}")));
@@ -190,7 +191,7 @@ fn model_entry(id: &str, window: Option<u64>, is_current: bool) -> Value {
 }
 
 /// Makes `primary` the primary model; returns the previous one, if it was different.
-fn write_primary(defaults: &CstObject, before: &Value, primary: &str) -> Result<Option<String>, String> {
+fn write_primary(defaults: &CstObject, before: &Value, primary: &str) -> Result<Option<String>, Failure> {
     let model = defaults.get("model").and_then(|property| property.value());
     match model.as_ref().and_then(jsonc_parser::cst::CstNode::as_object) {
         Some(object) => set_value(&object, "primary", &json!(primary)),
@@ -283,11 +284,11 @@ fn is_same_server(one: &str, other: &str) -> bool {
     place(one).is_some() && place(one) == place(other)
 }
 
-fn child_object(object: &CstObject, key: &str) -> Result<CstObject, String> {
+fn child_object(object: &CstObject, key: &str) -> Result<CstObject, Failure> {
     if object.get(key).is_none() {
         object.append(key, CstInputValue::Object(Vec::new()));
     }
-    object.object_value(key).ok_or_else(|| format!("`{key}` is not an object"))
+    object.object_value(key).ok_or_else(|| format!("`{key}` is not an object").into())
 }
 
 /// Writes a value unless it is there already.
@@ -475,7 +476,8 @@ mod tests {
     fn which_model_is_said_or_asked() {
         let several = wanted(&[("a", None), ("b", None)]);
         let check = |present: &str, wanted: &Wanted, expected: &str| {
-            let outcome = edit_config(present, wanted).map_or_else(|why| why, |edited| edited.primary);
+            let outcome =
+                edit_config(present, wanted).map_or_else(|why| why.to_string(), |edited| edited.primary);
             assert_eq!(outcome, expected);
         };
         check("", &several, "Name the model with --model. Available models: a, b");
@@ -492,7 +494,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_left_alone() {
         for present in ["{", "[]", r#"{"models": 7}"#, r#"{"agents": {"defaults": []}}"#] {
-            let error = edit_config(present, &wanted(&[("m", None)])).unwrap_err();
+            let error = edit_config(present, &wanted(&[("m", None)])).unwrap_err().to_string();
             assert!(error.contains("not"), "{present}: {error}");
         }
     }

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use semver::Version;
 
+use crate::cli::failure::Failure;
 use crate::tools::programs::{current_project, find_in_path};
 
 /// The first version after those that refuse the newer keys; no version between this and 2026.9.6 was tested.
@@ -41,7 +42,7 @@ impl OpenClaw {
     }
 
     /// Has it validate this text as a file in the folder of the real one, so that included files are found.
-    pub(super) fn validate(&self, text: &str, folder: &Path) -> Result<Verdict, String> {
+    pub(super) fn validate(&self, text: &str, folder: &Path) -> Result<Verdict, Failure> {
         let failed = |error: io::Error| format!("`openclaw config validate` cannot be run: {error}");
         std::fs::create_dir_all(folder).map_err(failed)?;
         let mut candidate = tempfile::Builder::new()

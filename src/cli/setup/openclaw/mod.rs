@@ -49,7 +49,7 @@ pub(super) fn run_setup(arguments: &SetupArgs) -> Result<(), Failure> {
     let places = Places::find();
     if arguments.undo {
         undo_change(arguments.client, Some(&places.config))?;
-        return Ok(forget_copies(&places)?);
+        return forget_copies(&places);
     }
     new_runtime()?.block_on(set_up(arguments, arguments.upstream.as_deref(), &places))
 }
@@ -117,12 +117,12 @@ async fn choose_models(
     };
     let models: Vec<Model> = list.iter().filter_map(model).collect();
     if models.is_empty() {
-        return Err("the server lists no models: load one and try again".to_owned().into());
+        return Err("the server lists no models: load one and try again".into());
     }
     Ok(models)
 }
 
-async fn ask_server(url: &str) -> Result<Vec<Value>, String> {
+async fn ask_server(url: &str) -> Result<Vec<Value>, Failure> {
     let client = client_for(url, reqwest::Client::builder().no_proxy().timeout(LIST_WITHIN))?;
     let mut request = client.get(format!("{url}/v1/models"));
     // The variable from which `vllm serve` reads its own key.
@@ -135,16 +135,17 @@ async fn ask_server(url: &str) -> Result<Vec<Value>, String> {
     };
     let (status, text) = match answer.await {
         Ok(answer) => answer,
-        Err(error) => return Err(no_answer(url, &error).await),
+        Err(error) => return Err(no_answer(url, &error).await.into()),
     };
     let list: Value = serde_json::from_str(&text).unwrap_or_default();
     match list["data"].as_array() {
         Some(models) => Ok(models.clone()),
         None if matches!(status.as_u16(), 401 | 403) => {
-            Err(format!("the model server at {url} asks for a key: export it as VLLM_API_KEY"))
+            Err(format!("the model server at {url} asks for a key: export it as VLLM_API_KEY").into())
         }
         None => {
-            Err(format!("{url}/v1/models answers HTTP {status} without a list of models: correct --upstream"))
+            Err(format!("{url}/v1/models answers HTTP {status} without a list of models: correct --upstream")
+                .into())
         }
     }
 }
@@ -193,8 +194,8 @@ fn validate_change(
     Ok(())
 }
 
-fn forget_copies(places: &Places) -> Result<(), String> {
-    for copy in places.copies() {
+fn forget_copies(places: &Places) -> Result<(), Failure> {
+    for copy in places.provider_copies() {
         fs::remove_file(&copy).map_err(|error| format!("{} cannot be removed: {error}", copy.display()))?;
         say(&format!(
             "Removed {}: OpenClaw 2026.2 keeps a copy of the providers there, which overrides its configuration.",
@@ -239,7 +240,7 @@ fn explain_rest(edited: &Edited) {
         say(&format!(
             "The provider `{name}` points at the same server and was left as it is: its models do not go through respool. To \
              change this, give `models.providers.{name}.baseUrl` the address that `{}` has.",
-            edited.provider()
+            edited.provider_name()
         ));
     }
 }
