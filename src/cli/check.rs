@@ -15,10 +15,12 @@ use tokio_util::sync::CancellationToken;
 use super::advice::{Advice, find_advice, start_problems};
 use super::assembly::{app, open_parts};
 use super::failure::Failure;
+use super::findings::Findings;
 use super::options::misspelt_note;
 use super::plain_http::plain_address;
 use super::runtime::new_runtime;
-use super::say::{flat_text, say};
+use super::say::say;
+use super::tool_check::check_tools;
 use crate::config::{Loaded, Place, Settings};
 use crate::observe::{Recording, RequestRecord, RequestStart};
 use crate::relay::{Opened, Origin, Relay};
@@ -39,32 +41,6 @@ const READ_LOG: u64 = 16 << 20;
 const MOST_ROUTES: usize = 20;
 
 const TOOL: &str = "respool_check";
-
-/// Prints findings, and counts the failures among them.
-#[derive(Default)]
-struct Findings {
-    failures: usize,
-}
-
-impl Findings {
-    fn ok(&mut self, text: &str) {
-        say(&format!("  ok    {}", flat_text(text)));
-    }
-
-    fn warn(&mut self, text: &str, todo: &str) {
-        say(&format!("  warn  {}\n        → {}", flat_text(text), indent_lines(todo)));
-    }
-
-    fn fail(&mut self, text: &str, todo: &str) {
-        self.failures += 1;
-        say(&format!("  FAIL  {}\n        → {todo}", flat_text(text)));
-    }
-}
-
-/// Further lines are aligned below the first.
-fn indent_lines(text: &str) -> String {
-    text.replace('\n', "\n          ")
-}
 
 pub(super) fn run_check(loaded: &Loaded) -> Result<(), Failure> {
     let mut findings = Findings::default();
@@ -179,7 +155,9 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
     let scratch =
         tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))?;
     // Whether `serve` would start.
-    open_parts(&loaded.settings, &abort).await.map_err(|found| loaded.problems(found))?;
+    let (_upstreams, _agents, sources) =
+        open_parts(&loaded.settings, &abort).await.map_err(|found| loaded.problems(found))?;
+    check_tools(&loaded.settings, &sources, findings).await;
     for (index, config) in loaded.settings.upstreams.iter().enumerate() {
         // Only this upstream, so that the round trip is its own.
         let mut alone =
@@ -299,7 +277,7 @@ async fn models_of(
     };
     let models = list["data"].as_array().cloned().unwrap_or_default();
     if models.is_empty() {
-        findings.fail("it lists no models", &format!("load a model, or correct {}", address.setting()));
+        findings.fail("it lists no models", &format!("load a model, or correct {}", address.setting_name()));
         return None;
     }
     models.iter().for_each(|model| window_of(model, findings));

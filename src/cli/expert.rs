@@ -5,6 +5,7 @@ mod bind;
 mod fire;
 mod installed;
 mod learn;
+mod new;
 mod output;
 mod package;
 mod queue;
@@ -14,7 +15,7 @@ mod run;
 mod update;
 mod validate;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
@@ -51,6 +52,15 @@ pub(super) enum ExpertCommand {
         #[command(flatten)]
         output: Output,
     },
+    /// Write a small package that loads, to begin with.
+    #[command(after_help = "Example:\n  respool expert new front-desk")]
+    New {
+        /// The name of the expert
+        name: String,
+        /// The folder to write to [default: a folder with the expert's name]
+        #[arg(long, value_name = "FOLDER")]
+        folder: Option<PathBuf>,
+    },
     /// Check a package and install it.
     #[command(after_help = "Example:\n  respool expert install https://example.org/support-desk.git")]
     Install {
@@ -64,10 +74,13 @@ pub(super) enum ExpertCommand {
         output: Output,
     },
     /// Show what an installed expert is, what it may do, and what starts it.
-    #[command(after_help = "Example:\n  respool expert show support-desk")]
+    #[command(after_help = "Example:\n  respool expert show support-desk --json")]
     Show {
         /// The expert
         name: String,
+        /// Print JSON, for programs
+        #[arg(long)]
+        json: bool,
     },
     /// Bind one of an expert's abstract tools to one of your tools.
     #[command(after_help = "Example:\n  respool expert bind support-desk crm my-crm-server")]
@@ -186,6 +199,9 @@ pub(super) enum ExpertCommand {
         payload: Option<String>,
     },
     /// Show what an expert has learnt, or add an entry by hand.
+    #[command(
+        after_help = "Examples:\n  respool expert learn support-desk --json\n  respool expert learn support-desk --title Invoices --correction 'Ask for the number first.'"
+    )]
     Learn(learn::LearnArgs),
     /// List calls that wait for a person's approval, and approve or reject them.
     Approvals {
@@ -220,11 +236,12 @@ pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<
         ExpertCommand::Drafts { of, arguments } => {
             queue::list_drafts(&options.load()?, of.name(), &arguments)
         }
+        ExpertCommand::New { name, folder } => new::write_package(&name, folder),
         ExpertCommand::Install { source } => installed::install_package(&options.load()?.settings, &source),
         ExpertCommand::List { output } => {
             installed::list_experts(&options.load()?.settings.experts, output.format())
         }
-        ExpertCommand::Show { name } => installed::show_expert(&options.load()?.settings, &name),
+        ExpertCommand::Show { name, json } => installed::show_expert(&options.load()?.settings, &name, json),
         ExpertCommand::Update { name, source, all: _, rollback, force, yes } => {
             let consent = update::Consent { force, yes };
             update::run_update(

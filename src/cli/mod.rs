@@ -16,6 +16,7 @@ mod demo;
 mod expert;
 mod experts;
 mod failure;
+mod findings;
 mod listing;
 mod options;
 mod plain_http;
@@ -29,6 +30,7 @@ mod sealing;
 mod serve;
 mod service;
 mod setup;
+mod tool_check;
 mod upstream_list;
 mod upstreams;
 mod usage;
@@ -183,7 +185,11 @@ const SANDBOX_EXEC: &str = "sandbox-exec";
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
     /// Print every setting in effect and where it comes from; secrets are hidden.
+    #[command(after_help = "Example:\n  respool config show --json")]
     Show {
+        /// Print JSON, for programs: the values alone
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         options: WithUpstream,
     },
@@ -222,7 +228,7 @@ fn run(command: Command) -> Result<(), Failure> {
             let flags = Configured::from(options).into_flags(listen);
             serve::serve(&Loaded::from_process(&flags)?.without_unread()?, flags)
         }
-        Command::Demo(arguments) => Ok(demo::run_demo(arguments)?),
+        Command::Demo(arguments) => demo::run_demo(arguments),
         Command::Check { options } => check::run_check(&Configured::from(options).load()?),
         Command::Upstreams { options, arguments } => {
             upstream_list::list_upstreams(&Configured::from(options).load()?, &arguments)
@@ -238,8 +244,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Audit { options, command } => audit::run_audit(&options.load()?, command),
         Command::Expert { options, command } => expert::run_expert(options, command),
         Command::Setup(args) => setup::run_setup(args),
-        Command::Config { command: ConfigCommand::Show { options } } => {
-            say::say_piece(&Configured::from(options).load()?.show());
+        Command::Config { command: ConfigCommand::Show { json, options } } => {
+            let loaded = Configured::from(options).load()?;
+            say::say_piece(&if json { loaded.show_json() } else { loaded.show() });
             Ok(())
         }
         Command::Service { command } => service::run_service(command),
@@ -247,6 +254,6 @@ fn run(command: Command) -> Result<(), Failure> {
             reference::print_completions(Cli::command(), shell);
             Ok(())
         }
-        Command::Man { dir } => Ok(reference::print_manual(Cli::command(), dir.as_deref())?),
+        Command::Man { dir } => reference::print_manual(Cli::command(), dir.as_deref()),
     }
 }

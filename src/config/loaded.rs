@@ -60,7 +60,7 @@ impl Loaded {
         let named = flags.config.as_deref();
         let found = search::find_file(named, &environment)?;
         let file = found.as_ref().map(|(path, text)| FileText { path, text });
-        let mut loaded = resolve(file, &environment, flags)?.for_this_process();
+        let mut loaded = resolve(file, &environment, flags)?.complete_for_process();
         let here = std::env::current_dir().unwrap_or_default();
         loaded.misspelt = misspelt::find_misspelt(&environment, &loaded.tree);
         loaded.unread = search::find_unread(&here, named, &environment, loaded.file.as_deref());
@@ -134,6 +134,14 @@ impl Loaded {
     /// The effective values as TOML, each line with where its value came from; secrets are `"***"`.
     pub fn show(&self) -> String {
         show::show_settings(&self.tree, self.file.as_deref(), self.unread.as_deref(), &self.misspelt)
+    }
+
+    /// The effective values as JSON; secrets are `"***"`.
+    pub fn show_json(&self) -> String {
+        // The text is TOML, and has every value once.
+        let settings: serde_json::Value = toml::from_str(&self.show()).unwrap_or_default();
+        let file = self.file.as_ref().map(|file| file.display().to_string());
+        format!("{:#}\n", serde_json::json!({"file": file, "settings": settings}))
     }
 }
 

@@ -203,6 +203,9 @@ fn config_show_is_toml_that_means_the_same_with_places_and_without_secrets() {
     for secret in ["c-1", "sk-1", "t-1", "b-1", "x-1", "e-1"] {
         assert!(!shown.contains(secret), "{secret} in:\n{shown}");
     }
+    let json: serde_json::Value = serde_json::from_str(&loaded.show_json()).unwrap();
+    assert_eq!((&json["file"], &json["settings"]["listen"]), (&"respool.toml".into(), &"0.0.0.0:80".into()));
+    assert_eq!(json["settings"]["upstream"][1]["api_key"], "***");
     let mut again = from_file(&shown);
     let mut once = loaded.settings;
     for settings in [&mut again, &mut once] {

@@ -119,7 +119,7 @@ fn as_json(installed: &Installed) -> Value {
     })
 }
 
-pub(super) fn show_expert(settings: &Settings, name: &str) -> Result<(), Failure> {
+pub(super) fn show_expert(settings: &Settings, name: &str, json: bool) -> Result<(), Failure> {
     let experts = &settings.experts;
     let installed = Library::new(&experts.dir).get(name)?;
     let Some(package) = &installed.loaded.package else {
@@ -127,6 +127,14 @@ pub(super) fn show_expert(settings: &Settings, name: &str) -> Result<(), Failure
             "{name} does not load; `respool expert validate {name}` says why"
         )));
     };
+    if json {
+        let mut shown = as_json(&installed);
+        shown["state"] = experts.state_of(name).display().to_string().into();
+        shown["package"] = resolved(package);
+        shown["hooks"] = list_hooks(settings, package).iter().map(Hook::as_json).collect();
+        say(&format!("{shown:#}"));
+        return Ok(());
+    }
     let manifest = &package.manifest;
     say(&format!("{name} {}: {}", visible(&manifest.version.value), one_line(&manifest.description.value)));
     say(&format!("directory: {}", installed.directory.display()));
@@ -135,30 +143,56 @@ pub(super) fn show_expert(settings: &Settings, name: &str) -> Result<(), Failure
         say(&format!("from: {}\ndigest: {}", visible(&record.source), record.digest));
     }
     say_piece(&describe_abilities(package));
-    say_piece(&describe_hooks(settings, package));
+    list_hooks(settings, package).iter().for_each(|hook| say(&hook.describe()));
     Ok(())
 }
 
-/// Lists the hooks of webhook and channel triggers, each with the place of its secret, never the secret itself.
-fn describe_hooks(settings: &Settings, package: &Package) -> String {
+/// The hook of a webhook or channel trigger.
+struct Hook {
+    path: String,
+    /// Where its secret is, never the secret itself.
+    secret: SecretPlace,
+    /// Why the file of the secret cannot be written.
+    problem: Option<String>,
+}
+
+impl Hook {
+    fn describe(&self) -> String {
+        let place = match (&self.problem, &self.secret) {
+            (Some(problem), _) => format!("no secret: {problem}"),
+            (None, SecretPlace::Variable(variable)) => format!("secret in the variable {variable}"),
+            (None, SecretPlace::File(path)) => format!("secret in {}", path.display()),
+        };
+        format!("hook: POST {}, {}", self.path, visible(&place))
+    }
+
+    fn as_json(&self) -> Value {
+        let (variable, file) = match &self.secret {
+            SecretPlace::Variable(variable) => (Some(variable), None),
+            SecretPlace::File(path) => (None, Some(path.display().to_string())),
+        };
+        json!({"path": self.path, "secret_variable": variable, "secret_file": file, "problem": self.problem})
+    }
+}
+
+/// Lists the hooks of a package's triggers. A secret in a file is created now, so that it can be given to the
+/// sender.
+fn list_hooks(settings: &Settings, package: &Package) -> Vec<Hook> {
     let secrets = HookSecrets::new(&settings.store.state_dir, &settings.experts);
     let expert = &package.manifest.name.value;
-    let hooks = package.manifest.triggers.items.iter();
-    let line = |trigger: &Trigger| {
+    let hook = |trigger: &Trigger| {
         let name = &trigger.name.value;
-        let place = match secrets.place(expert, name) {
-            SecretPlace::Variable(variable) => format!("secret in the variable {variable}"),
-            // Created now, so that it can be read and given to the sender.
-            SecretPlace::File(path) => match secrets.read_or_make(expert, name) {
-                Ok(_) => format!("secret in {}", path.display()),
-                Err(error) => format!("no secret: {error}"),
-            },
+        let secret = secrets.place(expert, name);
+        let problem = match &secret {
+            SecretPlace::Variable(_) => None,
+            SecretPlace::File(_) => secrets.read_or_make(expert, name).err().map(|error| error.to_string()),
         };
-        let path = utf8_percent_encode(name, PATH_SEGMENT);
-        format!("hook: POST /hooks/{expert}/{path}, {}\n", visible(&place))
+        let path = format!("/hooks/{expert}/{}", utf8_percent_encode(name, PATH_SEGMENT));
+        Hook { path, secret, problem }
     };
     let has_hook = |kind| matches!(kind, Some(TriggerKind::Webhook | TriggerKind::Channel));
-    hooks.filter(|trigger| has_hook(trigger.kind)).map(line).collect()
+    let triggers = package.manifest.triggers.items.iter();
+    triggers.filter(|trigger| has_hook(trigger.kind)).map(hook).collect()
 }
 
 /// Describes what a package needs, what it may do, and what starts it.

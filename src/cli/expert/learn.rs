@@ -1,6 +1,7 @@
 //! `respool expert learn`: shows what an expert has learnt, and adds entries by hand.
 
 use clap::Args;
+use serde_json::{Value, json};
 
 use crate::cli::failure::Failure;
 use crate::cli::listing::Noun;
@@ -27,10 +28,13 @@ pub(in crate::cli) struct LearnArgs {
     /// How certain the observation is
     #[arg(long, default_value = "high", value_parser = ["high", "medium", "low"])]
     confidence: String,
+    /// Print JSON, for programs
+    #[arg(long, conflicts_with = "title")]
+    json: bool,
 }
 
 pub(super) fn add_learning(experts: &ExpertsConfig, arguments: LearnArgs) -> Result<(), Failure> {
-    let LearnArgs { name, scope, title, observation, correction, confidence } = arguments;
+    let LearnArgs { name, scope, title, observation, correction, confidence, json } = arguments;
     let installed = Library::new(&experts.dir).get(&name)?;
     let Some(package) = installed.loaded.package else {
         return Err(Failure::Failed(format!(
@@ -40,11 +44,19 @@ pub(super) fn add_learning(experts: &ExpertsConfig, arguments: LearnArgs) -> Res
     let files = LearningFiles::new(&experts.state_of(&name));
     let unread = |error| format!("what {name} has learnt cannot be read: {error}");
     let Some(title) = title else {
-        for (scope, current, archived) in files.entry_counts(&package).map_err(unread)? {
-            let entries = Noun("entry", "entries").count(current);
+        let counts = files.entry_counts(&package).map_err(unread)?;
+        let text = files.text(&scope).map_err(unread)?;
+        if json {
+            let count = |(scope, current, archived): &(String, usize, usize)| json!({"scope": scope, "entries": current, "archived": archived});
+            let scopes: Vec<Value> = counts.iter().map(count).collect();
+            say(&format!("{:#}", json!({"expert": name, "scopes": scopes, "scope": scope, "text": text})));
+            return Ok(());
+        }
+        for (scope, current, archived) in counts {
+            let entries = Noun("entry", "entries").count_things(current);
             say(&format!("{}: {entries}, {archived} archived", visible(&scope)));
         }
-        say_piece(&visible_lines(&files.text(&scope).map_err(unread)?));
+        say_piece(&visible_lines(&text));
         return Ok(());
     };
     let entry = LearningEntry {
@@ -60,7 +72,7 @@ pub(super) fn add_learning(experts: &ExpertsConfig, arguments: LearnArgs) -> Res
     if archived > 0 {
         say_aside(&format!(
             "Moved {} to learnings/archive.",
-            Noun("older entry", "older entries").count(archived)
+            Noun("older entry", "older entries").count_things(archived)
         ));
     }
     Ok(())

@@ -1,0 +1,120 @@
+//! `respool expert new`: writes a small package that loads, for an author to change.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use crate::cli::failure::Failure;
+use crate::cli::say::say;
+use crate::openexperts::name::{self, NameKind};
+
+/// The files of a new package. `NAME` stands for its name.
+const FILES: [(&str, &str); 6] = [
+    (
+        "expert.yaml",
+        "# docs/experts-reference.md has every field of this file.
+spec: \"1.0\"
+name: NAME
+version: \"0.1.0\"
+description: Answers questions, and reports once a day what was asked
+
+components:
+  orchestrator: orchestrator.md
+  persona: [persona/identity.md]
+  functions: [functions/answer.md]
+  processes: [processes/report.md]
+  state: [state/questions.md]
+
+# The process `report` starts every working day at eight. Times without `tz` are UTC.
+triggers:
+  - name: morning
+    type: cron
+    expr: \"0 8 * * 1-5\"
+    process: report
+",
+    ),
+    (
+        "orchestrator.md",
+        "- A question is answered with the function `answer`.
+- Every working day at eight, the process `report` runs.
+- Anything else goes back to the main agent with a sentence that says why.
+",
+    ),
+    (
+        "persona/identity.md",
+        "You are NAME. You are exact, brief and friendly. You say what you do not know.\n",
+    ),
+    (
+        "functions/answer.md",
+        "---
+name: answer
+description: Answers a question
+---
+
+Answer in at most five sentences. Then add a line with the question to `state/questions.md`.
+",
+    ),
+    (
+        "processes/report.md",
+        "---
+name: report
+description: Says what was asked since the last report
+trigger: morning
+context: [state/questions.md]
+---
+
+- [ ] Read `state/questions.md`.
+- [ ] Name the questions that came up most, in one sentence each.
+- [ ] Empty the list in `state/questions.md`.
+",
+    ),
+    ("state/questions.md", "# Questions since the last report\n"),
+];
+
+/// Writes a new package into `folder`, or into a folder with the package's name.
+pub(super) fn write_package(name: &str, folder: Option<PathBuf>) -> Result<(), Failure> {
+    name::check(name, NameKind::Package)
+        .map_err(|why| format!("{name:?} cannot be the name of an expert: {why}"))?;
+    let folder = folder.unwrap_or_else(|| PathBuf::from(name));
+    if folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(format!("{} is not empty: name another folder with --folder", folder.display()).into());
+    }
+    for (file, text) in FILES {
+        let file = folder.join(file);
+        write_file(&file, &text.replace("NAME", name))
+            .map_err(|error| format!("{} cannot be written: {error}", file.display()))?;
+        say(&format!("Wrote {}.", file.display()));
+    }
+    say(&format!(
+        "Change the files, check them with `respool expert validate {0}`, and install them with `respool expert install {0}`.",
+        folder.display()
+    ));
+    Ok(())
+}
+
+fn write_file(file: &Path, text: &str) -> io::Result<()> {
+    fs::create_dir_all(file.parent().unwrap_or(Path::new(".")))?;
+    fs::File::create_new(file)?.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_package_loads_without_findings() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("helper");
+        write_package("front-desk", Some(folder.clone())).unwrap();
+        let loaded = crate::openexperts::load(&folder).unwrap();
+        assert!(loaded.diagnostics.is_empty(), "{:?}", loaded.diagnostics);
+        let package = loaded.package.unwrap();
+        assert_eq!(package.manifest.name.value, "front-desk");
+        assert!(package.process("report").is_some());
+
+        let again = write_package("front-desk", Some(folder)).unwrap_err().to_string();
+        assert!(again.contains("is not empty"), "{again}");
+        let why = write_package("Front Desk", Some(dir.path().join("x"))).unwrap_err().to_string();
+        assert!(why.contains("cannot be the name of an expert"), "{why}");
+    }
+}

@@ -1,0 +1,29 @@
+//! Prints what `respool check` finds.
+
+use super::say::{flat_text, say};
+
+/// Prints findings, and counts the failures among them.
+#[derive(Default)]
+pub(super) struct Findings {
+    pub(super) failures: usize,
+}
+
+impl Findings {
+    pub(super) fn ok(&mut self, text: &str) {
+        say(&format!("  ok    {}", flat_text(text)));
+    }
+
+    pub(super) fn warn(&mut self, text: &str, todo: &str) {
+        say(&format!("  warn  {}\n        → {}", flat_text(text), indent_lines(todo)));
+    }
+
+    pub(super) fn fail(&mut self, text: &str, todo: &str) {
+        self.failures += 1;
+        say(&format!("  FAIL  {}\n        → {todo}", flat_text(text)));
+    }
+}
+
+/// Further lines are aligned below the first.
+fn indent_lines(text: &str) -> String {
+    text.replace('\n', "\n          ")
+}
