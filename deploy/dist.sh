@@ -5,6 +5,7 @@
 #   TARGET=x86_64-unknown-linux-musl   PROFILE=dist   what cargo builds; another libc is said, as that binary is not static
 #   PGO_PROFILE=FILE                   optimised for what requests do: deploy/pgo.sh makes the file
 #   SBOM=no                            without the bill of materials (which needs `cargo install cargo-cyclonedx`)
+# The same sources, compiler and C compiler give the same bytes: times are those of the commit, paths are replaced.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-target/dist-out} target=${TARGET:-x86_64-unknown-linux-musl} profile=${PROFILE:-dist}
@@ -26,8 +27,11 @@ if [[ $target == *-linux-musl ]]; then
     lld=$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin/gcc-ld
     [ ! -x "$lld/ld.lld" ] || link+=(-C "link-arg=-B$lld" -C link-arg=-fuse-ld=lld -C link-arg=-Wl,--icf=all)
 fi
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 # For all crates, which `cargo rustc` would not reach.
-[ -z "${PGO_PROFILE:-}" ] || export RUSTFLAGS="${RUSTFLAGS:-} -C profile-use=$(realpath "$PGO_PROFILE")"
+RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=$PWD=respool --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo"
+[ -z "${PGO_PROFILE:-}" ] || RUSTFLAGS+=" -C profile-use=$(realpath "$PGO_PROFILE")"
+export RUSTFLAGS
 cargo rustc --locked --profile "$profile" --target "$target" --bin respool -- "${link[@]}"
 built=$(cargo metadata --locked --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/$target/$profile/respool
 
@@ -84,7 +88,7 @@ name=respool-$version-$target
 mkdir "$stage/$name"
 cp "$built" LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md respool.example.toml openclaw.example.json "$stage/$name/"
 cp -r deploy "$stage/$name/deploy"; cp -r "$root/usr/share/man" "$stage/$name/man"
-tar -C "$stage" --owner=0 --group=0 --sort=name -czf "$out/$name.tar.gz" "$name"
+tar -C "$stage" --owner=0 --group=0 --sort=name --mtime="@$SOURCE_DATE_EPOCH" -cf - "$name" | gzip -9n > "$out/$name.tar.gz"
 
 if [ "${SBOM:-yes}" != no ]; then
     cargo cyclonedx --version >/dev/null 2>&1 || fail "the bill of materials needs cargo-cyclonedx: cargo install cargo-cyclonedx (or SBOM=no)"

@@ -1,20 +1,14 @@
 #!/usr/bin/env bash
-# Makes an image from a static binary and nothing else, as deploy/Containerfile does after its build, and starts it.
+# Makes an image from a static binary with deploy/image.sh, reads it back as `podman load` would, and starts the program in it.
 # usage: image.sh BINARY WORK
 set -euo pipefail
 binary=$1 work=$2
 export STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot
-store=(--root "$work/containers" --runroot "$work/containers-run")
-b() { buildah "${store[@]}" "$@"; }
-container=$(b from scratch)
-trap 'b rm "$container" >/dev/null 2>&1 || true' EXIT
-b copy -q "$container" "$binary" /respool
-mkdir -p "$work/empty"
-for folder in /state /tmp; do b copy -q --chown 65532:65532 "$container" "$work/empty" "$folder"; done
-b config --user 65532:65532 --workingdir /state --env RESPOOL__STATE_DIR=/state --env RESPOOL__LISTEN=0.0.0.0:8003 \
-    --stop-signal SIGTERM --entrypoint '["/respool"]' --cmd serve "$container"
-b commit -q "$container" respool:test >/dev/null
-started=$(b from respool:test)
+b() { buildah --root "$work/containers" --runroot "$work/containers-run" "$@"; }
+"$(dirname "$0")/../../deploy/image.sh" "$binary" "$work/image.tar"
+started=$(b from "oci-archive:$work/image.tar")
+trap 'b rm "$started" >/dev/null' EXIT
 b run "$started" -- /respool --version | head -1 | grep -q '^respool '
 b run "$started" -- /respool demo | grep -q 'the meeting is at nine'
-b rm "$started" >/dev/null
+b inspect --format '{{.OCIv1.Config.User}} {{.OCIv1.Config.StopSignal}} {{.OCIv1.Config.Entrypoint}} {{.OCIv1.Config.Cmd}}' "$started" |
+    grep -qx '65532:65532 SIGTERM \[/respool\] \[serve\]'
