@@ -1,7 +1,7 @@
-//! Markdown for a terminal, as it comes: whole lines leave rendered, tables when they are whole. Where there
-//! are no colours the text stays as the model wrote it.
+//! Markdown for a terminal, as it comes: complete lines leave rendered, tables when they are complete, and
+//! [`Markdown::preview`] renders the rest. Without a terminal the text stays as the model wrote it.
 
-use termimad::MadSkin;
+use termimad::{CompoundStyle, MadSkin};
 use termimad::crossterm::style::{Attribute, Color};
 use termimad::minimad::Alignment;
 
@@ -9,9 +9,12 @@ use super::paint::Paint;
 use wire::visible::{char_width, make_visible};
 
 /// One text that is being written.
+#[derive(Clone)]
 pub(super) struct Markdown {
     skin: MadSkin,
     paint: Paint,
+    /// False where nothing is rendered.
+    is_rendered: bool,
     width: usize,
     /// The line that is not whole yet.
     line: String,
@@ -22,8 +25,9 @@ pub(super) struct Markdown {
 }
 
 impl Markdown {
-    pub(super) fn new(paint: Paint, width: usize) -> Self {
-        Self { skin: skin(), paint, width, line: String::new(), table: String::new(), fence: None }
+    pub(super) fn new(paint: Paint, is_rendered: bool, width: usize) -> Self {
+        let skin = if paint.0 { coloured_skin() } else { plain_skin() };
+        Self { skin, paint, is_rendered, width, line: String::new(), table: String::new(), fence: None }
     }
 
     /// The terminal has another size now.
@@ -42,9 +46,12 @@ impl Markdown {
         out
     }
 
-    /// The line that is not whole yet.
-    pub(super) fn rest(&self) -> &str {
-        &self.line
+    /// Renders what has not left yet, as it would look if the text ended here.
+    pub(super) fn preview(&self) -> String {
+        if self.line.is_empty() && self.table.is_empty() {
+            return String::new();
+        }
+        self.clone().finish()
     }
 
     /// The text is at its end; the next one begins anew.
@@ -61,7 +68,7 @@ impl Markdown {
 
     fn whole_line(&mut self, line: &str, out: &mut String) {
         let line = make_visible(line.trim_end());
-        if !self.paint.0 {
+        if !self.is_rendered {
             out.push_str(&line);
             out.push('\n');
             return;
@@ -148,7 +155,7 @@ fn fence(line: &str) -> Option<(String, &str)> {
     (count >= 3 && !rest.contains(mark)).then(|| (mark.to_string().repeat(count), rest))
 }
 
-fn skin() -> MadSkin {
+fn coloured_skin() -> MadSkin {
     let mut skin = MadSkin::default();
     for header in &mut skin.headers {
         header.align = Alignment::Left;
@@ -156,7 +163,20 @@ fn skin() -> MadSkin {
         header.compound_style.add_attr(Attribute::Bold);
         header.compound_style.set_fg(Color::Magenta);
     }
-    skin.inline_code = termimad::CompoundStyle::with_fg(Color::Cyan);
+    skin.inline_code = CompoundStyle::with_fg(Color::Cyan);
+    skin
+}
+
+/// The same layout without colours: <https://no-color.org> leaves bold and italic type.
+fn plain_skin() -> MadSkin {
+    let mut skin = MadSkin::no_style();
+    for header in &mut skin.headers {
+        header.align = Alignment::Left;
+        header.compound_style = CompoundStyle::with_attr(Attribute::Bold);
+    }
+    skin.bold = CompoundStyle::with_attr(Attribute::Bold);
+    skin.italic = CompoundStyle::with_attr(Attribute::Italic);
+    skin.inline_code = CompoundStyle::with_attr(Attribute::Underlined);
     skin
 }
 
@@ -165,16 +185,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn whole(colour: bool, pieces: &[&str]) -> String {
-        let mut markdown = Markdown::new(Paint(colour), 60);
+    fn whole(is_rendered: bool, pieces: &[&str]) -> String {
+        let mut markdown = Markdown::new(Paint(is_rendered), is_rendered, 60);
         let mut out: String = pieces.iter().map(|piece| markdown.push(piece)).collect();
         out.push_str(&markdown.finish());
         out
     }
 
     /// What is left on the screen.
-    fn text(colour: bool, markdown: &str) -> String {
-        let painted = whole(colour, &[markdown]);
+    fn text(is_rendered: bool, markdown: &str) -> String {
+        without_styles(&whole(is_rendered, &[markdown]))
+    }
+
+    fn without_styles(painted: &str) -> String {
         let mut parts = painted.split('\u{1b}');
         let first = parts.next().unwrap_or_default().to_owned();
         parts.fold(first, |text, part| text + part.split_once('m').map_or("", |(_, rest)| rest))
@@ -199,9 +222,33 @@ mod tests {
 
     #[test]
     fn a_table_comes_whole() {
-        let mut markdown = Markdown::new(Paint(true), 60);
+        let mut markdown = Markdown::new(Paint(true), true, 60);
         assert_eq!(markdown.push("| a | b |\n|---|---|\n| 1 | 2 |\n"), "");
         assert!(markdown.push("\n").contains('1'));
+    }
+
+    #[test]
+    fn incomplete_lines_and_tables_are_previewed() {
+        let check = |text: &str, expected: &str| {
+            let mut markdown = Markdown::new(Paint(true), true, 60);
+            markdown.push(text);
+            assert_eq!(without_styles(&markdown.preview()), expected, "{text:?}");
+        };
+        check("done\nso **far** and", "so far and\n");
+        check("```\nlet a", "  let a\n");
+        check("complete\n", "");
+        let mut markdown = Markdown::new(Paint(true), true, 60);
+        markdown.push("| a | b |\n|---|---|\n| 1");
+        assert!(markdown.preview().contains('1'));
+        assert!(markdown.push(" | 2 |\n\n").contains('2'), "a preview takes nothing away");
+    }
+
+    #[test]
+    fn without_colours_the_layout_stays() {
+        let mut markdown = Markdown::new(Paint(false), true, 60);
+        let shown = markdown.push("# Title\n**bold** and `code`\n| a |\n|---|\n| 1 |\n\n");
+        assert!(!shown.contains('#') && !shown.contains("**") && shown.contains('│'), "{shown:?}");
+        assert!(!shown.contains("\u{1b}[3") && !shown.contains("38;5"), "a colour: {shown:?}");
     }
 
     #[test]
@@ -226,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn without_colours_the_text_stays_and_nothing_in_it_acts() {
+    fn unrendered_text_stays_and_nothing_in_it_acts() {
         assert_eq!(whole(false, &["# a\n**b** \u{1b}[31m"]), "# a\n**b** \\u{1b}[31m\n");
         assert!(!text(true, "x \u{1b}]0;title\u{7} y").contains('\u{7}'));
     }

@@ -107,7 +107,9 @@ pub(super) struct Screen {
     speaks: bool,
     markdown: Markdown,
     status: Option<Status>,
-    is_status_drawn: bool,
+    /// Rows of the terminal at the bottom that the next drawing replaces: text that is not complete, and the
+    /// status line.
+    live_rows: usize,
     /// Pieces of the reply so far, and their bytes.
     pieces: usize,
     bytes: usize,
@@ -137,9 +139,9 @@ impl Screen {
             width,
             moves,
             speaks,
-            markdown: Markdown::new(paint, width),
+            markdown: Markdown::new(paint, moves, width),
             status: None,
-            is_status_drawn: false,
+            live_rows: 0,
             pieces: 0,
             bytes: 0,
             thought: String::new(),
@@ -179,7 +181,7 @@ impl Screen {
     /// A turn begins.
     pub(super) fn begin(&mut self) {
         self.measure();
-        self.markdown = Markdown::new(self.paint, self.width);
+        self.markdown = Markdown::new(self.paint, self.moves, self.width);
     }
 
     /// The terminal may have another size by now.
@@ -234,12 +236,13 @@ impl Screen {
         if !self.speaks {
             return;
         }
+        if let Some(status) = &mut self.status {
+            "writing".clone_into(&mut status.what);
+        }
         let lines = self.markdown.push(text);
         if !lines.is_empty() {
             self.text(&lines);
-        }
-        if let Some(status) = &mut self.status {
-            "writing".clone_into(&mut status.what);
+            self.draw();
         }
     }
 
@@ -291,7 +294,9 @@ impl Screen {
         let on = one_line(&subject, self.width.saturating_sub(tool.chars().count() + again.len() + 4));
         let head = format!("{} {}{again} {on}", self.paint.cyan("●"), self.paint.bold(tool));
         self.line(&format!("\n{head}"));
-        self.status(tool);
+        (self.pieces, self.bytes) = (0, 0);
+        self.thought.clear();
+        self.status(&format!("{tool} runs"));
     }
 
     fn ended(&mut self, tool: &str, ended: &ToolEnd, display: Option<&str>) {
@@ -361,29 +366,55 @@ impl Screen {
         self.tick();
     }
 
-    /// Moves the line at the bottom.
+    /// Moves what is at the bottom: called ten times a second.
     pub(super) fn tick(&mut self) {
         self.measure();
-        let Some(status) = self.status.as_mut().filter(|_| self.moves) else { return };
-        status.frame += 1;
+        if let Some(status) = &mut self.status {
+            status.frame += 1;
+        }
+        self.draw();
+    }
+
+    /// Draws the text that is not complete and the status line below it.
+    fn draw(&mut self) {
+        let Some(status) = self.status.as_ref().filter(|_| self.moves) else { return };
+        let preview = if self.speaks { self.markdown.preview() } else { String::new() };
+        let preview = last_rows(preview.trim_end_matches('\n'), self.width, height() - 2);
+        let breaks = if self.is_begun { self.breaks.as_str() } else { "\n" };
+        let above = if preview.is_empty() { String::new() } else { format!("{breaks}{preview}\n") };
+        let line = self.paint.dim(&self.status_line(status, preview.is_empty()));
+        let drawn = format!("{}{above}{line}", self.erase_live_rows());
+        self.live_rows = above.lines().map(|line| rows_of(line, self.width)).sum::<usize>() + 1;
+        let _ = self.out.write_all(drawn.as_bytes()).and_then(|()| self.out.flush());
+    }
+
+    /// What respool waits for, for how long, how much of the reply has come, and the end of the reasoning.
+    fn status_line(&self, status: &Status, has_thought: bool) -> String {
         let spinner = SPINNER[status.frame % SPINNER.len()];
         // A piece is a token of most servers; some send several at once.
         let tokens = self.pieces.max(self.bytes / BYTES_PER_TOKEN);
         let tokens = if tokens > 0 { format!(" · {tokens} tokens") } else { String::new() };
         let line = format!("{spinner} {} · {}{tokens}", status.what, seconds(status.since.elapsed()));
-        let rest = self.markdown.rest();
-        let tail = if rest.trim().is_empty() { self.thought.as_str() } else { rest };
         let room = self.width.saturating_sub(line.chars().count() + 6);
-        let tail = end_of(tail, room);
+        let tail = if has_thought { end_of(&self.thought, room) } else { String::new() };
         let tail = if tail.is_empty() || room < 10 { String::new() } else { format!(" · {tail}") };
-        let drawn = format!("\r\u{1b}[K{}", self.paint.dim(&format!("{line}{tail}")));
-        self.is_status_drawn = true;
-        let _ = self.out.write_all(drawn.as_bytes()).and_then(|()| self.out.flush());
+        line + &tail
+    }
+
+    /// The codes that erase what was drawn at the bottom.
+    fn erase_live_rows(&self) -> String {
+        match self.live_rows {
+            0 => String::new(),
+            1 => "\r\u{1b}[K".to_owned(),
+            rows => format!("\r\u{1b}[{}A\u{1b}[J", rows - 1),
+        }
     }
 
     fn wipe(&mut self) {
-        if std::mem::take(&mut self.is_status_drawn) {
-            let _ = self.out.write_all(b"\r\x1b[K").and_then(|()| self.out.flush());
+        let erase = self.erase_live_rows();
+        self.live_rows = 0;
+        if !erase.is_empty() {
+            let _ = self.out.write_all(erase.as_bytes()).and_then(|()| self.out.flush());
         }
     }
 
@@ -439,6 +470,32 @@ fn refusal(text: &str) -> String {
 /// A line that the shell tool adds itself.
 fn is_note(line: &str) -> bool {
     line == "[no output]" || line.starts_with("[exit code ") || line.starts_with("[ended by signal ")
+}
+
+/// The last lines of a text that take at most so many rows of a terminal.
+fn last_rows(text: &str, width: usize, rows: usize) -> &str {
+    let mut room = rows;
+    let mut start = text.len();
+    for line in text.split_inclusive('\n').rev() {
+        let Some(left) = room.checked_sub(rows_of(line, width)) else { break };
+        (room, start) = (left, start - line.len());
+    }
+    &text[start..]
+}
+
+/// The rows that a line takes in a terminal of this width. The line may have styles.
+fn rows_of(line: &str, width: usize) -> usize {
+    let mut is_style = false;
+    let mut columns = 0;
+    for c in line.trim_end_matches('\n').chars() {
+        match c {
+            '\u{1b}' => is_style = true,
+            'm' if is_style => is_style = false,
+            _ if is_style => {}
+            _ => columns += char_width(c),
+        }
+    }
+    columns.div_ceil(width).max(1)
 }
 
 /// The end of a text, on one line of so many columns.

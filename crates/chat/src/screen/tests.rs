@@ -197,3 +197,66 @@ fn the_end_of_a_long_thought_fits_its_place() {
     assert_eq!(end_of("漢字漢字", 5), "漢字");
     assert_eq!(end_of("a\nb\u{1b}", 20), "a b\\u{1b}");
 }
+
+/// What a terminal of eight rows shows after this output; nothing here moves further up than that.
+fn terminal_rows(output: &str) -> Vec<String> {
+    let mut rows = vec![String::new()];
+    let mut at = 0;
+    let mut rest = output;
+    while let Some(c) = rest.chars().next() {
+        if let Some(code) = rest.strip_prefix("\u{1b}[") {
+            let end = code.find(|c: char| c.is_ascii_alphabetic()).unwrap();
+            let count = code[..end].parse::<usize>().unwrap_or(0);
+            match &code[end..=end] {
+                "A" => at -= count,
+                "J" => {
+                    rows.truncate(at + 1);
+                    rows[at].clear();
+                }
+                "K" => rows[at].clear(),
+                _ => {}
+            }
+            rest = &code[end + 1..];
+            continue;
+        }
+        match c {
+            '\n' => {
+                at += 1;
+                rows.resize_with(rows.len().max(at + 1), String::new);
+            }
+            '\r' => {}
+            c => rows[at].push(c),
+        }
+        rest = &rest[c.len_utf8()..];
+    }
+    rows
+}
+
+#[test]
+fn words_appear_before_their_line_is_complete() {
+    let paper = Paper::default();
+    let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), true, true);
+    let rows = || terminal_rows(&String::from_utf8(paper.0.lock().unwrap().clone()).unwrap());
+    screen.begin();
+    screen.show(Shown::Asks { summary: false });
+    screen.show(content("The first wo"));
+    screen.tick();
+    assert_eq!(rows()[..2], ["", "The first wo"]);
+    assert!(rows()[2].contains("writing"), "{:?}", rows());
+    screen.show(content("rd.\n\nThe sec"));
+    screen.tick();
+    assert_eq!(rows()[..4], ["", "The first word.", "", "The sec"]);
+    screen.show(content("ond."));
+    screen.show(replied("The first word.\n\nThe second.", 0));
+    screen.end();
+    assert_eq!(rows(), ["", "The first word.", "", "The second.", ""]);
+}
+
+#[test]
+fn long_lines_and_styles_are_counted_in_rows() {
+    assert_eq!(rows_of("\u{1b}[36mab\u{1b}[0m", 2), 1);
+    assert_eq!(rows_of("漢字", 3), 2);
+    assert_eq!(rows_of("", 3), 1);
+    assert_eq!(last_rows("a\nbcde\nf", 2, 3), "bcde\nf");
+    assert_eq!(last_rows("a\nbcde\nf", 2, 2), "f");
+}
