@@ -1,9 +1,9 @@
 //! Markdown for a terminal, as it comes: complete lines leave rendered, tables when they are complete, and
 //! [`Markdown::preview`] renders the rest. Without a terminal the text stays as the model wrote it.
 
-use termimad::{CompoundStyle, MadSkin};
 use termimad::crossterm::style::{Attribute, Color};
 use termimad::minimad::Alignment;
+use termimad::{CompoundStyle, MadSkin};
 
 use super::paint::Paint;
 use wire::visible::{char_width, make_visible};
