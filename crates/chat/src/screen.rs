@@ -388,7 +388,7 @@ impl Screen {
         let _ = self.out.write_all(drawn.as_bytes()).and_then(|()| self.out.flush());
     }
 
-    /// What respool waits for, for how long, how much of the reply has come, and the end of the reasoning.
+    /// The status line: the current activity, its duration, the reply's tokens, and the end of the reasoning.
     fn status_line(&self, status: &Status, has_thought: bool) -> String {
         let spinner = SPINNER[status.frame % SPINNER.len()];
         // A piece is a token of most servers; some send several at once.
@@ -472,7 +472,7 @@ fn is_note(line: &str) -> bool {
     line == "[no output]" || line.starts_with("[exit code ") || line.starts_with("[ended by signal ")
 }
 
-/// The last lines of a text that take at most so many rows of a terminal.
+/// The last lines of `text` that fit into `rows` rows of a terminal.
 fn last_rows(text: &str, width: usize, rows: usize) -> &str {
     let mut room = rows;
     let mut start = text.len();

@@ -198,7 +198,7 @@ fn the_end_of_a_long_thought_fits_its_place() {
     assert_eq!(end_of("a\nb\u{1b}", 20), "a b\\u{1b}");
 }
 
-/// What a terminal of eight rows shows after this output; nothing here moves further up than that.
+/// Returns the rows that a terminal shows after this output.
 fn terminal_rows(output: &str) -> Vec<String> {
     let mut rows = vec![String::new()];
     let mut at = 0;
