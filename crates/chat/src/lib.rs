@@ -128,7 +128,9 @@ async fn begin(setting: Setting, screen: Screen, terminal: bool) -> Result<Sessi
     let tools = ToolSet::for_chat(&setting.tools, &policy(&setting.tools.policy), &root)?;
     let journal = Arc::new(Journal::new(Arc::new(tools), root.clone()));
     let agent = agent(&setting, model, Arc::clone(&journal));
-    let place = format!("{NAME} {}", root.display());
+    // A single question is not the conversation that `--continue` resumes.
+    let kind = if setting.prompt.is_some() && !setting.resume { " -p" } else { "" };
+    let place = format!("{NAME}{kind} {}", root.display());
     let models = Arc::clone(&setting.models);
     let approvals = Approvals { store: setting.store.clone(), operator_key: setting.operator_key };
     let conversation = Conversation::new(agent, setting.store, setting.report, setting.log_content, place);

@@ -22,6 +22,8 @@ use wire::visible::{char_width, cut_line, make_visible, one_line, wrap_text};
 const MOST_ROWS: usize = 40;
 /// So many lines of a command's output are shown.
 const OUTPUT_LINES: usize = 6;
+/// Rows of an earlier answer that are shown when its conversation is resumed.
+const PAST_ROWS: usize = 12;
 /// Fewer are rare in any language.
 const BYTES_PER_TOKEN: usize = 5;
 const SPINNER: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
@@ -176,6 +178,22 @@ impl Screen {
         let text = if self.moves { wrap_text(&text, self.width) } else { text };
         let lines: Vec<String> = text.lines().map(paint).collect();
         self.line(&lines.join("\n"));
+    }
+
+    /// Shows a question and its answer from before, of each only the first rows.
+    pub(super) fn show_exchange(&mut self, question: &str, answer: &str) {
+        self.measure();
+        let question = one_line(question, self.width.saturating_sub(2));
+        self.line(&format!("\n{} {}", self.paint.cyan("›"), self.paint.bold(&question)));
+        let mut markdown = Markdown::new(self.paint, self.moves, self.width);
+        let rendered = markdown.push(answer) + &markdown.finish();
+        let lines: Vec<&str> = rendered.trim_end().lines().collect();
+        for line in lines.iter().take(PAST_ROWS) {
+            self.line(line);
+        }
+        if lines.len() > PAST_ROWS {
+            self.line(&self.paint.dim(&format!("… {} more lines", lines.len() - PAST_ROWS)));
+        }
     }
 
     /// A turn begins.

@@ -26,6 +26,8 @@ use wire::visible::one_line;
 
 /// How often the line at the bottom moves.
 const TICK: Duration = Duration::from_millis(100);
+/// How many questions and answers of a resumed conversation are shown.
+const SHOWN_EXCHANGES: usize = 2;
 /// How long a turn may take to stop when the process is to end.
 const END_WITHIN: Duration = Duration::from_millis(500);
 
@@ -90,6 +92,13 @@ impl Session {
             "there is no earlier conversation in this directory; this is a new one".to_owned()
         };
         self.note(&text);
+        for (question, answer) in transcript::last_exchanges(
+            self.conversation.entries(),
+            self.conversation.open_outcome(),
+            SHOWN_EXCHANGES,
+        ) {
+            self.screen.show_exchange(&question, &answer);
+        }
         Ok(())
     }
 

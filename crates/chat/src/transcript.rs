@@ -34,6 +34,32 @@ pub(super) fn turns(entries: &[Entry]) -> usize {
     entries.iter().filter(|entry| matches!(entry, Entry::ClientMessage(_) | Entry::UserTurn(_))).count()
 }
 
+/// Returns the last `count` questions, each with its last answer; an empty string stands for a missing one.
+/// `outcome` belongs to the last turn, whose answer is not an entry yet.
+pub(super) fn last_exchanges(
+    entries: &[Entry],
+    outcome: Option<&Outcome>,
+    count: usize,
+) -> Vec<(String, String)> {
+    let mut exchanges: Vec<(String, String)> = Vec::new();
+    for entry in entries {
+        match (entry, exchanges.last_mut()) {
+            (Entry::ClientMessage(message) | Entry::UserTurn(message), _) => {
+                exchanges.push((said(message).to_owned(), String::new()));
+            }
+            (Entry::Exchange(exchange), Some((_, answer))) if !exchange.content.trim().is_empty() => {
+                exchange.content.trim().clone_into(answer);
+            }
+            _ => {}
+        }
+    }
+    if let (Some(outcome), Some((_, answer))) = (outcome, exchanges.last_mut()) {
+        outcome.text().trim().clone_into(answer);
+    }
+    let skipped = exchanges.len().saturating_sub(count);
+    exchanges.split_off(skipped)
+}
+
 fn said(message: &Value) -> &str {
     message["content"].as_str().unwrap_or_default().trim()
 }
@@ -65,6 +91,20 @@ mod tests {
     use super::*;
     use agent::{RequestedCall, ToolResult};
     use serde_json::json;
+
+    #[test]
+    fn the_last_exchanges_have_their_last_answers() {
+        let question = |text: &str| Entry::UserTurn(json!({"role": "user", "content": text}));
+        let answer = |text: &str| Entry::Exchange(Exchange { content: text.into(), ..Exchange::default() });
+        let entries =
+            [question("a"), answer("1"), question("b"), answer("I look."), answer("2"), question("c")];
+        let outcome = Outcome { content: "3".into(), ..Outcome::default() };
+        let pairs = |outcome| last_exchanges(&entries, outcome, 2);
+        let expected = |last: &str| vec![("b".to_owned(), "2".to_owned()), ("c".to_owned(), last.to_owned())];
+        assert_eq!(pairs(Some(&outcome)), expected("3"));
+        assert_eq!(pairs(None), expected(""));
+        assert!(last_exchanges(&[], None, 2).is_empty());
+    }
 
     #[test]
     fn a_conversation_is_readable_markdown() {

@@ -750,6 +750,19 @@ fn the_next_turn_may_go_to_a_smaller_model() {
     assert_eq!(call.max_tokens, 500);
 }
 
+/// A question that the model server failed to answer is not sent again with the next one.
+#[test]
+fn unanswered_questions_are_dropped() {
+    let mut sim = sim(|_| {});
+    sim.says(untold(text("The first answer.")));
+    sim.after(0, more("Lost?")).fails(failed(FailureKind::Final, "upstream_unauthorized"));
+    assert!(sim.outcome().failure.is_some());
+    sim.after(0, more("And now?"));
+    let prompt = serde_json::to_string(&sim.model_call().messages).unwrap();
+    assert!(prompt.contains("The first answer.") && prompt.contains("And now?"), "{prompt}");
+    assert!(!prompt.contains("Lost?"), "{prompt}");
+}
+
 #[test]
 fn a_text_conversation_fits_a_smaller_model() {
     let mut sim = sim(|_| {});

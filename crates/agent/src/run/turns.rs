@@ -35,7 +35,15 @@ impl Run {
                 let content = outcome.content.clone();
                 self.entries.push(Entry::Exchange(Exchange { content, ..Exchange::default() }));
             }
+            // Otherwise the model would answer this question together with the next one.
+            Phase::Done(outcome) if outcome.failure.is_some() && self.is_question_last() => {
+                self.entries.pop();
+            }
             _ => self.entries.push(Entry::Note(correction::STOPPED.to_owned())),
         }
+    }
+
+    fn is_question_last(&self) -> bool {
+        matches!(self.entries.last(), Some(Entry::ClientMessage(_) | Entry::UserTurn(_)))
     }
 }
