@@ -170,6 +170,7 @@ impl Allowed {
 /// A question on its way to the screen.
 #[derive(Debug)]
 pub(super) struct Asking {
+    pub(super) kind: QuestionKind,
     pub(super) tool: String,
     pub(super) target: Target,
     pub(super) arguments: Map<String, Value>,
@@ -207,7 +208,7 @@ impl Approver for Person {
             };
             let (answer, answered) = oneshot::channel();
             let (target, arguments) = (target.clone(), arguments.clone());
-            let asking = Asking { tool: tool.to_owned(), target, arguments, preview, always, answer };
+            let asking = Asking { kind, tool: tool.to_owned(), target, arguments, preview, always, answer };
             let sent = self.screen.send(Shown::Asking(asking));
             sent.is_ok() && answered.await.unwrap_or(false)
         })

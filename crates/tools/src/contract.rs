@@ -149,7 +149,8 @@ pub struct Question<'a> {
     pub arguments: &'a Map<String, Value>,
     /// The target of the call.
     pub target: &'a Target,
-    /// The change, where it is known beforehand (a diff).
+    /// The change, where it is known beforehand (a diff). The output of a command that the sandbox may have
+    /// stopped.
     pub preview: Option<String>,
     /// No rule of the policy speaks of the call: it is its default that asks.
     pub is_by_default: bool,

@@ -279,14 +279,10 @@ impl Local {
         let refusal = if ran.failed { self.sandbox.refusal(&ran.text) } else { None };
         let Some(Refusal(refusal)) = refusal else { return Ok(ran.into()) };
         if let Some(approver) = approver.filter(|_| self.naming == Naming::Chat) {
-            let preview = format!(
-                "{}\n\n[It failed, perhaps because {refusal}. Run it once more, with all your files and local services in reach?]",
-                ran.text.trim_end()
-            );
             let tool = format!("{} outside the sandbox", invocation.name);
             let (kind, target, arguments) =
                 (QuestionKind::OutsideSandbox, &Target::Other, &invocation.arguments);
-            let preview = Some(plain(&preview));
+            let preview = Some(plain(ran.text.trim_end()));
             let question = Question { kind, tool: &tool, arguments, target, preview, is_by_default: false };
             if approver.approve(question).await {
                 return exec::exec(order, Reach::User).await.map(Into::into);

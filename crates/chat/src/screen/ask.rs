@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::super::approval::Asking;
-use super::super::preview::{self, Row};
+use super::super::preview::{self, Kind, Row};
 use super::super::terminal::{CTRL_C, CTRL_D, Quiet};
 use super::{MOST_ROWS, Screen, height};
-use tools::Target;
-use wire::visible::one_line;
+use tools::{QuestionKind, Target};
+use wire::visible::{cut_line, make_visible, one_line};
 
 /// These rows of the terminal are left for the head and the question.
 const AROUND: usize = 6;
@@ -77,6 +77,16 @@ impl Screen {
     /// What will happen. A command that the head of its call shows whole is not repeated.
     fn rows_of(&self, asking: &Asking) -> Vec<Row> {
         match (&asking.preview, &asking.target) {
+            (Some(output), _) if asking.kind == QuestionKind::OutsideSandbox => {
+                let output = make_visible(output);
+                let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
+                let skipped = lines.len().saturating_sub(FEW_ROWS);
+                let row = |line: &&str| Row {
+                    kind: Kind::Context,
+                    text: cut_line(line, self.width.saturating_sub(4)),
+                };
+                lines[skipped..].iter().map(row).collect()
+            }
             // Words of the tool's own, and all that it was called with: it is not known what it acts on.
             (text, Target::Other) => {
                 let arguments = serde_json::to_string_pretty(&asking.arguments).unwrap_or_default();
@@ -106,6 +116,9 @@ impl Screen {
     /// The question with what it is about: the head may be off the screen.
     fn question(&self, asking: &Asking, rows: usize, hidden: usize) -> String {
         let verb = match asking.tool.as_str() {
+            _ if asking.kind == QuestionKind::OutsideSandbox => {
+                "The sandbox may have stopped this command. Run it again with all your files and local services in reach"
+            }
             "shell_command" => "Run it",
             "edit_file" | "write_file" => "Change",
             _ => "Allow",
@@ -208,6 +221,7 @@ mod tests {
     fn asking(tool: &str, target: Target, preview: Option<&str>) -> Asking {
         let always = Always::of(tool, &target, Path::new("/w"));
         Asking {
+            kind: QuestionKind::Call,
             arguments: serde_json::Map::new(),
             tool: tool.into(),
             target,
@@ -259,6 +273,25 @@ mod tests {
             301,
             277,
             "  Run it (301 rows, from `echo 1 echo 2`)? [y]es  [n]o  [a]lways this very command  [v]iew all ",
+        );
+    }
+
+    #[test]
+    fn the_way_out_of_the_sandbox_is_one_sentence() {
+        let output = (0..40).map(|line| format!("line {line}\n")).collect::<String>();
+        let kind = QuestionKind::OutsideSandbox;
+        let asking = Asking {
+            kind,
+            always: Always::Never,
+            ..asking("shell_command outside the sandbox", Target::Other, Some(&output))
+        };
+        let screen = Screen::new(Box::new(std::io::sink()), Paint(false), false, true);
+        let rows = screen.rows_of(&asking);
+        assert_eq!((rows.len(), rows[0].text.as_str()), (5, "line 35"));
+        assert_eq!(
+            screen.question(&asking, rows.len(), 0),
+            "  The sandbox may have stopped this command. Run it again with all your files and local services in \
+             reach? [y]es  [n]o "
         );
     }
 

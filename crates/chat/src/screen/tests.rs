@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 
 use super::super::approval::Always;
 use super::*;
-use tools::Target;
+use tools::{QuestionKind, Target};
 
 /// What was written, for looking at.
 #[derive(Clone, Default)]
@@ -177,6 +177,7 @@ fn turn_again(turn: &[Shown]) -> Vec<Shown> {
 async fn without_a_terminal_every_question_is_answered_no() {
     let mut screen = Screen::new(Box::new(Paper::default()), Paint(false), false, true);
     let asking = |answer| Asking {
+        kind: QuestionKind::Call,
         tool: "write_file".into(),
         target: Target::Other,
         arguments: Map::new(),
