@@ -38,6 +38,11 @@ fn many(value: &Value, count: usize) -> Value {
     Value::Array(vec![value.clone(); count])
 }
 
+/// Each of them is two bytes in JSON, and four where JSON is a text in JSON.
+fn backslashes() -> String {
+    "\\".repeat(1_600_000)
+}
+
 fn names(prefix: &str, count: usize, value: &Value) -> Map<String, Value> {
     (0..count).map(|index| (format!("{prefix}{index}"), value.clone())).collect()
 }
@@ -81,6 +86,17 @@ fn attacks() -> Vec<(&'static str, Value, String)> {
         ),
         ("tags in tags", json!({}), minimax(&"]<]minimax[>[<x>".repeat(20_000))),
         ("breaks without end", json!({"required": ["x"]}), format!("x{}", "\n".repeat(300_000))),
+        (
+            "integers beyond 64 bits",
+            json!({"properties": {"x": {"items": {"type": "string"}}}}),
+            format!("{{\"x\": [{}1]}}", "12345678901234567890, ".repeat(50_000)),
+        ),
+        (
+            "backslashes",
+            json!({"properties": {"x": {"type": "string"}}}),
+            json!({"x": backslashes()}).to_string(),
+        ),
+        ("backslashes of a broken argument", json!({}), format!("{{\"x\": \"{}", backslashes())),
     ]
 }
 

@@ -178,9 +178,14 @@ impl Exchange {
         let whole = match request.profile.route {
             Route::Plain => {
                 let body = completion::json_body(answer, name, self.relay.max_body).await?;
-                let (body, usage) = completion::prune_body(body, name, &request.profile.reply)?;
+                let (size, request, upstream) = (body.len(), Arc::clone(request), name.to_owned());
+                let read = move || {
+                    let (body, usage) = completion::prune_body(body, &upstream, &request.profile.reply)?;
+                    let fault = Fault::of_unread(&body, &request.rules);
+                    Ok((body, usage, fault))
+                };
+                let (body, usage, fault) = read_by_size(size, name, read).await?;
                 self.learn_usage(usage);
-                let fault = Fault::of_unread(&body, &request.rules);
                 // Its bytes are what the client asked for, blank or not.
                 let fault = fault.map(|fault| (fault, Shows::Answer));
                 return Ok(Read::Whole(Whole::Body(body), usage, fault));
@@ -194,24 +199,36 @@ impl Exchange {
         };
         let body = completion::json_body(whole, name, self.relay.max_body).await?;
         self.request.record.content("upstream reply", &body);
-        let completion = completion::parse(&body, name, &request.profile.reply.keep)?;
-        self.learn_usage(completion.usage);
-        if let (Some((_, fingerprint)), Some(current)) =
-            (completion.tags.iter().find(|(key, _)| *key == "system_fingerprint"), &self.current)
-        {
-            current.attempt.upstream.learn_fingerprint(fingerprint);
+        let (size, request, limit) = (body.len(), Arc::clone(&self.request), self.token_limit());
+        let upstream = name.to_owned();
+        let read = move || {
+            let completion = completion::parse(&body, &upstream, &request.profile.reply.keep)?;
+            let tag = completion.tags.iter().find(|(key, _)| *key == "system_fingerprint");
+            let learned = (completion.usage, tag.map(|(_, fingerprint)| fingerprint.clone()));
+            Ok((learned, interpret(completion, &request, limit)))
+        };
+        let ((usage, fingerprint), read) = read_by_size(size, name, read).await?;
+        self.learn_usage(usage);
+        if let (Some(fingerprint), Some(current)) = (fingerprint, &self.current) {
+            current.attempt.upstream.learn_fingerprint(&fingerprint);
         }
-        let (request, limit) = (Arc::clone(&self.request), self.token_limit());
-        let interpret = move || interpret(completion, &request, limit);
-        if body.len() < LARGE_REPLY {
-            return Ok(interpret());
-        }
-        let interpreted = tokio::task::spawn_blocking(interpret).await;
-        interpreted.map_err(|error| {
-            let what = "sent a reply that respool failed to read";
-            UpstreamError::broken(name, 502, ErrorCode::UpstreamError, what, error.to_string())
-        })
+        Ok(read)
     }
+}
+
+/// Reads a reply of this size: a large one on a thread of its own.
+async fn read_by_size<T: Send + 'static>(
+    size: usize,
+    name: &str,
+    read: impl FnOnce() -> Result<T, UpstreamError> + Send + 'static,
+) -> Result<T, UpstreamError> {
+    if size < LARGE_REPLY {
+        return read();
+    }
+    tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| {
+        let what = "sent a reply that respool failed to read";
+        Err(UpstreamError::broken(name, 502, ErrorCode::UpstreamError, what, error.to_string()))
+    })
 }
 
 /// Keeps the rules with which the request was accepted.
