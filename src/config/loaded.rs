@@ -12,7 +12,7 @@ use super::settings::Settings;
 use super::tree::{self, Table};
 use super::variables::{Environment, process_environment};
 use super::{changes, contradictions, environment, search, shape, show};
-use crate::tools::programs::{find_in_path, path_without};
+use crate::tools::programs::Started;
 use crate::tools::{AuditConfig, audit};
 use crate::units::UnusableSetting;
 
@@ -92,13 +92,15 @@ impl Loaded {
         let log = Some(state_dir.join(audit::FILE));
         let own = [self.file.clone(), self.settings.log.file.clone(), program, log, Some(state_dir)];
         tools.local.own_files.extend(own.into_iter().flatten().filter_map(|path| path.canonicalize().ok()));
-        let writable = tools.local.writable_by_commands();
-        for sink in &mut self.settings.alerts.sink {
-            tools.local.started.push(sink.program.clone());
-            sink.search_path = Some(path_without(&writable));
-            // One that is not found keeps its name, and the sink says so.
-            let found = sink.program.first().and_then(|name| find_in_path(name, &writable).ok());
-            sink.program.iter_mut().zip(found).for_each(|(name, path)| *name = path.display().to_string());
+        let writable = tools.local.held_from_programs();
+        for sink in self.settings.alerts.sink.iter_mut().filter(|sink| !sink.program.is_empty()) {
+            match Started::find(&sink.program, &writable) {
+                Ok(started) => {
+                    (sink.program, sink.variables) = (started.line, started.variables);
+                    sink.directory = Some(started.directory);
+                }
+                Err(why) => sink.refused = Some(why),
+            }
         }
         self
     }

@@ -1,6 +1,7 @@
 //! `[alerts]` and `[[alerts.sink]]`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -88,8 +89,12 @@ wire::settings! {
         /// The program of `command` and its arguments; it gets JSON on its standard input.
         pub program: Vec<String> = Vec::new(), with_example(r#"["/usr/local/bin/page-me"]"#);
         derived {
-            /// The directories in which the program finds others: `PATH` without those that commands write.
-            pub search_path: Option<OsString> = None;
+            /// Where the program starts; `None`: where this process does.
+            pub directory: Option<PathBuf> = None;
+            /// Variables for it, with a `PATH` without what commands write.
+            pub variables: Vec<(&'static str, OsString)> = Vec::new();
+            /// Why it is not started.
+            pub refused: Option<String> = None;
         }
     }
 }

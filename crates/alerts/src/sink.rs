@@ -45,8 +45,8 @@ pub enum SinkError {
     TooSlow,
     /// OpenClaw's tool for messages failed.
     OpenClaw(String),
-    /// The program is not in the directories that are searched.
-    NotInPath(String),
+    /// The program is not started, for this reason.
+    NotSafe(String),
     /// The program could not be started or watched.
     NotStarted(String, io::Error),
     /// The program failed.
@@ -64,10 +64,7 @@ impl fmt::Display for SinkError {
             Self::Status(status) => write!(out, "it answered HTTP {status}"),
             Self::TooSlow => write!(out, "it took longer than {} s", WITHIN.as_secs()),
             Self::OpenClaw(why) => write!(out, "OpenClaw's `message` tool failed: {why}"),
-            Self::NotInPath(program) => write!(
-                out,
-                "the program {program} is not in PATH, apart from directories that commands can write: write its whole path"
-            ),
+            Self::NotSafe(why) => out.write_str(why),
             Self::NotStarted(program, error) => write!(out, "{program} cannot be started: {error}"),
             Self::ProgramFailed(program, status) => write!(out, "{program} ended with {status}"),
         }
@@ -275,15 +272,18 @@ impl Sender {
     async fn command(&self, message: &Message) -> Result<(), SinkError> {
         let (program, arguments) =
             self.config.program.split_first().ok_or(SinkError::NoSetting("program"))?;
-        if !program.contains('/') {
-            return Err(SinkError::NotInPath(program.clone()));
+        if let Some(why) = &self.config.refused {
+            return Err(SinkError::NotSafe(why.clone()));
         }
         let mut command = tokio::process::Command::new(program);
         command.args(arguments).env_clear().kill_on_drop(true);
         for name in ["PATH", "HOME", "LANG", "USER"] {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
         }
-        command.envs(self.config.search_path.iter().map(|path| ("PATH", path)));
+        command.envs(self.config.variables.iter().cloned());
+        if let Some(directory) = &self.config.directory {
+            command.current_dir(directory);
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(|error| SinkError::NotStarted(program.clone(), error))?;
         if let Some(mut stdin) = child.stdin.take() {

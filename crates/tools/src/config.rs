@@ -1,14 +1,13 @@
 //! `[tools.*]`: where tools come from, what bounds them and what they may do.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
 use super::audit::AuditConfig;
-use super::programs::{find_in_path, path_without};
+use super::programs::Started;
 use super::sandbox::Level;
 use wire::settings::Scalar;
 use wire::units::{Secret, Size, parse_duration};
@@ -107,9 +106,6 @@ wire::settings! {
             /// The variables that hold respool's own keys. Once the configuration is loaded, all that it
             /// names.
             pub key_variables: Vec<String> = Vec::new();
-            /// The command lines that respool starts outside the sandbox. Commands do not write the files and
-            /// directories that they name.
-            pub started: Vec<Vec<String>> = Vec::new();
         }
     }
 }
@@ -120,6 +116,12 @@ impl LocalConfig {
     pub fn writable_by_commands(&self) -> Vec<PathBuf> {
         let places = self.workspace.iter().chain(&self.writable);
         places.filter_map(|place| place.canonicalize().ok()).collect()
+    }
+
+    /// Returns the directories from which respool starts no code outside the sandbox: those that commands
+    /// write, unless the owner has given up the sandbox.
+    pub fn held_from_programs(&self) -> Vec<PathBuf> {
+        if self.sandbox == SandboxMode::Off { Vec::new() } else { self.writable_by_commands() }
     }
 }
 
@@ -163,28 +165,19 @@ wire::settings! {
         pub headers: BTreeMap<String, Secret> = BTreeMap::new(),
             with_example(r#"{ Authorization = "Bearer secret" }"#);
         derived {
-            /// The directories in which the program finds others: `PATH` without those that commands write.
-            pub search_path: Option<OsString> = None;
+            /// The program as it is started, or why it is not. `None`: it has not been looked for.
+            pub started: Option<Result<Started, String>> = None;
         }
     }
 }
 
 impl ToolsConfig {
-    /// The settings of commands, with the command lines of MCP servers.
-    pub(super) fn local_with_servers(&self) -> LocalConfig {
-        let mut local = self.local.clone();
-        let line = |server: &McpConfig| server.command.iter().chain(&server.args).cloned().collect();
-        local.started.extend(self.mcp.values().map(line));
-        local
-    }
-
-    /// Finds the programs of MCP servers, outside of the directories that commands write.
+    /// Finds the programs of MCP servers, outside of what commands write.
     pub(super) fn with_programs(mut self) -> Self {
-        let writable = self.local.writable_by_commands();
+        let writable = self.local.held_from_programs();
         for server in self.mcp.values_mut() {
-            server.search_path = Some(path_without(&writable));
-            let found = server.command.as_deref().and_then(|name| find_in_path(name, &writable).ok());
-            server.command = found.map(|path| path.display().to_string()).or(server.command.take());
+            let line: Vec<String> = server.command.iter().chain(&server.args).cloned().collect();
+            server.started = server.command.is_some().then(|| Started::find(&line, &writable));
         }
         self
     }

@@ -1,7 +1,8 @@
 //! The programs that respool starts itself, outside any sandbox. They are found once, by absolute path, and
 //! never where a command could have put them: `PATH` may name a directory of the workspace (an activated
 //! `.venv`, `node_modules/.bin`), and a program from there would run with all of respool's rights. What these
-//! programs start gets a `PATH` without such directories, too.
+//! programs start gets a `PATH` without such directories, too. For MCP servers and alert programs the same
+//! holds of the code that they run, their working directory and the caches from which they start others.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -13,6 +14,28 @@ const SYSTEM: [&str; 8] =
     ["/usr", "/bin", "/sbin", "/opt", "/nix", "/gnu", "/run/current-system", "/home/linuxbrew"];
 /// Searched after `PATH`.
 const USUAL: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
+/// Endings of the names of files that interpreters run.
+const CODE: &str = "py pyz pyw js mjs cjs jsx ts mts cts tsx rb pl php lua sh bash ps1 jar war wasm";
+/// Files that describe the programs of a project.
+const MANIFESTS: &str =
+    "package.json pyproject.toml Cargo.toml deno.json deno.jsonc go.mod compose.yaml Makefile";
+/// Programs that run what their first word names, also a directory.
+const INTERPRETERS: [&str; 6] = ["python", "node", "deno", "bun", "ruby", "php"];
+/// Options that name a project from which a program is started.
+const PROJECT_OPTIONS: [&str; 7] =
+    ["--directory", "--prefix", "--project", "--cwd", "--dir", "-C", "--manifest-path"];
+/// The caches of programs that start others from them, where commands write the usual one.
+const CACHES: [&str; 9] = [
+    "npm_config_cache",
+    "npm_config_store_dir",
+    "BUN_INSTALL_CACHE_DIR",
+    "DENO_DIR",
+    "GOCACHE",
+    "GOMODCACHE",
+    "NUGET_PACKAGES",
+    "PIP_CACHE_DIR",
+    "YARN_CACHE_FOLDER",
+];
 /// The most symlinks that a path may lead through; the kernel follows as many.
 const MOST_LINKS: usize = 40;
 
@@ -32,8 +55,120 @@ pub fn system_path(writable: &[PathBuf]) -> OsString {
     std::env::join_paths(directories().filter(is_system)).unwrap_or_default()
 }
 
-/// Returns the path of a program that the owner names. A name with a slash stays as it is; any other is
-/// searched for in `PATH`, apart from directories that commands can write.
+/// A program that respool starts outside the sandbox, as the owner's configuration describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Started {
+    /// The program's path and its arguments.
+    pub line: Vec<String>,
+    /// Where it starts.
+    pub directory: PathBuf,
+    /// Variables that name what it starts others from, for those that its configuration does not set itself.
+    pub variables: Vec<(&'static str, OsString)>,
+}
+
+impl Started {
+    /// Finds the program of a command line. Its working directory is respool's, unless commands write there;
+    /// relative paths are then made absolute.
+    ///
+    /// # Errors
+    /// When commands could have written the program or code that it runs.
+    pub fn find(line: &[String], writable: &[PathBuf]) -> Result<Self, String> {
+        let Some((name, arguments)) = line.split_first() else { return Err("it has no program".to_owned()) };
+        let current = std::env::current_dir().unwrap_or_else(|_| "/".into());
+        let program = if name.contains('/') { current.join(name) } else { find_in_path(name, writable)? };
+        let code = CommandLine { program: &program, arguments, current: &current }.code();
+        if let Some(code) = code.iter().find(|code| !is_out_of_reach(code, writable)) {
+            return Err(format!(
+                "{} is where commands write, and respool starts no code from there outside the sandbox: move it out of the workspace \
+                 and of tools.local.writable",
+                code.display()
+            ));
+        }
+        let is_safe = is_out_of_reach(&current, writable);
+        let arguments =
+            arguments.iter().map(|word| if is_safe { word.clone() } else { absolute(word, &current) });
+        Ok(Self {
+            line: std::iter::once(program.display().to_string()).chain(arguments).collect(),
+            directory: if is_safe { current.clone() } else { "/".into() },
+            variables: variables(writable),
+        })
+    }
+}
+
+/// Returns `PATH` without what commands write, and caches of their own for programs that start others from
+/// caches: those of commands hold what commands put there.
+fn variables(writable: &[PathBuf]) -> Vec<(&'static str, OsString)> {
+    let path = ("PATH", path_without(writable));
+    let home = homes().into_iter().next().filter(|_| !writable.is_empty());
+    let cache = |name: &'static str| {
+        let below = name.to_ascii_lowercase();
+        home.as_ref().map(|home| (name, home.join(".cache/respool").join(below).into_os_string()))
+    };
+    std::iter::once(path).chain(CACHES.into_iter().filter_map(cache)).collect()
+}
+
+/// An owner's command line.
+struct CommandLine<'a> {
+    program: &'a Path,
+    arguments: &'a [String],
+    current: &'a Path,
+}
+
+impl CommandLine<'_> {
+    /// Returns the files and directories whose code it runs, as far as its words say that.
+    fn code(&self) -> Vec<PathBuf> {
+        let values = || self.arguments.iter().map(|word| value_of(word).1);
+        let directories = values().map(|value| self.current.join(value)).filter(|path| path.is_dir());
+        let bases: Vec<PathBuf> = directories.chain([self.current.to_owned()]).collect();
+        let files = values().flat_map(|value| bases.iter().map(move |base| base.join(value)));
+        let projects = self.arguments.iter().enumerate().filter(|(place, _)| self.is_project(*place));
+        let projects =
+            projects.map(|(_, word)| self.current.join(value_of(word).1)).filter(|path| path.is_dir());
+        files.filter(|path| is_code(path)).chain(projects).chain([self.program.to_owned()]).collect()
+    }
+
+    /// True for the value of an option that names a project, and for what an interpreter runs.
+    fn is_project(&self, place: usize) -> bool {
+        let (option, _) = value_of(&self.arguments[place]);
+        let before = place.checked_sub(1).map(|before| self.arguments[before].as_str());
+        let is_first = self.arguments.iter().position(|word| !word.starts_with('-')) == Some(place);
+        let program = self.program.file_stem().map(OsStr::to_string_lossy).unwrap_or_default();
+        let is_interpreter = INTERPRETERS.iter().any(|known| program.starts_with(known));
+        [option, before].into_iter().flatten().any(|option| PROJECT_OPTIONS.contains(&option))
+            || (is_first && is_interpreter)
+    }
+}
+
+/// The option and the value of `--option=value`; any other word is a value.
+fn value_of(word: &str) -> (Option<&str>, &str) {
+    word.split_once('=').map_or((None, word), |(option, value)| (Some(option), value))
+}
+
+/// True for a file that an interpreter or the system runs, and for what describes a project's programs.
+fn is_code(path: &Path) -> bool {
+    let Ok(data) = fs::metadata(path) else { return false };
+    let has = |names: &str, part: Option<&OsStr>| {
+        names.split_ascii_whitespace().any(|name| part.is_some_and(|part| part.eq_ignore_ascii_case(name)))
+    };
+    data.is_file()
+        && (data.permissions().mode() & 0o111 != 0
+            || has(CODE, path.extension())
+            || has(MANIFESTS, path.file_name()))
+}
+
+/// Makes the path in a word absolute, where it looks like one and leads somewhere.
+fn absolute(word: &str, current: &Path) -> String {
+    let (option, value) = value_of(word);
+    let path = current.join(value);
+    let is_path = value.contains('/') || [".", ".."].contains(&value) || path.is_file();
+    if !is_path || !path.exists() {
+        return word.to_owned();
+    }
+    option.map_or_else(|| path.display().to_string(), |option| format!("{option}={}", path.display()))
+}
+
+/// Returns the path of a program that the owner names, searched for in `PATH` apart from directories that
+/// commands can write. A name with a slash stays as it is.
 ///
 /// # Errors
 /// When `PATH` has no such program.
@@ -41,18 +176,15 @@ pub fn find_in_path(name: &str, writable: &[PathBuf]) -> Result<PathBuf, String>
     if name.contains('/') {
         return Ok(name.into());
     }
-    find_in(&path_without(writable), name, writable).ok_or_else(|| not_in_path(name))
-}
-
-/// Says that a program was not found.
-pub fn not_in_path(name: &str) -> String {
-    format!(
-        "the program {name} is not in PATH, apart from directories that commands can write: install it, or write its whole path"
-    )
+    find_in(&path_without(writable), name, writable).ok_or_else(|| {
+        format!(
+            "the program {name} is not in PATH, apart from directories that commands can write: install it, or write its whole path"
+        )
+    })
 }
 
 /// Returns `PATH`, or the usual directories without it, less those that commands can write or lead elsewhere.
-pub fn path_without(writable: &[PathBuf]) -> OsString {
+fn path_without(writable: &[PathBuf]) -> OsString {
     let usual = || std::env::join_paths(USUAL).unwrap_or_default();
     let path = std::env::var_os("PATH").unwrap_or_else(usual);
     let directories = std::env::split_paths(&path).filter(|directory| is_out_of_reach(directory, writable));
@@ -193,5 +325,64 @@ mod tests {
         assert_eq!(find(&["work/bin", "shims"], "tool"), Some(root.join("shims/tool")));
         assert_eq!(find(&["own"], "data"), None, "it is no program");
         assert_eq!(find_in_path("./tool", &[work]), Ok("./tool".into()));
+    }
+
+    fn started(line: &[&str], writable: &Path) -> Result<Started, String> {
+        let line: Vec<String> = line.iter().map(|word| (*word).to_owned()).collect();
+        Started::find(&line, &[writable.to_owned()])
+    }
+
+    /// Code is not started where commands write; data there is no matter.
+    #[test]
+    fn code_where_commands_write_is_not_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let work = folder.path().canonicalize().unwrap();
+        for directory in ["srv", "project", "notes", ".venv/bin"] {
+            fs::create_dir_all(work.join(directory)).unwrap();
+        }
+        for file in ["top.py", "srv/server.js", "data.db", "project/package.json", ".venv/bin/python"] {
+            fs::write(work.join(file), "").unwrap();
+        }
+        fs::set_permissions(work.join(".venv/bin/python"), fs::Permissions::from_mode(0o755)).unwrap();
+        let at = |name: &str| work.join(name).display().to_string();
+        for line in [
+            &["sh", &at("top.py")][..],
+            &["env", "node", &at("srv/server.js")],
+            &["sh", "--directory", &at("srv"), "run", "server.js"],
+            &["env", &format!("--prefix={}", at("project")), "start"],
+            &["env", "--directory", &at("notes"), "-m", "x"],
+            &["env", "--manifest-path", &at("project/package.json")],
+            &[&at(".venv/bin/python"), "-m", "x"],
+        ] {
+            let why = started(line, &work).unwrap_err();
+            assert!(why.contains("is where commands write"), "{line:?}: {why}");
+            assert!(started(line, &work.join("elsewhere")).is_ok(), "{line:?}");
+        }
+        for line in
+            [&["env", "server", &at("notes")][..], &["env", "--db", &at("data.db")], &["env", &at("")]]
+        {
+            assert_eq!(started(line, &work).unwrap().line[1..], line[1..], "{line:?}");
+        }
+    }
+
+    /// Modules are found in the working directory, and packages in caches that commands write.
+    #[test]
+    fn a_program_starts_out_of_commands_reach() {
+        let current = std::env::current_dir().unwrap();
+        let inside = started(&["env", "-y", ".", "--x=./src", "src", "x/y"], &current).unwrap();
+        let source = current.join("./src").display().to_string();
+        assert_eq!(
+            inside.line[1..],
+            ["-y", &current.join(".").display().to_string(), &format!("--x={source}"), "src", "x/y"]
+        );
+        assert_eq!(inside.directory, Path::new("/"));
+        assert!(inside.variables.iter().any(|(name, _)| *name == "npm_config_cache"));
+        let outside = started(&["env", "."], Path::new("/nowhere")).unwrap();
+        assert_eq!((&outside.line[1..], outside.directory), (&[".".to_owned()][..], current));
+        assert_eq!(
+            Started::find(&["env".to_owned()], &[]).unwrap().variables.len(),
+            1,
+            "there are no commands"
+        );
     }
 }

@@ -64,7 +64,7 @@ impl Sources {
         let ((workspace, gateway), policy) = zip_results(zip_results(workspace, gateway), policy)?;
         let local = workspace.map(|mut workspace| {
             workspace.refuses_links = AtomicBool::new(policy.judges_paths());
-            Local::new(workspace, Naming::Agent, &config.local_with_servers())
+            Local::new(workspace, Naming::Agent, &config.local)
         });
         let local = local.transpose().map_err(|why| one(&["tools", "local", "sandbox"], why))?;
         if let Some(local) = &local {
@@ -293,7 +293,7 @@ impl ToolSet {
             Policy::new(policy, Some(&workspace.root)).map_err(|found| in_words(&found).join("; "))?;
         workspace.refuses_links = AtomicBool::new(compiled.judges_paths());
         let policy = Arc::new(HeldPolicy::new(policy, compiled));
-        let local = Local::new(workspace, Naming::Chat, &config.local_with_servers())?;
+        let local = Local::new(workspace, Naming::Chat, &config.local)?;
         log_confinement(local.sandbox());
         let local: Arc<dyn Source> = Arc::new(local);
         Ok(Self {

@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::super::config::McpConfig;
 use super::super::environment::Passing;
 use super::super::process::{AbortOnDrop, Group, command};
-use super::super::programs::not_in_path;
+use super::super::programs::Started;
 use super::result::root_cause;
 use http_client::client_for;
 
@@ -217,17 +217,17 @@ async fn connect(config: &McpConfig) -> Result<Connection, Problem> {
 }
 
 async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection, Problem> {
-    if !program.contains('/') {
-        return Err(Problem { text: not_in_path(program), is_final: true });
-    }
+    let find = || Started::find(&[&[program.to_owned()], &config.args[..]].concat(), &[]);
+    let started = config.started.clone().unwrap_or_else(find);
+    let started = started.map_err(|text| Problem { text, is_final: true })?;
     let cannot = |error: std::io::Error| Problem {
         text: format!("{program} cannot be started: {error}"),
         is_final: matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied),
     };
+    let (program, arguments) = started.line.split_first().ok_or_else(|| Problem::of("it has no program"))?;
     let mut command = command(program, &Passing::default()).map_err(cannot)?;
     let own = config.env.iter().map(|(name, value)| (name, value.expose()));
-    command.envs(config.search_path.iter().map(|path| ("PATH", path)));
-    command.args(&config.args).envs(own);
+    command.args(arguments).current_dir(&started.directory).envs(started.variables).envs(own);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(cannot)?;
     let group = Group::of(&child);

@@ -61,8 +61,6 @@ pub(super) struct Places {
     pub(super) scratch: Vec<PathBuf>,
     /// respool's own files.
     pub(super) own: Vec<PathBuf>,
-    /// Inside the writable places: the code of programs that respool starts outside the sandbox.
-    pub(super) code: Vec<PathBuf>,
 }
 
 impl Places {
@@ -92,9 +90,7 @@ impl Places {
             .collect();
         let homes: Vec<PathBuf> = homes.iter().filter(|home| !explicit.contains(home)).cloned().collect();
         let own = config.own_files.iter().filter_map(|own| resolve(own)).map(|own| own.real);
-        let code = config.started.iter().flat_map(|line| code_of(line, &changeable)).collect();
         Self {
-            code,
             readable: without_all(real(resolved(&named.readable)), &homes),
             writable: without_all(without_all(real(writable), &homes), &programs),
             configured: real(resolved(&config.writable)),
@@ -103,32 +99,6 @@ impl Places {
             own: own.filter(|own| !workspace.starts_with(own)).collect(),
         }
     }
-}
-
-/// Returns what the words of a command line name inside these places: directories, and of a file the
-/// directory that it is in, as programs find others there. At the top of a place that is the file alone.
-fn code_of(line: &[String], places: &[PathBuf]) -> Vec<PathBuf> {
-    let words =
-        line.iter().flat_map(|word| [Some(word.as_str()), word.split_once('=').map(|(_, value)| value)]);
-    let words: Vec<&str> = words.flatten().filter(|word| !word.is_empty()).collect();
-    let current: Vec<PathBuf> = std::env::current_dir().into_iter().collect();
-    let below_current =
-        || words.iter().flat_map(|word| current.iter().map(move |current| current.join(word)));
-    let directories: Vec<PathBuf> =
-        current.iter().cloned().chain(below_current().filter(|path| path.is_dir())).collect();
-    let is_inside = |path: &PathBuf| {
-        places.iter().any(|place| path.starts_with(place) && path != place)
-            && !places.iter().any(|place| place.starts_with(path))
-    };
-    let code = |path: PathBuf| {
-        let real = path.canonicalize().ok()?;
-        let parent = path.parent()?.canonicalize().ok()?;
-        // All of a virtual environment, not its programs alone.
-        let whole = if parent.ends_with("bin") { parent.parent()?.to_owned() } else { parent.clone() };
-        if real.is_dir() { Some(real) } else { [whole, parent].into_iter().find(is_inside).or(Some(real)) }
-    };
-    let named = words.iter().flat_map(|word| directories.iter().map(move |directory| directory.join(word)));
-    named.filter_map(code).filter(is_inside).collect()
 }
 
 /// Places by the names that lists, variables and the configuration give them.
@@ -170,8 +140,9 @@ impl Named {
                 let _ = fs::create_dir_all(home.join(cache));
             }
         }
-        if home.join(".cargo").is_dir() {
-            self.cargo(&home.join(".cargo"));
+        let cargo = home.join(".cargo");
+        if cargo.is_dir() || self.programs.iter().any(|directory| directory.join("cargo").exists()) {
+            self.cargo(&cargo);
         }
         self.readable.extend(below(home, TOOLS));
         if network {
@@ -183,6 +154,7 @@ impl Named {
 
     /// cargo locks files in its own directory, so these have to be there.
     fn cargo(&mut self, directory: &Path) {
+        let _ = fs::create_dir_all(directory);
         for name in [".package-cache", ".package-cache-mutate", ".global-cache"] {
             let _ = fs::OpenOptions::new().create(true).append(true).open(directory.join(name));
         }
