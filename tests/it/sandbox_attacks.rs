@@ -17,6 +17,9 @@ use crate::support::tools::{call, config, launcher};
 /// The user that runs the commands where the tests run as root; no account has this number.
 const ORDINARY: u32 = 54_321;
 
+/// A command that begins with this is the person's, between those of respool, and has no output.
+const PERSON: &str = "PERSON: ";
+
 /// Commands that a respool runs one after the other.
 #[derive(Serialize, Deserialize)]
 struct Job {
@@ -65,6 +68,10 @@ async fn runs_the_commands_of_a_job() {
     let tools = sources.select(&["exec".to_owned()]).await.unwrap();
     let servers: Vec<&str> = config.mcp.keys().map(String::as_str).collect();
     for command in job.commands {
+        if let Some(script) = command.strip_prefix(PERSON) {
+            assert!(Command::new("/bin/sh").args(["-c", script]).status().unwrap().success(), "{script}");
+            continue;
+        }
         let respool = std::process::id().to_string();
         let command = command.replace("{terminal}", &terminal_name).replace("{respool}", &respool);
         let output = match call(&tools, "exec", json!({"command": command})).await {
@@ -338,7 +345,18 @@ fn git_status_of_the_person_runs_nothing() {
     let linked_config = "mv .git/config shared && ln -s ../shared .git/config";
     let linked_git = "mv .git real && ln -s real .git";
     let nested = "git init -q nested && git -C nested commit -q --allow-empty -m x";
+    let included = "touch .gitconfig && git config include.path ../.gitconfig && git config --global include.path ~/work/x/y";
+    let named = "mkdir -p tools/hooks && echo cat > tools/clean && git config core.hooksPath tools/hooks && \
+        git config filter.x.clean 'sh ./tools/clean' && echo '* filter=x' > .gitattributes";
     for (setup, commands) in [
+        (included, ["printf \"$fsm\" >> .gitconfig; mv .gitconfig g", "mkdir x; printf \"$fsm\" > x/y"]),
+        (
+            named,
+            [
+                "printf '#!/bin/sh\\ntouch ~/PWNED\\n' > tools/hooks/post-index-change; chmod +x tools/hooks/*",
+                "echo 'touch ~/PWNED; cat' > tools/clean; mv tools t; echo b > a",
+            ],
+        ),
         (
             "",
             [
@@ -509,8 +527,9 @@ fn a_repository_that_a_command_made_is_read_only_to_the_next() {
     let commit = "cd clone && git add -A && git commit -qm two";
     let outputs = site.run(&[], &[clone, &evil, commit]);
     assert_eq!(outputs[0], "done\n", "{outputs:#?}");
-    // respool does git's work only where a person made the repository.
-    assert!(outputs[2].contains("ead-only file system"), "{outputs:#?}");
+    assert!(!outputs[2].contains("exit code"), "git itself works there: {outputs:#?}");
+    let log = site.person("git -C clone log --format=%s");
+    assert_eq!(String::from_utf8_lossy(&log.stdout), "two\none\n", "{outputs:#?}");
     for name in ["clone-2", "clone/.vscode", "d/e/clone/.vscode", "clone/.git/hooks/post-index-change"] {
         assert!(!site.work(name).exists(), "{name}: {outputs:#?}");
     }
@@ -582,7 +601,7 @@ fn links_in_place_of_stores_are_not_followed() {
     let mut outputs = site.run(&[], &[make, add]);
     outputs.extend(site.run(&[], &[add]));
     assert!(site.path("bin/tool").is_symlink(), "{outputs:#?}");
-    assert!(site.work("m/.git/index").exists(), "the second respool adds it: {outputs:#?}");
+    assert!(site.work("m/.git/index").exists(), "{outputs:#?}");
 }
 
 /// A filter of the person's is led to a script of a command, which forges the index and kills git.
@@ -655,33 +674,86 @@ fn settings_in_a_closed_directory_are_renamed() {
     }
 }
 
-/// It starts again outside the sandbox.
+/// The code of an MCP server lies where commands write, or Python finds it in the working directory.
 #[test]
-fn no_command_changes_the_code_of_an_mcp_server() {
+fn no_code_of_the_workspace_starts_outside() {
     for level in ["full", "landlock"] {
         let site = Site::new();
-        site.person("mkdir -p srv/data venv/bin && echo pass > srv/server.py && cp /bin/true venv/bin/tool && echo pass > top.py");
+        site.person("mkdir -p srv venv/bin && echo pass > srv/server.py && cp /bin/true venv/bin/tool && echo pass > top.py");
         let settings = format!(
-            "mcp.script = {{ command = \"python3\", args = [{:?}] }}\nmcp.tool.command = {:?}\n\
-            mcp.project = {{ command = \"python3\", args = [\"--directory={}\", \"top.py\"] }}",
+            "mcp.a = {{ command = \"python3\", args = [{:?}] }}\nmcp.b.command = {:?}\n\
+            mcp.c = {{ command = \"python3\", args = [\"--directory={}\", \"top.py\"] }}\n\
+            mcp.d = {{ command = \"python3\", args = [\"top.py\"] }}\nmcp.e = {{ command = \"python3\", args = [\"-m\", \"planted\"] }}",
             site.work("srv/server.py"),
             site.work("venv/bin/tool"),
             site.home.path().join("work").display(),
         );
-        let evil = "echo evil >> srv/server.py; echo evil > srv/json.py; mv srv s; echo evil >> top.py; rm -f top.py; \
-            echo evil > venv/evil; echo evil > venv/bin/evil; mv venv v; ls -R";
+        let evil = "echo 'open(\"../PWNED\", \"w\")' | tee srv/server.py srv/json.py top.py json.py planted.py; cp /bin/false venv/bin/tool; true";
         let outputs = site.run_at(level, &settings, &[], &[evil]).outputs;
-        for name in ["srv/json.py", "s", "venv/evil", "venv/bin/evil", "v"] {
-            assert!(!site.work(name).exists(), "{level} {name}: {outputs:#?}");
+        for refused in &outputs[1..5] {
+            assert!(refused.contains("is where commands write"), "{level}: {outputs:#?}");
         }
-        for name in ["srv/server.py", "top.py"] {
-            assert_eq!(
-                fs::read_to_string(site.work(name)).unwrap(),
-                "pass\n",
-                "{level} {name}: {outputs:#?}"
-            );
-        }
+        assert!(outputs[5].contains("No module named planted"), "{level}: {outputs:#?}");
+        site.assert_not_escaped(&outputs);
     }
+}
+
+/// One command makes settings, another one begins, and makes some too when the first one's are renamed. They
+/// must not count as those that the person had before.
+#[test]
+fn settings_of_two_commands_at_once_are_renamed() {
+    let site = Site::new();
+    let wait = |until: &str| format!("for i in $(seq 400); do if {until}; then break; fi; sleep 0.05; done");
+    let first = format!("echo evil > .envrc; {}", wait("test -e go"));
+    let second = format!("touch go; {}; echo evil > .envrc; cat .envrc", wait("! test -e .envrc"));
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| site.run(&[], &[&first]));
+        while !site.work(".envrc").exists() {
+            assert!(!first.is_finished(), "{:#?}", first.join());
+            std::thread::yield_now();
+        }
+        let outputs = site.run(&[], &[&second]);
+        let first = first.join().unwrap();
+        assert!(outputs[0].ends_with("evil\n"), "{first:#?} {outputs:#?}");
+        assert!(!site.work(".envrc").exists(), "{first:#?} {outputs:#?}");
+    });
+}
+
+#[test]
+fn settings_of_a_person_are_read_only_at_once() {
+    let site = Site::new();
+    let person = format!("{PERSON}mkdir .vscode && echo own > .vscode/tasks.json && echo own > .envrc");
+    let evil = "echo evil > .vscode/tasks.json; echo evil > .envrc; rm -rf .vscode .envrc; cat .vscode/tasks.json .envrc";
+    let outputs = site.run(&[], &["true", &person, evil]);
+    assert!(outputs[1].contains("own\nown\n"), "{outputs:#?}");
+}
+
+#[test]
+fn a_link_to_settings_is_put_back() {
+    let site = Site::new();
+    site.person("mkdir conf && echo own > conf/rc && ln -s conf/rc .envrc && ln -s conf .vscode");
+    let outputs =
+        site.run(&[], &["rm .envrc .vscode; echo evil > .envrc; true", "echo evil >> conf/rc; cat .envrc"]);
+    assert!(
+        outputs[0].contains("put the link .envrc back") && outputs[0].contains("put the link .vscode back"),
+        "{outputs:#?}"
+    );
+    assert!(outputs[1].contains("own\n") && !outputs[1].contains("evil\n"), "{outputs:#?}");
+    assert!(site.work(".envrc").is_symlink() && site.work(".vscode").is_symlink(), "{outputs:#?}");
+}
+
+/// A filter of the person's configuration is led to a script of a command while git works.
+#[test]
+fn no_filter_removes_objects_and_references() {
+    let site = Site::with_repository();
+    site.person("git branch other && git config filter.x.clean 'sh ./filter.sh'");
+    let filter = "printf 'cat; rm -rf .git/objects/??/* .git/refs/heads/other .git/logs; echo x > .git/refs/heads/x\n' > filter.sh; \
+        echo '* filter=x' > .gitattributes; echo b > b";
+    let outputs = site.run(&[], &[filter, "git add -A", "git commit -qm two", "git log --format=%s -1"]);
+    assert_eq!(outputs[3], "two\n", "{outputs:#?}");
+    assert!(!site.work(".git/refs/heads/x").exists(), "{outputs:#?}");
+    let log = site.person("git fsck --strict > fsck && git log --format=%s other && git reflog | wc -l");
+    assert_eq!(String::from_utf8_lossy(&log.stdout), "one\n2\n", "{outputs:#?}");
 }
 
 /// The person's cache of uv holds programs that start outside.

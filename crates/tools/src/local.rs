@@ -353,8 +353,9 @@ impl Local {
             let why = "git did not run: another command is at work in this workspace; wait for its end";
             ToolError::Failed(why.to_owned())
         })?;
+        let Plan::Program(words) = order.plan.clone() else { return self.run_shared(order).await };
         let directory = order.directory.clone();
-        let work = self.with_sandbox(move |sandbox| sandbox.begin_git(&directory)).await?;
+        let work = self.with_sandbox(move |sandbox| sandbox.begin_git(&directory, &words)).await?;
         let mut ran = exec::exec(order, Reach::Repository(&work)).await?;
         if let Some(note) = self.with_sandbox(move |sandbox| sandbox.end_git(work)).await? {
             ran.text = format!("{}\n[{note}]\n", ran.text.trim_end());

@@ -41,7 +41,7 @@ use super::programs::{find_program, system_path};
 pub(super) use git::{GitWork, writes_repository};
 pub use level::Level;
 use places::Places;
-pub(super) use protected::AbsentSettings;
+pub(super) use protected::WatchedSettings;
 use protected::{Protected, Repository};
 use spec::{Cover, Spec};
 
@@ -145,7 +145,7 @@ impl Sandbox {
         let is_git = |part: std::path::Component<'_>| part.as_os_str().eq_ignore_ascii_case(".git");
         below.components().any(is_git)
             || below == Path::new("respool.toml")
-            || self.places.own.iter().chain(&self.places.code).any(|own| path.starts_with(own))
+            || self.places.own.iter().any(|own| path.starts_with(own))
     }
 
     /// What commands never write, searched for now if it is not known yet.
@@ -170,12 +170,12 @@ impl Sandbox {
     ///
     /// # Errors
     /// When a directory cannot be opened.
-    pub(super) fn absent_settings(&self, reach: Reach<'_>) -> io::Result<Vec<AbsentSettings>> {
+    pub(super) fn watched_settings(&self, reach: Reach<'_>) -> io::Result<Vec<WatchedSettings>> {
         let is_accepted = !self.level.has_namespaces() && self.accepts_unprotected;
         if matches!(reach, Reach::User) || !self.level.holds_files() || is_accepted {
             return Ok(Vec::new());
         }
-        self.protected().absent_settings()
+        self.protected().watched_settings()
     }
 
     /// Waits until no git of this sandbox's is at work.
@@ -200,9 +200,9 @@ impl Sandbox {
     ///
     /// # Errors
     /// Why it cannot begin.
-    pub(super) fn begin_git(&self, directory: &Path) -> io::Result<GitWork> {
+    pub(super) fn begin_git(&self, directory: &Path, words: &[String]) -> io::Result<GitWork> {
         let repository = self.protected().repository_of(directory).ok_or(io::ErrorKind::NotFound)?;
-        GitWork::begin(&repository)
+        GitWork::begin(&repository, words)
     }
 
     /// Takes over what git wrote, and returns a note on what was not.
@@ -291,7 +291,8 @@ impl Sandbox {
             // The person's cache holds programs that start outside.
             command.env("UV_CACHE_DIR", temporary.join("uv-cache")).env("TMPDIR", temporary);
         }
-        if matches!(reach, Reach::Repository(_)) {
+        if let Reach::Repository(work) = reach {
+            command.envs(work.variables());
             // Filters and helpers are the system's too.
             let places = self.places.writable.iter().chain([&self.workspace]);
             command.env("PATH", system_path(&places.cloned().collect::<Vec<_>>()));
@@ -326,7 +327,7 @@ impl Sandbox {
             own.exists()
                 || self.places.writable.iter().chain([&self.workspace]).any(|place| own.starts_with(place))
         };
-        spec.frozen.extend(self.places.own.iter().filter(is_written).chain(&self.places.code).cloned());
+        spec.frozen.extend(self.places.own.iter().filter(is_written).cloned());
         if matches!(reach, Reach::User) {
             spec.everything = true;
             return Ok(spec);
@@ -349,10 +350,7 @@ impl Sandbox {
     /// True for a place that would be writable, and is not, as nothing else keeps commands from what is
     /// protected in it.
     fn is_read_only(&self, place: &Path) -> bool {
-        let has_code = || self.places.code.iter().any(|code| code.starts_with(place));
-        !self.level.has_namespaces()
-            && !self.accepts_unprotected
-            && (has_code() || self.protected().has_any_in(place))
+        !self.level.has_namespaces() && !self.accepts_unprotected && self.protected().has_any_in(place)
     }
 
     /// Gives the command a `/tmp` of its own, which it shares with the other commands of this workspace.

@@ -17,7 +17,7 @@ use super::super::contract::{ToolError, ToolOutput};
 use super::super::environment::Passing;
 use super::super::policy::Plan;
 use super::super::process::{Group, command};
-use super::super::sandbox::{AbsentSettings, Reach, Sandbox};
+use super::super::sandbox::{Reach, Sandbox, WatchedSettings};
 use super::super::source::timed_out;
 use super::capture::HeadAndTail;
 
@@ -87,7 +87,7 @@ impl Hold {
 }
 
 pub(super) async fn exec(order: &Order<'_>, reach: Reach<'_>) -> Result<Ran, ToolError> {
-    let absent = order.sandbox.absent_settings(reach).map_err(|error| failed(&error))?;
+    let watched = order.sandbox.watched_settings(reach).map_err(|error| failed(&error))?;
     let running = match (start(order, reach), &order.plan) {
         (Err(error), Plan::Program(words)) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(Ran { text: not_found(words), failed: true });
@@ -99,7 +99,7 @@ pub(super) async fn exec(order: &Order<'_>, reach: Reach<'_>) -> Result<Ran, Too
     let limit = order.limit;
     let ran = tokio::spawn(async move {
         let ended = to_its_end(running, limit, gone).await;
-        with_notes(ended, &absent.iter().flat_map(AbsentSettings::rename).collect::<Vec<_>>())
+        with_notes(ended, &watched.iter().flat_map(WatchedSettings::restore).collect::<Vec<_>>())
     });
     let ran = ran.await;
     drop::<oneshot::Sender<()>>(caller);

@@ -1,16 +1,20 @@
 //! git's changes to a repository that commands only read: `add`, `commit`, `switch` and their like, as git
 //! itself and without a shell.
 //!
-//! git gets a copy of its directory in place of the real one, with the stores of objects, references and
-//! their logs inside. When it has ended, the files of a fixed list are taken over from the copy; whatever
-//! else is there, and whoever put it there, is not. Its hooks do not run, and its configuration is read-only.
+//! git gets a copy of its directory in place of the real one, and writes new objects into a directory near
+//! the real ones, which are read-only. When it has ended, what it changed is taken over: the files of a fixed
+//! list, references and their logs as far as the command changes any, and objects that are new. Its hooks do
+//! not run, and its configuration is read-only.
 
-use std::fs::{self, File, OpenOptions};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use cap_std::fs::Dir;
-use tempfile::TempDir;
+use tempfile::{TempDir, TempPath};
 
 use super::private_directory;
 use super::protected::Repository;
@@ -18,69 +22,41 @@ use super::spec::{Cover, Spec};
 
 /// Commands that write into a repository and ask nobody. `push` is not among them: it starts what the other
 /// repository says.
-const WRITING: [&str; 15] = [
-    "add",
-    "branch",
-    "checkout",
-    "cherry-pick",
-    "commit",
-    "fetch",
-    "merge",
-    "mv",
-    "pull",
-    "reset",
-    "restore",
-    "revert",
-    "rm",
-    "stash",
-    "switch",
-];
+const WRITING: &str =
+    "add branch checkout cherry-pick commit fetch merge mv pull reset restore revert rm stash switch";
 /// Before the command: no program but git's own, and no work in the background.
-const SETTINGS: [&str; 10] = [
-    "-c",
-    "core.hooksPath=/dev/null",
-    "-c",
-    "core.fsmonitor=false",
-    "-c",
-    "gc.auto=0",
-    "-c",
-    "maintenance.auto=false",
-    // The other half of a split index would not be taken over.
-    "-c",
-    "core.splitIndex=false",
-];
+/// A split index has another half, which would not be taken over.
+const SETTINGS: &str =
+    "core.hooksPath=/dev/null core.fsmonitor=false gc.auto=0 maintenance.auto=false core.splitIndex=false";
 /// Options that name a program.
-const PROGRAMS: [&str; 4] = ["--upload-pack", "--receive-pack", "--exec", "--extcmd"];
-/// Directories that git writes itself.
-const STORES: [&str; 4] = ["objects", "refs", "logs", "reftable"];
+const PROGRAMS: &str = "--upload-pack --receive-pack --exec --extcmd";
+/// Of the commands, those that change the index alone.
+const OF_INDEX: &str = "add mv restore rm";
+/// Of the commands, those that remove references and lines of logs.
+const REMOVING: &str = "branch fetch pull stash";
+/// Directories of references and their logs.
+const REFERENCES: [&str; 3] = ["refs", "logs", "reftable"];
 /// Files that are taken over.
-const TAKEN_OVER: [&str; 14] = [
-    "AUTO_MERGE",
-    "CHERRY_PICK_HEAD",
-    "COMMIT_EDITMSG",
-    "FETCH_HEAD",
-    "MERGE_HEAD",
-    "MERGE_MODE",
-    "MERGE_MSG",
-    "ORIG_HEAD",
-    "REVERT_HEAD",
-    "SQUASH_MSG",
-    "packed-refs",
-    "shallow",
-    "HEAD",
-    "index",
-];
+const TAKEN_OVER: &str = "\
+    AUTO_MERGE CHERRY_PICK_HEAD COMMIT_EDITMSG FETCH_HEAD MERGE_HEAD MERGE_MODE MERGE_MSG ORIG_HEAD REVERT_HEAD \
+    SQUASH_MSG packed-refs shallow HEAD index";
 
 /// Of these, files that are there as long as the repository is.
-const LASTING: [&str; 4] = ["HEAD", "index", "packed-refs", "shallow"];
+const LASTING: &str = "HEAD index packed-refs shallow";
 /// Of these, files that all work trees of a repository share.
-const SHARED: [&str; 2] = ["packed-refs", "shallow"];
+const SHARED: &str = "packed-refs shallow";
+/// The beginning of the name of the directory of new objects. git itself removes what an accident left there.
+const NEW_OBJECTS: &str = "tmp_objdir-respool-";
+
+fn is_in(names: &str, name: &str) -> bool {
+    names.split_ascii_whitespace().any(|known| known == name)
+}
 
 /// True for the words of a git command that writes into its repository, and starts no program that they name.
 pub(crate) fn writes_repository(words: &[String]) -> bool {
     match words {
         [git, verb, rest @ ..] => {
-            git == "git" && WRITING.contains(&verb.as_str()) && !rest.iter().any(|word| names_program(word))
+            git == "git" && is_in(WRITING, verb) && !rest.iter().any(|word| names_program(word))
         }
         _ => false,
     }
@@ -89,7 +65,7 @@ pub(crate) fn writes_repository(words: &[String]) -> bool {
 /// True for an option that names a program. git knows it by its beginning, too.
 fn names_program(word: &str) -> bool {
     let option = word.split('=').next().unwrap_or_default();
-    option.len() > 2 && PROGRAMS.iter().any(|known| known.starts_with(option))
+    option.len() > 2 && PROGRAMS.split(' ').any(|known| known.starts_with(option))
 }
 
 /// True for a name in an index that leads out of the work tree or into git's own directory.
@@ -104,7 +80,7 @@ pub(crate) fn leads_elsewhere(name: &[u8]) -> bool {
 
 /// The words with which git itself is started.
 pub(crate) fn own_words(git: &Path, words: &[String]) -> Vec<String> {
-    let settings = SETTINGS.map(str::to_owned);
+    let settings = SETTINGS.split(' ').flat_map(|setting| ["-c", setting]).map(str::to_owned);
     let program = git.to_string_lossy().into_owned();
     std::iter::once(program).chain(settings).chain(words.iter().skip(1).cloned()).collect()
 }
@@ -113,35 +89,34 @@ pub(crate) fn own_words(git: &Path, words: &[String]) -> Vec<String> {
 #[derive(Debug)]
 pub(crate) struct GitWork {
     pub(super) repository: Repository,
+    verb: String,
     /// The first is that of the directory with the index.
     copies: Vec<GitCopy>,
-    lock: IndexLock,
+    /// New objects, among the real ones.
+    objects: TempDir,
+    /// The lock on the index. It is gone when another index was taken over.
+    _lock: TempPath,
 }
 
-/// A copy of one of git's directories, without its stores.
+/// The files of a directory of git's, by their paths in it.
+type Files = BTreeMap<PathBuf, Vec<u8>>;
+
+/// A copy of one of git's directories, without its objects.
 #[derive(Debug)]
 struct GitCopy {
     of: PathBuf,
     directory: TempDir,
-}
-
-/// git's own lock on an index; dropping it removes it.
-#[derive(Debug)]
-struct IndexLock(PathBuf);
-
-impl Drop for IndexLock {
-    fn drop(&mut self) {
-        // It is gone when the index was taken over.
-        let _ = fs::remove_file(&self.0);
-    }
+    /// Its files when git began.
+    before: Files,
 }
 
 impl GitWork {
-    /// Locks the index and copies git's directory, without its stores.
+    /// Locks the index and copies git's directory, without its objects. `words` are those of
+    /// [`own_words`].
     ///
     /// # Errors
     /// When another git is at work there, or the copy cannot be made.
-    pub(super) fn begin(repository: &Repository) -> io::Result<Self> {
+    pub(super) fn begin(repository: &Repository, words: &[String]) -> io::Result<Self> {
         let lock = repository.own.join("index.lock");
         OpenOptions::new().write(true).create_new(true).open(&lock).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => io::Error::other(format!(
@@ -150,29 +125,52 @@ impl GitWork {
             )),
             _ => error,
         })?;
-        let lock = IndexLock(lock);
-        // git would make it in the copy.
-        let _ = fs::create_dir(repository.own.join("logs"));
+        let lock = TempPath::try_from_path(lock)?;
+        let objects = repository.common.join("objects");
+        if objects.canonicalize()? != objects {
+            return Err(io::Error::other(format!(
+                "{} is a link, which git does not follow here",
+                objects.display()
+            )));
+        }
         let mut directories = vec![&repository.own, &repository.common];
         directories.dedup();
         let copies: io::Result<Vec<GitCopy>> = directories.into_iter().map(|of| GitCopy::make(of)).collect();
-        Ok(Self { repository: repository.clone(), copies: copies?, lock })
+        Ok(Self {
+            repository: repository.clone(),
+            verb: words.iter().find(|word| is_in(WRITING, word)).cloned().unwrap_or_default(),
+            copies: copies?,
+            objects: tempfile::Builder::new().prefix(NEW_OBJECTS).tempdir_in(objects)?,
+            _lock: lock,
+        })
     }
 
     /// Puts the copies in the places of git's directories.
     pub(super) fn add_to(&self, spec: &mut Spec) {
+        spec.writable.push(self.objects.path().to_owned());
         for copy in &self.copies {
-            spec.writable.extend(STORES.map(|name| copy.of.join(name)));
             spec.covers.push(Cover { from: copy.directory.path().to_owned(), to: copy.of.clone() });
             spec.frozen.retain(|place| *place != copy.of);
             spec.frozen.extend(copy.read_only());
         }
     }
 
+    /// The variables that lead git to its objects.
+    pub(super) fn variables(&self) -> [(&'static str, OsString); 2] {
+        let objects = self.repository.common.join("objects").into_os_string().into_vec();
+        let escape = |byte: u8| (byte == b'"' || byte == b'\\').then_some(b'\\').into_iter().chain([byte]);
+        let quoted = [b'"'].into_iter().chain(objects.into_iter().flat_map(escape)).chain([b'"']);
+        [
+            ("GIT_OBJECT_DIRECTORY", self.objects.path().into()),
+            ("GIT_ALTERNATE_OBJECT_DIRECTORIES", OsString::from_vec(quoted.collect())),
+        ]
+    }
+
     /// True when the copy has another index.
     pub(super) fn has_new_index(&self) -> bool {
-        let index = |git: &Path| fs::read(git.join("index")).ok();
-        self.copies.first().is_some_and(|copy| index(copy.directory.path()) != index(&copy.of))
+        self.copies.first().is_some_and(|copy| {
+            fs::read(copy.directory.path().join("index")).ok().as_ref() != copy.before.get(Path::new("index"))
+        })
     }
 
     /// The index that git has written.
@@ -180,26 +178,26 @@ impl GitWork {
         self.copies.first().map(|copy| copy.directory.path().join("index"))
     }
 
-    /// Takes over what git wrote, and returns the names of what else is new in the copies.
+    /// Takes over what git wrote, and returns the names of what it left besides.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// When a file cannot be written, or another git has changed it.
     pub(super) fn take_over(self) -> io::Result<Vec<String>> {
+        let common = Dir::open_ambient_dir(&self.repository.common, cap_std::ambient_authority())?;
+        take_over_objects(self.objects.path(), &common.open_dir("objects")?)?;
+        let is_of_index = is_in(OF_INDEX, &self.verb);
+        let may_remove = is_in(REMOVING, &self.verb);
         let mut left = Vec::new();
         for copy in &self.copies {
             // `HEAD` and the index of a repository are not those of its linked work trees.
             let is_shared = copy.of != self.repository.own;
-            for name in TAKEN_OVER.iter().filter(|name| !is_shared || SHARED.contains(name)) {
-                copy.take_over(name, &self.lock)?;
-            }
-            let directory = Dir::open_ambient_dir(&copy.of, cap_std::ambient_authority())?;
-            for store in STORES {
-                // A store that is itself a link out of the repository is not opened.
-                if let Ok(store) = directory.open_dir(store) {
-                    remove_links(&store);
-                }
-            }
-            left.extend(copy.left()?);
+            let is_wanted = |name: &Path| match name.to_str().filter(|name| is_in(TAKEN_OVER, name)) {
+                Some("index") => !is_shared,
+                Some("packed-refs") => may_remove,
+                Some(name) => !is_of_index && (!is_shared || is_in(SHARED, name)),
+                None => !is_of_index,
+            };
+            left.extend(copy.take_over(is_wanted, may_remove)?);
         }
         Ok(left)
     }
@@ -213,69 +211,173 @@ impl GitCopy {
             let kind = entry.symlink_metadata()?.file_type();
             if kind.is_dir() {
                 fs::create_dir(directory.path().join(name))?;
-            } else if kind.is_file() && entry.extension().is_none_or(|extension| extension != "lock") {
+            } else if kind.is_file() && !is_lock(&entry) {
                 fs::copy(&entry, directory.path().join(name))?;
             }
         }
-        Ok(Self { of: of.to_owned(), directory })
+        let before = files_of(of)?;
+        for (name, content) in before.iter().filter(|(name, _)| name.parent() != Some(Path::new(""))) {
+            let to = directory.path().join(name);
+            to.parent().map_or(Ok(()), fs::create_dir_all)?;
+            fs::write(to, content)?;
+        }
+        Ok(Self { of: of.to_owned(), directory, before })
     }
 
-    /// The configuration, and directories that are no stores.
+    /// The configuration, and directories in which git changes nothing.
     fn read_only(&self) -> impl Iterator<Item = PathBuf> {
         let entries = fs::read_dir(&self.of).into_iter().flatten().flatten();
         let is_read_only = |entry: &fs::DirEntry| {
             let name = entry.file_name();
             let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            (is_directory && !STORES.iter().any(|store| name == *store))
+            (is_directory && !REFERENCES.iter().any(|directory| name == *directory))
                 || name.to_string_lossy().starts_with("config")
         };
         entries.filter(is_read_only).map(|entry| entry.path())
     }
 
-    fn take_over(&self, name: &str, index_lock: &IndexLock) -> io::Result<()> {
-        let (from, to) = (self.directory.path().join(name), self.of.join(name));
-        let is_file = |path: &Path| path.symlink_metadata().is_ok_and(|data| data.is_file());
-        if !is_file(&from) {
-            let is_gone = is_file(&to) && !LASTING.contains(&name);
-            return if is_gone { fs::remove_file(&to) } else { Ok(()) };
+    /// Takes over the wanted files that git changed, and those that it removed where it `may_remove` some.
+    fn take_over(&self, is_wanted: impl Fn(&Path) -> bool, may_remove: bool) -> io::Result<Vec<String>> {
+        let real = Dir::open_ambient_dir(&self.of, cap_std::ambient_authority())?;
+        let after = files_of(self.directory.path())?;
+        let names: BTreeSet<&PathBuf> = self.before.keys().chain(after.keys()).collect();
+        let is_changed = |name: &&PathBuf| self.before.get(*name) != after.get(*name);
+        // A log grows, and a reference stays.
+        let is_loss = |name: &Path| match (self.before.get(name), after.get(name)) {
+            (Some(_), None) => name.starts_with("refs") || name.starts_with("logs"),
+            (Some(before), Some(after)) => name.starts_with("logs") && !after.starts_with(before),
+            _ => false,
+        };
+        let (taken, kept): (Vec<&PathBuf>, Vec<&PathBuf>) =
+            names.into_iter().filter(is_changed).partition(|name| {
+                is_wanted(name)
+                    && (may_remove || !is_loss(name))
+                    && after
+                        .get(*name)
+                        .is_none_or(|content| !name.starts_with("refs") || is_reference(content))
+            });
+        let (written, removed): (Vec<&PathBuf>, Vec<&PathBuf>) =
+            taken.into_iter().partition(|name| after.contains_key(*name));
+        for name in &written {
+            self.check_unchanged(&real, name)?;
         }
-        let content = fs::read(&from)?;
-        if fs::read(&to).is_ok_and(|known| known == content) {
+        // `a/b` goes before there is an `a`.
+        for name in removed {
+            self.check_unchanged(&real, name)?;
+            let is_lasting = name.to_str().is_some_and(|name| is_in(LASTING, name));
+            if !is_lasting {
+                real.remove_file(name)?;
+                remove_empty(&real, name);
+            }
+        }
+        for name in written {
+            self.write(&real, name, &after[name])?;
+        }
+        let is_other = |name: &PathBuf| {
+            !after.contains_key(name)
+                && !REFERENCES.iter().any(|known| name == Path::new(known))
+                && real.symlink_metadata(name).is_err()
+        };
+        let others = fs::read_dir(self.directory.path())?.flatten().map(|entry| entry.file_name().into());
+        let left = kept.into_iter().cloned().chain(others.filter(is_other));
+        Ok(left.map(|name| name.display().to_string()).collect())
+    }
+
+    /// A person's git may have been at work as well.
+    fn check_unchanged(&self, real: &Dir, name: &Path) -> io::Result<()> {
+        if real.read(name).ok().as_ref() == self.before.get(name) {
             return Ok(());
         }
-        let lock = self.of.join(format!("{name}.lock"));
-        let mut file = OpenOptions::new().write(true).create_new(lock != index_lock.0).open(&lock)?;
-        write_as(&mut file, &content, &from)?;
-        fs::rename(&lock, &to)
+        let text = format!("another git has changed {} meanwhile, so it was not taken over", name.display());
+        Err(io::Error::other(text))
     }
 
-    /// The names of what is new and not taken over.
-    fn left(&self) -> io::Result<Vec<String>> {
-        let names = fs::read_dir(self.directory.path())?.flatten();
-        let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        let is_left = |name: &String| {
-            !TAKEN_OVER.contains(&name.as_str()) && self.of.join(name).symlink_metadata().is_err()
-        };
-        Ok(names.filter(is_left).collect())
+    fn write(&self, real: &Dir, name: &Path, content: &[u8]) -> io::Result<()> {
+        if let Some(parent) = name.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            real.create_dir_all(parent)?;
+        }
+        // Empty directories that references have left.
+        let _ = real.remove_dir(name);
+        let lock = PathBuf::from(format!("{}.lock", name.display()));
+        let is_own = name == Path::new("index");
+        let mut options = cap_std::fs::OpenOptions::new();
+        let mut file = real.open_with(&lock, options.write(true).create_new(!is_own))?.into_std();
+        let from = fs::metadata(self.directory.path().join(name))?;
+        file.write_all(content)?;
+        file.set_permissions(from.permissions())?;
+        // git compares it with those of files.
+        file.set_modified(from.modified()?)?;
+        real.rename(&lock, real, name)
     }
 }
 
-/// Removes symlinks: git makes none in its stores, and follows those that lead out of them.
-fn remove_links(directory: &Dir) {
-    for entry in directory.entries().into_iter().flatten().flatten() {
-        match entry.file_type() {
-            Ok(kind) if kind.is_dir() => drop(entry.open_dir().map(|inner| remove_links(&inner))),
-            Ok(kind) if kind.is_symlink() => drop(entry.remove_file()),
-            _ => {}
+fn is_reference(content: &[u8]) -> bool {
+    let content = content.trim_ascii();
+    content.starts_with(b"ref: refs/") || (!content.is_empty() && content.iter().all(u8::is_ascii_hexdigit))
+}
+
+fn is_lock(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "lock")
+}
+
+/// Reads the files of a directory of git's that may be taken over. It follows no links.
+fn files_of(git: &Path) -> io::Result<Files> {
+    let mut files = Files::new();
+    let mut waiting: Vec<PathBuf> =
+        TAKEN_OVER.split_ascii_whitespace().chain(REFERENCES).map(PathBuf::from).collect();
+    while let Some(name) = waiting.pop() {
+        let path = git.join(&name);
+        let Ok(kind) = path.symlink_metadata().map(|data| data.file_type()) else { continue };
+        if kind.is_file() && !is_lock(&name) {
+            files.insert(name, fs::read(path)?);
+        } else if kind.is_dir() {
+            let entries = fs::read_dir(path)?.flatten();
+            waiting.extend(entries.map(|entry| name.join(entry.file_name())));
+        }
+    }
+    Ok(files)
+}
+
+/// Removes the directories above a reference that hold no other.
+fn remove_empty(real: &Dir, name: &Path) {
+    // Two levels stay: `refs/heads`.
+    let depth = name.components().count().saturating_sub(3);
+    for above in name.ancestors().skip(1).take(depth) {
+        if real.remove_dir(above).is_err() {
+            return;
         }
     }
 }
 
-/// The time of the copy stays: git compares it with those of files.
-fn write_as(file: &mut File, content: &[u8], from: &Path) -> io::Result<()> {
-    file.write_all(content)?;
-    file.set_permissions(fs::metadata(from)?.permissions())?;
-    file.set_modified(fs::metadata(from)?.modified()?)
+/// Moves new objects to the others. None is replaced, and an index of a pack comes after its pack.
+fn take_over_objects(from: &Path, to: &Dir) -> io::Result<()> {
+    let is_hex = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_object = |directory: &str, name: &str| match name.strip_prefix("pack-") {
+        Some(pack) => directory == "pack" && pack.split_once('.').is_some_and(|(name, _)| is_hex(name)),
+        None => directory.len() == 2 && is_hex(directory) && is_hex(name),
+    };
+    let source = Dir::open_ambient_dir(from, cap_std::ambient_authority())?;
+    for directory in names_in(&source)? {
+        let Ok(inner) = source.open_dir(&directory) else { continue };
+        let mut names = names_in(&inner)?;
+        names.retain(|name| is_object(&directory, name));
+        names.sort_by_key(|name| name.ends_with(".idx"));
+        if names.is_empty() {
+            continue;
+        }
+        to.create_dir_all(&directory)?;
+        let target = to.open_dir(&directory)?;
+        for name in names {
+            if inner.symlink_metadata(&name)?.is_file() && target.symlink_metadata(&name).is_err() {
+                inner.rename(&name, &target, &name)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn names_in(directory: &Dir) -> io::Result<Vec<String>> {
+    directory.entries()?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! The files that commands never write, because other programs run or obey them without being started by the
 //! person: git repositories, and the settings of editors, shells and agents. What is there when a command
 //! begins is read-only to it. Such settings that it makes where there were none are renamed when it has
-//! ended.
+//! ended, and a link to settings that it replaced is put back.
 //!
 //! Repositories are searched for before the first command, and after that only near the top of the workspace,
 //! where commands clone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -14,7 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use cap_std::fs::Dir;
+use cap_std::fs::{Dir, MetadataExt as _};
+
+use super::super::programs::homes;
 
 /// Settings that programs obey on their own, at the top of the workspace and of each repository.
 const OBEYED: &str = "\
@@ -27,6 +30,8 @@ const OBEYED: &str = "\
 const RENAMED: &str = ".made-by-a-command";
 /// More directories are not searched; the rest of the workspace is then read-only as a whole.
 const MOST_DIRECTORIES: usize = 200_000;
+/// More files of git's configuration are not read.
+const MOST_CONFIGURATIONS: usize = 100;
 /// How deep repositories are searched for that commands made.
 const DEPTH_OF_CLONES: usize = 3;
 
@@ -49,9 +54,13 @@ type Stamp = (Option<SystemTime>, u64, u64);
 pub(super) struct Protected {
     /// The workspace, then the writable places of the configuration.
     roots: Vec<PathBuf>,
+    /// These, and the directories that held a `.git` before the first command.
+    tops: BTreeSet<PathBuf>,
     /// The repositories that were there before the first command.
     repositories: Vec<Repository>,
     places: Vec<PathBuf>,
+    /// Files that git's configuration includes and that are not there.
+    missing: Vec<(PathBuf, OsString)>,
     /// The repositories that commands have made since.
     made: Mutex<Vec<Repository>>,
     /// The directories that could not be searched for those.
@@ -69,7 +78,7 @@ impl Protected {
         let mut found = Self { roots: vec![workspace.to_owned()], ..Self::default() };
         found.roots.extend(configured.iter().filter(|place| place.is_dir()).cloned());
         let mut search = Search::new();
-        search.tops.insert(workspace.to_owned());
+        search.tops.extend(found.roots.iter().cloned());
         for root in found.roots.clone() {
             search.run(&root, usize::MAX);
             if search.left == 0 {
@@ -80,14 +89,31 @@ impl Protected {
         }
         found.places.extend(search.closed);
         found.repositories.extend(workspace.ancestors().skip(1).find_map(|above| repository(above, &[])));
-        for top in search.tops {
+        for top in &search.tops {
             let known: Vec<PathBuf> = found.repositories.iter().map(|known| known.common.clone()).collect();
-            found.repositories.extend(repository(&top, &known));
+            found.repositories.extend(repository(top, &known));
             if is_symlink(&top.join(".git")) {
                 // A link cannot be made read-only, so the directory that it is in is.
                 found.places.push(top.clone());
             }
-            found.places.extend(found.places_at(&top));
+            found.places.extend(found.places_at(top));
+        }
+        found.tops = search.tops;
+        let own = |root: &PathBuf| Repository {
+            top: root.clone(),
+            own: root.join(".git"),
+            common: root.join(".git"),
+        };
+        let configured: Vec<Repository> =
+            found.roots.iter().map(own).chain(found.repositories.clone()).collect();
+        for named in configured.iter().flat_map(named_by_configuration) {
+            match named.canonicalize() {
+                Ok(real) => found.places.extend(found.is_inside(&real).then_some(real)),
+                Err(_) => {
+                    let missing = first_missing(&named).filter(|(directory, _)| found.is_inside(directory));
+                    found.missing.extend(missing);
+                }
+            }
         }
         found
     }
@@ -124,17 +150,27 @@ impl Protected {
 
     /// Returns what is protected at the top of a work tree. Of a link, that is what it leads to.
     fn places_at(&self, top: &Path) -> Vec<PathBuf> {
-        let git = top.join(".git");
-        let inner = fs::read_dir(&git).into_iter().flatten().flatten().map(|entry| entry.path());
-        let links = inner.filter(|path| is_symlink(path));
-        let settings = OBEYED.split_ascii_whitespace().map(|name| top.join(name));
-        let paths = settings.chain([git.clone()]).chain(links);
+        let paths_in = |directory: &Path| {
+            fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
+        };
+        let is_obeyed = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name == ".git" || obeyed().any(|known| known == name))
+        };
+        let links = paths_in(&top.join(".git")).filter(|path| is_symlink(path));
+        let paths = paths_in(top).filter(is_obeyed).chain(links);
         paths.filter_map(|path| path.canonicalize().ok()).filter(|real| self.is_inside(real)).collect()
     }
 
-    /// True when something below this directory was protected at the start.
+    /// Returns the directories whose settings are protected now.
+    fn tops(&self) -> BTreeSet<PathBuf> {
+        self.tops.iter().cloned().chain(self.made().iter().map(|made| made.top.clone())).collect()
+    }
+
+    /// True when something below this directory is protected.
     pub(super) fn has_any_in(&self, directory: &Path) -> bool {
-        self.places.iter().any(|place| place.starts_with(directory))
+        let now = || self.tops.iter().flat_map(|top| self.places_at(top));
+        self.places.iter().cloned().chain(now()).any(|place| place.starts_with(directory))
     }
 
     /// Returns git's directories, also those outside the workspace that its own `.git` leads to.
@@ -159,17 +195,14 @@ impl Protected {
         }
         let mut frozen = self.places.clone();
         frozen.extend(self.closed.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+        frozen.extend(self.tops().iter().flat_map(|top| self.places_at(top)));
         for repository in self.all() {
-            let is_made = !self.repositories.contains(&repository);
-            if is_made {
-                frozen.extend(self.places_at(&repository.top));
-            }
             for submodule in self.submodules(&repository, &list) {
                 let Some(root) = self.roots.iter().find(|root| submodule.starts_with(root)) else { continue };
                 match place_of_submodule(&submodule, root) {
                     Ok(place) => frozen.push(place),
                     // The index is a command's, and so is the trouble.
-                    Err(_) if is_made => {}
+                    Err(_) if !self.repositories.contains(&repository) => {}
                     Err(error) => return Err(error),
                 }
             }
@@ -192,15 +225,22 @@ impl Protected {
         )))
     }
 
-    /// Returns the settings that are not there now, for [`AbsentSettings::rename`].
+    /// Returns the settings that a command must not make or replace, for [`WatchedSettings::restore`].
     ///
     /// # Errors
     /// When a directory cannot be opened: settings in it could not be renamed.
-    pub(super) fn absent_settings(&self) -> io::Result<Vec<AbsentSettings>> {
-        let tops = self.all().into_iter().map(|repository| repository.top);
-        let tops: BTreeSet<PathBuf> = tops.chain(self.roots.first().cloned()).collect();
-        let tops = tops.iter().filter(|top| self.is_inside(top));
-        tops.map(|top| AbsentSettings::find(top, &self.stuck)).filter_map(Result::transpose).collect()
+    pub(super) fn watched_settings(&self) -> io::Result<Vec<WatchedSettings>> {
+        let names =
+            |top: &PathBuf| obeyed().map(OsString::from).map(|name| (top.clone(), name)).collect::<Vec<_>>();
+        let mut watched = BTreeMap::<PathBuf, Vec<OsString>>::new();
+        for (directory, name) in self.tops().iter().flat_map(names).chain(self.missing.iter().cloned()) {
+            watched.entry(directory).or_default().push(name);
+        }
+        watched
+            .into_iter()
+            .map(|(directory, names)| WatchedSettings::find(directory, names, &self.stuck))
+            .filter_map(Result::transpose)
+            .collect()
     }
 
     fn submodules(
@@ -224,11 +264,10 @@ impl Protected {
         }
     }
 
-    /// Returns the repository that git would use in a directory, if it was there at the start: one that a
-    /// command made may hold links in place of git's own directories.
+    /// Returns the repository that git would use in a directory.
     pub(super) fn repository_of(&self, directory: &Path) -> Option<Repository> {
         let top = directory.ancestors().find(|above| above.join(".git").symlink_metadata().is_ok())?;
-        self.repositories.iter().find(|repository| repository.top == top).cloned()
+        self.all().into_iter().find(|repository| repository.top == top)
     }
 
     /// True for a directory that holds a repository, unless that is one which this repository keeps for its
@@ -240,41 +279,56 @@ impl Protected {
     }
 }
 
-/// The settings that are not there at the top of a work tree, and a handle on that directory: a command may
-/// move it.
+/// Returns the first name on the way to a file that is not there, after the directory of that name.
+fn first_missing(path: &Path) -> Option<(PathBuf, OsString)> {
+    let found = path.ancestors().find_map(|path| Some((path.parent()?.canonicalize().ok()?, path)))?;
+    Some((found.0, found.1.file_name()?.to_owned()))
+}
+
+/// A file or directory by its number, and where it leads if it is a link.
+type Entry = (u64, u64, Option<PathBuf>);
+
+/// Settings that a command must not make or replace, and a handle on their directory: a command may move it.
 #[derive(Debug)]
-pub(crate) struct AbsentSettings {
+pub(crate) struct WatchedSettings {
     top: PathBuf,
+    /// It is locked as long as a command may write here.
     directory: Dir,
-    names: Vec<&'static str>,
+    names: Vec<(OsString, Option<Entry>)>,
     /// Of all directories.
     stuck: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
 
-impl AbsentSettings {
+impl WatchedSettings {
     /// `None` for a directory that is gone.
-    fn find(top: &Path, stuck: &Arc<Mutex<BTreeSet<PathBuf>>>) -> io::Result<Option<Self>> {
-        let opened = match fs::File::open(top) {
+    fn find(
+        top: PathBuf,
+        names: Vec<OsString>,
+        stuck: &Arc<Mutex<BTreeSet<PathBuf>>>,
+    ) -> io::Result<Option<Self>> {
+        let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", top.display()));
+        let directory = match fs::File::open(&top) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            opened => opened,
+            opened => opened.map_err(failed)?,
         };
-        let directory = Dir::from_std_file(opened.map_err(|error| {
-            io::Error::new(error.kind(), format!("{} cannot be opened: {error}", top.display()))
-        })?);
-        let is_absent = |name: &&str| directory.symlink_metadata(name).is_err();
-        let names = OBEYED.split_ascii_whitespace().filter(is_absent).collect();
-        Ok(Some(Self { top: top.to_owned(), directory, names, stuck: Arc::clone(stuck) }))
+        let is_alone = lock(&directory).map_err(failed)?;
+        let directory = Dir::from_std_file(directory);
+        let names = names.into_iter().map(|name| (entry(&directory, &name), name));
+        // Another command, also of another respool, may have made what is there. A link cannot be read-only.
+        let is_watched =
+            |found: &Option<Entry>| !is_alone || found.as_ref().is_none_or(|(_, _, target)| target.is_some());
+        let names = names.filter(|(found, _)| is_watched(found)).map(|(found, name)| (name, found)).collect();
+        Ok(Some(Self { top, directory, names, stuck: Arc::clone(stuck) }))
     }
 
-    /// Renames the settings that a command has made, and returns a note on each.
-    pub(crate) fn rename(&self) -> Vec<String> {
+    /// Renames the settings that a command has made, puts back links that it replaced, and returns a note on
+    /// each.
+    pub(crate) fn restore(&self) -> Vec<String> {
         // A command may have taken the directory's permissions away.
         let closed =
             self.directory.try_clone().ok().and_then(|directory| give_permissions(directory.into_std_file()));
-        let is_absent = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
-        let made =
-            self.names.iter().filter(|name| !self.directory.symlink_metadata(name).is_err_and(is_absent));
-        let notes = made.map(|name| self.rename_one(name)).collect();
+        let notes =
+            self.names.iter().filter_map(|(name, before)| self.restore_one(name, before.as_ref())).collect();
         if let Some((directory, permissions)) = closed {
             // As the command left it; what counts is renamed.
             let _ = directory.set_permissions(permissions);
@@ -282,7 +336,21 @@ impl AbsentSettings {
         notes
     }
 
-    fn rename_one(&self, name: &str) -> String {
+    fn restore_one(&self, name: &OsStr, before: Option<&Entry>) -> Option<String> {
+        let now = entry(&self.directory, name);
+        if now.as_ref() == before {
+            return None;
+        }
+        let note = now.map(|_| self.rename(&name.to_string_lossy()));
+        let Some((_, _, Some(target))) = before else { return note };
+        let put_back = match self.directory.symlink_contents(target, name) {
+            Ok(()) => format!("respool put the link {} back", name.display()),
+            Err(error) => format!("the link {} is gone: {error}", name.display()),
+        };
+        Some(note.into_iter().chain([put_back]).collect::<Vec<_>>().join("; "))
+    }
+
+    fn rename(&self, name: &str) -> String {
         let new_name = |count: usize| match count {
             0 => format!("{name}{RENAMED}"),
             _ => format!("{name}{RENAMED}-{count}"),
@@ -308,6 +376,27 @@ impl AbsentSettings {
             }
         }
     }
+}
+
+/// Returns the entry of a name; `None` where there is nothing.
+fn entry(directory: &Dir, name: &OsStr) -> Option<Entry> {
+    let data = directory.symlink_metadata(name).ok()?;
+    Some((data.dev(), data.ino(), directory.read_link_contents(name).ok()))
+}
+
+/// Marks a directory as one in which a command may write, for other processes too, and returns true where it
+/// is the only one. Commands could hold such a lock themselves, so that this is an error at worst.
+fn lock(directory: &fs::File) -> io::Result<bool> {
+    let is_alone = !matches!(directory.try_lock(), Err(fs::TryLockError::WouldBlock));
+    // Another respool may be at this very place.
+    for _ in 0..1_000 {
+        match directory.try_lock_shared() {
+            Err(fs::TryLockError::WouldBlock) => std::thread::yield_now(),
+            // A file system without locks.
+            _ => return Ok(is_alone),
+        }
+    }
+    Err(io::Error::other("another program has locked this directory"))
 }
 
 /// Gives the owner all permissions for a directory, and returns those it had; `None` where nothing had to be
@@ -389,6 +478,43 @@ impl Search {
 fn is_own(directory: &Path) -> bool {
     let user = nix::unistd::geteuid().as_raw();
     directory.symlink_metadata().is_ok_and(|data| data.is_dir() && data.uid() == user)
+}
+
+/// Returns the files that a repository's and the person's git configuration names: those that it includes,
+/// hooks, and programs of filters.
+fn named_by_configuration(repository: &Repository) -> Vec<PathBuf> {
+    let homes = homes();
+    let own = ["config", "config.worktree"]
+        .iter()
+        .flat_map(|name| [&repository.common, &repository.own].map(|git| git.join(name)));
+    let persons =
+        homes.iter().flat_map(|home| [".gitconfig", ".config/git/config"].map(|name| home.join(name)));
+    let mut waiting: Vec<PathBuf> = own.chain(persons).collect();
+    let (mut read, mut named) = (BTreeSet::new(), Vec::new());
+    while let Some(file) = waiting.pop() {
+        let is_first = read.len() < MOST_CONFIGURATIONS && read.insert(file.clone());
+        let text = is_first.then(|| fs::read_to_string(&file).ok()).flatten().unwrap_or_default();
+        for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
+            let key = key.trim().rsplit([' ', '\t', ']']).next().unwrap_or_default().to_ascii_lowercase();
+            let words = value.split_whitespace().chain([value.trim()]);
+            for word in words.map(|word| word.trim_matches(['"', '\'', ';'])) {
+                let word = word
+                    .strip_prefix("~/")
+                    .zip(homes.first())
+                    .map_or_else(|| word.into(), |(rest, home)| home.join(rest));
+                let included = file.parent().map(|parent| parent.join(&word)).filter(|_| key == "path");
+                let other = repository.top.join(&word);
+                let is_program = other.is_file() || (key == "hookspath" && other.is_dir());
+                waiting.extend(included.clone());
+                named.extend(included.into_iter().chain(is_program.then_some(other)));
+            }
+        }
+    }
+    named
+}
+
+fn obeyed() -> impl Iterator<Item = &'static str> {
+    OBEYED.split_ascii_whitespace()
 }
 
 fn is_symlink(path: &Path) -> bool {
