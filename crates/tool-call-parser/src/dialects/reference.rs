@@ -40,6 +40,10 @@ pub fn reference() -> String {
         let _ = writeln!(page, "| {} | {} | {dialects} | {cases} |", family.name, family.parsers);
     }
     page.push_str(
+        "\nvLLM's `hf`, and `response_template` of SGLang and SMG, follow a template of Hugging Face that names the marks; so does\n\
+         respool, with `[models.\"X\"] response_template`. SMG's `passthrough` and llama.cpp's `translate-gemma` read no calls.\n",
+    );
+    page.push_str(
         "\n# Marks of templates\n\nWhat an agent or a chat breaks in the words of tools and servers before the model reads them \
          ([security.md](security.md)):\nbeside these the marks that open the dialects above, those of reasoning, and all \
          tokens of the forms `<|x|>`, `<｜x｜>`, `<|x>`\nand `<x|>`.\n\n| families | marks |\n|---|---|\n",
