@@ -64,4 +64,6 @@ const server = http.createServer(async (request, response) => {
   const given = { ...Object.fromEntries(searchParams), ...fields(body, request.headers['content-type'] ?? 'json') };
   reply({ ok: true, result: await (METHODS[method] ?? (() => true))({ ...given, offset: Number(given.offset ?? 0), timeout: Number(given.timeout ?? 0) }) });
 });
+// channel.mjs waits for programs, longer than the usual 5 s on a busy machine, and then uses its connection again.
+server.keepAliveTimeout = 120_000;
 server.listen(0, '127.0.0.1', () => console.log(`http://127.0.0.1:${server.address().port}`));
