@@ -100,7 +100,9 @@ def cut_call(stream):
 
 def cut_call_alone(stream):
     reply = wire.chat(RELAY, request("cut_bare", cut=True, stream=stream))
-    assert reply.error.get("code") == "truncated_tool_call", vars(reply)
+    # After the head, which leaves first on a busy machine, an error's code is its status.
+    assert reply.error.get("code") in ("truncated_tool_call", 422), vars(reply)
+    assert "before it was complete" in reply.error["message"], vars(reply)
 
 
 def answer_with_tools(stream):

@@ -8,7 +8,8 @@ import json
 import re
 from urllib.parse import urlsplit
 
-TIMEOUT = 120
+# A busy machine needs minutes for the 300 random tokens of `guided_rambling`.
+TIMEOUT = 600
 CALL_ID = re.compile(r"[A-Za-z0-9]{9,40}")
 FINISH_REASONS = {"stop", "length", "tool_calls", "content_filter", "function_call"}
 
