@@ -1,8 +1,11 @@
 //! HTTP clients for everything but the model servers: gateways, MCP servers, trace collectors, webhooks.
 
-use std::error::Error as _;
+use std::error::Error;
+use std::io;
+use std::iter::successors;
 
 use reqwest::{Client, ClientBuilder};
+use rustls::{CertificateError, InvalidMessage};
 
 /// Builds a client for one address. Only an `https` address loads CA certificates, because a bare container
 /// has none.
@@ -22,13 +25,59 @@ pub fn client_for(url: &str, builder: ClientBuilder) -> Result<Client, String> {
 }
 
 /// Formats an error with its causes, outermost first.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let texts: Vec<String> = successors(Some(error), |error| (**error).source()).map(describe).collect();
+    texts.join(": ")
+}
+
+/// Formats an error without its causes. It puts the errors of TLS that a wrong setting leads to into words,
+/// because the library calls them by the names of its types.
+pub fn describe(error: &(dyn Error + 'static)) -> String {
+    let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    let tls = inner.and_then(|inner| inner.downcast_ref()).or_else(|| error.downcast_ref());
+    tls.and_then(describe_tls).map_or_else(|| error.to_string(), str::to_owned)
+}
+
+fn describe_tls(error: &rustls::Error) -> Option<&'static str> {
+    match error {
+        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => Some("it answers without TLS"),
+        rustls::Error::InvalidCertificate(certificate) => match certificate {
+            CertificateError::UnknownIssuer => {
+                Some("this system does not know the authority behind its certificate")
+            }
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                Some("its certificate has expired")
+            }
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                Some("its certificate is for another host name")
+            }
+            _ => None,
+        },
+        _ => None,
     }
-    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(error: rustls::Error, expected: &str) {
+        assert_eq!(describe(&error), expected);
+        assert_eq!(chain(&io::Error::other(error)), expected, "as a connection reports it");
+    }
+
+    #[test]
+    fn errors_of_tls_name_no_types() {
+        check(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType), "it answers without TLS");
+        check(
+            rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer),
+            "this system does not know the authority behind its certificate",
+        );
+        check(rustls::Error::InvalidCertificate(CertificateError::Expired), "its certificate has expired");
+        check(
+            rustls::Error::InvalidCertificate(CertificateError::NotValidForName),
+            "its certificate is for another host name",
+        );
+        check(rustls::Error::HandshakeNotComplete, "handshake not complete");
+    }
 }

@@ -65,15 +65,63 @@ fn http_client_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a reqwest
     }
 }
 
-/// The innermost cause of an error, for people: the outer ones name types of the SDK.
+/// The innermost cause of an error, in words for people: the outer ones name types of the SDK.
 pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
     let mut cause = error;
     while let Some(inner) = inner_cause(cause) {
         cause = inner;
     }
-    match cause.downcast_ref() {
+    describe(cause)
+}
+
+/// Describes one error in words for people. Many texts of the SDK name its types.
+fn describe(error: &(dyn Error + 'static)) -> String {
+    if let Some(error) = error.downcast_ref() {
+        return describe_http(error);
+    }
+    if let Some(error) = error.downcast_ref() {
+        return describe_initialize(error);
+    }
+    match error.downcast_ref() {
         Some(ServiceError::TransportClosed) => "the connection is closed".to_owned(),
-        _ => cause.to_string(),
+        Some(ServiceError::UnexpectedResponse) => "its answer does not fit the request".to_owned(),
+        _ => http_client::describe(error),
+    }
+}
+
+/// Describes an answer that does not follow MCP.
+fn describe_http(error: &StreamableHttpError<reqwest::Error>) -> String {
+    match error {
+        StreamableHttpError::UnexpectedContentType(Some(found)) => {
+            format!("its answer is `{found}` instead of JSON or an event stream")
+        }
+        StreamableHttpError::UnexpectedContentType(None) => "its answer has no content type".to_owned(),
+        StreamableHttpError::UnexpectedServerResponse(text) => text.replace(
+            "could not parse JSON response as ServerJsonRpcMessage",
+            "its answer is not a message of MCP",
+        ),
+        _ => error.to_string(),
+    }
+}
+
+/// Describes a connection that failed to begin.
+fn describe_initialize(error: &ClientInitializeError) -> String {
+    match error {
+        ClientInitializeError::ExpectedInitResponse(_) | ClientInitializeError::ExpectedInitResult(_) => {
+            "it answered `initialize` with something else".to_owned()
+        }
+        ClientInitializeError::ConflictInitResponseId(..)
+        | ClientInitializeError::UncorrelatedErrorResponse { .. } => {
+            "its answer to `initialize` has another id".to_owned()
+        }
+        ClientInitializeError::ConnectionClosed(_) => "it closed the connection".to_owned(),
+        ClientInitializeError::JsonRpcError(error) => {
+            format!("it answered `initialize` with the error {}: {}", error.code.0, error.message)
+        }
+        ClientInitializeError::NoCompatibleProtocolVersion { .. } => {
+            "it speaks no version of MCP that respool knows".to_owned()
+        }
+        _ => error.to_string(),
     }
 }
 
@@ -175,6 +223,31 @@ mod tests {
             let expected = format!("the MCP server s answered with the error {code}: no");
             assert_eq!(answer(code), Err(ToolError::Protocol(expected)));
         }
+    }
+
+    #[test]
+    fn causes_name_no_types_of_the_sdk() {
+        type Http = StreamableHttpError<reqwest::Error>;
+        let check = |error: &(dyn Error + 'static), expected: &str| assert_eq!(root_cause(error), expected);
+        check(
+            &Http::UnexpectedContentType(Some("text/html".into())),
+            "its answer is `text/html` instead of JSON or an event stream",
+        );
+        check(
+            &Http::UnexpectedServerResponse(
+                "could not parse JSON response as ServerJsonRpcMessage: expected value: <h1>".into(),
+            ),
+            "its answer is not a message of MCP: expected value: <h1>",
+        );
+        check(&ServiceError::UnexpectedResponse, "its answer does not fit the request");
+        check(
+            &ClientInitializeError::ExpectedInitResult(None),
+            "it answered `initialize` with something else",
+        );
+        check(
+            &ClientInitializeError::ConnectionClosed("initialize response".into()),
+            "it closed the connection",
+        );
     }
 
     #[test]
