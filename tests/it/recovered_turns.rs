@@ -271,3 +271,19 @@ async fn metrics_name_model_and_upstream() {
     has("respool_requests_total{", &[r#"model="named-in-metrics""#, r#"route="tools""#]);
     has("respool_tokens_total{", &[r#"model="named-in-metrics""#, r#"upstream="box""#]);
 }
+
+/// A request that failed had no model in the metrics, though the server had answered for that model before.
+#[tokio::test]
+async fn metrics_name_the_model_of_failures() {
+    let replies = [says("ok"), Script::json(400, &json!({"error": {"message": "no", "code": 400}}))];
+    let fake = FakeVllm::start(replies).await;
+    let respool = Respool::before(&fake).await;
+    let mut body = whole(tools_route::request());
+    body["model"] = json!("served-before");
+    assert_eq!(status(respool.address, &Request::chat(&body)).await, 200);
+    assert_eq!(status(respool.address, &Request::chat(&body)).await, 400);
+    let metrics = exchange(respool.address, &Request::get("/metrics")).await.text();
+    let is_failure =
+        |line: &str| line.contains(r#"model="served-before""#) && line.contains(r#"outcome="error""#);
+    assert!(metrics.lines().any(is_failure), "{metrics}");
+}

@@ -123,8 +123,10 @@ impl Relay {
     /// True when the configuration names the model, or an upstream is known to serve it.
     pub fn knows_model(&self, model: &str) -> bool {
         let target = self.config.target(model);
-        self.config.models.contains_key(model)
-            || self.fleet.iter().any(|upstream| upstream.state.serves(target) == Some(true))
+        let serves = |upstream: &Upstream| {
+            upstream.state.serves(target) == Some(true) || upstream.has_seen_model(target)
+        };
+        self.config.models.contains_key(model) || self.fleet.iter().any(|upstream| serves(upstream))
     }
 
     /// True when the model that a request names decides where it goes, or what it says there.

@@ -60,15 +60,16 @@ impl Upstream {
         }
     }
 
-    /// True when its name may stand in a metric label: the upstream has answered for this model, and few
-    /// enough names are known that a client cannot fill the memory with made-up ones.
-    pub fn knows_model(&self, model: &str) -> bool {
-        let is_known =
-            || self.windows.models.read().unwrap_or_else(PoisonError::into_inner).contains_key(model);
-        is_known() || {
-            self.learn_model(model, |_| {});
-            is_known()
-        }
+    /// True when the server has listed this model, or answered a request for it.
+    pub fn has_seen_model(&self, model: &str) -> bool {
+        self.windows.models.read().unwrap_or_else(PoisonError::into_inner).contains_key(model)
+    }
+
+    /// Learns that the server answers for this model. Returns false if too many names are known for one more
+    /// to label metrics; a client may have invented them.
+    pub fn learn_served_model(&self, model: &str) -> bool {
+        self.learn_model(model, |_| {});
+        self.has_seen_model(model)
     }
 
     /// Learns from a reply how many tokens a request of this many bytes had.

@@ -160,7 +160,8 @@ impl Exchange {
         let sent = current.send(&self.request).await;
         let attempt = &mut current.attempt;
         let model = &self.request.profile.model;
-        if sent.is_ok() && !self.request.profile.model_is_known && attempt.upstream.knows_model(model) {
+        if sent.is_ok() && !self.request.profile.model_is_known && attempt.upstream.learn_served_model(model)
+        {
             self.request.record.known_model(model);
         }
         if sent.is_ok() && !attempt.on_trial.is_empty() {
