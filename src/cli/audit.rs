@@ -1,5 +1,6 @@
 //! `respool audit`: shows the calls of tools that the audit log has.
 
+use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
@@ -93,9 +94,45 @@ fn describe_call(line: &Line) -> String {
         entry.caller.key.as_ref().map(|key| format!("key {key}")),
         entry.rule.clone(),
         entry.approved_by.as_ref().map(|who| format!("approved by the {who}")),
-        entry.outcome.as_ref().map(|outcome| format!("{outcome}{}", took.unwrap_or_default())),
+        entry
+            .outcome
+            .as_deref()
+            .map(|outcome| format!("{}{}", describe_outcome(outcome), took.unwrap_or_default())),
         entry.arguments.as_ref().map(|arguments| serde_json::to_string(arguments).unwrap_or_default()),
     ];
     let details: Vec<String> = details.into_iter().flatten().collect();
     format!("{}  {step:7}  {}  {}", line.at, entry.tool, details.join(", "))
+}
+
+/// Describes how a call ended. `transient` alone does not say that the call may have been made.
+fn describe_outcome(outcome: &str) -> Cow<'_, str> {
+    match outcome {
+        "unknown" => "it is not known whether it took effect".into(),
+        "transient" | "protocol_error" | "timed_out" | "cancelled" => {
+            format!("{outcome} (it is not known whether it took effect)").into()
+        }
+        _ => outcome.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_may_have_been_made_says_so() {
+        let line = |outcome: &str| {
+            let line = serde_json::json!({"at": "2026-11-25T18:47:48Z", "step": "ended", "agent": "desk", "call": "c-1", "tool": "mcp:crm/move",
+                "outcome": outcome, "took_ms": 36});
+            describe_call(&serde_json::from_value(line).unwrap())
+        };
+        let doubt = "it is not known whether it took effect";
+        assert_eq!(line("ok"), "2026-11-25T18:47:48Z  ended    mcp:crm/move  agent desk, ok after 36 ms");
+        assert!(
+            line("transient").ends_with(&format!("transient ({doubt}) after 36 ms")),
+            "{}",
+            line("transient")
+        );
+        assert!(line("unknown").ends_with(&format!("{doubt} after 36 ms")), "{}", line("unknown"));
+    }
 }

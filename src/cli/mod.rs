@@ -117,7 +117,7 @@ enum Command {
         #[command(subcommand)]
         command: alerts::AlertsCommand,
     },
-    /// Show the tool calls that may have changed something and the refused ones, and verify the log.
+    /// Show the tool calls that may have changed something and the refused ones.
     #[command(after_help = "Example:\n  respool audit list --since 24h")]
     Audit {
         #[command(flatten)]
