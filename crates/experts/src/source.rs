@@ -33,7 +33,7 @@ impl Source {
             return Err("name a folder, an archive or a git URL".to_owned().into());
         }
         let path = std::path::absolute(text).map_err(|error| format!("{text} is not a path: {error}"))?;
-        Ok(Self::Path(path))
+        Ok(Self::Path(folder_of(path)))
     }
 
     /// As text, to be read again.
@@ -66,6 +66,15 @@ impl Source {
     }
 }
 
+/// Returns the folder of a package or of a skill if the path is that of its main file.
+fn folder_of(path: PathBuf) -> PathBuf {
+    let is_main_file = path.is_file() && (path.ends_with(MANIFEST) || path.ends_with(SKILL));
+    match path.parent() {
+        Some(folder) if is_main_file => folder.to_owned(),
+        _ => path,
+    }
+}
+
 fn staging_dir() -> Result<TempDir, ExpertError> {
     tempfile::tempdir()
         .map_err(|error| ExpertError::Disk("no temporary directory can be made".to_owned(), error))
@@ -81,5 +90,22 @@ fn top_of(folder: &Path) -> PathBuf {
     match entries.as_slice() {
         [only] if only.is_dir() => only.clone(),
         _ => folder.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_main_file_stands_for_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [MANIFEST, SKILL] {
+            let file = folder.path().join(name);
+            let parsed = || Source::parse(file.to_str().unwrap()).unwrap();
+            assert_eq!(parsed(), Source::Path(file.clone()), "there is none");
+            std::fs::write(&file, "").unwrap();
+            assert_eq!(parsed(), Source::Path(folder.path().to_owned()));
+        }
     }
 }
