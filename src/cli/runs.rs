@@ -92,7 +92,7 @@ async fn list_runs(store: &Store, arguments: &ListArgs) -> Result<(), Failure> {
         Noun("run", "runs").count_things(usize::try_from(usage.runs).unwrap_or(usize::MAX)),
         round_size(usage.bytes),
         store.limits().max_size,
-        store.path().display()
+        store.place()
     ));
     Ok(())
 }

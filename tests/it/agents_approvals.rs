@@ -339,23 +339,17 @@ async fn queued_runs_stop_without_their_lease() {
     let agent = respool.agents.get("helper").unwrap();
     let store = respool.agents.store().unwrap();
     let entry = NewEntry { id: "event-1".into(), queue: "desk".into(), ..NewEntry::default() };
-    store.enqueue(entry, 1).await.unwrap();
-    let claim = async |now: u64| {
-        let request = ClaimRequest {
-            queues: vec!["desk".into()],
-            most: 1,
-            now,
-            until: now + 10,
-            ..ClaimRequest::default()
-        };
+    store.enqueue(entry).await.unwrap();
+    let claim = async |lease: Duration| {
+        let request = ClaimRequest { queues: vec!["desk".into()], most: 1, lease, ..ClaimRequest::default() };
         store.claim_entries(request).await.unwrap().remove(0)
     };
     let options = |lease| RunOptions { is_detached: true, is_durable: true, lease: Some(lease) };
-    let asleep = claim(1).await.lease;
+    let asleep = claim(Duration::ZERO).await.lease;
     let request = || AgentRequest::of_task("Do it.");
     let first = respool.agents.start_run(&agent, request(), options(asleep.clone())).await.unwrap();
     eventually(|| (fake.requests().len() == 1).then_some(())).await;
-    let taken_over = claim(1_000).await;
+    let taken_over = claim(Duration::from_mins(1)).await;
     assert_eq!(taken_over.run.as_deref(), Some(first.run.as_str()));
     let other = respool::store::Store::open(&respool::store::StoreConfig {
         state_dir: state.path().to_owned(),

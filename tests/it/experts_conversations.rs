@@ -206,7 +206,7 @@ async fn repeated_requests_wait_for_the_expert() {
     let (row, request) = asked_before_the_end(&desk, &fake).await;
     record_decision(&store, &Decision::approve_all(&request, "anna")).await.unwrap();
     // As if the client had gone before it read that a person is asked.
-    rusqlite::Connection::open(store.path()).unwrap().execute("UPDATE runs SET answered = 0", []).unwrap();
+    rusqlite::Connection::open(store.place()).unwrap().execute("UPDATE runs SET answered = 0", []).unwrap();
 
     let without_servers = desk.toml(&fake.url()).replace("command = \"python3\"", "command = \"false\"");
     let respool = Respool::configured(&without_servers).await;
@@ -283,7 +283,7 @@ async fn interrupted_conversations_answer_or_ask() {
         asking.abort();
         let run = store.runs_of_status(Status::Interrupted).await.unwrap().remove(0).id;
         if is_old {
-            let database = rusqlite::Connection::open(store.path()).unwrap();
+            let database = rusqlite::Connection::open(store.place()).unwrap();
             database.execute("UPDATE runs SET updated = updated - 2 * 3600 * 1000", []).unwrap();
         }
         let respool = desk.started(&fake).await;

@@ -144,8 +144,7 @@ pub fn now() -> u64 {
 }
 
 pub async fn enqueue(store: &Store, invocation: Invocation) {
-    let asked = invocation.asked;
-    store.enqueue(invocation.into_entry(0), asked).await.unwrap();
+    store.enqueue(invocation.into_entry(Duration::ZERO)).await.unwrap();
 }
 
 /// Waits until an entry is as it should be.
@@ -393,7 +392,7 @@ async fn unreadable_runs_stop_the_work() {
     let store = respool.agents.store().unwrap();
     enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
     until(store, "i1", |row| row.state == EntryState::Waiting && row.attempt == 1).await;
-    let database = rusqlite::Connection::open(store.path()).unwrap();
+    let database = rusqlite::Connection::open(store.place()).unwrap();
     database.execute("UPDATE events SET body = '{\"from_the_future\":{}}' WHERE seq = 3", []).unwrap();
     let row = until(store, "i1", is_over).await;
     assert_eq!(row.state, EntryState::DeadLetter, "{row:?}");
@@ -468,7 +467,7 @@ async fn a_replay_hands_nothing_over_again() {
     let store = respool.agents.store().unwrap();
     enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
     assert_eq!(until(store, "i1", is_over).await.state, EntryState::DeadLetter);
-    assert!(store.replay("i1", "i2", now()).await.unwrap());
+    assert!(store.replay("i1", "i2").await.unwrap());
     assert_eq!(until(store, "i2", is_over).await.state, EntryState::Done);
     assert_eq!(desk.effects(), ["create_note"]);
     let kinds = async |id: &str| -> Vec<String> {
@@ -762,7 +761,7 @@ async fn replays_ignore_later_gateways() {
     let gateway = "[tools.gateway]\nurl = \"http://127.0.0.1:1\"\ntoken = \"t\"\n";
     let respool = Respool::configured(&format!("{}{gateway}", desk.toml(&fake.url()))).await;
     let store = respool.agents.store().unwrap();
-    assert!(store.replay("i1", "i2", now()).await.unwrap());
+    assert!(store.replay("i1", "i2").await.unwrap());
     let row = until(store, "i2", is_over).await;
     assert_ne!(row.note.as_deref(), Some("handed to the main session"));
     assert!(row.run.is_some(), "it is executed here");

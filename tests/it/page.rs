@@ -1,6 +1,7 @@
 //! The page: what it shows, who may look, and that no button is pressed from elsewhere.
 
 use std::path::Path;
+use std::time::Duration;
 
 use respool::store::{ClaimRequest, EntryEnd, NewEntry, Queue as _};
 use serde_json::json;
@@ -305,17 +306,16 @@ async fn approvals_are_for_operators() {
         let respool = started(&fake, dir.path(), has_keys).await;
         let store = respool.agents.store().unwrap();
         let entry = NewEntry { id: "letter-1".into(), queue: "desk".into(), ..NewEntry::default() };
-        store.enqueue(entry, 1).await.unwrap();
+        store.enqueue(entry).await.unwrap();
         let request = ClaimRequest {
             queues: vec!["desk".into()],
             most: 1,
-            now: 2,
-            until: 3,
+            lease: Duration::from_mins(1),
             ..ClaimRequest::default()
         };
         let claimed = store.claim_entries(request).await.unwrap().remove(0);
         let end = EntryEnd::DeadLetter;
-        assert!(store.complete(&claimed.lease, end, "why it failed".into(), 2).await.unwrap());
+        assert!(store.complete(&claimed.lease, end, "why it failed".into()).await.unwrap());
         let cookie = if has_keys { logged_in(&respool).await } else { String::new() };
         let page = get(&respool, "/ui/approvals", &cookie).await.text();
         assert_eq!(page.contains("why it failed"), has_keys, "{page}");

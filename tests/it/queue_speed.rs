@@ -69,7 +69,7 @@ async fn work(store: &Store, claimed: Claimed) -> String {
     let event = Some((0, "replied", claimed.payload));
     let append = Append { event, ..Append::status(&id, Store::FIRST_EPOCH, 2, Status::Done) };
     assert!(!store.append(append).await.unwrap().lost);
-    assert!(store.complete(&claimed.lease, EntryEnd::Done, String::new(), 3).await.unwrap());
+    assert!(store.complete(&claimed.lease, EntryEnd::Done, String::new()).await.unwrap());
     claimed.lease.entry
 }
 
@@ -82,8 +82,7 @@ async fn drain(store: &Arc<Store>) -> Vec<String> {
         let request = ClaimRequest {
             queues: vec!["desk".into()],
             most,
-            now: 10,
-            until: 1_000_000,
+            lease: Duration::from_secs(1_000),
             ..ClaimRequest::default()
         };
         let claimed = store.claim_entries(request).await.unwrap();
@@ -127,7 +126,7 @@ async fn lanes_drain_in_order() {
         let store = Arc::new(open(dir.path()));
         let began = Instant::now();
         for batch in (0..EVENTS).collect::<Vec<_>>().chunks(AT_ONCE) {
-            join_all(batch.iter().map(|number| store.enqueue(entry(*number), 1))).await;
+            join_all(batch.iter().map(|number| store.enqueue(entry(*number)))).await;
         }
         let queued = began.elapsed();
         let before = bare_commits(&bare_dirs[0]);
@@ -206,8 +205,7 @@ async fn a_full_store_starts_quickly() {
     let request = ClaimRequest {
         queues: vec!["desk".into()],
         most: 50,
-        now: 10,
-        until: 1_000,
+        lease: Duration::from_secs(1_000),
         ..ClaimRequest::default()
     };
     let claimed = store.claim_entries(request).await.unwrap();
@@ -229,12 +227,11 @@ async fn events_are_accepted_fast() {
         commit();
         bare.push(began.elapsed().as_secs_f64());
         let began = Instant::now();
-        store.enqueue(entry(number), 1).await.unwrap();
+        store.enqueue(entry(number)).await.unwrap();
         let request = ClaimRequest {
             queues: vec!["desk".into()],
             most: 1,
-            now: 10,
-            until: 1_000_000,
+            lease: Duration::from_secs(1_000),
             ..ClaimRequest::default()
         };
         let claimed = store.claim_entries(request).await.unwrap().remove(0);

@@ -87,9 +87,8 @@ pub(super) async fn run_delivery(experts: Arc<Experts>, store: Arc<Store>, shutd
     let Some(gateway) = &experts.gateway else { return };
     let delivering = async {
         loop {
-            let until = clock::now() + clock::millis(TAKES);
             // One at a time: while the first of several was sent, the claims of the others would end.
-            match store.claim_messages(clock::now(), until, 1).await.map(|mut messages| messages.pop()) {
+            match store.claim_messages(TAKES, 1).await.map(|mut messages| messages.pop()) {
                 Ok(Some(message)) => deliver_message(gateway, &store, message).await,
                 found => {
                     if let Err(error) = found {
@@ -118,7 +117,7 @@ async fn deliver_message(gateway: &ToolSet, store: &Store, row: MessageRow) {
             let shift = row.attempts.saturating_sub(1).min(20);
             let pause = PAUSE.0.saturating_mul(1 << shift).min(PAUSE.1);
             tracing::warn!(target: "respool::expert", message = id, attempts = row.attempts, why, "a message is not delivered yet");
-            store.deliver_at(&id, clock::now() + pause, why).await
+            store.deliver_after(&id, Duration::from_millis(pause), why).await
         }
     };
     if let Err(error) = done {

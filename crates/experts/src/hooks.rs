@@ -126,7 +126,7 @@ impl Hooks {
             Proof::Signed(signature) => Some(signature.id),
             _ => None,
         };
-        let until = now + self.remember_until(snapshot.name());
+        let remembered = self.key_lifetime(snapshot.name());
         let invocations = events.into_iter().enumerate().map(|(index, payload)| {
             let delivery = signed.map(|id| format!("{id}#{index}"));
             let event = Event { id: new_id(), payload, delivery, at: now };
@@ -138,7 +138,7 @@ impl Hooks {
             }
             invocation
         });
-        queue_all(&*self.queue, invocations, until, now).await.map_err(HookError::Store)
+        queue_all(&*self.queue, invocations, remembered).await.map_err(HookError::Store)
     }
 
     /// Returns the channels and senders whose messages start a channel trigger. It is off until the user
@@ -153,11 +153,9 @@ impl Hooks {
         })
     }
 
-    /// How long the keys of an expert's events are remembered, in milliseconds.
-    fn remember_until(&self, expert: &str) -> u64 {
-        let window =
-            self.config.settings_of(expert).dedupe_window.unwrap_or(DEDUPE_WINDOW).max(REMEMBERED_AT_LEAST);
-        u64::try_from(window.as_millis()).unwrap_or(u64::MAX / 2)
+    /// How long the keys of an expert's events are remembered.
+    fn key_lifetime(&self, expert: &str) -> Duration {
+        self.config.settings_of(expert).dedupe_window.unwrap_or(DEDUPE_WINDOW).max(REMEMBERED_AT_LEAST)
     }
 }
 
@@ -207,16 +205,15 @@ fn check_message(message: &Value) -> Result<(), PayloadError> {
 async fn queue_all(
     queue: &dyn Queue,
     invocations: impl IntoIterator<Item = Invocation>,
-    until: u64,
-    now: u64,
+    remembered: Duration,
 ) -> Result<Vec<Accepted>, StoreError> {
     let entries: Vec<NewEntry> =
-        invocations.into_iter().map(|invocation| invocation.into_entry(until)).collect();
+        invocations.into_iter().map(|invocation| invocation.into_entry(remembered)).collect();
     if entries.is_empty() {
         return Ok(Vec::new());
     }
     let ids: Vec<String> = entries.iter().map(|entry| entry.id.clone()).collect();
-    let queued = queue.enqueue_all(entries, now).await?;
+    let queued = queue.enqueue_all(entries).await?;
     let accepted = ids.into_iter().zip(queued).map(|(id, what)| match what {
         Enqueued::Accepted => Accepted { id, is_duplicate: false },
         Enqueued::Duplicate(id) => Accepted { id, is_duplicate: true },
@@ -260,7 +257,7 @@ pub async fn fire_trigger(
             Invocation { dedupe: None, ..invocation(manifest, &snapshot.digest, found, event) }
         })
         .collect();
-    queue_all(queue, invocations.clone(), now, now).await?;
+    queue_all(queue, invocations.clone(), Duration::ZERO).await?;
     Ok(invocations)
 }
 

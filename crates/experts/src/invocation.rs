@@ -4,6 +4,8 @@
 //! Triggers create invocations and queue them (`store::Queue`); `execution` reads them back. Stored
 //! invocations stay readable: fields keep their names, and new ones have defaults.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
@@ -107,18 +109,18 @@ impl InvocationLane {
 }
 
 impl Invocation {
-    /// The queue entry for it. Until `remembered_until`, another event with the same dedupe value is a
-    /// duplicate.
-    pub fn into_entry(self, remembered_until: u64) -> NewEntry {
+    /// The queue entry for it. For as long as it is `remembered`, another event with the same dedupe value is
+    /// a duplicate.
+    pub fn into_entry(self, remembered: Duration) -> NewEntry {
         let dedupe = self.dedupe.as_ref().map(|value| {
             let trigger = self.origin.trigger_name().unwrap_or_default();
-            (DedupeKey::new(&self.expert, trigger, value), remembered_until)
+            (DedupeKey::new(&self.expert, trigger, value), remembered)
         });
         NewEntry {
             id: self.id.clone(),
             queue: self.expert.clone(),
             lane: self.lane.as_ref().map(InvocationLane::key),
-            due: self.asked,
+            delay: Duration::ZERO,
             payload: serde_json::to_string(&self).unwrap_or_default(),
             dedupe,
             clock: None,
@@ -182,10 +184,10 @@ mod tests {
 
     #[test]
     fn invocations_survive_the_queue() {
-        let entry = invocation().into_entry(9_000);
+        let entry = invocation().into_entry(Duration::from_secs(9));
         assert_eq!(entry.queue, "sales");
         assert_eq!(entry.lane, Some(LaneKey::per_key("contact_id", "a@b.c")));
-        assert_eq!(entry.dedupe, Some((DedupeKey::new("sales", "new_email", "m1"), 9_000)));
+        assert_eq!(entry.dedupe, Some((DedupeKey::new("sales", "new_email", "m1"), Duration::from_secs(9))));
         assert_eq!(Invocation::read(&entry.payload).unwrap(), invocation());
     }
 

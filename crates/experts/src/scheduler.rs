@@ -212,8 +212,8 @@ impl Scheduler {
         let event = Event { id: new_id(), payload, delivery: None, at: now };
         let invocation = invocation(&snapshot.package.manifest, &snapshot.digest, trigger, event);
         let clock = Some(ClockTime { clock: armed.clock.clone(), time });
-        let entry = NewEntry { clock, ..invocation.into_entry(now) };
-        let queued = self.queue.enqueue(entry, now).await?;
+        let entry = NewEntry { clock, ..invocation.into_entry(Duration::ZERO) };
+        let queued = self.queue.enqueue(entry).await?;
         armed.mark = time;
         let is_first = queued == Enqueued::Accepted;
         if is_first {

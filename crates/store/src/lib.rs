@@ -1,50 +1,39 @@
-//! Durable state: runs as their setup and their events, and responses that clients keep, in one `SQLite`
-//! file. The only crate that knows SQL.
+//! Durable state: runs as their setup and their events, the queue, and responses that clients keep. The only
+//! crate that knows SQL.
 //!
-//! One thread writes. Everything that waits when it comes round is one transaction (group commit), so two
-//! hundred runs share a commit instead of queueing for two hundred. A caller is answered when its rows are
-//! committed. What the rows mean is the business of `agent`: setups and events are texts here.
+//! The port is types and one trait for each subject, without SQL, and `sqlite` is an engine behind it. What
+//! the rows mean is the business of `agent`: setups and events are texts here.
 
 mod approvals;
-mod clearing;
 pub mod config;
 mod error;
-#[cfg(debug_assertions)]
-mod failpoint;
 mod key_usage;
-mod lease;
-mod open;
 mod operators;
 mod outbox;
-mod presence;
 mod queue;
 mod responses;
 mod run_rows;
 mod runs;
-mod space;
-mod statements;
+mod sqlite;
 mod status;
 mod store;
-mod usage;
-mod writer;
 
-pub use approvals::{ApprovalChange, ApprovalRow, ApprovalState, LateDecision, WokenRun};
-pub use clearing::{Cleared, Usage};
+pub use approvals::{ApprovalChange, ApprovalRow, ApprovalState, Approvals, LateDecision, WokenRun};
 pub use config::{ResponsesConfig, RunsConfig, StoreConfig};
 pub use error::StoreError;
-pub use key_usage::KeyUsage;
-pub use operators::OperatorKey;
-pub use outbox::{MessageFilter, MessageRow, NewMessage};
+pub use key_usage::{KeyUsage, KeyUsages};
+pub use operators::{OperatorKey, Operators};
+pub use outbox::{MessageFilter, MessageRow, NewMessage, Outbox};
 pub use queue::{
     Backoff, BackoffKind, ClaimRequest, Claimed, Clock, ClockTime, DedupeKey, Enqueued, EntryEnd, EntryLease,
-    EntryRow, EntryState, GoneClocks, LaneKey, NewEntry, Queue,
+    EntryRow, EntryState, GoneClocks, LaneKey, NewEntry, Queue, QueueEntries,
 };
-pub use responses::{ItemsNamed, ItemsOf, KeptResponse, UnfinishedResponse};
-pub use run_rows::{RunFilter, RunRow, StoredEvent, StoredRun};
-pub use runs::{Ack, Append, ClaimScope, NewRun};
+pub use responses::{ItemsNamed, ItemsOf, KeptResponse, Responses, UnfinishedResponse};
+pub use run_rows::{Cleared, RunFilter, RunRow, RunRows, StoredEvent, StoredRun, Usage};
+pub use runs::{Ack, Append, ClaimScope, NewRun, Runs};
+pub use sqlite::{Dimension, StoredUsage, UsageQuery, UsageStore, UsageSum};
 pub use status::Status;
-pub use store::Store;
-pub use usage::{Dimension, StoredUsage, UsageQuery, UsageStore, UsageSum};
+pub use store::{Store, StorePort};
 
 #[cfg(test)]
-mod tests;
+mod conformance;

@@ -2,11 +2,9 @@
 //! key against these and not against its own environment, which the user who starts it chooses. Written by
 //! `cli::serve`, read by the faces of approvals.
 
-use rusqlite::{Transaction, params};
+use async_trait::async_trait;
 
 use super::error::StoreError;
-use super::statements::{execute, exists, find};
-use super::store::Store;
 
 /// An operator's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,38 +15,24 @@ pub struct OperatorKey {
     pub name: String,
 }
 
-impl Store {
+/// The keys of operators.
+#[async_trait]
+pub trait Operators: Send + Sync {
     /// Replaces the operators' keys that the command line accepts.
     ///
     /// # Errors
     /// When the store cannot be written.
-    pub async fn set_operators(&self, keys: Vec<OperatorKey>) -> Result<(), StoreError> {
-        self.write(move |change| replace_all(change, &keys)).await
-    }
+    async fn set_operators(&self, keys: Vec<OperatorKey>) -> Result<(), StoreError>;
 
     /// Returns the name of the operator's key with this SHA-256 in hexadecimal.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn operator(&self, digest: &str) -> Result<Option<String>, StoreError> {
-        let digest = digest.to_owned();
-        let sql = "SELECT name FROM operators WHERE digest = ?1";
-        self.read(move |connection| find(connection, sql, params![digest], |row| row.get(0))).await
-    }
+    async fn operator(&self, digest: &str) -> Result<Option<String>, StoreError>;
 
     /// Whether any operator is known.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn has_operators(&self) -> Result<bool, StoreError> {
-        self.read(|connection| exists(connection, "SELECT 1 FROM operators", [])).await
-    }
-}
-
-fn replace_all(change: &Transaction<'_>, keys: &[OperatorKey]) -> rusqlite::Result<()> {
-    execute(change, "DELETE FROM operators", [])?;
-    keys.iter().try_for_each(|key| {
-        let sql = "INSERT OR REPLACE INTO operators (digest, name) VALUES (?1, ?2)";
-        execute(change, sql, params![key.digest, key.name]).map(drop)
-    })
+    async fn has_operators(&self) -> Result<bool, StoreError>;
 }

@@ -4,19 +4,13 @@
 //! Entries of one lane run one at a time, in the order in which they were accepted: the lane is held through
 //! retries and while a person is awaited. Called by `experts`.
 
-pub(super) mod changes;
-mod clock_rollback;
-mod clocks;
 mod plan;
 mod port;
-pub(super) mod rows;
-mod service;
+mod rows;
 
 pub use plan::{Backoff, BackoffKind, DedupeKey, LaneKey};
 pub use port::{
     ClaimRequest, Claimed, Clock, ClockTime, Enqueued, EntryEnd, EntryLease, GoneClocks, NewEntry, Queue,
+    QueueEntries,
 };
 pub use rows::{EntryRow, EntryState};
-
-#[cfg(test)]
-mod tests;

@@ -1,174 +1,143 @@
-//! The store of a state directory: how it is opened, and how everything else here reads and writes.
+//! The store as the rest of respool has it: a port, and the engine behind it that the configuration chose.
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::fmt::Debug;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use rusqlite::{Connection, Transaction};
-use tokio::sync::{Notify, oneshot};
+use async_trait::async_trait;
 
-use super::config::{ResponsesConfig, RunsConfig, StoreConfig};
+use super::approvals::Approvals;
+use super::config::{RunsConfig, StoreConfig};
 use super::error::StoreError;
-use super::lease::Lease;
-use super::open;
-use super::presence::DatabaseFile;
-use super::space;
-use super::writer::{CommitCounts, Durability, Job, Writer};
+use super::key_usage::KeyUsages;
+use super::operators::Operators;
+use super::outbox::Outbox;
+use super::queue::{
+    ClaimRequest, Claimed, Clock, Enqueued, EntryEnd, EntryLease, GoneClocks, NewEntry, Queue, QueueEntries,
+};
+use super::responses::Responses;
+use super::run_rows::RunRows;
+use super::runs::{FIRST_EPOCH, Runs};
+use super::sqlite::SqliteStore;
 
-/// The store of one state directory. Dropping the last of it ends the writing thread once it has written what
-/// waits.
+/// All that is needed of a database. What a method of one of these traits promises holds for every engine
+/// (`conformance.rs`).
+pub trait StorePort:
+    Approvals
+    + KeyUsages
+    + Operators
+    + Outbox
+    + Queue
+    + QueueEntries
+    + Responses
+    + RunRows
+    + Runs
+    + Debug
+    + Send
+    + Sync
+{
+    /// The place of the data, for people and without a password.
+    fn place(&self) -> String;
+
+    /// Checks that the data is still where it was when the store was opened. If it is not, writes fail.
+    ///
+    /// # Errors
+    /// When it was removed or replaced.
+    fn check_file(&self) -> Result<(), StoreError>;
+
+    /// Returns how often this process has committed, and how many of these commits waited for the disk.
+    fn commits(&self) -> (u64, u64);
+}
+
+/// The store of this process. Dropping the last of it ends its threads once they have written what waits.
 #[derive(Debug)]
 pub struct Store {
-    jobs: mpsc::Sender<Job>,
-    reader: Arc<Mutex<Connection>>,
-    file: DatabaseFile,
-    pub(super) lease: Lease,
-    pub(super) runs: RunsConfig,
-    pub(super) responses: ResponsesConfig,
-    /// An entry was queued by this process.
-    pub(super) queued: Notify,
-    counts: Arc<CommitCounts>,
+    port: Box<dyn StorePort>,
+    runs: RunsConfig,
     /// The path to which a damaged database was moved.
     pub set_aside: Option<PathBuf>,
 }
 
 impl Store {
-    /// Opens or makes the store in a directory, and brings its schema up to date.
+    /// The epoch of a run that was begun and not claimed since.
+    pub const FIRST_EPOCH: u64 = FIRST_EPOCH;
+
+    /// Opens or makes the store, and brings its schema up to date.
     ///
     /// # Errors
     /// When the directory or the file cannot be used. A file that is damaged is set aside and a new one
     /// begun, unless another process uses it.
     pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
-        let dir = &config.state_dir;
-        open::make_directory(dir)?;
-        let lease = Lease::take(dir).map_err(|error| open::unusable(dir, &error.to_string()))?;
-        let opened = open::open(dir, lease.is_alone().unwrap_or(false))?;
-        open::check_later(&opened.path);
-        Self::start(config, lease, opened)
+        let opened = SqliteStore::open(config)?;
+        let set_aside = opened.set_aside.clone();
+        Ok(Self { port: Box::new(opened), runs: config.runs.clone(), set_aside })
     }
 
-    /// Starts the writing thread of an open database.
-    pub(super) fn start(
-        config: &StoreConfig,
-        lease: Lease,
-        opened: open::Opened,
-    ) -> Result<Self, StoreError> {
-        let (jobs, queue) = mpsc::channel();
-        let (file, counts) = (DatabaseFile::opened(&opened.path), Arc::new(CommitCounts::default()));
-        let writer = Writer::new(opened.writer, file.clone(), Arc::clone(&counts));
-        std::thread::Builder::new()
-            .name("store".into())
-            .spawn(move || writer.run(&queue))
-            .map_err(|error| StoreError(format!("the store's thread cannot be started: {error}")))?;
-        Ok(Self {
-            jobs,
-            reader: Arc::new(Mutex::new(opened.reader)),
-            file,
-            lease,
-            runs: config.runs.clone(),
-            responses: config.responses.clone(),
-            queued: Notify::new(),
-            counts,
-            set_aside: opened.set_aside,
-        })
-    }
-
-    /// True when there is a store in the directory already.
+    /// True when there is a store already.
     pub fn is_present(config: &StoreConfig) -> bool {
-        open::is_present(&config.state_dir)
-    }
-
-    /// Returns how often this process has committed, and how many of these commits waited for the disk.
-    pub fn commits(&self) -> (u64, u64) {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        (count(&self.counts.all), count(&self.counts.synchronised))
-    }
-
-    /// The database's path.
-    pub fn path(&self) -> &Path {
-        self.file.path()
-    }
-
-    /// Checks that the database's file is still the one that was opened. If it is not, writes fail.
-    ///
-    /// # Errors
-    /// When the file was removed or replaced.
-    pub fn check_file(&self) -> Result<(), StoreError> {
-        self.file.check()
+        SqliteStore::is_present(config)
     }
 
     /// The configured limits of what is kept of runs.
     pub fn limits(&self) -> &RunsConfig {
         &self.runs
     }
+}
 
-    /// Writes in the next commit, together with whatever else waits then. Returns once it is committed. The
-    /// work runs again when another write made that commit fail.
-    pub(super) async fn write<T: Send + 'static>(
+impl Deref for Store {
+    type Target = dyn StorePort;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.port
+    }
+}
+
+/// For what needs the queue alone.
+#[async_trait]
+impl Queue for Store {
+    async fn enqueue_all(&self, entries: Vec<NewEntry>) -> Result<Vec<Enqueued>, StoreError> {
+        self.port.enqueue_all(entries).await
+    }
+
+    async fn correct_clock(&self, now: u64) -> Result<Option<u64>, StoreError> {
+        self.port.correct_clock(now).await
+    }
+
+    async fn clock_mark(&self, clock: &Clock, now: u64) -> Result<u64, StoreError> {
+        self.port.clock_mark(clock, now).await
+    }
+
+    async fn forget_clocks(&self, gone: GoneClocks) -> Result<(), StoreError> {
+        self.port.forget_clocks(gone).await
+    }
+
+    async fn claim_entries(&self, request: ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
+        self.port.claim_entries(request).await
+    }
+
+    async fn heartbeat(&self, lease: &EntryLease, length: Duration) -> Result<bool, StoreError> {
+        self.port.heartbeat(lease, length).await
+    }
+
+    async fn retry_after(
         &self,
-        work: impl Fn(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.write_with(Durability::Process, work).await
+        lease: &EntryLease,
+        pause: Duration,
+        note: String,
+    ) -> Result<bool, StoreError> {
+        self.port.retry_after(lease, pause, note).await
     }
 
-    /// Writes as [`Store::write`] does, in a commit that survives a power failure.
-    pub(super) async fn write_to_disk<T: Send + 'static>(
-        &self,
-        work: impl Fn(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.write_with(Durability::PowerFailure, work).await
+    async fn hold(&self, lease: &EntryLease, note: String) -> Result<bool, StoreError> {
+        self.port.hold(lease, note).await
     }
 
-    pub(super) async fn write_with<T: Send + 'static>(
-        &self,
-        durability: Durability,
-        work: impl Fn(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let (caller, answer) = oneshot::channel();
-        let ended = || StoreError("the store's thread has ended; restart respool".to_owned());
-        self.jobs.send(Job::new(durability, work, caller)).map_err(|_| ended())?;
-        answer.await.unwrap_or_else(|_| Err(ended()))
+    async fn wake(&self, entry: &str) -> Result<bool, StoreError> {
+        self.port.wake(entry).await
     }
 
-    /// Reads on the reading connection, away from the runtime's threads.
-    pub(super) async fn read<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let (reader, path) = (Arc::clone(&self.reader), self.path().to_owned());
-        let work = move || {
-            let connection = reader.lock().unwrap_or_else(PoisonError::into_inner);
-            work(&connection).map_err(|error| open::failed("read", &path, &error))
-        };
-        let done = tokio::task::spawn_blocking(work).await;
-        done.unwrap_or_else(|error| Err(StoreError(format!("the store cannot be read: {error}"))))
-    }
-
-    /// Deletes in small batches, between which others write, until nothing more is deleted. Returns how much
-    /// was deleted. The pages that a batch frees go back to the disk before the next one: the longer the list
-    /// of free pages, the slower.
-    pub(super) async fn delete_in_batches(
-        &self,
-        delete_some: impl Fn(&Transaction<'_>) -> rusqlite::Result<usize> + Clone + Send + 'static,
-    ) -> Result<usize, StoreError> {
-        let mut all = 0;
-        loop {
-            match self.write(delete_some.clone()).await? {
-                0 => return Ok(all),
-                deleted => all += deleted,
-            }
-            self.return_pages().await?;
-        }
-    }
-
-    async fn return_pages(&self) -> Result<(), StoreError> {
-        while self.write(space::return_pages).await? > 0 {}
-        Ok(())
-    }
-
-    /// Returns all that was freed to the disk.
-    pub(super) async fn return_space(&self) -> Result<(), StoreError> {
-        self.return_pages().await?;
-        self.read(space::cut_log).await
+    async fn complete(&self, lease: &EntryLease, end: EntryEnd, note: String) -> Result<bool, StoreError> {
+        self.port.complete(lease, end, note).await
     }
 }

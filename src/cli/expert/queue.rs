@@ -136,7 +136,7 @@ async fn cancel_entry(store: &Store, id: &str) -> Result<bool, Failure> {
         }
     };
     // An entry that waits for its next attempt has a run that is over, or none.
-    if !is_requested && !store.give_up(id, "it was cancelled", clock::now()).await? {
+    if !is_requested && !store.give_up(id, "it was cancelled").await? {
         return Err(format!("{id} has changed in the meantime; try again").into());
     }
     let left = store.entry(id).await?;
@@ -176,7 +176,7 @@ pub(super) fn dead_letters(config: &Loaded, command: DeadLettersCommand) -> Resu
         }
         DeadLettersCommand::Replay { id } => {
             let new = format!("inv-{:032x}", rand::random::<u128>());
-            if !store.replay(&id, &new, clock::now()).await? {
+            if !store.replay(&id, &new).await? {
                 return Err(no_letter(&id));
             }
             say(&format!("{id} is queued again as {new}"));
@@ -255,6 +255,8 @@ fn message_line(row: &MessageRow) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::store::{Append, ClaimRequest, EntryLease, NewEntry, NewRun, Queue as _, Status, StoreConfig};
 
@@ -262,9 +264,10 @@ mod tests {
     async fn asking(store: &Store, id: &str) -> EntryLease {
         let entry =
             NewEntry { id: id.into(), queue: "desk".into(), payload: "{}".into(), ..NewEntry::default() };
-        store.enqueue(entry, 5).await.unwrap();
+        store.enqueue(entry).await.unwrap();
         let queues = vec!["desk".to_owned()];
-        let request = ClaimRequest { queues, most: 1, now: 10, until: 1_000, ..ClaimRequest::default() };
+        let request =
+            ClaimRequest { queues, most: 1, lease: Duration::from_mins(1), ..ClaimRequest::default() };
         let lease = store.claim_entries(request).await.unwrap().remove(0).lease;
         let run = NewRun { id: format!("run of {id}"), agent: "desk".into(), ..NewRun::default() };
         assert!(store.begin_leased(run, &lease).await.unwrap());
@@ -290,14 +293,14 @@ mod tests {
         let lease = asking(&store, "woken").await;
         end_run(&store, "woken", Status::AwaitingApproval).await;
         assert!(store.hold(&lease, "a person is asked".into()).await.unwrap());
-        assert!(store.wake("woken", 12).await.unwrap());
+        assert!(store.wake("woken").await.unwrap());
         assert!(cancel_entry(&store, "woken").await.unwrap());
         assert_eq!(run_status(&store, "woken").await, Status::Cancelled);
         assert!(cancel_entry(&store, "woken").await.unwrap_err().to_string().contains("has ended already"));
 
         let lease = asking(&store, "failed once").await;
         end_run(&store, "failed once", Status::Failed).await;
-        assert!(store.retry_at(&lease, 5_000, "it failed".into()).await.unwrap());
+        assert!(store.retry_after(&lease, Duration::from_secs(5), "it failed".into()).await.unwrap());
         assert!(cancel_entry(&store, "failed once").await.unwrap());
         assert_eq!(run_status(&store, "failed once").await, Status::Failed);
 

@@ -194,6 +194,8 @@ fn forget_clocks(settings: &Settings, name: &str) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::store::{
         Append, ApprovalChange, ClaimRequest, EntryEnd, NewEntry, NewMessage, NewRun, Status, StoreConfig,
@@ -203,9 +205,10 @@ mod tests {
     async fn claimed(store: &Store, queue: &str, id: &str) -> crate::store::EntryLease {
         let entry =
             NewEntry { id: id.into(), queue: queue.into(), payload: "{}".into(), ..NewEntry::default() };
-        store.enqueue(entry, 5).await.unwrap();
+        store.enqueue(entry).await.unwrap();
         let queues = vec![queue.to_owned()];
-        let request = ClaimRequest { queues, most: 1, now: 10, until: 1_000, ..ClaimRequest::default() };
+        let request =
+            ClaimRequest { queues, most: 1, lease: Duration::from_mins(1), ..ClaimRequest::default() };
         store.claim_entries(request).await.unwrap().remove(0).lease
     }
 
@@ -231,11 +234,11 @@ mod tests {
             let lease = claimed(&store, queue, &format!("held {index}")).await;
             assert!(store.hold(&lease, "a person is asked".into()).await.unwrap());
             let lease = claimed(&store, queue, &format!("dead {index}")).await;
-            assert!(store.complete(&lease, EntryEnd::DeadLetter, "it failed".into(), 11).await.unwrap());
+            assert!(store.complete(&lease, EntryEnd::DeadLetter, "it failed".into()).await.unwrap());
             claimed(&store, queue, &format!("claimed {index}")).await;
             let waiting =
                 NewEntry { id: format!("waiting {index}"), queue: queue.into(), ..NewEntry::default() };
-            store.enqueue(waiting, 5).await.unwrap();
+            store.enqueue(waiting).await.unwrap();
             let message = NewMessage {
                 id: format!("m{index}"),
                 expert: queue.into(),

@@ -148,7 +148,7 @@ async fn queue_and_execute(
         .ok_or_else(|| "there is no store, so no process is executed".to_owned())?;
     let invocation = experts.new_invocation(&wanted.expert, &wanted.process, payload)?;
     let id = invocation.id.clone();
-    store.enqueue(invocation.into_entry(0), clock::now()).await?;
+    store.enqueue(invocation.into_entry(Duration::ZERO)).await?;
     let goal = WorkerScope { expert: wanted.expert.clone(), entry: id.clone() };
     let worker = Worker::new(experts, shutdown.clone(), Some(goal));
     let worker = worker.ok_or_else(|| "there is no store, so no process is executed".to_owned())?;

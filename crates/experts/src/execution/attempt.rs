@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -24,7 +25,7 @@ pub(super) const MAIN_SESSION: &str = "main";
 /// The most results of the main session that an invocation gets.
 const SESSION_RESULTS: usize = 10;
 /// The pause, in milliseconds, before an entry whose expert was not ready is tried again.
-const LOOK_AGAIN: u64 = 1_000;
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The most results that are searched for them.
 const MOST_RESULTS: usize = 100;
 
@@ -60,18 +61,14 @@ impl Worker {
             // The expert was removed a moment ago; its entries wait in case it comes back.
             return self
                 .store
-                .give_back_entry(&claimed.lease, clock::now() + 60_000, "the expert is not installed")
+                .give_back_entry(&claimed.lease, Duration::from_mins(1), "the expert is not installed")
                 .await
                 .map(drop);
         };
         // Calls of a server that has just gone away would fail, and what a person approved would be used up.
         if let Some(why) = self.experts.confirm_ready(&expert).await {
             let note = format!("{} is not ready: {why}", expert.name());
-            return self
-                .store
-                .give_back_entry(&claimed.lease, clock::now() + LOOK_AGAIN, &note)
-                .await
-                .map(drop);
+            return self.store.give_back_entry(&claimed.lease, LOOK_AGAIN, &note).await.map(drop);
         }
         // An attempt that began here continues here, even if a gateway was configured meanwhile. A replayed
         // dead letter began here, too.

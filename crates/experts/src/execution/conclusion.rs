@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -127,7 +128,8 @@ impl Worker {
                 let note = format!("attempt {number} failed: {noted}");
                 tracing::warn!(target: "respool::expert", expert = attempt.expert.name(), entry = attempt.claimed.lease.entry,
                     process = attempt.process.name.value, attempt = number, pause_ms = pause, "an attempt failed");
-                self.store.retry_at(&attempt.claimed.lease, clock::now() + pause, note).await.map(drop)
+                let pause = Duration::from_millis(pause);
+                self.store.retry_after(&attempt.claimed.lease, pause, note).await.map(drop)
             }
             Next::End { end, escalates } => {
                 tracing::error!(target: "respool::expert", expert = attempt.expert.name(), entry = attempt.claimed.lease.entry,
@@ -212,7 +214,7 @@ impl Worker {
         end: EntryEnd,
         note: String,
     ) -> Result<(), StoreError> {
-        self.store.complete(&claimed.lease, end, note, clock::now()).await.map(drop)
+        self.store.complete(&claimed.lease, end, note).await.map(drop)
     }
 
     /// Ends an attempt that cannot continue because the package it began with is gone; a replay begins with

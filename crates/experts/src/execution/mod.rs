@@ -78,18 +78,15 @@ impl Worker {
             return Ok(Vec::new());
         }
         // Looking is cheap; claiming is a commit.
-        let is_due =
-            has_new || self.store.next_due(queues.clone()).await?.is_some_and(|due| due <= clock::now());
+        let is_due = has_new || self.store.next_due(queues.clone()).await? == Some(Duration::ZERO);
         self.is_failure_logged.store(false, Ordering::Relaxed);
         if !is_due {
             return Ok(Vec::new());
         }
-        let (now, lease) = (clock::now(), self.lease());
+        let lease = self.experts.config.lease;
         let working = self.working.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
         let towards = self.goal.as_ref().map(|goal| goal.entry.clone());
-        self.store
-            .claim_entries(ClaimRequest { queues, most, now, until: now + lease, working, towards })
-            .await
+        self.store.claim_entries(ClaimRequest { queues, most, lease, working, towards }).await
     }
 
     fn begin_entry(self: &Arc<Self>, claimed: Claimed) {
@@ -107,7 +104,7 @@ impl Worker {
             }
             if worker.shutdown.is_cancelled() {
                 // Releases the entry so that another process need not wait for the claim to expire.
-                let _ = worker.store.heartbeat(&lease, clock::now()).await;
+                let _ = worker.store.heartbeat(&lease, Duration::ZERO).await;
             }
             worker.working.lock().unwrap_or_else(PoisonError::into_inner).remove(&lease.entry);
             drop(permit);
@@ -119,7 +116,7 @@ impl Worker {
     async fn renew_lease(&self, claimed: &Claimed) {
         loop {
             tokio::time::sleep(self.experts.config.lease / 3).await;
-            match self.store.heartbeat(&claimed.lease, clock::now() + self.lease()).await {
+            match self.store.heartbeat(&claimed.lease, self.experts.config.lease).await {
                 Ok(true) => {}
                 Ok(false) => {
                     let entry = &claimed.lease.entry;
@@ -164,7 +161,7 @@ impl Worker {
             let Some(name) = agent.strip_prefix(MODEL_PREFIX) else { continue };
             match self.store.entry_of_run(&id).await? {
                 Some(entry) if entry.state == EntryState::Held => {
-                    self.store.wake(&entry.id, clock::now()).await?;
+                    self.store.wake(&entry.id).await?;
                     self.stirred.notify_one();
                 }
                 None if status == Status::AwaitingApproval && self.goal.is_none() => {

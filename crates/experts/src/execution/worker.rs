@@ -65,9 +65,4 @@ impl Worker {
             tracing::error!(target: "respool::expert", %error, "the queue cannot be used; it is tried again");
         }
     }
-
-    /// How long a claim holds without being renewed, in milliseconds.
-    pub(super) fn lease(&self) -> u64 {
-        clock::millis(self.experts.config.lease)
-    }
 }

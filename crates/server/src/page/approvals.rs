@@ -143,7 +143,7 @@ pub(super) async fn letter(State(app): State<App>, Path(id): Path<String>, reque
     }
     let Some(store) = app.agents.store() else { return redirect("/ui/approvals") };
     let done = match form.get("what") {
-        "again" => store.replay(&id, &format!("{:032x}", rand::random::<u128>()), clock::now()).await,
+        "again" => store.replay(&id, &format!("{:032x}", rand::random::<u128>())).await,
         "drop" => store.drop_dead_letter(&id).await,
         _ => Ok(false),
     };

@@ -4,7 +4,7 @@ use sha2::{Digest as _, Sha256};
 
 /// A lane: entries of the same lane of a queue run one at a time, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LaneKey(pub(super) String);
+pub struct LaneKey(pub(crate) String);
 
 impl LaneKey {
     /// The one lane of a trigger.
@@ -25,7 +25,7 @@ impl LaneKey {
 
 /// Identifies equal events.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct DedupeKey(pub(super) String);
+pub struct DedupeKey(pub(crate) String);
 
 impl DedupeKey {
     /// The key of an event: of which queue, by which trigger, with which value. Of a bounded length whatever

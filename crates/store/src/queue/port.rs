@@ -1,11 +1,14 @@
-//! The port of the queue: what is needed of a database, and nothing of its dialect. Times are milliseconds
-//! since 1970.
+//! The port of the queue: what is needed of a database, and nothing of its dialect. Leases and pauses are
+//! durations from the store's own clock, which all its processes share. Times of crons are milliseconds since
+//! 1970.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 
 use super::plan::{DedupeKey, LaneKey};
+use super::rows::{EntryRow, EntryState};
 use crate::error::StoreError;
 
 /// Work to queue.
@@ -17,12 +20,12 @@ pub struct NewEntry {
     pub queue: String,
     /// The lane in which it runs; `None`: it waits for no other entry.
     pub lane: Option<LaneKey>,
-    /// When it may run.
-    pub due: u64,
+    /// How long it waits before it may run.
+    pub delay: Duration,
     /// The work, as its owner wrote it.
     pub payload: String,
-    /// The key that identifies equal entries, and the time until which it is remembered.
-    pub dedupe: Option<(DedupeKey, u64)>,
+    /// The key that identifies equal entries, and how long it is remembered.
+    pub dedupe: Option<(DedupeKey, Duration)>,
     /// The time of a clock that it is queued for.
     pub clock: Option<ClockTime>,
 }
@@ -111,10 +114,8 @@ pub struct ClaimRequest {
     pub queues: Vec<String>,
     /// At most this many.
     pub most: usize,
-    /// The time now.
-    pub now: u64,
-    /// The lease ends then, unless it is renewed.
-    pub until: u64,
+    /// The lease ends after this time, unless it is renewed.
+    pub lease: Duration,
     /// Entries that the caller works on. It does not take them from itself where it was late to renew its
     /// leases.
     pub working: Vec<String>,
@@ -124,56 +125,151 @@ pub struct ClaimRequest {
 
 /// A durable queue with lanes, leases and dedupe. A change answers false when the lease is lost: then nothing
 /// was changed, and the caller must do nothing more.
+#[async_trait]
 pub trait Queue: Send + Sync {
     /// Queues work, all of it or nothing; dedupe keys are remembered in the same commit, which survives a
     /// power failure. Returns the result for each entry, in order.
-    fn enqueue_all(
-        &self,
-        entries: Vec<NewEntry>,
-        now: u64,
-    ) -> BoxFuture<'_, Result<Vec<Enqueued>, StoreError>>;
+    async fn enqueue_all(&self, entries: Vec<NewEntry>) -> Result<Vec<Enqueued>, StoreError>;
 
     /// Queues one piece of work.
-    fn enqueue(&self, entry: NewEntry, now: u64) -> BoxFuture<'_, Result<Enqueued, StoreError>> {
-        let queued = self.enqueue_all(vec![entry], now);
-        Box::pin(async move { Ok(queued.await?.pop().unwrap_or(Enqueued::Accepted)) })
+    async fn enqueue(&self, entry: NewEntry) -> Result<Enqueued, StoreError> {
+        Ok(self.enqueue_all(vec![entry]).await?.pop().unwrap_or(Enqueued::Accepted))
     }
 
     /// Notes the time of this process. When the system clock was set back since a process noted the time, due
     /// times are moved back by as much, and the result says by how much. Otherwise they would wait until the
-    /// clock has caught up.
-    fn correct_clock(&self, now: u64) -> BoxFuture<'_, Result<Option<u64>, StoreError>>;
+    /// clock has caught up. A store with a clock of its own has nothing to correct.
+    async fn correct_clock(&self, now: u64) -> Result<Option<u64>, StoreError>;
 
     /// The last time for which a clock fired, in this process or another one. A clock that is seen for the
     /// first time has fired for `now`.
-    fn clock_mark(&self, clock: &Clock, now: u64) -> BoxFuture<'_, Result<u64, StoreError>>;
+    async fn clock_mark(&self, clock: &Clock, now: u64) -> Result<u64, StoreError>;
 
     /// Forgets the marks of clocks that are gone: one that comes back later is a new clock, which has missed
     /// nothing.
-    fn forget_clocks(&self, gone: GoneClocks) -> BoxFuture<'_, Result<(), StoreError>>;
+    async fn forget_clocks(&self, gone: GoneClocks) -> Result<(), StoreError>;
 
     /// Claims what is due and first in its lane, the longest due first. What a dead holder held is claimed
     /// again.
-    fn claim_entries(&self, request: ClaimRequest) -> BoxFuture<'_, Result<Vec<Claimed>, StoreError>>;
+    async fn claim_entries(&self, request: ClaimRequest) -> Result<Vec<Claimed>, StoreError>;
 
-    /// Renews a lease.
-    fn heartbeat(&self, lease: &EntryLease, until: u64) -> BoxFuture<'_, Result<bool, StoreError>>;
+    /// Renews a lease for a time from now. With no time at all it ends, and the entry can be claimed at once.
+    async fn heartbeat(&self, lease: &EntryLease, length: Duration) -> Result<bool, StoreError>;
 
-    /// Gives an entry back for a further attempt at a time. Its lane is held.
-    fn retry_at(&self, lease: &EntryLease, at: u64, note: String) -> BoxFuture<'_, Result<bool, StoreError>>;
-
-    /// Gives an entry back until it is woken: a person is awaited. Its lane is held.
-    fn hold(&self, lease: &EntryLease, note: String) -> BoxFuture<'_, Result<bool, StoreError>>;
-
-    /// Lets the attempt of a held entry go on; false when it is not held.
-    fn wake(&self, entry: &str, now: u64) -> BoxFuture<'_, Result<bool, StoreError>>;
-
-    /// Ends an entry, and lets the next one of its lane run.
-    fn complete(
+    /// Gives an entry back for a further attempt after a pause. Its lane is held.
+    async fn retry_after(
         &self,
         lease: &EntryLease,
-        end: EntryEnd,
+        pause: Duration,
         note: String,
-        now: u64,
-    ) -> BoxFuture<'_, Result<bool, StoreError>>;
+    ) -> Result<bool, StoreError>;
+
+    /// Gives an entry back until it is woken: a person is awaited. Its lane is held.
+    async fn hold(&self, lease: &EntryLease, note: String) -> Result<bool, StoreError>;
+
+    /// Lets the attempt of a held entry go on; false when it is not held.
+    async fn wake(&self, entry: &str) -> Result<bool, StoreError>;
+
+    /// Ends an entry, and lets the next one of its lane run.
+    async fn complete(&self, lease: &EntryLease, end: EntryEnd, note: String) -> Result<bool, StoreError>;
+}
+
+/// The queue as people see it, and what they can do with an entry.
+#[async_trait]
+pub trait QueueEntries: Send + Sync {
+    /// Waits until this process queues an entry, or has queued one since this was last waited for. For one
+    /// worker alone.
+    async fn wait_for_entry(&self);
+
+    /// The entries of a state, in the order in which they were accepted; `queue`: of this one alone.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    async fn entries(
+        &self,
+        queue: Option<&str>,
+        state: EntryState,
+        most: usize,
+    ) -> Result<Vec<EntryRow>, StoreError>;
+
+    /// The entries of a state that were accepted last, the newest first.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    async fn newest_entries(&self, state: EntryState, most: usize) -> Result<Vec<EntryRow>, StoreError>;
+
+    /// The places of a queue's entries that have not ended, in order, behind one of them.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    async fn open_places(&self, queue: &str, behind: u64) -> Result<Vec<u64>, StoreError>;
+
+    /// The entries at these places.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    async fn entries_at(&self, places: Vec<u64>) -> Result<Vec<EntryRow>, StoreError>;
+
+    /// One entry.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    async fn entry(&self, id: &str) -> Result<Option<EntryRow>, StoreError>;
+
+    /// When the oldest work of a queue, or of the agent that works on it, began that is still open; `None`
+    /// when none is.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    async fn oldest_open(&self, queue: &str, agent: &str) -> Result<Option<u64>, StoreError>;
+
+    /// The entry that a run works on.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    async fn entry_of_run(&self, run: &str) -> Result<Option<EntryRow>, StoreError>;
+
+    /// The entry that a waiting one of the same lane waits for, where there is one.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    async fn entry_before(&self, id: &str) -> Result<Option<EntryRow>, StoreError>;
+
+    /// How long it takes until the next entry of these queues is due or its lease ends; `None` when nothing
+    /// waits.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    async fn next_due(&self, queues: Vec<String>) -> Result<Option<Duration>, StoreError>;
+
+    /// Queues a dead letter again, at the end of its lane, under a new id; false when it is not one. Its
+    /// dedupe key does not count.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    async fn replay(&self, entry: &str, new_id: &str) -> Result<bool, StoreError>;
+
+    /// Drops a dead letter; false when it is not one.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    async fn drop_dead_letter(&self, entry: &str) -> Result<bool, StoreError>;
+
+    /// Returns a claimed entry to the queue, due after a pause, as if it had not been claimed: its attempt
+    /// and its run stay as they are. False when the lease is lost.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    async fn give_back_entry(
+        &self,
+        lease: &EntryLease,
+        pause: Duration,
+        note: &str,
+    ) -> Result<bool, StoreError>;
+
+    /// Ends an entry that waits or is held, so that nothing more is done for it; false when it is neither.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    async fn give_up(&self, entry: &str, note: &str) -> Result<bool, StoreError>;
 }

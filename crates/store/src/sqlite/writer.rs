@@ -7,9 +7,9 @@ use std::sync::mpsc;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::oneshot;
 
-use super::error::StoreError;
 use super::open::failed;
 use super::presence::DatabaseFile;
+use crate::error::StoreError;
 
 /// At most this many writes are one transaction.
 const LARGEST_GROUP: usize = 256;

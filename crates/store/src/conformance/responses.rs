@@ -1,19 +1,10 @@
-//! Responses on real files: for their client only, bounded, and there after a restart.
+//! Kept responses are for their client only, bounded, and there after a restart.
 
-use std::path::Path;
 use std::time::Duration;
 
-use super::*;
-use crate::{ResponsesConfig, StoreConfig};
+use super::Bed;
+use crate::{KeptResponse, ResponsesConfig, Store};
 use wire::units::Size;
-
-fn open(dir: &Path) -> Store {
-    keeping(dir, ResponsesConfig::default())
-}
-
-fn keeping(dir: &Path, responses: ResponsesConfig) -> Store {
-    Store::open(&StoreConfig { state_dir: dir.to_owned(), responses, ..StoreConfig::default() }).unwrap()
-}
 
 fn response(id: &str, previous: Option<&str>) -> KeptResponse {
     KeptResponse {
@@ -45,15 +36,13 @@ async fn items(store: &Store, ids: &[&str], client: &str) -> Vec<(String, String
     store.response_items(ids, client, (1 << 10, body_for_each)).await.unwrap().unwrap()
 }
 
-#[tokio::test]
-async fn a_conversation_survives_a_restart() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path());
+pub(super) async fn a_conversation_survives_a_restart(bed: &Bed) {
+    let store = bed.open();
     store.keep_response(response("a", None), vec!["item".into()], 1).await.unwrap();
     store.keep_response(response("b", Some("a")), vec![], 2).await.unwrap();
     store.keep_response(response("c", Some("b")), vec![], 3).await.unwrap();
     drop(store);
-    let store = open(dir.path());
+    let store = bed.open();
     assert_eq!(chain(&store, "c", "me").await, ["a", "b", "c"]);
     assert!(chain(&store, "c", "somebody else").await.is_empty());
     assert_eq!(store.response("a", "me").await.unwrap(), Some(response("a", None)));
@@ -69,10 +58,8 @@ async fn a_conversation_survives_a_restart() {
 }
 
 /// A small request named 60 MB of kept items, and all of them were read.
-#[tokio::test]
-async fn reads_stop_at_the_limit() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path());
+pub(super) async fn reads_stop_at_the_limit(bed: &Bed) {
+    let store = bed.open();
     let named = |id: &str| vec![format!("{id}1"), format!("{id}2")];
     store.keep_response(response("a", None), named("a"), 1).await.unwrap();
     store.keep_response(response("b", Some("a")), named("b"), 1).await.unwrap();
@@ -85,11 +72,9 @@ async fn reads_stop_at_the_limit() {
     assert_eq!(named(8).await.map(|items| items.len()), Some(4));
 }
 
-#[tokio::test]
-async fn old_responses_are_deleted_first() {
-    let dir = tempfile::tempdir().unwrap();
+pub(super) async fn old_responses_are_deleted_first(bed: &Bed) {
     let keep = ResponsesConfig { keep: Duration::from_millis(100), max_size: Size(30), store: true };
-    let store = keeping(dir.path(), keep);
+    let store = bed.open_with(|config| config.responses = keep);
     for (id, at) in [("old", 1), ("used", 2), ("one", 190), ("two", 191), ("three", 192)] {
         store.keep_response(response(id, None), vec![], at).await.unwrap();
     }
@@ -107,10 +92,9 @@ async fn old_responses_are_deleted_first() {
     assert_eq!(left().await, ["used", "waiting"], "what is being made stays");
 }
 
-#[tokio::test]
-async fn unfinished_responses_take_half_at_most() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = keeping(dir.path(), ResponsesConfig { max_size: Size(60), ..ResponsesConfig::default() });
+pub(super) async fn unfinished_responses_take_half_at_most(bed: &Bed) {
+    let responses = ResponsesConfig { max_size: Size(60), ..ResponsesConfig::default() };
+    let store = bed.open_with(|config| config.responses = responses);
     let begun = |id: &str| KeptResponse { request: Some("{}".to_owned()), ..response(id, None) };
     let mut kept = Vec::new();
     for id in ["a", "b", "c", "d"] {
@@ -126,30 +110,13 @@ async fn unfinished_responses_take_half_at_most() {
     assert!(store.keep_response(begun("d"), vec![], 5).await.unwrap());
 }
 
-#[tokio::test]
-async fn responses_take_no_room_from_runs() {
-    let dir = tempfile::tempdir().unwrap();
-    let runs = crate::RunsConfig { max_size: Size::mib(1), ..crate::RunsConfig::default() };
-    let config = StoreConfig { state_dir: dir.path().to_owned(), runs, ..StoreConfig::default() };
-    let store = Store::open(&config).unwrap();
-    let run = crate::NewRun { id: "run".into(), at: 1, setup: "{}".into(), ..crate::NewRun::default() };
-    store.begin(run).await.unwrap();
-    store.append(crate::Append::status("run", Store::FIRST_EPOCH, 2, crate::Status::Done)).await.unwrap();
-    let large = KeptResponse { body: "x".repeat(3 << 20), ..response("large", None) };
-    store.keep_response(large, vec![], 1_000).await.unwrap();
-    assert_eq!(store.clear(1_000, 1_000).await.unwrap().for_room, 0);
-    assert!(store.run("run").await.unwrap().is_some());
-}
-
-#[tokio::test]
-async fn unfinished_responses_are_claimed_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path());
+pub(super) async fn unfinished_responses_are_claimed_once(bed: &Bed) {
+    let store = bed.open();
     let begun = KeptResponse { request: Some("{\"input\":1}".to_owned()), ..response("a", None) };
     store.keep_response(begun, vec![], 1).await.unwrap();
     assert!(store.claim_responses().await.unwrap().is_empty(), "this process works on it");
     drop(store);
-    let (second, third) = (open(dir.path()), open(dir.path()));
+    let (second, third) = (bed.open(), bed.open());
     let claimed = second.claim_responses().await.unwrap();
     assert_eq!(
         claimed.iter().map(|response| response.request.as_str()).collect::<Vec<_>>(),

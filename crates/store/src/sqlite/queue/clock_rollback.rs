@@ -4,7 +4,7 @@
 
 use rusqlite::{Transaction, params};
 
-use crate::statements::{execute, find, signed};
+use crate::sqlite::statements::{execute, find, signed};
 
 /// A smaller step back is ignored, in milliseconds: what was due then happens that much later.
 const TOLERANCE: u64 = 60_000;

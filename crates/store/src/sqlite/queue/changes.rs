@@ -3,11 +3,13 @@
 //! `blocked` says that an earlier entry of the same lane has not ended, so that claiming looks at an index
 //! and not at lanes. It is set when an entry is accepted and cleared when the one before it ends.
 
+use std::time::Duration;
+
 use rusqlite::{Row, ToSql, Transaction, params};
 
 use super::clocks;
-use super::port::{ClaimRequest, Claimed, Enqueued, EntryEnd, EntryLease, NewEntry};
-use crate::statements::{execute, exists, find, has_changed, limit, list, signed};
+use crate::queue::{ClaimRequest, Claimed, Enqueued, EntryEnd, EntryLease, NewEntry};
+use crate::sqlite::statements::{execute, exists, find, has_changed, limit, list, signed};
 
 /// At most this many rows are forgotten in one batch.
 const BATCH: u32 = 256;
@@ -24,13 +26,18 @@ pub(crate) fn enqueue(change: &Transaction<'_>, entry: &NewEntry, now: u64) -> r
     {
         return Ok(Enqueued::Duplicate(earlier));
     }
-    if let Some((key, until)) = &entry.dedupe {
+    if let Some((key, kept)) = &entry.dedupe {
         let sql = "INSERT OR REPLACE INTO dedupe (key, until, entry) VALUES (?1, ?2, ?3)";
-        execute(change, sql, params![key.0, signed(*until), entry.id])?;
+        execute(change, sql, params![key.0, signed(later(now, *kept)), entry.id])?;
     }
     let lane = entry.lane.as_ref().map(|lane| lane.0.as_str());
-    insert(change, &entry.id, &entry.queue, lane, [entry.due, now], &entry.payload)?;
+    insert(change, &entry.id, &entry.queue, lane, [later(now, entry.delay), now], &entry.payload)?;
     Ok(Enqueued::Accepted)
+}
+
+/// Adds a span to a time.
+fn later(now: u64, by: Duration) -> u64 {
+    now.saturating_add(clock::millis(by))
 }
 
 /// `times`: when it is due, and now.
@@ -49,8 +56,12 @@ fn insert(
     has_changed(change, sql, params![id, queue, lane, due, now, payload])
 }
 
-pub(crate) fn claim(change: &Transaction<'_>, request: &ClaimRequest) -> rusqlite::Result<Vec<Claimed>> {
-    let now = signed(request.now);
+pub(crate) fn claim(
+    change: &Transaction<'_>,
+    request: &ClaimRequest,
+    at: u64,
+) -> rusqlite::Result<Vec<Claimed>> {
+    let now = signed(at);
     // The attempt of a dead holder goes on.
     let sql = "UPDATE queue SET state = 'waiting' WHERE state = 'claimed' AND lease_until <= ?1
                  AND id NOT IN (SELECT value FROM json_each(?2))";
@@ -76,7 +87,7 @@ pub(crate) fn claim(change: &Transaction<'_>, request: &ClaimRequest) -> rusqlit
     )?;
     let mut claimed = Vec::new();
     for (_, seq) in ready.into_iter().take(request.most) {
-        claimed.push(take.query_row(params![seq, signed(request.until)], claimed_row)?);
+        claimed.push(take.query_row(params![seq, signed(later(at, request.lease))], claimed_row)?);
         execute(change, "UPDATE queue SET claims = attempt WHERE seq = ?1", params![seq])?;
     }
     Ok(claimed)

@@ -3,8 +3,8 @@
 
 use rusqlite::{Transaction, params};
 
-use super::port::{Clock, ClockTime, GoneClocks};
-use crate::statements::{execute, find, has_changed, list, signed};
+use crate::queue::{Clock, ClockTime, GoneClocks};
+use crate::sqlite::statements::{execute, find, has_changed, list, signed};
 
 /// The mark of a clock. One that is new, or has another schedule than before, is set to `now`.
 pub(super) fn mark(change: &Transaction<'_>, clock: &Clock, now: u64) -> rusqlite::Result<u64> {

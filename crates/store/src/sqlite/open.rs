@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode};
 
-use super::error::StoreError;
+use crate::error::StoreError;
 
 const FILE: &str = "respool.db";
 /// How long one process waits for another's write.

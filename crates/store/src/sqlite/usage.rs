@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use rusqlite::{Connection, Row, params};
 
-use super::error::StoreError;
 use super::open::{self, failed};
 use super::presence::DatabaseFile;
 use super::space;
 use super::statements::signed;
+use crate::error::StoreError;
 use wire::UsageRow;
 use wire::turn::Usage;
 

@@ -6,6 +6,9 @@ use proptest::prelude::*;
 use rusqlite::{Connection, Transaction};
 
 use super::*;
+use std::time::Duration;
+
+use crate::queue::*;
 
 /// An entry as the model has it; its place in the list is the order in which it was accepted.
 #[derive(Clone, Debug)]
@@ -143,9 +146,9 @@ impl Pair {
             id: id.clone(),
             queue: format!("q{queue}"),
             lane: lane.map(|lane| LaneKey::per_key("k", &lane.to_string())),
-            due: now + delay,
+            delay: Duration::from_millis(delay),
             payload: "{}".into(),
-            dedupe: key.map(|key| (DedupeKey::new("q", "t", &key.to_string()), now + 5)),
+            dedupe: key.map(|key| (DedupeKey::new("q", "t", &key.to_string()), Duration::from_millis(5))),
             clock: None,
         };
         let known = key.and_then(|key| self.model.keys.get(&key)).filter(|(until, _)| *until > now);
@@ -154,7 +157,7 @@ impl Pair {
         assert_eq!(enqueued, expected.clone().map_or(Enqueued::Accepted, Enqueued::Duplicate));
         if expected.is_none() {
             self.model.keys.extend(key.map(|key| (key, (now + 5, id))));
-            let NewEntry { id, queue, lane, due, .. } = entry;
+            let (NewEntry { id, queue, lane, .. }, due) = (entry, now + delay);
             let (state, epoch, until) = (EntryState::Waiting, 0, 0);
             self.model.entries.push(Entry { id, queue, lane, state, due, epoch, until });
         }
@@ -165,8 +168,9 @@ impl Pair {
             (0..2).filter(|bit| queues & (1 << bit) != 0).map(|bit| format!("q{bit}")).collect();
         let (now, until) = (self.model.now, self.model.now + lease);
         let expected = self.model.claim(&queues, most, until);
-        let request = ClaimRequest { queues, most, now, until, ..ClaimRequest::default() };
-        let claimed = self.write(|change| changes::claim(change, &request));
+        let request =
+            ClaimRequest { queues, most, lease: Duration::from_millis(lease), ..ClaimRequest::default() };
+        let claimed = self.write(|change| changes::claim(change, &request, now));
         let found: Vec<(String, u64)> =
             claimed.iter().map(|it| (it.lease.entry.clone(), it.lease.epoch)).collect();
         assert_eq!(found, expected);

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::error::StoreError;
+use crate::error::StoreError;
 
 /// The file that a database was opened from.
 #[derive(Clone, Debug)]

@@ -7,31 +7,12 @@ use rusqlite::{Connection, Transaction, params};
 
 use super::space;
 use super::statements::{execute, list, signed};
+use crate::run_rows::Usage;
 
 /// At most this many runs are deleted in one batch,
 const RUNS: u32 = 16;
 /// and no further one once the batch has freed this many bytes.
 const BATCH: u64 = 1 << 20;
-/// The result of a clearing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cleared {
-    /// Runs deleted because they were old.
-    pub old: usize,
-    /// Runs deleted because all together took too much.
-    pub for_room: usize,
-    /// Bytes in use afterwards.
-    pub bytes: u64,
-}
-
-/// The size of the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
-    /// Its runs.
-    pub runs: u64,
-    /// Bytes of the database in use; its log is not counted.
-    pub bytes: u64,
-}
-
 /// True for a run of work that may be executed again: what it did is not done again only as long as it is
 /// known.
 const IS_NEEDED: &str = "EXISTS (SELECT 1 FROM queue WHERE work = runs.fingerprint AND state IN ('waiting', 'claimed', 'held', 'dead_letter'))";

@@ -1,0 +1,31 @@
+//! The store in `SQLite` files of a state directory: what serves one machine.
+//!
+//! One thread writes. Everything that waits when it comes round is one transaction (group commit), so two
+//! hundred runs share a commit instead of queueing for two hundred. A caller is answered when its rows are
+//! committed.
+
+mod approvals;
+mod clearing;
+#[cfg(debug_assertions)]
+mod failpoint;
+mod key_usage;
+mod lease;
+mod open;
+mod operators;
+mod outbox;
+mod presence;
+mod queue;
+mod responses;
+mod run_rows;
+mod runs;
+mod space;
+mod statements;
+mod store;
+mod usage;
+mod writer;
+
+pub(crate) use store::SqliteStore;
+pub use usage::{Dimension, StoredUsage, UsageQuery, UsageStore, UsageSum};
+
+#[cfg(test)]
+mod tests;
