@@ -59,12 +59,13 @@ impl fmt::Display for SinkError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSetting(key) => write!(out, "it has no `{key}`"),
-            Self::NoClient(why) | Self::NoAnswer(why) | Self::Mail(why) => out.write_str(why),
+            Self::NoClient(why) | Self::NoAnswer(why) | Self::Mail(why) | Self::NotSafe(why) => {
+                out.write_str(why)
+            }
             Self::NotAnAddress(key, why) => write!(out, "`{key}` is not an e-mail address: {why}"),
             Self::Status(status) => write!(out, "it answered HTTP {status}"),
             Self::TooSlow => write!(out, "it took longer than {} s", WITHIN.as_secs()),
             Self::OpenClaw(why) => write!(out, "OpenClaw's `message` tool failed: {why}"),
-            Self::NotSafe(why) => out.write_str(why),
             Self::NotStarted(program, error) => write!(out, "{program} cannot be started: {error}"),
             Self::ProgramFailed(program, status) => write!(out, "{program} ended with {status}"),
         }

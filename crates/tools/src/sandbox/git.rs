@@ -361,7 +361,7 @@ fn take_over_objects(from: &Path, to: &Dir) -> io::Result<()> {
         let Ok(inner) = source.open_dir(&directory) else { continue };
         let mut names = names_in(&inner)?;
         names.retain(|name| is_object(&directory, name));
-        names.sort_by_key(|name| name.ends_with(".idx"));
+        names.sort_by_key(|name| Path::new(name).extension().is_some_and(|extension| extension == "idx"));
         if names.is_empty() {
             continue;
         }

@@ -107,12 +107,11 @@ impl Protected {
         let configured: Vec<Repository> =
             found.roots.iter().map(own).chain(found.repositories.clone()).collect();
         for named in configured.iter().flat_map(named_by_configuration) {
-            match named.canonicalize() {
-                Ok(real) => found.places.extend(found.is_inside(&real).then_some(real)),
-                Err(_) => {
-                    let missing = first_missing(&named).filter(|(directory, _)| found.is_inside(directory));
-                    found.missing.extend(missing);
-                }
+            if let Ok(real) = named.canonicalize() {
+                found.places.extend(found.is_inside(&real).then_some(real));
+            } else {
+                let missing = first_missing(&named).filter(|(directory, _)| found.is_inside(directory));
+                found.missing.extend(missing);
             }
         }
         found
