@@ -2,9 +2,10 @@
 //! and its owner reads the true cause.
 //!
 //! OpenClaw repeats 5xx, 408 and 429 for a minute or longer, and tries its fallback model only afterwards;
-//! after a 422 it does so at once (measured, docs/openclaw.md). opencode repeats an error by its words, aider
+//! after a 422 it does so at once (docs/openclaw-measured.md). opencode repeats an error by its words, aider
 //! all but a bad request. Codex understands a stream that fails, Claude Code a status of 500 with
-//! `x-should-retry: false` (docs/clients.md). Other clients get the true status, and `x-should-retry: false`.
+//! `x-should-retry: false` (docs/clients-measured.md). Other clients get the true status, and
+//! `x-should-retry: false`.
 //! How an API writes an error is `translate`'s. Pure. Every route of `server` uses it where an error leaves.
 
 use std::borrow::Cow;
