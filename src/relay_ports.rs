@@ -101,13 +101,13 @@ async fn limit_model_time<T>(
 ) -> Option<T> {
     let began = Instant::now();
     loop {
-        let end = began + within + progress.waited();
+        let end = began + within + progress.waiting_time();
         tokio::select! {
             biased;
             done = &mut call => return Some(done),
             // It may still wait, or have waited meanwhile.
             () = sleep_until(end) => {
-                if Instant::now() >= began + within + progress.waited() {
+                if Instant::now() >= began + within + progress.waiting_time() {
                     return None;
                 }
             }
@@ -221,7 +221,7 @@ impl UpstreamProbes for RelayProbes {
 
 async fn probe_upstream(upstream: &Arc<Upstream>) -> UpstreamSignal {
     let probe = timeout(PROBE_WITHIN, upstream.health_since(Instant::now())).await;
-    let (circuit, ..) = upstream.state.report();
+    let (circuit, ..) = upstream.state.circuit_report();
     UpstreamSignal {
         name: upstream.name.clone(),
         is_down: probe != Ok(Health::Up),

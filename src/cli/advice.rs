@@ -81,7 +81,7 @@ fn own_upstreams(settings: &Settings) -> impl Iterator<Item = UnusableSetting> {
 }
 
 fn is_own_address(upstream: &Address, listen: &Listen) -> bool {
-    let url = upstream.endpoint("").and_then(|url| Url::parse(&url).ok());
+    let url = upstream.endpoint_url("").and_then(|url| Url::parse(&url).ok());
     let Some((host, port)) = url.as_ref().and_then(|url| url.host_str().zip(url.port_or_known_default()))
     else {
         return false;

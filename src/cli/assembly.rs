@@ -97,7 +97,7 @@ pub(super) async fn tools_of(
     sources: Option<&Sources>,
     config: AgentConfig,
 ) -> Result<Arc<dyn Tools>, Vec<String>> {
-    let set = sources.ok_or_else(Vec::new)?.select(&config.tools).await?;
+    let set = sources.ok_or_else(Vec::new)?.select_tools(&config.tools).await?;
     Ok(Arc::new(set))
 }
 

@@ -298,7 +298,7 @@ fn window_of(model: &Value, findings: &mut Findings) {
 
 async fn version_of(upstream: &Upstream, findings: &mut Findings) {
     upstream.probe_version().await;
-    match upstream.target().version {
+    match upstream.server_traits().version {
         Some((major, minor)) => findings.ok(&format!("vLLM {major}.{minor}")),
         None => findings.ok("the server does not report a vLLM version; respool adapts to what it refuses"),
     }
@@ -311,7 +311,7 @@ async fn counting_of(upstream: &Upstream, model: &str, findings: &mut Findings) 
     let Ok(request) = Object::parse(&body) else { return };
     let way = if upstream.model_facts(model).is_harmony {
         "counted by respool, with gpt-oss's own tokens (o200k_harmony)"
-    } else if upstream.tokenize(&request, &HeaderMap::new()).await.is_some() {
+    } else if upstream.count_tokens(&request, &HeaderMap::new()).await.is_some() {
         "counted by the server (/tokenize)"
     } else {
         "estimated, because the server has no /tokenize; respool learns from its replies and refusals"

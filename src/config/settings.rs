@@ -29,7 +29,7 @@ wire::settings! {
         sections {
             /// `[[upstream]]`: at least one, each with a name; the first is the default one.
             #[serde(rename = "upstream")]
-            pub upstreams: Vec<UpstreamConfig> = vec![UpstreamConfig::default().named()], at("upstream[]");
+            pub upstreams: Vec<UpstreamConfig> = vec![UpstreamConfig::default().with_default_name()], at("upstream[]");
             /// `listen`, `trusted_hosts`, `client_keys` and `[limits]`.
             #[serde(flatten)]
             pub server: ServerConfig = ServerConfig::default(), at("");
@@ -65,9 +65,9 @@ impl Settings {
     /// Fills in what depends on other settings or on the environment: names of upstreams, and directories
     /// below the home directory.
     pub(super) fn complete(mut self, tree: &Table, environment: &Environment) -> Self {
-        self.upstreams = self.upstreams.into_iter().map(UpstreamConfig::named).collect();
+        self.upstreams = self.upstreams.into_iter().map(UpstreamConfig::with_default_name).collect();
         if self.upstreams.is_empty() {
-            self.upstreams.push(UpstreamConfig::default().named());
+            self.upstreams.push(UpstreamConfig::default().with_default_name());
         }
         let is_set = |path: &[&str]| find_value(tree, path).is_some();
         if !is_set(&["state_dir"]) {

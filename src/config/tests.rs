@@ -40,7 +40,7 @@ fn nothing_configured_is_a_working_configuration() {
     assert_eq!(settings, Settings::default());
     assert_eq!(settings.server, ServerConfig::default());
     assert_eq!(settings.relay, RelayConfig::default());
-    assert_eq!(settings.upstreams, [UpstreamConfig::at("http://127.0.0.1:8000/v1".parse().unwrap())]);
+    assert_eq!(settings.upstreams, [UpstreamConfig::with_address("http://127.0.0.1:8000/v1".parse().unwrap())]);
     assert_eq!(settings.upstreams[0].name, "127.0.0.1:8000");
     assert_eq!(settings.store.state_dir, Path::new("/var/lib/respool"));
     assert_eq!(from_file("").store.state_dir, Path::new("/home/u/.local/state/respool"));
@@ -87,7 +87,7 @@ fn every_kind_of_value_can_come_from_the_environment() {
     let upstreams: Vec<_> = settings.upstreams.iter().map(|one| (one.name.as_str(), one.weight)).collect();
     assert_eq!(upstreams, [("a", 1), ("b", 2), ("c", 1)]);
     assert_eq!(settings.upstreams[1].api_key, Some(Secret::new("123")));
-    assert_eq!(settings.relay.modes("fast").reasoning, ReasoningField::Drop);
+    assert_eq!(settings.relay.modes_for("fast").reasoning, ReasoningField::Drop);
     assert!((settings.agents["scout"].temperature - 1.0).abs() < f64::EPSILON);
     assert_eq!(settings.tools.timeouts["exec"], Duration::from_mins(2));
     assert_eq!(settings.tools.policy.rule[0].then, Verdict::Deny);
@@ -156,7 +156,7 @@ fn agents_and_tools_have_their_types() {
 #[test]
 fn names_with_dots_and_slashes_are_names() {
     let settings = from_file("[models.\"org/m-1.5\"]\nreasoning = \"drop\"\n");
-    assert_eq!(settings.relay.modes("org/m-1.5").reasoning, ReasoningField::Drop);
+    assert_eq!(settings.relay.modes_for("org/m-1.5").reasoning, ReasoningField::Drop);
 }
 
 const SHOWN: &str = r#"

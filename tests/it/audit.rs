@@ -22,7 +22,7 @@ async fn tools(content: bool) -> (TempDir, ToolSet) {
     config.local.launcher = Some(launcher());
     config.audit = Some(AuditConfig { file: folder.path().join("state/audit.jsonl"), content });
     let set =
-        Sources::open(&config).unwrap().select(&["exec", "read", "write"].map(str::to_owned)).await.unwrap();
+        Sources::open(&config).unwrap().select_tools(&["exec", "read", "write"].map(str::to_owned)).await.unwrap();
     (folder, set)
 }
 

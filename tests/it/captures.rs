@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use respool::upstream::replay::{Replay, serve};
+use respool::upstream::replay::{Replay, serve_replay};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -34,7 +34,7 @@ impl Version {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let stop = CancellationToken::new();
-        tokio::spawn(serve(listener, Arc::clone(&replay), stop.clone()));
+        tokio::spawn(serve_replay(listener, Arc::clone(&replay), stop.clone()));
         Self {
             set,
             replay,

@@ -54,7 +54,7 @@ async fn bed_at(outer: TempDir, settings: &str) -> Bed {
     let wanted = ["exec", "read", "write", "edit"].map(str::to_owned);
     let sources = Sources::open(&config).unwrap();
     let level = sources.sandbox().cloned().unwrap();
-    Bed { tools: sources.select(&wanted).await.unwrap(), outer, level }
+    Bed { tools: sources.select_tools(&wanted).await.unwrap(), outer, level }
 }
 
 impl Bed {
@@ -386,7 +386,7 @@ async fn a_state_directory_around_the_workspace_leaves_it_writable() {
     let mut config = config(&format!("local.workspace = {work:?}\npolicy.default = \"allow\""));
     config.local.launcher = Some(launcher());
     config.local.own_files = vec![outer.path().to_owned(), outer.path().join("work/audit.jsonl")];
-    let tools = Sources::open(&config).unwrap().select(&["exec", "write"].map(str::to_owned)).await.unwrap();
+    let tools = Sources::open(&config).unwrap().select_tools(&["exec", "write"].map(str::to_owned)).await.unwrap();
     assert_eq!(text(&tools, "exec", json!({"command": "echo x > a; cat a"})).await, "x\n");
     text(&tools, "write", json!({"path": "b", "content": "x"})).await;
     let problem = failure(&tools, "write", json!({"path": "audit.jsonl", "content": "x"})).await;
@@ -513,7 +513,7 @@ impl Approver for Person {
 fn chat(workspace: &Path) -> ToolSet {
     let mut settings = ToolsConfig::default();
     settings.local.launcher = Some(launcher());
-    ToolSet::for_chat(&settings, &settings.policy.clone(), workspace).unwrap()
+    ToolSet::open_for_chat(&settings, &settings.policy.clone(), workspace).unwrap()
 }
 
 #[tokio::test]

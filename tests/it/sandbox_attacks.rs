@@ -65,7 +65,7 @@ async fn runs_the_commands_of_a_job() {
     let sources = Sources::open(&config).unwrap();
     let mut done =
         Done { level: format!("{:?}", sources.sandbox().unwrap()).to_lowercase(), ..Done::default() };
-    let tools = sources.select(&["exec".to_owned()]).await.unwrap();
+    let tools = sources.select_tools(&["exec".to_owned()]).await.unwrap();
     let servers: Vec<&str> = config.mcp.keys().map(String::as_str).collect();
     for command in job.commands {
         if let Some(script) = command.strip_prefix(PERSON) {

@@ -753,7 +753,7 @@ async fn chat_has_four_tools() {
     let outer = tempfile::tempdir().unwrap();
     let settings = ToolsConfig::default();
     let rules = config("policy.rule = [{ tool = \"exec\", command = \"echo *\", then = \"allow\" }]").policy;
-    let tools = ToolSet::for_chat(&settings, &rules, outer.path()).unwrap();
+    let tools = ToolSet::open_for_chat(&settings, &rules, outer.path()).unwrap();
     let told: Vec<Value> = tools
         .specs()
         .into_iter()

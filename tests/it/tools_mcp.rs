@@ -225,7 +225,7 @@ async fn agents_share_a_server() {
     let folder = tempfile::tempdir().unwrap();
     let sources = Sources::open(&config(&settings(folder.path(), ""))).unwrap();
     let wanted = ["mcp:strict/echo".to_owned()];
-    let (one, two) = (sources.select(&wanted).await.unwrap(), sources.select(&wanted).await.unwrap());
+    let (one, two) = (sources.select_tools(&wanted).await.unwrap(), sources.select_tools(&wanted).await.unwrap());
     for tools in [&one, &two] {
         assert_eq!(text(tools, "strict__echo", json!({"text": "x"})).await, "x");
     }
@@ -335,7 +335,7 @@ async fn absent_http_servers_are_noticed() {
     let server = http_server(&folder).await;
     wait_until("it says where", async || folder.path().join("port").exists()).await;
     let sources = Sources::open(&config(&http_settings(&folder, "mcp-token"))).unwrap();
-    let _tools = sources.select(&["mcp:web/*".to_owned()]).await.unwrap();
+    let _tools = sources.select_tools(&["mcp:web/*".to_owned()]).await.unwrap();
     assert_eq!(sources.mcp_problem("web"), None);
     drop(server);
     wait_until("it is down", async || sources.mcp_problem("web").is_some()).await;

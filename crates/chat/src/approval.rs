@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::harmless::{Entry, stays};
 use super::screen::Shown;
-use tools::{Approver, Question, QuestionKind, Target, and_list, pipeline};
+use tools::{Approver, Question, QuestionKind, Target, and_list, parse_pipeline};
 
 /// What need not be asked again in this session.
 #[derive(Debug, Default)]
@@ -88,7 +88,7 @@ fn known(line: &str, directory: &Path, root: &Path) -> Option<BTreeSet<(&'static
     let mut directory = directory.to_owned();
     let mut names = BTreeSet::new();
     for command in and_list(line)? {
-        let commands = pipeline(&command)?;
+        let commands = parse_pipeline(&command)?;
         if let [words] = commands.as_slice()
             && let [cd, to] = words.as_slice()
             && cd == "cd"

@@ -221,9 +221,9 @@ impl Approver for Watch<'_> {
         }
     }
 
-    fn permitted<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, ()> {
+    fn note_permission<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let began = match (target, target.file().filter(|_| self.changes)) {
+            let began = match (target, target.file_path().filter(|_| self.changes)) {
                 (Target::Command { .. }, _) => Some(Began::Command),
                 (_, Some(path)) => {
                     let before = look_aside(&path).await;
@@ -318,7 +318,7 @@ mod tests {
         let root = dir.path().canonicalize().unwrap();
         std::fs::write(root.join("a.txt"), "one\n").unwrap();
         let policy = PolicyConfig { default, ..PolicyConfig::default() };
-        let set = ToolSet::for_chat(&ToolsConfig::default(), &policy, &root).unwrap();
+        let set = ToolSet::open_for_chat(&ToolsConfig::default(), &policy, &root).unwrap();
         (dir, Journal::new(Arc::new(set), root))
     }
 

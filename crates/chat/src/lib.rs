@@ -125,7 +125,7 @@ async fn begin(setting: Setting, screen: Screen, terminal: bool) -> Result<Sessi
     let (model, _) = models::find(&setting.models, setting.model.as_deref()).await?;
     let root = setting.workspace.canonicalize();
     let root = root.map_err(|error| format!("{} cannot be used: {error}", setting.workspace.display()))?;
-    let tools = ToolSet::for_chat(&setting.tools, &policy(&setting.tools.policy), &root)?;
+    let tools = ToolSet::open_for_chat(&setting.tools, &policy(&setting.tools.policy), &root)?;
     let journal = Arc::new(Journal::new(Arc::new(tools), root.clone()));
     let agent = agent(&setting, model, Arc::clone(&journal));
     // A single question is not the conversation that `--continue` resumes.

@@ -355,12 +355,12 @@ impl BoundTool {
                 self.name
             )));
         };
-        let Some(spec) = set.configured(&operation.configured) else {
+        let Some(spec) = set.find_configured(&operation.configured) else {
             let what = format!("{} offers no {} now", self.binding.target(), operation.configured);
             return Err(ToolError::Unreachable(what));
         };
         let invocation = Invocation { name: spec.name, ..invocation.clone() };
-        let by = approver.and_then(Approver::consented);
+        let by = approver.and_then(Approver::prior_consent);
         set.call(&invocation, Some(&DecidedByTier { by })).await
     }
 }
@@ -374,7 +374,7 @@ impl BoundTool {
         invocation: &Invocation,
     ) -> Option<(&ToolSet, Invocation)> {
         let set = self.set.as_ref()?;
-        let name = set.configured(&operation.configured)?.name;
+        let name = set.find_configured(&operation.configured)?.name;
         Some((set, Invocation { name, ..invocation.clone() }))
     }
 
@@ -419,7 +419,7 @@ struct DecidedByTier<'a> {
 }
 
 impl Approver for DecidedByTier<'_> {
-    fn consented(&self) -> Option<&str> {
+    fn prior_consent(&self) -> Option<&str> {
         self.by.or(Some("tier of the package"))
     }
 
@@ -427,7 +427,7 @@ impl Approver for DecidedByTier<'_> {
         self.by.is_some()
     }
 
-    fn refusal(&self) -> &'static str {
+    fn refusal_reason(&self) -> &'static str {
         "a rule of tools.policy asks about this call, and no person has agreed to it: the package's owner can give the operation the tier `confirm`"
     }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use upstream::{Load, OutcomeReport, Place, Upstream, UpstreamError, Who, choose};
+use upstream::{Load, OutcomeReport, Place, Upstream, UpstreamError, Who, choose_upstream};
 use wire::{ApiError, ErrorCode};
 
 /// The upstreams of one request, and which of them were asked.
@@ -55,7 +55,7 @@ impl Candidates {
 
     /// True when an upstream is left that was not asked in this round.
     pub(super) fn has_another(&self) -> bool {
-        self.passed_over.is_some() || self.choose().is_some()
+        self.passed_over.is_some() || self.choose_next().is_some()
     }
 
     /// The next upstream; `None` when all were asked.
@@ -63,12 +63,12 @@ impl Candidates {
     /// # Errors
     /// When the upstream is full, and so is its queue; also its name.
     pub(super) async fn next(&mut self) -> Option<Result<AdmittedUpstream, (Arc<Upstream>, UpstreamError)>> {
-        while let Some(at) = self.choose().or_else(|| self.come_back()) {
+        while let Some(at) = self.choose_next().or_else(|| self.come_back()) {
             self.asked[at] = true;
             let upstream = Arc::clone(&self.order[at]);
             let (place, queued) = match self.who {
                 None => (None, Duration::ZERO),
-                Some(who) => match upstream.enter(who).await {
+                Some(who) => match upstream.wait_for_place(who).await {
                     Ok((place, queued)) => (Some(place), queued),
                     Err(full) => return Some(Err((upstream, full))),
                 },
@@ -78,7 +78,7 @@ impl Candidates {
                 continue;
             }
             self.tried[at] = true;
-            let report = upstream.begin();
+            let report = upstream.begin_request();
             return Some(Ok(AdmittedUpstream { upstream, place, report, queued }));
         }
         None
@@ -98,14 +98,14 @@ impl Candidates {
     fn come_back(&mut self) -> Option<usize> {
         let at = self.passed_over.take()?;
         self.asked[at] = false;
-        self.choose()
+        self.choose_next()
     }
 
-    fn choose(&self) -> Option<usize> {
+    fn choose_next(&self) -> Option<usize> {
         if let [asked] = self.asked[..] {
             return (!asked).then_some(0);
         }
-        choose(&self.loads())
+        choose_upstream(&self.loads())
     }
 
     fn loads(&self) -> Vec<Load> {
@@ -119,7 +119,7 @@ impl Candidates {
 
 /// The error of a request that no upstream could be asked for.
 pub(super) fn no_upstream() -> UpstreamError {
-    UpstreamError::broken("", 503, ErrorCode::NoUpstream, "is not there", "")
+    UpstreamError::new_broken("", 503, ErrorCode::NoUpstream, "is not there", "")
 }
 
 /// The more informative of two failures: a full queue, for it says when to come back (the one that clears
@@ -187,17 +187,17 @@ mod tests {
     async fn a_request_leaves_a_failing_queue() {
         let order: Arc<[_]> = [upstream("a"), upstream("b")].into();
         let who = Who { client: 1, conversation: 1 };
-        let [at_a, at_b] = [order[0].enter(who).await.unwrap(), order[1].enter(who).await.unwrap()];
-        let mut longer_at_b = Box::pin(order[1].enter(who));
+        let [at_a, at_b] = [order[0].wait_for_place(who).await.unwrap(), order[1].wait_for_place(who).await.unwrap()];
+        let mut longer_at_b = Box::pin(order[1].wait_for_place(who));
         assert!(longer_at_b.as_mut().now_or_never().is_none());
         let mut candidates = Candidates::new(Arc::clone(&order), Some(who));
         let mut next = Box::pin(candidates.next());
         assert!(next.as_mut().now_or_never().is_none());
-        assert_eq!(order[0].state.report().2, 1, "it waits at its own upstream");
-        (0..3).for_each(|_| order[0].begin().failed("refused"));
+        assert_eq!(order[0].state.circuit_report().2, 1, "it waits at its own upstream");
+        (0..3).for_each(|_| order[0].begin_request().report_failure("refused"));
         drop((at_b, longer_at_b, at_a));
         let admitted = next.await.unwrap().unwrap();
-        assert_eq!((admitted.upstream.name.as_str(), order[0].state.report().1), ("b", 0));
+        assert_eq!((admitted.upstream.name.as_str(), order[0].state.circuit_report().1), ("b", 0));
         assert!(candidates.next().await.is_none(), "the one that fails is not asked");
     }
 }

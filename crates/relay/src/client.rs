@@ -78,34 +78,34 @@ pub struct WaitGuard<'a>(&'a RequestProgress);
 impl RequestProgress {
     /// Returns the time for which the request has waited for an upstream to come back. An agent does not
     /// count it as the model's.
-    pub fn waited(&self) -> Duration {
-        let known = self.known();
+    pub fn waiting_time(&self) -> Duration {
+        let known = self.lock_state();
         known.waited_before + known.waits_since.map(|since| since.elapsed()).unwrap_or_default()
     }
 
     /// Returns the parts that were taken out of the conversation of the last attempt so that it fits.
     pub fn trimmed_parts(&self) -> Option<String> {
-        self.known().trimmed.clone()
+        self.lock_state().trimmed.clone()
     }
 
     /// Begins to wait for an upstream. The wait ends when the guard is dropped.
     pub fn begin_waiting(&self) -> WaitGuard<'_> {
-        self.known().waits_since.get_or_insert_with(Instant::now);
+        self.lock_state().waits_since.get_or_insert_with(Instant::now);
         WaitGuard(self)
     }
 
-    pub(super) fn trimmed(&self, what: Option<&str>) {
-        self.known().trimmed = what.map(str::to_owned);
+    pub(super) fn note_trimming(&self, what: Option<&str>) {
+        self.lock_state().trimmed = what.map(str::to_owned);
     }
 
-    fn known(&self) -> MutexGuard<'_, ProgressState> {
+    fn lock_state(&self) -> MutexGuard<'_, ProgressState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
-        let mut known = self.0.known();
+        let mut known = self.0.lock_state();
         let since = known.waits_since.take();
         known.waited_before += since.map(|since| since.elapsed()).unwrap_or_default();
     }

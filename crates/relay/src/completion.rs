@@ -5,7 +5,7 @@ use bytes::{Buf as _, Bytes};
 
 use super::request::{ClientRequest, ReplyForm};
 use translate::{Ids, Reply, ReplyRules, correctable_calls, interpret, prune_completion};
-use upstream::{UpstreamError, UpstreamResponse, in_few_words};
+use upstream::{UpstreamError, UpstreamResponse, shorten_body};
 use wire::turn::{FinishReason, Usage};
 use wire::{Completion, ErrorCode, Object, is_empty_array};
 
@@ -28,9 +28,9 @@ pub(super) async fn json_body(
         let text = text_of(&body, name)?;
         let what = format!(
             "answered with {media_type} instead of JSON ({}); is its `url` right?",
-            in_few_words(text)
+            shorten_body(text)
         );
-        return Err(UpstreamError::broken(name, 502, ErrorCode::UpstreamNotJson, &what, ""));
+        return Err(UpstreamError::new_broken(name, 502, ErrorCode::UpstreamNotJson, &what, ""));
     }
     Ok(body)
 }
@@ -39,21 +39,21 @@ pub(super) async fn json_body(
 pub(super) async fn not_a_stream(answer: UpstreamResponse, media_type: &str) -> UpstreamError {
     let name = answer.upstream().to_owned();
     let status = answer.status();
-    let excerpt = answer.excerpt().await;
+    let excerpt = answer.read_excerpt().await;
     let what = format!(
         "answered HTTP {} with {} instead of an event stream ({}); is its `url` right?",
         status.as_u16(),
         if media_type.is_empty() { "no content type" } else { media_type },
-        in_few_words(&excerpt),
+        shorten_body(&excerpt),
     );
-    UpstreamError::broken(&name, 502, ErrorCode::UpstreamNotAStream, &what, "")
+    UpstreamError::new_broken(&name, 502, ErrorCode::UpstreamNotAStream, &what, "")
 }
 
 /// A body as a completion.
 ///
 /// # Errors
 /// When it is something else; an error that came with status 200 leaves as that error.
-pub(super) fn parse(body: &[u8], name: &str, keep: &[String]) -> Result<Completion, UpstreamError> {
+pub(super) fn parse_completion(body: &[u8], name: &str, keep: &[String]) -> Result<Completion, UpstreamError> {
     let text = text_of(body, name)?;
     // An error key is rare, and looked at only when it is there: replies may be long.
     if let Some(error) = text.contains("\"error\"").then(|| UpstreamError::from_success(name, text)).flatten()
@@ -67,7 +67,7 @@ pub(super) fn parse(body: &[u8], name: &str, keep: &[String]) -> Result<Completi
 }
 
 /// A completion read as turns.
-pub(super) fn read(completion: Completion, request: &ClientRequest, token_limit: Option<u64>) -> Reply {
+pub(super) fn read_reply(completion: Completion, request: &ClientRequest, token_limit: Option<u64>) -> Reply {
     let mut ids = Ids::new(rand::random(), request.traits.taken_ids.clone());
     let rules = ReplyRules { token_limit, ..request.rules.clone() };
     let mut reply = interpret(completion, &rules, &mut ids);
@@ -120,14 +120,14 @@ fn text_of<'a>(body: &'a [u8], name: &str) -> Result<&'a str, UpstreamError> {
 
 fn not_json(name: &str, fault: &str) -> UpstreamError {
     let what = format!("sent a reply that is not a chat completion: {fault}");
-    UpstreamError::broken(name, 502, ErrorCode::UpstreamInvalidJson, &what, "")
+    UpstreamError::new_broken(name, 502, ErrorCode::UpstreamInvalidJson, &what, "")
 }
 
 /// Returns the error of a success without a choice: the reply is empty, or it is not a completion.
 fn without_choices(text: &str, name: &str, fault: &str) -> UpstreamError {
     let object = Object::parse(text).ok();
     if object.is_some_and(|object| object.get("choices").is_some_and(is_empty_array)) {
-        return UpstreamError::broken(name, 502, ErrorCode::NoAnswer, "sent a reply without a choice", "");
+        return UpstreamError::new_broken(name, 502, ErrorCode::NoAnswer, "sent a reply without a choice", "");
     }
     not_json(name, fault)
 }

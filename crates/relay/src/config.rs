@@ -116,29 +116,29 @@ pub struct Modes {
 impl RelayConfig {
     /// The model that an id stands for: the end of the chain of targets, the id itself when it is no alias.
     pub fn target<'a>(&'a self, id: &'a str) -> &'a str {
-        self.chain(id).last().unwrap_or(id)
+        self.target_chain(id).last().unwrap_or(id)
     }
 
     /// The modes that hold for the model of this id.
-    pub fn modes(&self, id: &str) -> Modes {
-        let own: Vec<&ModelConfig> = self.chain(id).filter_map(|id| self.models.get(id)).collect();
+    pub fn modes_for(&self, id: &str) -> Modes {
+        let own: Vec<&ModelConfig> = self.target_chain(id).filter_map(|id| self.models.get(id)).collect();
         Modes {
             tools_mode: own.iter().find_map(|model| model.tools_mode).unwrap_or(self.tools_mode),
             tool_parsing: own.iter().find_map(|model| model.tool_parsing).unwrap_or(self.tool_parsing),
             reasoning: own.iter().find_map(|model| model.reasoning).unwrap_or(self.reasoning),
             context_window: own.iter().find_map(|model| model.context_window),
-            dialects: own.iter().find_map(|model| model.dialects.as_deref()).map(prior).unwrap_or_default(),
+            dialects: own.iter().find_map(|model| model.dialects.as_deref()).map(preferred_dialects).unwrap_or_default(),
         }
     }
 
     /// The APIs that the server of this model answers itself, where the model's own settings say so.
     pub fn own_wires(&self, id: &str) -> Option<&[OwnWire]> {
-        self.chain(id).find_map(|id| self.models.get(id)?.wires.as_deref())
+        self.target_chain(id).find_map(|id| self.models.get(id)?.wires.as_deref())
     }
 
     /// The description of the marks in this model's replies.
     pub fn response_template(&self, id: &str) -> Option<Arc<ResponseTemplate>> {
-        self.chain(id).find_map(|id| self.models.get(id)?.response_template.clone())
+        self.target_chain(id).find_map(|id| self.models.get(id)?.response_template.clone())
     }
 
     /// The ids that have a target: the names to list beside those that the upstreams serve.
@@ -148,13 +148,13 @@ impl RelayConfig {
 
     /// The id, its target, the target's target and so on; it ends also where a configuration that was never checked
     /// goes in a circle.
-    fn chain<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a str> {
+    fn target_chain<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a str> {
         let next = |id: &&str| self.models.get(*id)?.target.as_deref();
         std::iter::successors(Some(id), next).take(self.models.len() + 1)
     }
 }
 
-fn prior(dialects: &[String]) -> PreferredDialects {
+fn preferred_dialects(dialects: &[String]) -> PreferredDialects {
     PreferredDialects::from_dialect_names(dialects.iter().map(String::as_str))
 }
 
@@ -255,8 +255,8 @@ mod tests {
         let relay = RelayConfig { models: models.into(), ..RelayConfig::default() };
         assert_eq!(relay.target("fast"), "gpt-oss-120b");
         assert_eq!(relay.target("other"), "other");
-        assert_eq!(relay.modes("fast").tools_mode, ToolsMode::Live);
-        assert_eq!(relay.modes("other").tools_mode, ToolsMode::Buffered);
+        assert_eq!(relay.modes_for("fast").tools_mode, ToolsMode::Live);
+        assert_eq!(relay.modes_for("other").tools_mode, ToolsMode::Buffered);
         assert_eq!(relay.aliases().collect::<Vec<_>>(), ["alias", "fast"]);
     }
 
@@ -266,8 +266,8 @@ mod tests {
         let models =
             [("fast".to_owned(), model(Some("house-model"), None)), ("house-model".to_owned(), named)];
         let relay = RelayConfig { models: models.into(), ..RelayConfig::default() };
-        assert_eq!(relay.modes("fast").dialects, PreferredDialects::from_dialect_names(["mistral"]));
-        assert!(relay.modes("other").dialects.is_empty());
+        assert_eq!(relay.modes_for("fast").dialects, PreferredDialects::from_dialect_names(["mistral"]));
+        assert!(relay.modes_for("other").dialects.is_empty());
     }
 
     #[test]

@@ -179,7 +179,7 @@ fn decide_after_mistake(
     limits: &RecoveryConfig,
     now: Duration,
 ) -> Decision {
-    let is_usual = history.mistakes() <= limits.attempts;
+    let is_usual = history.mistake_count() <= limits.attempts;
     let may_ask = is_usual || is_worth_more(limits.attempts, history, known, limits, now);
     if !may_ask || now >= limits.within {
         return give_up(history);
@@ -279,7 +279,7 @@ fn decide_after_failure(
     let left = limits.wait_for_upstream.saturating_sub(history.waited);
     let in_a_row = history.failures_in_a_row().saturating_sub(1).min(repeats) as usize;
     let short_pause = PAUSES[in_a_row.min(PAUSES.len() - 1)];
-    let within_budget = |pause: Duration| within_budget(pause, left, history, known);
+    let within_budget = |pause: Duration| repeat_within_budget(pause, left, history, known);
     match failure {
         Failure::Absent | Failure::Unavailable | Failure::GatewayTimeout => match known.health {
             _ if limits.wait_for_upstream.is_zero() && failure == Failure::Absent => give_up(history),
@@ -303,7 +303,7 @@ fn decide_after_failure(
 
 /// Repeats the request after this pause, or when the circuit lets it through. `left`: what remains of the
 /// time for waiting.
-fn within_budget(pause: Duration, left: Duration, history: &History, known: &Known) -> Decision {
+fn repeat_within_budget(pause: Duration, left: Duration, history: &History, known: &Known) -> Decision {
     match known.budget {
         None => Decision::LookUp(Lookup::Budget),
         Some(RepeatPermit::Denied) => give_up(history),

@@ -31,20 +31,20 @@ impl Exchange {
     /// The error that the client gets.
     pub(super) async fn run(&mut self) -> Result<ExchangeReply, ApiError> {
         loop {
-            match self.decision().await {
-                Decision::Deliver(place) => return Ok(self.deliver(place)),
-                Decision::Fail | Decision::LookUp(_) => return Err(self.fail()),
+            match self.decide_next().await {
+                Decision::Deliver(place) => return Ok(self.deliver_reply(place)),
+                Decision::Fail | Decision::LookUp(_) => return Err(self.final_error()),
                 Decision::Attempt(next) => {
                     self.record_retry(&next);
                     if let Some(current) = self.current.as_mut().filter(|_| next.place != Place::Same) {
                         // A request that waits does not hold a place at an upstream.
                         current.queue_place = None;
                     }
-                    if next.when != When::Now && !Box::pin(self.wait(next.when)).await {
+                    if next.when != When::Now && !Box::pin(self.wait_for_attempt(next.when)).await {
                         continue;
                     }
                     self.begin_round(&next);
-                    if let Some(stream) = self.attempt(next).await {
+                    if let Some(stream) = self.make_attempt(next).await {
                         return Ok(ExchangeReply::Stream(stream));
                     }
                 }
@@ -75,7 +75,7 @@ impl Exchange {
         self.run().await
     }
 
-    async fn decision(&mut self) -> Decision {
+    async fn decide_next(&mut self) -> Decision {
         let mut known = Known {
             has_spoken: self.has_spoken,
             another_upstream: self.history.last().is_some() && self.candidates.has_another(),
@@ -119,7 +119,7 @@ impl Exchange {
     }
 
     /// Waits before an attempt; false when the upstream did not come back.
-    async fn wait(&mut self, when: When) -> bool {
+    async fn wait_for_attempt(&mut self, when: When) -> bool {
         let began = Instant::now();
         let is_up = match when {
             When::Now => return true,

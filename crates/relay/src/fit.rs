@@ -47,7 +47,7 @@ pub(super) struct Count {
 
 impl Count {
     /// The server's own number, in a refusal, a reply's usage or an answer of `/tokenize`.
-    fn stated(tokens: u64) -> Self {
+    fn from_server(tokens: u64) -> Self {
         Self { tokens, reserve: 8, by: "tokenize" }
     }
 
@@ -60,7 +60,7 @@ impl ClientRequest {
     /// Returns the tokens of room that a prompt of this length leaves for a reply of this upstream. `None`
     /// while the window is not known.
     pub(super) fn room(&self, upstream: &Upstream, prompt: u64) -> Option<u64> {
-        self.window(upstream).map(|window| Count::stated(prompt).room(window))
+        self.window(upstream).map(|window| Count::from_server(prompt).room(window))
     }
 
     /// The model's window in tokens, as far as it is known.
@@ -101,7 +101,7 @@ impl ClientRequest {
             && (attempt.fit.is_used_up(completion) || self.window(&attempt.upstream).is_some_and(is_full))
     }
 
-    fn trims(&self) -> bool {
+    fn may_trim(&self) -> bool {
         self.profile.may_trim || self.settings.context.on_overflow == OnOverflow::Trim
     }
 }
@@ -139,7 +139,7 @@ pub(super) fn refuse_full(request: &ClientRequest) -> Result<(), UpstreamError> 
 /// Also says how the tokens were counted, when they were.
 pub(super) async fn fit_ahead(request: &ClientRequest, attempt: &Attempt) -> (Fit, Option<&'static str>) {
     let (body, fit) = (&attempt.body, Fit::default());
-    let limit = attempt.token_limit.or(request.trims().then_some(ROOM_FOR_A_REPLY));
+    let limit = attempt.token_limit.or(request.may_trim().then_some(ROOM_FOR_A_REPLY));
     let (Some(limit), true) = (limit, body.len() >= LARGE) else { return (fit, None) };
     let Some(window) = request.window(&attempt.upstream) else { return (fit, None) };
     let facts = attempt.upstream.model_facts(&request.plan.target_model);
@@ -151,7 +151,7 @@ pub(super) async fn fit_ahead(request: &ClientRequest, attempt: &Attempt) -> (Fi
     }
     let body = body.to_bytes();
     let Some(count) = Box::pin(exact_count(request, attempt, &body)).await else { return (fit, None) };
-    (smaller(request, attempt, &body, count, window).unwrap_or(fit), Some(count.by))
+    (next_smaller_fit(request, attempt, &body, count, window).unwrap_or(fit), Some(count.by))
 }
 
 /// Finds the change that follows from `error`, the answer to `sent`; `None` when it is about something else,
@@ -168,14 +168,14 @@ pub(super) async fn fit_again(
     if let Some(window) = overflow.window {
         attempt.upstream.learn_model(&request.plan.target_model, |facts| facts.window = Some(window));
     }
-    if overflow.fault == TooLarge::Prompt && !request.trims() {
+    if overflow.fault == TooLarge::Prompt && !request.may_trim() {
         return None;
     }
     if overflow.window.is_none() && request.window(&attempt.upstream).is_none() {
         attempt.upstream.learn_models(&request.outgoing.headers).await;
     }
     let window = overflow.window.or_else(|| request.window(&attempt.upstream))?;
-    let stated = overflow.prompt.or(overflow.over.map(|over| window.saturating_add(over))).map(Count::stated);
+    let stated = overflow.prompt.or(overflow.over.map(|over| window.saturating_add(over))).map(Count::from_server);
     let mut count = match stated {
         Some(count) => count,
         None => count_tokens(request, attempt, sent).await,
@@ -185,7 +185,7 @@ pub(super) async fn fit_again(
         TooLarge::Prompt => count.tokens = count.tokens.max(window),
         TooLarge::Limit => count.reserve = count.reserve.max(window / 32 * u64::from(fit.rounds)),
     }
-    smaller(request, attempt, sent, count, window)
+    next_smaller_fit(request, attempt, sent, count, window)
 }
 
 /// The error that leaves when nothing helped: an overflow that only the request's own limit distinguishes
@@ -201,7 +201,7 @@ pub(super) fn as_overflow(attempt: &Attempt, error: UpstreamError) -> UpstreamEr
 }
 
 /// Returns the next smaller form of a request that was sent as `sent`, with a prompt of this length.
-fn smaller(
+fn next_smaller_fit(
     request: &ClientRequest,
     attempt: &Attempt,
     sent: &Bytes,
@@ -213,7 +213,7 @@ fn smaller(
     let limit = fit.limit.or(attempt.token_limit);
     let rounds = fit.rounds + 1;
     let wish = limit.unwrap_or(ROOM_FOR_A_REPLY).min(window / 4);
-    if request.trims() && room < wish.min(ROOM_FOR_A_REPLY) {
+    if request.may_trim() && room < wish.min(ROOM_FOR_A_REPLY) {
         let messages = messages_of(sent)?;
         let excess =
             wish - room.min(wish) + count.tokens.saturating_add(count.reserve).saturating_sub(window);
@@ -245,7 +245,7 @@ async fn exact_count(request: &ClientRequest, attempt: &Attempt, body: &Bytes) -
         // The measured error is below 0.2 %; versions differ by some tokens in the frame.
         return Some(Count { tokens, reserve: 16 + tokens / 200, by: "o200k_harmony" });
     }
-    attempt.upstream.tokenize(&parsed.object, &request.outgoing.headers).await.map(Count::stated)
+    attempt.upstream.count_tokens(&parsed.object, &request.outgoing.headers).await.map(Count::from_server)
 }
 
 fn messages_of(body: &Bytes) -> Option<usize> {

@@ -62,7 +62,7 @@ pub struct NamedModel {
 }
 
 impl Forward {
-    fn call(&mut self) -> Call {
+    fn next_call(&mut self) -> Call {
         let body = match &mut self.body {
             Passing::Whole(bytes) => bytes.clone().into(),
             Passing::Streamed { body, .. } => body.take().unwrap_or_else(Outgoing::empty),
@@ -95,7 +95,7 @@ impl Relay {
             return wires.contains(&wire);
         }
         let (Serving::Known(order) | Serving::Perhaps(order)) =
-            self.fleet.serving(self.config.target(model), 0)
+            self.fleet.find_servers(self.config.target(model), 0)
         else {
             return false;
         };
@@ -146,7 +146,7 @@ impl Relay {
                 Ok(answer)
             }
             Err(error) => {
-                record.attempts_failed(error.status, error.for_log());
+                record.attempts_failed(error.status, error.log_text());
                 Err(error.error)
             }
         }
@@ -162,10 +162,10 @@ impl Relay {
                 Ok(admitted) => {
                     let (tried, queued) = (candidates.tried_count(), admitted.queued);
                     request.record.asks(&admitted.upstream.name, tried, queued);
-                    let answer = admitted.upstream.send(request.call()).await;
-                    self.report_outcome(fault(&answer).as_ref(), admitted.report);
+                    let answer = admitted.upstream.send(request.next_call()).await;
+                    self.report_outcome(upstream_fault(&answer).as_ref(), admitted.report);
                     match answer {
-                        Ok(answer) => return Ok(answer.holding(admitted.place)),
+                        Ok(answer) => return Ok(answer.with_place(admitted.place)),
                         Err(error) if !request.may_go_elsewhere(&error) => return Err(error),
                         Err(error) => {
                             if candidates.has_another() {
@@ -191,8 +191,8 @@ impl Relay {
             Passing::Streamed { beginning, .. } => beginning,
         };
         let object = std::str::from_utf8(beginning).ok().and_then(|text| Object::parse(text).ok());
-        let who = conversation::of_other(&request.headers, object.as_ref(), beginning);
-        let order = match self.fleet.serving(&request.model, who.conversation) {
+        let who = conversation::identify_other(&request.headers, object.as_ref(), beginning);
+        let order = match self.fleet.find_servers(&request.model, who.conversation) {
             Serving::Known(order) | Serving::Perhaps(order) => order,
             Serving::Nobody => self.fleet.iter().cloned().collect(),
         };
@@ -201,7 +201,7 @@ impl Relay {
 }
 
 /// Returns the failure of the upstream that an answer shows.
-fn fault(answer: &Result<UpstreamResponse, UpstreamError>) -> Option<UpstreamError> {
+fn upstream_fault(answer: &Result<UpstreamResponse, UpstreamError>) -> Option<UpstreamError> {
     match answer {
         Ok(answer) if answer.status().is_server_error() => {
             Some(UpstreamError::from_answer(answer.upstream(), answer.status().as_u16(), ""))

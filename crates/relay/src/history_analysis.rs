@@ -37,7 +37,7 @@ impl Relay {
         };
         let conversation = self.memory.as_ref().filter(|_| has_tools).map(|memory| {
             let credentials = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-            memory.conversation(credentials, user_texts(&request.messages))
+            memory.open_conversation(credentials, user_texts(&request.messages))
         });
         let (reasoning, missed) = conversation.as_ref().map_or_else(Default::default, |conversation| {
             let silent = silent_turns(&request.messages);

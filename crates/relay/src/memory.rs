@@ -73,7 +73,7 @@ impl Memory {
 
     /// Returns the memory of one conversation. Conversations differ in their credentials and in their user's
     /// texts.
-    pub(super) fn conversation<'t>(
+    pub(super) fn open_conversation<'t>(
         self: &Arc<Self>,
         credentials: Option<&[u8]>,
         user_texts: impl Iterator<Item = &'t str>,
@@ -88,7 +88,7 @@ impl Memory {
         }
         let reasoning: Arc<str> = turn.reasoning.as_str().into();
         let keys: Vec<Key> =
-            turn.calls.iter().filter_map(|call| self.keys(conversation, call).next()).collect();
+            turn.calls.iter().filter_map(|call| self.call_keys(conversation, call).next()).collect();
         let mut kept = self.lock_entries(now);
         for key in keys {
             kept.put(key, Entry { reasoning: Arc::clone(&reasoning), used: now });
@@ -103,7 +103,7 @@ impl Memory {
         if self.lock_entries(now).entries.is_empty() {
             return None;
         }
-        let keys: Vec<Key> = calls.iter().flat_map(|call| self.keys(conversation, call)).collect();
+        let keys: Vec<Key> = calls.iter().flat_map(|call| self.call_keys(conversation, call)).collect();
         let mut kept = self.lock_entries(now);
         keys.iter().find_map(|key| {
             let entry = kept.entries.get_mut(key)?;
@@ -114,7 +114,7 @@ impl Memory {
 
     /// Returns the keys under which a call is remembered: one for its id, and one for an id to which a client
     /// added a hash.
-    fn keys(&self, conversation: u64, call: &ToolCall) -> impl Iterator<Item = Key> {
+    fn call_keys(&self, conversation: u64, call: &ToolCall) -> impl Iterator<Item = Key> {
         let proof = self.hasher.hash_one((conversation, &call.name, normalised(&call.arguments)));
         let id: String =
             call.id.iter().flat_map(|id| id.chars()).filter(char::is_ascii_alphanumeric).collect();
@@ -138,21 +138,21 @@ impl Memory {
 
 impl Kept {
     fn put(&mut self, key: Key, entry: Entry) {
-        let size = size(&key, &entry);
+        let size = entry_size(&key, &entry);
         self.bytes += size;
         if let Some((key, old)) = self.entries.push(key, entry) {
-            self.bytes -= self::size(&key, &old);
+            self.bytes -= self::entry_size(&key, &old);
         }
     }
 
     fn forget(&mut self) {
         if let Some((key, entry)) = self.entries.pop_lru() {
-            self.bytes -= size(&key, &entry);
+            self.bytes -= entry_size(&key, &entry);
         }
     }
 }
 
-fn size((id, _): &Key, entry: &Entry) -> usize {
+fn entry_size((id, _): &Key, entry: &Entry) -> usize {
     entry.reasoning.len() + id.len() + OVERHEAD
 }
 
@@ -198,7 +198,7 @@ mod tests {
     }
 
     fn own(memory: &Arc<Memory>) -> ConversationMemory {
-        memory.conversation(Some(b"Bearer a"), ["\"q\""].into_iter())
+        memory.open_conversation(Some(b"Bearer a"), ["\"q\""].into_iter())
     }
 
     fn recalled(of: &ConversationMemory, calls: Vec<ToolCall>, now: Instant) -> Option<String> {
@@ -239,7 +239,7 @@ mod tests {
             (Some(b"Bearer a"), "\"p\"", same),
             (Some(b"Bearer a"), "\"q\"", "{}"),
         ] {
-            let other = memory.conversation(credentials, [text].into_iter());
+            let other = memory.open_conversation(credentials, [text].into_iter());
             assert_eq!(
                 recalled(&other, vec![call("abcdefghi", arguments)], now),
                 None,
@@ -274,7 +274,7 @@ mod tests {
         let left =
             (0..count).filter(|at| recalled(&own, vec![call(&id(*at), "{}")], now).is_some()).collect();
         let kept = memory.lock_entries(now);
-        let bytes: usize = kept.entries.iter().map(|(key, entry)| size(key, entry)).sum();
+        let bytes: usize = kept.entries.iter().map(|(key, entry)| entry_size(key, entry)).sum();
         assert_eq!(kept.bytes, bytes, "the count of bytes is right");
         left
     }

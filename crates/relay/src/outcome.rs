@@ -90,7 +90,7 @@ impl History {
     }
 
     /// How often a reply of the model was of no use.
-    pub(super) fn mistakes(&self) -> u32 {
+    pub(super) fn mistake_count(&self) -> u32 {
         let mistakes = self.attempts.iter().filter(|past| matches!(past.finding, Finding::Mistake(..)));
         u32::try_from(mistakes.count()).unwrap_or(u32::MAX)
     }

@@ -19,7 +19,7 @@ use super::request::{
 use telemetry::metrics;
 use tool_call_parser::PreferredDialects;
 use translate::{ClientProgram, Outbound, ReplyRules, STOP_REASON, Situation, needs_version, used_ids};
-use upstream::{Serving, Upstream, Who, choose, conversation};
+use upstream::{Serving, Upstream, Who, choose_upstream, conversation};
 use wire::{ApiError, ChatRequest, ErrorCode};
 
 /// The header that names a request in logs on both sides.
@@ -44,13 +44,13 @@ impl Relay {
     /// # Errors
     /// 400 when the body is not such a request, 404 when no upstream serves its model.
     pub async fn read(self: &Arc<Self>, body: Bytes, origin: Origin) -> Result<ReadRequest, ApiError> {
-        let recent = self.recent.like(&body, std::time::Instant::now());
-        let known = recent.as_deref().map(RecentRequest::known).unwrap_or_default();
+        let recent = self.recent.find_similar(&body, std::time::Instant::now());
+        let known = recent.as_deref().map(RecentRequest::known_parts).unwrap_or_default();
         let request = ChatRequest::parse_known(&body, known).map_err(|fault| ApiError::from(&fault))?;
         let model = request.model();
         let target_model = self.config.target(&model).to_owned();
         let who = self.client_of(&origin, &request);
-        let upstreams: Arc<[_]> = match self.fleet.serving(&target_model, who.conversation) {
+        let upstreams: Arc<[_]> = match self.fleet.find_servers(&target_model, who.conversation) {
             Serving::Known(order) => order,
             // Boxed as it is rare: every request pays for the size of its future.
             _ => Box::pin(self.look_up_serving(&model, &target_model, who, &origin)).await?,
@@ -58,12 +58,12 @@ impl Relay {
         let upstream = first_of(&upstreams).ok_or_else(no_upstream)?;
         let history = self.analyse_history(&request, &origin.headers);
         let depends_on_version = needs_version(&request) || !history.added.reasoning.is_empty();
-        if depends_on_version && upstream.target().version.is_none() {
+        if depends_on_version && upstream.server_traits().version.is_none() {
             Box::pin(upstream.probe_version()).await;
         }
         let parsed =
             ParsedRequest { request, body: &body, recent: recent.clone(), model, target_model, who, history };
-        let request = self.assemble(parsed, upstream, upstreams, origin);
+        let request = self.assemble_request(parsed, upstream, upstreams, origin);
         Ok(ReadRequest::new(Arc::clone(self), request))
     }
 
@@ -75,8 +75,8 @@ impl Relay {
         who: Who,
         origin: &Origin,
     ) -> Result<Arc<[Arc<Upstream>]>, ApiError> {
-        self.fleet.refreshed(target_model).await;
-        match self.fleet.serving(target_model, who.conversation) {
+        self.fleet.await_fresh_lists(target_model).await;
+        match self.fleet.find_servers(target_model, who.conversation) {
             Serving::Known(order) | Serving::Perhaps(order) => Ok(order),
             Serving::Nobody => {
                 origin.record.model(model);
@@ -86,7 +86,7 @@ impl Relay {
     }
 
     /// Puts together what follows from the body.
-    fn assemble(
+    fn assemble_request(
         &self,
         parsed: ParsedRequest<'_>,
         upstream: Arc<Upstream>,
@@ -95,12 +95,12 @@ impl Relay {
     ) -> ClientRequest {
         let ParsedRequest { mut request, body, recent, model, target_model, who, history } = parsed;
         metrics::reasoning_recalled(history.added.reasoning.len(), history.missed);
-        let modes = self.config.modes(&model);
-        let profile = self.profile(&request, model, modes, &origin);
+        let modes = self.config.modes_for(&model);
+        let profile = self.build_profile(&request, model, modes, &origin);
         let prior = likely_dialects(&profile, modes.dialects, &target_model, &upstream);
         let tools = self.recent.declared_tools(&request, recent.as_deref());
         // Before anything is edited.
-        self.recent.keep(body, &request, recent.as_ref(), &tools, std::time::Instant::now());
+        self.recent.remember_request(body, &request, recent.as_ref(), &tools, std::time::Instant::now());
         let response_template = self.config.response_template(&profile.model);
         let rules = ReplyRules { response_template, ..ReplyRules::of(&request, tools, prior) };
         let traits = RequestTraits {
@@ -117,7 +117,7 @@ impl Relay {
             model: &profile.model,
             target_model: &target_model,
             added: &history.added,
-            target: &upstream.target(),
+            target: &upstream.server_traits(),
             rules: &upstream.rules(&target_model),
         };
         let adapted = adapt_request(&mut request, body, &how);
@@ -143,19 +143,19 @@ impl Relay {
         if !self.fleet.distinguishes_clients() {
             return Who::default();
         }
-        conversation::from(conversation::of_chat(&origin.headers, request), origin.peer)
+        conversation::from(conversation::identify_chat(&origin.headers, request), origin.peer)
     }
 
     /// Several upstreams are configured, and none serves the model. A single one is asked, and says so
     /// itself.
     fn unknown_model(&self, model: &str) -> ApiError {
-        let mut served = self.fleet.models();
+        let mut served = self.fleet.known_models();
         served.extend(self.config.aliases().map(str::to_owned));
         let message = format!("The model `{model}` does not exist. Available models: {}", served.join(", "));
         ApiError::new(404, ErrorCode::ModelNotFound, message).with_param("model")
     }
 
-    fn profile(
+    fn build_profile(
         &self,
         request: &ChatRequest<'_>,
         model: String,
@@ -165,13 +165,13 @@ impl Relay {
         let stream = request.wants_stream();
         RequestProfile {
             wire: origin.wire,
-            program: program(request, origin),
+            program: client_program(request, origin),
             may_trim: origin.may_trim,
             free_text: Arc::clone(&origin.free_text),
             model_is_known: self.knows_model(&model),
             model,
             stream,
-            route: if origin.is_agent { agent_route(stream) } else { route(request, modes.tools_mode) },
+            route: if origin.is_agent { agent_route(stream) } else { choose_route(request, modes.tools_mode) },
             reply: ReplyForm {
                 usage: request.wants_usage(),
                 choices: request.choice_count().min(128),
@@ -216,7 +216,7 @@ fn first_of(order: &[Arc<Upstream>]) -> Option<Arc<Upstream>> {
         return Some(Arc::clone(only));
     }
     let loads: Vec<_> = order.iter().map(|upstream| upstream.state.load(false)).collect();
-    choose(&loads).map(|at| Arc::clone(&order[at]))
+    choose_upstream(&loads).map(|at| Arc::clone(&order[at]))
 }
 
 fn outbound_form(route: Route) -> Outbound {
@@ -235,7 +235,7 @@ fn kept_fields(configured: &[String], wire: Wire) -> Vec<String> {
 }
 
 /// The program that asked: most name themselves in a header, OpenClaw in its prompt.
-fn program(request: &ChatRequest<'_>, origin: &Origin) -> ClientProgram {
+fn client_program(request: &ChatRequest<'_>, origin: &Origin) -> ClientProgram {
     if origin.is_agent {
         return ClientProgram::Agent;
     }
@@ -247,7 +247,7 @@ fn agent_route(stream: bool) -> Route {
     if stream { Route::Live } else { Route::Tools }
 }
 
-fn route(request: &ChatRequest<'_>, mode: ToolsMode) -> Route {
+fn choose_route(request: &ChatRequest<'_>, mode: ToolsMode) -> Route {
     match (request.tools().is_some(), request.wants_stream()) {
         (true, true) if mode == ToolsMode::Live => Route::Live,
         (true, _) => Route::Tools,

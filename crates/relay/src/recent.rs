@@ -100,7 +100,7 @@ impl Recent {
     }
 
     /// The last request of the same conversation; else one that began like this one.
-    pub(super) fn like(&self, body: &[u8], now: Instant) -> Option<Arc<RecentRequest>> {
+    pub(super) fn find_similar(&self, body: &[u8], now: Instant) -> Option<Arc<RecentRequest>> {
         if body.len() < SHORT {
             return None;
         }
@@ -114,7 +114,7 @@ impl Recent {
     }
 
     /// Remembers a request that was read with what `known` knew of it. `tools`: as they were declared.
-    pub(super) fn keep(
+    pub(super) fn remember_request(
         &self,
         body: &[u8],
         request: &ChatRequest<'_>,
@@ -173,7 +173,7 @@ impl Recent {
 
 impl RecentRequest {
     /// Returns the known parts for reading a similar request.
-    pub(super) fn known(&self) -> KnownParts<'_> {
+    pub(super) fn known_parts(&self) -> KnownParts<'_> {
         KnownParts { messages: &self.messages, tools: self.tools.as_ref().map(|tools| &tools.known) }
     }
 
@@ -219,13 +219,13 @@ mod tests {
     /// Reads a body as `request` does. Returns how many of its messages were known, and whether its tools
     /// were.
     fn read(recent: &Recent, body: &str, now: Instant) -> (usize, bool) {
-        let known = recent.like(body.as_bytes(), now);
-        let parts = known.as_ref().map(|known| known.known()).unwrap_or_default();
+        let known = recent.find_similar(body.as_bytes(), now);
+        let parts = known.as_ref().map(|known| known.known_parts()).unwrap_or_default();
         let request = ChatRequest::parse_known(body.as_bytes(), parts).unwrap();
         let before = parts.messages;
         let same = request.known_messages(before);
         let same = same.iter().zip(before).filter(|(new, old)| Arc::ptr_eq(new, old)).count();
-        recent.keep(body.as_bytes(), &request, known.as_ref(), &Arc::default(), now);
+        recent.remember_request(body.as_bytes(), &request, known.as_ref(), &Arc::default(), now);
         (same, request.has_known_tools())
     }
 

@@ -72,20 +72,20 @@ impl Relay {
 
     /// The window that the configuration gives to the model of this id.
     pub fn configured_window(&self, id: &str) -> Option<u64> {
-        self.config.modes(id).context_window
+        self.config.modes_for(id).context_window
     }
 
     /// The dialects that the configuration gives to the model of this id.
     pub fn configured_dialects(&self, id: &str) -> PreferredDialects {
-        self.config.modes(id).dialects
+        self.config.modes_for(id).dialects
     }
 
     /// Reports to the upstream's circuit how a request went.
     pub(super) fn report_outcome(&self, error: Option<&UpstreamError>, report: OutcomeReport) {
         match error {
-            Some(error) if counts_against_upstream(error) => report.failed(&error.loggable),
+            Some(error) if counts_against_upstream(error) => report.report_failure(&error.loggable),
             error => {
-                let was_down = report.succeeded();
+                let was_down = report.report_success();
                 // Perhaps it came back with another model.
                 if was_down || error.is_some_and(|error| error.status == Some(404)) {
                     self.fleet.want_lists();

@@ -104,7 +104,7 @@ impl ReplyStream {
             upstream: answer.upstream().to_owned(),
             answer: Some(answer),
             frames: Frames::new(largest),
-            reader: reader(&exchange),
+            reader: new_reader(&exchange),
             record: exchange.request.record.clone(),
             exchange: Some(exchange),
             reconsidering: None,
@@ -167,7 +167,7 @@ impl ReplyStream {
             if !self.out.is_empty() && self.reconsidering.is_none() {
                 self.progress.is_sent = true;
                 self.release_request();
-                return self.part();
+                return self.take_part();
             }
             if let Some(end) = self.progress.end.clone() {
                 self.answer = None;
@@ -190,15 +190,15 @@ impl ReplyStream {
             }
             let Some(answer) = &mut self.answer else { return StreamPart::End };
             let piece = match self.progress.end_at {
-                None => answer.piece().await,
-                Some(at) => timeout_at(at, answer.piece()).await.unwrap_or(Ok(None)),
+                None => answer.next_piece().await,
+                Some(at) => timeout_at(at, answer.next_piece()).await.unwrap_or(Ok(None)),
             };
             self.take_piece(piece);
         }
     }
 
     /// Takes what waits to leave: the frames of a reply or its steps, never both.
-    fn part(&mut self) -> StreamPart {
+    fn take_part(&mut self) -> StreamPart {
         if self.out.steps.is_empty() {
             StreamPart::Frames(self.out.frames.split().freeze())
         } else {
@@ -240,7 +240,7 @@ impl ReplyStream {
             Ok(ExchangeReply::Whole(_)) => self.exchange = Some(exchange),
             Err(error) => {
                 self.exchange = Some(exchange);
-                self.fail(error);
+                self.end_with_error(error);
             }
         }
     }
@@ -256,9 +256,9 @@ impl ReplyStream {
         self.frames = self.frames.with_same_limit();
         answer.upstream().clone_into(&mut self.upstream);
         let continued =
-            Some(&self.reader).filter(|_| self.progress.is_sent).and_then(|it| it.anew(exchange.spent()));
+            Some(&self.reader).filter(|_| self.progress.is_sent).and_then(|it| it.anew(exchange.earlier_usage()));
         self.reader = continued.unwrap_or_else(|| {
-            let mut reader = reader(&exchange);
+            let mut reader = new_reader(&exchange);
             self.head.iter().for_each(|head| reader.head_was_sent(head));
             reader
         });
@@ -288,23 +288,23 @@ impl ReplyStream {
             Err(error) if self.reader.is_finished() => {
                 // The reply was complete; only its connection did not close cleanly.
                 self.record.unclean_end(&error.internal);
-                self.finish();
+                self.finish_stream();
             }
-            Err(error) => self.broke(error),
+            Err(error) => self.handle_break(error),
         }
     }
 
     fn drain(&mut self) {
         while self.is_reading() {
             match self.frames.next_frame() {
-                Ok(Some(frame)) => self.frame(&frame),
+                Ok(Some(frame)) => self.read_frame(&frame),
                 Ok(None) => return,
                 Err(_) => self.broke_off(ErrorCode::UpstreamFrameTooLong, "sent an event without end"),
             }
         }
     }
 
-    fn frame(&mut self, frame: &Frame) {
+    fn read_frame(&mut self, frame: &Frame) {
         match frame.data() {
             Err(_) => self.broke_off(ErrorCode::UpstreamInvalidEvent, "sent an event that is not UTF-8"),
             // Comments feed no watchdog; respool sends heartbeats of its own.
@@ -312,13 +312,13 @@ impl ReplyStream {
             Ok(Some(data)) if data.trim() == DONE => self.upstream_ended(true),
             // Some proxies keep a connection awake with events that say nothing.
             Ok(Some(data)) if data.trim().is_empty() => {}
-            Ok(Some(data)) => self.chunk(frame, &data),
+            Ok(Some(data)) => self.read_chunk(frame, &data),
         }
     }
 
-    fn chunk(&mut self, frame: &Frame, data: &str) {
+    fn read_chunk(&mut self, frame: &Frame, data: &str) {
         if let Some(error) = self.error_event(data) {
-            return self.broke(error);
+            return self.handle_break(error);
         }
         // A live reply is kept until its end, and is bounded like a whole one.
         self.progress.received = self.progress.received.saturating_add(data.len());
@@ -349,7 +349,7 @@ impl ReplyStream {
 
     fn upstream_closed(&mut self) {
         if let Some(rest) = self.frames.finish() {
-            self.frame(&rest);
+            self.read_frame(&rest);
         }
         if self.is_reading() {
             self.upstream_ended(self.reader.is_finished());
@@ -358,7 +358,7 @@ impl ReplyStream {
 
     fn upstream_ended(&mut self, is_complete: bool) {
         match (self.reader.has_begun(), is_complete) {
-            (true, true) => self.finish(),
+            (true, true) => self.finish_stream(),
             (true, false) => {
                 self.broke_off(ErrorCode::UpstreamBrokeOff, "ended the stream in the middle of the reply");
             }
@@ -369,7 +369,7 @@ impl ReplyStream {
     }
 
     /// The upstream's reply is there whole.
-    fn finish(&mut self) {
+    fn finish_stream(&mut self) {
         if let Some(exchange) = &self.exchange {
             exchange.learn_usage(self.usage());
         }
@@ -397,12 +397,12 @@ impl ReplyStream {
         let usage = self.usage();
         let fills_window = self.exchange.as_ref().is_some_and(|exchange| exchange.fills_window(usage));
         self.reader.close(shows, fills_window, &mut self.out);
-        self.reader.turns().iter().for_each(|turn| self.complete(turn));
+        self.reader.turns().iter().for_each(|turn| self.record_turn(turn));
         self.progress.end = Some(Ok(()));
     }
 
     /// A turn has left whole.
-    fn complete(&self, turn: &Turn) {
+    fn record_turn(&self, turn: &Turn) {
         self.record.turn(turn);
         if let Some(exchange) = &self.exchange {
             exchange.request.remember(turn);
@@ -410,18 +410,18 @@ impl ReplyStream {
     }
 
     /// The stream broke.
-    fn broke(&mut self, error: UpstreamError) {
+    fn handle_break(&mut self, error: UpstreamError) {
         let limit = self.exchange.as_ref().and_then(|exchange| exchange.token_limit());
         self.reconsider(finding_of(&error, limit), Some(error));
     }
 
     /// The stream is of no use from here on.
     fn broke_off(&mut self, code: ErrorCode, what: &str) {
-        self.broke(self.stream_error(code, what));
+        self.handle_break(self.stream_error(code, what));
     }
 
     /// Ends the stream with an error: no attempt gave anything better.
-    fn fail(&mut self, error: ApiError) {
+    fn end_with_error(&mut self, error: ApiError) {
         if self.progress.is_sent {
             self.reader.give_up(&mut self.out);
         } else if self.progress.is_useless {
@@ -433,15 +433,15 @@ impl ReplyStream {
     }
 
     fn stream_error(&self, code: ErrorCode, what: &str) -> UpstreamError {
-        UpstreamError::broken(&self.upstream, 502, code, what, "")
+        UpstreamError::new_broken(&self.upstream, 502, code, what, "")
     }
 }
 
 /// Returns the reader of this exchange's stream. The chunks of chat completions go through to a client of
 /// those.
-fn reader(exchange: &Exchange) -> ReplyReader {
+fn new_reader(exchange: &Exchange) -> ReplyReader {
     let profile = &exchange.request.profile;
-    let (form, keep, spent) = (&profile.reply, profile.reply.keep.clone(), exchange.spent());
+    let (form, keep, spent) = (&profile.reply, profile.reply.keep.clone(), exchange.earlier_usage());
     match (profile.route, profile.wire) {
         (Route::Live, _) => {
             let rules = LiveRules {

@@ -155,7 +155,7 @@ pub(super) struct OutgoingRequest {
 impl ClientRequest {
     /// Builds the attempt for this upstream: the request as the client sent it, or as a remedy changed it.
     /// `on_trial`: rules that are not known to help yet.
-    pub(super) fn attempt(
+    pub(super) fn build_attempt(
         &self,
         changed: Option<Arc<Changed>>,
         upstream: &Arc<Upstream>,
@@ -177,7 +177,7 @@ impl ClientRequest {
             model: &self.profile.model,
             target_model: &self.plan.target_model,
             added: &self.history.added,
-            target: &upstream.target(),
+            target: &upstream.server_traits(),
             rules: &rules,
         };
         let Adapted { body, edits } = match ChatRequest::parse(original) {

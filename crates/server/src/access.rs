@@ -24,7 +24,7 @@ use super::paths::{CHAT, OPEN, is_hook, is_own, is_page};
 use super::wrong_keys::{Neighbour, WrongKeys};
 use store::Store;
 use telemetry::{Account, Accounts};
-use upstream::hops;
+use upstream::hop_count;
 use wire::units::UnusableSetting;
 use wire::{ApiError, ErrorCode};
 
@@ -404,7 +404,7 @@ fn refuse_method(method: &Method) -> Result<(), ApiError> {
 
 /// Refuses a request that has come through too many respools: it goes in a circle.
 fn refuse_loop(headers: &HeaderMap) -> Result<(), ApiError> {
-    if hops(headers) < MOST_HOPS {
+    if hop_count(headers) < MOST_HOPS {
         return Ok(());
     }
     let what = format!(

@@ -69,7 +69,7 @@ pub(super) async fn buffer_form(
     let another_model = has_model.then(|| Arc::clone(&refusal));
     let rest = watch_fields(fields, reader, rest, another_model);
     let body = futures::stream::iter(pieces.into_iter().map(Ok)).chain(rest);
-    let body = Passing::Streamed { body: Some(Outgoing::streamed(body, length)), beginning };
+    let body = Passing::Streamed { body: Some(Outgoing::from_stream(body, length)), beginning };
     Ok(BufferedUpload { body, model: target, refusal })
 }
 

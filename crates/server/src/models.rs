@@ -37,7 +37,7 @@ pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
     {
         // What is served elsewhere, and what is an agent, is not hidden by a server that is down.
         Models { found, failed: Some(error) } if found.is_empty() => {
-            record.attempts_failed(error.status, error.for_log());
+            record.attempts_failed(error.status, error.log_text());
             respond::error_as(form_of(&app, &request), error.error, &record.start().id)
         }
         Models { found, .. } if of_anthropic => {
@@ -74,7 +74,7 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request:
     }
     // It may be a model of the server that did not answer.
     if let Some(error) = &failed {
-        record.attempts_failed(error.status, error.for_log());
+        record.attempts_failed(error.status, error.log_text());
     }
     let error = failed.map_or_else(|| unknown(&id, &found), |failed| failed.error);
     let response = respond::error_as(form_of(&app, &request), error, &record.start().id);
@@ -110,7 +110,7 @@ pub(super) async fn ready(State(app): State<App>, headers: HeaderMap) -> Respons
             Ok(Err(error)) => Some(error.error.message),
             Err(_) => Some(format!("it does not answer within {} s", READY_WITHIN.as_secs())),
         };
-        let (circuit, in_flight, queued) = upstream.state.report();
+        let (circuit, in_flight, queued) = upstream.state.circuit_report();
         json!({"name": upstream.name, "ready": up, "problem": problem, "circuit": circuit, "in_flight": in_flight,
             "queued": queued, "models": upstream.state.models()})
     });
@@ -183,12 +183,12 @@ async fn of(upstream: &Upstream, headers: &HeaderMap, several: bool) -> Result<V
     let within = if several { ONE_OF_SEVERAL_WITHIN } else { LIST_WITHIN };
     let asked = tokio::time::timeout(within, upstream.get_json("/v1/models", headers.clone())).await;
     let what = "does not answer /v1/models";
-    let silent = || UpstreamError::broken(&upstream.name, 504, ErrorCode::UpstreamTimeout, what, "");
+    let silent = || UpstreamError::new_broken(&upstream.name, 504, ErrorCode::UpstreamTimeout, what, "");
     let (status, body) = asked.unwrap_or_else(|_| Err(silent()))?;
     let mut models = parse_list(&upstream.name, status, &body)?;
     let id = |model: &Value| model["id"].as_str().map(str::to_owned);
     if several && upstream.state.names_its_models() {
-        models.retain(|model| id(model).is_some_and(|id| upstream.state.serves(&id) == Some(true)));
+        models.retain(|model| id(model).is_some_and(|id| upstream.state.serves_model(&id) == Some(true)));
     }
     Ok(models)
 }
@@ -202,7 +202,7 @@ fn parse_list(name: &str, status: StatusCode, body: &[u8]) -> Result<Vec<Value>,
         _ => None,
     });
     let what = "answered /v1/models with something that is not a list of models: check its `url`";
-    list.ok_or_else(|| UpstreamError::broken(name, 502, ErrorCode::UpstreamInvalidJson, what, ""))
+    list.ok_or_else(|| UpstreamError::new_broken(name, 502, ErrorCode::UpstreamInvalidJson, what, ""))
 }
 
 fn agent_entry(name: &str, model: &str) -> Value {

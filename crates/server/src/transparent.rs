@@ -120,7 +120,7 @@ async fn buffered_upload(
     let is_json = content_type.starts_with("application/json") && length.is_none_or(|length| length <= max.0);
     if !(is_read && is_json) {
         let pieces = pieces(BodyExt::into_data_stream(body), app.limits.client_timeout);
-        let body = Some(Outgoing::streamed(pieces, length));
+        let body = Some(Outgoing::from_stream(pieces, length));
         return Ok(BufferedUpload::new(Passing::Streamed { body, beginning: Bytes::new() }, String::new()));
     }
     let whole = body::read(body, &app.limits, &app.bodies).await?;
@@ -151,7 +151,7 @@ fn pass_back(app: &App, answer: UpstreamResponse, is_head: bool, record: Request
         loop {
             let piece = tokio::select! {
                 biased;
-                piece = pieces.piece() => piece.map_err(|fault| format!("the upstream's reply broke off: {fault:?}")),
+                piece = pieces.next_piece() => piece.map_err(|fault| format!("the upstream's reply broke off: {fault:?}")),
                 () = abort.cancelled() => Err("respool was stopped before the reply was complete".to_owned()),
             };
             match piece {

@@ -131,7 +131,7 @@ impl Entry {
 ///
 /// # Errors
 /// When the file cannot be written.
-pub fn append(config: &AuditConfig, entry: Entry) -> io::Result<()> {
+pub fn append_entry(config: &AuditConfig, entry: Entry) -> io::Result<()> {
     if let Some(directory) = config.file.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     }
@@ -159,7 +159,7 @@ fn is_cut(file: &mut File) -> io::Result<bool> {
 ///
 /// # Errors
 /// When the file cannot be read.
-pub fn read(file: &Path) -> io::Result<Vec<Line>> {
+pub fn read_log(file: &Path) -> io::Result<Vec<Line>> {
     let text = fs::read_to_string(file)?;
     Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
 }
@@ -194,7 +194,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let config = AuditConfig { file: folder.path().join("state/audit.jsonl"), content: false };
         for call in ["a", "b", "c"] {
-            append(&config, entry(call)).unwrap();
+            append_entry(&config, entry(call)).unwrap();
         }
         (folder, config)
     }
@@ -205,7 +205,7 @@ mod tests {
         let (_folder, config) = log();
         assert_eq!(fs::metadata(&config.file).unwrap().permissions().mode() & 0o777, 0o600);
         let calls: Vec<String> =
-            read(&config.file).unwrap().into_iter().map(|line| line.entry.call).collect();
+            read_log(&config.file).unwrap().into_iter().map(|line| line.entry.call).collect();
         assert_eq!(calls, ["a", "b", "c"]);
     }
 
@@ -214,7 +214,7 @@ mod tests {
         let (_folder, config) = log();
         let text = fs::read_to_string(&config.file).unwrap();
         assert!(!text.contains("make secret"));
-        let line = &read(&config.file).unwrap()[0];
+        let line = &read_log(&config.file).unwrap()[0];
         let expected = digest(br#"{"command":"make secret"}"#);
         assert_eq!(line.entry.arguments_sha256.as_deref(), Some(expected.as_str()));
         assert_eq!(line.entry.caller.key.as_deref(), Some("team-a"));
@@ -228,11 +228,11 @@ mod tests {
         let (_folder, config) = log();
         let text = fs::read_to_string(&config.file).unwrap();
         fs::write(&config.file, &text[..text.len() - 10]).unwrap();
-        append(&config, entry("d")).unwrap();
+        append_entry(&config, entry("d")).unwrap();
         let text = fs::read_to_string(&config.file).unwrap();
         assert_eq!(text.lines().count(), 4);
         let calls: Vec<String> =
-            read(&config.file).unwrap().into_iter().map(|line| line.entry.call).collect();
+            read_log(&config.file).unwrap().into_iter().map(|line| line.entry.call).collect();
         assert_eq!(calls, ["a", "b", "d"]);
     }
 
@@ -241,10 +241,10 @@ mod tests {
         let (_folder, config) = log();
         std::thread::scope(|scope| {
             for _ in 0..8 {
-                scope.spawn(|| (0..20).for_each(|_| append(&config, entry("x")).unwrap()));
+                scope.spawn(|| (0..20).for_each(|_| append_entry(&config, entry("x")).unwrap()));
             }
         });
-        assert_eq!(read(&config.file).unwrap().len(), 163);
+        assert_eq!(read_log(&config.file).unwrap().len(), 163);
     }
 
     #[test]

@@ -112,7 +112,7 @@ pub enum Target {
 
 impl Target {
     /// The file's whole path.
-    pub fn file(&self) -> Option<PathBuf> {
+    pub fn file_path(&self) -> Option<PathBuf> {
         match self {
             Self::File { root, real, .. } => Some(root.join(real)),
             _ => None,
@@ -120,7 +120,7 @@ impl Target {
     }
 
     /// The file's path in the workspace.
-    pub fn real(&self) -> Option<&Path> {
+    pub fn real_path(&self) -> Option<&Path> {
         match self {
             Self::File { real, .. } => Some(real),
             _ => None,
@@ -164,7 +164,7 @@ pub trait Approver: Send + Sync {
     }
 
     /// Who has consented to the call already, for the record.
-    fn consented(&self) -> Option<&str> {
+    fn prior_consent(&self) -> Option<&str> {
         None
     }
 
@@ -174,7 +174,7 @@ pub trait Approver: Send + Sync {
     }
 
     /// Why a call did not run to which it did not agree.
-    fn refusal(&self) -> &'static str {
+    fn refusal_reason(&self) -> &'static str {
         "the person who was asked said no"
     }
 
@@ -182,7 +182,7 @@ pub trait Approver: Send + Sync {
     fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool>;
 
     /// The call may run, by the policy or by [`Approver::approve`], and does when this is done.
-    fn permitted<'a>(&'a self, _: &'a Target) -> BoxFuture<'a, ()> {
+    fn note_permission<'a>(&'a self, _: &'a Target) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
 }

@@ -11,7 +11,7 @@ const MOST_COMPARED: usize = 10_000;
 
 /// Returns the changes between two texts, with three lines around each; empty when there are none. `name` is
 /// the name of both texts. Where they differ in a very long part, that is one change.
-pub fn unified(name: &str, before: &str, after: &str) -> String {
+pub fn unified_diff(name: &str, before: &str, after: &str) -> String {
     let input = InternedInput::new(before, after);
     let lines = Lines(&input.interner);
     let hunks = one_change(&lines, &input).unwrap_or_else(|| {
@@ -43,7 +43,7 @@ fn one_change(lines: &Lines<'_>, input: &InternedInput<&str>) -> Option<String> 
 struct Lines<'a>(&'a Interner<&'a str>);
 
 impl Lines<'_> {
-    fn line(&self, out: &mut impl fmt::Write, sign: char, token: Token) -> fmt::Result {
+    fn write_line(&self, out: &mut impl fmt::Write, sign: char, token: Token) -> fmt::Result {
         let line = self.0[token];
         match line.strip_suffix('\n') {
             Some(line) => writeln!(out, "{sign}{line}"),
@@ -75,12 +75,12 @@ impl UnifiedDiffPrinter for Lines<'_> {
     }
 
     fn display_context_token(&self, mut out: impl fmt::Write, token: Token) -> fmt::Result {
-        self.line(&mut out, ' ', token)
+        self.write_line(&mut out, ' ', token)
     }
 
     fn display_hunk(&self, mut out: impl fmt::Write, before: &[Token], after: &[Token]) -> fmt::Result {
-        before.iter().try_for_each(|token| self.line(&mut out, '-', *token))?;
-        after.iter().try_for_each(|token| self.line(&mut out, '+', *token))
+        before.iter().try_for_each(|token| self.write_line(&mut out, '-', *token))?;
+        after.iter().try_for_each(|token| self.write_line(&mut out, '+', *token))
     }
 }
 
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn changes_stand_among_their_lines() {
-        insta::assert_snapshot!(unified("a.txt", "1\n2\n3\n4\n5\n6\n", "1\n2\n3\nfour\n5\n6"), @r"
+        insta::assert_snapshot!(unified_diff("a.txt", "1\n2\n3\n4\n5\n6\n", "1\n2\n3\nfour\n5\n6"), @r"
         --- a.txt
         +++ a.txt
         @@ -1,6 +1,6 @@
@@ -106,13 +106,13 @@ mod tests {
         +6
         \ No newline at end of file
         ");
-        insta::assert_snapshot!(unified("new", "", "x\n"), @r"
+        insta::assert_snapshot!(unified_diff("new", "", "x\n"), @r"
         --- new
         +++ new
         @@ -0,0 +1 @@
         +x
         ");
-        assert_eq!(unified("same", "x\n", "x\n"), "");
+        assert_eq!(unified_diff("same", "x\n", "x\n"), "");
     }
 
     #[test]
@@ -122,7 +122,7 @@ mod tests {
             lines.join("\n")
         };
         let began = Instant::now();
-        assert!(unified("all", &text('a'), &text('b')).len() > 100_000);
+        assert!(unified_diff("all", &text('a'), &text('b')).len() > 100_000);
         assert!(began.elapsed() < Duration::from_secs(20));
     }
 
@@ -132,7 +132,7 @@ mod tests {
         let began = Instant::now();
         let (before, after) = ("a\nb\n".repeat(200_000), "b\na\na\n".repeat(150_000));
         let (before, after) = (format!("first\n{before}last\n"), format!("first\n{after}last\n"));
-        let diff = unified("file", &before, &after);
+        let diff = unified_diff("file", &before, &after);
         assert!(diff.contains("@@ -2,400000 +2,450000 @@\n-a\n-b\n"), "{}", &diff[..200]);
         assert!(began.elapsed() < Duration::from_secs(20));
         let folder = tempfile::tempdir().unwrap();

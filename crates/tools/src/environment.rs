@@ -113,7 +113,7 @@ impl Passing {
 
     /// True for a variable that passes. One that is named passes whatever it holds; a pattern lets no secret
     /// through.
-    pub(super) fn lets(&self, name: &str, value: &str) -> bool {
+    pub(super) fn allows_variable(&self, name: &str, value: &str) -> bool {
         if self.also.iter().any(|named| named == name) {
             return true;
         }
@@ -171,7 +171,7 @@ mod tests {
         let also = ["EXACT_TOKEN", "CARGO_*", "VLL*"].map(str::to_owned).to_vec();
         let asked = LocalConfig { pass_env: also, ..config.clone() };
         let found = [(&config, false), (&config, true), (&asked, false)]
-            .map(|(config, is_persons)| Passing::new(config, is_persons).lets(name, value));
+            .map(|(config, is_persons)| Passing::new(config, is_persons).allows_variable(name, value));
         assert_eq!(found, expected, "{name}={value}");
     }
 
@@ -209,11 +209,11 @@ mod tests {
         // A pattern asks for all; what looks like a secret still does not pass.
         let all = LocalConfig { pass_env: vec!["*".into()], ..LocalConfig::default() };
         let all = Passing::new(&all, true);
-        assert!(all.lets("ANYTHING", "plain"));
+        assert!(all.allows_variable("ANYTHING", "plain"));
         for (name, value) in
             [("GITHUB_OAUTH", "x"), ("DB_CREDS", "x"), ("AZURE_SAS", "x"), ("A", "xoxb-1"), ("B", "id=AKIAX")]
         {
-            assert!(!all.lets(name, value), "{name}={value}");
+            assert!(!all.allows_variable(name, value), "{name}={value}");
         }
     }
 

@@ -23,7 +23,7 @@ use super::contract::{Approver, Invocation, ToolError, ToolOutput};
 use super::policy::{Subject, foreign};
 
 use super::offer::Offer;
-use super::source::{Permit, Source, within};
+use super::source::{Permit, Source, run_with_limit};
 use super::wanted::Wanted;
 use http_client::client_for;
 
@@ -76,20 +76,20 @@ impl Connection {
         }
     }
 
-    async fn post(&self, body: String) -> Result<(u16, Option<String>, String), ToolError> {
+    async fn post_json(&self, body: String) -> Result<(u16, Option<String>, String), ToolError> {
         let mut request =
             self.client.post(&self.endpoint).header(CONTENT_TYPE, "application/json").body(body);
         if let Some(token) = &self.config.token {
             request = request.bearer_auth(token.expose());
         }
-        let reply = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let reply = request.send().await.map_err(|error| self.unreachable_error(&error))?;
         let status = reply.status().as_u16();
         let retry_after =
             reply.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let mut body = Vec::new();
         let mut pieces = reply.bytes_stream();
         while let Some(piece) = pieces.next().await {
-            body.extend_from_slice(&piece.map_err(|error| self.unreachable(&error))?);
+            body.extend_from_slice(&piece.map_err(|error| self.unreachable_error(&error))?);
             if body.len() > LARGEST_ANSWER {
                 return Err(ToolError::Failed("OpenClaw's answer is larger than 8 MiB: ask for less".into()));
             }
@@ -97,7 +97,7 @@ impl Connection {
         Ok((status, retry_after, String::from_utf8_lossy(&body).into_owned()))
     }
 
-    fn unreachable(&self, error: &reqwest::Error) -> ToolError {
+    fn unreachable_error(&self, error: &reqwest::Error) -> ToolError {
         let mut reason: &dyn std::error::Error = error;
         while let Some(source) = reason.source() {
             reason = source;
@@ -113,7 +113,7 @@ impl Gateway {
         Arc::new(Self { connection: connection.clone(), names: wanted.0.clone(), workspace })
     }
 
-    fn request(&self, invocation: &Invocation) -> Value {
+    fn request_json(&self, invocation: &Invocation) -> Value {
         let arguments = known::with_proper_names(&invocation.name, invocation.arguments.clone());
         let mut request =
             json!({"tool": invocation.name, "args": arguments, "idempotencyKey": invocation.key});
@@ -126,7 +126,7 @@ impl Gateway {
 
 impl Source for Gateway {
     fn offers(&self) -> Vec<Offer> {
-        self.names.iter().map(|name| known::offer(name)).collect()
+        self.names.iter().map(|name| known::build_offer(name)).collect()
     }
 
     fn subject<'a>(
@@ -137,26 +137,26 @@ impl Source for Gateway {
         let arguments = known::with_proper_names(&offer.spec.name, arguments.clone());
         let names = vec![offer.spec.name.clone(), offer.name.clone()];
         let is_known = known::is_operation(&offer.spec.name, &arguments);
-        let subject = foreign::subject(names, &arguments, &offer.spec.parameters, self.workspace.as_deref());
+        let subject = foreign::build_subject(names, &arguments, &offer.spec.parameters, self.workspace.as_deref());
         Box::pin(async move { Ok(Subject { is_known, ..subject }) })
     }
 
-    fn run<'a>(
+    fn run_call<'a>(
         &'a self,
         invocation: &'a Invocation,
         _: Permit,
         _: Option<&'a dyn Approver>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
-            let body = self.request(invocation).to_string();
+            let body = self.request_json(invocation).to_string();
             if body.len() > LARGEST_REQUEST {
                 let size = body.len();
                 return Err(ToolError::Failed(format!(
                     "the arguments are too large for OpenClaw: {size} bytes of at most 2 MB"
                 )));
             }
-            let (status, retry_after, body) = within(invocation.timeout, self.connection.post(body)).await?;
-            answer::read(&invocation.name, status, retry_after.as_deref(), &body)
+            let (status, retry_after, body) = run_with_limit(invocation.timeout, self.connection.post_json(body)).await?;
+            answer::read_answer(&invocation.name, status, retry_after.as_deref(), &body)
         })
     }
 }

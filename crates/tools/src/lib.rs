@@ -34,7 +34,7 @@ pub use contract::{
 pub use local::named_subject;
 pub use mcp::{Availability, ServerProblem};
 pub use policy::reach::{never_allowed, rule_for};
-pub use policy::{CommandPattern, and_list, idle_rules, pipeline, plain_words};
+pub use policy::{CommandPattern, and_list, idle_rules, parse_pipeline, plain_words};
 pub use sandbox::{Level, launch, level as sandbox_level, remove_temporary_directories};
 pub use set::ToolSet;
 pub use sources::{Sources, StricterPolicy};

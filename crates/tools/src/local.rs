@@ -28,12 +28,12 @@ use tokio::time::Instant;
 use super::config::LocalConfig;
 use super::contract::{Approver, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput};
 use super::environment::Passing;
-use super::plain::plain;
+use super::plain::plain_text;
 use super::policy::{Plan, Subject, and_list, plain_words};
 use super::sandbox::{Level, Reach, Refusal, Sandbox};
 
 use super::offer::Offer;
-use super::source::{Permit, Source, within};
+use super::source::{Permit, Source, run_with_limit};
 use arguments::{Arguments, COMMAND, PATH, WORKDIR};
 use edit::Edit;
 use exec::{Order, Ran};
@@ -100,9 +100,9 @@ impl Local {
 
     async fn read_call(&self, name: &str, arguments: &Map<String, Value>) -> Result<Call, ToolError> {
         let tool =
-            self.naming.tool(name).ok_or_else(|| ToolError::Failed(format!("there is no tool {name}")))?;
+            self.naming.find_tool(name).ok_or_else(|| ToolError::Failed(format!("there is no tool {name}")))?;
         let (workspace, arguments) = (Arc::clone(&self.workspace), arguments.clone());
-        blocking(move |_| read_call(tool, &Arguments(&arguments), &workspace)).await
+        run_blocking(move |_| read_call(tool, &Arguments(&arguments), &workspace)).await
     }
 }
 
@@ -115,32 +115,32 @@ pub fn named_subject(arguments: &Map<String, Value>) -> Option<&str> {
 
 fn read_call(tool: Tool, arguments: &Arguments<'_>, workspace: &Workspace) -> Result<Call, ToolError> {
     let here = |names| {
-        workspace.place(arguments.optional_text(names)?.filter(|text| !text.is_empty()).unwrap_or("."))
+        workspace.find_place(arguments.optional_text(names)?.filter(|text| !text.is_empty()).unwrap_or("."))
     };
-    let place = || workspace.place(arguments.text(PATH)?);
+    let place = || workspace.find_place(arguments.required_text(PATH)?);
     Ok(match tool {
         Tool::Exec => Call::Exec {
-            command: arguments.text(COMMAND)?.to_owned(),
+            command: arguments.required_text(COMMAND)?.to_owned(),
             workdir: here(WORKDIR)?,
             timeout: arguments
-                .count(&["timeout", "timeoutSeconds"])?
+                .optional_count(&["timeout", "timeoutSeconds"])?
                 .map(|seconds| Duration::from_secs(seconds as u64)),
         },
         Tool::Read => Call::Read {
             place: place()?,
-            offset: arguments.count(&["offset"])?.unwrap_or(1),
-            limit: arguments.count(&["limit"])?,
+            offset: arguments.optional_count(&["offset"])?.unwrap_or(1),
+            limit: arguments.optional_count(&["limit"])?,
         },
-        Tool::Write => Call::Write { place: place()?, content: arguments.text(&["content"])?.to_owned() },
-        Tool::Edit => Call::Edit { place: place()?, edits: edit::edits(arguments)? },
+        Tool::Write => Call::Write { place: place()?, content: arguments.required_text(&["content"])?.to_owned() },
+        Tool::Edit => Call::Edit { place: place()?, edits: edit::read_edits(arguments)? },
         Tool::Ls => Call::Ls { place: here(PATH)? },
         Tool::Search => Call::Search {
             place: here(PATH)?,
             query: Arc::new(Query {
-                pattern: arguments.text(&["pattern", "query"])?.to_owned(),
+                pattern: arguments.required_text(&["pattern", "query"])?.to_owned(),
                 glob: arguments.optional_text(&["glob"])?.map(str::to_owned),
-                ignore_case: arguments.switch("ignore_case")?,
-                limit: arguments.count(&["limit"])?,
+                ignore_case: arguments.optional_switch("ignore_case")?,
+                limit: arguments.optional_count(&["limit"])?,
             }),
         },
     })
@@ -177,32 +177,32 @@ impl Call {
         let mut subject = Subject { names, target, is_known: true, ..Subject::default() };
         match self {
             Self::Exec { command, .. } => subject.commands.push(command.clone()),
-            other => subject.paths = other.place().forms(),
+            other => subject.paths = other.place().path_forms(),
         }
         subject
     }
 
     /// Does the work of a tool on files.
-    fn work(
+    fn run_on_files(
         &self,
         workspace: &Workspace,
         permit: &Permit,
         stopped: &AtomicBool,
     ) -> Result<ToolOutput, ToolError> {
         match self {
-            Self::Read { place, offset, limit } => read::read(workspace, place, *offset, *limit, stopped),
-            Self::Write { place, content } => write::write(workspace, place, content),
-            Self::Edit { place, edits } => edit::plan(workspace, place, edits)?.make(workspace, place),
-            Self::Ls { place } => ls::ls(workspace, place),
-            Self::Search { place, query } => search::search(workspace, place, query, permit, stopped),
+            Self::Read { place, offset, limit } => read::read_file(workspace, place, *offset, *limit, stopped),
+            Self::Write { place, content } => write::write_file(workspace, place, content),
+            Self::Edit { place, edits } => edit::plan_change(workspace, place, edits)?.write_change(workspace, place),
+            Self::Ls { place } => ls::list_directory(workspace, place),
+            Self::Search { place, query } => search::search_files(workspace, place, query, permit, stopped),
             Self::Exec { .. } => Ok(ToolOutput::default()),
         }
     }
 
-    fn preview(&self, workspace: &Workspace) -> Result<Option<String>, ToolError> {
+    fn preview_change(&self, workspace: &Workspace) -> Result<Option<String>, ToolError> {
         match self {
-            Self::Write { place, content } => write::preview(workspace, place, content),
-            Self::Edit { place, edits } => Ok(Some(edit::plan(workspace, place, edits)?.diff(place))),
+            Self::Write { place, content } => write::preview_write(workspace, place, content),
+            Self::Edit { place, edits } => Ok(Some(edit::plan_change(workspace, place, edits)?.diff(place))),
             _ => Ok(None),
         }
     }
@@ -226,15 +226,15 @@ impl Source for Local {
         })
     }
 
-    fn preview<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, Result<Option<String>, ToolError>> {
+    fn preview_call<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, Result<Option<String>, ToolError>> {
         Box::pin(async move {
             let call = self.read_call(&invocation.name, &invocation.arguments).await?;
             let workspace = Arc::clone(&self.workspace);
-            within(invocation.timeout, blocking(move |_| call.preview(&workspace))).await
+            run_with_limit(invocation.timeout, run_blocking(move |_| call.preview_change(&workspace))).await
         })
     }
 
-    fn run<'a>(
+    fn run_call<'a>(
         &'a self,
         invocation: &'a Invocation,
         permit: Permit,
@@ -246,19 +246,19 @@ impl Source for Local {
                 self.with_sandbox(Sandbox::find_protected).await?;
                 let order = Order {
                     plan: permit.plan().cloned().unwrap_or_else(|| Plan::Shell(command.clone())),
-                    directory: self.directory(workdir)?,
+                    directory: self.command_directory(workdir)?,
                     limit: timeout.unwrap_or(invocation.timeout).min(invocation.timeout),
                     passing: &self.passing,
                     sandbox: &self.sandbox,
                 };
-                return self.command(&order, command, (invocation, approver)).await;
+                return self.run_command(&order, command, (invocation, approver)).await;
             }
             self.refuse_guarded(&call)?;
-            if !permit.judged(&call.place().forms()) {
-                return Err(workspace::changed(call.place()));
+            if !permit.has_judged(&call.place().path_forms()) {
+                return Err(workspace::path_changed_error(call.place()));
             }
             let workspace = Arc::clone(&self.workspace);
-            within(invocation.timeout, blocking(move |stopped| call.work(&workspace, &permit, stopped))).await
+            run_with_limit(invocation.timeout, run_blocking(move |stopped| call.run_on_files(&workspace, &permit, stopped))).await
         })
     }
 }
@@ -266,13 +266,13 @@ impl Source for Local {
 impl Local {
     /// Runs a command. What the sandbox seems to have stopped is said with the keys that would permit it; in
     /// the chat, the person is asked.
-    async fn command(
+    async fn run_command(
         &self,
         order: &Order<'_>,
         line: &str,
         (invocation, approver): (&Invocation, Option<&dyn Approver>),
     ) -> Result<ToolOutput, ToolError> {
-        let ran = match self.steps(line, order) {
+        let ran = match self.git_steps(line, order) {
             Some(steps) => self.run_steps(steps, order).await?,
             None => self.run_shared(order).await?,
         };
@@ -285,7 +285,7 @@ impl Local {
             let preview = Some(plain(ran.text.trim_end()));
             let question = Question { kind, tool: &tool, arguments, target, preview, is_by_default: false };
             if approver.approve(question).await {
-                return exec::exec(order, Reach::User).await.map(Into::into);
+                return exec::run_order(order, Reach::User).await.map(Into::into);
             }
         }
         // How the command ended stays the last word, for the model and for the person.
@@ -298,7 +298,7 @@ impl Local {
 
     /// The commands of a line of which one is git's own and writes into a protected repository, each to be
     /// run by itself; `None` for any other line.
-    fn steps(&self, line: &str, order: &Order<'_>) -> Option<Vec<Step>> {
+    fn git_steps(&self, line: &str, order: &Order<'_>) -> Option<Vec<Step>> {
         let mut directory = order.directory.clone();
         let mut steps = Vec::new();
         for command in and_list(line)? {
@@ -306,8 +306,8 @@ impl Local {
             if let [cd, to] = words.as_slice()
                 && cd == "cd"
             {
-                let place = self.workspace.place(&directory.join(to).to_string_lossy()).ok()?;
-                directory = self.directory(&place).ok()?;
+                let place = self.workspace.find_place(&directory.join(to).to_string_lossy()).ok()?;
+                directory = self.command_directory(&place).ok()?;
                 continue;
             }
             if command.split_whitespace().next().is_some_and(|first| SHELLS_OWN.contains(&first)) {
@@ -345,7 +345,7 @@ impl Local {
 
     async fn run_shared(&self, order: &Order<'_>) -> Result<Ran, ToolError> {
         let _turn = self.sandbox.shared_turn().await;
-        exec::exec(order, Reach::Workspace).await
+        exec::run_order(order, Reach::Workspace).await
     }
 
     async fn run_git(&self, order: &Order<'_>) -> Result<Ran, ToolError> {
@@ -371,7 +371,7 @@ impl Local {
         let sandbox = Arc::clone(&self.sandbox);
         let failed =
             |error: std::io::Error| ToolError::Failed(format!("the command could not be run: {error}"));
-        blocking(move |_| work(&sandbox).map_err(failed)).await
+        run_blocking(move |_| work(&sandbox).map_err(failed)).await
     }
 
     /// git's own files and respool's are not the tools' business.
@@ -389,7 +389,7 @@ impl Local {
         Ok(())
     }
 
-    fn directory(&self, place: &Place) -> Result<PathBuf, ToolError> {
+    fn command_directory(&self, place: &Place) -> Result<PathBuf, ToolError> {
         let directory = self.workspace.root.join(&place.real);
         if directory.is_dir() {
             return Ok(directory);
@@ -399,7 +399,7 @@ impl Local {
 }
 
 /// Runs file work where it may block. It is stopped when its caller is gone.
-async fn blocking<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce(&AtomicBool) -> Result<T, ToolError> + Send + 'static,
 ) -> Result<T, ToolError> {
     struct StopOnDrop(Arc<AtomicBool>);

@@ -26,8 +26,8 @@ use super::policy::{Subject, foreign};
 use super::process::AbortOnDrop;
 
 use super::offer::{MCP_PREFIX, Offer};
-use super::source::{Permit, Source, within};
-use connection::{State, Up, is_url, ping, supervise};
+use super::source::{Permit, Source, run_with_limit};
+use connection::{State, Up, is_url, ping_server, supervise_server};
 
 /// How long a call waits for a server that is down.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -73,7 +73,7 @@ impl Server {
     pub(super) fn start(name: &str, config: &McpConfig, workspace: Option<PathBuf>) -> Arc<Self> {
         let (sender, state) = watch::channel(State::Starting);
         let doubt = Arc::new(Notify::new());
-        let supervisor = tokio::spawn(supervise(name.to_owned(), config.clone(), sender, Arc::clone(&doubt)));
+        let supervisor = tokio::spawn(supervise_server(name.to_owned(), config.clone(), sender, Arc::clone(&doubt)));
         Arc::new(Self {
             name: name.to_owned(),
             state,
@@ -88,7 +88,7 @@ impl Server {
     ///
     /// # Errors
     /// When it cannot ever start as it is configured.
-    pub(super) async fn started(&self, limit: Duration) -> Result<(), String> {
+    pub(super) async fn wait_until_started(&self, limit: Duration) -> Result<(), String> {
         let mut state = self.state.clone();
         let settled = timeout(limit, state.wait_for(|state| !matches!(state, State::Starting))).await;
         match settled {
@@ -103,7 +103,7 @@ impl Server {
     }
 
     /// Its tools, when it is up.
-    pub(super) fn names(&self) -> Option<Vec<String>> {
+    pub(super) fn tool_names(&self) -> Option<Vec<String>> {
         match &*self.state.borrow() {
             State::Up(up) => Some(up.tools.iter().map(|tool| self.name_of(tool)).collect()),
             _ => None,
@@ -126,7 +126,7 @@ impl Server {
         format!("{MCP_PREFIX}{}/{}", self.name, tool.name)
     }
 
-    fn offer(&self, tool: &Tool) -> Offer {
+    fn build_offer(&self, tool: &Tool) -> Offer {
         let hints = tool.annotations.as_ref();
         let is_repeatable = hints
             .is_some_and(|hints| hints.read_only_hint == Some(true) || hints.idempotent_hint == Some(true));
@@ -134,7 +134,7 @@ impl Server {
         let description = &description[..description.floor_char_boundary(LARGEST_TEXT)];
         let parameters = parameters_of(&tool.input_schema);
         let spec = ToolSpec {
-            name: names::exposed(&self.name, &tool.name),
+            name: names::exposed_name(&self.name, &tool.name),
             description: description.to_owned(),
             parameters,
             is_repeatable,
@@ -155,13 +155,13 @@ impl Server {
     }
 
     /// The tool that the model calls by this name.
-    fn tool(&self, exposed: &str) -> Option<Tool> {
-        self.tools().iter().find(|tool| names::exposed(&self.name, &tool.name) == exposed).cloned()
+    fn find_tool(&self, exposed: &str) -> Option<Tool> {
+        self.tools().iter().find(|tool| names::exposed_name(&self.name, &tool.name) == exposed).cloned()
     }
 
     /// Why a tool is not the one that its rule was written for.
-    fn change(&self, exposed: &str) -> Option<String> {
-        let tool = self.tool(exposed)?;
+    fn definition_change(&self, exposed: &str) -> Option<String> {
+        let tool = self.find_tool(exposed)?;
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         match known.as_ref()?.get(&*tool.name) {
             Some(known) if *known == tool => None,
@@ -176,9 +176,9 @@ impl Server {
 
     /// Finds out whether a server behind a URL that seems to be up still answers. One that does not is down
     /// when this returns.
-    pub(super) async fn confirm(&self) {
+    pub(super) async fn confirm_reachable(&self) {
         let State::Up(up) = self.state.borrow().clone() else { return };
-        if self.doubt.is_some() && ping(&up.peer).await.is_err() {
+        if self.doubt.is_some() && ping_server(&up.peer).await.is_err() {
             self.report_doubt().await;
         }
     }
@@ -194,16 +194,16 @@ impl Server {
     }
 
     /// The connection, once it is up.
-    async fn up(&self, patience: Duration) -> Result<Up, ToolError> {
+    async fn wait_until_up(&self, patience: Duration) -> Result<Up, ToolError> {
         let mut state = self.state.clone();
         let found = timeout(patience, state.wait_for(|state| matches!(state, State::Up(_)))).await;
         match found.map_err(drop).and_then(|found| found.map(|state| state.clone()).map_err(drop)) {
             Ok(State::Up(up)) => Ok(up),
-            _ => Err(self.down()),
+            _ => Err(self.down_error()),
         }
     }
 
-    fn down(&self) -> ToolError {
+    fn down_error(&self) -> ToolError {
         let reason = match &*self.state.borrow() {
             State::Down(problem, _) => problem.text.clone(),
             _ => "it is still starting".to_owned(),
@@ -215,13 +215,13 @@ impl Server {
     }
 
     /// A call that was not sent is tried again, after the server was looked for.
-    async fn call(&self, invocation: &Invocation) -> Result<ToolOutput, ToolError> {
+    async fn call_tool(&self, invocation: &Invocation) -> Result<ToolOutput, ToolError> {
         // A call that has not begun must not end as one that took too long.
         let patience = PATIENCE.min(invocation.timeout / 4);
-        match self.call_once(invocation, self.up(patience).await?).await {
+        match self.call_once(invocation, self.wait_until_up(patience).await?).await {
             Err(error @ ToolError::Unreachable(_)) => {
                 let _ = timeout(patience, self.report_doubt()).await;
-                let Ok(up) = self.up(patience).await else { return Err(error) };
+                let Ok(up) = self.wait_until_up(patience).await else { return Err(error) };
                 self.call_once(invocation, up).await
             }
             Err(error @ ToolError::Transient(_)) => {
@@ -236,7 +236,7 @@ impl Server {
     }
 
     async fn call_once(&self, invocation: &Invocation, up: Up) -> Result<ToolOutput, ToolError> {
-        let tool = up.tools.iter().find(|tool| names::exposed(&self.name, &tool.name) == invocation.name);
+        let tool = up.tools.iter().find(|tool| names::exposed_name(&self.name, &tool.name) == invocation.name);
         let Some(tool) = tool else {
             return Err(ToolError::Failed(format!(
                 "the MCP server {} has no {} any more",
@@ -245,7 +245,7 @@ impl Server {
         };
         let request =
             CallToolRequestParams::new(tool.name.clone()).with_arguments(invocation.arguments.clone());
-        result::read(&self.name, up.peer.call_tool_once(request).await)
+        result::read_result(&self.name, up.peer.call_tool_once(request).await)
     }
 }
 
@@ -263,7 +263,7 @@ fn parameters_of(schema: &Map<String, Value>) -> Value {
 
 impl Source for Server {
     fn offers(&self) -> Vec<Offer> {
-        self.tools().iter().map(|tool| self.offer(tool)).collect()
+        self.tools().iter().map(|tool| self.build_offer(tool)).collect()
     }
 
     fn await_tool<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), ToolError>> {
@@ -272,7 +272,7 @@ impl Source for Server {
             if is_known || !names::may_be_of(&self.name, name) {
                 return Ok(());
             }
-            self.up(PATIENCE).await.map(drop)
+            self.wait_until_up(PATIENCE).await.map(drop)
         })
     }
 
@@ -284,13 +284,13 @@ impl Source for Server {
         let names = vec![offer.spec.name.clone(), offer.name.clone()];
         Box::pin(async move {
             let subject =
-                foreign::subject(names, arguments, &offer.spec.parameters, self.workspace.as_deref());
-            Ok(Subject { changed: self.change(&offer.spec.name), ..subject })
+                foreign::build_subject(names, arguments, &offer.spec.parameters, self.workspace.as_deref());
+            Ok(Subject { changed: self.definition_change(&offer.spec.name), ..subject })
         })
     }
 
-    fn accept(&self, tool: &str) {
-        let tool = self.tool(tool);
+    fn note_consent(&self, tool: &str) {
+        let tool = self.find_tool(tool);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, tool)) = known.as_mut().zip(tool) {
             known.insert(tool.name.to_string(), tool);
@@ -298,13 +298,13 @@ impl Source for Server {
     }
 
     /// When this future is dropped, the SDK cancels the call at the server.
-    fn run<'a>(
+    fn run_call<'a>(
         &'a self,
         invocation: &'a Invocation,
         _: Permit,
         _: Option<&'a dyn Approver>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(within(invocation.timeout, self.call(invocation)))
+        Box::pin(run_with_limit(invocation.timeout, self.call_tool(invocation)))
     }
 }
 

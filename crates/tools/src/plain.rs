@@ -2,7 +2,7 @@
 
 /// The text without escape sequences and control characters; a lone carriage return ends a line, as on a
 /// terminal.
-pub(super) fn plain(text: &str) -> String {
+pub(super) fn plain_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
@@ -62,21 +62,21 @@ mod tests {
             ("\u{1b}]open\nnext", "\nnext"),
             ("grün 🦞", "grün 🦞"),
         ] {
-            assert_eq!(plain(text), expected, "{text:?}");
+            assert_eq!(plain_text(text), expected, "{text:?}");
         }
     }
 
     proptest! {
         #[test]
         fn nothing_but_text_is_left(text: String, noise in "[\u{1b}\\[\\]0-9;mab\r\n\u{7}]{0,40}") {
-            let out = plain(&format!("{text}{noise}"));
+            let out = plain_text(&format!("{text}{noise}"));
             prop_assert!(out.chars().all(|c| !c.is_control() || c == '\n' || c == '\t'));
-            prop_assert_eq!(plain(&out), out);
+            prop_assert_eq!(plain_text(&out), out);
         }
 
         #[test]
         fn text_without_controls_stays(text in "[^\\p{Cc}]{0,60}") {
-            prop_assert_eq!(plain(&text), text);
+            prop_assert_eq!(plain_text(&text), text);
         }
     }
 }

@@ -19,8 +19,8 @@ use std::path::Path;
 use super::config::{PolicyConfig, Rule, Verdict};
 use super::contract::Target;
 pub(super) use command::Plan;
-pub use command::{CommandPattern, and_list, pipeline, plain_words};
-use pattern::{HostPattern, PathPattern, wildcard};
+pub use command::{CommandPattern, and_list, parse_pipeline, plain_words};
+use pattern::{HostPattern, PathPattern, compile_wildcard};
 use regex::Regex;
 use wire::units::UnusableSetting;
 
@@ -117,14 +117,14 @@ impl Policy {
         };
         if let Some((index, rule)) = self.rules.iter().enumerate().find(|(_, rule)| rule.matches(subject)) {
             let source = format!("rule {} of tools.policy", index + 1);
-            let plan = rule.plan(subject);
+            let plan = rule.command_plan(subject);
             return Judgement { plan, is_by_default: false, ..judgement(rule.then, &source) };
         }
         if self.default == Verdict::Allow && !subject.is_known {
             return judgement(Verdict::Ask, "no rule names this operation, and respool does not know it");
         }
         let judged = judgement(self.default, "tools.policy.default");
-        match self.unspoken(subject) {
+        match self.incomplete_rule(subject) {
             Some(why) => Judgement { source: format!("{} ({why})", judged.source), ..judged },
             None => judged,
         }
@@ -149,7 +149,7 @@ impl Policy {
     }
 
     /// Which rule would have allowed it, had it spoken of every argument.
-    fn unspoken(&self, subject: &Subject) -> Option<String> {
+    fn incomplete_rule(&self, subject: &Subject) -> Option<String> {
         let clear = Subject { unclear: Vec::new(), ..subject.clone() };
         let allows = |rule: &Compiled| rule.then == Verdict::Allow && rule.matches(&clear);
         let index = self.rules.iter().position(allows)?;
@@ -167,7 +167,7 @@ impl Policy {
 impl Compiled {
     fn new(rule: &Rule, workspace: Option<&Path>) -> Result<Self, regex::Error> {
         Ok(Self {
-            tool: rule.tool.as_deref().map(wildcard).transpose()?,
+            tool: rule.tool.as_deref().map(compile_wildcard).transpose()?,
             speaks_of_everything: speaks_of_everything(rule),
             command: rule.command.as_deref().map(CommandPattern::new).transpose()?,
             path: rule.path.as_deref().map(|path| PathPattern::new(path, workspace)).transpose()?,
@@ -187,9 +187,9 @@ impl Compiled {
     fn covers(&self, subject: &Subject) -> bool {
         let open = self.speaks_of_everything;
         let is_free = |(name, _): &(String, String)| self.free_text.contains(name);
-        every(self.command.as_ref(), &subject.commands, open, |pattern, command| pattern.allows(command))
-            && every(self.path.as_ref(), &subject.paths, open, |pattern, path| pattern.allows(path))
-            && every(self.host.as_ref(), &subject.hosts, open, |pattern, host| {
+        matches_every(self.command.as_ref(), &subject.commands, open, |pattern, command| pattern.allows(command))
+            && matches_every(self.path.as_ref(), &subject.paths, open, |pattern, path| pattern.allows(path))
+            && matches_every(self.host.as_ref(), &subject.hosts, open, |pattern, host| {
                 host.as_deref().is_some_and(|host| pattern.matches(host))
             })
             && (open || subject.unclear.iter().all(is_free))
@@ -206,15 +206,15 @@ impl Compiled {
         let unclear_or_matching = |pattern: &HostPattern, host: &Option<String>| {
             host.as_deref().is_none_or(|host| pattern.matches(host))
         };
-        some(self.command.as_ref(), &commands, |pattern, command| pattern.touches(command))
-            && some(self.path.as_ref(), &paths, |pattern, path| pattern.touches(path))
-            && some(self.host.as_ref(), &hosts, unclear_or_matching)
+        matches_some(self.command.as_ref(), &commands, |pattern, command| pattern.touches(command))
+            && matches_some(self.path.as_ref(), &paths, |pattern, path| pattern.touches(path))
+            && matches_some(self.host.as_ref(), &hosts, unclear_or_matching)
     }
 
     /// How the command runs that this rule's pattern allows.
-    fn plan(&self, subject: &Subject) -> Option<Plan> {
+    fn command_plan(&self, subject: &Subject) -> Option<Plan> {
         let pattern = self.command.as_ref().filter(|_| self.then == Verdict::Allow)?;
-        pattern.plan(subject.commands.first()?)
+        pattern.command_plan(subject.commands.first()?)
     }
 }
 
@@ -236,14 +236,14 @@ pub fn idle_rules(policy: &PolicyConfig) -> Vec<usize> {
     rules.map(|(index, _)| index + 1).collect()
 }
 
-fn every<P, S>(pattern: Option<&P>, subjects: &[S], open: bool, matches: impl Fn(&P, &S) -> bool) -> bool {
+fn matches_every<P, S>(pattern: Option<&P>, subjects: &[S], open: bool, matches: impl Fn(&P, &S) -> bool) -> bool {
     match pattern {
         Some(pattern) => !subjects.is_empty() && subjects.iter().all(|subject| matches(pattern, subject)),
         None => open || subjects.is_empty(),
     }
 }
 
-fn some<P, S>(pattern: Option<&P>, subjects: &[S], matches: impl Fn(&P, &S) -> bool) -> bool {
+fn matches_some<P, S>(pattern: Option<&P>, subjects: &[S], matches: impl Fn(&P, &S) -> bool) -> bool {
     pattern.is_none_or(|pattern| subjects.iter().any(|subject| matches(pattern, subject)))
 }
 

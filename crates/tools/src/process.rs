@@ -19,22 +19,22 @@ use super::environment::Passing;
 ///
 /// # Errors
 /// When it cannot get a session.
-pub(super) fn command(program: &str, passing: &Passing) -> io::Result<Command> {
+pub(super) fn new_command(program: &str, passing: &Passing) -> io::Result<Command> {
     close_to_children();
     let mut command = Command::new(program);
-    command.env_clear().envs(passed(passing)).stdin(Stdio::null());
-    in_own_session(&mut command)?;
+    command.env_clear().envs(passed_variables(passing)).stdin(Stdio::null());
+    start_own_session(&mut command)?;
     Ok(command)
 }
 
 /// Has the child call `setsid` before it becomes the program. The library's wrapper of a child is not used:
 /// only its hook, which needs a `CommandWrap` for its second argument and does not look at it.
-fn in_own_session(command: &mut Command) -> io::Result<()> {
+fn start_own_session(command: &mut Command) -> io::Result<()> {
     ProcessSession.pre_spawn(command, &CommandWrap::from(Command::new("")))
 }
 
 /// The number of this process.
-pub(super) fn id() -> i32 {
+pub(super) fn process_id() -> i32 {
     i32::try_from(std::process::id()).unwrap_or_default()
 }
 
@@ -42,13 +42,13 @@ pub(super) fn id() -> i32 {
 pub(super) fn plain_command(program: &Path, passing: &Passing) -> Command {
     close_to_children();
     let mut command = Command::new(program);
-    command.env_clear().envs(passed(passing));
+    command.env_clear().envs(passed_variables(passing));
     command
 }
 
-fn passed(passing: &Passing) -> impl Iterator<Item = (OsString, OsString)> {
+fn passed_variables(passing: &Passing) -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os().filter(|(name, value)| {
-        name.to_str().is_some_and(|name| passing.lets(name, &value.to_string_lossy()))
+        name.to_str().is_some_and(|name| passing.allows_variable(name, &value.to_string_lossy()))
     })
 }
 
@@ -74,18 +74,18 @@ pub(super) struct Group {
 
 impl Group {
     /// The group of a child that [`command`] started.
-    pub(super) fn of(child: &Child) -> Self {
+    pub(super) fn from_child(child: &Child) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         // Without a watcher the group ends all the same, unless this process is killed.
-        Self { id: id.map(Pid::from_raw), watcher: id.and_then(|id| watcher(id).ok()) }
+        Self { id: id.map(Pid::from_raw), watcher: id.and_then(|id| start_watcher(id).ok()) }
     }
 
     /// Asks the group to end.
     pub(super) fn terminate(&self) {
-        self.signal(Signal::SIGTERM);
+        self.send_signal(Signal::SIGTERM);
     }
 
-    fn signal(&self, signal: Signal) {
+    fn send_signal(&self, signal: Signal) {
         if let Some(group) = self.id {
             // It fails when nothing is left of the group, which is what is wanted.
             let _ = killpg(group, signal);
@@ -95,7 +95,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.signal(Signal::SIGKILL);
+        self.send_signal(Signal::SIGKILL);
         // Before its pipe is closed: the group's number may belong to another group by then.
         if let Some(watcher) = &mut self.watcher {
             let _ = watcher.start_kill();
@@ -103,10 +103,10 @@ impl Drop for Group {
     }
 }
 
-fn watcher(group: i32) -> io::Result<Child> {
+fn start_watcher(group: i32) -> io::Result<Child> {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", &format!("read -r _; kill -KILL -{group}")]).env_clear();
-    in_own_session(&mut shell)?;
+    start_own_session(&mut shell)?;
     shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 

@@ -43,7 +43,7 @@ const MOST_LINKS: usize = 40;
 /// never below a home directory, the current directory or one of the `writable` places.
 pub fn find_program(name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
     let excluded = excluded_from_system(writable);
-    let mut found = directories().filter_map(|directory| directory.join(name).canonicalize().ok());
+    let mut found = search_directories().filter_map(|directory| directory.join(name).canonicalize().ok());
     found.find(|program| is_trusted(program, &excluded) && program.is_file())
 }
 
@@ -52,7 +52,7 @@ pub fn system_path(writable: &[PathBuf]) -> OsString {
     let excluded = excluded_from_system(writable);
     let is_system =
         |directory: &PathBuf| directory.canonicalize().is_ok_and(|real| is_trusted(&real, &excluded));
-    std::env::join_paths(directories().filter(is_system)).unwrap_or_default()
+    std::env::join_paths(search_directories().filter(is_system)).unwrap_or_default()
 }
 
 /// A program that respool starts outside the sandbox, as the owner's configuration describes it.
@@ -197,18 +197,18 @@ fn path_without(writable: &[PathBuf]) -> OsString {
 pub fn current_project() -> Option<PathBuf> {
     let current = std::env::current_dir().ok()?.canonicalize().ok()?;
     let project = current.ancestors().find(|above| above.join(".git").exists()).unwrap_or(&current);
-    let is_above_home = homes().iter().any(|home| home.starts_with(project));
+    let is_above_home = home_directories().iter().any(|home| home.starts_with(project));
     (!is_above_home && project.parent().is_some()).then(|| project.to_owned())
 }
 
-fn directories() -> impl Iterator<Item = PathBuf> {
+fn search_directories() -> impl Iterator<Item = PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
     directories.into_iter().chain(USUAL.map(PathBuf::from))
 }
 
 fn excluded_from_system(writable: &[PathBuf]) -> Vec<PathBuf> {
-    let own = homes().into_iter().chain(std::env::current_dir()).filter(|own| own.parent().is_some());
+    let own = home_directories().into_iter().chain(std::env::current_dir()).filter(|own| own.parent().is_some());
     own.chain(writable.iter().cloned()).collect()
 }
 
@@ -230,7 +230,7 @@ fn find_in(path: &OsStr, name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
 /// True when neither the place nor a symlink on the way to it is where commands write.
 fn is_out_of_reach(path: &Path, writable: &[PathBuf]) -> bool {
     let is_writable = |path: &PathBuf| writable.iter().any(|place| path.starts_with(place));
-    resolve(path).is_some_and(|found| !found.links.iter().chain([&found.real]).any(is_writable))
+    resolve_symlinks(path).is_some_and(|found| !found.links.iter().chain([&found.real]).any(is_writable))
 }
 
 /// Where a path leads, and the symlinks on its way.
@@ -241,7 +241,7 @@ pub(super) struct Resolved {
 
 /// Follows a path through every symlink; what does not exist stays as it is written. `None` for a circle of
 /// links, and for a path that is not absolute.
-pub(super) fn resolve(path: &Path) -> Option<Resolved> {
+pub(super) fn resolve_symlinks(path: &Path) -> Option<Resolved> {
     let parts = |path: &Path| -> Vec<OsString> {
         let part = |part: Component<'_>| match part {
             Component::Normal(_) | Component::ParentDir => Some(part.as_os_str().to_owned()),
@@ -274,7 +274,7 @@ pub(super) fn resolve(path: &Path) -> Option<Resolved> {
 
 /// The home directories of this process's user, without symlinks: the one that the environment names, and the
 /// account's.
-pub(super) fn homes() -> Vec<PathBuf> {
+pub(super) fn home_directories() -> Vec<PathBuf> {
     let account = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten().map(|user| user.dir);
     let named = std::env::var_os("HOME").map(PathBuf::from);
     let homes = named.into_iter().chain(account).filter_map(|home| home.canonicalize().ok());

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use super::audit::{AuditConfig, Entry, Step, append};
+use super::audit::{AuditConfig, Entry, Step, append_entry};
 use super::config::ToolsConfig;
 use super::contract::{Approver, Invocation, ToolError, ToolOutput};
 use super::offer::{MCP_PREFIX, Offer};
@@ -42,35 +42,35 @@ impl<'a> Record<'a> {
         }
     }
 
-    pub(super) fn rule(&mut self, source: &str) {
+    pub(super) fn note_rule(&mut self, source: &str) {
         source.clone_into(&mut self.rule);
     }
 
     /// A call that a person agreed to is always logged.
-    pub(super) fn approved_by(&mut self, approver: &dyn Approver) {
+    pub(super) fn note_approval(&mut self, approver: &dyn Approver) {
         self.only_looks &= !approver.is_person();
-        self.approved_by = Some(approver.consented().unwrap_or("person").to_owned());
+        self.approved_by = Some(approver.prior_consent().unwrap_or("person").to_owned());
     }
 
-    pub(super) fn refused_by(&mut self, who: &str) {
+    pub(super) fn note_refusal(&mut self, who: &str) {
         self.refused_by = Some(who.to_owned());
     }
 
-    pub(super) async fn refused(&mut self) {
+    pub(super) async fn write_refusal(&mut self) {
         self.has_ended = true;
-        let entry = self.entry(Step::Refused);
-        self.write(entry).await;
+        let entry = self.full_entry(Step::Refused);
+        self.write_entry(entry).await;
     }
 
-    pub(super) async fn begun(&mut self) {
+    pub(super) async fn write_start(&mut self) {
         self.begun = Some(Instant::now());
         if !self.only_looks {
-            let entry = self.entry(Step::Begun);
-            self.write(entry).await;
+            let entry = self.full_entry(Step::Begun);
+            self.write_entry(entry).await;
         }
     }
 
-    pub(super) async fn ended(&mut self, result: &Result<ToolOutput, ToolError>) {
+    pub(super) async fn write_end(&mut self, result: &Result<ToolOutput, ToolError>) {
         self.has_ended = true;
         let outcome = match result {
             Ok(_) => "ok",
@@ -82,24 +82,24 @@ impl<'a> Record<'a> {
             Err(ToolError::TimedOut(_)) => "timed_out",
         };
         if !self.only_looks {
-            let entry = self.end(outcome);
-            self.write(entry).await;
+            let entry = self.end_entry(outcome);
+            self.write_entry(entry).await;
         }
     }
 
     /// The process that made the call ended before the call did.
-    pub(super) async fn interrupted(&mut self) {
+    pub(super) async fn write_interruption(&mut self) {
         self.has_ended = true;
         if !self.only_looks {
-            let entry = self.end("unknown");
-            self.write(entry).await;
+            let entry = self.end_entry("unknown");
+            self.write_entry(entry).await;
         }
     }
 
     /// The rule, who was asked, and what for.
-    fn entry(&self, step: Step) -> Option<Entry> {
+    fn full_entry(&self, step: Step) -> Option<Entry> {
         let has_content = self.config?.content && !self.invocation.caller.is_private;
-        let mut entry = self.bare(step)?.with_arguments(&self.invocation.arguments, has_content);
+        let mut entry = self.bare_entry(step)?.with_arguments(&self.invocation.arguments, has_content);
         entry.rule = Some(self.rule.clone());
         if step == Step::Refused {
             entry.outcome = self.refused_by.as_ref().map(|who| format!("refused by {who}"));
@@ -109,20 +109,20 @@ impl<'a> Record<'a> {
         Some(entry)
     }
 
-    fn end(&self, outcome: &str) -> Option<Entry> {
+    fn end_entry(&self, outcome: &str) -> Option<Entry> {
         let took = self.begun.map(|begun| clock::millis(begun.elapsed()));
-        Some(Entry { outcome: Some(outcome.to_owned()), took_ms: took, ..self.bare(Step::Ended)? })
+        Some(Entry { outcome: Some(outcome.to_owned()), took_ms: took, ..self.bare_entry(Step::Ended)? })
     }
 
-    fn bare(&self, step: Step) -> Option<Entry> {
+    fn bare_entry(&self, step: Step) -> Option<Entry> {
         self.config?;
         Some(Entry::new(step, &self.invocation.caller, &self.invocation.key, self.tool))
     }
 
-    async fn write(&self, entry: Option<Entry>) {
+    async fn write_entry(&self, entry: Option<Entry>) {
         let (Some(config), Some(entry)) = (self.config.cloned(), entry) else { return };
         // Another process may hold the lock.
-        let written = tokio::task::spawn_blocking(move || append(&config, entry)).await;
+        let written = tokio::task::spawn_blocking(move || append_entry(&config, entry)).await;
         if let Ok(Err(error)) = written {
             log_failure(&error);
         }
@@ -133,10 +133,10 @@ impl<'a> Record<'a> {
 impl Drop for Record<'_> {
     fn drop(&mut self) {
         let is_open = self.begun.is_some() && !self.has_ended && !self.only_looks;
-        let (Some(config), Some(entry)) = (self.config, self.end("cancelled").filter(|_| is_open)) else {
+        let (Some(config), Some(entry)) = (self.config, self.end_entry("cancelled").filter(|_| is_open)) else {
             return;
         };
-        if let Err(error) = append(config, entry) {
+        if let Err(error) = append_entry(config, entry) {
             log_failure(&error);
         }
     }

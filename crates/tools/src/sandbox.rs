@@ -308,7 +308,7 @@ impl Sandbox {
             landlock: self.level.holds_files(),
             seccomp: self.level.has_filter(),
             network: self.network,
-            spared: vec![process::id(), nix::unistd::getpgrp().as_raw()],
+            spared: vec![process::process_id(), nix::unistd::getpgrp().as_raw()],
             readable: self
                 .places
                 .readable

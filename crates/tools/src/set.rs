@@ -9,11 +9,11 @@ use futures::future::BoxFuture;
 use super::config::ToolsConfig;
 use super::contract::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
 use super::offer::Offer;
-use super::plain::plain;
+use super::plain::plain_text;
 use super::policy::held::HeldPolicy;
 use super::record::Record;
-use super::source::{Source, permit};
-use super::wanted::{Wanted, for_name};
+use super::source::{Source, request_permit};
+use super::wanted::{Wanted, setting_for};
 use wire::visible::make_visible;
 
 /// The tools of one agent.
@@ -29,7 +29,7 @@ impl ToolSet {
     fn offers(&self) -> Vec<(&Arc<dyn Source>, Offer)> {
         let mut names = BTreeSet::new();
         let wanted = self.sources.iter().flat_map(|(source, wanted)| {
-            let offers = source.offers().into_iter().filter(|offer| wanted.holds(&offer.name));
+            let offers = source.offers().into_iter().filter(|offer| wanted.contains_tool(&offer.name));
             offers.map(move |offer| (source, offer))
         });
         wanted.filter(|(_, offer)| names.insert(offer.spec.name.clone())).collect()
@@ -43,7 +43,7 @@ impl ToolSet {
         let mut seen = BTreeMap::new();
         let mut problems = Vec::new();
         let offers = self.sources.iter().flat_map(|(source, wanted)| {
-            source.offers().into_iter().filter(|offer| wanted.holds(&offer.name))
+            source.offers().into_iter().filter(|offer| wanted.contains_tool(&offer.name))
         });
         for Offer { spec, name } in offers {
             if let Some(other) = seen.insert(spec.name.clone(), name.clone()).filter(|other| *other != name) {
@@ -55,7 +55,7 @@ impl ToolSet {
     }
 
     /// The tool that has this name in the configuration (`mcp:files/read_file`), as a model sees it.
-    pub fn configured(&self, name: &str) -> Option<ToolSpec> {
+    pub fn find_configured(&self, name: &str) -> Option<ToolSpec> {
         let found = self.offers().into_iter().find(|(_, offer)| offer.name == name);
         found.map(|(_, offer)| self.with_settings(offer))
     }
@@ -78,43 +78,43 @@ impl ToolSet {
 
     fn with_settings(&self, offer: Offer) -> ToolSpec {
         let Offer { mut spec, name } = offer;
-        spec.timeout = for_name(&self.config.timeouts, &name).copied().or(spec.timeout);
+        spec.timeout = setting_for(&self.config.timeouts, &name).copied().or(spec.timeout);
         spec.result_limit =
-            for_name(&self.config.result_limits, &name).map(|size| size.to_usize()).or(spec.result_limit);
+            setting_for(&self.config.result_limits, &name).map(|size| size.to_usize()).or(spec.result_limit);
         spec
     }
 
-    async fn guarded(
+    async fn call_guarded(
         &self,
         invocation: &Invocation,
         approver: Option<&dyn Approver>,
     ) -> Result<ToolOutput, ToolError> {
-        let (source, offer) = self.offered(&invocation.name).await?;
+        let (source, offer) = self.find_offer(&invocation.name).await?;
         let subject = source.subject(&offer, &invocation.arguments).await?;
         let mut record = Record::new(&self.config, invocation, &offer);
-        if let Some(approver) = approver.filter(|approver| approver.consented().is_some()) {
-            record.approved_by(approver);
+        if let Some(approver) = approver.filter(|approver| approver.prior_consent().is_some()) {
+            record.note_approval(approver);
         }
         let policy = self.policy.current();
-        let permit = match permit(source.as_ref(), subject, policy, invocation, approver, &mut record).await {
+        let permit = match request_permit(source.as_ref(), subject, policy, invocation, approver, &mut record).await {
             Ok(permit) => permit,
             Err(denial) => {
-                record.refused().await;
+                record.write_refusal().await;
                 return Err(denial);
             }
         };
         if let Some(approver) = approver {
-            approver.permitted(permit.target()).await;
+            approver.note_permission(permit.target()).await;
         }
-        record.begun().await;
-        let result = source.run(invocation, permit, approver).await;
-        record.ended(&result).await;
+        record.write_start().await;
+        let result = source.run_call(invocation, permit, approver).await;
+        record.write_end(&result).await;
         result
     }
 
     /// The tool of this name and where it comes from. A server that has not listed its tools yet is waited
     /// for a moment.
-    async fn offered(&self, name: &str) -> Result<(Arc<dyn Source>, Offer), ToolError> {
+    async fn find_offer(&self, name: &str) -> Result<(Arc<dyn Source>, Offer), ToolError> {
         let find = || self.offers().into_iter().find(|(_, offer)| offer.spec.name == name);
         if let Some((source, offer)) = find() {
             return Ok((Arc::clone(source), offer));
@@ -125,7 +125,7 @@ impl ToolSet {
         let found = find().map(|(source, offer)| (Arc::clone(source), offer));
         found.ok_or_else(|| {
             let offers = self.offers();
-            unknown(name, offers.iter().map(|(_, offer)| offer.spec.name.as_str()))
+            unknown_tool(name, offers.iter().map(|(_, offer)| offer.spec.name.as_str()))
         })
     }
 }
@@ -141,46 +141,46 @@ impl Tools for ToolSet {
         approver: Option<&'a dyn Approver>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
-            let result = self.guarded(invocation, approver).await;
+            let result = self.call_guarded(invocation, approver).await;
             result.map(|output| plain_output(&output)).map_err(plain_error)
         })
     }
 
     fn note_refusal<'a>(&'a self, invocation: &'a Invocation, by: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let Ok((_, offer)) = self.offered(&invocation.name).await else { return };
+            let Ok((_, offer)) = self.find_offer(&invocation.name).await else { return };
             let mut record = Record::new(&self.config, invocation, &offer);
-            record.rule("the tier `confirm`");
-            record.refused_by(by);
-            record.refused().await;
+            record.note_rule("the tier `confirm`");
+            record.note_refusal(by);
+            record.write_refusal().await;
         })
     }
 
     fn note_unknown<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let Ok((_, offer)) = self.offered(&invocation.name).await else { return };
-            Record::new(&self.config, invocation, &offer).interrupted().await;
+            let Ok((_, offer)) = self.find_offer(&invocation.name).await else { return };
+            Record::new(&self.config, invocation, &offer).write_interruption().await;
         })
     }
 }
 
 /// For people nothing is left out, as it is for the model: what is there is written out.
 fn plain_output(output: &ToolOutput) -> ToolOutput {
-    ToolOutput { text: plain(&output.text), display: output.display.as_deref().map(make_visible) }
+    ToolOutput { text: plain_text(&output.text), display: output.display.as_deref().map(make_visible) }
 }
 
 fn plain_error(error: ToolError) -> ToolError {
     match error {
-        ToolError::Failed(text) => ToolError::Failed(plain(&text)),
-        ToolError::Denied(text) => ToolError::Denied(plain(&text)),
-        ToolError::Transient(text) => ToolError::Transient(plain(&text)),
-        ToolError::Unreachable(text) => ToolError::Unreachable(plain(&text)),
-        ToolError::Protocol(text) => ToolError::Protocol(plain(&text)),
-        ToolError::TimedOut(text) => ToolError::TimedOut(plain(&text)),
+        ToolError::Failed(text) => ToolError::Failed(plain_text(&text)),
+        ToolError::Denied(text) => ToolError::Denied(plain_text(&text)),
+        ToolError::Transient(text) => ToolError::Transient(plain_text(&text)),
+        ToolError::Unreachable(text) => ToolError::Unreachable(plain_text(&text)),
+        ToolError::Protocol(text) => ToolError::Protocol(plain_text(&text)),
+        ToolError::TimedOut(text) => ToolError::TimedOut(plain_text(&text)),
     }
 }
 
-fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> ToolError {
+fn unknown_tool<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> ToolError {
     let known: Vec<&str> = known.collect();
     ToolError::Failed(format!("there is no tool {name:?}. Available tools: {}", known.join(", ")))
 }

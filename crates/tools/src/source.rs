@@ -41,18 +41,18 @@ pub(super) trait Source: Send + Sync {
     ) -> BoxFuture<'a, Result<Subject, ToolError>>;
 
     /// Notes that a person agreed to a call of this tool.
-    fn accept(&self, _tool: &str) {}
+    fn note_consent(&self, _tool: &str) {}
 
     /// The change that a call would make, for the person who is asked.
     ///
     /// # Errors
     /// When it is already clear that the call will fail: the person is not asked.
-    fn preview<'a>(&'a self, _: &'a Invocation) -> BoxFuture<'a, Result<Option<String>, ToolError>> {
+    fn preview_call<'a>(&'a self, _: &'a Invocation) -> BoxFuture<'a, Result<Option<String>, ToolError>> {
         Box::pin(async { Ok(None) })
     }
 
     /// Runs the call; `approver` is who may be asked for more than was permitted.
-    fn run<'a>(
+    fn run_call<'a>(
         &'a self,
         invocation: &'a Invocation,
         permit: Permit,
@@ -88,7 +88,7 @@ impl Permit {
     }
 
     /// True when these are the paths that were judged.
-    pub(super) fn judged(&self, paths: &[String]) -> bool {
+    pub(super) fn has_judged(&self, paths: &[String]) -> bool {
         self.subject.paths == paths
     }
 
@@ -107,7 +107,7 @@ impl Permit {
 ///
 /// # Errors
 /// When the policy or the person denies the call, or it is clear that it would fail.
-pub(super) async fn permit(
+pub(super) async fn request_permit(
     source: &dyn Source,
     subject: Subject,
     policy: Arc<Policies>,
@@ -116,49 +116,49 @@ pub(super) async fn permit(
     record: &mut Record<'_>,
 ) -> Result<Permit, ToolError> {
     let Judgement { verdict, source: because, plan, is_by_default } = policy.judge(&subject);
-    record.rule(&because);
-    let deny = |reason: &str| Err(denied(&invocation.name, reason));
+    record.note_rule(&because);
+    let deny = |reason: &str| Err(denial_error(&invocation.name, reason));
     match (verdict, approver.filter(|approver| approver.is_present())) {
         (Verdict::Allow, _) => {}
         (Verdict::Deny, _) => return deny(&format!("denied by {because}")),
         (Verdict::Ask, None) => return deny(&format!("{because} says ask, and there is nobody to ask")),
         (Verdict::Ask, Some(approver)) => {
-            let preview = source.preview(invocation).await?.map(|preview| make_visible(&preview));
+            let preview = source.preview_call(invocation).await?.map(|preview| make_visible(&preview));
             let Invocation { name: tool, arguments, .. } = invocation;
             let (kind, target) = (QuestionKind::Call, &subject.target);
             let question = Question { kind, tool, arguments, target, preview, is_by_default };
             if !approver.approve(question).await {
-                record.refused_by("the person");
-                return deny(approver.refusal());
+                record.note_refusal("the person");
+                return deny(approver.refusal_reason());
             }
-            record.approved_by(approver);
-            source.accept(&invocation.name);
+            record.note_approval(approver);
+            source.note_consent(&invocation.name);
         }
     }
     Ok(Permit { policy, subject, consent: Consent { verdict, plan } })
 }
 
-fn denied(tool: &str, reason: &str) -> ToolError {
+fn denial_error(tool: &str, reason: &str) -> ToolError {
     ToolError::Denied(format!(
         "`{tool}` did not run: {reason}. The same call will be denied again; find another way, or say what is missing."
     ))
 }
 
 /// Ends a call that takes too long.
-pub(super) async fn within<T>(
+pub(super) async fn run_with_limit<T>(
     limit: Duration,
     work: impl Future<Output = Result<T, ToolError>>,
 ) -> Result<T, ToolError> {
-    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(timed_out(limit, "")))
+    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(timeout_error(limit, "")))
 }
 
 /// The error of a call that took longer than `limit`, with what there is of its output.
-pub(super) fn timed_out(limit: Duration, output: &str) -> ToolError {
-    let note = format!("[stopped after {}; it may have done a part of its work]", seconds(limit));
+pub(super) fn timeout_error(limit: Duration, output: &str) -> ToolError {
+    let note = format!("[stopped after {}; it may have done a part of its work]", format_seconds(limit));
     ToolError::TimedOut(if output.is_empty() { note } else { format!("{}\n\n{note}", output.trim_end()) })
 }
 
-fn seconds(limit: Duration) -> String {
+fn format_seconds(limit: Duration) -> String {
     if limit.subsec_millis() == 0 {
         format!("{} s", limit.as_secs())
     } else {

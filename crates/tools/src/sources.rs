@@ -16,7 +16,7 @@ use super::policy::held::{HeldPolicy, Policies};
 use super::sandbox::Level;
 use super::set::ToolSet;
 use super::source::Source;
-use super::wanted::{Wanted, nearest};
+use super::wanted::{Wanted, nearest_name};
 use wire::pattern::matches_stars;
 use wire::units::{UnusableSetting, zip_results};
 
@@ -88,8 +88,8 @@ impl Sources {
     ///
     /// # Errors
     /// When it cannot be used.
-    pub fn stricter(&self, config: &PolicyConfig) -> Result<Option<StricterPolicy>, Vec<UnusableSetting>> {
-        let prepared = self.policy.prepared(config, self.root.as_deref())?;
+    pub fn prepare_policy(&self, config: &PolicyConfig) -> Result<Option<StricterPolicy>, Vec<UnusableSetting>> {
+        let prepared = self.policy.prepare_addition(config, self.root.as_deref())?;
         Ok(prepared.map(StricterPolicy))
     }
 
@@ -99,11 +99,11 @@ impl Sources {
     }
 
     /// From now on this holds, for calls that begin.
-    pub fn hold(&self, policy: StricterPolicy) {
+    pub fn hold_policy(&self, policy: StricterPolicy) {
         if let Some(local) = &self.local {
             local.refuse_links(policy.0.judges_paths());
         }
-        self.policy.hold(policy.0);
+        self.policy.replace_policies(policy.0);
     }
 
     /// The sandbox of agents' commands; `None` when there is no workspace for any.
@@ -118,7 +118,7 @@ impl Sources {
             let text = format!("there is no [tools.mcp.{name}] in the configuration");
             return Some(ServerProblem { text, prospect: Availability::Unusable });
         }
-        self.server(name).problem()
+        self.ensure_server(name).problem()
     }
 
     /// Looks whether the gateway can be reached, within seconds.
@@ -138,8 +138,8 @@ impl Sources {
     /// are started, all at once.
     pub async fn await_servers(&self, names: impl IntoIterator<Item = &str>, limit: Duration) {
         let configured = names.into_iter().filter(|name| self.config.mcp.contains_key(*name));
-        let servers: Vec<_> = configured.map(|name| self.server(name)).collect();
-        let starts = servers.iter().map(|server| server.started(limit));
+        let servers: Vec<_> = configured.map(|name| self.ensure_server(name)).collect();
+        let starts = servers.iter().map(|server| server.wait_until_started(limit));
         futures::future::join_all(starts).await;
     }
 
@@ -147,8 +147,8 @@ impl Sources {
     /// returns.
     pub async fn confirm_servers(&self, names: impl IntoIterator<Item = &str>) {
         let configured = names.into_iter().filter(|name| self.config.mcp.contains_key(*name));
-        let servers: Vec<_> = configured.map(|name| self.server(name)).collect();
-        futures::future::join_all(servers.iter().map(|server| server.confirm())).await;
+        let servers: Vec<_> = configured.map(|name| self.ensure_server(name)).collect();
+        futures::future::join_all(servers.iter().map(|server| server.confirm_reachable())).await;
     }
 
     /// The tools of an agent, by the names in its `tools`.
@@ -156,13 +156,13 @@ impl Sources {
     /// # Errors
     /// One text for each name that nothing offers. An MCP server that is down for now is no error: its tools
     /// come with it.
-    pub async fn select(&self, wanted: &[String]) -> Result<ToolSet, Vec<String>> {
-        let sorted = self.sorted(wanted)?;
+    pub async fn select_tools(&self, wanted: &[String]) -> Result<ToolSet, Vec<String>> {
+        let sorted = self.sort_wanted(wanted)?;
         let checks: Vec<_> =
-            sorted.mcp.iter().map(|(name, wanted)| (self.server(name), wanted.clone())).collect();
-        let checks = checks.iter().map(|(server, wanted)| check(server, wanted));
+            sorted.mcp.iter().map(|(name, wanted)| (self.ensure_server(name), wanted.clone())).collect();
+        let checks = checks.iter().map(|(server, wanted)| missing_tools(server, wanted));
         let problems: Vec<String> = futures::future::join_all(checks).await.into_iter().flatten().collect();
-        if problems.is_empty() { self.set(sorted) } else { Err(problems) }
+        if problems.is_empty() { self.build_set(sorted) } else { Err(problems) }
     }
 
     /// The same without waiting for MCP servers: those that do not run yet are started, and their tools come
@@ -171,17 +171,17 @@ impl Sources {
     /// # Errors
     /// One text for each name that nothing can offer as it is configured.
     pub fn select_now(&self, wanted: &[String]) -> Result<ToolSet, Vec<String>> {
-        self.set(self.sorted(wanted)?)
+        self.build_set(self.sort_wanted(wanted)?)
     }
 
-    fn sorted(&self, wanted: &[String]) -> Result<Sorted, Vec<String>> {
+    fn sort_wanted(&self, wanted: &[String]) -> Result<Sorted, Vec<String>> {
         let mut sorted = Sorted::default();
         let problems: Vec<String> =
-            wanted.iter().filter_map(|name| self.sort(name, &mut sorted).err()).collect();
+            wanted.iter().filter_map(|name| self.sort_name(name, &mut sorted).err()).collect();
         if problems.is_empty() { Ok(sorted) } else { Err(problems) }
     }
 
-    fn set(&self, sorted: Sorted) -> Result<ToolSet, Vec<String>> {
+    fn build_set(&self, sorted: Sorted) -> Result<ToolSet, Vec<String>> {
         let mut sources: Vec<(Arc<dyn Source>, Wanted)> = Vec::new();
         if let Some(local) = &self.local {
             sources.push((Arc::clone(local) as _, sorted.local));
@@ -191,13 +191,13 @@ impl Sources {
             sources.push((gateway, sorted.gateway));
         }
         let servers = sorted.mcp.into_iter();
-        sources.extend(servers.map(|(name, wanted)| (self.server(&name) as Arc<dyn Source>, wanted)));
+        sources.extend(servers.map(|(name, wanted)| (self.ensure_server(&name) as Arc<dyn Source>, wanted)));
         let set = ToolSet { policy: Arc::clone(&self.policy), config: Arc::clone(&self.config), sources };
         set.without_doubles()
     }
 
     /// Local tools come first: the gateway has tools of these names too, but does not offer them over HTTP.
-    fn sort(&self, name: &str, sorted: &mut Sorted) -> Result<(), String> {
+    fn sort_name(&self, name: &str, sorted: &mut Sorted) -> Result<(), String> {
         let needs = |what: &str| Err(format!("the tool {name:?} needs {what}"));
         if agent_names().any(|known| known == name) {
             sorted.local.0.push(name.to_owned());
@@ -212,7 +212,7 @@ impl Sources {
                 "{name:?} is not a tool of the gateway: write its name there after \"gateway:\", without *"
             ));
         }
-        if known::names().any(|known| known == name) || name.starts_with(known::PREFIX) {
+        if known::known_names().any(|known| known == name) || name.starts_with(known::PREFIX) {
             sorted.gateway.0.push(name.to_owned());
             return if self.gateway.is_some() {
                 Ok(())
@@ -232,7 +232,7 @@ impl Sources {
     }
 
     /// The server of this name, which is started where it does not run yet.
-    fn server(&self, name: &str) -> Arc<Server> {
+    fn ensure_server(&self, name: &str) -> Arc<Server> {
         let mut running = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         let config = self.config.mcp.get(name).cloned().unwrap_or_default();
         let start = || Server::start(name, &config, self.root.clone());
@@ -251,17 +251,17 @@ fn log_confinement(level: &Level) {
 }
 
 /// The names that a server does not offer, as messages.
-async fn check(server: &Server, wanted: &Wanted) -> Vec<String> {
-    if let Err(problem) = server.started(FIRST_START).await {
+async fn missing_tools(server: &Server, wanted: &Wanted) -> Vec<String> {
+    if let Err(problem) = server.wait_until_started(FIRST_START).await {
         return vec![problem];
     }
-    let Some(names) = server.names() else { return Vec::new() };
+    let Some(names) = server.tool_names() else { return Vec::new() };
     let missing = wanted.0.iter().filter(|name| !names.iter().any(|known| matches_stars(name, known)));
     missing.map(|name| format!("the MCP server offers no {name:?}; it has {}", names.join(", "))).collect()
 }
 
 fn nothing_offers(name: &str) -> String {
-    let near = nearest(name, agent_names().chain(known::names()));
+    let near = nearest_name(name, agent_names().chain(known::known_names()));
     let hint = near.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
     format!(
         "nothing offers a tool {name:?}{hint} (a tool of OpenClaw's gateway that respool does not know is \"gateway:{name}\", \
@@ -269,7 +269,7 @@ fn nothing_offers(name: &str) -> String {
     )
 }
 
-fn in_words(problems: &[UnusableSetting]) -> Vec<String> {
+fn describe_problems(problems: &[UnusableSetting]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
@@ -279,7 +279,7 @@ impl ToolSet {
     /// # Errors
     /// As [`Sources::open`] and [`Sources::select`].
     pub async fn open(config: &ToolsConfig, wanted: &[String]) -> Result<Self, Vec<String>> {
-        Sources::open(config).map_err(|found| in_words(&found))?.select(wanted).await
+        Sources::open(config).map_err(|found| describe_problems(&found))?.select_tools(wanted).await
     }
 
     /// The chat's four tools on a workspace: `shell_command`, `read_file`, `edit_file`, `write_file`. Rules,
@@ -287,10 +287,10 @@ impl ToolSet {
     ///
     /// # Errors
     /// When the workspace cannot be opened or a rule cannot be used.
-    pub fn for_chat(config: &ToolsConfig, policy: &PolicyConfig, workspace: &Path) -> Result<Self, String> {
+    pub fn open_for_chat(config: &ToolsConfig, policy: &PolicyConfig, workspace: &Path) -> Result<Self, String> {
         let mut workspace = Workspace::open(workspace)?;
         let compiled =
-            Policy::new(policy, Some(&workspace.root)).map_err(|found| in_words(&found).join("; "))?;
+            Policy::new(policy, Some(&workspace.root)).map_err(|found| describe_problems(&found).join("; "))?;
         workspace.refuses_links = AtomicBool::new(compiled.judges_paths());
         let policy = Arc::new(HeldPolicy::new(policy, compiled));
         let local = Local::new(workspace, Naming::Chat, &config.local)?;

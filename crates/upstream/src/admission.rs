@@ -16,36 +16,36 @@ impl Upstream {
     ///
     /// # Errors
     /// 429 when as many requests wait as may.
-    pub async fn enter(&self, who: Who) -> Result<(Place, Duration), UpstreamError> {
+    pub async fn wait_for_place(&self, who: Who) -> Result<(Place, Duration), UpstreamError> {
         let gate = &self.state.gate;
         let (place, waited) =
-            gate.enter(who).await.map_err(|full| self.full(full.taken, full.waiting, full.wait))?;
+            gate.enter(who).await.map_err(|full| self.full_error(full.taken, full.waiting, full.wait))?;
         if gate.is_bounded() {
             self.state.series.queue.record(waited.as_secs_f64());
         }
         Ok((place, waited))
     }
 
-    fn full(&self, taken: usize, waiting: usize, wait: Duration) -> UpstreamError {
+    fn full_error(&self, taken: usize, waiting: usize, wait: Duration) -> UpstreamError {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         let seconds = seconds.max(1);
         let what = format!(
             "has as many requests as it may have: {taken} at work and {waiting} waiting (`max_concurrency`, `max_queue`); \
              try again in {seconds} s"
         );
-        let mut full = UpstreamError::broken(&self.name, 429, ErrorCode::QueueFull, &what, "");
+        let mut full = UpstreamError::new_broken(&self.name, 429, ErrorCode::QueueFull, &what, "");
         full.tier = Tier::Rejected;
         full.error.retry_after = Some(seconds);
         full
     }
 
     /// A request is sent now. The returned report expects its outcome.
-    pub fn begin(self: &Arc<Self>) -> OutcomeReport {
-        let probe = self.state.circuit().begin(runtime_time());
+    pub fn begin_request(self: &Arc<Self>) -> OutcomeReport {
+        let probe = self.state.lock_circuit().begin_request(runtime_time());
         OutcomeReport { upstream: Arc::clone(self), probe }
     }
 
-    fn changed(&self, change: Change, why: &str) {
+    fn report_change(&self, change: Change, why: &str) {
         let series = &self.state.series;
         match change {
             Change::Opened => {
@@ -75,18 +75,18 @@ pub struct OutcomeReport {
 
 impl OutcomeReport {
     /// An answer came, a refusal also. True when the upstream had failed before.
-    pub fn succeeded(mut self) -> bool {
+    pub fn report_success(mut self) -> bool {
         self.probe = false;
-        let change = self.upstream.state.circuit().succeeded();
-        change.inspect(|change| self.upstream.changed(*change, "")).is_some()
+        let change = self.upstream.state.lock_circuit().record_success();
+        change.inspect(|change| self.upstream.report_change(*change, "")).is_some()
     }
 
     /// It failed in a way that says something about the upstream: `why`, as it may stand in a log.
-    pub fn failed(mut self, why: &str) {
-        let change = self.upstream.state.circuit().failed(runtime_time(), self.probe);
+    pub fn report_failure(mut self, why: &str) {
+        let change = self.upstream.state.lock_circuit().record_failure(runtime_time(), self.probe);
         self.probe = false;
         if let Some(change) = change {
-            self.upstream.changed(change, why);
+            self.upstream.report_change(change, why);
         }
     }
 }
@@ -94,7 +94,7 @@ impl OutcomeReport {
 impl Drop for OutcomeReport {
     fn drop(&mut self) {
         if self.probe {
-            self.upstream.state.circuit().abandoned(runtime_time());
+            self.upstream.state.lock_circuit().abandon_trial(runtime_time());
         }
     }
 }

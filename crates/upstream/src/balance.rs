@@ -31,8 +31,8 @@ pub fn digest(bytes: &[u8]) -> u64 {
 }
 
 /// The order in which a conversation asks upstreams, by name and weight: their positions, its own one first.
-pub(super) fn rank<'a>(conversation: u64, upstreams: impl IntoIterator<Item = (&'a str, u32)>) -> Vec<usize> {
-    let draw = |(position, (name, weight))| (distance(conversation, name, weight), position);
+pub(super) fn rank_upstreams<'a>(conversation: u64, upstreams: impl IntoIterator<Item = (&'a str, u32)>) -> Vec<usize> {
+    let draw = |(position, (name, weight))| (weighted_distance(conversation, name, weight), position);
     let mut drawn: Vec<(f64, usize)> = upstreams.into_iter().enumerate().map(draw).collect();
     drawn.sort_by(|one, other| one.0.total_cmp(&other.0));
     drawn.into_iter().map(|(_, position)| position).collect()
@@ -40,14 +40,14 @@ pub(super) fn rank<'a>(conversation: u64, upstreams: impl IntoIterator<Item = (&
 
 /// An exponentially distributed number with the weight as its rate: the smallest of several comes from each
 /// with a probability in proportion to its weight.
-fn distance(conversation: u64, name: &str, weight: u32) -> f64 {
-    let drawn = mixed(conversation ^ mixed(digest(name.as_bytes())));
+fn weighted_distance(conversation: u64, name: &str, weight: u32) -> f64 {
+    let drawn = mix_bits(conversation ^ mix_bits(digest(name.as_bytes())));
     let uniform = (f64::from(u32::try_from(drawn >> 32).unwrap_or_default()) + 0.5) / 4_294_967_296.0;
     -uniform.ln() / f64::from(weight.max(1))
 }
 
 /// The finaliser of splitmix64: spreads each bit over all.
-fn mixed(mut bits: u64) -> u64 {
+fn mix_bits(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
@@ -58,7 +58,7 @@ fn mixed(mut bits: u64) -> u64 {
 /// Its own one, unless the wait there is long; then the first with a free place; then the one with the
 /// shortest wait. Upstreams whose circuit is open are asked only when it is open at all of them: a wrong
 /// guess must not turn a working server away.
-pub fn choose(order: &[Load]) -> Option<usize> {
+pub fn choose_upstream(order: &[Load]) -> Option<usize> {
     let any_admits = order.iter().any(|load| load.admits);
     let mut open = order
         .iter()
@@ -82,7 +82,7 @@ mod tests {
     /// How many of 8,000 conversations each upstream gets first.
     fn shares(upstreams: &[(&str, u32)]) -> Vec<usize> {
         let mut shares = vec![0; upstreams.len()];
-        (0..8000).for_each(|key| shares[rank(key, upstreams.iter().copied())[0]] += 1);
+        (0..8000).for_each(|key| shares[rank_upstreams(key, upstreams.iter().copied())[0]] += 1);
         shares
     }
 
@@ -98,7 +98,7 @@ mod tests {
     fn only_those_that_must_move_do() {
         let three = &FOUR[..3];
         for key in 0..8000 {
-            let (with, without) = (rank(key, FOUR), rank(key, three.iter().copied()));
+            let (with, without) = (rank_upstreams(key, FOUR), rank_upstreams(key, three.iter().copied()));
             let kept: Vec<usize> = with.into_iter().filter(|position| *position != 3).collect();
             assert_eq!(kept, without, "the rest of the order stays as it was");
         }
@@ -108,7 +108,7 @@ mod tests {
     fn the_order_is_the_same_everywhere() {
         assert_eq!(digest(b""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(digest(b"foobar"), 0x8594_4171_f739_67e8, "the test vector of FNV-1a");
-        let firsts: Vec<usize> = (0..12).map(|key| rank(digest(&[key]), FOUR)[0]).collect();
+        let firsts: Vec<usize> = (0..12).map(|key| rank_upstreams(digest(&[key]), FOUR)[0]).collect();
         assert_eq!(
             firsts,
             [1, 0, 3, 3, 2, 3, 1, 3, 2, 2, 3, 3],
@@ -124,7 +124,7 @@ mod tests {
             asked: *mark == 'a',
             wait: Duration::from_secs(*wait),
         };
-        assert_eq!(choose(&order.iter().map(load).collect::<Vec<_>>()), expected, "{order:?}");
+        assert_eq!(choose_upstream(&order.iter().map(load).collect::<Vec<_>>()), expected, "{order:?}");
     }
 
     #[test]

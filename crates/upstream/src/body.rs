@@ -37,7 +37,7 @@ impl BodyFault {
     /// The error that the client gets.
     pub fn as_upstream_error(&self, name: &str) -> UpstreamError {
         match self {
-            Self::BrokeOff(details) => UpstreamError::broken(
+            Self::BrokeOff(details) => UpstreamError::new_broken(
                 name,
                 502,
                 ErrorCode::UpstreamBrokeOff,
@@ -46,7 +46,7 @@ impl BodyFault {
             ),
             Self::Undecodable(details) => {
                 let what = "sent a reply whose content-encoding cannot be decoded";
-                UpstreamError::broken(name, 502, ErrorCode::UpstreamBadEncoding, what, details)
+                UpstreamError::new_broken(name, 502, ErrorCode::UpstreamBadEncoding, what, details)
             }
         }
     }
@@ -59,15 +59,15 @@ impl Incoming {
     }
 
     /// The body without its content-encoding; the header goes with it. An unknown encoding is left as it is.
-    pub(super) fn decoded(body: Live, headers: &mut HeaderMap) -> Self {
+    pub(super) fn decode(body: Live, headers: &mut HeaderMap) -> Self {
         let Some(encoding) = headers.get(header::CONTENT_ENCODING) else { return Self::Plain(body) };
         let encoding = encoding.to_str().unwrap_or_default().trim().to_ascii_lowercase();
         let decoded = match encoding.as_str() {
-            "gzip" | "x-gzip" => boxed(GzipDecoder::new(reader(body))),
-            "br" => boxed(BrotliDecoder::new(reader(body))),
+            "gzip" | "x-gzip" => box_decoder(GzipDecoder::new(body_reader(body))),
+            "br" => box_decoder(BrotliDecoder::new(body_reader(body))),
             // RFC 9110, section 8.4.1.2: the zlib format, not bare deflate.
-            "deflate" => boxed(ZlibDecoder::new(reader(body))),
-            "zstd" => boxed(ZstdDecoder::new(reader(body))),
+            "deflate" => box_decoder(ZlibDecoder::new(body_reader(body))),
+            "zstd" => box_decoder(ZstdDecoder::new(body_reader(body))),
             _ => return Self::Plain(body),
         };
         headers.remove(header::CONTENT_ENCODING);
@@ -76,7 +76,7 @@ impl Incoming {
     }
 
     /// The next piece; `None` at the end. Safe to cancel.
-    pub async fn piece(&mut self) -> Result<Option<Bytes>, BodyFault> {
+    pub async fn next_piece(&mut self) -> Result<Option<Bytes>, BodyFault> {
         match self {
             Self::Plain(body) => loop {
                 let Some(frame) = body.frame().await else { return Ok(None) };
@@ -100,11 +100,11 @@ impl fmt::Debug for Incoming {
     }
 }
 
-fn reader(body: Live) -> impl AsyncBufRead + Send {
+fn body_reader(body: Live) -> impl AsyncBufRead + Send {
     let pieces = body.into_data_stream();
     StreamReader::new(pieces.map_err(|error| io::Error::new(io::ErrorKind::ConnectionAborted, error)))
 }
 
-fn boxed(decoder: impl AsyncRead + Send + 'static) -> Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>> {
+fn box_decoder(decoder: impl AsyncRead + Send + 'static) -> Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>> {
     Box::pin(ReaderStream::new(decoder))
 }

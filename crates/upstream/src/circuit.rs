@@ -61,7 +61,7 @@ impl Circuit {
     }
 
     /// A request is sent now. True when it is the trial, and no other one may be sent meanwhile.
-    pub(super) fn begin(&mut self, now: Instant) -> bool {
+    pub(super) fn begin_request(&mut self, now: Instant) -> bool {
         match self.0 {
             State::Open { until, pause } if now >= until => {
                 self.0 = State::HalfOpen { pause };
@@ -72,14 +72,14 @@ impl Circuit {
     }
 
     /// An answer came, of whatever request.
-    pub(super) fn succeeded(&mut self) -> Option<Change> {
+    pub(super) fn record_success(&mut self) -> Option<Change> {
         let was_open = !matches!(self.0, State::Closed { .. });
         self.0 = State::default();
         was_open.then_some(Change::Closed)
     }
 
     /// A request failed; `trial`: what [`Circuit::begin`] said of it.
-    pub(super) fn failed(&mut self, now: Instant, trial: bool) -> Option<Change> {
+    pub(super) fn record_failure(&mut self, now: Instant, trial: bool) -> Option<Change> {
         match &mut self.0 {
             State::Closed { failures } => {
                 *failures += 1;
@@ -101,7 +101,7 @@ impl Circuit {
 
     /// The trial was dropped before it came to anything, as when its client went away: the next request is
     /// the trial.
-    pub(super) fn abandoned(&mut self, now: Instant) {
+    pub(super) fn abandon_trial(&mut self, now: Instant) {
         if let State::HalfOpen { pause } = self.0 {
             self.0 = State::Open { until: now, pause };
         }
@@ -124,7 +124,7 @@ mod tests {
     /// A circuit that has just opened, and when.
     fn opened() -> (Circuit, Instant) {
         let (mut circuit, now) = (Circuit::default(), Instant::now());
-        let changes: Vec<_> = (0..3).map(|_| circuit.failed(now, false)).collect();
+        let changes: Vec<_> = (0..3).map(|_| circuit.record_failure(now, false)).collect();
         assert_eq!(changes, [None, None, Some(Change::Opened)]);
         (circuit, now)
     }
@@ -134,7 +134,7 @@ mod tests {
         let (mut circuit, now) = (Circuit::default(), Instant::now());
         for _ in 0..9 {
             assert_eq!(
-                [circuit.failed(now, false), circuit.failed(now, false), circuit.succeeded()],
+                [circuit.record_failure(now, false), circuit.record_failure(now, false), circuit.record_success()],
                 [None; 3]
             );
         }
@@ -151,31 +151,31 @@ mod tests {
             assert!(!circuit.admits(now + pause.mul_f32(0.99)), "too early for {pause:?}");
             assert_eq!(circuit.next_trial(now), pause);
             now += pause;
-            assert!(circuit.admits(now) && circuit.begin(now), "the trial");
-            assert!(!circuit.admits(now) && !circuit.begin(now), "only one");
-            assert_eq!(circuit.failed(now, false), None, "another request says nothing about the trial");
+            assert!(circuit.admits(now) && circuit.begin_request(now), "the trial");
+            assert!(!circuit.admits(now) && !circuit.begin_request(now), "only one");
+            assert_eq!(circuit.record_failure(now, false), None, "another request says nothing about the trial");
             assert_eq!(circuit.as_str(), "half_open");
-            assert_eq!(circuit.failed(now, true), None, "reported once");
+            assert_eq!(circuit.record_failure(now, true), None, "reported once");
         }
         now += LONGEST_PAUSE;
-        assert!(circuit.begin(now));
-        assert_eq!(circuit.succeeded(), Some(Change::Closed));
-        assert!(circuit.admits(now) && !circuit.begin(now));
-        assert_eq!(circuit.failed(now, false), None, "it starts anew");
+        assert!(circuit.begin_request(now));
+        assert_eq!(circuit.record_success(), Some(Change::Closed));
+        assert!(circuit.admits(now) && !circuit.begin_request(now));
+        assert_eq!(circuit.record_failure(now, false), None, "it starts anew");
     }
 
     #[test]
     fn a_trial_without_outcome_does_not_lock_it() {
         let (mut circuit, now) = opened();
         let now = now + FIRST_PAUSE;
-        assert!(circuit.begin(now));
-        circuit.abandoned(now);
-        assert!(circuit.admits(now) && circuit.begin(now));
+        assert!(circuit.begin_request(now));
+        circuit.abandon_trial(now);
+        assert!(circuit.admits(now) && circuit.begin_request(now));
     }
 
     #[test]
     fn a_late_answer_closes_it() {
         let (mut circuit, _) = opened();
-        assert_eq!(circuit.succeeded(), Some(Change::Closed));
+        assert_eq!(circuit.record_success(), Some(Change::Closed));
     }
 }

@@ -92,18 +92,18 @@ impl Upstream {
     /// # Errors
     /// When the key cannot stand in a header, or TLS cannot be set up.
     pub fn new(config: &UpstreamConfig) -> Result<Self, String> {
-        let authorization = config.api_key.as_ref().map(|key| bearer(key, &config.name)).transpose()?;
+        let authorization = config.api_key.as_ref().map(|key| bearer_header(key, &config.name)).transpose()?;
         Ok(Self {
             name: config.name.clone(),
             shared_name: config.name.as_str().into(),
             state: UpstreamState::new(config),
             wires: config.wires.clone(),
             address: config.url.clone(),
-            chat_path: config.url.path(CHAT_PATH).and_then(Result::ok),
+            chat_path: config.url.endpoint_path(CHAT_PATH).and_then(Result::ok),
             authorization,
             client_keys_end_here: config.client_keys_end_here,
             timeout: config.timeout,
-            pool: pool(&config.url).map_err(|error| format!("upstream `{}`: {error}", config.name))?,
+            pool: new_pool(&config.url).map_err(|error| format!("upstream `{}`: {error}", config.name))?,
             target: RwLock::default(),
             probed: OnceCell::new(),
             probe_failed: Mutex::default(),
@@ -131,12 +131,12 @@ impl Upstream {
     }
 
     /// The facts that are known about this upstream.
-    pub fn target(&self) -> ServerTraits {
+    pub fn server_traits(&self) -> ServerTraits {
         self.target.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Lets `learn` add to what is known.
-    pub fn learn<T>(&self, learn: impl FnOnce(&mut ServerTraits) -> T) -> T {
+    pub fn update_traits<T>(&self, learn: impl FnOnce(&mut ServerTraits) -> T) -> T {
         learn(&mut self.target.write().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -147,17 +147,17 @@ impl Upstream {
     pub async fn send(&self, call: Call) -> Result<UpstreamResponse, UpstreamError> {
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
         let mut request = http::Request::new(call.body);
-        *request.uri_mut() = self.uri(&call.path_and_query)?;
+        *request.uri_mut() = self.request_uri(&call.path_and_query)?;
         *request.method_mut() = call.method;
-        *request.headers_mut() = self.outgoing(call.headers);
-        let sent = self.pool.request(request);
+        *request.headers_mut() = self.outgoing_headers(call.headers);
+        let sent = self.pool.send_request(request);
         let sent = match deadline {
             None => sent.await,
-            Some(at) => tokio::time::timeout_at(at, sent).await.map_err(|_| self.timed_out("answer"))?,
+            Some(at) => tokio::time::timeout_at(at, sent).await.map_err(|_| self.timeout_error("answer"))?,
         };
         let (head, body) = sent.map_err(|error| self.no_answer(&error))?.into_parts();
         let mut headers = head.headers;
-        let body = if call.verbatim { Incoming::plain(body) } else { Incoming::decoded(body, &mut headers) };
+        let body = if call.verbatim { Incoming::plain(body) } else { Incoming::decode(body, &mut headers) };
         let (upstream, status) = (Arc::clone(&self.shared_name), head.status);
         Ok(UpstreamResponse { upstream, status, headers, body, first: None, deadline, place: None })
     }
@@ -168,7 +168,7 @@ impl Upstream {
     pub async fn probe_version(&self) {
         let failed = || self.probe_failed.lock().unwrap_or_else(PoisonError::into_inner);
         let ask = async {
-            if self.target().version.is_some() {
+            if self.server_traits().version.is_some() {
                 return Ok(());
             }
             if failed().is_some_and(|at| at.elapsed() < PROBE_AGAIN) {
@@ -183,7 +183,7 @@ impl Upstream {
             let object = std::str::from_utf8(&body).ok().and_then(|text| Object::parse(text).ok());
             let version =
                 object.and_then(|object| object.string("version")).and_then(|text| parse_version(&text));
-            self.learn(|target| target.version = target.version.or(version));
+            self.update_traits(|target| target.version = target.version.or(version));
             Ok(())
         };
         let _: Result<&(), ()> = self.probed.get_or_try_init(|| ask).await;
@@ -193,8 +193,8 @@ impl Upstream {
     /// 0.22).
     pub fn learn_fingerprint(&self, fingerprint: &str) {
         let Some(text) = fingerprint.trim_matches('"').strip_prefix("vllm-") else { return };
-        if let Some(version) = parse_version(text).filter(|version| self.target().version != Some(*version)) {
-            let known = self.learn(|target| target.version.replace(version));
+        if let Some(version) = parse_version(text).filter(|version| self.server_traits().version != Some(*version)) {
+            let known = self.update_traits(|target| target.version.replace(version));
             if known.is_some() {
                 self.forget_rules();
             }
@@ -219,16 +219,16 @@ impl Upstream {
         };
         let answer = self.send(call).await?;
         let status = answer.status();
-        Ok((status, answer.whole(4 << 20).await?))
+        Ok((status, answer.read_whole(4 << 20).await?))
     }
 
     /// Path and query only: the pool knows the host.
-    fn uri(&self, path_and_query: &str) -> Result<Uri, UpstreamError> {
+    fn request_uri(&self, path_and_query: &str) -> Result<Uri, UpstreamError> {
         if let Some(path) = self.chat_path.as_ref().filter(|_| path_and_query == CHAT_PATH) {
             return Ok(path.clone().into());
         }
-        let Some(path) = self.address.path(path_and_query) else {
-            return Err(UpstreamError::broken(
+        let Some(path) = self.address.endpoint_path(path_and_query) else {
+            return Err(UpstreamError::new_broken(
                 &self.name,
                 500,
                 ErrorCode::ReplayNotStarted,
@@ -237,7 +237,7 @@ impl Upstream {
             ));
         };
         path.map(Uri::from).map_err(|error| {
-            UpstreamError::broken(
+            UpstreamError::new_broken(
                 &self.name,
                 400,
                 ErrorCode::BadPath,
@@ -247,7 +247,7 @@ impl Upstream {
         })
     }
 
-    fn outgoing(&self, mut headers: HeaderMap) -> HeaderMap {
+    fn outgoing_headers(&self, mut headers: HeaderMap) -> HeaderMap {
         strip_hop_by_hop(&mut headers);
         headers.insert(HOPS.clone(), next_hop(&headers));
         headers.remove(header::HOST);
@@ -279,22 +279,22 @@ impl Upstream {
     }
 
     fn no_answer(&self, error: &Unanswered) -> UpstreamError {
-        error.as_upstream_error(&self.name, &self.address.endpoint("").unwrap_or_default())
+        error.as_upstream_error(&self.name, &self.address.endpoint_url("").unwrap_or_default())
     }
 
-    fn timed_out(&self, what: &str) -> UpstreamError {
+    fn timeout_error(&self, what: &str) -> UpstreamError {
         let what = format!("did not {what} within its `timeout`");
-        UpstreamError::broken(&self.name, 504, ErrorCode::UpstreamTimeout, &what, "")
+        UpstreamError::new_broken(&self.name, 504, ErrorCode::UpstreamTimeout, &what, "")
     }
 }
 
-fn pool(address: &Address) -> Result<Pool, String> {
+fn new_pool(address: &Address) -> Result<Pool, String> {
     let connector = new_connector(address.is_tls())?;
-    let url = address.endpoint("").unwrap_or_else(|| "http://replay.invalid".to_owned());
+    let url = address.endpoint_url("").unwrap_or_else(|| "http://replay.invalid".to_owned());
     Pool::new(connector, Uri::try_from(url).map_err(|error| format!("it has no usable address: {error}"))?)
 }
 
-fn bearer(key: &Secret, name: &str) -> Result<HeaderValue, String> {
+fn bearer_header(key: &Secret, name: &str) -> Result<HeaderValue, String> {
     let value = HeaderValue::from_str(&format!("Bearer {}", key.expose()));
     let mut value = value
         .map_err(|_| format!("the key of upstream `{name}` holds characters that no header can carry"))?;

@@ -60,15 +60,15 @@ wire::settings! {
 
 impl UpstreamConfig {
     /// An upstream of which only the address is known.
-    pub fn at(url: Address) -> Self {
-        Self { url, ..Self::default() }.named()
+    pub fn with_address(url: Address) -> Self {
+        Self { url, ..Self::default() }.with_default_name()
     }
 
     /// Calls it by its URL's host and port when it has no name: metrics show it, and a path may be secret.
     #[must_use]
-    pub fn named(mut self) -> Self {
+    pub fn with_default_name(mut self) -> Self {
         if self.name.is_empty() {
-            self.name = self.url.short();
+            self.name = self.url.without_scheme();
         }
         self
     }
@@ -97,7 +97,7 @@ impl Default for Address {
 impl Address {
     /// The URL for a path as respool's own clients write it: `/v1/…` or, say, `/tokenize?x=y`. `None` for a
     /// replay.
-    pub fn endpoint(&self, path_and_query: &str) -> Option<String> {
+    pub fn endpoint_url(&self, path_and_query: &str) -> Option<String> {
         let Self::Http { root, api } = self else { return None };
         match path_and_query.strip_prefix("/v1") {
             Some(rest) if rest.is_empty() || rest.starts_with(['/', '?']) => Some(format!("{api}{rest}")),
@@ -106,8 +106,8 @@ impl Address {
     }
 
     /// The path and query of the URL that [`Address::endpoint`] returns.
-    pub(super) fn path(&self, path_and_query: &str) -> Option<Result<PathAndQuery, InvalidUri>> {
-        let url = self.endpoint(path_and_query)?;
+    pub(super) fn endpoint_path(&self, path_and_query: &str) -> Option<Result<PathAndQuery, InvalidUri>> {
+        let url = self.endpoint_url(path_and_query)?;
         let rest = url.split_once("://").map_or(&*url, |(_, rest)| rest);
         Some(PathAndQuery::try_from(rest.find('/').map_or("/", |at| &rest[at..])))
     }
@@ -118,7 +118,7 @@ impl Address {
     }
 
     /// The address without its scheme: what a nameless upstream is called.
-    fn short(&self) -> String {
+    fn without_scheme(&self) -> String {
         match self {
             Self::Http { root, .. } => {
                 let rest = root.split_once("://").map_or(root.as_str(), |(_, rest)| rest);
@@ -128,7 +128,7 @@ impl Address {
         }
     }
 
-    fn http(text: &str, url: &Url) -> Result<Self, String> {
+    fn parse_http(text: &str, url: &Url) -> Result<Self, String> {
         let wrong = |why: &str| Err(format!("{:?} is not a base URL: {why}", without_secrets(text)));
         if !url.username().is_empty() || url.password().is_some() {
             return Err(
@@ -193,7 +193,7 @@ impl FromStr for Address {
             return wrong("the host is missing; write it as \"http://127.0.0.1:8000\"");
         }
         match Url::parse(text) {
-            Ok(url) => Self::http(text, &url),
+            Ok(url) => Self::parse_http(text, &url),
             Err(why) => wrong(&format!("{why}; write it as \"http://127.0.0.1:8000\"")),
         }
     }
@@ -259,8 +259,8 @@ mod tests {
         ] {
             let address: Address = text.parse().unwrap();
             assert_eq!(address.to_string(), root, "{text}");
-            assert_eq!(address.endpoint("/v1/chat/completions").as_deref(), Some(chat), "{text}");
-            assert_eq!(address.endpoint("/tokenize?a=b"), Some(format!("{root}/tokenize?a=b")), "{text}");
+            assert_eq!(address.endpoint_url("/v1/chat/completions").as_deref(), Some(chat), "{text}");
+            assert_eq!(address.endpoint_url("/tokenize?a=b"), Some(format!("{root}/tokenize?a=b")), "{text}");
             assert_eq!(root.parse::<Address>().as_ref(), Ok(&address), "{text} written and read again");
         }
     }
@@ -268,8 +268,8 @@ mod tests {
     #[test]
     fn a_path_that_only_begins_like_v1_is_not_below_it() {
         let address = Address::default();
-        assert_eq!(address.endpoint("/v10/x").as_deref(), Some("http://127.0.0.1:8000/v10/x"));
-        assert_eq!(address.endpoint("/v1?x").as_deref(), Some("http://127.0.0.1:8000/v1?x"));
+        assert_eq!(address.endpoint_url("/v10/x").as_deref(), Some("http://127.0.0.1:8000/v10/x"));
+        assert_eq!(address.endpoint_url("/v1?x").as_deref(), Some("http://127.0.0.1:8000/v1?x"));
     }
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_nameless_upstream_is_called_by_its_address() {
-        let name = |url: &str| UpstreamConfig::at(url.parse().unwrap()).name;
+        let name = |url: &str| UpstreamConfig::with_address(url.parse().unwrap()).name;
         assert_eq!(name("https://box.example:444/x/v1"), "box.example:444");
         assert_eq!(name("replay:some/dir"), "replay:some/dir");
     }

@@ -20,16 +20,16 @@ const SESSION: [&str; 2] = ["session_id", "x-session-affinity"];
 const BEGINNING: usize = 8 << 10;
 
 /// Whose request for a chat completion it is. The network address is mixed in by [`from`], where it is known.
-pub fn of_chat(headers: &HeaderMap, request: &ChatRequest<'_>) -> Who {
-    let conversation = named(headers, &request.object).unwrap_or_else(|| beginning(request));
-    Who { client: client(headers), conversation }
+pub fn identify_chat(headers: &HeaderMap, request: &ChatRequest<'_>) -> Who {
+    let conversation = named_conversation(headers, &request.object).unwrap_or_else(|| beginning_digest(request));
+    Who { client: client_digest(headers), conversation }
 }
 
 /// Whose request it is, whatever it is for.
-pub fn of_other(headers: &HeaderMap, body: Option<&Object<'_>>, text: &[u8]) -> Who {
-    let named = body.and_then(|object| named(headers, object)).or_else(|| in_header(headers));
+pub fn identify_other(headers: &HeaderMap, body: Option<&Object<'_>>, text: &[u8]) -> Who {
+    let named = body.and_then(|object| named_conversation(headers, object)).or_else(|| conversation_in_header(headers));
     Who {
-        client: client(headers),
+        client: client_digest(headers),
         conversation: named.unwrap_or_else(|| digest(&text[..text.len().min(BEGINNING)])),
     }
 }
@@ -40,24 +40,24 @@ pub fn from(who: Who, address: Option<impl Display>) -> Who {
     Who { client: who.client ^ address, ..who }
 }
 
-fn client(headers: &HeaderMap) -> u64 {
+fn client_digest(headers: &HeaderMap) -> u64 {
     digest(headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default())
 }
 
-fn named(headers: &HeaderMap, object: &Object<'_>) -> Option<u64> {
-    in_header(headers).or_else(|| {
+fn named_conversation(headers: &HeaderMap, object: &Object<'_>) -> Option<u64> {
+    conversation_in_header(headers).or_else(|| {
         let key = object.get("prompt_cache_key").and_then(decode_string)?;
         (!key.is_empty()).then(|| digest(key.as_bytes()))
     })
 }
 
-fn in_header(headers: &HeaderMap) -> Option<u64> {
+fn conversation_in_header(headers: &HeaderMap) -> Option<u64> {
     let named = SESSION.iter().filter_map(|name| headers.get(*name)).find(|value| !value.is_empty());
     named.map(|value| digest(value.as_bytes()))
 }
 
 /// The part that all requests of a conversation share: everything up to the first words of the user.
-fn beginning(request: &ChatRequest<'_>) -> u64 {
+fn beginning_digest(request: &ChatRequest<'_>) -> u64 {
     let mut bytes = Vec::new();
     for message in &request.messages {
         let text = message.to_json();
@@ -77,7 +77,7 @@ mod tests {
     fn conversation(headers: &[(&'static str, &'static str)], body: &Value) -> u64 {
         let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
         let body = body.to_string();
-        of_chat(&headers.collect(), &ChatRequest::parse(body.as_bytes()).unwrap()).conversation
+        identify_chat(&headers.collect(), &ChatRequest::parse(body.as_bytes()).unwrap()).conversation
     }
 
     fn body(system: &str, first: &str, later: &str) -> Value {
@@ -121,7 +121,7 @@ mod tests {
     fn clients_are_distinguished_by_key_and_address() {
         let who = |key: &'static str, address: &str| {
             let headers = [(header::AUTHORIZATION, key.parse().unwrap())].into_iter().collect();
-            from(of_other(&headers, None, b"x"), Some(address))
+            from(identify_other(&headers, None, b"x"), Some(address))
         };
         assert_eq!(who("a", "::1"), who("a", "::1"));
         assert_ne!(who("a", "::1").client, who("b", "::1").client);

@@ -125,7 +125,7 @@ struct ErrorBody {
 
 impl Failure {
     /// The upstream's failure, in words that OpenClaw shows as they are (`translate::openclaw_words`).
-    pub fn in_plain_words(self) -> &'static str {
+    pub fn plain_words(self) -> &'static str {
         match self {
             Self::Absent => "refused the connection",
             Self::Unavailable => "answered that it is unavailable",
@@ -143,12 +143,12 @@ impl Failure {
 impl UpstreamError {
     /// An answer with an error status. `name`: the upstream's name in the configuration.
     pub fn from_answer(name: &str, status: u16, body: &str) -> Self {
-        let said = read(body);
-        let message = readable(&said.message);
+        let said = read_error_body(body);
+        let message = readable_text(&said.message);
         let internal = format!("HTTP {status}");
-        let (tier, mut error) = judge(name, status, &message, said.is_overflow);
+        let (tier, mut error) = judge_failure(name, status, &message, said.is_overflow);
         error.param.clone_from(&said.param);
-        let loggable = loggable(&message);
+        let loggable = loggable_text(&message);
         Self {
             tier,
             error,
@@ -207,7 +207,7 @@ impl UpstreamError {
     }
 
     /// Its text for the log.
-    pub fn for_log(&self) -> String {
+    pub fn log_text(&self) -> String {
         let details = if self.internal.is_empty() { String::new() } else { format!(" ({})", self.internal) };
         format!("{}{details}", self.loggable)
     }
@@ -216,7 +216,7 @@ impl UpstreamError {
     pub fn cause(&self, efforts: String) -> Option<Box<Cause>> {
         let failure = self.failure();
         let what = match (failure, self.tier) {
-            (Some(failure), _) => failure.in_plain_words(),
+            (Some(failure), _) => failure.plain_words(),
             (None, Tier::Glitch) => "could not read what its model wrote",
             (None, Tier::ContextOverflow) => return None,
             (None, _) => {
@@ -253,12 +253,12 @@ impl UpstreamError {
         if object.get("error").is_none() && !flat {
             return None;
         }
-        let code = read(body).code.filter(|code| (400..600).contains(code)).unwrap_or(502);
+        let code = read_error_body(body).code.filter(|code| (400..600).contains(code)).unwrap_or(502);
         Some(Self { is_after_head: true, ..Self::from_answer(name, code, body) })
     }
 
     /// No answer, or a broken one. `code` names the fault, `what` says it for people.
-    pub fn broken(name: &str, status: u16, code: ErrorCode, what: &str, internal: impl Into<String>) -> Self {
+    pub fn new_broken(name: &str, status: u16, code: ErrorCode, what: &str, internal: impl Into<String>) -> Self {
         let message = format!("upstream `{name}` {what}");
         let tier = if status == 503 { Tier::Transient } else { Tier::Fatal };
         let loggable = message.clone();
@@ -278,7 +278,7 @@ impl UpstreamError {
 }
 
 /// Chooses the status and code that leave.
-fn judge(name: &str, status: u16, message: &str, is_overflow: bool) -> (Tier, ApiError) {
+fn judge_failure(name: &str, status: u16, message: &str, is_overflow: bool) -> (Tier, ApiError) {
     let lower = message.to_lowercase();
     if is_overflow || OVERFLOW.is_match(message) {
         return (
@@ -297,7 +297,7 @@ fn judge(name: &str, status: u16, message: &str, is_overflow: bool) -> (Tier, Ap
         401..=403 => (Tier::Rejected, refused_credentials(name)),
         404 => (Tier::Rejected, ApiError::new(404, ErrorCode::NotFound, message)),
         429 => (Tier::Rejected, ApiError::new(429, ErrorCode::RateLimitExceeded, message)),
-        400..500 => (Tier::Rejected, ApiError::new(status, None, hinted(message))),
+        400..500 => (Tier::Rejected, ApiError::new(status, None, with_hint(message))),
         502..=504 => {
             (Tier::Transient, ApiError::new(status, ErrorCode::UpstreamUnavailable, from(name, message)))
         }
@@ -344,14 +344,14 @@ static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
 });
 
 /// A server's text as far as it may be logged: most of them echo what was sent.
-fn loggable(message: &str) -> String {
+fn loggable_text(message: &str) -> String {
     if HARMLESS.is_match(message) {
-        return cut(message, 300);
+        return cut_text(message, 300);
     }
     format!("the server's own words ({} bytes) are logged with `[log] content = true`", message.len())
 }
 
-fn hinted(message: &str) -> String {
+fn with_hint(message: &str) -> String {
     let hint = if message.contains("--enable-auto-tool-choice") || message.contains("--tool-call-parser") {
         " Start vLLM with these flags, or set `tool_parsing = \"raw\"` in respool.toml so that respool reads the calls itself."
     } else {
@@ -365,15 +365,15 @@ fn from(name: &str, message: &str) -> String {
 }
 
 /// The text of a body that is no answer at all, shortened.
-pub fn in_few_words(body: &str) -> String {
-    let message = readable(&read(body).message);
+pub fn shorten_body(body: &str) -> String {
+    let message = readable_text(&read_error_body(body).message);
     if HARMLESS.is_match(&message) { message } else { format!("{} bytes", body.len()) }
 }
 
-fn read(body: &str) -> ErrorBody {
+fn read_error_body(body: &str) -> ErrorBody {
     let trimmed = body.trim();
     let Ok(object) = Object::parse(trimmed) else {
-        return ErrorBody { message: plain(trimmed), ..ErrorBody::default() };
+        return ErrorBody { message: plain_text(trimmed), ..ErrorBody::default() };
     };
     let inner = object.get("error").and_then(|text| Object::parse(text).ok());
     let fields = inner.as_ref().unwrap_or(&object);
@@ -381,7 +381,7 @@ fn read(body: &str) -> ErrorBody {
         .string("message")
         .or_else(|| object.string("error"))
         .or_else(|| object.string("detail"))
-        .or_else(|| object.get("detail").and_then(details))
+        .or_else(|| object.get("detail").and_then(detail_list))
         .unwrap_or_else(|| trimmed.to_owned());
     let code = fields.number("code").and_then(|code| u16::try_from(code).ok());
     let is_overflow = fields.string("code").as_deref() == Some("context_length_exceeded")
@@ -390,7 +390,7 @@ fn read(body: &str) -> ErrorBody {
 }
 
 /// `FastAPI`'s `detail` list: `[{"loc":[…],"msg":…}]`.
-fn details(text: &str) -> Option<String> {
+fn detail_list(text: &str) -> Option<String> {
     let items = array_elements(text)?;
     let items = items.iter().filter_map(|item| {
         let item = Object::parse(item).ok()?;
@@ -400,7 +400,7 @@ fn details(text: &str) -> Option<String> {
 }
 
 /// Text that is no JSON: a page of a proxy is reduced to its title.
-fn plain(text: &str) -> String {
+fn plain_text(text: &str) -> String {
     if text.is_empty() {
         return "an empty body".to_owned();
     }
@@ -412,9 +412,9 @@ fn plain(text: &str) -> String {
 }
 
 /// One or a few lines instead of a dump that echoes the request and names files of the server.
-fn readable(message: &str) -> String {
+fn readable_text(message: &str) -> String {
     if !message.contains("validation error") {
-        return cut(message, LONGEST);
+        return cut_text(message, LONGEST);
     }
     let mut items: Vec<String> = Vec::new();
     for found in PYDANTIC.captures_iter(message) {
@@ -423,7 +423,7 @@ fn readable(message: &str) -> String {
             items.push(item);
         }
     }
-    if items.is_empty() { cut(message, LONGEST) } else { cut(&items.join("; "), LONGEST) }
+    if items.is_empty() { cut_text(message, LONGEST) } else { cut_text(&items.join("; "), LONGEST) }
 }
 
 fn pydantic_item(place: &str, text: &str) -> String {
@@ -431,7 +431,7 @@ fn pydantic_item(place: &str, text: &str) -> String {
     format!("{}: {}", place.join("."), &text[1..text.len() - 1])
 }
 
-fn cut(text: &str, longest: usize) -> String {
+fn cut_text(text: &str, longest: usize) -> String {
     if text.len() <= longest {
         return text.to_owned();
     }

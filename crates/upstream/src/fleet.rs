@@ -14,7 +14,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::balance::rank;
+use super::balance::rank_upstreams;
 use super::client::Upstream;
 
 /// Lists of models are asked for again at most so often.
@@ -78,22 +78,22 @@ impl Fleet {
 
     /// Who serves a model (as upstreams call it). A single upstream gets everything, and judges for itself.
     /// Without a model it is the default one's choice what to answer with; the others stand in for it.
-    pub fn serving(&self, model: &str, conversation: u64) -> Serving {
+    pub fn find_servers(&self, model: &str, conversation: u64) -> Serving {
         if !self.is_several() || model.is_empty() {
             return Serving::Known(Arc::clone(&self.upstreams));
         }
         let which = |answer| -> Vec<&Arc<Upstream>> {
-            self.iter().filter(|upstream| upstream.state.serves(model) == answer).collect()
+            self.iter().filter(|upstream| upstream.state.serves_model(model) == answer).collect()
         };
         match (which(Some(true)), which(None)) {
-            (known, _) if !known.is_empty() => Serving::Known(ordered(conversation, &known)),
-            (_, unknown) if !unknown.is_empty() => Serving::Perhaps(ordered(conversation, &unknown)),
+            (known, _) if !known.is_empty() => Serving::Known(order_upstreams(conversation, &known)),
+            (_, unknown) if !unknown.is_empty() => Serving::Perhaps(order_upstreams(conversation, &unknown)),
             _ => Serving::Nobody,
         }
     }
 
     /// All models that are known to be served.
-    pub fn models(&self) -> Vec<String> {
+    pub fn known_models(&self) -> Vec<String> {
         let mut models: Vec<String> = Vec::new();
         for model in self.iter().filter_map(|upstream| upstream.state.models()).flatten() {
             if !models.contains(&model) {
@@ -110,7 +110,7 @@ impl Fleet {
 
     /// Waits a moment for fresh lists, unless they are fresh already or an upstream is known to serve the
     /// model.
-    pub async fn refreshed(&self, model: &str) {
+    pub async fn await_fresh_lists(&self, model: &str) {
         let mut asking = self.asking.subscribe();
         let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = asked.is_none_or(|asked| asked.elapsed() >= self.every);
@@ -118,7 +118,7 @@ impl Fleet {
             self.asking.send_replace(true);
         }
         self.want_lists();
-        let known = || self.iter().any(|upstream| upstream.state.serves(model) == Some(true));
+        let known = || self.iter().any(|upstream| upstream.state.serves_model(model) == Some(true));
         let fresh = asking.wait_for(|asking| !asking || known());
         // The request itself asks those that were too slow.
         let _ = timeout(PATIENCE, fresh).await;
@@ -147,7 +147,7 @@ impl Fleet {
     async fn ask_all(&self) {
         self.asking.send_replace(true);
         join_all(self.iter().filter(|upstream| !upstream.state.names_its_models()).map(|upstream| async {
-            if ask(upstream).await {
+            if ask_for_models(upstream).await {
                 self.asking.send_replace(true);
             }
         }))
@@ -157,9 +157,9 @@ impl Fleet {
     }
 }
 
-fn ordered(conversation: u64, upstreams: &[&Arc<Upstream>]) -> Arc<[Arc<Upstream>]> {
+fn order_upstreams(conversation: u64, upstreams: &[&Arc<Upstream>]) -> Arc<[Arc<Upstream>]> {
     let weighted = upstreams.iter().map(|upstream| (upstream.name.as_str(), upstream.state.weight()));
-    rank(conversation, weighted).into_iter().map(|position| Arc::clone(upstreams[position])).collect()
+    rank_upstreams(conversation, weighted).into_iter().map(|position| Arc::clone(upstreams[position])).collect()
 }
 
 #[derive(Deserialize)]
@@ -173,14 +173,14 @@ struct Model {
 }
 
 /// True when there is news.
-async fn ask(upstream: &Upstream) -> bool {
+async fn ask_for_models(upstream: &Upstream) -> bool {
     // Without a key of its own the upstream may refuse: only clients have one then, and theirs are not used
     // unasked.
     let asked = timeout(LIST_WITHIN, upstream.get_json("/v1/models", HeaderMap::new())).await;
     let body = match asked {
         Ok(Ok((StatusCode::OK, body))) => body,
         Ok(Ok((StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _))) => {
-            if upstream.state.refused() {
+            if upstream.state.note_refused_list() {
                 tracing::warn!(
                     target: "respool::upstream",
                     upstream = upstream.name,
@@ -194,7 +194,7 @@ async fn ask(upstream: &Upstream) -> bool {
     let Ok(list) = serde_json::from_slice::<List>(&body) else { return false };
     let models: Vec<String> = list.data.into_iter().map(|model| model.id).collect();
     let names = models.join(",");
-    let is_news = upstream.state.heard(models);
+    let is_news = upstream.state.note_models(models);
     if is_news {
         tracing::info!(target: "respool::upstream", upstream = upstream.name, models = names, "this upstream lists its models");
     }
@@ -234,7 +234,7 @@ mod tests {
                 let _ = socket.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await;
             }
         });
-        Arc::new(Upstream::new(&UpstreamConfig::at(url)).unwrap())
+        Arc::new(Upstream::new(&UpstreamConfig::with_address(url)).unwrap())
     }
 
     fn names(serving: Serving) -> Vec<String> {
@@ -259,29 +259,29 @@ mod tests {
             Arc::new(Fleet::new(vec![Arc::clone(&here), Arc::new(Upstream::new(&named).unwrap())], EVERY));
         let end = CancellationToken::new();
         let keeper = tokio::spawn(Arc::clone(&fleet).keep_lists(end.clone()));
-        assert_eq!(names(fleet.serving("one", 0)), [format!("{}?", here.name)]);
-        fleet.refreshed("one").await;
-        assert_eq!(names(fleet.serving("one", 0)), [here.name.as_str()]);
-        assert_eq!(names(fleet.serving("two", 0)), ["named"]);
+        assert_eq!(names(fleet.find_servers("one", 0)), [format!("{}?", here.name)]);
+        fleet.await_fresh_lists("one").await;
+        assert_eq!(names(fleet.find_servers("one", 0)), [here.name.as_str()]);
+        assert_eq!(names(fleet.find_servers("two", 0)), ["named"]);
         *models.lock().unwrap() = vec!["three"];
         for _ in 0..20 {
-            fleet.refreshed("three").await;
+            fleet.await_fresh_lists("three").await;
         }
-        assert_eq!((names(fleet.serving("three", 0)).len(), *asked.lock().unwrap()), (0, 1), "too soon");
+        assert_eq!((names(fleet.find_servers("three", 0)).len(), *asked.lock().unwrap()), (0, 1), "too soon");
         tokio::time::sleep(3 * EVERY).await;
         assert_eq!(
-            names(fleet.serving("three", 0)),
+            names(fleet.find_servers("three", 0)),
             [here.name.as_str()],
             "asked for as soon as that was due"
         );
         assert_eq!(*asked.lock().unwrap(), 2);
-        assert_eq!(fleet.models(), ["three", "two"]);
+        assert_eq!(fleet.known_models(), ["three", "two"]);
         tokio::time::sleep(3 * EVERY).await;
         assert_eq!(*asked.lock().unwrap(), 2, "nobody wants to know");
         models.lock().unwrap().clear();
         fleet.want_lists();
         tokio::time::sleep(2 * EVERY).await;
-        assert_eq!(fleet.models(), ["three", "two"], "what was known of one that does not answer holds");
+        assert_eq!(fleet.known_models(), ["three", "two"], "what was known of one that does not answer holds");
         end.cancel();
         keeper.await.unwrap();
     }

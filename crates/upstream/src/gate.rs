@@ -68,7 +68,7 @@ impl Gate {
     }
 
     /// Changes the number of places. Requests that hold one keep it; those that wait get the new ones.
-    pub(super) fn change(self: &Arc<Self>, places: Option<usize>, max_queue: usize) {
+    pub(super) fn change_places(self: &Arc<Self>, places: Option<usize>, max_queue: usize) {
         let places = places.unwrap_or(usize::MAX);
         let mut state = self.state();
         self.places.store(places, Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl Gate {
     }
 
     /// How long a request that comes now is to wait; [`Duration::MAX`] when it may not.
-    pub(super) fn wait(&self) -> Duration {
+    pub(super) fn expected_wait(&self) -> Duration {
         let places = self.places();
         if places == usize::MAX {
             return Duration::ZERO;
@@ -112,7 +112,7 @@ impl Gate {
         let state = self.state();
         match (state.taken < places, state.waiting.len() < self.max_queue()) {
             (true, _) => Duration::ZERO,
-            (false, true) => state.wait(places),
+            (false, true) => state.expected_wait(places),
             (false, false) => Duration::MAX,
         }
     }
@@ -126,7 +126,7 @@ impl Gate {
             Ok(place) => Ok((place, Duration::ZERO)),
             Err(waiting) => {
                 let began = Instant::now();
-                Ok((waiting.called().await, began.elapsed()))
+                Ok((waiting.wait_for_call().await, began.elapsed()))
             }
         }
     }
@@ -139,11 +139,11 @@ impl Gate {
             if self.is_bounded() {
                 state.waiting.serve(who);
             }
-            return Ok(Ok(self.place()));
+            return Ok(Ok(self.new_place()));
         }
         let waiting = state.waiting.len();
         if waiting >= self.max_queue() {
-            return Err(Full { taken: state.taken, waiting, wait: state.wait(places) });
+            return Err(Full { taken: state.taken, waiting, wait: state.expected_wait(places) });
         }
         let (call, called) = oneshot::channel();
         let ticket = state.waiting.push(who, call);
@@ -151,7 +151,7 @@ impl Gate {
         Ok(Err(QueuedRequest { gate: Arc::clone(self), ticket, called, placed: false }))
     }
 
-    fn place(self: &Arc<Self>) -> Place {
+    fn new_place(self: &Arc<Self>) -> Place {
         self.series.in_flight.increment(1.0);
         Place { gate: Arc::clone(self), since: Instant::now() }
     }
@@ -176,14 +176,14 @@ impl Gate {
 
 impl State {
     /// Counts the time for which a place was held.
-    fn note(&mut self, held: Duration) {
+    fn note_duration(&mut self, held: Duration) {
         self.held = self.held.mul_f64(1.0 - NEWEST) + held.mul_f64(NEWEST);
         let before = self.measured.unwrap_or(held);
         self.measured = Some(before.mul_f64(1.0 - NEWEST) + held.mul_f64(NEWEST));
     }
 
     /// When the next one in the queue may be called up, if requests go on to take as long as they did.
-    fn wait(&self, places: usize) -> Duration {
+    fn expected_wait(&self, places: usize) -> Duration {
         let before = u32::try_from(self.waiting.len() + 1).unwrap_or(u32::MAX);
         self.held.saturating_mul(before) / u32::try_from(places).unwrap_or(u32::MAX)
     }
@@ -193,7 +193,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let held = self.since.elapsed();
         let mut state = self.gate.state();
-        state.note(held);
+        state.note_duration(held);
         Gate::hand_over(&mut state, self.gate.places());
         self.gate.series.in_flight.decrement(1.0);
     }
@@ -208,11 +208,11 @@ struct QueuedRequest {
 }
 
 impl QueuedRequest {
-    async fn called(mut self) -> Place {
+    async fn wait_for_call(mut self) -> Place {
         // The other end stays in the queue until it calls, and the queue lives as long as `gate`.
         let _ = (&mut self.called).await;
         self.placed = true;
-        self.gate.place()
+        self.gate.new_place()
     }
 }
 
@@ -289,13 +289,13 @@ mod tests {
     async fn over_the_bound_it_says_when_to_come_back() {
         let gate = gate(2, 1);
         let (one, two) = (enter(&gate, 1).await, enter(&gate, 1).await);
-        assert_eq!(gate.wait(), FIRST_GUESS / 2);
+        assert_eq!(gate.expected_wait(), FIRST_GUESS / 2);
         let mut waiting = Box::pin(enter(&gate, 1));
         assert!(waiting.as_mut().now_or_never().is_none());
-        assert_eq!(gate.wait(), Duration::MAX);
+        assert_eq!(gate.expected_wait(), Duration::MAX);
         assert_eq!(gate.enter(who(2)).await.unwrap_err(), Full { taken: 2, waiting: 1, wait: FIRST_GUESS });
         drop((one, two, waiting));
-        assert_eq!((gate.load(), gate.wait()), ((0, 0), Duration::ZERO));
+        assert_eq!((gate.load(), gate.expected_wait()), ((0, 0), Duration::ZERO));
     }
 
     #[tokio::test]
@@ -303,14 +303,14 @@ mod tests {
         let gate = gate(2, 1);
         let _both = (enter(&gate, 1).await, enter(&gate, 1).await);
         assert_eq!(gate.mean_time(), None, "a guess is not shown");
-        gate.state().note(Duration::from_secs(30));
-        assert_eq!(gate.wait(), Duration::from_secs(5), "10 s a request: 5 s, and 30 s that count a fifth");
+        gate.state().note_duration(Duration::from_secs(30));
+        assert_eq!(gate.expected_wait(), Duration::from_secs(5), "10 s a request: 5 s, and 30 s that count a fifth");
         assert_eq!(gate.mean_time(), Some(Duration::from_secs(30)));
-        (0..50).for_each(|_| gate.state().note(Duration::from_millis(200)));
+        (0..50).for_each(|_| gate.state().note_duration(Duration::from_millis(200)));
         assert!(
-            gate.wait().abs_diff(Duration::from_millis(100)) < Duration::from_millis(5),
+            gate.expected_wait().abs_diff(Duration::from_millis(100)) < Duration::from_millis(5),
             "{:?}",
-            gate.wait()
+            gate.expected_wait()
         );
     }
 
@@ -320,18 +320,18 @@ mod tests {
         let first = enter(&gate, 1).await;
         let mut line: Vec<_> = (2..6).map(|client| Box::pin(enter(&gate, client))).collect();
         line.iter_mut().for_each(|waiting| assert!(waiting.as_mut().now_or_never().is_none()));
-        gate.change(Some(3), 9);
+        gate.change_places(Some(3), 9);
         let (second, third) =
             (line.remove(0).now_or_never().unwrap(), line.remove(0).now_or_never().unwrap());
         assert_eq!(gate.load(), (3, 2), "two more work, two wait");
-        gate.change(Some(2), 2);
+        gate.change_places(Some(2), 2);
         drop(first);
         assert!(line.iter_mut().all(|waiting| waiting.as_mut().now_or_never().is_none()), "one place fewer");
         assert_eq!(gate.load(), (2, 2));
         assert_eq!(gate.enter(who(9)).await.unwrap_err().waiting, 2, "the queue is shorter");
         drop(second);
         let fourth = line.remove(0).now_or_never().expect("a place was free again");
-        gate.change(None, 0);
+        gate.change_places(None, 0);
         let fifth = line.remove(0).now_or_never().expect("no bound");
         drop((third, fourth, fifth));
         assert_eq!((gate.load(), gate.is_bounded()), ((0, 0), false));
@@ -341,7 +341,7 @@ mod tests {
     async fn no_bound_is_no_bound() {
         let gate = Arc::new(Gate::new(None, 0, Arc::new(OfUpstream::new("test"))));
         let places: Vec<_> = (0..1000).map(|_| enter(&gate, 1).now_or_never().unwrap()).collect();
-        assert_eq!((gate.load(), gate.wait()), ((1000, 0), Duration::ZERO));
+        assert_eq!((gate.load(), gate.expected_wait()), ((1000, 0), Duration::ZERO));
         drop(places);
         assert_eq!(gate.load(), (0, 0));
     }

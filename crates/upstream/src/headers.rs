@@ -6,14 +6,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 pub(super) static HOPS: HeaderName = HeaderName::from_static("x-respool-hops");
 
 /// How many respools a request has come through.
-pub fn hops(headers: &HeaderMap) -> u32 {
+pub fn hop_count(headers: &HeaderMap) -> u32 {
     let hops = headers.get(&HOPS).and_then(|hops| hops.to_str().ok());
     hops.and_then(|hops| hops.parse().ok()).unwrap_or_default()
 }
 
 /// The number of respools that the request of these headers will have come through at the next server.
 pub(super) fn next_hop(headers: &HeaderMap) -> HeaderValue {
-    match hops(headers) {
+    match hop_count(headers) {
         0 => HeaderValue::from_static("1"),
         hops => HeaderValue::from(hops.saturating_add(1)),
     }

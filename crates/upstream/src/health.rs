@@ -27,7 +27,7 @@ const LONGEST_SPREAD: Duration = Duration::from_secs(5);
 impl Upstream {
     /// Its health as a probe finds it that begins at `since` or later.
     pub async fn health_since(&self, since: Instant) -> Health {
-        self.probed(since).await.1
+        self.probe_since(since).await.1
     }
 
     /// Waits until a probe finds it up, at the longest until `until`. True when it is up. Those who waited
@@ -38,7 +38,7 @@ impl Upstream {
         loop {
             let (at, health) = self.probed_at_most_once_a_second(since).await;
             if health == Health::Up {
-                self.spread(until).await;
+                self.wait_spread(until).await;
                 return true;
             }
             since = at + PROBE_EVERY;
@@ -50,7 +50,7 @@ impl Upstream {
         }
     }
 
-    async fn probed(&self, since: Instant) -> (Instant, Health) {
+    async fn probe_since(&self, since: Instant) -> (Instant, Health) {
         self.last_probe_or_new(|at, _| at >= since).await
     }
 
@@ -82,7 +82,7 @@ impl Upstream {
         }
     }
 
-    async fn spread(&self, until: Instant) {
+    async fn wait_spread(&self, until: Instant) {
         let others = self.probes.waiting.load(Ordering::Relaxed).saturating_sub(1);
         let spread =
             SPREAD_EACH.saturating_mul(u32::try_from(others).unwrap_or(u32::MAX)).min(LONGEST_SPREAD);
@@ -122,7 +122,7 @@ mod tests {
                 let _ = socket.write_all(answer.as_bytes()).await;
             }
         });
-        (Arc::new(Upstream::new(&UpstreamConfig::at(url)).unwrap()), asked)
+        (Arc::new(Upstream::new(&UpstreamConfig::with_address(url)).unwrap()), asked)
     }
 
     #[tokio::test]
@@ -189,7 +189,7 @@ mod tests {
     #[tokio::test]
     async fn waiting_ends_in_time() {
         let _time = IdleTime::begin();
-        let upstream = Upstream::new(&UpstreamConfig::at("http://127.0.0.1:9".parse().unwrap())).unwrap();
+        let upstream = Upstream::new(&UpstreamConfig::with_address("http://127.0.0.1:9".parse().unwrap())).unwrap();
         let until = Instant::now() + Duration::from_secs(5);
         assert!(!upstream.wait_until_up(until).await);
         assert!(until.elapsed() < Duration::from_secs(1));

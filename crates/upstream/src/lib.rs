@@ -28,14 +28,14 @@ mod unanswered;
 mod window;
 
 pub use admission::OutcomeReport;
-pub use balance::{Load, choose, digest};
+pub use balance::{Load, choose_upstream, digest};
 pub use body::Incoming;
 pub use client::{CHAT_PATH, Call, Upstream};
 pub use config::{Address, OwnWire, UpstreamConfig};
-pub use failure::{Failure, Tier, UpstreamError, in_few_words};
+pub use failure::{Failure, Tier, UpstreamError, shorten_body};
 pub use fleet::{Fleet, LISTS_EVERY, Serving};
 pub use gate::Place;
-pub use headers::{copy_with_room, hops, question_headers};
+pub use headers::{copy_with_room, hop_count, question_headers};
 pub use model_facts::ModelFacts;
 pub use outgoing::Outgoing;
 pub use probes::Health;

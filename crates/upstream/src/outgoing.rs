@@ -29,7 +29,7 @@ impl Outgoing {
     }
 
     /// A body that is passed on as it comes. `length` in bytes; without it the body goes out chunked.
-    pub fn streamed<E: Into<BoxError> + 'static>(
+    pub fn from_stream<E: Into<BoxError> + 'static>(
         pieces: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
         length: Option<u64>,
     ) -> Self {

@@ -78,18 +78,18 @@ pub struct Live {
 impl Pool {
     /// Connections to the host of `to`.
     pub(super) fn new(connector: Connector, to: Uri) -> Result<Self, String> {
-        let host = host(&to).ok_or_else(|| format!("{to} names no host"))?;
+        let host = host_header(&to).ok_or_else(|| format!("{to} names no host"))?;
         Ok(Self { connector, to, host, idle: Arc::default() })
     }
 
     /// Sends a request, whose URI is only a path and query, and waits for the head of its answer.
-    pub(super) async fn request(&self, mut request: Request<Outgoing>) -> Result<Response<Live>, Unanswered> {
+    pub(super) async fn send_request(&self, mut request: Request<Outgoing>) -> Result<Response<Live>, Unanswered> {
         request.headers_mut().insert(header::HOST, self.host.clone());
         let mut reusing = true;
         loop {
             let reused = if reusing { self.idle.take() } else { None };
             let may_be_stale = reused.is_some();
-            let again = if may_be_stale { copied(&request) } else { None };
+            let again = if may_be_stale { copy_request(&request) } else { None };
             let mut link = match reused {
                 Some(link) => link,
                 // Boxed as it is rare: every request pays for the size of its future.
@@ -152,7 +152,7 @@ impl Link {
 }
 
 impl Idle {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn lock_kept(&self) -> MutexGuard<'_, Kept> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -160,7 +160,7 @@ impl Idle {
     fn take(&self) -> Option<Link> {
         let mut context = Context::from_waker(Waker::noop());
         loop {
-            let (since, mut link) = self.kept().links.pop()?;
+            let (since, mut link) = self.lock_kept().links.pop()?;
             if since.elapsed() < IDLE && link.is_idle(&mut context) {
                 return Some(link);
             }
@@ -168,7 +168,7 @@ impl Idle {
     }
 
     fn put(self: &Arc<Self>, link: Link) {
-        let mut kept = self.kept();
+        let mut kept = self.lock_kept();
         kept.links.push((Instant::now(), link));
         if !kept.swept
             && let Ok(runtime) = Handle::try_current()
@@ -180,14 +180,14 @@ impl Idle {
 
     fn clear(&self) {
         // Closed without the lock.
-        drop(std::mem::take(&mut self.kept().links));
+        drop(std::mem::take(&mut self.lock_kept().links));
     }
 
     /// Closes unused connections, until none is left.
     async fn sweep(self: Arc<Self>) {
         loop {
             tokio::time::sleep(IDLE).await;
-            let mut kept = self.kept();
+            let mut kept = self.lock_kept();
             kept.links.retain(|(since, _)| since.elapsed() < IDLE);
             if kept.links.is_empty() {
                 kept.swept = false;
@@ -245,7 +245,7 @@ impl Drop for Live {
 }
 
 /// A copy of the request, where its body is at hand and sending it twice changes nothing.
-fn copied(request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
+fn copy_request(request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
     let body = match request.body() {
         Outgoing::Whole(body) => Outgoing::Whole(body.clone()),
         Outgoing::Pieces(pieces) => Outgoing::Pieces(pieces.clone()),
@@ -262,7 +262,7 @@ fn copied(request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
 }
 
 /// The `host` header for a server: the port only where it is not the scheme's own.
-fn host(to: &Uri) -> Option<HeaderValue> {
+fn host_header(to: &Uri) -> Option<HeaderValue> {
     let authority = to.authority()?;
     let usual = if to.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 };
     let text =
@@ -326,13 +326,13 @@ mod tests {
             }
             accepted
         });
-        let (first, second) = tokio::join!(pool.request(post()), pool.request(post()));
+        let (first, second) = tokio::join!(pool.send_request(post()), pool.send_request(post()));
         for answer in [first, second] {
             answer.unwrap().into_body().collect().await.unwrap();
         }
-        assert_eq!(pool.idle.kept().links.len(), 2);
-        assert!(matches!(pool.request(post()).await, Err(Unanswered::Exchange(_))), "the server has read it");
-        pool.request(post()).await.unwrap();
+        assert_eq!(pool.idle.lock_kept().links.len(), 2);
+        assert!(matches!(pool.send_request(post()).await, Err(Unanswered::Exchange(_))), "the server has read it");
+        pool.send_request(post()).await.unwrap();
         assert_eq!(server.await.unwrap(), 3);
     }
 
@@ -346,7 +346,7 @@ mod tests {
             socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
             socket
         };
-        let (answer, socket) = tokio::join!(pool.request(post()), answered);
+        let (answer, socket) = tokio::join!(pool.send_request(post()), answered);
         answer.unwrap().into_body().collect().await.unwrap();
         let mut link = pool.idle.take().expect("a connection that is kept");
         drop(socket);

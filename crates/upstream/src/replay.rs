@@ -27,7 +27,7 @@ use answer::{ReplayBody, ReplayResponse};
 pub use error::{RecordingError, ReplayError};
 pub use recording::{Form, Recording};
 use request::{CheckedRequest, Refusal};
-pub use serve::serve;
+pub use serve::serve_replay;
 
 /// How many requests [`Replay::seen`] remembers.
 const REMEMBERED: usize = 64;
@@ -106,7 +106,7 @@ impl Replay {
     /// # Errors
     /// Never, as a test shows: they are part of the program.
     pub fn tour() -> Result<Self, RecordingError> {
-        Ok(Self::from_recordings(tour::recordings()?))
+        Ok(Self::from_recordings(tour::demo_recordings()?))
     }
 
     /// Lets this much time pass before each chunk of a stream.
@@ -122,13 +122,13 @@ impl Replay {
     }
 
     /// The last requests that came (up to 64), oldest first.
-    pub fn seen(&self) -> Vec<SeenRequest> {
+    pub fn seen_requests(&self) -> Vec<SeenRequest> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
     /// The last request to a model, which questions about the server are not.
     pub fn last_posted(&self) -> Option<SeenRequest> {
-        self.seen().into_iter().rfind(|seen| seen.method == "POST")
+        self.seen_requests().into_iter().rfind(|seen| seen.method == "POST")
     }
 
     fn remember(&self, request: SeenRequest) {
@@ -166,21 +166,21 @@ impl Replay {
         let allowed = match path {
             "/v1/chat/completions" => Method::POST,
             "/v1/models" | "/health" | "/version" => Method::GET,
-            _ => return answer::detail(StatusCode::NOT_FOUND, "Not Found"),
+            _ => return answer::detail_response(StatusCode::NOT_FOUND, "Not Found"),
         };
         if method != allowed {
             return answer::method_not_allowed(&allowed);
         }
         match path {
-            "/v1/models" => answer::models(self.models()),
-            "/health" => answer::empty(),
-            "/version" => answer::version(),
-            _ => self.chat(headers, body).unwrap_or_else(answer::refused),
+            "/v1/models" => answer::models_response(self.models()),
+            "/health" => answer::health_response(),
+            "/version" => answer::version_response(),
+            _ => self.answer_chat(headers, body).unwrap_or_else(answer::refusal_response),
         }
     }
 
     /// In vLLM's order: the request's shape, then its model, then the conversation.
-    fn chat(&self, headers: &HeaderMap, body: &[u8]) -> Result<ReplayResponse, Refusal> {
+    fn answer_chat(&self, headers: &HeaderMap, body: &[u8]) -> Result<ReplayResponse, Refusal> {
         let asked = CheckedRequest::read(headers, body)?;
         let recordings = match &asked.model {
             Some(model) => {
@@ -189,8 +189,8 @@ impl Replay {
             None => self.models.values().next().ok_or_else(|| Refusal::unknown_model("", self.models()))?,
         };
         asked.check_history()?;
-        let recording = self.next_of(recordings, choose(recordings, &asked)?);
-        Ok(answer::recorded(recording, asked.include_usage))
+        let recording = self.next_of(recordings, choose_recording(recordings, &asked)?);
+        Ok(answer::recorded_response(recording, asked.include_usage))
     }
 
     /// The recording whose turn it is among those that stand for the same reply as `first`.
@@ -207,7 +207,7 @@ impl Replay {
 
 /// The recording for this turn: of those after a tool result when the conversation ends in one and there are
 /// any, the one of the form asked for, else a recorded error, which a server gives in either form.
-fn choose<'r>(recordings: &'r [Recording], asked: &CheckedRequest) -> Result<&'r Recording, Refusal> {
+fn choose_recording<'r>(recordings: &'r [Recording], asked: &CheckedRequest) -> Result<&'r Recording, Refusal> {
     let after_tool = asked.ends_in_tool_result && recordings.iter().any(|recording| recording.after_tool);
     let form = if asked.stream { Form::Stream } else { Form::Whole };
     let of_this_turn = || recordings.iter().filter(|recording| recording.after_tool == after_tool);

@@ -66,7 +66,7 @@ impl UpstreamResponse {
 
     /// Holds a place at the upstream until the answer is read or dropped.
     #[must_use]
-    pub fn holding(self, place: Option<Place>) -> Self {
+    pub fn with_place(self, place: Option<Place>) -> Self {
         Self { place, ..self }
     }
 
@@ -74,39 +74,39 @@ impl UpstreamResponse {
     ///
     /// # Errors
     /// When it breaks off before.
-    pub async fn begun(&mut self) -> Result<(), UpstreamError> {
-        self.first = self.piece().await?;
+    pub async fn wait_for_body(&mut self) -> Result<(), UpstreamError> {
+        self.first = self.next_piece().await?;
         Ok(())
     }
 
     /// The next piece of the body as it arrives; `None` at its end. Safe to cancel.
-    pub async fn piece(&mut self) -> Result<Option<Bytes>, UpstreamError> {
+    pub async fn next_piece(&mut self) -> Result<Option<Bytes>, UpstreamError> {
         if let Some(first) = self.first.take() {
             return Ok(Some(first));
         }
         let piece = match self.deadline {
-            None => Ok(self.body.piece().await),
+            None => Ok(self.body.next_piece().await),
             // The clock first: an upstream that never pauses would not let it have its turn.
             Some(at) if Instant::now() >= at => Err(()),
-            Some(at) => tokio::time::timeout_at(at, self.body.piece()).await.map_err(drop),
+            Some(at) => tokio::time::timeout_at(at, self.body.next_piece()).await.map_err(drop),
         };
         let late = || {
             let what = "did not finish within its `timeout`";
-            UpstreamError::broken(&self.upstream, 504, ErrorCode::UpstreamTimeout, what, "")
+            UpstreamError::new_broken(&self.upstream, 504, ErrorCode::UpstreamTimeout, what, "")
         };
         piece.map_err(|()| late())?.map_err(|fault| fault.as_upstream_error(&self.upstream))
     }
 
     /// The piece that has arrived already; `None` when the next one has not.
     pub fn ready_piece(&mut self) -> Option<Result<Option<Bytes>, UpstreamError>> {
-        self.piece().now_or_never()
+        self.next_piece().now_or_never()
     }
 
     /// The beginning of an error's body, as text; waits no longer than a few seconds for it.
-    pub async fn excerpt(mut self) -> String {
+    pub async fn read_excerpt(mut self) -> String {
         let mut body = BytesMut::new();
         let read = async {
-            while let Ok(Some(piece)) = self.piece().await {
+            while let Ok(Some(piece)) = self.next_piece().await {
                 body.extend_from_slice(&piece);
                 if body.len() > EXCERPT {
                     break;
@@ -123,8 +123,8 @@ impl UpstreamResponse {
     ///
     /// # Errors
     /// When it breaks off, cannot be decoded, or is longer.
-    pub async fn whole(self, limit: usize) -> Result<Bytes, UpstreamError> {
-        self.gather(limit, false).await
+    pub async fn read_whole(self, limit: usize) -> Result<Bytes, UpstreamError> {
+        self.gather_body(limit, false).await
     }
 
     /// The same of a body that should be one JSON object: once that is complete, the end of the body is
@@ -133,11 +133,11 @@ impl UpstreamResponse {
     /// # Errors
     /// As [`UpstreamResponse::whole`].
     pub async fn whole_json(self, limit: usize) -> Result<Bytes, UpstreamError> {
-        self.gather(limit, true).await
+        self.gather_body(limit, true).await
     }
 
-    async fn gather(mut self, limit: usize, is_json: bool) -> Result<Bytes, UpstreamError> {
-        let Some(first) = self.piece().await? else { return Ok(Bytes::new()) };
+    async fn gather_body(mut self, limit: usize, is_json: bool) -> Result<Bytes, UpstreamError> {
+        let Some(first) = self.next_piece().await? else { return Ok(Bytes::new()) };
         // Most bodies come in one piece, which is not copied.
         let (mut body, mut end_at) = (Gathered::One(first), None);
         loop {
@@ -148,9 +148,9 @@ impl UpstreamResponse {
                 Some(piece) => piece,
                 None if is_json && is_object(body.as_slice()) => {
                     let end_at = *end_at.get_or_insert_with(|| Instant::now() + END_WITHIN);
-                    tokio::time::timeout_at(end_at, self.piece()).await.unwrap_or(Ok(None))
+                    tokio::time::timeout_at(end_at, self.next_piece()).await.unwrap_or(Ok(None))
                 }
-                None => self.piece().await,
+                None => self.next_piece().await,
             };
             match piece {
                 Ok(Some(piece)) => body.push(&piece),
@@ -177,7 +177,7 @@ impl UpstreamResponse {
 
     fn too_long(&self, limit: usize) -> UpstreamError {
         let what = format!("sent a reply of more than {limit} bytes (`limits.max_body`)");
-        UpstreamError::broken(&self.upstream, 502, ErrorCode::UpstreamReplyTooLong, &what, "")
+        UpstreamError::new_broken(&self.upstream, 502, ErrorCode::UpstreamReplyTooLong, &what, "")
     }
 }
 

@@ -55,8 +55,8 @@ impl UpstreamState {
     /// The configuration that this belongs to holds from now on.
     pub(super) fn take_effect(&self) {
         let (max_concurrency, max_queue) = self.bounds;
-        self.gate.change(max_concurrency, max_queue);
-        self.series.open.set(if self.circuit().as_str() == "closed" { 0.0 } else { 1.0 });
+        self.gate.change_places(max_concurrency, max_queue);
+        self.series.open.set(if self.lock_circuit().as_str() == "closed" { 0.0 } else { 1.0 });
     }
 
     /// Its share among upstreams that serve the same model.
@@ -80,13 +80,13 @@ impl UpstreamState {
     }
 
     /// Whether it serves this model; `None`: not known.
-    pub fn serves(&self, model: &str) -> Option<bool> {
+    pub fn serves_model(&self, model: &str) -> Option<bool> {
         let known = self.models.read().unwrap_or_else(PoisonError::into_inner);
         known.as_ref().map(|known| known.iter().any(|served| served == model))
     }
 
     /// Takes note of the models it says it serves. True when they are news.
-    pub(super) fn heard(&self, models: Vec<String>) -> bool {
+    pub(super) fn note_models(&self, models: Vec<String>) -> bool {
         if self.models().as_ref() == Some(&models) {
             return false;
         }
@@ -95,7 +95,7 @@ impl UpstreamState {
     }
 
     /// It was asked for its models and refused. True when that is news.
-    pub(super) fn refused(&self) -> bool {
+    pub(super) fn note_refused_list(&self) -> bool {
         !self.requires_key_to_list_models.swap(true, Ordering::Relaxed)
     }
 
@@ -105,9 +105,9 @@ impl UpstreamState {
     }
 
     /// `closed`, `open` or `half_open`; how many requests are at work; how many wait.
-    pub fn report(&self) -> (&'static str, usize, usize) {
+    pub fn circuit_report(&self) -> (&'static str, usize, usize) {
         let (taken, waiting) = self.gate.load();
-        (self.circuit().as_str(), taken, waiting)
+        (self.lock_circuit().as_str(), taken, waiting)
     }
 
     /// How long its recent requests took; `None` before one has ended.
@@ -117,12 +117,12 @@ impl UpstreamState {
 
     /// The facts by which one of several upstreams is chosen.
     pub fn load(&self, asked: bool) -> Load {
-        Load { admits: self.admits(), asked, wait: self.gate.wait() }
+        Load { admits: self.admits(), asked, wait: self.gate.expected_wait() }
     }
 
     /// True when its circuit lets a request through.
     pub fn admits(&self) -> bool {
-        self.circuit().admits(runtime_time())
+        self.lock_circuit().admits(runtime_time())
     }
 
     /// Counts a request that is not a repeat of one that the upstream failed.
@@ -144,7 +144,7 @@ impl UpstreamState {
     /// the upstream keeps failing, it may not, unless a useful reply is recent: then it waits for the
     /// circuit's next trial.
     pub fn withdraw_repeat(&self) -> RepeatPermit {
-        let next_trial = self.circuit().next_trial(runtime_time());
+        let next_trial = self.lock_circuit().next_trial(runtime_time());
         self.retries.withdraw(next_trial)
     }
 
@@ -153,7 +153,7 @@ impl UpstreamState {
         self.series.failovers.increment(1);
     }
 
-    pub(super) fn circuit(&self) -> MutexGuard<'_, Circuit> {
+    pub(super) fn lock_circuit(&self) -> MutexGuard<'_, Circuit> {
         self.circuit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -27,7 +27,7 @@ pub(super) enum Unanswered {
 impl Unanswered {
     /// Sorts an error of the connector.
     pub(super) fn from_connect_error(error: BoxError) -> Self {
-        if causes(error.as_ref()).any(<dyn Error>::is::<ResolveError>) {
+        if error_chain(error.as_ref()).any(<dyn Error>::is::<ResolveError>) {
             Self::Resolve(error)
         } else if error.is::<io::Error>() {
             // Errors of the TCP connection have a type of their own; the handshake's are plain I/O errors.
@@ -51,9 +51,9 @@ impl Unanswered {
             Self::Connect(_) => {
                 (503, ErrorCode::UpstreamUnreachable, format!("cannot be reached at {address}: {last}"))
             }
-            Self::Handshake(_) => tls(address, last),
+            Self::Handshake(_) => tls_error(address, last),
             // A server that wants a certificate of the client says so after the handshake.
-            Self::Exchange(error) if is_tls(error) => tls(address, last),
+            Self::Exchange(error) if is_tls(error) => tls_error(address, last),
             Self::Exchange(error) if error.is_user() => {
                 (400, ErrorCode::IncompleteBody, format!("was not sent the whole request body: {last}"))
             }
@@ -64,28 +64,28 @@ impl Unanswered {
             ),
             Self::Exchange(_) => {
                 let what = "closed the connection without answering";
-                let closed = UpstreamError::broken(name, 502, ErrorCode::UpstreamClosed, what, details);
+                let closed = UpstreamError::new_broken(name, 502, ErrorCode::UpstreamClosed, what, details);
                 // Not a byte came back: as when a server restarts behind its load balancer.
                 return UpstreamError { tier: Tier::Transient, ..closed };
             }
         };
-        UpstreamError::broken(name, status, code, &what, details.clone())
+        UpstreamError::new_broken(name, status, code, &what, details.clone())
     }
 }
 
-fn tls(address: &str, last: &str) -> (u16, ErrorCode, String) {
+fn tls_error(address: &str, last: &str) -> (u16, ErrorCode, String) {
     (502, ErrorCode::UpstreamTls, format!("cannot be reached over TLS at {address}: {last}"))
 }
 
 fn is_tls(error: &hyper::Error) -> bool {
-    causes(error).any(|cause| {
+    error_chain(error).any(|cause| {
         let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         cause.is::<rustls::Error>() || inner.is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>)
     })
 }
 
 /// The error and its causes, outermost first.
-fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+fn error_chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |error| (**error).source())
 }
 
@@ -102,7 +102,7 @@ mod tests {
     use http::HeaderMap;
 
     async fn code_at(url: &str) -> (Option<ErrorCode>, Tier) {
-        let upstream = Upstream::new(&UpstreamConfig::at(url.parse().unwrap())).unwrap();
+        let upstream = Upstream::new(&UpstreamConfig::with_address(url.parse().unwrap())).unwrap();
         let error = upstream.get_json("/health", HeaderMap::new()).await.unwrap_err();
         (error.error.code, error.tier)
     }

@@ -119,7 +119,7 @@ impl Upstream {
 
     /// Learns from an answer of `/v1/models`.
     pub fn learn_list(&self, body: &[u8]) {
-        for Listed { id: model, window, is_harmony, prior, .. } in listed(body) {
+        for Listed { id: model, window, is_harmony, prior, .. } in parse_model_list(body) {
             self.learn_model(&model, |facts| {
                 facts.window = window.or(facts.window);
                 facts.is_harmony = is_harmony;
@@ -130,12 +130,12 @@ impl Upstream {
 
     /// Asks a server that can say what its models write, where the name of one of them does not.
     async fn learn_dialects(&self, list: &[u8], headers: &HeaderMap) {
-        let unnamed: Vec<Listed> = listed(list).into_iter().filter(|model| model.prior.is_empty()).collect();
+        let unnamed: Vec<Listed> = parse_model_list(list).into_iter().filter(|model| model.prior.is_empty()).collect();
         let Some(server) = unnamed.iter().find_map(|model| model.server) else { return };
         let asked =
             timeout(WITHIN, Box::pin(self.get_json(server.describes_itself_at(), question_headers(headers))));
         let Ok(Ok((StatusCode::OK, body))) = asked.await else { return };
-        let prior = server.prior(&body);
+        let prior = server.preferred_dialects(&body);
         for model in unnamed {
             self.learn_model(&model.id, |facts| facts.prior = prior.or(facts.prior));
         }
@@ -143,16 +143,16 @@ impl Upstream {
 
     /// The tokens of a request's prompt as the server counts them; exact for models with a chat template.
     /// `None` when it does not answer in time; it is then not asked for a while.
-    pub async fn tokenize(&self, request: &Object<'_>, headers: &HeaderMap) -> Option<u64> {
+    pub async fn count_tokens(&self, request: &Object<'_>, headers: &HeaderMap) -> Option<u64> {
         let failed = *self.windows.uncounted.read().unwrap_or_else(PoisonError::into_inner);
         if failed.is_some_and(|at| at.elapsed() < FRESH) {
             return None;
         }
-        let counted = timeout(WITHIN, Box::pin(self.send(counting(request, headers)))).await;
+        let counted = timeout(WITHIN, Box::pin(self.send(tokenize_call(request, headers)))).await;
         match counted {
             Ok(Ok(answer)) if answer.status().is_success() => {
                 // The answer lists every token.
-                let body = timeout(WITHIN, Box::pin(answer.whole(32 << 20))).await.ok()?.ok()?;
+                let body = timeout(WITHIN, Box::pin(answer.read_whole(32 << 20))).await.ok()?.ok()?;
                 Object::parse(std::str::from_utf8(&body).ok()?).ok()?.number("count")
             }
             // It has nothing against being asked, only against this request.
@@ -167,7 +167,7 @@ impl Upstream {
 }
 
 /// The question how many tokens a request's prompt has.
-fn counting(request: &Object<'_>, headers: &HeaderMap) -> Call {
+fn tokenize_call(request: &Object<'_>, headers: &HeaderMap) -> Call {
     let mut asked = request.clone();
     for (key, _) in request.iter().filter(|(key, _)| !TOKENIZED.contains(key)) {
         asked.remove(key);
@@ -197,7 +197,7 @@ enum Server {
 
 impl Server {
     /// By the `owned_by` of its models.
-    fn of(owner: &str) -> Option<Self> {
+    fn from_owner(owner: &str) -> Option<Self> {
         match owner {
             "sglang" => Some(Self::SgLang),
             "llamacpp" => Some(Self::LlamaCpp),
@@ -212,7 +212,7 @@ impl Server {
         }
     }
 
-    fn prior(self, body: &[u8]) -> PreferredDialects {
+    fn preferred_dialects(self, body: &[u8]) -> PreferredDialects {
         let Some(answer) = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok()) else {
             return PreferredDialects::NONE;
         };
@@ -240,7 +240,7 @@ struct Listed {
 }
 
 /// The models in the list. A request without `model` goes to the first.
-fn listed(body: &[u8]) -> Vec<Listed> {
+fn parse_model_list(body: &[u8]) -> Vec<Listed> {
     let Some(list) = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok()) else {
         return vec![];
     };
@@ -251,7 +251,7 @@ fn listed(body: &[u8]) -> Vec<Listed> {
         let root = model.string("root").unwrap_or_default();
         let is_harmony = is_gpt_oss(&id) || is_gpt_oss(&root);
         let prior = PreferredDialects::from_model_names([id.as_str(), root.as_str()]);
-        let server = Server::of(&model.string("owned_by").unwrap_or_default());
+        let server = Server::from_owner(&model.string("owned_by").unwrap_or_default());
         Some(Listed { id, window: model.number("max_model_len"), is_harmony, prior, server })
     };
     let mut models: Vec<_> = models.into_iter().filter_map(model).collect();
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     fn summaries(body: &[u8]) -> Vec<(String, Option<u64>, bool)> {
-        listed(body).into_iter().map(|model| (model.id, model.window, model.is_harmony)).collect()
+        parse_model_list(body).into_iter().map(|model| (model.id, model.window, model.is_harmony)).collect()
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
         let expected = [("tiny".to_owned(), Some(2048), false), (String::new(), Some(2048), false)];
         assert_eq!(summaries(&captured[start..]), expected);
         let renamed = br#"{"data":[{"id":"big","root":"openai/gpt-oss-120b"},{"id":3}]}"#;
-        assert!(listed(renamed).iter().all(|model| !model.prior.is_empty()));
+        assert!(parse_model_list(renamed).iter().all(|model| !model.prior.is_empty()));
         assert_eq!(summaries(renamed), [("big".to_owned(), None, true), (String::new(), None, true)]);
         assert_eq!(summaries(b"[]"), []);
     }
@@ -283,16 +283,16 @@ mod tests {
     #[test]
     fn parsers_and_templates_show_what_models_write() {
         fn check(server: Server, answer: &str, expected: &str) {
-            assert!(server.prior(answer.as_bytes()).has(expected), "{answer}");
+            assert!(server.preferred_dialects(answer.as_bytes()).has(expected), "{answer}");
         }
         check(Server::SgLang, r#"{"tool_call_parser":"glm45","model_path":"/models/local"}"#, "glm");
         check(Server::SgLang, r#"{"tool_call_parser":null,"model_path":"openai/gpt-oss-20b"}"#, "harmony");
         check(Server::LlamaCpp, r#"{"chat_template":"{{'<|tool_calls_section_begin|>'}}"}"#, "kimi");
         for answer in ["", "[]", r#"{"chat_template":7}"#, r#"{"chat_template":"{{ messages }}"}"#] {
-            assert_eq!(Server::LlamaCpp.prior(answer.as_bytes()), PreferredDialects::NONE, "{answer}");
+            assert_eq!(Server::LlamaCpp.preferred_dialects(answer.as_bytes()), PreferredDialects::NONE, "{answer}");
         }
         let list = br#"{"data":[{"id":"a","owned_by":"sglang"},{"id":"b","owned_by":"vllm"}]}"#;
-        let servers: Vec<_> = listed(list).into_iter().map(|model| model.server).collect();
+        let servers: Vec<_> = parse_model_list(list).into_iter().map(|model| model.server).collect();
         assert_eq!(servers, [Some(Server::SgLang), None, Some(Server::SgLang)]);
     }
 

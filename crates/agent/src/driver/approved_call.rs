@@ -12,7 +12,7 @@ pub(super) struct ApprovedCall<'a> {
 }
 
 impl Approver for ApprovedCall<'_> {
-    fn consented(&self) -> Option<&str> {
+    fn prior_consent(&self) -> Option<&str> {
         Some(self.by)
     }
 

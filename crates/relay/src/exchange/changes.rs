@@ -30,8 +30,8 @@ impl Exchange {
             limit: request.rules.token_limit,
             room: last.usage.and_then(|usage| request.room(&attempt.upstream, usage.prompt)),
         };
-        let remedy = Remedy::plan(fault, self.history.mistakes().saturating_sub(1), &situation)?;
-        let version = attempt.upstream.target().version;
+        let remedy = Remedy::plan(fault, self.history.mistake_count().saturating_sub(1), &situation)?;
+        let version = attempt.upstream.server_traits().version;
         let apply = |remedy: Remedy| {
             let body = remedy.apply(&request.outgoing.body, rand::random(), version, tools)?;
             Some(Change::Remedy(Arc::new(Changed { remedy, body: body.into() })))

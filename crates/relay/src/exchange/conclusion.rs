@@ -13,7 +13,7 @@ use wire::ApiError;
 use wire::turn::{FinishReason, Usage};
 
 impl Exchange {
-    pub(super) fn deliver(&mut self, place: usize) -> ExchangeReply {
+    pub(super) fn deliver_reply(&mut self, place: usize) -> ExchangeReply {
         let is_useful = self.history.attempts.get(place).is_some_and(|past| past.finding == Finding::Useful);
         self.count_rescue(is_useful);
         let shows = match self.history.attempts.get(place).map(|past| &past.finding) {
@@ -67,7 +67,7 @@ impl Exchange {
     }
 
     /// Returns the error that leaves.
-    pub(super) fn fail(&self) -> ApiError {
+    pub(super) fn final_error(&self) -> ApiError {
         self.count_rescue(false);
         let last = self.history.last();
         let of_mistake = last.is_none_or(|last| match last.finding {
@@ -78,7 +78,7 @@ impl Exchange {
         let Some(fault) = self.history.last_fault().filter(|_| of_mistake) else {
             return self.fail_with(&self.most_informative_error());
         };
-        let glitch = last.and_then(|last| last.error.clone()).filter(|_| self.history.mistakes() < 2);
+        let glitch = last.and_then(|last| last.error.clone()).filter(|_| self.history.mistake_count() < 2);
         let error = glitch.map_or_else(
             || fault.error(self.history.ask_count()),
             |glitch| ApiError { cause: glitch.cause(String::new()), ..glitch.error },
@@ -96,7 +96,7 @@ impl Exchange {
             error.message =
                 format!("{}. respool can adapt such requests if you allow it: {setting}", error.message);
         }
-        self.request.record.attempts_failed(cause.status, cause.for_log());
+        self.request.record.attempts_failed(cause.status, cause.log_text());
         error
     }
 

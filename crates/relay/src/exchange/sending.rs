@@ -37,7 +37,7 @@ enum Read {
 
 impl Exchange {
     /// Makes one attempt and notes what it came to; gives the stream, when it is one.
-    pub(super) async fn attempt(&mut self, next: NextAttempt) -> Option<Box<UpstreamResponse>> {
+    pub(super) async fn make_attempt(&mut self, next: NextAttempt) -> Option<Box<UpstreamResponse>> {
         let chosen = match next.place {
             Place::Same => self.ask_same_upstream(&next.change).await,
             Place::Next | Place::NewRound => self.choose_upstream(next.change).await,
@@ -94,7 +94,7 @@ impl Exchange {
                 let fit = attempt.fit;
                 let mut on_trial = std::mem::take(&mut attempt.on_trial);
                 on_trial.insert(Rule::clone(rule));
-                *attempt = Attempt { fit, ..request.attempt(attempt.changed.clone(), &upstream, on_trial) };
+                *attempt = Attempt { fit, ..request.build_attempt(attempt.changed.clone(), &upstream, on_trial) };
                 *size = attempt.body.len();
             }
             Change::Nothing | Change::Remedy(_) => {}
@@ -103,12 +103,12 @@ impl Exchange {
             && let Some(who) = who
         {
             // The place went with the useless reply.
-            match upstream.enter(who).await {
+            match upstream.wait_for_place(who).await {
                 Ok((entered, _)) => *queue_place = Some(entered),
                 Err(full) => return Err((upstream, full)),
             }
         }
-        let report = upstream.begin();
+        let report = upstream.begin_request();
         Ok((upstream, report))
     }
 
@@ -139,7 +139,7 @@ impl Exchange {
         } else {
             // Boxed as it is rare: every request pays for the size of its future.
             Box::pin(upstream.probe_version()).await;
-            self.request.attempt(changed, &upstream, on_trial)
+            self.request.build_attempt(changed, &upstream, on_trial)
         };
         let size = attempt.body.len();
         self.current = Some(Current { attempt, size, queue_place });
@@ -150,7 +150,7 @@ impl Exchange {
     async fn read_in_time(&mut self) -> Option<Result<Read, UpstreamError>> {
         let deadline =
             self.request.received + self.request.settings.recovery.within.min(Duration::from_hours(24));
-        let has_deadline = self.history.mistakes() > 0;
+        let has_deadline = self.history.mistake_count() > 0;
         let work = Box::pin(self.send_and_read());
         if has_deadline { timeout_at(deadline, work).await.ok() } else { Some(work.await) }
     }
@@ -169,12 +169,12 @@ impl Exchange {
         }
         attempt.token_limit = attempt.fit.lowered_limit(attempt.token_limit);
         let answer = sent.map_err(|error| fit::as_overflow(attempt, error))?;
-        let answer = answer.holding(current.queue_place.take());
+        let answer = answer.with_place(current.queue_place.take());
         let upstream = Arc::clone(&attempt.upstream);
-        self.read(answer, &upstream.name).await
+        self.read_answer(answer, &upstream.name).await
     }
 
-    async fn read(&self, answer: UpstreamResponse, name: &str) -> Result<Read, UpstreamError> {
+    async fn read_answer(&self, answer: UpstreamResponse, name: &str) -> Result<Read, UpstreamError> {
         let request = &self.request;
         let whole = match request.profile.route {
             Route::Plain => {
@@ -248,11 +248,11 @@ fn learn_rules(attempt: &mut Attempt, request: &ClientRequest) {
 }
 
 /// Reads a whole reply as turns, with what is wrong with it.
-fn interpret(completion: Completion, request: &ClientRequest, token_limit: Option<u64>) -> Read {
-    let reply = completion::read(completion, request, token_limit);
+fn interpret_completion(completion: Completion, request: &ClientRequest, token_limit: Option<u64>) -> Read {
+    let reply = completion::read_reply(completion, request, token_limit);
     let usage = reply.usage;
     let fault = Fault::of_reply(&reply).map(|fault| {
-        let shows = fault.shows(&turns(&reply), &request.rules.tools);
+        let shows = fault.shows(&reply_turns(&reply), &request.rules.tools);
         (fault, shows)
     });
     Read::Whole(Whole::Reply(Box::new(reply)), usage, fault)
@@ -271,7 +271,7 @@ impl Current {
             None
         };
         let fitted = attempt.fit.apply(&attempt.body);
-        request.progress.trimmed(fitted.trimmed.as_deref());
+        request.progress.note_trimming(fitted.trimmed.as_deref());
         record.sends(attempt.edits.iter().chain(&fitted.edits), counted, fitted.trimmed.as_deref());
         record.content_of("upstream request", || fitted.body.to_bytes());
         let mut headers = copy_with_room(&request.outgoing.headers);
@@ -291,11 +291,11 @@ impl Current {
         record.upstream_status(status.as_u16());
         if status.is_success() {
             // Nothing has left yet: an upstream that breaks off before the first byte can be replaced.
-            answer.begun().await?;
+            answer.wait_for_body().await?;
             return Ok(answer);
         }
         let retry_after = retry_after(&answer);
-        let text = Box::pin(answer.excerpt()).await;
+        let text = Box::pin(answer.read_excerpt()).await;
         record.content("upstream error", text.as_bytes());
         let mut error = UpstreamError::from_answer(&attempt.upstream.name, status.as_u16(), &text);
         error.error.retry_after = retry_after;
@@ -324,7 +324,7 @@ pub(crate) fn finding_of(error: &UpstreamError, limit: Option<u64>) -> Finding {
     })
 }
 
-fn turns(reply: &Reply) -> Vec<&Turn> {
+fn reply_turns(reply: &Reply) -> Vec<&Turn> {
     reply.choices.iter().map(|choice| &choice.turn).collect()
 }
 

@@ -136,7 +136,7 @@ impl Exchange {
     }
 
     /// The tokens of earlier attempts that a live reply's own are added to.
-    pub(crate) fn spent(&self) -> Usage {
+    pub(crate) fn earlier_usage(&self) -> Usage {
         let spent = self.history.spent_before_last();
         let reads_context = self.request.profile.program.reads_prompt_as_context();
         if reads_context { Usage { prompt: 0, ..spent } } else { spent }

@@ -109,7 +109,7 @@ fn tiles(app: &App, today: &Report) -> Markup {
 fn upstreams(app: &App) -> Markup {
     let rows = html! {
         @for upstream in app.relay.upstreams() {
-            @let (circuit, at_work, waiting) = upstream.state.report();
+            @let (circuit, at_work, waiting) = upstream.state.circuit_report();
             tr {
                 th scope="row" { (upstream.name) }
                 td {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::super::contract::{ToolError, ToolOutput};
 
 /// The output or the error in an answer.
-pub(super) fn read(
+pub(super) fn read_answer(
     tool: &str,
     status: u16,
     retry_after: Option<&str>,
@@ -21,7 +21,7 @@ pub(super) fn read(
         (200, Some(json)) if error.is_none() && json.get("ok") != Some(&Value::Bool(false)) => {
             Ok(ToolOutput { text: text_of(json.get("result").unwrap_or(json)), display: None })
         }
-        _ => Err(failure(tool, status, retry_after, json.is_some(), &message(error, body))),
+        _ => Err(tool_error(tool, status, retry_after, json.is_some(), &error_message(error, body))),
     }
 }
 
@@ -36,25 +36,25 @@ fn text_of(result: &Value) -> String {
     };
     let texts = parts.iter().map(|part| match part["text"].as_str() {
         Some(text) => text.to_owned(),
-        None => note(part),
+        None => describe_part(part),
     });
     texts.collect::<Vec<_>>().join("\n")
 }
 
-fn note(part: &Value) -> String {
+fn describe_part(part: &Value) -> String {
     let kind = part["type"].as_str().unwrap_or("part");
     let media = part["mimeType"].as_str().unwrap_or("unknown type");
     let size = part["data"].as_str().map_or(0, |data| data.len() / 4 * 3);
     format!("[{kind}, {media}, {size} bytes: not shown]")
 }
 
-fn message(error: Option<&Value>, body: &str) -> String {
+fn error_message(error: Option<&Value>, body: &str) -> String {
     let of_error = error.and_then(|error| error["message"].as_str());
     let text = of_error.unwrap_or(body).trim();
     text[..text.floor_char_boundary(500)].to_owned()
 }
 
-fn failure(tool: &str, status: u16, retry_after: Option<&str>, is_json: bool, message: &str) -> ToolError {
+fn tool_error(tool: &str, status: u16, retry_after: Option<&str>, is_json: bool, message: &str) -> ToolError {
     let failed = |text: String| ToolError::Failed(text);
     match status {
         401 => failed(
@@ -89,7 +89,7 @@ mod tests {
 
     fn check(status: u16, body: &str, expected: Result<&str, ToolError>) {
         let expected = expected.map(|text| ToolOutput { text: text.into(), display: None });
-        match (read("x", status, Some("7"), body), expected) {
+        match (read_answer("x", status, Some("7"), body), expected) {
             (Err(found), Err(expected)) => {
                 assert_eq!(std::mem::discriminant(&found), std::mem::discriminant(&expected), "{found:?}");
                 assert!(found.text().contains(expected.text()), "{found:?}");

@@ -38,7 +38,7 @@ static TOOLS: LazyLock<Vec<Map<String, Value>>> =
     LazyLock::new(|| serde_json::from_str(include_str!("tools.json")).unwrap_or_default());
 
 /// The names of the known tools.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+pub(crate) fn known_names() -> impl Iterator<Item = &'static str> {
     TOOLS.iter().filter_map(|tool| tool.get("name")?.as_str())
 }
 
@@ -48,14 +48,14 @@ pub(crate) fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(fits)
 }
 
-fn find(name: &str) -> Option<&'static Map<String, Value>> {
+fn find_parameters(name: &str) -> Option<&'static Map<String, Value>> {
     TOOLS.iter().find(|tool| tool.get("name").and_then(Value::as_str) == Some(name))
 }
 
 /// The tool that a name of the configuration stands for; one that is not known takes any arguments.
-pub(super) fn offer(wanted: &str) -> Offer {
+pub(super) fn build_offer(wanted: &str) -> Offer {
     let name = wanted.strip_prefix(PREFIX).unwrap_or(wanted);
-    let of_tool = |key: &str| find(name).and_then(|tool| tool.get(key)).cloned();
+    let of_tool = |key: &str| find_parameters(name).and_then(|tool| tool.get(key)).cloned();
     let description = of_tool("description").and_then(|text| text.as_str().map(str::to_owned));
     let spec = ToolSpec {
         name: name.to_owned(),
@@ -71,7 +71,7 @@ pub(super) fn offer(wanted: &str) -> Offer {
 
 /// True for a known tool that is asked for a known action, if it has actions.
 pub(super) fn is_operation(name: &str, arguments: &Map<String, Value>) -> bool {
-    let Some(tool) = find(name) else { return false };
+    let Some(tool) = find_parameters(name) else { return false };
     let actions = tool.get("parameters").and_then(|schema| schema["properties"]["action"]["enum"].as_array());
     actions.is_none_or(|actions| arguments.get("action").is_none_or(|action| actions.contains(action)))
 }
@@ -93,17 +93,17 @@ mod tests {
 
     #[test]
     fn the_known_tools_have_schemas() {
-        assert_eq!(names().count(), 13);
-        for name in names() {
-            let Offer { spec, .. } = offer(name);
+        assert_eq!(known_names().count(), 13);
+        for name in known_names() {
+            let Offer { spec, .. } = build_offer(name);
             assert_eq!(spec.parameters["type"], "object", "{name}");
             assert!(!spec.description.is_empty(), "{name}");
         }
         for name in REPEATABLE.iter().chain(MISNAMED.iter().map(|(name, ..)| name)) {
-            assert!(find(name).is_some(), "{name}");
+            assert!(find_parameters(name).is_some(), "{name}");
         }
         for (name, others, proper) in MISNAMED {
-            let properties = &offer(name).spec.parameters["properties"];
+            let properties = &build_offer(name).spec.parameters["properties"];
             assert!(properties.get(proper).is_some(), "{name} {proper}");
             assert!(others.iter().all(|other| properties.get(other).is_none()), "{name} {others:?}");
         }
@@ -111,10 +111,10 @@ mod tests {
 
     #[test]
     fn other_tools_take_any_arguments() {
-        let Offer { spec, name } = offer("gateway:host_exec");
+        let Offer { spec, name } = build_offer("gateway:host_exec");
         assert_eq!((spec.name.as_str(), name.as_str()), ("host_exec", "gateway:host_exec"));
         assert_eq!(spec.parameters["additionalProperties"], true);
-        assert_eq!(offer("gateway:web_search").spec, offer("web_search").spec);
+        assert_eq!(build_offer("gateway:web_search").spec, build_offer("web_search").spec);
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(super) struct Arguments<'a>(pub(super) &'a Map<String, Value>);
 impl<'a> Arguments<'a> {
     /// The argument under the one of its names that was used. Two of them could mean two things: who reads
     /// the one and who reads the other would not speak of the same.
-    fn find(&self, names: &[&str]) -> Result<Option<&'a Value>, ToolError> {
+    fn find_argument(&self, names: &[&str]) -> Result<Option<&'a Value>, ToolError> {
         let mut present =
             names.iter().filter(|name| self.0.get(**name).is_some_and(|value| !value.is_null()));
         match (present.next(), present.next()) {
@@ -30,20 +30,20 @@ impl<'a> Arguments<'a> {
     }
 
     /// A text that has to be there.
-    pub(super) fn text(&self, names: &[&str]) -> Result<&'a str, ToolError> {
-        self.optional_text(names)?.ok_or_else(|| wrong(names, "is missing: a string"))
+    pub(super) fn required_text(&self, names: &[&str]) -> Result<&'a str, ToolError> {
+        self.optional_text(names)?.ok_or_else(|| wrong_argument(names, "is missing: a string"))
     }
 
     pub(super) fn optional_text(&self, names: &[&str]) -> Result<Option<&'a str>, ToolError> {
-        match self.find(names)? {
+        match self.find_argument(names)? {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(wrong(names, "has to be a string")),
+            Some(_) => Err(wrong_argument(names, "has to be a string")),
         }
     }
 
     /// A whole number from 1.
-    pub(super) fn count(&self, names: &[&str]) -> Result<Option<usize>, ToolError> {
+    pub(super) fn optional_count(&self, names: &[&str]) -> Result<Option<usize>, ToolError> {
         let read = |value: &Value| match value {
             Value::String(text) => text.trim().parse::<f64>().ok(),
             other => other.as_f64(),
@@ -57,26 +57,26 @@ impl<'a> Arguments<'a> {
             (number >= 1.0 && number <= 2_f64.powi(52) && number.fract() == 0.0).then_some(number as usize)
         };
         let number = |value| {
-            read(value).and_then(whole).ok_or_else(|| wrong(names, "has to be a whole number, at least 1"))
+            read(value).and_then(whole).ok_or_else(|| wrong_argument(names, "has to be a whole number, at least 1"))
         };
-        self.find(names)?.map(number).transpose()
+        self.find_argument(names)?.map(number).transpose()
     }
 
-    pub(super) fn switch(&self, name: &str) -> Result<bool, ToolError> {
-        match self.find(&[name])? {
+    pub(super) fn optional_switch(&self, name: &str) -> Result<bool, ToolError> {
+        match self.find_argument(&[name])? {
             None => Ok(false),
             Some(Value::Bool(on)) => Ok(*on),
             Some(Value::String(text)) if text == "true" || text == "false" => Ok(text == "true"),
-            Some(_) => Err(wrong(&[name], "has to be true or false")),
+            Some(_) => Err(wrong_argument(&[name], "has to be true or false")),
         }
     }
 
-    pub(super) fn value(&self, names: &[&str]) -> Result<Option<&'a Value>, ToolError> {
-        self.find(names)
+    pub(super) fn optional_value(&self, names: &[&str]) -> Result<Option<&'a Value>, ToolError> {
+        self.find_argument(names)
     }
 }
 
 /// An error about an argument, for the model.
-pub(super) fn wrong(names: &[&str], problem: &str) -> ToolError {
+pub(super) fn wrong_argument(names: &[&str], problem: &str) -> ToolError {
     ToolError::Failed(format!("the argument {:?} {problem}", names.first().unwrap_or(&"")))
 }

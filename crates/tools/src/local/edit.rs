@@ -4,12 +4,12 @@
 use serde_json::Value;
 
 use super::super::contract::{ToolError, ToolOutput};
-use super::arguments::{Arguments, wrong};
-use super::read::{open, whole};
+use super::arguments::{Arguments, wrong_argument};
+use super::read::{open_file, read_whole};
 use super::shown::{self, Match};
-use super::text::{Encoding, decode, encode, is_crlf, with_crlf};
+use super::text::{Encoding, decode_text, encode_text, is_crlf, with_crlf};
 use super::workspace::{Place, Workspace};
-use super::write::{diff, replace, shortened};
+use super::write::{whole_diff, replace_file, shorten_diff};
 use tool_call_parser::templates::mended;
 
 const LARGEST_FILE: u64 = 16 << 20;
@@ -34,14 +34,14 @@ pub(super) struct Change {
 }
 
 /// The edits of a call: a list (also one written as JSON text), or one in the arguments themselves.
-pub(super) fn edits(arguments: &Arguments<'_>) -> Result<Vec<Edit>, ToolError> {
-    let form = || wrong(&["edits"], "has to be a list of objects with oldText and newText");
-    let edits = arguments.value(&["edits"])?;
-    if edits.is_some() && (arguments.value(OLD)?.is_some() || arguments.value(NEW)?.is_some()) {
-        return Err(wrong(&["edits"], "is given beside oldText and newText: give either"));
+pub(super) fn read_edits(arguments: &Arguments<'_>) -> Result<Vec<Edit>, ToolError> {
+    let form = || wrong_argument(&["edits"], "has to be a list of objects with oldText and newText");
+    let edits = arguments.optional_value(&["edits"])?;
+    if edits.is_some() && (arguments.optional_value(OLD)?.is_some() || arguments.optional_value(NEW)?.is_some()) {
+        return Err(wrong_argument(&["edits"], "is given beside oldText and newText: give either"));
     }
     let list = match edits {
-        None => return Ok(vec![edit(arguments)?]),
+        None => return Ok(vec![read_edit(arguments)?]),
         Some(Value::String(text)) => serde_json::from_str(text).map_err(|_| form())?,
         Some(other) => other.clone(),
     };
@@ -50,63 +50,63 @@ pub(super) fn edits(arguments: &Arguments<'_>) -> Result<Vec<Edit>, ToolError> {
     if list.is_empty() {
         return Err(form());
     }
-    list.iter().map(|one| edit(&Arguments(one.as_object().ok_or_else(form)?))).collect()
+    list.iter().map(|one| read_edit(&Arguments(one.as_object().ok_or_else(form)?))).collect()
 }
 
-fn edit(arguments: &Arguments<'_>) -> Result<Edit, ToolError> {
-    let (old, new) = (arguments.text(OLD)?, arguments.text(NEW)?);
+fn read_edit(arguments: &Arguments<'_>) -> Result<Edit, ToolError> {
+    let (old, new) = (arguments.required_text(OLD)?, arguments.required_text(NEW)?);
     if old.is_empty() {
-        return Err(wrong(OLD, "is empty; use `write` for a new file"));
+        return Err(wrong_argument(OLD, "is empty; use `write` for a new file"));
     }
     Ok(Edit { old: old.to_owned(), new: new.to_owned() })
 }
 
 /// Works out the change without making it.
-pub(super) fn plan(workspace: &Workspace, place: &Place, edits: &[Edit]) -> Result<Change, ToolError> {
+pub(super) fn plan_change(workspace: &Workspace, place: &Place, edits: &[Edit]) -> Result<Change, ToolError> {
     let path = place.written.display();
-    let (bytes, is_whole) = whole(&mut open(workspace, place)?, place, LARGEST_FILE)?;
+    let (bytes, is_whole) = read_whole(&mut open_file(workspace, place)?, place, LARGEST_FILE)?;
     if !is_whole {
         return Err(ToolError::Failed(format!("{path} is larger than 16 MiB: change it with `exec`")));
     }
     let (before, encoding) =
-        decode(&bytes).ok_or_else(|| ToolError::Failed(format!("{path} is a binary file, not text")))?;
+        decode_text(&bytes).ok_or_else(|| ToolError::Failed(format!("{path} is a binary file, not text")))?;
     if before.len().saturating_mul(edits.len()) > MOST_SEARCHED {
         return Err(ToolError::Failed(format!(
             "{path} is too long for {} edits at once: make them in several calls",
             edits.len()
         )));
     }
-    let after = apply(&before, edits)
+    let after = apply_edits(&before, edits)
         .map_err(|problem| ToolError::Failed(format!("{path}: {problem}; nothing was changed")))?;
     Ok(Change { before, after, encoding, count: edits.len() })
 }
 
 impl Change {
     pub(super) fn diff(&self, place: &Place) -> String {
-        diff(&place.written, &self.before, &self.after)
+        whole_diff(&place.written, &self.before, &self.after)
     }
 
     /// Makes the change.
-    pub(super) fn make(&self, workspace: &Workspace, place: &Place) -> Result<ToolOutput, ToolError> {
+    pub(super) fn write_change(&self, workspace: &Workspace, place: &Place) -> Result<ToolOutput, ToolError> {
         let path = place.written.display();
-        let bytes = encode(&self.after, self.encoding).map_err(|c| {
+        let bytes = encode_text(&self.after, self.encoding).map_err(|c| {
             let encoding = self.encoding;
             ToolError::Failed(format!(
                 "{path} is written in {encoding:?}, which has no {c:?}; nothing was changed"
             ))
         })?;
-        replace(workspace, place, &bytes)?;
+        replace_file(workspace, place, &bytes)?;
         let edits = if self.count == 1 { "1 edit".to_owned() } else { format!("{} edits", self.count) };
-        Ok(ToolOutput { text: format!("Made {edits} in {path}"), display: Some(shortened(self.diff(place))) })
+        Ok(ToolOutput { text: format!("Made {edits} in {path}"), display: Some(shorten_diff(self.diff(place))) })
     }
 }
 
 /// The text with all edits made, each against the text as it was.
-fn apply(before: &str, edits: &[Edit]) -> Result<String, String> {
+fn apply_edits(before: &str, edits: &[Edit]) -> Result<String, String> {
     let mut places = Vec::new();
     for (index, edit) in edits.iter().enumerate() {
         let which = if edits.len() == 1 { String::new() } else { format!(" of edit {}", index + 1) };
-        let (at, old, new) = find(before, edit).map_err(|problem| format!("the oldText{which} {problem}"))?;
+        let (at, old, new) = find_old_text(before, edit).map_err(|problem| format!("the oldText{which} {problem}"))?;
         places.push((at, at + old, new));
     }
     places.sort_by_key(|(start, ..)| *start);
@@ -124,7 +124,7 @@ fn apply(before: &str, edits: &[Edit]) -> Result<String, String> {
 }
 
 /// Where the old text stands, how long it is there, and the new text with the file's line ends.
-fn find(before: &str, edit: &Edit) -> Result<(usize, usize, String), String> {
+fn find_old_text(before: &str, edit: &Edit) -> Result<(usize, usize, String), String> {
     let crlf = (with_crlf(&edit.old), with_crlf(&edit.new));
     let exact = (edit.old.clone(), edit.new.clone());
     let forms = if is_crlf(before) { [crlf, exact] } else { [exact, crlf] };
@@ -143,10 +143,10 @@ fn find(before: &str, edit: &Edit) -> Result<(usize, usize, String), String> {
             (None, _) => {}
         }
     }
-    match shown::find(before, &edit.old, &edit.new) {
+    match shown::find_shown(before, &edit.old, &edit.new) {
         Match::Once(at, length, new) => Ok((at, length, new)),
         Match::Often => Err("is there more than once: add lines around it until it is unique".into()),
-        Match::Nowhere => Err(hint(before, &edit.old)),
+        Match::Nowhere => Err(mismatch_hint(before, &edit.old)),
     }
 }
 
@@ -162,7 +162,7 @@ fn lines_of(before: &str, old: &str) -> String {
 }
 
 /// Why a text was not found: mostly it is there with other white space.
-fn hint(before: &str, old: &str) -> String {
+fn mismatch_hint(before: &str, old: &str) -> String {
     let first = old.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     let near = before.lines().position(|line| !first.is_empty() && line.trim() == first);
     match near {
@@ -184,7 +184,7 @@ mod tests {
     fn check(before: &str, edits: &[(&str, &str)], expected: Result<&str, &str>) {
         let edits: Vec<Edit> =
             edits.iter().map(|(old, new)| Edit { old: (*old).into(), new: (*new).into() }).collect();
-        match (apply(before, &edits), expected) {
+        match (apply_edits(before, &edits), expected) {
             (Ok(after), Ok(expected)) => assert_eq!(after, expected),
             (Err(problem), Err(part)) => assert!(problem.contains(part), "{problem}"),
             (found, _) => panic!("{before:?} {edits:?} gave {found:?}"),
@@ -250,7 +250,7 @@ mod tests {
             let text = format!("{before}MARK{after}");
             let read = broken(&text, PreferredDialects::from_dialect_names([family]), Scope::All).into_owned();
             let there = Edit { old: read.clone(), new: read.replace("MARK", "DONE") };
-            prop_assert_eq!(apply(&text, &[there]), Ok(format!("{before}DONE{after}")));
+            prop_assert_eq!(apply_edits(&text, &[there]), Ok(format!("{before}DONE{after}")));
         }
 
         /// All but the one place stays byte for byte.
@@ -258,7 +258,7 @@ mod tests {
         fn the_rest_of_the_file_stays(before in "[abc\r\n]{0,20}", mark in "M[a-z]{1,4}", after in "[abc\r\n]{0,20}", new in "[xyz ]{0,6}") {
             let text = format!("{before}{mark}{after}");
             let edit = Edit { old: mark, new: new.clone() };
-            prop_assert_eq!(apply(&text, &[edit]), Ok(format!("{before}{new}{after}")));
+            prop_assert_eq!(apply_edits(&text, &[edit]), Ok(format!("{before}{new}{after}")));
         }
     }
 }

@@ -92,7 +92,7 @@ pub(super) async fn exec(order: &Order<'_>, reach: Reach<'_>) -> Result<Ran, Too
         (Err(error), Plan::Program(words)) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(Ran { text: not_found(words), failed: true });
         }
-        (started, _) => started.map_err(|error| failed(&error))?,
+        (started, _) => started.map_err(|error| start_error(&error))?,
     };
     // The caller may go away. In a task of its own the command is still ended.
     let (caller, gone) = oneshot::channel();
@@ -119,12 +119,12 @@ fn with_notes(ended: Result<Ran, ToolError>, notes: &[String]) -> Result<Ran, To
     }
 }
 
-fn failed(error: &io::Error) -> ToolError {
+fn start_error(error: &io::Error) -> ToolError {
     ToolError::Failed(format!("the command could not be started: {error}"))
 }
 
 /// Waits for a command's end, for at most `limit` and as long as its caller waits.
-async fn to_its_end(
+async fn wait_for_exit(
     mut running: Running,
     limit: Duration,
     mut gone: oneshot::Receiver<()>,
@@ -151,12 +151,12 @@ async fn to_its_end(
         let _ = timeout(GRACE, async { tokio::join!(child.wait(), captured.take_all(&mut output)) }).await;
         drop(hold);
         let _ = timeout(END, child.wait()).await;
-        return Err(timed_out(limit, &captured.text()));
+        return Err(timeout_error(limit, &captured.text()));
     };
     // Processes left in the background hold the pipe: what is in it now is all there is.
     drop(hold);
     let _ = timeout(GRACE, captured.take_all(&mut output)).await;
-    Ok(report(&captured, status.map_err(|error| failed(&error))?))
+    Ok(report_exit(&captured, status.map_err(|error| start_error(&error))?))
 }
 
 /// As a shell says it.
@@ -165,7 +165,7 @@ fn not_found(words: &[String]) -> String {
 }
 
 /// The program to run and its arguments.
-fn words(plan: &Plan) -> Vec<&str> {
+fn command_words(plan: &Plan) -> Vec<&str> {
     match plan {
         Plan::Program(words) => words.iter().map(String::as_str).collect(),
         Plan::Shell(text) => {
@@ -175,31 +175,31 @@ fn words(plan: &Plan) -> Vec<&str> {
     }
 }
 
-fn start(order: &Order<'_>, reach: Reach<'_>) -> io::Result<Running> {
+fn start_order(order: &Order<'_>, reach: Reach<'_>) -> io::Result<Running> {
     let Order { plan, directory, passing, sandbox, .. } = order;
     let (reader, writer) = io::pipe()?;
-    let words = words(plan);
+    let words = command_words(plan);
     let (mut command, launched) = match sandbox.command(&words, directory, passing, reach)? {
         Some((command, control)) => (command, Some(control)),
-        None => (directly(&words, directory, passing)?, None),
+        None => (direct_command(&words, directory, passing)?, None),
     };
     command.envs(NOT_ASKING);
     command.stdout(writer.try_clone()?).stderr(writer);
     let child = command.spawn()?;
     let output = Receiver::from_owned_fd(reader.into())?;
-    let hold = launched.map_or_else(|| Hold::Group(Group::of(&child)), Hold::Launcher);
+    let hold = launched.map_or_else(|| Hold::Group(Group::from_child(&child)), Hold::Launcher);
     Ok(Running { child, output, hold })
 }
 
 /// Where there is no launcher.
-fn directly(words: &[&str], directory: &Path, passing: &Passing) -> io::Result<Command> {
+fn direct_command(words: &[&str], directory: &Path, passing: &Passing) -> io::Result<Command> {
     let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut command = command(program, passing)?;
+    let mut command = new_command(program, passing)?;
     command.args(arguments).current_dir(directory).env("PWD", directory);
     Ok(command)
 }
 
-fn report(captured: &HeadAndTail, status: ExitStatus) -> Ran {
+fn report_exit(captured: &HeadAndTail, status: ExitStatus) -> Ran {
     let output = captured.text();
     let note = match (status.code(), status.signal()) {
         (Some(0), _) if output.is_empty() => NO_OUTPUT.to_owned(),

@@ -4,21 +4,21 @@ use cap_std::fs::{Dir, DirEntry};
 use rustix::fs::OFlags;
 
 use super::super::contract::{ToolError, ToolOutput};
-use super::workspace::{Place, Workspace, failure};
+use super::workspace::{Place, Workspace, io_failure};
 
 /// More are not read.
 const MOST_READ: usize = 20_000;
 /// More are not shown.
 const MOST_SHOWN: usize = 1_000;
 
-pub(super) fn ls(workspace: &Workspace, place: &Place) -> Result<ToolOutput, ToolError> {
-    let failed = |error: std::io::Error| failure(place.written.display(), &error);
+pub(super) fn list_directory(workspace: &Workspace, place: &Place) -> Result<ToolOutput, ToolError> {
+    let failed = |error: std::io::Error| io_failure(place.written.display(), &error);
     let directory = workspace.open_at(place, OFlags::RDONLY | OFlags::DIRECTORY)?;
     let directory = Dir::from_std_file(directory.into());
     let entries = directory.entries().map_err(failed)?;
     let mut names = Vec::new();
     for entry in entries.take(MOST_READ) {
-        names.push(shown(&directory, &entry.map_err(failed)?));
+        names.push(format_entry(&directory, &entry.map_err(failed)?));
     }
     names.sort_unstable();
     let count = names.len();
@@ -34,7 +34,7 @@ pub(super) fn ls(workspace: &Workspace, place: &Place) -> Result<ToolOutput, Too
     Ok(ToolOutput { text: names.join("\n"), display: None })
 }
 
-fn shown(directory: &Dir, entry: &DirEntry) -> String {
+fn format_entry(directory: &Dir, entry: &DirEntry) -> String {
     let name = entry.file_name().to_string_lossy().into_owned();
     match entry.file_type() {
         Ok(kind) if kind.is_dir() => format!("{name}/"),

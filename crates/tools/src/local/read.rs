@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::OFlags;
 
 use super::super::contract::{ToolError, ToolOutput};
-use super::text::decode;
-use super::workspace::{Place, Workspace, failure};
+use super::text::decode_text;
+use super::workspace::{Place, Workspace, io_failure};
 
 /// Up to this size a file is read whole and its encoding detected; larger ones are read line by line as
 /// UTF-8.
@@ -20,9 +20,9 @@ const MOST_BYTES: usize = 128 << 10;
 const LONGEST_LINE: usize = 16 << 10;
 
 /// Opens a regular file for reading. A pipe or device is refused without waiting for its other end.
-pub(super) fn open(workspace: &Workspace, place: &Place) -> Result<File, ToolError> {
+pub(super) fn open_file(workspace: &Workspace, place: &Place) -> Result<File, ToolError> {
     let file = File::from(workspace.open_at(place, OFlags::RDONLY | OFlags::NONBLOCK)?);
-    let about = file.metadata().map_err(|error| failure(place.written.display(), &error))?;
+    let about = file.metadata().map_err(|error| io_failure(place.written.display(), &error))?;
     let path = place.written.display();
     match about.file_type() {
         kind if kind.is_file() && about.nlink() > 1 && workspace.refuses_links.load(Ordering::Relaxed) => {
@@ -39,26 +39,26 @@ pub(super) fn open(workspace: &Workspace, place: &Place) -> Result<File, ToolErr
 }
 
 /// The whole of a file; `None` when it is larger than `limit`.
-pub(super) fn whole(file: &mut File, place: &Place, limit: u64) -> Result<(Vec<u8>, bool), ToolError> {
+pub(super) fn read_whole(file: &mut File, place: &Place, limit: u64) -> Result<(Vec<u8>, bool), ToolError> {
     let mut bytes = Vec::new();
-    let failed = |error: io::Error| failure(place.written.display(), &error);
+    let failed = |error: io::Error| io_failure(place.written.display(), &error);
     file.take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
     let is_whole = bytes.len() as u64 <= limit;
     Ok((bytes, is_whole))
 }
 
-pub(super) fn read(
+pub(super) fn read_file(
     workspace: &Workspace,
     place: &Place,
     offset: usize,
     limit: Option<usize>,
     stopped: &AtomicBool,
 ) -> Result<ToolOutput, ToolError> {
-    let mut file = open(workspace, place)?;
-    let (bytes, is_whole) = whole(&mut file, place, WHOLE)?;
+    let mut file = open_file(workspace, place)?;
+    let (bytes, is_whole) = read_whole(&mut file, place, WHOLE)?;
     let mut window = Window::new(offset, limit);
     if is_whole {
-        let Some((text, _)) = decode(&bytes) else { return Err(binary(place, bytes.len())) };
+        let Some((text, _)) = decode_text(&bytes) else { return Err(binary_error(place, bytes.len())) };
         text.split_inclusive('\n').take_while(|line| window.push(line.as_bytes())).for_each(drop);
     } else {
         if bytes[..8 << 10].contains(&0) {
@@ -66,7 +66,7 @@ pub(super) fn read(
         }
         let mut lines = BufReader::new(Cursor::new(bytes).chain(file));
         let mut line = Vec::new();
-        while next_line(&mut lines, &mut line).map_err(|error| failure(place.written.display(), &error))? {
+        while next_line(&mut lines, &mut line).map_err(|error| io_failure(place.written.display(), &error))? {
             if stopped.load(Ordering::Relaxed) || !window.push(&line) {
                 break;
             }
@@ -75,7 +75,7 @@ pub(super) fn read(
     window.finish(place)
 }
 
-fn binary(place: &Place, size: usize) -> ToolError {
+fn binary_error(place: &Place, size: usize) -> ToolError {
     ToolError::Failed(format!("{} is a binary file of {size} bytes, not text", place.written.display()))
 }
 

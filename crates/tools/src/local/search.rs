@@ -11,9 +11,9 @@ use regex::{Regex, RegexBuilder};
 
 use super::super::contract::{ToolError, ToolOutput};
 use super::super::source::Permit;
-use super::arguments::wrong;
-use super::read::{open, whole};
-use super::text::decode;
+use super::arguments::wrong_argument;
+use super::read::{open_file, read_whole};
+use super::text::decode_text;
 use super::workspace::{Place, Workspace};
 
 const LARGEST_FILE: u64 = 8 << 20;
@@ -36,7 +36,7 @@ struct SearchResult {
     withheld: usize,
 }
 
-pub(super) fn search(
+pub(super) fn search_files(
     workspace: &Workspace,
     place: &Place,
     query: &Query,
@@ -46,14 +46,14 @@ pub(super) fn search(
     let expression = RegexBuilder::new(&query.pattern)
         .case_insensitive(query.ignore_case)
         .build()
-        .map_err(|error| wrong(&["pattern"], &format!("is not a regular expression: {error}")))?;
+        .map_err(|error| wrong_argument(&["pattern"], &format!("is not a regular expression: {error}")))?;
     workspace
         .dir
         .metadata(&place.real)
-        .map_err(|error| super::workspace::failure(place.written.display(), &error))?;
+        .map_err(|error| super::workspace::io_failure(place.written.display(), &error))?;
     let limit = query.limit.unwrap_or(MOST_MATCHES).min(MOST_MATCHES);
     let mut found = SearchResult::default();
-    for entry in walk(&workspace.root, &place.real, query.glob.as_deref())?.flatten() {
+    for entry in walk_files(&workspace.root, &place.real, query.glob.as_deref())?.flatten() {
         if stopped.load(Ordering::Relaxed) || found.lines.len() > limit {
             break;
         }
@@ -61,21 +61,21 @@ pub(super) fn search(
             search_file(workspace, path, &expression, limit, permit, &mut found);
         }
     }
-    Ok(ToolOutput { text: found.report(limit), display: None })
+    Ok(ToolOutput { text: found.into_report(limit), display: None })
 }
 
 fn is_file(entry: &ignore::DirEntry) -> bool {
     entry.file_type().is_some_and(|kind| kind.is_file())
 }
 
-fn walk(root: &Path, below: &Path, glob: Option<&str>) -> Result<ignore::Walk, ToolError> {
+fn walk_files(root: &Path, below: &Path, glob: Option<&str>) -> Result<ignore::Walk, ToolError> {
     let mut walk = WalkBuilder::new(root.join(below));
     walk.hidden(false).git_global(false).require_git(false);
     walk.sort_by_file_name(Ord::cmp).filter_entry(|entry| entry.file_name() != ".git");
     if let Some(glob) = glob {
         let mut overrides = OverrideBuilder::new(root);
         let built = overrides.add(glob).and_then(|overrides| overrides.build());
-        walk.overrides(built.map_err(|error| wrong(&["glob"], &format!("is not a glob: {error}")))?);
+        walk.overrides(built.map_err(|error| wrong_argument(&["glob"], &format!("is not a glob: {error}")))?);
     }
     Ok(walk.build())
 }
@@ -96,7 +96,7 @@ fn search_file(
     let place = Place { written: path.to_owned(), real: path.to_owned() };
     // A file that cannot be read is not a reason to show nothing of the others.
     let Ok((bytes, is_whole)) =
-        open(workspace, &place).and_then(|mut file| whole(&mut file, &place, LARGEST_FILE))
+        open_file(workspace, &place).and_then(|mut file| read_whole(&mut file, &place, LARGEST_FILE))
     else {
         return;
     };
@@ -104,7 +104,7 @@ fn search_file(
         found.large += 1;
         return;
     }
-    let Some((text, _)) = decode(&bytes) else { return };
+    let Some((text, _)) = decode_text(&bytes) else { return };
     let hits = text.lines().enumerate().filter(|(_, line)| expression.is_match(line));
     for (index, line) in hits.take((limit + 1).saturating_sub(found.lines.len())) {
         let line = &line[..line.floor_char_boundary(LONGEST_LINE)];
@@ -113,7 +113,7 @@ fn search_file(
 }
 
 impl SearchResult {
-    fn report(mut self, limit: usize) -> String {
+    fn into_report(mut self, limit: usize) -> String {
         let more = self.lines.len() > limit;
         self.lines.truncate(limit);
         if self.lines.is_empty() {

@@ -26,7 +26,7 @@ struct Shown<'a> {
 }
 
 /// Looks for `old`, as a model has read it.
-pub(super) fn find(file: &str, old: &str, new: &str) -> Match {
+pub(super) fn find_shown(file: &str, old: &str, new: &str) -> Match {
     let places = breaks(file, PreferredDialects::default(), Scope::All);
     if places.is_empty() {
         return Match::Nowhere;
@@ -36,7 +36,7 @@ pub(super) fn find(file: &str, old: &str, new: &str) -> Match {
         let old = as_shown(&old);
         let mut found = shown.text.match_indices(&old).map(|(at, _)| at);
         match (found.next(), found.next()) {
-            (Some(at), None) => return shown.replaced(at, &old, &new),
+            (Some(at), None) => return shown.replacement(at, &old, &new),
             (Some(_), Some(_)) => return Match::Often,
             (None, _) => {}
         }
@@ -50,26 +50,26 @@ fn as_shown(text: &str) -> String {
 
 impl Shown<'_> {
     /// The common ends of old and new text stay as the file has them.
-    fn replaced(&self, at: usize, old: &str, new: &str) -> Match {
+    fn replacement(&self, at: usize, old: &str, new: &str) -> Match {
         let shown = as_shown(new);
-        let head = common(old.chars(), shown.chars());
-        let tail = common(old[head..].chars().rev(), shown[head..].chars().rev());
-        let (start, end) = (self.original(at), self.original(at + old.len()));
+        let head = count_common_bytes(old.chars(), shown.chars());
+        let tail = count_common_bytes(old[head..].chars().rev(), shown[head..].chars().rev());
+        let (start, end) = (self.original_offset(at), self.original_offset(at + old.len()));
         let (middle_start, middle_end) =
-            (self.original(at + head), self.original(at + old.len() - tail).max(start));
+            (self.original_offset(at + head), self.original_offset(at + old.len() - tail).max(start));
         let middle = mended(&shown[head..shown.len() - tail], self.file);
         let new = [&self.file[start..middle_start], &middle, &self.file[middle_end..end]].concat();
         Match::Once(start, end - start, new)
     }
 
     /// The place in the file of a place in the shown text.
-    fn original(&self, at: usize) -> usize {
+    fn original_offset(&self, at: usize) -> usize {
         let before = |(count, place): &(usize, &usize)| **place + count < at;
         at - self.places.iter().enumerate().take_while(before).count()
     }
 }
 
 /// How many bytes two texts have in common at their beginning.
-fn common(one: impl Iterator<Item = char>, other: impl Iterator<Item = char>) -> usize {
+fn count_common_bytes(one: impl Iterator<Item = char>, other: impl Iterator<Item = char>) -> usize {
     one.zip(other).take_while(|(one, other)| one == other).map(|(char, _)| char.len_utf8()).sum()
 }

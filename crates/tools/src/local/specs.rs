@@ -48,22 +48,22 @@ pub(crate) fn agent_names() -> impl Iterator<Item = &'static str> {
 }
 
 impl Naming {
-    fn names(self) -> &'static [(Tool, &'static str)] {
+    fn tool_names(self) -> &'static [(Tool, &'static str)] {
         match self {
             Self::Agent => &AGENT,
             Self::Chat => &CHAT,
         }
     }
 
-    pub(super) fn tool(self, name: &str) -> Option<Tool> {
-        self.names().iter().find(|(_, known)| *known == name).map(|(tool, _)| *tool)
+    pub(super) fn find_tool(self, name: &str) -> Option<Tool> {
+        self.tool_names().iter().find(|(_, known)| *known == name).map(|(tool, _)| *tool)
     }
 
     pub(super) fn offers(self) -> Vec<Offer> {
-        self.names().iter().map(|(tool, name)| self.offer(*tool, name)).collect()
+        self.tool_names().iter().map(|(tool, name)| self.build_offer(*tool, name)).collect()
     }
 
-    fn offer(self, tool: Tool, name: &str) -> Offer {
+    fn build_offer(self, tool: Tool, name: &str) -> Offer {
         let (description, parameters) = match self {
             Self::Agent => agent_spec(tool),
             Self::Chat => chat_spec(tool),
@@ -81,55 +81,55 @@ impl Naming {
     }
 }
 
-fn object(properties: &Value, required: &[&str]) -> Value {
+fn object_schema(properties: &Value, required: &[&str]) -> Value {
     json!({"type": "object", "properties": properties, "required": required})
 }
 
-fn text(description: &str) -> Value {
+fn text_schema(description: &str) -> Value {
     json!({"type": "string", "description": description})
 }
 
-fn count(description: &str) -> Value {
+fn count_schema(description: &str) -> Value {
     json!({"type": "integer", "minimum": 1, "description": description})
 }
 
 fn agent_spec(tool: Tool) -> (&'static str, Value) {
-    let path = || text("Path inside the workspace, relative or absolute.");
+    let path = || text_schema("Path inside the workspace, relative or absolute.");
     match tool {
         Tool::Exec => (
             "Run a shell command in the workspace and get its output. Nothing can be typed into it; processes left in the \
              background end with it.",
-            object(
+            object_schema(
                 &json!({
-                    "command": text("The shell command."),
-                    "workdir": text("Directory inside the workspace to run it in; default: the workspace."),
-                    "timeout": count("Seconds after which it is stopped."),
+                    "command": text_schema("The shell command."),
+                    "workdir": text_schema("Directory inside the workspace to run it in; default: the workspace."),
+                    "timeout": count_schema("Seconds after which it is stopped."),
                 }),
                 &["command"],
             ),
         ),
         Tool::Read => (
             "Read a text file. Long files come in pieces: read on with offset.",
-            object(
-                &json!({"path": path(), "offset": count("First line, from 1."), "limit": count("Most lines.")}),
+            object_schema(
+                &json!({"path": path(), "offset": count_schema("First line, from 1."), "limit": count_schema("Most lines.")}),
                 &["path"],
             ),
         ),
         Tool::Write => (
             "Write a file as a whole, replacing what is there. Creates directories.",
-            object(&json!({"path": path(), "content": text("The whole content.")}), &["path", "content"]),
+            object_schema(&json!({"path": path(), "content": text_schema("The whole content.")}), &["path", "content"]),
         ),
         Tool::Edit => (
             "Replace exact text in a file. Each oldText must stand in the file exactly once, white space included; edits \
              must not overlap.",
-            object(
+            object_schema(
                 &json!({
                     "path": path(),
                     "edits": {
                         "type": "array",
                         "description": "The replacements, all against the file as it is.",
-                        "items": object(
-                            &json!({"oldText": text("Exact text of the file."), "newText": text("What replaces it.")}),
+                        "items": object_schema(
+                            &json!({"oldText": text_schema("Exact text of the file."), "newText": text_schema("What replaces it.")}),
                             &["oldText", "newText"],
                         ),
                     },
@@ -138,17 +138,17 @@ fn agent_spec(tool: Tool) -> (&'static str, Value) {
             ),
         ),
         Tool::Ls => {
-            ("List a directory.", object(&json!({"path": text("Directory; default: the workspace.")}), &[]))
+            ("List a directory.", object_schema(&json!({"path": text_schema("Directory; default: the workspace.")}), &[]))
         }
         Tool::Search => (
             "Find lines that match a regular expression in the files of the workspace. Ignored files are left out.",
-            object(
+            object_schema(
                 &json!({
-                    "pattern": text("Regular expression."),
-                    "path": text("File or directory to search; default: the workspace."),
-                    "glob": text("Only files that match this, as *.rs or src/**."),
+                    "pattern": text_schema("Regular expression."),
+                    "path": text_schema("File or directory to search; default: the workspace."),
+                    "glob": text_schema("Only files that match this, as *.rs or src/**."),
                     "ignore_case": {"type": "boolean"},
-                    "limit": count("Most matches."),
+                    "limit": count_schema("Most matches."),
                 }),
                 &["pattern"],
             ),
@@ -161,32 +161,32 @@ fn chat_spec(tool: Tool) -> (&'static str, Value) {
     match tool {
         Tool::Exec => (
             "Execute shell commands to explore directory structure, search files, run programs",
-            object(&json!({"command": text("Shell command to execute")}), &["command"]),
+            object_schema(&json!({"command": text_schema("Shell command to execute")}), &["command"]),
         ),
         Tool::Edit => (
             "Edit existing file by replacing old string with new string",
-            object(
+            object_schema(
                 &json!({
-                    "file_path": text("Path to file to edit"),
-                    "old_string": text("Exact string to replace"),
-                    "new_string": text("New string to replace with"),
+                    "file_path": text_schema("Path to file to edit"),
+                    "old_string": text_schema("Exact string to replace"),
+                    "new_string": text_schema("New string to replace with"),
                 }),
                 &["file_path", "old_string", "new_string"],
             ),
         ),
         Tool::Write => (
             "Write content to a new file or overwrite existing file",
-            object(
+            object_schema(
                 &json!({
-                    "file_path": text("Path to file to write"),
-                    "content": text("Content to write to file"),
+                    "file_path": text_schema("Path to file to write"),
+                    "content": text_schema("Content to write to file"),
                 }),
                 &["file_path", "content"],
             ),
         ),
         _ => (
             "Read contents of a specific file",
-            object(&json!({"file_path": text("Path to file to read")}), &["file_path"]),
+            object_schema(&json!({"file_path": text_schema("Path to file to read")}), &["file_path"]),
         ),
     }
 }

@@ -21,13 +21,13 @@ const HIGH_CONTROLS: [char; 32] = [
 ];
 
 /// The text of a file; `None` for a binary file.
-pub(super) fn decode(bytes: &[u8]) -> Option<(String, Encoding)> {
+pub(super) fn decode_text(bytes: &[u8]) -> Option<(String, Encoding)> {
     if let Some(rest) = bytes.strip_prefix(UTF8_BOM) {
         return Some((String::from_utf8(rest.to_vec()).ok()?, Encoding::Utf8WithBom));
     }
     match bytes {
-        [0xFF, 0xFE, rest @ ..] => return Some((utf16(rest, u16::from_le_bytes)?, Encoding::Utf16Le)),
-        [0xFE, 0xFF, rest @ ..] => return Some((utf16(rest, u16::from_be_bytes)?, Encoding::Utf16Be)),
+        [0xFF, 0xFE, rest @ ..] => return Some((decode_utf16(rest, u16::from_le_bytes)?, Encoding::Utf16Le)),
+        [0xFE, 0xFF, rest @ ..] => return Some((decode_utf16(rest, u16::from_be_bytes)?, Encoding::Utf16Be)),
         _ => {}
     }
     if bytes.contains(&0) {
@@ -44,7 +44,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(String, Encoding)> {
     (!bytes.iter().any(is_control)).then(|| (bytes.iter().map(character).collect(), Encoding::Windows1252))
 }
 
-fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Option<String> {
+fn decode_utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Option<String> {
     let pairs = bytes.chunks_exact(2);
     let whole = pairs.remainder().is_empty();
     let units: Vec<u16> = pairs.map(|pair| unit([pair[0], pair[1]])).collect();
@@ -55,7 +55,7 @@ fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Option<String> {
 ///
 /// # Errors
 /// The first character that the encoding does not have.
-pub(super) fn encode(text: &str, encoding: Encoding) -> Result<Vec<u8>, char> {
+pub(super) fn encode_text(text: &str, encoding: Encoding) -> Result<Vec<u8>, char> {
     let units = |bom: [u8; 2], bytes: fn(u16) -> [u8; 2]| {
         bom.into_iter().chain(text.encode_utf16().flat_map(bytes)).collect()
     };
@@ -94,7 +94,7 @@ mod tests {
     fn encodings_are_told_apart() {
         let check = |bytes: &[u8], expected: Option<(&str, Encoding)>| {
             assert_eq!(
-                decode(bytes),
+                decode_text(bytes),
                 expected.map(|(text, encoding)| (text.to_owned(), encoding)),
                 "{bytes:x?}"
             );
@@ -113,8 +113,8 @@ mod tests {
 
     #[test]
     fn a_character_that_does_not_fit_is_named() {
-        assert_eq!(encode("aβ", Encoding::Windows1252), Err('β'));
-        assert_eq!(encode("ü\u{85}", Encoding::Windows1252), Err('\u{85}'));
+        assert_eq!(encode_text("aβ", Encoding::Windows1252), Err('β'));
+        assert_eq!(encode_text("ü\u{85}", Encoding::Windows1252), Err('\u{85}'));
     }
 
     proptest! {
@@ -122,8 +122,8 @@ mod tests {
         fn what_is_decoded_encodes_to_the_same_bytes(bytes: Vec<u8>, bom in 0..4_usize) {
             let bom: &[u8] = [&b""[..], UTF8_BOM, b"\xFF\xFE", b"\xFE\xFF"][bom];
             let bytes = [bom, &bytes].concat();
-            if let Some((text, encoding)) = decode(&bytes) {
-                prop_assert_eq!(encode(&text, encoding), Ok(bytes));
+            if let Some((text, encoding)) = decode_text(&bytes) {
+                prop_assert_eq!(encode_text(&text, encoding), Ok(bytes));
             }
         }
     }

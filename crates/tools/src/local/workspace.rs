@@ -50,7 +50,7 @@ impl Workspace {
     }
 
     /// Finds a path that was written relative to the workspace, or absolute and inside.
-    pub(super) fn place(&self, text: &str) -> Result<Place, ToolError> {
+    pub(super) fn find_place(&self, text: &str) -> Result<Place, ToolError> {
         let outside = || {
             let root = self.root.display();
             ToolError::Failed(format!("{text} is outside the workspace {root}: use paths inside it"))
@@ -61,22 +61,22 @@ impl Workspace {
         if text.is_empty() || text.contains('\0') {
             return Err(ToolError::Failed(format!("{text:?} is not a path")));
         }
-        let real = self.real(&written).map_err(|error| match error.kind() {
+        let real = self.real_path(&written).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => outside(),
-            _ => failure(text, &error),
+            _ => io_failure(text, &error),
         })?;
         Ok(Place { written, real })
     }
 
     /// Opens what is at a place, without following any symlink: there was none when it was judged.
     pub(super) fn open_at(&self, place: &Place, flags: OFlags) -> Result<OwnedFd, ToolError> {
-        beneath(&self.dir, &place.real, flags).map_err(|error| not_opened(place, error))
+        open_beneath(&self.dir, &place.real, flags).map_err(|error| not_opened(place, error))
     }
 
     /// The directory that a place is in, made if it is not there, and the place's name in it.
-    pub(super) fn parent<'a>(&self, place: &'a Place) -> Result<(Dir, &'a Path), ToolError> {
+    pub(super) fn open_parent<'a>(&self, place: &'a Place) -> Result<(Dir, &'a Path), ToolError> {
         let failed = |error: Errno| not_opened(place, error);
-        let mut directory = beneath(&self.dir, Path::new("."), OFlags::DIRECTORY).map_err(failed)?;
+        let mut directory = open_beneath(&self.dir, Path::new("."), OFlags::DIRECTORY).map_err(failed)?;
         let name = place.real.file_name().map(Path::new);
         let name =
             name.ok_or_else(|| ToolError::Failed(format!("{} is a directory", place.written.display())))?;
@@ -85,13 +85,13 @@ impl Workspace {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(failed(error)),
             }
-            directory = step(&directory, part.as_os_str(), OFlags::DIRECTORY).map_err(failed)?;
+            directory = open_part(&directory, part.as_os_str(), OFlags::DIRECTORY).map_err(failed)?;
         }
         Ok((Dir::from_std_file(directory.into()), name))
     }
 
     /// The path without symlinks: of what exists, and the rest of the names as they are.
-    fn real(&self, path: &Path) -> io::Result<PathBuf> {
+    fn real_path(&self, path: &Path) -> io::Result<PathBuf> {
         for ancestor in path.ancestors() {
             let here = if ancestor.as_os_str().is_empty() { Path::new(".") } else { ancestor };
             match self.dir.canonicalize(here) {
@@ -109,54 +109,54 @@ impl Workspace {
 
 /// Opens a path below a directory, and no symlink on the way.
 #[cfg(target_os = "linux")]
-fn beneath(directory: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+fn open_beneath(directory: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     use rustix::fs::{ResolveFlags, openat2};
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let open = || openat2(&directory, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve);
     // A rename somewhere else can make it give up.
     let opened = (0..8).map(|_| open()).find(|opened| !matches!(opened, Err(Errno::AGAIN)));
     match opened.unwrap_or(Err(Errno::AGAIN)) {
-        Err(Errno::NOSYS | Errno::PERM) => walk(directory, path, flags),
+        Err(Errno::NOSYS | Errno::PERM) => open_each_part(directory, path, flags),
         opened => opened,
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn beneath(directory: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-    walk(directory, path, flags)
+fn open_beneath(directory: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    open_each_part(directory, path, flags)
 }
 
 /// The same, one part after the other, each beneath the handle of the one before.
-fn walk(directory: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+fn open_each_part(directory: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let mut parts: Vec<Component<'_>> = path.components().collect();
     let last = parts.pop().ok_or(Errno::NOENT)?;
     let mut here = rustix::io::fcntl_dupfd_cloexec(&directory, 0)?;
     for part in parts {
-        here = step(&here, part.as_os_str(), OFlags::DIRECTORY)?;
+        here = open_part(&here, part.as_os_str(), OFlags::DIRECTORY)?;
     }
-    step(&here, last.as_os_str(), flags)
+    open_part(&here, last.as_os_str(), flags)
 }
 
-fn step(directory: &OwnedFd, part: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+fn open_part(directory: &OwnedFd, part: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(directory, part, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
 fn not_opened(place: &Place, error: Errno) -> ToolError {
     match error {
-        Errno::LOOP | Errno::AGAIN | Errno::XDEV => changed(place),
-        error => failure(place.written.display(), &error.into()),
+        Errno::LOOP | Errno::AGAIN | Errno::XDEV => path_changed_error(place),
+        error => io_failure(place.written.display(), &error.into()),
     }
 }
 
 /// The error for a path that changed after it was judged.
-pub(super) fn changed(place: &Place) -> ToolError {
+pub(super) fn path_changed_error(place: &Place) -> ToolError {
     let path = place.written.display();
     ToolError::Failed(format!("{path} became another file meanwhile; nothing was done"))
 }
 
 impl Place {
     /// Both forms, for the policy.
-    pub(super) fn forms(&self) -> Vec<String> {
+    pub(super) fn path_forms(&self) -> Vec<String> {
         let mut forms = vec![self.written.display().to_string(), self.real.display().to_string()];
         forms.dedup();
         forms
@@ -183,7 +183,7 @@ fn dot_if_empty<'a>(parts: impl IntoIterator<Item = Component<'a>>) -> PathBuf {
 }
 
 /// An I/O error, for the model.
-pub(super) fn failure(path: impl std::fmt::Display, error: &io::Error) -> ToolError {
+pub(super) fn io_failure(path: impl std::fmt::Display, error: &io::Error) -> ToolError {
     ToolError::Failed(match error.kind() {
         io::ErrorKind::NotFound => format!("{path} does not exist"),
         io::ErrorKind::IsADirectory => format!("{path} is a directory"),
@@ -218,7 +218,7 @@ mod tests {
     fn paths_are_found_inside_and_refused_outside() {
         let (_outer, workspace) = workspace();
         let check = |text: &str, expected: Option<(&str, &str)>| {
-            let found = workspace.place(text).ok();
+            let found = workspace.find_place(text).ok();
             let expected =
                 expected.map(|(written, real)| Place { written: written.into(), real: real.into() });
             assert_eq!(found, expected, "{text}");
@@ -261,7 +261,7 @@ mod tests {
         let workspace = Workspace::open(&outer.path().join("alias")).unwrap();
         for name in ["alias", "real"] {
             let text = outer.path().canonicalize().unwrap().join(name).join("x").display().to_string();
-            assert_eq!(workspace.place(&text).unwrap().real, Path::new("x"), "{text}");
+            assert_eq!(workspace.find_place(&text).unwrap().real, Path::new("x"), "{text}");
         }
     }
 }

@@ -8,42 +8,42 @@ use std::path::Path;
 use cap_std::fs::OpenOptions;
 
 use super::super::contract::{ToolError, ToolOutput};
-use super::read::{open, whole};
-use super::text::decode;
-use super::workspace::{Place, Workspace, failure};
+use super::read::{open_file, read_whole};
+use super::text::decode_text;
+use super::workspace::{Place, Workspace, io_failure};
 use tool_call_parser::templates;
 
 /// Larger files are not compared.
 const MOST_COMPARED: u64 = 1 << 20;
 const LONGEST_DIFF: usize = 64 << 10;
 
-pub(super) fn write(workspace: &Workspace, place: &Place, content: &str) -> Result<ToolOutput, ToolError> {
-    let before = before(workspace, place)?;
+pub(super) fn write_file(workspace: &Workspace, place: &Place, content: &str) -> Result<ToolOutput, ToolError> {
+    let before = read_current(workspace, place)?;
     let content = &*whole_marks(content, before.as_deref());
-    let display = change(place, before, content).map(shortened);
-    replace(workspace, place, content.as_bytes())?;
+    let display = change_diff(place, before, content).map(shorten_diff);
+    replace_file(workspace, place, content.as_bytes())?;
     let text = format!("Wrote {} bytes to {}", content.len(), place.written.display());
     Ok(ToolOutput { text, display })
 }
 
 /// The change that writing would make; `None` when the file is large or not text.
-pub(super) fn preview(
+pub(super) fn preview_write(
     workspace: &Workspace,
     place: &Place,
     content: &str,
 ) -> Result<Option<String>, ToolError> {
-    let before = before(workspace, place)?;
+    let before = read_current(workspace, place)?;
     let content = whole_marks(content, before.as_deref());
-    Ok(change(place, before, &content))
+    Ok(change_diff(place, before, &content))
 }
 
 /// The text that the file has; `None` when it is large or not text.
-fn before(workspace: &Workspace, place: &Place) -> Result<Option<String>, ToolError> {
+fn read_current(workspace: &Workspace, place: &Place) -> Result<Option<String>, ToolError> {
     if workspace.dir.symlink_metadata(&place.real).is_err() {
         return Ok(Some(String::new()));
     }
-    let (bytes, is_whole) = whole(&mut open(workspace, place)?, place, MOST_COMPARED)?;
-    Ok(decode(&bytes).map(|(text, _)| text).filter(|_| is_whole))
+    let (bytes, is_whole) = read_whole(&mut open_file(workspace, place)?, place, MOST_COMPARED)?;
+    Ok(decode_text(&bytes).map(|(text, _)| text).filter(|_| is_whole))
 }
 
 /// Marks that the model has read in broken form in the file that it writes again are whole again.
@@ -51,19 +51,19 @@ fn whole_marks<'a>(content: &'a str, before: Option<&str>) -> Cow<'a, str> {
     before.map_or(Cow::Borrowed(content), |before| templates::mended(content, before))
 }
 
-fn change(place: &Place, before: Option<String>, content: &str) -> Option<String> {
+fn change_diff(place: &Place, before: Option<String>, content: &str) -> Option<String> {
     let before = before.filter(|_| content.len() as u64 <= MOST_COMPARED)?;
-    Some(diff(&place.written, &before, content))
+    Some(whole_diff(&place.written, &before, content))
 }
 
 /// The change as a unified diff, whole: a person may be asked about it.
-pub(super) fn diff(path: &Path, before: &str, after: &str) -> String {
+pub(super) fn whole_diff(path: &Path, before: &str, after: &str) -> String {
     let path = path.display().to_string().replace('\n', "\\n");
-    crate::diff::unified(&path, before, after)
+    crate::diff::unified_diff(&path, before, after)
 }
 
 /// A diff of what was done.
-pub(super) fn shortened(mut diff: String) -> String {
+pub(super) fn shorten_diff(mut diff: String) -> String {
     if diff.len() > LONGEST_DIFF {
         diff.truncate(diff.floor_char_boundary(LONGEST_DIFF));
         diff.push_str("\n[the rest of this diff is left out]\n");
@@ -72,8 +72,8 @@ pub(super) fn shortened(mut diff: String) -> String {
 }
 
 /// Puts these bytes in the file's place.
-pub(super) fn replace(workspace: &Workspace, place: &Place, bytes: &[u8]) -> Result<(), ToolError> {
-    let (dir, name) = workspace.parent(place)?;
+pub(super) fn replace_file(workspace: &Workspace, place: &Place, bytes: &[u8]) -> Result<(), ToolError> {
+    let (dir, name) = workspace.open_parent(place)?;
     let temporary = format!(".respool-{:016x}.tmp", rand::random::<u64>());
     let write = || {
         let mut file = dir.open_with(&temporary, OpenOptions::new().write(true).create_new(true))?;
@@ -91,6 +91,6 @@ pub(super) fn replace(workspace: &Workspace, place: &Place, bytes: &[u8]) -> Res
     };
     write().map_err(|error| {
         let _ = dir.remove_file(&temporary);
-        failure(place.written.display(), &error)
+        io_failure(place.written.display(), &error)
     })
 }

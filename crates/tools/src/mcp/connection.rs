@@ -78,7 +78,7 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    fn of(text: impl Into<String>) -> Self {
+    fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), is_final: false }
     }
 }
@@ -114,7 +114,7 @@ impl rmcp::ClientHandler for Listener {
 
 /// Keeps a server up for as long as this runs. `doubt` signals that a call could not reach it; the state is
 /// then sent again, changed or not.
-pub(super) async fn supervise(
+pub(super) async fn supervise_server(
     name: String,
     config: McpConfig,
     state: watch::Sender<State>,
@@ -124,10 +124,10 @@ pub(super) async fn supervise(
     let mut pause = PAUSE.0;
     loop {
         let begun = Instant::now();
-        let connected = timeout(START, connect(&config)).await;
-        let problem = match connected.unwrap_or_else(|_| Err(Problem::of("it did not start within a minute")))
+        let connected = timeout(START, open_connection(&config)).await;
+        let problem = match connected.unwrap_or_else(|_| Err(Problem::new("it did not start within a minute")))
         {
-            Ok(connection) => serve(connection, &state, &doubt).await,
+            Ok(connection) => serve_connection(connection, &state, &doubt).await,
             Err(problem) => problem,
         };
         let is_known = matches!(&*state.borrow(), State::Down(known, _) if known.text == problem.text);
@@ -149,7 +149,7 @@ pub(super) fn is_url(config: &McpConfig) -> bool {
 }
 
 /// Serves until the connection ends, and says why it did.
-async fn serve(connection: Connection, state: &watch::Sender<State>, doubt: &Notify) -> Problem {
+async fn serve_connection(connection: Connection, state: &watch::Sender<State>, doubt: &Notify) -> Problem {
     let Connection { service, changed, mut process } = connection;
     let is_pinged = process.is_none();
     let peer = service.peer().clone();
@@ -159,14 +159,14 @@ async fn serve(connection: Connection, state: &watch::Sender<State>, doubt: &Not
         match timeout(LIST, peer.list_all_tools()).await {
             Ok(Ok(tools)) => state.send_replace(State::Up(Up { peer: peer.clone(), tools: Arc::new(tools) })),
             Ok(Err(error)) => {
-                return Problem::of(format!("it does not list its tools: {}", root_cause(&error)));
+                return Problem::new(format!("it does not list its tools: {}", root_cause(&error)));
             }
-            Err(_) => return Problem::of("it does not list its tools within 30 s"),
+            Err(_) => return Problem::new("it does not list its tools within 30 s"),
         };
         tokio::select! {
-            _ = &mut ended => return Problem::of("it closed the connection"),
-            status = ended_process(&mut process) => return Problem::of(format!("it ended ({status})")),
-            problem = lost(&peer, state, doubt), if is_pinged => return problem,
+            _ = &mut ended => return Problem::new("it closed the connection"),
+            status = ended_process(&mut process) => return Problem::new(format!("it ended ({status})")),
+            problem = wait_until_lost(&peer, state, doubt), if is_pinged => return problem,
             // Many changes in a row are one.
             () = changed.notified() => sleep(Duration::from_millis(100)).await,
         }
@@ -174,13 +174,13 @@ async fn serve(connection: Connection, state: &watch::Sender<State>, doubt: &Not
 }
 
 /// Waits until a server behind a URL does not answer pings any more, and says why.
-async fn lost(peer: &Peer<RoleClient>, state: &watch::Sender<State>, doubt: &Notify) -> Problem {
+async fn wait_until_lost(peer: &Peer<RoleClient>, state: &watch::Sender<State>, doubt: &Notify) -> Problem {
     loop {
         let is_doubted = tokio::select! {
             () = doubt.notified() => true,
             () = sleep(PING_EVERY) => false,
         };
-        if let Err(problem) = ping(peer).await {
+        if let Err(problem) = ping_server(peer).await {
             return problem;
         }
         if is_doubted {
@@ -193,11 +193,11 @@ async fn lost(peer: &Peer<RoleClient>, state: &watch::Sender<State>, doubt: &Not
 ///
 /// # Errors
 /// When the message cannot be sent, or something in front of the server refuses it.
-pub(super) async fn ping(peer: &Peer<RoleClient>) -> Result<(), Problem> {
+pub(super) async fn ping_server(peer: &Peer<RoleClient>) -> Result<(), Problem> {
     let request = ClientRequest::PingRequest(PingRequest::default());
     match timeout(PING, peer.send_request(request)).await {
         Ok(Err(error @ (ServiceError::TransportSend(_) | ServiceError::TransportClosed))) => {
-            Err(Problem::of(format!("it does not answer: {}", root_cause(&error))))
+            Err(Problem::new(format!("it does not answer: {}", root_cause(&error))))
         }
         _ => Ok(()),
     }
@@ -208,7 +208,7 @@ async fn ended_process(process: &mut Option<Process>) -> String {
     process.child.wait().await.map_or_else(|error| error.to_string(), |status| status.to_string())
 }
 
-async fn connect(config: &McpConfig) -> Result<Connection, Problem> {
+async fn open_connection(config: &McpConfig) -> Result<Connection, Problem> {
     match (&config.command, &config.url) {
         (Some(program), _) => connect_program(program, config).await,
         (None, Some(url)) => connect_url(url, config).await,
@@ -230,11 +230,11 @@ async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection
     command.args(arguments).current_dir(&started.directory).envs(started.variables).envs(own);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(cannot)?;
-    let group = Group::of(&child);
+    let group = Group::from_child(&child);
     let (Some(input), Some(output), Some(errors)) =
         (child.stdin.take(), child.stdout.take(), child.stderr.take())
     else {
-        return Err(Problem::of("it has no standard input and output"));
+        return Err(Problem::new("it has no standard input and output"));
     };
     let complaint = Arc::default();
     let reader = AbortOnDrop(tokio::spawn(keep_tail(errors, Arc::clone(&complaint))));
@@ -242,7 +242,7 @@ async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection
     let changed = Arc::new(Notify::new());
     match Listener(Arc::clone(&changed)).serve((output, input)).await {
         Ok(service) => Ok(Connection { service, changed, process: Some(process) }),
-        Err(error) => Err(process.explain(&root_cause(&error)).await),
+        Err(error) => Err(process.explain_failure(&root_cause(&error)).await),
     }
 }
 
@@ -261,7 +261,7 @@ async fn connect_url(url: &str, config: &McpConfig) -> Result<Connection, Proble
     let changed = Arc::new(Notify::new());
     let service = Listener(Arc::clone(&changed)).serve(transport).await;
     let service =
-        service.map_err(|error| Problem::of(format!("{url} cannot be used: {}", root_cause(&error))))?;
+        service.map_err(|error| Problem::new(format!("{url} cannot be used: {}", root_cause(&error))))?;
     Ok(Connection { service, changed, process: None })
 }
 
@@ -279,13 +279,13 @@ fn same_origin() -> Policy {
 
 impl Process {
     /// Why it did not start, with its own last words.
-    async fn explain(&mut self, error: &str) -> Problem {
+    async fn explain_failure(&mut self, error: &str) -> Problem {
         let status = timeout(Duration::from_millis(500), self.child.wait()).await;
         let ended = status.ok().and_then(Result::ok).map(|status| format!(" ({status})")).unwrap_or_default();
         let complaint = self.complaint.lock().map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned());
         let complaint =
             complaint.ok().filter(|text| !text.is_empty()).map(|text| format!("; it said: {text}"));
-        Problem::of(format!("it did not start: {error}{ended}{}", complaint.unwrap_or_default()))
+        Problem::new(format!("it did not start: {error}{ended}{}", complaint.unwrap_or_default()))
     }
 }
 

@@ -5,7 +5,7 @@ const LONGEST: usize = 64;
 
 /// The name for a server's tool. A name that has to be changed or cut, or that could be read as another
 /// server's tool, ends in a mark of its own, so that no two become one.
-pub(super) fn exposed(server: &str, tool: &str) -> String {
+pub(super) fn exposed_name(server: &str, tool: &str) -> String {
     let whole = format!("{server}__{tool}");
     let ends_where_it_seems = whole.find("__") == Some(server.len());
     if whole.len() <= LONGEST && whole.chars().all(is_plain) && ends_where_it_seems {
@@ -38,14 +38,14 @@ mod tests {
 
     #[test]
     fn good_names_stay() {
-        assert_eq!(exposed("files", "read_file"), "files__read_file");
-        assert_eq!(exposed("my files", "read.file"), "my_files__read_file_97fbbdfc");
-        assert_ne!(exposed("a", "x.y"), exposed("a", "x/y"));
+        assert_eq!(exposed_name("files", "read_file"), "files__read_file");
+        assert_eq!(exposed_name("my files", "read.file"), "my_files__read_file_97fbbdfc");
+        assert_ne!(exposed_name("a", "x.y"), exposed_name("a", "x/y"));
         // A server could else take the name of another one's tool.
-        assert_eq!(exposed("a", "b__c"), "a__b__c");
-        assert_ne!(exposed("a__b", "c"), "a__b__c");
-        assert_ne!(exposed("a_", "b"), exposed("a", "_b"));
-        assert_ne!(exposed("a", &"x".repeat(80)), exposed("a", &"x".repeat(81)));
+        assert_eq!(exposed_name("a", "b__c"), "a__b__c");
+        assert_ne!(exposed_name("a__b", "c"), "a__b__c");
+        assert_ne!(exposed_name("a_", "b"), exposed_name("a", "_b"));
+        assert_ne!(exposed_name("a", &"x".repeat(80)), exposed_name("a", &"x".repeat(81)));
     }
 
     #[test]
@@ -57,7 +57,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_name_becomes_valid(server in "\\PC{0,40}", tool in "\\PC{0,90}") {
-            let name = exposed(&server, &tool);
+            let name = exposed_name(&server, &tool);
             prop_assert!(name.len() <= LONGEST && may_be_of(&server, &name));
             prop_assert!(name.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_' || c == b'-'), "{}", name);
         }

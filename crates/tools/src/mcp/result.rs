@@ -11,7 +11,7 @@ use rmcp::transport::streamable_http_client::StreamableHttpError;
 use super::super::contract::{ToolError, ToolOutput};
 
 /// The output or the error in an answer.
-pub(super) fn read(
+pub(super) fn read_result(
     server: &str,
     answer: Result<CallToolResponse, ServiceError>,
 ) -> Result<ToolOutput, ToolError> {
@@ -141,22 +141,22 @@ fn inner_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 
 
 /// The text of a result; structured content speaks where no text does.
 fn text_of(result: &CallToolResult) -> String {
-    let texts: Vec<String> = result.content.iter().map(shown).collect();
+    let texts: Vec<String> = result.content.iter().map(content_text).collect();
     match &result.structured_content {
         Some(structured) if texts.is_empty() => format!("{structured:#}"),
         _ => texts.join("\n"),
     }
 }
 
-fn shown(content: &ContentBlock) -> String {
+fn content_text(content: &ContentBlock) -> String {
     match content {
         ContentBlock::Text(text) => text.text.clone(),
-        ContentBlock::Image(image) => note("image", &image.mime_type, &image.data),
-        ContentBlock::Audio(audio) => note("audio", &audio.mime_type, &audio.data),
+        ContentBlock::Image(image) => media_note("image", &image.mime_type, &image.data),
+        ContentBlock::Audio(audio) => media_note("audio", &audio.mime_type, &audio.data),
         ContentBlock::Resource(embedded) => match &embedded.resource {
             ResourceContents::TextResourceContents { text, .. } => text.clone(),
             ResourceContents::BlobResourceContents { uri, mime_type, blob, .. } => {
-                note(uri, mime_type.as_deref().unwrap_or("unknown type"), blob)
+                media_note(uri, mime_type.as_deref().unwrap_or("unknown type"), blob)
             }
             _ => "[a resource of an unknown kind: not shown]".to_owned(),
         },
@@ -165,7 +165,7 @@ fn shown(content: &ContentBlock) -> String {
     }
 }
 
-fn note(what: &str, media_type: &str, base64: &str) -> String {
+fn media_note(what: &str, media_type: &str, base64: &str) -> String {
     format!("[{what}, {media_type}, {} bytes: not shown]", base64.trim_end_matches('=').len() * 3 / 4)
 }
 
@@ -176,7 +176,7 @@ mod tests {
 
     fn check(result: serde_json::Value, expected: Result<&str, &str>) {
         let result: CallToolResult = serde_json::from_value(result).unwrap();
-        let found = read("s", Ok(CallToolResponse::Complete(result)));
+        let found = read_result("s", Ok(CallToolResponse::Complete(result)));
         let expected = expected
             .map(|text| ToolOutput { text: text.into(), display: None })
             .map_err(|text| ToolError::Failed(text.into()));
@@ -216,7 +216,7 @@ mod tests {
     fn protocol_errors_are_not_tool_errors() {
         let answer = |code: i32| {
             let error = serde_json::from_value(json!({"code": code, "message": "no"})).unwrap();
-            read("s", Err(ServiceError::McpError(error)))
+            read_result("s", Err(ServiceError::McpError(error)))
         };
         assert_eq!(answer(-32602), Err(ToolError::Failed("no".into())), "the model wrote the arguments");
         for code in [-32603, -32601, -32000] {
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_broken_connection_may_be_tried_again() {
-        let closed = read("s", Err(ServiceError::TransportClosed));
+        let closed = read_result("s", Err(ServiceError::TransportClosed));
         assert!(matches!(closed, Err(ToolError::Transient(text)) if text.contains("MCP server s broke")));
     }
 }

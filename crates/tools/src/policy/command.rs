@@ -7,8 +7,8 @@
 
 use regex::Regex;
 
-use super::pattern::starred;
-use super::shell::{Line, OPERATORS, Part, Word, joined, read};
+use super::pattern::wildcard_expression;
+use super::shell::{Line, OPERATORS, Part, Word, mark_inner_spaces, read_line};
 
 /// A pattern for command lines; `*` is any text, but never an operator.
 #[derive(Debug)]
@@ -39,14 +39,14 @@ impl CommandPattern {
     /// When it is too large.
     pub fn new(pattern: &str) -> Result<Self, regex::Error> {
         let text = plain_ending(pattern).to_owned();
-        let parts = match read(&text).filter(is_runnable) {
+        let parts = match read_line(&text).filter(is_runnable) {
             Some(line) => {
-                let parts: Result<_, _> = line.parts.iter().map(expression).collect();
+                let parts: Result<_, _> = line.parts.iter().map(part_expression).collect();
                 Some((parts?, line.operators))
             }
             None => None,
         };
-        let words = starred(&text).replace(' ', r"\s+");
+        let words = wildcard_expression(&text).replace(' ', r"\s+");
         let anywhere = Regex::new(&format!(r#"(?s)(?:^|[\s"'`/(=]){words}[\s"')`]*$"#))?;
         Ok(Self { text, parts, anywhere })
     }
@@ -59,19 +59,19 @@ impl CommandPattern {
     /// For `allow`: the same operators in the same order, with matching words between them; or the very text
     /// of the pattern.
     pub fn allows(&self, command: &str) -> bool {
-        self.plan(command).is_some()
+        self.command_plan(command).is_some()
     }
 
     /// How a command that this pattern allows is run; `None` when it does not allow it.
-    pub(crate) fn plan(&self, command: &str) -> Option<Plan> {
+    pub(crate) fn command_plan(&self, command: &str) -> Option<Plan> {
         let command = plain_ending(command);
         if !self.text.contains('*') && self.text == command {
             return Some(Plan::Shell(command.to_owned()));
         }
         let (patterns, operators) = self.parts.as_ref()?;
-        let line = read(command).filter(is_runnable).filter(|line| line.operators == *operators)?;
+        let line = read_line(command).filter(is_runnable).filter(|line| line.operators == *operators)?;
         let fits = patterns.iter().zip(&line.parts).all(|(pattern, part)| pattern.is_match(&part.text()));
-        fits.then(|| plan(&line))
+        fits.then(|| plan_line(&line))
     }
 
     /// For `deny` and `ask`: it begins at any word of any part, also inside quotes and with quotes taken
@@ -89,7 +89,7 @@ impl CommandPattern {
 /// The words of a command that is one program with its arguments: no operators but `2>&1` at the end, nothing
 /// that a shell would expand or evaluate, no variables set before it. `None` for any other.
 pub fn plain_words(command: &str) -> Option<Vec<String>> {
-    match read(plain_ending(command)).filter(is_runnable).map(|line| plan(&line))? {
+    match read_line(plain_ending(command)).filter(is_runnable).map(|line| plan_line(&line))? {
         Plan::Program(words) if words.first().is_some_and(|first| first != ENV) => Some(words),
         _ => None,
     }
@@ -98,7 +98,7 @@ pub fn plain_words(command: &str) -> Option<Vec<String>> {
 /// The commands of a line that are joined by `&&`, each as a text for a shell. `None` for a line that joins
 /// any in another way, but by pipes, and for one that cannot be read.
 pub fn and_list(line: &str) -> Option<Vec<String>> {
-    let line = read(line.trim()).filter(is_runnable)?;
+    let line = read_line(line.trim()).filter(is_runnable)?;
     let mut commands = vec![String::new()];
     let mut index = 0;
     while let Some(part) = line.parts.get(index) {
@@ -106,7 +106,7 @@ pub fn and_list(line: &str) -> Option<Vec<String>> {
         let spaces = [part.space_before, part.space_after].map(|is_there| if is_there { " " } else { "" });
         let last = commands.last_mut()?;
         last.extend([spaces[0], &words.join(" "), spaces[1]]);
-        let is_target = |at: usize| position(&line, at) == Position::Target;
+        let is_target = |at: usize| word_position(&line, at) == Position::Target;
         match line.operators.get(index) {
             Some('&') if line.operators.get(index + 1) == Some(&'&') && !is_target(index + 1) => {
                 (line.parts[index + 1] == Part::default()).then_some(())?;
@@ -127,12 +127,12 @@ pub fn and_list(line: &str) -> Option<Vec<String>> {
 
 /// The simple commands of a pipeline, each as its words (see [`plain_words`]) and without `2>&1`. `None` for
 /// any other command.
-pub fn pipeline(command: &str) -> Option<Vec<Vec<String>>> {
-    let line = without_merged_outputs(read(command.trim())?);
+pub fn parse_pipeline(command: &str) -> Option<Vec<Vec<String>>> {
+    let line = without_merged_outputs(read_line(command.trim())?);
     let is_pipeline = line.operators.iter().all(|operator| *operator == '|');
     let words = |part: Part| {
         let command = Line { parts: vec![part], operators: Vec::new() };
-        match is_runnable(&command).then(|| plan(&command))? {
+        match is_runnable(&command).then(|| plan_line(&command))? {
             Plan::Program(words) if words.first().is_some_and(|first| first != ENV) => Some(words),
             _ => None,
         }
@@ -169,7 +169,7 @@ fn plain_ending(command: &str) -> &str {
 }
 
 /// The expression for the words of one part: a bare `*` is any text, a quoted one stays within its word.
-fn expression(part: &Part) -> Result<Regex, regex::Error> {
+fn part_expression(part: &Part) -> Result<Regex, regex::Error> {
     let words: Vec<String> = part.words.iter().map(word_expression).collect();
     Regex::new(&format!("(?s)^{}$", words.join(" ")))
 }
@@ -177,11 +177,11 @@ fn expression(part: &Part) -> Result<Regex, regex::Error> {
 fn word_expression(word: &Word) -> String {
     let (mut out, mut from) = (String::new(), 0);
     for (at, is_quoted) in &word.stars {
-        out.push_str(&regex::escape(&joined(&word.text[from..*at])));
+        out.push_str(&regex::escape(&mark_inner_spaces(&word.text[from..*at])));
         out.push_str(if *is_quoted { "[^ ]*" } else { ".*" });
         from = at + 1;
     }
-    out + &regex::escape(&joined(&word.text[from..]))
+    out + &regex::escape(&mark_inner_spaces(&word.text[from..]))
 }
 
 /// The operator before a part.
@@ -193,7 +193,7 @@ enum Position {
     Target,
 }
 
-fn position(line: &Line, index: usize) -> Position {
+fn word_position(line: &Line, index: usize) -> Position {
     let is_redirection = |c: char| matches!(c, '<' | '>');
     let Some(last) = index.checked_sub(1) else { return Position::Program };
     let before = |at: usize| at.checked_sub(1).map(|before| line.operators[before]);
@@ -212,10 +212,10 @@ fn position(line: &Line, index: usize) -> Position {
 fn is_runnable(line: &Line) -> bool {
     let adjacent =
         |at: usize| line.operators.get(at) == Some(&'<') && line.operators.get(at + 1) == Some(&'<');
-    let is_plain = |(index, part): (usize, &Part)| match (position(line, index), part.words.first()) {
+    let is_plain = |(index, part): (usize, &Part)| match (word_position(line, index), part.words.first()) {
         (_, None) => true,
         (Position::Target, Some(_)) => part.words.len() == 1,
-        (Position::Program, Some(_)) => program(part).is_some_and(is_program),
+        (Position::Program, Some(_)) => program_word(part).is_some_and(is_program),
     };
     !line.operators.iter().any(|c| matches!(c, '(' | ')'))
         && !(0..line.operators.len()).any(adjacent)
@@ -223,7 +223,7 @@ fn is_runnable(line: &Line) -> bool {
 }
 
 /// The word that names the program: the first that sets no variable.
-fn program(part: &Part) -> Option<&Word> {
+fn program_word(part: &Part) -> Option<&Word> {
     part.words.iter().find(|word| !is_assignment(word))
 }
 
@@ -239,7 +239,7 @@ fn is_program(word: &Word) -> bool {
     !word.is_quoted && !word.text.contains(other_than_star)
 }
 
-fn plan(line: &Line) -> Plan {
+fn plan_line(line: &Line) -> Plan {
     let words = || line.parts.iter().flat_map(|part| &part.words);
     if line.operators.is_empty() && !words().any(|word| word.expands) {
         let sets_variables = words().next().is_some_and(is_assignment);
@@ -252,12 +252,12 @@ fn plan(line: &Line) -> Plan {
         if index > 0 {
             script.push(line.operators[index - 1]);
         }
-        script.push_str(&source(part, position(line, index)));
+        script.push_str(&part_source(part, word_position(line, index)));
     }
     Plan::Shell(script)
 }
 
-fn source(part: &Part, position: Position) -> String {
+fn part_source(part: &Part, position: Position) -> String {
     let words: Vec<&str> = part.words.iter().map(|word| word.source.as_str()).collect();
     let space = |is_there: bool| if is_there { " " } else { "" };
     if words.is_empty() {
@@ -310,7 +310,7 @@ mod tests {
             ("ls || wc", None),
             ("X=1 ls", None),
         ] {
-            assert_eq!(pipeline(command), expected, "{command}");
+            assert_eq!(parse_pipeline(command), expected, "{command}");
         }
     }
 }

@@ -53,7 +53,7 @@ const TEXTS: [&str; 11] = [
 
 /// The subject of a call with these arguments, as the tool's `schema` declares them; paths below `workspace`
 /// become relative to it.
-pub(crate) fn subject(
+pub(crate) fn build_subject(
     names: Vec<String>,
     arguments: &Map<String, Value>,
     schema: &Value,
@@ -67,19 +67,19 @@ pub(crate) fn subject(
     let command = command.filter(|_| words.is_some());
     if let (Some((_, Value::String(command))), Some((key, words))) = (command, words) {
         reading.top = key;
-        reading.command(key, Some(command), words);
+        reading.read_command(key, Some(command), words);
     }
     let is_read =
         |key: &String| command.is_some() && [command, words].iter().flatten().any(|(known, _)| *known == key);
     for (key, value) in arguments.iter().filter(|(key, _)| !is_read(key)) {
         if !is_word(key) && !reading.declared.contains(key.as_str()) {
             reading.top = key;
-            reading.text("", key);
+            reading.read_text("", key);
         }
         let one_of = schema["properties"][key.as_str()]["enum"].as_array();
         if !one_of.is_some_and(|values| values.contains(value)) {
             reading.top = key;
-            reading.value(key, value);
+            reading.read_value(key, value);
         }
     }
     reading.subject
@@ -95,23 +95,23 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    fn value(&mut self, key: &str, value: &Value) {
+    fn read_value(&mut self, key: &str, value: &Value) {
         match value {
-            Value::String(text) => self.text(key, text),
-            Value::Array(_) if is_one_of(&COMMANDS, key) => self.command(key, None, value),
-            Value::Array(values) => values.iter().for_each(|value| self.value(key, value)),
+            Value::String(text) => self.read_text(key, text),
+            Value::Array(_) if is_one_of(&COMMANDS, key) => self.read_command(key, None, value),
+            Value::Array(values) => values.iter().for_each(|value| self.read_value(key, value)),
             Value::Object(values) => values.iter().for_each(|(name, value)| {
-                self.name(key, name, value);
-                self.value(name, value);
+                self.read_key(key, name, value);
+                self.read_value(name, value);
             }),
             // A switch that hands the command to a shell.
-            Value::Bool(true) if key.to_ascii_lowercase().contains("shell") => self.unclear("true"),
+            Value::Bool(true) if key.to_ascii_lowercase().contains("shell") => self.note_unclear("true"),
             _ => {}
         }
     }
 
     /// A program and its arguments as words of their own. Only plain words are the same to every reader.
-    fn command(&mut self, key: &str, program: Option<&str>, words: &Value) {
+    fn read_command(&mut self, key: &str, program: Option<&str>, words: &Value) {
         let is_plain = |word: &str| {
             !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c))
         };
@@ -121,45 +121,45 @@ impl Reading<'_> {
         let all: Vec<&str> = program.into_iter().chain(words.into_iter().flatten()).collect();
         self.subject.commands.push(all.join(" "));
         if !is_clear {
-            self.unclear(key);
+            self.note_unclear(key);
         }
     }
 
     /// The keys of an inner table are texts like its values, unless the schema declares them or they only
     /// name such a text.
-    fn name(&mut self, key: &str, name: &str, value: &Value) {
+    fn read_key(&mut self, key: &str, name: &str, value: &Value) {
         let only_names = is_word(name) && (self.declared.contains(name) || holds_text(value));
         if !only_names || is_path(key) {
-            self.text(key, name);
+            self.read_text(key, name);
         }
     }
 
-    fn text(&mut self, key: &str, text: &str) {
+    fn read_text(&mut self, key: &str, text: &str) {
         if is_one_of(&COMMANDS, key) {
             self.subject.commands.push(text.to_owned());
         } else if let Some(path) = file_url(text) {
-            self.path(&path);
+            self.read_path(&path);
         } else if is_url(text) {
             self.subject.hosts.push(host_of(text));
         } else if is_one_of(&HOSTS, key) {
             self.subject.hosts.push(host_of(&format!("http://{text}")));
         } else if is_path(key) || looks_like_a_path(text) {
-            self.path(text);
+            self.read_path(text);
         } else if !is_one_of(&TEXTS, key) {
-            self.unclear(text);
+            self.note_unclear(text);
         }
     }
 
     /// Some readers decode a path again.
-    fn path(&mut self, path: &str) {
+    fn read_path(&mut self, path: &str) {
         let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
-        self.subject.paths.push(normal(path, self.workspace));
+        self.subject.paths.push(normalize_path(path, self.workspace));
         if decoded != path {
-            self.subject.paths.push(normal(&decoded, self.workspace));
+            self.subject.paths.push(normalize_path(&decoded, self.workspace));
         }
     }
 
-    fn unclear(&mut self, text: &str) {
+    fn note_unclear(&mut self, text: &str) {
         self.subject.unclear.push((self.top.to_owned(), text.to_owned()));
     }
 }
@@ -193,16 +193,16 @@ fn holds_text(value: &Value) -> bool {
     }
 }
 
-fn plain(key: &str) -> String {
+fn plain_key(key: &str) -> String {
     key.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
 fn is_one_of(known: &[&str], key: &str) -> bool {
-    known.contains(&plain(key).as_str())
+    known.contains(&plain_key(key).as_str())
 }
 
 fn is_path(key: &str) -> bool {
-    let key = plain(key);
+    let key = plain_key(key);
     PLACES.contains(&key.as_str()) || PATHS.iter().any(|ending| key.ends_with(ending))
 }
 
@@ -226,7 +226,7 @@ fn looks_like_a_path(text: &str) -> bool {
 }
 
 /// Without `.`, `..` and doubled slashes, as far as words go; relative when below `workspace`.
-fn normal(text: &str, workspace: Option<&Path>) -> String {
+fn normalize_path(text: &str, workspace: Option<&Path>) -> String {
     let mut out = PathBuf::new();
     for part in Path::new(text).components() {
         match part {
@@ -250,7 +250,7 @@ mod tests {
     fn check(arguments: Value, commands: &[&str], paths: &[&str], hosts: &[Option<&str>]) {
         let Value::Object(arguments) = arguments else { panic!("an object") };
         let schema = serde_json::json!({"properties": {"mode": {"enum": ["fast", "slow"]}}});
-        let found = subject(vec!["x".into()], &arguments, &schema, Some(Path::new("/home/me/project")));
+        let found = build_subject(vec!["x".into()], &arguments, &schema, Some(Path::new("/home/me/project")));
         assert_eq!(found.commands, commands, "{arguments:?}");
         let sorted = |mut paths: Vec<String>| {
             paths.sort();
@@ -300,7 +300,7 @@ mod tests {
         let unclear = |arguments: Value| {
             let Value::Object(arguments) = arguments else { panic!("an object") };
             let schema = json!({"properties": {"mode": {"enum": ["fast", "slow"]}}});
-            let found = subject(vec![], &arguments, &schema, None);
+            let found = build_subject(vec![], &arguments, &schema, None);
             found.unclear.into_iter().map(|(name, text)| format!("{name}={text}")).collect::<Vec<_>>()
         };
         let none: [&str; 0] = [];

@@ -41,7 +41,7 @@ impl HeldPolicy {
     ///
     /// # Errors
     /// When it cannot be used, or too many hold.
-    pub(crate) fn prepared(
+    pub(crate) fn prepare_addition(
         &self,
         config: &PolicyConfig,
         workspace: Option<&Path>,
@@ -61,7 +61,7 @@ impl HeldPolicy {
     }
 
     /// From now on these hold.
-    pub(crate) fn hold(&self, policies: Policies) {
+    pub(crate) fn replace_policies(&self, policies: Policies) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policies);
     }
 }
@@ -89,7 +89,7 @@ fn nothing_holds() -> Judgement {
     Judgement { verdict: Verdict::Deny, source: "no policy".to_owned(), plan: None, is_by_default: true }
 }
 
-fn rank(verdict: Verdict) -> u8 {
+fn strictness(verdict: Verdict) -> u8 {
     match verdict {
         Verdict::Allow => 0,
         Verdict::Ask => 1,
@@ -100,7 +100,7 @@ fn rank(verdict: Verdict) -> u8 {
 /// The stricter of two judgements; of two that are equally strict the later one, which is what the file says
 /// now.
 fn stricter(earlier: Judgement, later: Judgement) -> Judgement {
-    if rank(earlier.verdict) > rank(later.verdict) {
+    if strictness(earlier.verdict) > strictness(later.verdict) {
         let source =
             format!("{} of before the configuration was changed (until the next restart)", earlier.source);
         return Judgement { source, ..earlier };
@@ -133,8 +133,8 @@ mod tests {
     }
 
     fn change(held: &HeldPolicy, text: &str) {
-        if let Some(policies) = held.prepared(&config(text), None).unwrap() {
-            held.hold(policies);
+        if let Some(policies) = held.prepare_addition(&config(text), None).unwrap() {
+            held.replace_policies(policies);
         }
     }
 
@@ -174,12 +174,12 @@ mod tests {
     fn an_equal_policy_adds_nothing() {
         let at_start = config(GIT);
         let held = HeldPolicy::new(&at_start, Policy::new(&at_start, None).unwrap());
-        assert!(held.prepared(&at_start, None).unwrap().is_none() && held.is_only(&at_start));
+        assert!(held.prepare_addition(&at_start, None).unwrap().is_none() && held.is_only(&at_start));
         for number in 1..MOST {
             change(&held, &format!("[[rule]]\ntool = \"{number}\"\nthen = \"deny\""));
         }
         let one_more = config("[[rule]]\ntool = \"more\"\nthen = \"deny\"");
-        assert!(held.prepared(&one_more, None).unwrap_err()[0].why.contains("restart"));
-        assert!(held.prepared(&at_start, None).unwrap().is_none() && !held.is_only(&at_start));
+        assert!(held.prepare_addition(&one_more, None).unwrap_err()[0].why.contains("restart"));
+        assert!(held.prepare_addition(&at_start, None).unwrap().is_none() && !held.is_only(&at_start));
     }
 }

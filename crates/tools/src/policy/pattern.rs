@@ -6,12 +6,12 @@ use std::path::Path;
 use regex::Regex;
 
 /// Any text for `*`, itself for all else.
-pub(super) fn wildcard(pattern: &str) -> Result<Regex, regex::Error> {
-    Regex::new(&format!("(?s)^{}$", starred(pattern)))
+pub(super) fn compile_wildcard(pattern: &str) -> Result<Regex, regex::Error> {
+    Regex::new(&format!("(?s)^{}$", wildcard_expression(pattern)))
 }
 
 /// The inner expression of [`wildcard`].
-pub(super) fn starred(pattern: &str) -> String {
+pub(super) fn wildcard_expression(pattern: &str) -> String {
     regex::escape(pattern).replace(r"\*", ".*")
 }
 
@@ -70,7 +70,7 @@ impl HostPattern {
             _ => label.to_ascii_lowercase(),
         };
         let labels: Vec<String> = pattern.trim_end_matches('.').split('.').map(label).collect();
-        wildcard(&labels.join(".")).map(Self)
+        compile_wildcard(&labels.join(".")).map(Self)
     }
 
     pub(super) fn matches(&self, host: &str) -> bool {

@@ -23,11 +23,11 @@ pub fn rule_for(tool: &str) -> String {
 }
 
 fn could_run(policy: &PolicyConfig, tool: &str) -> bool {
-    let names = names(tool);
+    let names = rule_names(tool);
     for rule in &policy.rule {
         let pattern = rule.tool.as_deref().unwrap_or("*");
         match rule.then {
-            Verdict::Allow if names.iter().any(|name| overlap(pattern, name)) && could_cover(rule, tool) => {
+            Verdict::Allow if names.iter().any(|name| patterns_overlap(pattern, name)) && could_cover(rule, tool) => {
                 return true;
             }
             Verdict::Ask | Verdict::Deny
@@ -42,7 +42,7 @@ fn could_run(policy: &PolicyConfig, tool: &str) -> bool {
 }
 
 /// The names under which rules know it, as far as they are known without asking its server.
-fn names(tool: &str) -> Vec<String> {
+fn rule_names(tool: &str) -> Vec<String> {
     let other = match (tool.strip_prefix(known::PREFIX), tool.strip_prefix(MCP_PREFIX)) {
         (Some(own), _) => Some(own.to_owned()),
         (_, Some(rest)) => Some(rest.replacen('/', "__", 1)),
@@ -70,11 +70,11 @@ fn is_plain(rule: &Rule) -> bool {
 
 /// False for what even the default `allow` does not let run.
 fn is_known(tool: &str) -> bool {
-    tool.strip_prefix(known::PREFIX).is_none_or(|own| known::names().any(|known| known == own))
+    tool.strip_prefix(known::PREFIX).is_none_or(|own| known::known_names().any(|known| known == own))
 }
 
 /// True when some text fits both patterns; `*` is any text in either.
-fn overlap(one: &str, other: &str) -> bool {
+fn patterns_overlap(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     // From the ends backwards: whether what is left of the two patterns has a text in common.
     let mut row = vec![false; other.len() + 1];
@@ -167,8 +167,8 @@ mod tests {
         /// The two readers of `*` agree: a name overlaps with a pattern exactly if it matches it.
         #[test]
         fn a_name_overlaps_with_what_it_matches(pattern in "[ab*]{0,6}", name in "[ab]{0,6}") {
-            proptest::prop_assert_eq!(overlap(&pattern, &name), matches_stars(&pattern, &name));
-            proptest::prop_assert_eq!(overlap(&name, &pattern), matches_stars(&pattern, &name));
+            proptest::prop_assert_eq!(patterns_overlap(&pattern, &name), matches_stars(&pattern, &name));
+            proptest::prop_assert_eq!(patterns_overlap(&name, &pattern), matches_stars(&pattern, &name));
         }
     }
 }

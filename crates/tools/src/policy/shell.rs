@@ -42,18 +42,18 @@ pub(super) struct Line {
 impl Part {
     /// The words as one text, in which a space is always the end of a word.
     pub(super) fn text(&self) -> String {
-        let words: Vec<String> = self.words.iter().map(|word| joined(&word.text)).collect();
+        let words: Vec<String> = self.words.iter().map(|word| mark_inner_spaces(&word.text)).collect();
         words.join(" ")
     }
 }
 
 /// A word as it stands in [`Part::text`].
-pub(super) fn joined(word: &str) -> String {
+pub(super) fn mark_inner_spaces(word: &str) -> String {
     word.replace(' ', &INNER_SPACE.to_string())
 }
 
 /// A word for a shell that gives exactly this text.
-pub(super) fn quoted(text: &str) -> String {
+pub(super) fn quote_word(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
@@ -65,7 +65,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn plain(&mut self, c: char) {
+    fn push_plain(&mut self, c: char) {
         let word = self.word.get_or_insert_default();
         if c == '*' {
             word.stars.push((word.text.len(), false));
@@ -75,16 +75,16 @@ impl Reader {
         word.source.push(c);
     }
 
-    fn quoted(&mut self, text: &str) {
+    fn push_quoted(&mut self, text: &str) {
         let word = self.word.get_or_insert_default();
         let stars = text.match_indices('*').map(|(at, _)| (word.text.len() + at, true));
         word.stars.extend(stars);
         word.text.push_str(text);
-        word.source.push_str(&quoted(text));
+        word.source.push_str(&quote_word(text));
         word.is_quoted = true;
     }
 
-    fn space(&mut self) {
+    fn push_space(&mut self) {
         self.end_word();
         if self.part.words.is_empty() {
             self.part.space_before = true;
@@ -99,7 +99,7 @@ impl Reader {
         }
     }
 
-    fn operator(&mut self, c: char) {
+    fn push_operator(&mut self, c: char) {
         self.end_part();
         self.line.operators.push(c);
     }
@@ -111,7 +111,7 @@ impl Reader {
 }
 
 /// Reads a command; `None` when a shell might see something else in it.
-pub(super) fn read(text: &str) -> Option<Line> {
+pub(super) fn read_line(text: &str) -> Option<Line> {
     if text.contains(['$', '`', '\0', '\r', INNER_SPACE]) {
         return None;
     }
@@ -119,28 +119,28 @@ pub(super) fn read(text: &str) -> Option<Line> {
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
         match c {
-            '\'' => reader.quoted(&single(&mut chars)?),
-            '"' => reader.quoted(&double(&mut chars)?),
-            '\\' => reader.quoted(&chars.next().filter(|next| *next != '\n')?.to_string()),
+            '\'' => reader.push_quoted(&read_single_quoted(&mut chars)?),
+            '"' => reader.push_quoted(&read_double_quoted(&mut chars)?),
+            '\\' => reader.push_quoted(&chars.next().filter(|next| *next != '\n')?.to_string()),
             '#' if reader.word.is_none() => return None,
-            ' ' | '\t' => reader.space(),
-            c if OPERATORS.contains(&c) => reader.operator(c),
+            ' ' | '\t' => reader.push_space(),
+            c if OPERATORS.contains(&c) => reader.push_operator(c),
             // Other white space is a part of words for some shells, and separates them for others.
             c if c.is_whitespace() || c.is_control() => return None,
-            c => reader.plain(c),
+            c => reader.push_plain(c),
         }
     }
     reader.end_part();
     Some(reader.line)
 }
 
-fn single(chars: &mut std::str::Chars<'_>) -> Option<String> {
+fn read_single_quoted(chars: &mut std::str::Chars<'_>) -> Option<String> {
     let (inside, rest) = chars.as_str().split_once('\'')?;
     *chars = rest.chars();
     Some(inside.to_owned())
 }
 
-fn double(chars: &mut std::str::Chars<'_>) -> Option<String> {
+fn read_double_quoted(chars: &mut std::str::Chars<'_>) -> Option<String> {
     let mut text = String::new();
     loop {
         match chars.next()? {
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     fn words(text: &str) -> Option<Vec<String>> {
-        let line = read(text)?;
+        let line = read_line(text)?;
         line.operators.is_empty().then(|| line.parts[0].words.iter().map(|word| word.text.clone()).collect())
     }
 
@@ -190,16 +190,16 @@ mod tests {
             "a $b", "a `b`", "'$'", "'`'", "a 'b", "a \"b", "a \\", "a #b", "#", "a\rb", "a \\\nb",
             "a\u{a0}b",
         ] {
-            assert_eq!(read(text), None, "{text:?}");
+            assert_eq!(read_line(text), None, "{text:?}");
         }
     }
 
     #[test]
     fn operators_part_a_line() {
-        let line = read("a 2>&1 | b && c").unwrap();
+        let line = read_line("a 2>&1 | b && c").unwrap();
         assert_eq!(line.operators, ['>', '&', '|', '&', '&']);
         let texts: Vec<String> = line.parts.iter().map(Part::text).collect();
         assert_eq!(texts, ["a 2", "", "1", "b", "", "c"]);
-        assert_eq!(read("'a b' c").unwrap().parts[0].text(), "a\u{1}b c");
+        assert_eq!(read_line("'a b' c").unwrap().parts[0].text(), "a\u{1}b c");
     }
 }

@@ -383,7 +383,7 @@ proptest! {
 }
 
 fn words(text: &str) -> Option<Vec<String>> {
-    let line = shell::read(text)?;
+    let line = shell::read_line(text)?;
     Some(line.parts.iter().flat_map(|part| &part.words).map(|word| word.text.clone()).collect())
 }
 

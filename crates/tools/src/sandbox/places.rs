@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::super::config::LocalConfig;
-use super::super::programs::{Resolved, homes, resolve};
+use super::super::programs::{Resolved, home_directories, resolve_symlinks};
 
 /// The system's own, read-only.
 const SYSTEM: &str = "\
@@ -66,9 +66,9 @@ pub(super) struct Places {
 impl Places {
     /// Finds the places of commands in this workspace.
     pub(super) fn find(config: &LocalConfig, workspace: &Path, network: bool) -> Self {
-        let homes = homes();
+        let homes = home_directories();
         let named = Named::new(config, workspace, homes.first().map(PathBuf::as_path), network);
-        let writable: Vec<Resolved> = named.writable.iter().filter_map(|path| resolve(path)).collect();
+        let writable: Vec<Resolved> = named.writable.iter().filter_map(|path| resolve_symlinks(path)).collect();
         let changeable: Vec<PathBuf> =
             writable.iter().map(|place| place.real.clone()).chain([workspace.to_owned()]).collect();
         let is_place = |place: &Resolved| {
@@ -78,7 +78,7 @@ impl Places {
         let real = |places: Vec<Resolved>| -> Vec<PathBuf> {
             places.into_iter().filter(is_place).map(|place| place.real).collect()
         };
-        let resolved = |paths: &[PathBuf]| paths.iter().filter_map(|path| resolve(path)).collect();
+        let resolved = |paths: &[PathBuf]| paths.iter().filter_map(|path| resolve_symlinks(path)).collect();
         let programs = named.programs.iter().filter_map(|path| path.canonicalize().ok());
         let programs: Vec<PathBuf> = programs.filter(|path| !path.starts_with(workspace)).collect();
         // A home that the configuration names as a place is one.

@@ -45,10 +45,10 @@ impl ReplayResponse {
 
     fn json(status: StatusCode, body: &Value) -> Self {
         Self::new(status, body.to_string())
-            .with(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))
+            .with_header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))
     }
 
-    fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+    fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.insert(name, value);
         self
     }
@@ -64,7 +64,7 @@ impl ReplayResponse {
     /// Ready to send; each piece of a chunked answer leaves as one chunk, `delay` after the one before.
     pub(super) fn into_response(self, delay: Duration) -> Response<ReplayBody> {
         let body =
-            if self.chunked { in_chunks(self.pieces, delay) } else { Full::new(self.whole_body()).boxed() };
+            if self.chunked { chunked_body(self.pieces, delay) } else { Full::new(self.whole_body()).boxed() };
         let mut response = Response::new(body);
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers;
@@ -72,7 +72,7 @@ impl ReplayResponse {
     }
 }
 
-fn in_chunks(pieces: Vec<Bytes>, delay: Duration) -> ReplayBody {
+fn chunked_body(pieces: Vec<Bytes>, delay: Duration) -> ReplayBody {
     let frames = stream::iter(pieces).then(move |piece| async move {
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
@@ -83,7 +83,7 @@ fn in_chunks(pieces: Vec<Bytes>, delay: Duration) -> ReplayBody {
 }
 
 /// The recorded reply; its usage chunk only when the request asked for one.
-pub(super) fn recorded(recording: &Recording, include_usage: bool) -> ReplayResponse {
+pub(super) fn recorded_response(recording: &Recording, include_usage: bool) -> ReplayResponse {
     let chunked = recording.form == Form::Stream && recording.status.is_success();
     let pieces = if chunked && !include_usage {
         framing::without_usage(&recording.pieces)
@@ -95,7 +95,7 @@ pub(super) fn recorded(recording: &Recording, include_usage: bool) -> ReplayResp
 }
 
 /// An error of the serving layer.
-pub(super) fn refused(refusal: Refusal) -> ReplayResponse {
+pub(super) fn refusal_response(refusal: Refusal) -> ReplayResponse {
     let Refusal { status, message, kind, param } = refusal;
     let error = json!({"message": message, "type": kind, "param": param, "code": status.as_u16()});
     ReplayResponse::json(status, &json!({"error": error}))
@@ -103,40 +103,40 @@ pub(super) fn refused(refusal: Refusal) -> ReplayResponse {
 
 /// A request whose body broke off or is larger than the replay upstream takes.
 pub(super) fn unreadable_body(error: &(dyn Error + Send + Sync)) -> ReplayResponse {
-    detail(StatusCode::PAYLOAD_TOO_LARGE, &format!("The request body cannot be read: {error}"))
+    detail_response(StatusCode::PAYLOAD_TOO_LARGE, &format!("The request body cannot be read: {error}"))
 }
 
 /// An error of the web framework below vLLM: no error object.
-pub(super) fn detail(status: StatusCode, text: &str) -> ReplayResponse {
+pub(super) fn detail_response(status: StatusCode, text: &str) -> ReplayResponse {
     ReplayResponse::json(status, &json!({"detail": text}))
 }
 
 /// The path is known, the method is not.
 pub(super) fn method_not_allowed(allowed: &Method) -> ReplayResponse {
-    let answer = detail(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    let answer = detail_response(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
     match HeaderValue::from_str(allowed.as_str()) {
-        Ok(allowed) => answer.with(header::ALLOW, allowed),
+        Ok(allowed) => answer.with_header(header::ALLOW, allowed),
         Err(_) => answer,
     }
 }
 
 /// `GET /health`.
-pub(super) fn empty() -> ReplayResponse {
+pub(super) fn health_response() -> ReplayResponse {
     ReplayResponse::new(StatusCode::OK, Bytes::new())
 }
 
 /// `GET /version`.
-pub(super) fn version() -> ReplayResponse {
+pub(super) fn version_response() -> ReplayResponse {
     ReplayResponse::json(StatusCode::OK, &json!({"version": VERSION}))
 }
 
 /// `GET /v1/models`.
-pub(super) fn models<'n>(ids: impl Iterator<Item = &'n str>) -> ReplayResponse {
-    let data: Vec<Value> = ids.map(model).collect();
+pub(super) fn models_response<'n>(ids: impl Iterator<Item = &'n str>) -> ReplayResponse {
+    let data: Vec<Value> = ids.map(model_object).collect();
     ReplayResponse::json(StatusCode::OK, &json!({"object": "list", "data": data}))
 }
 
-fn model(id: &str) -> Value {
+fn model_object(id: &str) -> Value {
     let permission = json!({
         "id": format!("modelperm-{id}"), "object": "model_permission", "created": CREATED,
         "allow_create_engine": false, "allow_sampling": true, "allow_logprobs": true, "allow_search_indices": false,

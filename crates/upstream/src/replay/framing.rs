@@ -33,14 +33,14 @@ fn chunk_size(line: &[u8]) -> Option<usize> {
 
 /// One piece per SSE frame; what follows the last blank line is the last piece.
 pub(super) fn split_frames(body: &Bytes) -> Vec<Bytes> {
-    frames(body).into_iter().map(|frame| body.slice(frame)).collect()
+    event_ranges(body).into_iter().map(|frame| body.slice(frame)).collect()
 }
 
 /// The pieces without the frames that carry nothing but usage.
 pub(super) fn without_usage(pieces: &[Bytes]) -> Vec<Bytes> {
     let whole = pieces.concat();
     let dropped: Vec<Range<usize>> =
-        frames(&whole).into_iter().filter(|frame| is_usage_only(&whole[frame.clone()])).collect();
+        event_ranges(&whole).into_iter().filter(|frame| is_usage_only(&whole[frame.clone()])).collect();
     let mut kept = Vec::with_capacity(pieces.len());
     let mut offset = 0;
     for piece in pieces {
@@ -65,7 +65,7 @@ fn keep_outside(piece: &Bytes, offset: usize, dropped: &[Range<usize>], kept: &m
     }
 }
 
-fn frames(body: &[u8]) -> Vec<Range<usize>> {
+fn event_ranges(body: &[u8]) -> Vec<Range<usize>> {
     let mut frames = Vec::new();
     let mut start = 0;
     for blank in memmem::find_iter(body, b"\n\n") {

@@ -46,7 +46,7 @@ pub struct Recording {
 impl Recording {
     /// True when a file of this name is a capture.
     pub fn is_named(file: &str) -> bool {
-        FileName::read(file).is_some()
+        FileName::parse(file).is_some()
     }
 
     /// Reads a capture: a whole HTTP/1.1 response, or (`.body`) its body alone.
@@ -54,8 +54,8 @@ impl Recording {
     /// # Errors
     /// The name or the bytes are not those of a capture.
     pub fn parse(file: &str, capture: Bytes) -> Result<Self, RecordingError> {
-        let name = FileName::read(file).ok_or_else(|| RecordingError::Name(file.to_owned()))?;
-        let reply = if name.bare { Reply::of_bare_body(capture, name.form) } else { Reply::parse(&capture)? };
+        let name = FileName::parse(file).ok_or_else(|| RecordingError::Name(file.to_owned()))?;
+        let reply = if name.bare { Reply::from_bare_body(capture, name.form) } else { Reply::parse(&capture)? };
         let form = name.form.unwrap_or(if reply.is_stream() { Form::Stream } else { Form::Whole });
         let Reply { status, headers, pieces } = reply;
         let (model, silence) = (name.model.to_owned(), Duration::ZERO);
@@ -64,13 +64,13 @@ impl Recording {
 
     /// The same reply of another model.
     #[must_use]
-    pub fn of_model(self, model: &str) -> Self {
+    pub fn with_model(self, model: &str) -> Self {
         Self { model: model.to_owned(), ..self }
     }
 
     /// The same reply, later.
     #[must_use]
-    pub fn after_silence(self, silence: Duration) -> Self {
+    pub fn with_silence(self, silence: Duration) -> Self {
         Self { silence, ..self }
     }
 
@@ -89,7 +89,7 @@ struct FileName<'n> {
 }
 
 impl<'n> FileName<'n> {
-    fn read(file: &'n str) -> Option<Self> {
+    fn parse(file: &'n str) -> Option<Self> {
         const ENDINGS: [(&str, Option<Form>, bool); 5] = [
             (".nonstream.resp.http", Some(Form::Whole), false),
             (".stream.resp.http", Some(Form::Stream), false),
@@ -126,7 +126,7 @@ impl Reply {
     }
 
     /// Gives a body that was captured alone the head that vLLM sends with it.
-    fn of_bare_body(body: Bytes, form: Option<Form>) -> Self {
+    fn from_bare_body(body: Bytes, form: Option<Form>) -> Self {
         if let Some(exception) = body.strip_prefix(EXCEPTION) {
             let message = String::from_utf8_lossy(exception);
             let error = json!({"message": message.trim_end(), "type": "Internal Server Error", "param": null, "code": 500});
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     fn check_name(file: &str, expected: Option<(&str, bool, Option<Form>)>) {
-        let read = FileName::read(file).map(|name| (name.model, name.after_tool, name.form));
+        let read = FileName::parse(file).map(|name| (name.model, name.after_tool, name.form));
         assert_eq!(read, expected, "{file}");
     }
 

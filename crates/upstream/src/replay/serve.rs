@@ -17,7 +17,7 @@ use super::Replay;
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Answers on `listener` until `shutdown`, then lets replies that are under way end (5 s at most).
-pub async fn serve(listener: TcpListener, replay: Arc<Replay>, shutdown: CancellationToken) {
+pub async fn serve_replay(listener: TcpListener, replay: Arc<Replay>, shutdown: CancellationToken) {
     let connections = TaskTracker::new();
     loop {
         let accepted = tokio::select! {

@@ -35,7 +35,7 @@ impl Served {
             address: listener.local_addr().unwrap(),
             shutdown: CancellationToken::new(),
         };
-        tokio::spawn(serve(listener, Arc::clone(&served.replay), served.shutdown.clone()));
+        tokio::spawn(serve_replay(listener, Arc::clone(&served.replay), served.shutdown.clone()));
         served
     }
 
@@ -173,7 +173,7 @@ async fn refusals_have_vllms_shape() {
 async fn requests_can_be_looked_at() {
     let served = Served::start(demo()).await;
     served.chat(&asking("gpt-oss-20b", false)).await;
-    let seen = served.replay.seen();
+    let seen = served.replay.seen_requests();
     let [request] = seen.as_slice() else { panic!("one request came: {seen:?}") };
     assert_eq!((request.method.as_str(), request.target.as_str()), ("POST", "/v1/chat/completions"));
     assert!(request.headers.contains(&("x-request-id".to_owned(), "r1".to_owned())), "{:?}", request.headers);
@@ -183,7 +183,7 @@ async fn requests_can_be_looked_at() {
     for _ in 0..REMEMBERED {
         served.check("GET /health", "200 OK", "").await;
     }
-    let seen = served.replay.seen();
+    let seen = served.replay.seen_requests();
     assert_eq!((seen.len(), seen[0].target.as_str()), (REMEMBERED, "/health"), "the oldest made room");
 }
 
@@ -202,7 +202,7 @@ async fn shutdown_ends_the_server() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
-    let server = tokio::spawn(serve(listener, Arc::new(demo()), shutdown.clone()));
+    let server = tokio::spawn(serve_replay(listener, Arc::new(demo()), shutdown.clone()));
     let _idle = TcpStream::connect(address).await.unwrap();
     shutdown.cancel();
     tokio::time::timeout(Duration::from_secs(10), server).await.expect("it ends").unwrap();

@@ -44,25 +44,25 @@ const ANSWER: [Capture; 2] = [
 const NOTE: [Capture; 1] = [capture!("tour/note-taker.after-tool.nonstream.body")];
 
 /// The recordings, by model; those of one model are answered in turn.
-pub(super) fn recordings() -> Result<Vec<Recording>, RecordingError> {
-    let slow = |recording: Recording| recording.after_silence(SILENCE);
+pub(super) fn demo_recordings() -> Result<Vec<Recording>, RecordingError> {
+    let slow = |recording: Recording| recording.with_silence(SILENCE);
     let groups: [Vec<Recording>; 7] = [
-        named("native-call", &[CALL])?,
-        named("leaked-call", &[LEAKED])?,
-        named("cut-call", &[CUT, CALL])?,
-        named("failing-server", &[FAILED, CALL])?,
-        named("slow-model", &[ANSWER])?.into_iter().map(slow).collect(),
-        named("looping-model", &[CALL])?,
-        named("note-taker", &[LEAKED])?.into_iter().chain(parsed(&NOTE)?).collect(),
+        model_recordings("native-call", &[CALL])?,
+        model_recordings("leaked-call", &[LEAKED])?,
+        model_recordings("cut-call", &[CUT, CALL])?,
+        model_recordings("failing-server", &[FAILED, CALL])?,
+        model_recordings("slow-model", &[ANSWER])?.into_iter().map(slow).collect(),
+        model_recordings("looping-model", &[CALL])?,
+        model_recordings("note-taker", &[LEAKED])?.into_iter().chain(parse_captures(&NOTE)?).collect(),
     ];
     Ok(groups.into_iter().flatten().collect())
 }
 
-fn named(model: &str, captures: &[[Capture; 2]]) -> Result<Vec<Recording>, RecordingError> {
-    Ok(parsed(captures.as_flattened())?.into_iter().map(|recording| recording.of_model(model)).collect())
+fn model_recordings(model: &str, captures: &[[Capture; 2]]) -> Result<Vec<Recording>, RecordingError> {
+    Ok(parse_captures(captures.as_flattened())?.into_iter().map(|recording| recording.with_model(model)).collect())
 }
 
-fn parsed(captures: &[Capture]) -> Result<Vec<Recording>, RecordingError> {
+fn parse_captures(captures: &[Capture]) -> Result<Vec<Recording>, RecordingError> {
     let file = |path: &'static str| path.rsplit('/').next().unwrap_or(path);
     captures.iter().map(|&(path, bytes)| Recording::parse(file(path), Bytes::from_static(bytes))).collect()
 }
