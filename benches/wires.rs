@@ -16,7 +16,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use respool::config::{FileText, Flags, resolve};
-use respool::server::{Stop, router, run};
+use respool::server::{Stop, build_routes, run};
 use respool::translate::Sealer;
 use respool::translate::messages::read_message;
 use serde_json::{Value, json};
@@ -136,7 +136,7 @@ fn respool(upstream: SocketAddr, state: PathBuf) -> (SocketAddr, PathBuf) {
             let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
             let counted = PathBuf::from("/proc").join(thread).join("schedstat");
             sender.send((listener.local_addr().unwrap(), counted)).unwrap();
-            run(listener, router(app), stop).await;
+            run_server(listener, build_routes(app), stop).await;
         });
     });
     receiver.recv().unwrap()

@@ -150,7 +150,7 @@ fn report_text(event: &TurnEvent, observer: &Observer) {
 }
 
 impl ModelDirectory for RelayedModels {
-    fn list(&self) -> Vec<BoxFuture<'_, Result<Vec<ListedModel>, String>>> {
+    fn list_models(&self) -> Vec<BoxFuture<'_, Result<Vec<ListedModel>, String>>> {
         self.0.upstreams().map(|upstream| list_models(upstream).boxed()).collect()
     }
 

@@ -88,7 +88,7 @@ mod whole {
     use std::net::SocketAddr;
 
     use respool::config::{FileText, Flags, resolve};
-    use respool::server::{Stop, router, run};
+    use respool::server::{Stop, build_routes, run};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};
 
@@ -127,7 +127,7 @@ mod whole {
         let app = respool::cli::app(&settings, &stop.abort).await.unwrap();
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(run(listener, router(app), stop));
+        tokio::spawn(run_server(listener, build_routes(app), stop));
         address
     }
 

@@ -79,7 +79,7 @@ fn list_alerts(loaded: &Loaded, arguments: &ListArgs) {
 fn alert_line(alert: &OpenAlert) -> String {
     let since = clock::format(alert.since);
     let silenced = if alert.is_silenced { "  (silenced)" } else { "" };
-    let todo = Rule::named(&alert.rule).map_or("", Rule::todo);
+    let todo = Rule::from_name(&alert.rule).map_or("", Rule::todo);
     format!("{since}  {}  {}  {} {todo}{silenced}", alert.rule, alert.subject, alert.what)
 }
 

@@ -135,7 +135,7 @@ pub(super) async fn assemble(
         usage.keep_keys_in(Arc::clone(store)).await;
     }
     if settings.server.asks_for_keys() {
-        tokio::spawn(Arc::clone(&access).watch(abort.clone()));
+        tokio::spawn(Arc::clone(&access).watch_key_file(abort.clone()));
     }
     let agents_store = agents.store().cloned();
     let catalog = experts::open_catalog(settings).await;

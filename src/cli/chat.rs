@@ -159,7 +159,7 @@ fn begin_chat(
         resume: arguments.r#continue,
         prompt,
     };
-    let done = chat::run(setting, &runtime);
+    let done = chat::run_chat(setting, &runtime);
     abort.cancel();
     // A thread that waits for a key must not delay the exit.
     runtime.shutdown_background();

@@ -134,9 +134,9 @@ impl Reloading {
             self.sources.hold(policy);
         }
         let asked_for_keys = self.holds.server.asks_for_keys();
-        app.access.change(&settings.server, advice::lends_key(settings));
+        app.access.change_keys(&settings.server, advice::lends_key(settings));
         if settings.server.asks_for_keys() && !asked_for_keys {
-            tokio::spawn(Arc::clone(&app.access).watch(self.stop.clone()));
+            tokio::spawn(Arc::clone(&app.access).watch_key_file(self.stop.clone()));
         }
         app.usage.change(terms).await;
         if settings.alerts != self.holds.alerts {

@@ -40,7 +40,10 @@ fn nothing_configured_is_a_working_configuration() {
     assert_eq!(settings, Settings::default());
     assert_eq!(settings.server, ServerConfig::default());
     assert_eq!(settings.relay, RelayConfig::default());
-    assert_eq!(settings.upstreams, [UpstreamConfig::with_address("http://127.0.0.1:8000/v1".parse().unwrap())]);
+    assert_eq!(
+        settings.upstreams,
+        [UpstreamConfig::with_address("http://127.0.0.1:8000/v1".parse().unwrap())]
+    );
     assert_eq!(settings.upstreams[0].name, "127.0.0.1:8000");
     assert_eq!(settings.store.state_dir, Path::new("/var/lib/respool"));
     assert_eq!(from_file("").store.state_dir, Path::new("/home/u/.local/state/respool"));

@@ -53,7 +53,7 @@ fn confirms(tools: &[&str], rules: ApprovalRules) -> Supervision {
 }
 
 fn request() -> AgentRequest {
-    AgentRequest::parse(ask(false).to_string().as_bytes()).unwrap().of_client(b"")
+    AgentRequest::parse(ask(false).to_string().as_bytes()).unwrap().with_client_key(b"")
 }
 
 async fn serve(respool: &Respool, agent: &Arc<Agent>) -> (String, WorkEnd) {
@@ -254,7 +254,7 @@ impl ChildRuns for Children {
     fn child_run(&self, call: &RequestedCall, seed: u64, at: u64) -> Result<(Arc<Agent>, Setup), String> {
         let arguments: Value = serde_json::from_str(&call.arguments).unwrap();
         let task = arguments["task"].as_str().ok_or("`task` is missing")?;
-        let request = AgentRequest::of_task(task);
+        let request = AgentRequest::from_task(task);
         Ok((Arc::clone(&self.0), self.0.child_setup(request, seed, at)))
     }
 }
@@ -323,7 +323,7 @@ async fn durable_runs_need_a_store() {
     let respool = Respool::with_agent(&fake, &echoing(), &state.path().join("file/state"), WINDOW).await;
     let agent = respool.agents.get("helper").unwrap();
     let options = RunOptions { is_detached: true, is_durable: true, lease: None };
-    let begun = respool.agents.start_run(&agent, AgentRequest::of_task("Do it."), options).await;
+    let begun = respool.agents.start_run(&agent, AgentRequest::from_task("Do it."), options).await;
     assert!(begun.is_err_and(|error| error.0.contains("the store of runs is not open")));
 }
 
@@ -515,7 +515,7 @@ async fn stops_await_begun_calls() {
     let respool = Respool::with_agent(&fake, &slow, state.path(), WINDOW).await;
     let agent = named("lead", &respool, Supervision::default());
     let options = RunOptions { is_detached: true, ..RunOptions::default() };
-    let watch = respool.agents.start_run(&agent, AgentRequest::of_task("Do it."), options).await.unwrap();
+    let watch = respool.agents.start_run(&agent, AgentRequest::from_task("Do it."), options).await.unwrap();
     eventually(|| (slow.asked().len() == 1).then_some(())).await;
     respool.stop.abort.cancel();
     respool.agents.wait_for_runs(Duration::from_secs(30)).await;

@@ -21,8 +21,11 @@ async fn tools(content: bool) -> (TempDir, ToolSet) {
     let mut config = config(&format!("local.workspace = {work:?}\n{rules}"));
     config.local.launcher = Some(launcher());
     config.audit = Some(AuditConfig { file: folder.path().join("state/audit.jsonl"), content });
-    let set =
-        Sources::open(&config).unwrap().select_tools(&["exec", "read", "write"].map(str::to_owned)).await.unwrap();
+    let set = Sources::open(&config)
+        .unwrap()
+        .select_tools(&["exec", "read", "write"].map(str::to_owned))
+        .await
+        .unwrap();
     (folder, set)
 }
 

@@ -386,7 +386,8 @@ async fn a_state_directory_around_the_workspace_leaves_it_writable() {
     let mut config = config(&format!("local.workspace = {work:?}\npolicy.default = \"allow\""));
     config.local.launcher = Some(launcher());
     config.local.own_files = vec![outer.path().to_owned(), outer.path().join("work/audit.jsonl")];
-    let tools = Sources::open(&config).unwrap().select_tools(&["exec", "write"].map(str::to_owned)).await.unwrap();
+    let tools =
+        Sources::open(&config).unwrap().select_tools(&["exec", "write"].map(str::to_owned)).await.unwrap();
     assert_eq!(text(&tools, "exec", json!({"command": "echo x > a; cat a"})).await, "x\n");
     text(&tools, "write", json!({"path": "b", "content": "x"})).await;
     let problem = failure(&tools, "write", json!({"path": "audit.jsonl", "content": "x"})).await;

@@ -225,7 +225,8 @@ async fn agents_share_a_server() {
     let folder = tempfile::tempdir().unwrap();
     let sources = Sources::open(&config(&settings(folder.path(), ""))).unwrap();
     let wanted = ["mcp:strict/echo".to_owned()];
-    let (one, two) = (sources.select_tools(&wanted).await.unwrap(), sources.select_tools(&wanted).await.unwrap());
+    let (one, two) =
+        (sources.select_tools(&wanted).await.unwrap(), sources.select_tools(&wanted).await.unwrap());
     for tools in [&one, &two] {
         assert_eq!(text(tools, "strict__echo", json!({"text": "x"})).await, "x");
     }

@@ -261,13 +261,13 @@ impl ActiveRuns {
         let Work { id, client, mut run, authorization, first, origin, .. } = work;
         let mut telemetry = self.telemetry(agent, &id);
         telemetry.content &= !run.setup().is_private;
-        telemetry.started(&run, origin);
+        telemetry.log_start(&run, origin);
         let (began, before, cancel) = (Instant::now(), run.iterations().len(), stops.cancel.clone());
         let mut journal = Journal::new(&id, work.epoch, work.store, work.seq);
         journal.is_required = work.options.is_durable;
         let observer = Arc::new(move |activity: super::activity::Activity<'_>| {
             // There may be no observer.
-            let _ = progress::text(activity).map(|text| progress.send(text));
+            let _ = progress::activity_text(activity).map(|text| progress.send(text));
         });
         let mut driver = Driver::new(agent, journal, telemetry, stops, observer);
         driver.model.authorization = authorization;
@@ -283,7 +283,7 @@ impl ActiveRuns {
         let end = driver.drive_run(&mut run).await;
         let why = if matches!(end, WorkEnd::Left) { "left" } else { "over" };
         let overhead = began.elapsed().saturating_sub(driver.waited);
-        driver.telemetry.left(why, overhead, run.iterations().len() - before);
+        driver.telemetry.log_stop(why, overhead, run.iterations().len() - before);
         let spent = run.spent_since_answer();
         let is_kept = driver.journal.is_complete();
         if let Some((store, backlog)) = driver.journal.into_backlog() {
@@ -354,8 +354,9 @@ impl ActiveRuns {
         let is_theirs = |parked: &Parked| {
             parked.run.setup().agent == agent && parked.client.as_deref().is_none_or(|own| own == client)
         };
-        let place =
-            all.iter().position(|parked| is_theirs(parked) && parked.run.awaited().iter().any(&waits_for))?;
+        let place = all
+            .iter()
+            .position(|parked| is_theirs(parked) && parked.run.awaited_calls().iter().any(&waits_for))?;
         Some(all.remove(place))
     }
 

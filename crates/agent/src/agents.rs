@@ -143,12 +143,12 @@ impl Agents {
             let _alone = self.active.resuming.lock().await;
             if has_results
                 && let Some(watch) =
-                    resume::of_results(&self.active, agent, &request, authorization.clone()).await
+                    resume::resume_with_results(&self.active, agent, &request, authorization.clone()).await
             {
                 return watch;
             }
             if let Some(watch) =
-                resume::unanswered(&self.active, agent, &request, authorization.clone()).await
+                resume::resume_unanswered(&self.active, agent, &request, authorization.clone()).await
             {
                 return watch;
             }
@@ -222,7 +222,7 @@ impl Agents {
     /// # Errors
     /// Why it cannot be resumed, for people.
     pub async fn resume_run(&self, id: &str) -> Result<Watch, String> {
-        let stored = resume::load(self.store(), id).await?;
+        let stored = resume::load_run(self.store(), id).await?;
         let agent = self.get(&stored.row.agent);
         let agent = agent.ok_or_else(|| format!("its agent `{}` is not configured", stored.row.agent))?;
         resume::stored_run(&self.active, &agent, &stored, None, RunOptions::default()).await
@@ -238,7 +238,7 @@ impl Agents {
         id: &str,
         options: RunOptions,
     ) -> Result<Watch, String> {
-        let stored = resume::load(self.store(), id).await?;
+        let stored = resume::load_run(self.store(), id).await?;
         resume::stored_run(&self.active, agent, &stored, None, options).await
     }
 
@@ -361,7 +361,7 @@ impl Agents {
         for WokenRun { id, agent, .. } in woken.into_iter().filter(waits) {
             // Others resume their own agents' runs.
             let Some(agent) = self.get(&agent) else { continue };
-            let Ok(stored) = resume::load(Some(store), &id).await else { continue };
+            let Ok(stored) = resume::load_run(Some(store), &id).await else { continue };
             let options = RunOptions { is_detached: true, ..RunOptions::default() };
             if let Err(why) = resume::stored_run(&self.active, &agent, &stored, None, options).await {
                 tracing::warn!(target: "respool::agent", run_id = id, why, "the run cannot be resumed");

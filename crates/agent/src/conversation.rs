@@ -149,7 +149,7 @@ impl Conversation {
         let Some(Held { run, .. }) = &self.held else { return Spent::default() };
         let is_uncounted = |call: &&Iteration| call.tokens.total() == 0;
         Spent {
-            tokens: run.spent(),
+            tokens: run.spent_tokens(),
             calls: run.iterations().len(),
             uncounted: run.iterations().iter().filter(is_uncounted).count(),
         }
@@ -172,7 +172,7 @@ impl Conversation {
             observer(Activity::NotStored);
         }
         let mut driver = self.new_driver(journal, observer, approver, stop);
-        driver.telemetry.started(&run, if first.is_some() { "next turn" } else { "begins" });
+        driver.telemetry.log_start(&run, if first.is_some() { "next turn" } else { "begins" });
         if let Some(first) = first {
             driver.journal.forget_cancel().await;
             let sizes = self.agent.learn_sizes(None).await;
@@ -185,7 +185,7 @@ impl Conversation {
         let (began, before) = (Instant::now(), run.iterations().len());
         let end = driver.drive_run(&mut run).await;
         let overhead = began.elapsed().saturating_sub(driver.waited);
-        driver.telemetry.left("over", overhead, run.iterations().len() - before);
+        driver.telemetry.log_stop("over", overhead, run.iterations().len() - before);
         self.hold_run(run, driver).await;
         match end {
             WorkEnd::Finished(outcome) => outcome,
@@ -209,7 +209,7 @@ impl Conversation {
     async fn begin_run(&self, message: Value) -> Held {
         let id = new_run_id();
         let sizes = self.agent.learn_sizes(None).await;
-        let request = AgentRequest::of_person(message);
+        let request = AgentRequest::from_person(message);
         let setup = new_setup(&self.agent, request, sizes, rand::random(), clock::now());
         let new = NewRun {
             id: id.clone(),

@@ -131,7 +131,7 @@ pub(super) fn tally_calls(entries: &[Entry]) -> String {
                 }
             }
             Entry::UserTurn(message) => {
-                let words = super::prompt::plain(&message["content"]);
+                let words = super::prompt::plain_content(&message["content"]);
                 let _ = writeln!(text, "- The person: {}", super::context::head_and_tail(&words, TALLIED).0);
             }
             Entry::ClientMessage(_) | Entry::Note(_) => {}

@@ -139,7 +139,7 @@ impl Driver {
             }
             let action = match run.next() {
                 Step::Finish(outcome) => {
-                    self.telemetry.finished(run, &outcome);
+                    self.telemetry.record_end(run, &outcome);
                     return WorkEnd::Finished(*outcome);
                 }
                 Step::AwaitClient(suspension) => return WorkEnd::Suspended(suspension),
@@ -233,7 +233,7 @@ impl Driver {
         let kind = self.apply_event(run, kind, at);
         let body = serde_json::to_string(&kind).unwrap_or_default();
         let append = store::Append {
-            client_calls: run.awaited().iter().map(|call| call.id.clone()).collect(),
+            client_calls: run.awaited_calls().iter().map(|call| call.id.clone()).collect(),
             message: self.notice_of(run, &kind, was_over).map(Box::new),
             approval: approval::approval_change(&kind, awaited, run),
             child,
@@ -349,7 +349,7 @@ impl Driver {
     fn report_end(&self, run: &Run, action: &Action, kind: &EventKind) {
         match (action, kind) {
             (Action::CallModel(step), EventKind::ModelReplied(reply) | EventKind::Summarised(reply)) => {
-                self.telemetry.iteration(run, step.purpose, reply);
+                self.telemetry.record_iteration(run, step.purpose, reply);
                 if step.purpose != CallPurpose::Summary {
                     (self.observer)(Activity::ModelReplied(reply));
                 }
@@ -362,7 +362,7 @@ impl Driver {
             }
             (Action::CallTool(step), EventKind::ToolFinished(ended)) => {
                 let is_retried = run.is_repeated(step, ended.outcome);
-                self.telemetry.tool(run, &step.call, ended, is_retried);
+                self.telemetry.record_tool_call(run, &step.call, ended, is_retried);
             }
             (Action::RequestApproval(request), EventKind::ApprovalRequested(_)) => {
                 self.telemetry.approval_requested(request);
@@ -395,7 +395,7 @@ fn is_effect(action: &Action) -> bool {
 /// The run as the store keeps it.
 fn status_of(run: &Run) -> Status {
     match run.outcome() {
-        _ if !run.awaited().is_empty() => Status::Suspended,
+        _ if !run.awaited_calls().is_empty() => Status::Suspended,
         _ if run.awaited_approval().is_some() => Status::AwaitingApproval,
         None => Status::Running,
         Some(outcome) => Status::named(outcome.as_str()).unwrap_or(Status::Failed),

@@ -155,7 +155,7 @@ impl Reader {
     }
 
     fn push_call(&mut self, call: RequestedCall, outcome: CallOutcome, text: String, is_repeatable: bool) {
-        let ends_run = self.run.offered(&call.name).map_or(EndsRun::Never, |tool| tool.ends_run);
+        let ends_run = self.run.find_offered(&call.name).map_or(EndsRun::Never, |tool| tool.ends_run);
         self.calls.push(MadeCall { call, outcome, text, is_repeatable, ends_run });
     }
 }

@@ -10,7 +10,7 @@ use super::call::{CallOutcome, RequestedCall, ToolEnd};
 const WIDEST: usize = 160;
 
 /// The text for what happens, where there is one.
-pub(super) fn text(activity: Activity<'_>) -> Option<String> {
+pub(super) fn activity_text(activity: Activity<'_>) -> Option<String> {
     match activity {
         Activity::ModelReplied(reply) => {
             let beside = reply.content.trim();
@@ -20,9 +20,9 @@ pub(super) fn text(activity: Activity<'_>) -> Option<String> {
         Activity::ModelFailed { failure, is_retried, is_first } => {
             (is_retried && !is_first).then(|| format!("[model: {}]\n", failure.code))
         }
-        Activity::ToolStarted { call, is_retry } => Some(started(call, is_retry)),
-        Activity::ToolFinished { ended, .. } => Some(finished(ended)),
-        Activity::ApprovalRequested(request) => Some(waiting(request)),
+        Activity::ToolStarted { call, is_retry } => Some(call_start_line(call, is_retry)),
+        Activity::ToolFinished { ended, .. } => Some(call_end_line(ended)),
+        Activity::ApprovalRequested(request) => Some(approval_line(request)),
         Activity::HandedOver(call) => Some(format!("[{}] handed over as a draft\n", call.name)),
         Activity::NotStored => Some("[this run cannot be kept on disk at present; it goes on]\n".to_owned()),
         Activity::ModelAsked(_) | Activity::Reasoning(_) | Activity::Content(_) => None,
@@ -30,7 +30,7 @@ pub(super) fn text(activity: Activity<'_>) -> Option<String> {
 }
 
 /// The first half of a line: which tool, on what.
-fn started(call: &RequestedCall, is_retry: bool) -> String {
+fn call_start_line(call: &RequestedCall, is_retry: bool) -> String {
     let again = if is_retry { ", again" } else { "" };
     let inputs = short_inputs(&call.arguments);
     let colon = if inputs.is_empty() { "" } else { ": " };
@@ -38,13 +38,13 @@ fn started(call: &RequestedCall, is_retry: bool) -> String {
 }
 
 /// Which calls wait for consent.
-fn waiting(request: &ApprovalRequest) -> String {
+fn approval_line(request: &ApprovalRequest) -> String {
     let names: Vec<&str> = request.calls.iter().map(|call| call.name.as_str()).collect();
     format!("[{}] waits for approval {}\n", names.join(", "), request.id)
 }
 
 /// The second half: outcome and time.
-fn finished(ended: &ToolEnd) -> String {
+fn call_end_line(ended: &ToolEnd) -> String {
     let seconds = ended.took / 1_000;
     let tenths = ended.took % 1_000 / 100;
     match ended.outcome {
@@ -74,12 +74,12 @@ mod tests {
             ..RequestedCall::default()
         };
         assert_eq!(
-            started(&call(r#"{"query":"rust\nproxies","count":3}"#), false),
+            call_start_line(&call(r#"{"query":"rust\nproxies","count":3}"#), false),
             "[web_search: rust proxies, 3] "
         );
-        assert_eq!(started(&call("{}"), false), "[web_search] ");
-        assert!(started(&call(&format!(r#"{{"q":"{}"}}"#, "ä".repeat(500))), true).len() < 200);
-        let ended = |outcome| finished(&ToolEnd { outcome, text: "abc".into(), took: 1_260 });
+        assert_eq!(call_start_line(&call("{}"), false), "[web_search] ");
+        assert!(call_start_line(&call(&format!(r#"{{"q":"{}"}}"#, "ä".repeat(500))), true).len() < 200);
+        let ended = |outcome| call_end_line(&ToolEnd { outcome, text: "abc".into(), took: 1_260 });
         assert_eq!(ended(CallOutcome::Ok), "ok, 3 bytes in 1.2 s\n");
         assert_eq!(ended(CallOutcome::TimedOut), "timed out after 1.2 s\n");
     }

@@ -32,20 +32,20 @@ pub(super) fn messages(
 ) -> Vec<Value> {
     let form = setup.style.form;
     let mut out = Vec::with_capacity(entries.len() + 2);
-    let system = system(setup, with_tools, neutral);
+    let system = system_text(setup, with_tools, neutral);
     for entry in entries {
         match entry {
             Entry::ClientMessage(message) if form == CallForm::Native => {
                 out.push(neutral.client_message(message));
             }
             Entry::ClientMessage(message) => out.push(without_roles(message, neutral)),
-            Entry::UserTurn(message) => user(&plain(&message["content"]), &mut out),
-            Entry::Exchange(exchange) if form == CallForm::Native => native(exchange, neutral, &mut out),
-            Entry::Exchange(exchange) => textual(exchange, form, neutral, &mut out),
-            Entry::Note(text) => user(&format!("[respool] {}", neutral.escape_text(text)), &mut out),
+            Entry::UserTurn(message) => push_user(&plain_content(&message["content"]), &mut out),
+            Entry::Exchange(exchange) if form == CallForm::Native => push_native(exchange, neutral, &mut out),
+            Entry::Exchange(exchange) => push_textual(exchange, form, neutral, &mut out),
+            Entry::Note(text) => push_user(&format!("[respool] {}", neutral.escape_text(text)), &mut out),
             Entry::Summary(text) => {
                 let text = neutral.own_words(text);
-                user(&format!("[respool] What has been done so far, in short:\n{text}"), &mut out);
+                push_user(&format!("[respool] What has been done so far, in short:\n{text}"), &mut out);
             }
         }
     }
@@ -67,7 +67,7 @@ pub(super) fn tools(setup: &Setup, neutral: MarkEscaper) -> Vec<Value> {
 }
 
 /// The request's `response_format`, where the server's grammar forces the form.
-pub(super) fn format(setup: &Setup) -> Option<Value> {
+pub(super) fn response_format(setup: &Setup) -> Option<Value> {
     (setup.style.form == CallForm::GuidedJson && !setup.tools.is_empty()).then(|| {
         let names: Vec<&str> = setup.tools.iter().map(|tool| tool.name.as_str()).collect();
         let call = json!({"type": "object", "required": ["name", "arguments"],
@@ -82,7 +82,12 @@ pub(super) fn format(setup: &Setup) -> Option<Value> {
 }
 
 /// The messages that ask for a summary of exchanges, which have about this many bytes at most.
-pub(super) fn summary(setup: &Setup, entries: &[Entry], bytes: usize, neutral: MarkEscaper) -> Vec<Value> {
+pub(super) fn summary_messages(
+    setup: &Setup,
+    entries: &[Entry],
+    bytes: usize,
+    neutral: MarkEscaper,
+) -> Vec<Value> {
     let share = (bytes / entries.len().max(1)).max(SHORTEST);
     let cut = |text: &str| super::context::head_and_tail(text, share).0;
     let mut text = String::from(
@@ -96,35 +101,37 @@ pub(super) fn summary(setup: &Setup, entries: &[Entry], bytes: usize, neutral: M
         let _ = write!(
             text,
             "\nThe task: {}\n",
-            super::context::head_and_tail(&plain(&task["content"]), 2_000).0
+            super::context::head_and_tail(&plain_content(&task["content"]), 2_000).0
         );
     }
     for entry in entries {
         let _ = match entry {
             Entry::ClientMessage(_) => Ok(()),
-            Entry::UserTurn(message) => writeln!(text, "\nThe person: {}", cut(&plain(&message["content"]))),
+            Entry::UserTurn(message) => {
+                writeln!(text, "\nThe person: {}", cut(&plain_content(&message["content"])))
+            }
             Entry::Note(note) | Entry::Summary(note) => {
                 writeln!(text, "\n{}", cut(&neutral.escape_text(note)))
             }
-            Entry::Exchange(exchange) => writeln!(text, "\n{}", cut(&in_words(exchange, neutral))),
+            Entry::Exchange(exchange) => writeln!(text, "\n{}", cut(&exchange_text(exchange, neutral))),
         };
     }
     vec![json!({"role": "user", "content": text})]
 }
 
 /// An exchange as text.
-fn in_words(exchange: &Exchange, neutral: MarkEscaper) -> String {
+fn exchange_text(exchange: &Exchange, neutral: MarkEscaper) -> String {
     let mut text = format!("Assistant: {}", neutral.escape_text(exchange.content.trim()));
     for call in &exchange.calls {
         let _ = write!(text, "\nCalled {} with {}", call.name, neutral.escape_text(&call.arguments));
         if let Some(result) = result_of(exchange, call) {
-            let _ = write!(text, "\n{}", labelled(&call.name, result, neutral));
+            let _ = write!(text, "\n{}", label_result(&call.name, result, neutral));
         }
     }
     text
 }
 
-fn system(setup: &Setup, with_tools: bool, neutral: MarkEscaper) -> String {
+fn system_text(setup: &Setup, with_tools: bool, neutral: MarkEscaper) -> String {
     let how = match setup.style.form {
         _ if setup.tools.is_empty() || !with_tools => "",
         CallForm::Native => "",
@@ -135,13 +142,13 @@ fn system(setup: &Setup, with_tools: bool, neutral: MarkEscaper) -> String {
     };
     let how = match how {
         "" => String::new(),
-        how => how.replace("{tools}", &described(&setup.tools, neutral)),
+        how => how.replace("{tools}", &describe_tools(&setup.tools, neutral)),
     };
     let own = setup.system.as_deref().unwrap_or_default();
     [own.trim(), how.trim()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")
 }
 
-fn described(tools: &[OfferedTool], neutral: MarkEscaper) -> String {
+fn describe_tools(tools: &[OfferedTool], neutral: MarkEscaper) -> String {
     let tool = |tool: &OfferedTool| {
         let (description, schema) =
             (neutral.escape_text(tool.description.trim()), neutral.escape_schema(&tool.parameters));
@@ -164,7 +171,7 @@ fn put_system(text: &str, messages: &mut Vec<Value>) {
     }
 }
 
-fn native(exchange: &Exchange, neutral: MarkEscaper, out: &mut Vec<Value>) {
+fn push_native(exchange: &Exchange, neutral: MarkEscaper, out: &mut Vec<Value>) {
     let mut message = json!({"role": "assistant", "content": neutral.own_words(&exchange.content)});
     if exchange.calls.is_empty() {
         return out.push(message);
@@ -189,22 +196,22 @@ fn native(exchange: &Exchange, neutral: MarkEscaper, out: &mut Vec<Value>) {
     }
 }
 
-fn textual(exchange: &Exchange, form: CallForm, neutral: MarkEscaper, out: &mut Vec<Value>) {
+fn push_textual(exchange: &Exchange, form: CallForm, neutral: MarkEscaper, out: &mut Vec<Value>) {
     let content = match exchange.content.trim() {
-        "" => exchange.calls.iter().map(|call| written(call, form)).collect::<Vec<_>>().join("\n"),
+        "" => exchange.calls.iter().map(|call| write_call(call, form)).collect::<Vec<_>>().join("\n"),
         _ => exchange.content.clone(),
     };
     out.push(json!({"role": "assistant", "content": neutral.own_words(&content)}));
-    let result = |call: &RequestedCall| Some(labelled(&call.name, result_of(exchange, call)?, neutral));
+    let result = |call: &RequestedCall| Some(label_result(&call.name, result_of(exchange, call)?, neutral));
     let results = exchange.calls.iter().filter_map(result);
     let results: Vec<String> = results.collect();
     if !results.is_empty() {
-        user(&format!("Tool results:\n{}\n\n{GO_ON}", results.join("\n")), out);
+        push_user(&format!("Tool results:\n{}\n\n{GO_ON}", results.join("\n")), out);
     }
 }
 
 /// A call as the model should have written it.
-fn written(call: &RequestedCall, form: CallForm) -> String {
+fn write_call(call: &RequestedCall, form: CallForm) -> String {
     match form {
         CallForm::GuidedJson | CallForm::Native => {
             format!(r#"{{"tool_calls":[{{"name":"{}","arguments":{}}}]}}"#, call.name, call.arguments)
@@ -215,13 +222,13 @@ fn written(call: &RequestedCall, form: CallForm) -> String {
         CallForm::Markers => {
             let arguments =
                 serde_json::from_str::<serde_json::Map<String, Value>>(&call.arguments).unwrap_or_default();
-            let arguments = arguments.iter().map(|(key, value)| format!("|{key}={}", plain(value)));
+            let arguments = arguments.iter().map(|(key, value)| format!("|{key}={}", plain_content(value)));
             format!("[TOOL:{}{}]", call.name, arguments.collect::<String>())
         }
     }
 }
 
-fn labelled(tool: &str, result: &ToolResult, neutral: MarkEscaper) -> String {
+fn label_result(tool: &str, result: &ToolResult, neutral: MarkEscaper) -> String {
     let mark = if result.ok { "TOOL_RESULT" } else { "TOOL_ERROR" };
     format!("[{mark}: {tool}] {}", neutral.escape_result(&result.text))
 }
@@ -231,7 +238,7 @@ fn result_of<'a>(exchange: &'a Exchange, call: &RequestedCall) -> Option<&'a Too
 }
 
 /// Two messages of one role in a row are one, where that is known: some templates insist on turns.
-fn user(text: &str, out: &mut Vec<Value>) {
+fn push_user(text: &str, out: &mut Vec<Value>) {
     if let Some(last) = out.last_mut().filter(|last| last["role"] == "user")
         && let Value::String(before) = &mut last["content"]
     {
@@ -245,31 +252,31 @@ fn user(text: &str, out: &mut Vec<Value>) {
 /// A client's message for a model that knows no tool role.
 fn without_roles(message: &Value, neutral: MarkEscaper) -> Value {
     if message["role"] == "tool" {
-        let text = neutral.escape_result(&plain(&message["content"]));
+        let text = neutral.escape_result(&plain_content(&message["content"]));
         return json!({"role": "user", "content": format!("[TOOL_RESULT: {}] {text}", message["name"].as_str().unwrap_or("tool"))});
     }
     let Some(calls) = message["tool_calls"].as_array() else { return message.clone() };
     let call = |call: &Value| {
         let function = &call["function"];
-        format!("I call {} with {}.", plain(&function["name"]), plain(&function["arguments"]))
+        format!("I call {} with {}.", plain_content(&function["name"]), plain_content(&function["arguments"]))
     };
-    let words = plain(&message["content"]);
+    let words = plain_content(&message["content"]);
     let lines: Vec<String> =
         [words].into_iter().filter(|text| !text.is_empty()).chain(calls.iter().map(call)).collect();
     json!({"role": "assistant", "content": lines.join("\n")})
 }
 
 /// The text of a content: a string, the text parts of an array, or JSON.
-pub(super) fn plain(content: &Value) -> String {
+pub(super) fn plain_content(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),
-        Value::Array(parts) => parts.iter().map(part).collect::<Vec<_>>().join("\n"),
+        Value::Array(parts) => parts.iter().map(part_text).collect::<Vec<_>>().join("\n"),
         other => other.to_string(),
     }
 }
 
-fn part(part: &Value) -> String {
+fn part_text(part: &Value) -> String {
     let left_out = || format!("[a part of type {} was left out]", part["type"].as_str().unwrap_or("unknown"));
     part["text"].as_str().map_or_else(left_out, str::to_owned)
 }

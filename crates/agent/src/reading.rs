@@ -30,32 +30,37 @@ pub(super) struct Reading {
 }
 
 /// Reads a reply.
-pub(super) fn read(reply: &ModelReply, setup: &Setup, ids: &mut Ids) -> Reading {
-    let tools = Arc::new(declared(setup));
+pub(super) fn read_reply(reply: &ModelReply, setup: &Setup, ids: &mut Ids) -> Reading {
+    let tools = Arc::new(declare_tools(setup));
     let mut reading = Reading { refused: reply.refused.clone(), ..Reading::default() };
     for parser in &setup.style.parsers {
         let (calls, name) = match parser.as_str() {
-            "native" if setup.style.reasoning_first && reply.calls.is_empty() => in_reasoning(reply, &tools),
-            "native" => (reply.calls.clone(), named(reply)),
+            "native" if setup.style.reasoning_first && reply.calls.is_empty() => {
+                calls_in_reasoning(reply, &tools)
+            }
+            "native" => (reply.calls.clone(), parser_name(reply)),
             "guided_json" => {
-                let (calls, answer) = guided(&reply.content, &tools);
+                let (calls, answer) = read_guided(&reply.content, &tools);
                 reading.answer = answer;
                 (calls, parser.clone())
             }
-            name if reply.dialects.iter().any(|read| *read == dialect(name)) => {
+            name if reply.dialects.iter().any(|read| *read == dialect_name(name)) => {
                 (reply.calls.clone(), name.to_owned())
             }
-            name => (in_text(reply, setup, &tools, dialect(name), &mut reading.refused), name.to_owned()),
+            name => (
+                calls_in_text(reply, setup, &tools, dialect_name(name), &mut reading.refused),
+                name.to_owned(),
+            ),
         };
         if !calls.is_empty() {
-            return found(reading, calls, name, ids);
+            return with_calls(reading, calls, name, ids);
         }
     }
     // The relay took these out of the text, so they count whatever the parsers are.
-    found(reading, reply.calls.clone(), named(reply), ids)
+    with_calls(reading, reply.calls.clone(), parser_name(reply), ids)
 }
 
-fn found(mut reading: Reading, mut calls: Vec<RequestedCall>, parser: String, ids: &mut Ids) -> Reading {
+fn with_calls(mut reading: Reading, mut calls: Vec<RequestedCall>, parser: String, ids: &mut Ids) -> Reading {
     for call in calls.iter_mut().filter(|call| call.id.is_empty()) {
         call.id = ids.choose(None);
     }
@@ -64,26 +69,26 @@ fn found(mut reading: Reading, mut calls: Vec<RequestedCall>, parser: String, id
     reading
 }
 
-fn named(reply: &ModelReply) -> String {
+fn parser_name(reply: &ModelReply) -> String {
     reply.dialects.first().cloned().unwrap_or_else(|| "native".to_owned())
 }
 
 /// The calls that the reasoning of a turn without any holds, in whatever dialect: the agent's settings say
 /// that it is read.
-fn in_reasoning(reply: &ModelReply, tools: &Arc<Tools>) -> (Vec<RequestedCall>, String) {
+fn calls_in_reasoning(reply: &ModelReply, tools: &Arc<Tools>) -> (Vec<RequestedCall>, String) {
     let options = Options { read_reasoning: true, ..Options::for_whole_reply() };
-    let turn = engine(&reply.reasoning, reply.cut, tools, options);
-    let dialect = turn.notes.iter().find_map(dialect_of).map_or_else(|| named(reply), str::to_owned);
+    let turn = parse_text(&reply.reasoning, reply.cut, tools, options);
+    let dialect = turn.notes.iter().find_map(dialect_of).map_or_else(|| parser_name(reply), str::to_owned);
     (turn.calls.into_iter().map(requested_call).collect(), dialect)
 }
 
 /// The engine's name of a parser.
-fn dialect(parser: &str) -> &str {
+fn dialect_name(parser: &str) -> &str {
     if parser == "markers" { "marker" } else { parser }
 }
 
 /// The offered tools as the engine knows them.
-pub(super) fn declared(setup: &Setup) -> Tools {
+pub(super) fn declare_tools(setup: &Setup) -> Tools {
     let tools = setup.tools.iter().map(|tool| (tool.name.clone(), tool.parameters.to_string()));
     let tools: Vec<(String, String)> = tools.collect();
     Tools::from_parts(tools.iter().map(|(name, schema)| (name.clone(), Some(schema.as_str()))))
@@ -91,7 +96,7 @@ pub(super) fn declared(setup: &Setup) -> Tools {
 
 /// The calls of one dialect in the text. The reasoning is looked into first, or only where there is no
 /// content.
-fn in_text(
+fn calls_in_text(
     reply: &ModelReply,
     setup: &Setup,
     tools: &Arc<Tools>,
@@ -107,7 +112,7 @@ fn in_text(
     for text in fields {
         let read_reasoning = setup.style.reasoning_first;
         let options = Options { fuzzy: dialect == "fuzzy", read_reasoning, ..Options::for_whole_reply() };
-        let turn = engine(text, reply.cut, tools, options);
+        let turn = parse_text(text, reply.cut, tools, options);
         let dialects: Vec<&str> = turn.notes.iter().filter_map(dialect_of).collect();
         if dialects.first() == Some(&dialect) {
             return turn.calls.into_iter().map(requested_call).collect();
@@ -117,7 +122,7 @@ fn in_text(
     Vec::new()
 }
 
-fn engine(text: &str, cut: bool, tools: &Arc<Tools>, options: Options) -> Turn {
+fn parse_text(text: &str, cut: bool, tools: &Arc<Tools>, options: Options) -> Turn {
     let mut engine = Engine::new(Arc::clone(tools), options);
     let mut events: Vec<TurnEvent> = Vec::new();
     engine.push(Field::Content, text, &mut events);
@@ -160,7 +165,7 @@ pub(super) fn requested_call(call: ToolCall) -> RequestedCall {
 }
 
 /// `{"tool_calls":[…]}` or `{"answer":"…"}`.
-fn guided(content: &str, tools: &Arc<Tools>) -> (Vec<RequestedCall>, Option<String>) {
+fn read_guided(content: &str, tools: &Arc<Tools>) -> (Vec<RequestedCall>, Option<String>) {
     let start = content.find('{').unwrap_or_default();
     let object = mended_object(content[start..].trim().trim_end_matches('`').trim());
     let Some(object) = object.and_then(|text| serde_json::from_str::<Value>(&text).ok()) else {
@@ -170,7 +175,7 @@ fn guided(content: &str, tools: &Arc<Tools>) -> (Vec<RequestedCall>, Option<Stri
     if object["tool_calls"].as_array().is_none_or(Vec::is_empty) {
         return (Vec::new(), answer);
     }
-    let turn = engine(&object.to_string(), false, tools, Options::default());
+    let turn = parse_text(&object.to_string(), false, tools, Options::default());
     (turn.calls.into_iter().map(requested_call).collect(), answer)
 }
 

@@ -26,14 +26,14 @@ pub fn breakdown(stored: &StoredRun) -> Value {
         body["error"] = "this run was written by another version of respool and cannot be read".into();
         return body;
     };
-    let spent = run.spent();
+    let spent = run.spent_tokens();
     body["usage"] = json!({
         "prompt_tokens": spent.prompt, "completion_tokens": spent.completion, "total_tokens": spent.total(),
         "reasoning_tokens": spent.reasoning, "cached_tokens": spent.cached,
     });
-    body["duration_ms"] = run.worked().into();
+    body["duration_ms"] = run.working_time().into();
     body["iterations"] = run.iterations().iter().map(iteration).collect();
-    body["waits_for"] = run.awaited().iter().map(|call| call.name.as_str()).collect();
+    body["waits_for"] = run.awaited_calls().iter().map(|call| call.name.as_str()).collect();
     if let Some(request) = run.awaited_approval() {
         body["approval"] =
             if run.setup().is_private { withheld_approval(request) } else { approval(request) };

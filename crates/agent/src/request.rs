@@ -4,7 +4,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::approval::Tier;
-use super::prompt::plain;
+use super::prompt::plain_content;
 use super::setup::{EndsRun, Executor, OfferedTool};
 use telemetry::TraceContext;
 use wire::{ApiError, ChatRequest, ErrorCode};
@@ -42,7 +42,7 @@ impl AgentRequest {
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let request = ChatRequest::parse(body).map_err(|fault| ApiError::from(&fault))?;
         let (stream, usage) = (request.wants_stream(), request.wants_usage());
-        unsupported(&request)?;
+        refuse_unsupported(&request)?;
         let body: Value = serde_json::from_slice(body).map_err(|error| {
             ApiError::bad_request(ErrorCode::InvalidJson, format!("the request body: {error}"))
         })?;
@@ -55,7 +55,7 @@ impl AgentRequest {
         }
         let tools = if body["tool_choice"] == "none" { Vec::new() } else { client_tools(&body["tools"]) };
         let fingerprint = fingerprint(&[&body["model"], &body["messages"], &body["tools"]]);
-        let (results, tail) = brought(&messages);
+        let (results, tail) = brought_results(&messages);
         Ok(Self {
             messages,
             tools,
@@ -72,7 +72,7 @@ impl AgentRequest {
 
     /// The same request of another client, who has another key, is another one.
     #[must_use]
-    pub fn of_client(mut self, key: &[u8]) -> Self {
+    pub fn with_client_key(mut self, key: &[u8]) -> Self {
         self.client = client_digest(key);
         self.fingerprint = fingerprint(&[&self.fingerprint.into(), &self.client.as_str().into()]);
         self
@@ -101,17 +101,17 @@ impl AgentRequest {
     }
 
     /// A task that respool itself gives to an agent. `stands_for`: the work that it belongs to.
-    pub fn of_work(text: &str, stands_for: &str) -> Self {
-        Self { fingerprint: stands_for.to_owned(), ..Self::of_task(text) }
+    pub fn from_work(text: &str, stands_for: &str) -> Self {
+        Self { fingerprint: stands_for.to_owned(), ..Self::from_task(text) }
     }
 
     /// A task that respool itself gives to an agent.
-    pub fn of_task(text: &str) -> Self {
-        Self::of_person(serde_json::json!({"role": "user", "content": text}))
+    pub fn from_task(text: &str) -> Self {
+        Self::from_person(serde_json::json!({"role": "user", "content": text}))
     }
 
     /// The first message of a person.
-    pub(super) fn of_person(message: Value) -> Self {
+    pub(super) fn from_person(message: Value) -> Self {
         Self {
             messages: vec![message],
             tools: Vec::new(),
@@ -127,7 +127,7 @@ impl AgentRequest {
     }
 }
 
-fn unsupported(request: &ChatRequest<'_>) -> Result<(), ApiError> {
+fn refuse_unsupported(request: &ChatRequest<'_>) -> Result<(), ApiError> {
     let refuse = |param: &str, text: &str| {
         Err(ApiError::bad_request(ErrorCode::UnsupportedValue, text).with_param(param))
     };
@@ -181,7 +181,7 @@ fn fingerprint(parts: &[&Value]) -> String {
 }
 
 /// The results for the calls of the last assistant message, and what follows them.
-fn brought(messages: &[Value]) -> (Vec<(String, String)>, Vec<Value>) {
+fn brought_results(messages: &[Value]) -> (Vec<(String, String)>, Vec<Value>) {
     let last = messages.iter().rposition(|message| message["role"] == "assistant");
     let Some(after) =
         last.filter(|last| messages[*last]["tool_calls"].is_array()).map(|last| &messages[last + 1..])
@@ -191,14 +191,14 @@ fn brought(messages: &[Value]) -> (Vec<(String, String)>, Vec<Value>) {
     let (results, tail): (Vec<&Value>, Vec<&Value>) =
         after.iter().partition(|message| message["role"] == "tool");
     let result = |message: &&Value| {
-        let id = normalised(message["tool_call_id"].as_str().unwrap_or_default());
-        (id, plain(&message["content"]))
+        let id = normalize_id(message["tool_call_id"].as_str().unwrap_or_default());
+        (id, plain_content(&message["content"]))
     };
     (results.iter().map(result).collect(), tail.into_iter().cloned().collect())
 }
 
 /// A call id as it survives every client: OpenClaw 2026.9.6 strips what is not alphanumeric and cuts at 40.
-pub(super) fn normalised(id: &str) -> String {
+pub(super) fn normalize_id(id: &str) -> String {
     id.chars().filter(char::is_ascii_alphanumeric).take(40).collect()
 }
 
@@ -237,7 +237,8 @@ mod tests {
 
     #[test]
     fn a_client_digest_hides_its_key() {
-        let of = |key: &[u8]| parse(&json!({"messages": [{"role": "user", "content": "x"}]})).of_client(key);
+        let of =
+            |key: &[u8]| parse(&json!({"messages": [{"role": "user", "content": "x"}]})).with_client_key(key);
         let (one, same, other) = (of(b"Bearer one"), of(b"Bearer one"), of(b"Bearer two"));
         assert_eq!((&one.client, &one.fingerprint), (&same.client, &same.fingerprint));
         assert!(one.client != other.client && one.fingerprint != other.fingerprint);

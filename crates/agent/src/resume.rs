@@ -12,7 +12,7 @@ use super::config::OnDisconnect;
 use super::definition::Agent;
 use super::driver::WorkEnd;
 use super::event::{Event, EventKind};
-use super::request::{AgentRequest, normalised};
+use super::request::{AgentRequest, normalize_id};
 use super::run::Run;
 use super::step::Step;
 use super::stored::{REPEATABLE_FOR, or_log, restore};
@@ -21,7 +21,7 @@ use store::{Status, Store, StoredRun};
 
 /// The run that waits for the results that the client brings; also one that was interrupted after it got
 /// them.
-pub(super) async fn of_results(
+pub(super) async fn resume_with_results(
     active: &Arc<ActiveRuns>,
     agent: &Arc<Agent>,
     request: &AgentRequest,
@@ -29,7 +29,7 @@ pub(super) async fn of_results(
 ) -> Option<Watch> {
     let ids: Vec<String> = request.results.iter().map(|(id, _)| id.clone()).collect();
     let parked =
-        active.take_parked_run(&agent.name, &request.client, |call| ids.contains(&normalised(&call.id)));
+        active.take_parked_run(&agent.name, &request.client, |call| ids.contains(&normalize_id(&call.id)));
     if let Some(parked) = parked {
         return Some(active.work_on(agent, parked_work(parked, request, authorization)));
     }
@@ -40,14 +40,16 @@ pub(super) async fn of_results(
     }
     let stored = or_log(store.run(&id).await)??;
     let (run, last) = restore(&stored)?;
-    let is_awaited =
-        run.awaited().iter().any(|call| request.results.iter().any(|(id, _)| *id == normalised(&call.id)));
+    let is_awaited = run
+        .awaited_calls()
+        .iter()
+        .any(|call| request.results.iter().any(|(id, _)| *id == normalize_id(&call.id)));
     let (first, origin) = if is_awaited {
         (client_return(&run, request), "client returned")
     } else if !is_repeated(last.as_ref(), request) {
         return None;
     } else if let Some(end) = work_end(&run) {
-        return may_be_told_again(&end, stored.row.updated).then(|| finished(id, &run, end));
+        return may_be_told_again(&end, stored.row.updated).then(|| finished_watch(id, &run, end));
     } else {
         (EventKind::Resumed, "resumed")
     };
@@ -60,11 +62,11 @@ pub(super) async fn of_results(
     let stored = or_log(store.run(&id).await)?.filter(|stored| stored.row.status == Status::Cancelled)?;
     let (mut run, _) = restore(&stored)?;
     run.apply(Event { at: clock::now(), kind: EventKind::Cancelled }).ok()?;
-    Some(finished(id, &run, work_end(&run)?))
+    Some(finished_watch(id, &run, work_end(&run)?))
 }
 
 /// A run that the same request began and whose answer its client has not got: it asks again.
-pub(super) async fn unanswered(
+pub(super) async fn resume_unanswered(
     active: &Arc<ActiveRuns>,
     agent: &Arc<Agent>,
     request: &AgentRequest,
@@ -80,7 +82,7 @@ pub(super) async fn unanswered(
     }
     let stored = or_log(store.run(&id).await)??;
     match restore(&stored).and_then(|(run, _)| Some((work_end(&run)?, run))) {
-        Some((end, run)) => Some(finished(id, &run, end)),
+        Some((end, run)) => Some(finished_watch(id, &run, end)),
         None => stored_run(active, agent, &stored, authorization, RunOptions::default()).await.ok(),
     }
 }
@@ -98,7 +100,7 @@ pub(super) async fn stored_run(
 ) -> Result<Watch, String> {
     let store = active.store.clone().ok_or(NO_STORE)?;
     let (run, _) = restore(stored).ok_or(OTHER_VERSION)?;
-    if !run.awaited().is_empty() {
+    if !run.awaited_calls().is_empty() {
         return Err("it waits for its client's tool results".into());
     }
     let work = stored_work(stored, run, authorization, EventKind::Resumed, "resumed");
@@ -111,7 +113,7 @@ pub(super) async fn stored_run(
 ///
 /// # Errors
 /// When there is no such run, with the reason for people.
-pub(super) async fn load(store: Option<&Arc<Store>>, id: &str) -> Result<StoredRun, String> {
+pub(super) async fn load_run(store: Option<&Arc<Store>>, id: &str) -> Result<StoredRun, String> {
     let stored = store.ok_or(NO_STORE)?.run(id).await.map_err(|error| error.0)?;
     stored.ok_or_else(|| format!("there is no run {id}"))
 }
@@ -160,7 +162,7 @@ fn stored_work(
 
 /// The same results as the last time: the client did not get the answer to them.
 fn is_repeated(last: Option<&EventKind>, request: &AgentRequest) -> bool {
-    let is_brought = |id: &String| request.results.iter().any(|(other, _)| *other == normalised(id));
+    let is_brought = |id: &String| request.results.iter().any(|(other, _)| *other == normalize_id(id));
     matches!(last, Some(EventKind::ClientReturned { results, tail })
         if *tail == request.tail && results.iter().all(|(id, _)| is_brought(id)))
 }
@@ -179,7 +181,7 @@ fn may_be_told_again(end: &WorkEnd, since: u64) -> bool {
 /// The event of the client's return: ids as the run has them.
 fn client_return(run: &Run, request: &AgentRequest) -> EventKind {
     let own_id = |id: &str| {
-        let call = run.awaited().iter().find(|call| normalised(&call.id) == id);
+        let call = run.awaited_calls().iter().find(|call| normalize_id(&call.id) == id);
         call.map_or_else(|| id.to_owned(), |call| call.id.clone())
     };
     let results = request.results.iter().map(|(id, text)| (own_id(id), text.clone())).collect();
@@ -196,7 +198,7 @@ fn work_end(run: &Run) -> Option<WorkEnd> {
     }
 }
 
-fn finished(id: String, run: &Run, end: WorkEnd) -> Watch {
+fn finished_watch(id: String, run: &Run, end: WorkEnd) -> Watch {
     let spent = run.spent_since_answer();
-    Watch::finished(id, WorkReport { end, spent, overhead: Duration::ZERO })
+    Watch::new_finished(id, WorkReport { end, spent, overhead: Duration::ZERO })
 }

@@ -47,7 +47,7 @@ impl Run {
             now: setup.at,
             setup,
         };
-        run.ask();
+        run.ask_model();
         run
     }
 
@@ -77,7 +77,7 @@ impl Run {
     }
 
     /// The tokens of all calls.
-    pub fn spent(&self) -> Tokens {
+    pub fn spent_tokens(&self) -> Tokens {
         self.spent
     }
 
@@ -92,12 +92,12 @@ impl Run {
     }
 
     /// How long this turn has worked, in milliseconds; waiting for the client or for consent does not count.
-    pub fn worked(&self) -> u64 {
+    pub fn working_time(&self) -> u64 {
         self.turn.worked
     }
 
     /// The calls whose results the client owes.
-    pub fn awaited(&self) -> &[RequestedCall] {
+    pub fn awaited_calls(&self) -> &[RequestedCall] {
         match &self.phase {
             Phase::Client(calls) => calls,
             _ => &[],
@@ -224,9 +224,9 @@ impl Run {
             (phase @ Phase::Done(_), EventKind::Resumed | EventKind::Cancelled | EventKind::Aborted(_)) => {
                 self.phase = phase;
             }
-            (_, EventKind::Cancelled) => self.end(Outcome::from_cancel(self.achieved())),
+            (_, EventKind::Cancelled) => self.end(Outcome::from_cancel(self.partial_answer())),
             (_, EventKind::Aborted(failure)) => self.abort(failure),
-            (phase, EventKind::Resumed) => self.resumed(phase),
+            (phase, EventKind::Resumed) => self.resume_phase(phase),
             (phase, EventKind::TurnStarted(message)) => self.start_turn(&phase, message),
             (phase, EventKind::ModelChanged(sizes)) => {
                 (self.sizes, self.configured_sizes) = (sizes, sizes);
@@ -235,16 +235,18 @@ impl Run {
                 self.phase = phase;
             }
             (phase, EventKind::NoteAdded(text)) => self.add_note(phase, text),
-            (Phase::Summary(range), EventKind::Summarised(reply)) => self.summarised(range, Some(reply)),
+            (Phase::Summary(range), EventKind::Summarised(reply)) => self.apply_summary(range, Some(reply)),
             (Phase::Summary(range), EventKind::ModelFailed(_) | EventKind::LoopDetected) => {
-                self.summarised(range, None);
+                self.apply_summary(range, None);
             }
-            (Phase::Model, EventKind::ModelReplied(reply)) => self.replied(reply),
+            (Phase::Model, EventKind::ModelReplied(reply)) => self.take_reply(reply),
             (Phase::Model, EventKind::ModelFailed(failure)) => self.model_failed(failure),
             (Phase::Model, EventKind::LoopDetected) => self.stop_at(Limit::Loop),
             (Phase::Pause(_), EventKind::PauseEnded) => self.resume_asking(),
             (Phase::Calls(queue), kind) => self.call_event(queue, kind),
-            (Phase::Approval(wait), EventKind::ApprovalDecided(decision)) => self.decided(wait, &decision),
+            (Phase::Approval(wait), EventKind::ApprovalDecided(decision)) => {
+                self.apply_decision(wait, &decision)
+            }
             (Phase::Approval(wait), _) => {
                 self.phase = Phase::Approval(ApprovalWait { is_escalated: true, ..wait });
             }
@@ -295,27 +297,27 @@ impl Run {
     fn model_step(&self) -> ModelStep {
         let is_last = self.turn.limit.is_some();
         let deadline = if is_last { self.setup.limits.time } else { self.soft_deadline() };
-        let mut messages = prompt::messages(&self.setup, &self.entries, !is_last, self.neutral());
+        let mut messages = prompt::messages(&self.setup, &self.entries, !is_last, self.mark_escaper());
         if let Some(limit) = &self.turn.limit {
             messages.push(correction::last_words(limit));
         }
         ModelStep {
             purpose: if is_last { CallPurpose::Last } else { CallPurpose::Iteration },
             messages,
-            tools: if is_last { Vec::new() } else { prompt::tools(&self.setup, self.neutral()) },
-            format: prompt::format(&self.setup).filter(|_| !is_last),
+            tools: if is_last { Vec::new() } else { prompt::tools(&self.setup, self.mark_escaper()) },
+            format: prompt::response_format(&self.setup).filter(|_| !is_last),
             max_tokens: self.sizes.max_tokens,
             within: self.setup.limits.model_time.min(deadline.saturating_sub(self.turn.worked)).max(1),
         }
     }
 
     /// Breaks the template marks of the model that is asked now.
-    fn neutral(&self) -> MarkEscaper {
+    fn mark_escaper(&self) -> MarkEscaper {
         MarkEscaper(self.sizes.dialects)
     }
 
     /// The next model call, or what has to come before it, or the end.
-    fn ask(&mut self) {
+    fn ask_model(&mut self) {
         self.phase = Phase::Model;
         if !self.ends_at_a_limit() {
             self.make_fit();
@@ -329,7 +331,7 @@ impl Run {
         }
         let ends = self.setup.ends_at_limits && self.turn.limit.is_some();
         if ends {
-            let (content, limit) = (self.achieved(), self.turn.limit.clone());
+            let (content, limit) = (self.partial_answer(), self.turn.limit.clone());
             self.end(Outcome { content, limit, ..Outcome::default() });
         }
         ends
@@ -345,7 +347,7 @@ impl Run {
         }
         // There must be enough left for the call and for a last one.
         let budget = limits.tokens.filter(|_| self.turn.iterations > 0)?;
-        let needed = (self.weigh() + self.sizes.max_tokens).saturating_mul(2);
+        let needed = (self.weigh_prompt() + self.sizes.max_tokens).saturating_mul(2);
         (self.spent.total() + needed > budget).then_some(Limit::Tokens(budget))
     }
 

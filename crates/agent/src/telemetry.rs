@@ -27,7 +27,7 @@ pub(super) struct Telemetry {
 
 impl Telemetry {
     /// A run begins or goes on.
-    pub(super) fn started(&self, run: &Run, how: &'static str) {
+    pub(super) fn log_start(&self, run: &Run, how: &'static str) {
         agent_metrics::running(1.0);
         let tools = run.setup().tools.len();
         tracing::info!(target: "respool::agent", run_id = self.run, agent = &*self.agent, how, tools, "run");
@@ -38,7 +38,7 @@ impl Telemetry {
     }
 
     /// The model replied.
-    pub(super) fn iteration(&self, run: &Run, purpose: CallPurpose, reply: &ModelReply) {
+    pub(super) fn record_iteration(&self, run: &Run, purpose: CallPurpose, reply: &ModelReply) {
         let tokens = reply.tokens;
         agent_metrics::iteration(&self.agent, purpose.as_str(), tokens.prompt, tokens.completion);
         let parser = run.iterations().last().and_then(|iteration| iteration.parser.clone());
@@ -60,7 +60,7 @@ impl Telemetry {
             prompt_tokens = tokens.prompt,
             completion_tokens = tokens.completion,
             reasoning_tokens = tokens.reasoning,
-            tokens_total = run.spent().total(),
+            tokens_total = run.spent_tokens().total(),
             duration_ms = reply.took,
             "iteration"
         );
@@ -94,11 +94,11 @@ impl Telemetry {
             (false, "") => format!("{status} failed"),
             (false, code) => format!("{status} {code}"),
         };
-        self.reported(iteration, "model", error, fix);
+        self.report_error(iteration, "model", error, fix);
     }
 
     /// A tool call ended.
-    pub(super) fn tool(&self, run: &Run, call: &RequestedCall, ended: &ToolEnd, retried: bool) {
+    pub(super) fn record_tool_call(&self, run: &Run, call: &RequestedCall, ended: &ToolEnd, retried: bool) {
         let iteration = run.iterations().len();
         #[expect(clippy::cast_precision_loss, reason = "milliseconds of one call")]
         agent_metrics::tool(&call.name, ended.outcome.as_str(), ended.took as f64 / 1_000.0);
@@ -120,8 +120,8 @@ impl Telemetry {
         if ended.outcome != CallOutcome::Ok {
             let fix = if retried { "retry" } else { "the model is told" };
             tracing::warn!(target: "respool::agent", run_id = self.run, tool = call.name, fix, "a tool call failed");
-            let error = if self.content { ended.text.clone() } else { in_short(ended) };
-            self.reported(iteration, &call.name, error, fix);
+            let error = if self.content { ended.text.clone() } else { failure_summary(ended) };
+            self.report_error(iteration, &call.name, error, fix);
         }
     }
 
@@ -147,11 +147,11 @@ impl Telemetry {
             %error,
             "a step cannot be kept: the run goes on and would not survive the end of this process"
         );
-        self.reported(run.iterations().len(), "store", error.0.clone(), "the run goes on, not durable");
+        self.report_error(run.iterations().len(), "store", error.0.clone(), "the run goes on, not durable");
     }
 
     /// The run ended.
-    pub(super) fn finished(&self, run: &Run, outcome: &Outcome) {
+    pub(super) fn record_end(&self, run: &Run, outcome: &Outcome) {
         agent_metrics::run(&self.agent, outcome.as_str());
         self.run_span(run, outcome);
         let tools = || run.iterations().iter().flat_map(|iteration| &iteration.tools);
@@ -164,10 +164,10 @@ impl Telemetry {
             iterations = run.iterations().len(),
             tools_executed = tools().count(),
             tools_failed = tools().filter(|tool| tool.outcome != "ok").count(),
-            prompt_tokens = run.spent().prompt,
-            completion_tokens = run.spent().completion,
-            reasoning_tokens = run.spent().reasoning,
-            duration_ms = run.worked(),
+            prompt_tokens = run.spent_tokens().prompt,
+            completion_tokens = run.spent_tokens().completion,
+            reasoning_tokens = run.spent_tokens().reasoning,
+            duration_ms = run.working_time(),
             "run ended"
         );
     }
@@ -184,7 +184,7 @@ impl Telemetry {
         let error = (ended.outcome != CallOutcome::Ok).then(|| ended.outcome.as_str().to_owned());
         let name = format!("execute_tool {}", call.name);
         let took = Duration::from_millis(ended.took);
-        spans.record(span((run.child(), Some(run.span)), name, took, attributes, error));
+        spans.record(new_span((run.child(), Some(run.span)), name, took, attributes, error));
     }
 
     fn run_span(&self, run: &Run, outcome: &Outcome) {
@@ -194,16 +194,16 @@ impl Telemetry {
             ("gen_ai.agent.name", (&*self.agent).into()),
             ("respool.run", (&*self.run).into()),
             ("respool.outcome", outcome.as_str().into()),
-            ("gen_ai.usage.input_tokens", run.spent().prompt.into()),
-            ("gen_ai.usage.output_tokens", run.spent().completion.into()),
+            ("gen_ai.usage.input_tokens", run.spent_tokens().prompt.into()),
+            ("gen_ai.usage.output_tokens", run.spent_tokens().completion.into()),
         ];
         let name = format!("invoke_agent {}", self.agent);
-        let took = Duration::from_millis(run.worked());
-        spans.record(span(spans.run(&self.run), name, took, attributes, None));
+        let took = Duration::from_millis(run.working_time());
+        spans.record(new_span(spans.run(&self.run), name, took, attributes, None));
     }
 
     /// Logs that the work on a run ends here. `overhead`: respool's own time for these iterations.
-    pub(super) fn left(&self, why: &'static str, overhead: Duration, iterations: usize) {
+    pub(super) fn log_stop(&self, why: &'static str, overhead: Duration, iterations: usize) {
         agent_metrics::running(-1.0);
         let each = overhead / u32::try_from(iterations).unwrap_or(u32::MAX).max(1);
         agent_metrics::overhead(each.as_secs_f64());
@@ -212,7 +212,7 @@ impl Telemetry {
     }
 
     /// Writes to the report away from the runtime's threads.
-    fn reported(&self, iteration: usize, tool: &str, error: String, fix: &'static str) {
+    fn report_error(&self, iteration: usize, tool: &str, error: String, fix: &'static str) {
         let (report, tool) = (self.report.clone(), tool.to_owned());
         let write = move || {
             let failure = Failure { iteration, tool: &tool, error: &error, fix };
@@ -225,7 +225,7 @@ impl Telemetry {
 }
 
 /// A span of this length that ends now.
-fn span(
+fn new_span(
     (context, parent): (TraceContext, Option<u64>),
     name: String,
     took: Duration,
@@ -239,7 +239,7 @@ fn span(
 }
 
 /// A tool's failure without a word of the tool's: the HTTP status that it names, and how it ended.
-fn in_short(ended: &ToolEnd) -> String {
+fn failure_summary(ended: &ToolEnd) -> String {
     let how = match ended.outcome {
         CallOutcome::Denied => "not allowed",
         CallOutcome::Transient => "its server stumbled",
@@ -276,7 +276,7 @@ mod tests {
     fn short_failures_quote_no_tool() {
         let check = |how, text: &str, expected: &str| {
             let ended = ToolEnd { outcome: how, text: text.to_owned(), took: 30_002 };
-            assert_eq!(in_short(&ended), expected, "{text}");
+            assert_eq!(failure_summary(&ended), expected, "{text}");
         };
         check(CallOutcome::Failed, "Web fetch failed (404): no page of that name", "404 failed");
         check(CallOutcome::Failed, "404 Not Found", "404 failed");

@@ -66,10 +66,10 @@ impl Watch {
             self.progress = None;
         }
         let ended = self.end.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone());
-        ended.map_or_else(WatchEvent::stopped, WatchEvent::End)
+        ended.map_or_else(WatchEvent::stop_event, WatchEvent::End)
     }
 
-    pub(super) fn finished(run: String, ended: WorkReport) -> Self {
+    pub(super) fn new_finished(run: String, ended: WorkReport) -> Self {
         let (_, end) = watch::channel(Some(Arc::new(ended)));
         Self { run, progress: None, end, guard: None }
     }
@@ -78,7 +78,7 @@ impl Watch {
 impl WatchEvent {
     /// The end for a client that does not learn how the work ended: respool is stopped, and the run is left
     /// as it is.
-    pub fn stopped() -> Self {
+    pub fn stop_event() -> Self {
         let (spent, overhead) = (Tokens::default(), Duration::ZERO);
         Self::End(Arc::new(WorkReport { end: WorkEnd::Left, spent, overhead }))
     }

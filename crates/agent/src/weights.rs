@@ -74,9 +74,11 @@ impl Weights {
             *(if part.is_known { &mut known } else { &mut fresh }) += part.tokens;
             self.parts.insert(hash, part);
         };
-        add(hash(tools), &|| if is_harmony { tokens::harmony_frame(tools) } else { estimated(tools) });
+        add(hash(tools), &|| if is_harmony { tokens::harmony_frame(tools) } else { estimate_tools(tools) });
         for message in messages {
-            add(hash(message), &|| if is_harmony { harmony(message) } else { of_message(message) });
+            add(hash(message), &|| {
+                if is_harmony { harmony_tokens(message) } else { message_tokens(message) }
+            });
         }
         self.raw = known + fresh;
         let margin = if is_harmony { ONE } else { MARGIN };
@@ -84,7 +86,7 @@ impl Weights {
     }
 
     /// The same without the margin: what the prompt has at least, in all likelihood.
-    pub(super) fn at_least(&self) -> u64 {
+    pub(super) fn lower_bound(&self) -> u64 {
         (self.raw * self.scale).div_ceil(ONE)
     }
 
@@ -117,16 +119,16 @@ fn counted_once(hash: u64, count: &dyn Fn() -> u64) -> u64 {
     tokens
 }
 
-fn harmony(message: &Value) -> u64 {
-    tokens::harmony_message(&message.to_string()) + images(message) * IMAGE
+fn harmony_tokens(message: &Value) -> u64 {
+    tokens::harmony_message(&message.to_string()) + image_count(message) * IMAGE
 }
 
 /// Templates write declarations as JSON.
-fn estimated(tools: &[Value]) -> u64 {
+fn estimate_tools(tools: &[Value]) -> u64 {
     tools.iter().map(|tool| estimate_tokens(&tool.to_string())).sum()
 }
 
-fn of_message(message: &Value) -> u64 {
+fn message_tokens(message: &Value) -> u64 {
     let fields = message.as_object().into_iter().flatten();
     let text = |(name, value): (&String, &Value)| match value {
         Value::String(_) if name == "role" => 0,
@@ -137,11 +139,11 @@ fn of_message(message: &Value) -> u64 {
         Value::Null => 0,
         other => estimate_tokens(&other.to_string()),
     };
-    FRAME + fields.map(text).sum::<u64>() + images(message) * IMAGE
+    FRAME + fields.map(text).sum::<u64>() + image_count(message) * IMAGE
 }
 
 /// The number of parts of a message that are not text.
-fn images(message: &Value) -> u64 {
+fn image_count(message: &Value) -> u64 {
     let parts = message["content"].as_array().into_iter().flatten();
     parts.filter(|part| !part["text"].is_string()).count() as u64
 }

@@ -36,7 +36,7 @@ pub(super) struct Board(BTreeMap<(Rule, String), Open>);
 
 impl Board {
     /// Takes the findings of now; returns the message that is due now, if there is one.
-    pub(super) fn step(
+    pub(super) fn take_findings(
         &mut self,
         now: u64,
         findings: Vec<Finding>,
@@ -133,7 +133,7 @@ mod tests {
 
     /// Returns the entries that are sent at a time, as `STATE SUBJECT`.
     fn sent(board: &mut Board, now: u64, findings: &[Finding], pace: Pace) -> Vec<String> {
-        let message = board.step(now, findings.to_vec(), pace, &Silences::default());
+        let message = board.take_findings(now, findings.to_vec(), pace, &Silences::default());
         let line = |entry: &Entry| format!("{} {}", entry.state.as_str(), entry.subject);
         message.map(|message| message.entries.iter().map(line).collect()).unwrap_or_default()
     }
@@ -184,9 +184,11 @@ mod tests {
         let (mut board, silences) = (Board::default(), Silences::read(dir.path()));
         let down = vec![found(Rule::UpstreamDown, "box")];
         assert!(
-            [0, 10_000, 49_000].iter().all(|now| board.step(*now, down.clone(), pace(), &silences).is_none())
+            [0, 10_000, 49_000]
+                .iter()
+                .all(|now| board.take_findings(*now, down.clone(), pace(), &silences).is_none())
         );
         assert!(board.open(49_000, &silences)[0].is_silenced);
-        assert!(board.step(50_000, down, pace(), &silences).is_some());
+        assert!(board.take_findings(50_000, down, pace(), &silences).is_some());
     }
 }

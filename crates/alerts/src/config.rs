@@ -33,7 +33,7 @@ const RULE: Scalar = Scalar::Form("a rule", check_rule);
 
 fn check_rule(text: &str) -> Result<(), String> {
     let known = || Rule::ALL.iter().map(|rule| rule.as_str()).collect::<Vec<_>>().join(", ");
-    Rule::named(text)
+    Rule::from_name(text)
         .map(drop)
         .ok_or_else(|| format!("there is no rule {text:?}. Available rules: {}", known()))
 }

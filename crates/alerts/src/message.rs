@@ -44,7 +44,7 @@ pub(super) struct Message {
 
 impl Message {
     /// Returns a message that says that it is a test.
-    pub(super) fn test(at: u64) -> Self {
+    pub(super) fn new_test(at: u64) -> Self {
         let what = "This is a test of respool's alerts; nothing is wrong.".to_owned();
         let entry =
             Entry { rule: Rule::UpstreamDown, subject: "test".into(), what, since: at, state: State::Test };
@@ -61,7 +61,7 @@ impl Message {
 
     /// Returns the title, in one line.
     pub(super) fn title(&self) -> String {
-        let first = self.entries.first().map(headline).unwrap_or_default();
+        let first = self.entries.first().map(entry_headline).unwrap_or_default();
         match self.entries.len() {
             0 | 1 => format!("respool: {first}"),
             count => format!("respool: {first} (and {} more)", count - 1),
@@ -70,7 +70,7 @@ impl Message {
 
     /// Returns the text for people. `link`: the address of the page.
     pub(super) fn text(&self, link: Option<&str>) -> String {
-        let mut parts: Vec<String> = self.entries.iter().map(paragraph).collect();
+        let mut parts: Vec<String> = self.entries.iter().map(entry_paragraph).collect();
         parts.extend(link.map(|link| format!("The page: {link}")));
         parts.join("\n\n")
     }
@@ -90,7 +90,7 @@ impl Message {
 }
 
 /// Returns the line that describes an entry.
-pub(super) fn headline(entry: &Entry) -> String {
+pub(super) fn entry_headline(entry: &Entry) -> String {
     match entry.state {
         State::New | State::Test => entry.what.clone(),
         State::Still => format!("Still: {}", entry.what),
@@ -98,14 +98,14 @@ pub(super) fn headline(entry: &Entry) -> String {
     }
 }
 
-fn paragraph(entry: &Entry) -> String {
+fn entry_paragraph(entry: &Entry) -> String {
     let since = clock::format(entry.since);
     match entry.state {
-        State::Test => headline(entry),
-        State::Resolved => format!("{} It began {since}.", headline(entry)),
+        State::Test => entry_headline(entry),
+        State::Resolved => format!("{} It began {since}.", entry_headline(entry)),
         _ => format!(
             "{}\nSince: {since}\nIt means: {}\nTo do: {}",
-            headline(entry),
+            entry_headline(entry),
             entry.rule.meaning(),
             entry.rule.todo()
         ),
@@ -143,6 +143,6 @@ mod tests {
             (&json["alerts"][0]["rule"], &json["alerts"][1]["state"]),
             (&json!("upstream_down"), &json!("resolved"))
         );
-        assert!(message.is_urgent() && !Message::test(0).is_urgent());
+        assert!(message.is_urgent() && !Message::new_test(0).is_urgent());
     }
 }

@@ -124,7 +124,7 @@ rules! {
 
 impl Rule {
     /// Returns the rule of this name.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|rule| rule.as_str() == name)
     }
 }
@@ -169,19 +169,23 @@ pub(super) struct Finding {
     pub(super) what: String,
 }
 
-fn finding(rule: Rule, subject: impl Into<String>, what: impl Into<String>) -> Finding {
+fn new_finding(rule: Rule, subject: impl Into<String>, what: impl Into<String>) -> Finding {
     Finding { rule, subject: subject.into(), what: what.into() }
 }
 
 /// Returns all conditions that hold now.
-pub(super) fn findings(signals: &Signals, now: u64) -> Vec<Finding> {
+pub(super) fn find_problems(signals: &Signals, now: u64) -> Vec<Finding> {
     let mut all = Vec::new();
     for upstream in &signals.upstreams {
         let name = &upstream.name;
         if upstream.is_down {
-            all.push(finding(Rule::UpstreamDown, name, format!("The upstream `{name}` does not answer.")));
+            all.push(new_finding(
+                Rule::UpstreamDown,
+                name,
+                format!("The upstream `{name}` does not answer."),
+            ));
         } else if upstream.is_open {
-            all.push(finding(
+            all.push(new_finding(
                 Rule::CircuitOpen,
                 name,
                 format!("Replies from the upstream `{name}` are failing."),
@@ -192,39 +196,39 @@ pub(super) fn findings(signals: &Signals, now: u64) -> Vec<Finding> {
     for warning in &signals.budgets {
         let what = format!(
             "{} used {} of {} today.",
-            capital(&warning.scope.describe()),
+            capitalize(&warning.scope.describe()),
             warning.spent,
             warning.budget
         );
-        all.push(finding(Rule::BudgetReached, warning.scope.describe(), what));
+        all.push(new_finding(Rule::BudgetReached, warning.scope.describe(), what));
     }
     for (id, agent) in &signals.approvals {
-        all.push(finding(
+        all.push(new_finding(
             Rule::ApprovalWaiting,
             id,
             format!("The agent `{agent}` is waiting for your approval (`{id}`)."),
         ));
     }
     for (id, agent) in &signals.failed_runs {
-        all.push(finding(Rule::RunFailed, id, format!("The run `{id}` of `{agent}` has failed.")));
+        all.push(new_finding(Rule::RunFailed, id, format!("The run `{id}` of `{agent}` has failed.")));
     }
     for (id, expert) in &signals.dead_letters {
         let what = format!("A task of the expert `{expert}` failed for good (`{id}`).");
-        all.push(finding(Rule::DeadLetter, id, what));
+        all.push(new_finding(Rule::DeadLetter, id, what));
     }
     if signals.is_state_broken {
-        all.push(finding(Rule::StateNotWritable, "", "Usage records cannot be written."));
+        all.push(new_finding(Rule::StateNotWritable, "", "Usage records cannot be written."));
     }
     if let Some(why) = &signals.removed_database {
-        all.push(finding(Rule::StateRemoved, "", format!("{}.", capital(why))));
+        all.push(new_finding(Rule::StateRemoved, "", format!("{}.", capitalize(why))));
     }
     if let Some(why) = &signals.reload_problem {
-        all.push(finding(Rule::ReloadFailed, "", format!("The changed configuration is wrong: {why}")));
+        all.push(new_finding(Rule::ReloadFailed, "", format!("The changed configuration is wrong: {why}")));
     }
     all
 }
 
-fn capital(text: &str) -> String {
+fn capitalize(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
 }
@@ -234,7 +238,7 @@ fn request_findings(minutes: &Minutes, now: u64) -> Vec<Finding> {
     let (window, long) = (since(WINDOW), since(LONG_WINDOW));
     let all = window.all;
     let mut found = Vec::new();
-    let mut add = |rule, what: Option<String>| found.extend(what.map(|what| finding(rule, "", what)));
+    let mut add = |rule, what: Option<String>| found.extend(what.map(|what| new_finding(rule, "", what)));
     let share = |count: u64, least: u64, what: &str| {
         (all >= FEW && count * 100 >= all * least).then(|| format!("{count} of {all} {what} in 5 minutes."))
     };
@@ -246,7 +250,7 @@ fn request_findings(minutes: &Minutes, now: u64) -> Vec<Finding> {
     };
     add(Rule::LoopsStopped, often(long.loops_stopped, 3, "loops were stopped"));
     add(Rule::Overflows, often(long.overflowed.len() as u64, 5, "requests were too long for the model"));
-    add(Rule::FirstByteSlow, slow(minutes, now));
+    add(Rule::FirstByteSlow, slow_replies(minutes, now));
     found.extend(refused_findings(&window));
     found
 }
@@ -259,12 +263,12 @@ fn refused_findings(window: &Counts) -> impl Iterator<Item = Finding> {
             "upstream_tls" => (Rule::CertificateRefused, "cannot be reached securely"),
             _ => return None,
         };
-        Some(finding(rule, upstream, format!("The upstream `{upstream}` {what}.")))
+        Some(new_finding(rule, upstream, format!("The upstream `{upstream}` {what}.")))
     })
 }
 
 /// The median of the last minutes is over three times that of the hours before, and over 5 s.
-fn slow(minutes: &Minutes, now: u64) -> Option<String> {
+fn slow_replies(minutes: &Minutes, now: u64) -> Option<String> {
     let (early, late) = minutes.first_bytes(now.saturating_sub(LONG_WINDOW), 10);
     let (early, late) = (early?, late?);
     let seconds = |millis: u64| std::time::Duration::from_millis(millis).as_secs_f64();
@@ -293,7 +297,8 @@ mod tests {
     fn check(requests: Vec<(u64, Ended)>, expected: &[&str]) {
         let mut signals = Signals::default();
         requests.into_iter().for_each(|(at, ended)| signals.minutes.add(ended, at));
-        let found: Vec<_> = findings(&signals, NOW).iter().map(|finding| finding.rule.as_str()).collect();
+        let found: Vec<_> =
+            find_problems(&signals, NOW).iter().map(|finding| finding.rule.as_str()).collect();
         assert_eq!(found, expected);
     }
 
@@ -343,7 +348,7 @@ mod tests {
             (upstream(false, false), vec![]),
         ] {
             let signals = Signals { upstreams: vec![upstream], ..Signals::default() };
-            let rules: Vec<_> = findings(&signals, NOW).iter().map(|finding| finding.rule).collect();
+            let rules: Vec<_> = find_problems(&signals, NOW).iter().map(|finding| finding.rule).collect();
             assert_eq!(rules, expected);
         }
     }
@@ -359,7 +364,8 @@ mod tests {
             reload_problem: Some("line 3".into()),
             ..Signals::default()
         };
-        let found: Vec<_> = findings(&signals, NOW).iter().map(|finding| finding.rule.as_str()).collect();
+        let found: Vec<_> =
+            find_problems(&signals, NOW).iter().map(|finding| finding.rule.as_str()).collect();
         assert_eq!(
             found,
             [
@@ -377,7 +383,7 @@ mod tests {
     fn every_rule_explains_itself() {
         for rule in Rule::ALL {
             assert!(rule.meaning().ends_with('.') && rule.todo().ends_with('.'), "{}", rule.as_str());
-            assert_eq!(Rule::named(rule.as_str()), Some(*rule));
+            assert_eq!(Rule::from_name(rule.as_str()), Some(*rule));
         }
     }
 }

@@ -50,13 +50,13 @@ impl Silences {
         let mut all = Self::read(state_dir).0;
         all.retain(|it| it.until > now && (it.rule != silence.rule || it.subject != silence.subject));
         all.push(silence);
-        write(&state_dir.join(SILENCES), &serde_json::to_string(&all).unwrap_or_default())
+        write_atomically(&state_dir.join(SILENCES), &serde_json::to_string(&all).unwrap_or_default())
     }
 }
 
 /// Writes the open alerts, for the command line.
 pub(super) fn write_open(state_dir: &Path, open: &[OpenAlert]) -> io::Result<()> {
-    write(&state_dir.join(OPEN), &serde_json::to_string(open).unwrap_or_default())
+    write_atomically(&state_dir.join(OPEN), &serde_json::to_string(open).unwrap_or_default())
 }
 
 /// Reads the open alerts that a server wrote last; `None` if no server wrote any.
@@ -65,7 +65,7 @@ pub fn read_open(state_dir: &Path) -> Option<Vec<OpenAlert>> {
 }
 
 /// Writes a file as a whole, or not at all.
-fn write(path: &Path, text: &str) -> io::Result<()> {
+fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
     let dir = path.parent().map_or_else(PathBuf::new, Path::to_owned);
     let file = tempfile::NamedTempFile::new_in(dir)?;
     fs::write(file.path(), text)?;

@@ -103,14 +103,14 @@ impl Sink {
         link: Option<String>,
         stop: CancellationToken,
     ) -> Result<Self, SinkError> {
-        let name = name(&config);
+        let name = sink_name(&config);
         let sender = Arc::new(Sender::new(config, link)?);
         let (queue, mut waiting) = mpsc::channel(MOST_WAITING);
         let sink = name.clone();
         tokio::spawn(async move {
             let work = async {
                 while let Some(message) = waiting.recv().await {
-                    deliver(&sender, &sink, &message).await;
+                    deliver_message(&sender, &sink, &message).await;
                 }
             };
             if stop.run_until_cancelled(work).await.is_none() {
@@ -131,9 +131,9 @@ impl Sink {
     }
 }
 
-async fn deliver(sender: &Sender, sink: &str, message: &Message) {
+async fn deliver_message(sender: &Sender, sink: &str, message: &Message) {
     for (attempt, pause) in PAUSES.iter().map(Some).chain([None]).enumerate() {
-        let Err(why) = sender.once(message).await else { return };
+        let Err(why) = sender.send_once(message).await else { return };
         if let Some(seconds) = pause {
             tracing::warn!(target: "respool::alerts", sink, %why, attempt, "an alert could not be delivered: it will be tried again");
             tokio::time::sleep(Duration::from_secs(*seconds)).await;
@@ -145,7 +145,7 @@ async fn deliver(sender: &Sender, sink: &str, message: &Message) {
 }
 
 /// Returns the name of a sink in the log: never its address, which may hold a secret.
-fn name(config: &SinkConfig) -> String {
+fn sink_name(config: &SinkConfig) -> String {
     let host = config.url.as_deref().and_then(|url| url::Url::parse(url).ok());
     match host.as_ref().and_then(|url| url.host_str()) {
         Some(host) => format!("{} {host}", config.kind),
@@ -162,9 +162,9 @@ pub(super) async fn send_once(
     link: Option<String>,
     message: &Message,
 ) -> (String, Result<(), SinkError>) {
-    let name = name(&config);
+    let name = sink_name(&config);
     match Sender::new(config, link) {
-        Ok(sender) => (name, sender.once(message).await),
+        Ok(sender) => (name, sender.send_once(message).await),
         Err(why) => (name, Err(why)),
     }
 }
@@ -177,17 +177,22 @@ impl Sender {
         Ok(Self { config, link, client })
     }
 
-    async fn once(&self, message: &Message) -> Result<(), SinkError> {
+    async fn send_once(&self, message: &Message) -> Result<(), SinkError> {
         let work = async {
             match self.config.kind {
-                SinkKind::Webhook => self.post(self.request()?.json_body(&message.json(self.link()))).await,
-                SinkKind::Slack => {
-                    self.post(self.request()?.json_body(&json!({"text": self.plain(message)}))).await
+                SinkKind::Webhook => {
+                    self.send_request(self.build_request()?.json_body(&message.json(self.link()))).await
                 }
-                SinkKind::Ntfy => self.post(self.ntfy(message)?).await,
-                SinkKind::OpenClaw => self.openclaw(message).await,
-                SinkKind::Command => self.command(message).await,
-                SinkKind::Email => self.email(message).await,
+                SinkKind::Slack => {
+                    self.send_request(
+                        self.build_request()?.json_body(&json!({"text": self.plain_text(message)})),
+                    )
+                    .await
+                }
+                SinkKind::Ntfy => self.send_request(self.ntfy_request(message)?).await,
+                SinkKind::OpenClaw => self.send_to_openclaw(message).await,
+                SinkKind::Command => self.run_command(message).await,
+                SinkKind::Email => self.send_email(message).await,
             }
         };
         tokio::time::timeout(WITHIN, work).await.unwrap_or(Err(SinkError::TooSlow))
@@ -197,7 +202,7 @@ impl Sender {
         self.link.as_deref()
     }
 
-    fn plain(&self, message: &Message) -> String {
+    fn plain_text(&self, message: &Message) -> String {
         match message.entries.len() {
             // The text begins with what the title says.
             0 | 1 => format!("respool: {}", message.text(self.link())),
@@ -209,7 +214,7 @@ impl Sender {
         self.config.url.as_deref().ok_or(SinkError::NoSetting("url"))
     }
 
-    fn request(&self) -> Result<reqwest::RequestBuilder, SinkError> {
+    fn build_request(&self) -> Result<reqwest::RequestBuilder, SinkError> {
         Ok(self.with_token(self.client.post(self.url()?)))
     }
 
@@ -220,17 +225,20 @@ impl Sender {
         }
     }
 
-    async fn post(&self, request: reqwest::RequestBuilder) -> Result<(), SinkError> {
-        self.answer(request).await.map(drop)
+    async fn send_request(&self, request: reqwest::RequestBuilder) -> Result<(), SinkError> {
+        self.send_for_answer(request).await.map(drop)
     }
 
-    async fn answer(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, SinkError> {
+    async fn send_for_answer(
+        &self,
+        request: reqwest::RequestBuilder,
+    ) -> Result<reqwest::Response, SinkError> {
         let reply = request.send().await.map_err(no_answer)?;
         let status = reply.status();
         if status.is_success() { Ok(reply) } else { Err(SinkError::Status(status.as_u16())) }
     }
 
-    fn ntfy(&self, message: &Message) -> Result<reqwest::RequestBuilder, SinkError> {
+    fn ntfy_request(&self, message: &Message) -> Result<reqwest::RequestBuilder, SinkError> {
         // A header holds ASCII alone.
         let title: String = message
             .title()
@@ -239,7 +247,7 @@ impl Sender {
             .collect();
         let priority = if message.is_urgent() { "high" } else { "default" };
         let request = self
-            .request()?
+            .build_request()?
             .header("title", title)
             .header("priority", priority)
             .body(message.text(self.link()));
@@ -250,16 +258,17 @@ impl Sender {
     }
 
     /// Its `message` tool needs no model, so it works when the model is down.
-    async fn openclaw(&self, message: &Message) -> Result<(), SinkError> {
+    async fn send_to_openclaw(&self, message: &Message) -> Result<(), SinkError> {
         let endpoint = format!("{}/tools/invoke", self.url()?.trim_end_matches('/'));
-        let mut arguments = json!({"action": "send", "message": self.plain(message)});
+        let mut arguments = json!({"action": "send", "message": self.plain_text(message)});
         for (name, value) in [("channel", &self.config.channel), ("target", &self.config.to)] {
             if let Some(value) = value {
                 arguments[name] = value.as_str().into();
             }
         }
         let body = json!({"tool": "message", "args": arguments});
-        let reply = self.answer(self.with_token(self.client.post(endpoint)).json_body(&body)).await?;
+        let reply =
+            self.send_for_answer(self.with_token(self.client.post(endpoint)).json_body(&body)).await?;
         let text = reply.text().await.map_err(no_answer)?;
         // A tool that failed is answered with 200 too.
         let answer: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
@@ -270,7 +279,7 @@ impl Sender {
         Ok(())
     }
 
-    async fn command(&self, message: &Message) -> Result<(), SinkError> {
+    async fn run_command(&self, message: &Message) -> Result<(), SinkError> {
         let (program, arguments) =
             self.config.program.split_first().ok_or(SinkError::NoSetting("program"))?;
         if let Some(why) = &self.config.refused {
@@ -295,7 +304,7 @@ impl Sender {
         if status.success() { Ok(()) } else { Err(SinkError::ProgramFailed(program.clone(), status)) }
     }
 
-    async fn email(&self, message: &Message) -> Result<(), SinkError> {
+    async fn send_email(&self, message: &Message) -> Result<(), SinkError> {
         let address = |text: &Option<String>, key: &'static str| -> Result<Mailbox, SinkError> {
             let text = text.as_deref().ok_or(SinkError::NoSetting(key))?;
             text.parse::<Mailbox>().map_err(|error| SinkError::NotAnAddress(key, error.to_string()))
@@ -345,7 +354,7 @@ mod tests {
             toml::from_str(&format!("type = \"command\"\nprogram = [\"/bin/sh\", \"-c\", {script:?}]"))
                 .unwrap();
         let sink = Sink::start(config, None, CancellationToken::new()).unwrap();
-        (0..3).for_each(|_| sink.send(&Message::test(7)));
+        (0..3).for_each(|_| sink.send(&Message::new_test(7)));
         drop(sink);
         let delivered = async {
             while std::fs::read_dir(dir.path()).unwrap().count() < 3 {

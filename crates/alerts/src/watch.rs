@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::board::{Board, Pace};
 use super::config::AlertsConfig;
-use super::message::{Message, State, headline};
+use super::message::{Message, State, entry_headline};
 use super::open_alert::OpenAlert;
-use super::rule::{Finding, Rule, Signals, UpstreamSignal, findings};
+use super::rule::{Finding, Rule, Signals, UpstreamSignal, find_problems};
 use super::silence::{Silence, Silences, write_open};
 use super::sink::{Sink, SinkError, send_once};
 use agent::Agents;
@@ -109,12 +109,12 @@ impl Alerts {
 
     /// Delivers alerts like this from now on. Messages that wait for an earlier sink still go there, and then
     /// the sink ends.
-    pub fn change(&self, config: AlertsConfig) {
+    pub fn change_config(&self, config: AlertsConfig) {
         let new = Arc::new(AlertDelivery::new(config, &self.stop));
         *self.delivery.write().unwrap_or_else(PoisonError::into_inner) = new;
     }
 
-    fn board(&self) -> MutexGuard<'_, Board> {
+    fn lock_board(&self) -> MutexGuard<'_, Board> {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -122,17 +122,17 @@ impl Alerts {
     pub async fn watch(self: Arc<Self>, watched: Watched, stop: CancellationToken) {
         let work = async {
             loop {
-                self.look(&watched).await;
+                self.check_once(&watched).await;
                 tokio::time::sleep(EVERY).await;
             }
         };
         let _: Option<()> = stop.run_until_cancelled(work).await;
         // From now on no alert is known to hold.
-        self.write(Vec::new());
+        self.write_open_alerts(Vec::new());
     }
 
     /// Writes the list for the command line, if it has changed. A failed write is repeated the next time.
-    fn write(&self, open: Vec<OpenAlert>) {
+    fn write_open_alerts(&self, open: Vec<OpenAlert>) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if written.as_ref() == Some(&open) {
             return;
@@ -163,28 +163,28 @@ impl Alerts {
         found.iter().for_each(|(name, is_up)| metrics::upstream_up(name, Some(*is_up)));
     }
 
-    async fn look(&self, watched: &Watched) {
-        let (signals, now, delivery) = (self.signals(watched).await, clock::now(), self.delivery());
+    async fn check_once(&self, watched: &Watched) {
+        let (signals, now, delivery) = (self.collect_signals(watched).await, clock::now(), self.delivery());
         let config = &delivery.config;
         let is_wanted = |finding: &Finding| !config.disabled.iter().any(|name| name == finding.rule.as_str());
-        let findings: Vec<_> = findings(&signals, now).into_iter().filter(is_wanted).collect();
+        let findings: Vec<_> = find_problems(&signals, now).into_iter().filter(is_wanted).collect();
         let pace = Pace { repeat: clock::millis(config.repeat), group: clock::millis(config.group) };
         let silences = Silences::read(&self.state_dir);
         let (message, open) = {
-            let mut board = self.board();
-            let message = board.step(now, findings, pace, &silences);
+            let mut board = self.lock_board();
+            let message = board.take_findings(now, findings, pace, &silences);
             (message, board.open(now, &silences))
         };
-        self.write(open);
+        self.write_open_alerts(open);
         if let Some(message) = message {
-            self.send(&message);
+            self.send_message(&message);
         }
     }
 
-    fn send(&self, message: &Message) {
+    fn send_message(&self, message: &Message) {
         for entry in &message.entries {
             let (rule, state, since) = (entry.rule.as_str(), entry.state.as_str(), entry.since);
-            let text = headline(entry);
+            let text = entry_headline(entry);
             if entry.state == State::Resolved {
                 tracing::info!(target: "respool::alerts", rule, state, subject = entry.subject, since, "{text}");
             } else {
@@ -194,7 +194,7 @@ impl Alerts {
         self.delivery().sinks.iter().for_each(|sink| sink.send(message));
     }
 
-    async fn signals(&self, watched: &Watched) -> Signals {
+    async fn collect_signals(&self, watched: &Watched) -> Signals {
         let upstreams = watched.upstreams.probe().await;
         self.note_probes(&upstreams);
         let approvals = watched.agents.waiting_approvals(MOST).await.unwrap_or_default();
@@ -208,7 +208,7 @@ impl Alerts {
             approvals: approvals.into_iter().map(|(row, _)| (row.id, row.agent)).collect(),
             failed_runs,
             dead_letters,
-            reload_problem: self.reloaded().problem,
+            reload_problem: self.reload_result().problem,
         }
     }
 
@@ -218,20 +218,20 @@ impl Alerts {
     }
 
     /// Returns the result of reading the changed configuration.
-    pub fn reloaded(&self) -> Reloaded {
+    pub fn reload_result(&self) -> Reloaded {
         self.reloaded.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the alerts that hold.
     pub fn open(&self) -> Vec<OpenAlert> {
-        self.board().open(clock::now(), &Silences::read(&self.state_dir))
+        self.lock_board().open(clock::now(), &Silences::read(&self.state_dir))
     }
 
     /// Does not send an alert for a while.
     ///
     /// # Errors
     /// When the silence cannot be written.
-    pub fn silence(&self, rule: Rule, subject: &str, span: Duration) -> std::io::Result<()> {
+    pub fn silence_alert(&self, rule: Rule, subject: &str, span: Duration) -> std::io::Result<()> {
         let now = clock::now();
         let silence = Silence {
             rule: rule.as_str().to_owned(),
@@ -243,8 +243,8 @@ impl Alerts {
 
     /// Sends a message that says that it is a test to every sink of a configuration, once each. Returns how
     /// each went.
-    pub async fn test(config: &AlertsConfig) -> Vec<(String, Result<(), SinkError>)> {
-        let message = Message::test(clock::now());
+    pub async fn test_sinks(config: &AlertsConfig) -> Vec<(String, Result<(), SinkError>)> {
+        let message = Message::new_test(clock::now());
         let sent = config.sink.iter().map(|sink| send_once(sink.clone(), config.link.clone(), &message));
         join_all(sent).await
     }

@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 
-use super::harmless::{Entry, stays};
+use super::harmless::{Entry, stays_inside};
 use super::screen::Shown;
 use tools::{Approver, Question, QuestionKind, Target, and_list, parse_pipeline};
 
@@ -36,9 +36,9 @@ pub(super) enum Always {
 
 impl Always {
     /// `root`: the workspace, without symlinks.
-    pub(super) fn of(tool: &str, target: &Target, root: &Path) -> Self {
+    pub(super) fn from_target(tool: &str, target: &Target, root: &Path) -> Self {
         match target {
-            Target::Command { line, directory } => match known(line, directory, root) {
+            Target::Command { line, directory } => match known_commands(line, directory, root) {
                 Some(names) => {
                     let mut all: Vec<Self> =
                         names.into_iter().map(|(name, directory)| Self::Like(name, directory)).collect();
@@ -53,12 +53,12 @@ impl Always {
     }
 
     /// For the question; `None`: it is not offered.
-    pub(super) fn in_words(&self) -> Option<String> {
+    pub(super) fn question_text(&self) -> Option<String> {
         match self {
             Self::Tool(tool) => Some(tool.clone()),
             Self::Like(name, _) => Some(format!("{name}, with harmless options")),
             Self::Each(all) => {
-                let names: Vec<String> = all.iter().filter_map(Self::in_words).collect();
+                let names: Vec<String> = all.iter().filter_map(Self::question_text).collect();
                 Some(names.join("; "))
             }
             Self::Command(..) => Some("this very command".to_owned()),
@@ -84,7 +84,7 @@ impl Always {
 
 /// The names of the commands of a line, each with its directory, when all are known to be harmless and stay
 /// in the workspace, also through symlinks.
-fn known(line: &str, directory: &Path, root: &Path) -> Option<BTreeSet<(&'static str, PathBuf)>> {
+fn known_commands(line: &str, directory: &Path, root: &Path) -> Option<BTreeSet<(&'static str, PathBuf)>> {
     let mut directory = directory.to_owned();
     let mut names = BTreeSet::new();
     for command in and_list(line)? {
@@ -98,12 +98,13 @@ fn known(line: &str, directory: &Path, root: &Path) -> Option<BTreeSet<(&'static
             continue;
         }
         for words in commands {
-            let entry = Entry::of(&words)?;
-            let is_inside =
-                |operand: &&str| stays(operand) && leads_inside(&root.join(&directory).join(operand), root);
+            let entry = Entry::find_program(&words)?;
+            let is_inside = |operand: &&str| {
+                stays_inside(operand) && leads_inside(&root.join(&directory).join(operand), root)
+            };
             entry.operands(&words)?.iter().all(is_inside).then_some(())?;
             let place = if directory.as_os_str().is_empty() { Path::new(".") } else { &directory };
-            names.insert((entry.group(), place.to_owned()));
+            names.insert((entry.consent_group(), place.to_owned()));
         }
     }
     (!names.is_empty()).then_some(names)
@@ -140,14 +141,14 @@ fn is_hidden(path: &Path) -> bool {
 }
 
 impl Allowed {
-    pub(super) fn holds(&self, tool: &str, target: &Target, root: &Path) -> bool {
+    pub(super) fn allows_call(&self, tool: &str, target: &Target, root: &Path) -> bool {
         let very = match target {
             Target::Command { line, directory } => {
                 self.0.contains(&Always::Command(line.trim().to_owned(), directory.clone()))
             }
             _ => false,
         };
-        very || match Always::of(tool, target, root) {
+        very || match Always::from_target(tool, target, root) {
             Always::Each(all) => all.iter().all(|always| self.0.contains(always)),
             always => self.0.contains(&always),
         }
@@ -191,7 +192,7 @@ pub(super) struct Person {
 
 impl Person {
     fn is_allowed(&self, tool: &str, target: &Target) -> bool {
-        self.allowed.lock().unwrap_or_else(PoisonError::into_inner).holds(tool, target, &self.root)
+        self.allowed.lock().unwrap_or_else(PoisonError::into_inner).allows_call(tool, target, &self.root)
     }
 }
 
@@ -201,7 +202,7 @@ impl Approver for Person {
             let Question { kind, tool, arguments, target, preview, .. } = question;
             let always = match kind {
                 QuestionKind::Call if self.yes || self.is_allowed(tool, target) => return true,
-                QuestionKind::Call => Always::of(tool, target, &self.root),
+                QuestionKind::Call => Always::from_target(tool, target, &self.root),
                 // Nobody has consented to that by what they said before.
                 QuestionKind::OutsideSandbox if self.yes => return false,
                 QuestionKind::OutsideSandbox => Always::Never,
@@ -243,9 +244,9 @@ mod tests {
         let (_dir, root) = workspace();
         let check = |line: &str, expected: Always, also: &[&str], not: &[&str]| {
             let holds = |allowed: &Allowed, line: &str, directory: &str| {
-                allowed.holds("shell_command", &shell(line, directory), &root)
+                allowed.allows_call("shell_command", &shell(line, directory), &root)
             };
-            let always = Always::of("shell_command", &shell(line, "."), &root);
+            let always = Always::from_target("shell_command", &shell(line, "."), &root);
             assert_eq!(always, expected, "{line}");
             let mut allowed = Allowed::default();
             assert!(!holds(&allowed, line, "."));
@@ -328,9 +329,9 @@ mod tests {
             "git push",
         ] {
             let target = shell(line, ".");
-            if !allowed.holds("shell_command", &target, &root) {
+            if !allowed.allows_call("shell_command", &target, &root) {
                 asked.push(line);
-                allowed.add(Always::of("shell_command", &target, &root));
+                allowed.add(Always::from_target("shell_command", &target, &root));
             }
         }
         assert_eq!(asked.len(), 4, "{asked:#?}");
@@ -349,7 +350,11 @@ mod tests {
             "x; git push",
             "git stash drop",
         ] {
-            assert_eq!(Always::of("shell_command", &shell(line, "."), &root), Always::Never, "{line}");
+            assert_eq!(
+                Always::from_target("shell_command", &shell(line, "."), &root),
+                Always::Never,
+                "{line}"
+            );
         }
     }
 
@@ -357,14 +362,14 @@ mod tests {
     fn a_tool_on_files_is_allowed_as_a_whole_but_for_hidden_ones() {
         let root = Path::new("/w");
         let mut allowed = Allowed::default();
-        allowed.add(Always::of("edit_file", &file("a"), root));
-        assert!(allowed.holds("edit_file", &file("src/b"), root));
-        assert!(!allowed.holds("write_file", &file("a"), root));
+        allowed.add(Always::from_target("edit_file", &file("a"), root));
+        assert!(allowed.allows_call("edit_file", &file("src/b"), root));
+        assert!(!allowed.allows_call("write_file", &file("a"), root));
         assert_eq!(allowed.list(), ["edit_file, but for hidden files"]);
         for hidden in [".git/hooks/pre-commit", ".envrc", "a/.cargo/config.toml"] {
-            assert_eq!(Always::of("edit_file", &file(hidden), root), Always::Never);
+            assert_eq!(Always::from_target("edit_file", &file(hidden), root), Always::Never);
             allowed.add(Always::Never);
-            assert!(!allowed.holds("edit_file", &file(hidden), root), "{hidden}");
+            assert!(!allowed.allows_call("edit_file", &file(hidden), root), "{hidden}");
         }
     }
 
@@ -382,7 +387,7 @@ mod tests {
         let (screen, mut inbox) = mpsc::unbounded_channel();
         let allowed = Arc::<Mutex<Allowed>>::default();
         let (arguments, target) = (Map::new(), shell("make", "."));
-        allowed.lock().unwrap().add(Always::of("shell_command", &target, Path::new("/w")));
+        allowed.lock().unwrap().add(Always::from_target("shell_command", &target, Path::new("/w")));
         let mut person = Person { yes: false, allowed, root: "/w".into(), screen };
         assert!(person.approve(question(QuestionKind::Call, &arguments, &target)).await);
         for said in [true, false, true] {
@@ -415,7 +420,7 @@ mod tests {
         assert!(tokio::join!(person.approve(question()), answer).0);
         drop(inbox);
         assert!(!person.approve(question()).await);
-        allowed.lock().unwrap().add(Always::of("shell_command", &target, Path::new("/w")));
+        allowed.lock().unwrap().add(Always::from_target("shell_command", &target, Path::new("/w")));
         assert!(person.approve(question()).await);
     }
 }

@@ -37,22 +37,22 @@ impl Approvals {
     ///
     /// # Errors
     /// Why it cannot be done, for the person.
-    pub(super) async fn obey(&self, wanted: Wanted) -> Result<String, String> {
+    pub(super) async fn run_command(&self, wanted: Wanted) -> Result<String, String> {
         let store = self.store.as_ref().ok_or("there is no store, so no approval waits in it")?;
         match wanted {
-            Wanted::Show(None) => list(store).await,
+            Wanted::Show(None) => list_approvals(store).await,
             Wanted::Show(Some(id)) => {
-                let row = find(store, &id).await?;
+                let row = find_approval(store, &id).await?;
                 let shown = approval_details(store, &row).await.map_err(|error| error.0)?;
                 Ok(make_visible(&format!("{shown:#}")))
             }
             Wanted::Approve(id) => {
-                let (id, _) = named(id.as_deref(), "/approve ID")?;
-                self.decide(store, id, Decision::approve_all).await?;
+                let (id, _) = split_id(id.as_deref(), "/approve ID")?;
+                self.decide_approval(store, id, Decision::approve_all).await?;
                 Ok(format!("{id} is approved; a running respool lets its run go on"))
             }
             Wanted::Reject(text) => {
-                let (id, why) = named(text.as_deref(), "/reject ID [WHY]")?;
+                let (id, why) = split_id(text.as_deref(), "/reject ID [WHY]")?;
                 let comment = Some(why.to_owned()).filter(|why| !why.is_empty());
                 let reject = |request: &ApprovalRequest, by: &str| Decision {
                     request: request.id.clone(),
@@ -60,20 +60,20 @@ impl Approvals {
                     by: by.to_owned(),
                     comment,
                 };
-                self.decide(store, id, reject).await?;
+                self.decide_approval(store, id, reject).await?;
                 Ok(format!("{id} is rejected"))
             }
         }
     }
 
-    async fn decide(
+    async fn decide_approval(
         &self,
         store: &Store,
         id: &str,
         make: impl FnOnce(&ApprovalRequest, &str) -> Decision,
     ) -> Result<(), String> {
         let by = operator_name(store, self.operator_key.as_deref(), "terminal chat").await?;
-        let row = find(store, id).await?;
+        let row = find_approval(store, id).await?;
         let request = serde_json::from_str(&row.body);
         let request = request.map_err(|_| format!("the approval {id} was written by another version"))?;
         record_decision(store, &make(&request, &by)).await.map_err(|error| error.describe_for(id))
@@ -81,13 +81,13 @@ impl Approvals {
 }
 
 /// The id at the beginning of what stands behind a command, and the rest.
-fn named<'a>(text: Option<&'a str>, usage: &str) -> Result<(&'a str, &'a str), String> {
+fn split_id<'a>(text: Option<&'a str>, usage: &str) -> Result<(&'a str, &'a str), String> {
     let text = text.ok_or_else(|| format!("name the approval: {usage}; /approvals lists those that wait"))?;
     let (id, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
     Ok((id, rest.trim()))
 }
 
-async fn list(store: &Store) -> Result<String, String> {
+async fn list_approvals(store: &Store) -> Result<String, String> {
     let rows = store.approvals(ApprovalState::Waiting, MOST).await.map_err(|error| error.0)?;
     let line = |row: &ApprovalRow| {
         let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
@@ -103,7 +103,7 @@ async fn list(store: &Store) -> Result<String, String> {
     Ok(rows.iter().map(line).collect::<Vec<_>>().join("\n"))
 }
 
-async fn find(store: &Store, id: &str) -> Result<ApprovalRow, String> {
+async fn find_approval(store: &Store, id: &str) -> Result<ApprovalRow, String> {
     let row = store.approval(id).await.map_err(|error| error.0)?;
     row.ok_or_else(|| format!("there is no approval {id}; /approvals lists those that wait"))
 }
@@ -154,23 +154,23 @@ mod tests {
             operator_key: key.map(str::to_owned),
         };
         let (operator, nobody, guesser) = (with(Some("sk-anna")), with(None), with(Some("sk-mine")));
-        let listed = nobody.obey(Wanted::Show(None)).await.unwrap();
+        let listed = nobody.run_command(Wanted::Show(None)).await.unwrap();
         assert!(listed.contains("one  expert/desk  crm__move") && !listed.contains('\u{1b}'), "{listed}");
         assert!(listed.contains("two  expert/desk  conversation  crm__move"), "{listed}");
-        let shown = nobody.obey(Wanted::Show(Some("one".into()))).await.unwrap();
+        let shown = nobody.run_command(Wanted::Show(Some("one".into()))).await.unwrap();
         assert!(shown.contains("\"reason\": \"why\"") && !shown.contains('\u{1b}'), "{shown}");
         for wanted in [Wanted::Approve(Some("one".into())), Wanted::Reject(Some("one".into()))] {
-            assert!(nobody.obey(wanted.clone()).await.unwrap_err().contains("RESPOOL_OPERATOR_KEY"));
-            assert!(guesser.obey(wanted.clone()).await.unwrap_err().contains("no operator is known"));
+            assert!(nobody.run_command(wanted.clone()).await.unwrap_err().contains("RESPOOL_OPERATOR_KEY"));
+            assert!(guesser.run_command(wanted.clone()).await.unwrap_err().contains("no operator is known"));
         }
         let digest = "6cb9b97054a7581b061237873eaaf81333879847f2769ca5d6b9b59b9618a213".to_owned();
         store.set_operators(vec![OperatorKey { digest, name: "anna".into() }]).await.unwrap();
-        let refused = guesser.obey(Wanted::Approve(Some("one".into()))).await.unwrap_err();
+        let refused = guesser.run_command(Wanted::Approve(Some("one".into()))).await.unwrap_err();
         assert!(refused.contains("is not one of the operators' keys"), "{refused}");
-        assert!(operator.obey(Wanted::Approve(None)).await.unwrap_err().contains("/approve ID"));
-        operator.obey(Wanted::Approve(Some("one".into()))).await.unwrap();
-        operator.obey(Wanted::Reject(Some("two  not now".into()))).await.unwrap();
-        let again = operator.obey(Wanted::Reject(Some("one".into()))).await.unwrap_err();
+        assert!(operator.run_command(Wanted::Approve(None)).await.unwrap_err().contains("/approve ID"));
+        operator.run_command(Wanted::Approve(Some("one".into()))).await.unwrap();
+        operator.run_command(Wanted::Reject(Some("two  not now".into()))).await.unwrap();
+        let again = operator.run_command(Wanted::Reject(Some("one".into()))).await.unwrap_err();
         assert!(again.contains("one is decided already"), "{again}");
         let decision = async |id: &str| -> Decision {
             serde_json::from_str(&store.approval(id).await.unwrap().unwrap().decision.unwrap()).unwrap()
@@ -179,8 +179,12 @@ mod tests {
         assert_eq!((one.approved, one.by.as_str()), (vec!["c1".to_owned()], "anna, terminal chat"));
         assert_eq!((two.approved.len(), two.comment.as_deref()), (0, Some("not now")));
         assert!(
-            operator.obey(Wanted::Approve(Some("other".into()))).await.unwrap_err().contains("there is no")
+            operator
+                .run_command(Wanted::Approve(Some("other".into())))
+                .await
+                .unwrap_err()
+                .contains("there is no")
         );
-        assert_eq!(operator.obey(Wanted::Show(None)).await.unwrap(), "nothing waits for consent");
+        assert_eq!(operator.run_command(Wanted::Show(None)).await.unwrap(), "nothing waits for consent");
     }
 }

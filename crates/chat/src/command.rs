@@ -39,7 +39,7 @@ pub(super) const COMMANDS: [(&str, &str, &str); 11] = [
 ///
 /// # Errors
 /// What is wrong with the command, for the person.
-pub(super) fn read(line: &str) -> Option<Result<Command, String>> {
+pub(super) fn read_command(line: &str) -> Option<Result<Command, String>> {
     let line = line.trim();
     let (name, argument) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     if !name.starts_with('/') || name[1..].contains('/') || line.contains('\n') {
@@ -67,12 +67,12 @@ pub(super) fn read(line: &str) -> Option<Result<Command, String>> {
 }
 
 /// The commands that begin like this.
-pub(super) fn beginning(text: &str) -> Vec<&'static str> {
+pub(super) fn matching_commands(text: &str) -> Vec<&'static str> {
     COMMANDS.iter().map(|(name, ..)| *name).filter(|name| name.starts_with(text)).collect()
 }
 
 /// The list of commands and keys.
-pub(super) fn help() -> String {
+pub(super) fn help_text() -> String {
     let commands =
         COMMANDS.map(|(name, argument, what)| format!("  {:<17} {what}\n", format!("{name} {argument}")));
     format!(
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn lines_are_commands_or_for_the_model() {
         let check = |line: &str, expected: Option<Result<Command, &str>>| {
-            let found = read(line);
+            let found = read_command(line);
             match (&found, &expected) {
                 (Some(Err(text)), Some(Err(part))) => assert!(text.contains(part), "{text}"),
                 _ => assert_eq!(found, expected.map(|it| it.map_err(str::to_owned)), "{line}"),
@@ -109,9 +109,9 @@ mod tests {
     #[test]
     fn every_command_of_the_table_is_read_and_helped_with() {
         for (name, ..) in COMMANDS {
-            assert!(matches!(read(name), Some(Ok(_))), "{name}");
-            assert!(help().contains(name));
+            assert!(matches!(read_command(name), Some(Ok(_))), "{name}");
+            assert!(help_text().contains(name));
         }
-        assert_eq!(beginning("/c"), ["/cost", "/clear"]);
+        assert_eq!(matching_commands("/c"), ["/cost", "/clear"]);
     }
 }

@@ -56,7 +56,7 @@ impl Lines {
     }
 
     /// Waits for a whole input. Blocks.
-    pub(super) fn read(&mut self) -> Input {
+    pub(super) fn read_input(&mut self) -> Input {
         match self.editor.readline(PROMPT) {
             Ok(text) => {
                 let text = without_continuations(&text);
@@ -114,7 +114,7 @@ impl Completer for Keys {
 
     fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
         let begun = &line[..at];
-        let names = if begun.starts_with('/') { command::beginning(begun) } else { Vec::new() };
+        let names = if begun.starts_with('/') { command::matching_commands(begun) } else { Vec::new() };
         Ok((0, names.into_iter().map(|name| format!("{name} ")).collect()))
     }
 }

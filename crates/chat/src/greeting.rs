@@ -22,24 +22,25 @@ pub struct Sources {
 }
 
 /// The lines below the headline.
-pub(super) fn lines(sources: &Sources, policy: &PolicyConfig, yes: bool) -> Vec<String> {
-    let of = |path: &Option<PathBuf>, none: &str| path.as_deref().map_or(none.to_owned(), shown);
+pub(super) fn greeting_lines(sources: &Sources, policy: &PolicyConfig, yes: bool) -> Vec<String> {
+    let of = |path: &Option<PathBuf>, none: &str| path.as_deref().map_or(none.to_owned(), display_path);
     let upstream = format!("upstream: {}", sources.upstreams.join(", "));
     let files = format!(
         "settings: {} · prompt: {}",
         of(&sources.config, "defaults, no file"),
         of(&sources.system, "built in")
     );
-    let permitted = format!("It {}. /help shows the commands, Ctrl-C stops a turn.", permitted(policy, yes));
+    let permitted =
+        format!("It {}. /help shows the commands, Ctrl-C stops a turn.", permission_line(policy, yes));
     sources.unread.iter().cloned().chain([upstream, files, permitted]).collect()
 }
 
-fn shown(path: &Path) -> String {
+fn display_path(path: &Path) -> String {
     path.display().to_string()
 }
 
 /// What the policy makes of the calls, and `--yes` of its questions.
-pub(super) fn permitted(policy: &PolicyConfig, yes: bool) -> String {
+pub(super) fn permission_line(policy: &PolicyConfig, yes: bool) -> String {
     let default = match (policy.default, yes) {
         (Verdict::Ask, true) => "runs everything without asking (--yes)",
         (Verdict::Ask, false) => "asks before it changes or runs anything",
@@ -51,7 +52,7 @@ pub(super) fn permitted(policy: &PolicyConfig, yes: bool) -> String {
     if policy.rule.is_empty() {
         return default.to_owned();
     }
-    let mut rules: Vec<String> = policy.rule.iter().take(MOST_RULES).map(in_words).collect();
+    let mut rules: Vec<String> = policy.rule.iter().take(MOST_RULES).map(describe_rule).collect();
     let more = policy.rule.len().saturating_sub(MOST_RULES);
     if more > 0 {
         rules.push(format!("{more} more (respool config show)"));
@@ -59,7 +60,7 @@ pub(super) fn permitted(policy: &PolicyConfig, yes: bool) -> String {
     format!("{default}, unless a rule decides first: {}", rules.join(", "))
 }
 
-fn in_words(rule: &Rule) -> String {
+fn describe_rule(rule: &Rule) -> String {
     let with = |name: &str, pattern: &Option<String>| {
         pattern.as_ref().map(|pattern| format!(" {name} `{pattern}`")).unwrap_or_default()
     };
@@ -82,7 +83,7 @@ mod tests {
     fn the_policy_that_holds_is_told() {
         let check = |toml: &str, yes: bool, expected: &str| {
             let policy: PolicyConfig = toml::from_str(toml).unwrap();
-            assert_eq!(permitted(&policy, yes), expected);
+            assert_eq!(permission_line(&policy, yes), expected);
         };
         check("", false, "asks before it changes or runs anything");
         check("", true, "runs everything without asking (--yes)");
@@ -99,13 +100,14 @@ mod tests {
         );
         let many = "[[rule]]\nthen = 'allow'\n".repeat(8);
         let policy: PolicyConfig = toml::from_str(&many).unwrap();
-        assert!(permitted(&policy, false).ends_with("allow any tool, 2 more (respool config show)"));
+        assert!(permission_line(&policy, false).ends_with("allow any tool, 2 more (respool config show)"));
     }
 
     #[test]
     fn endpoint_and_files_are_told() {
         let sources = Sources { upstreams: vec!["http://a (key: $A)".into()], ..Sources::default() };
-        let shown = |sources: &Sources| lines(sources, &PolicyConfig::default(), false)[..2].join(" | ");
+        let shown =
+            |sources: &Sources| greeting_lines(sources, &PolicyConfig::default(), false)[..2].join(" | ");
         assert_eq!(
             shown(&sources),
             "upstream: http://a (key: $A) | settings: defaults, no file · prompt: built in"

@@ -144,12 +144,12 @@ const KNOWN: &[Entry] = &[
 
 impl Entry {
     /// What one consent covers together with this command.
-    pub(super) fn group(&self) -> &'static str {
+    pub(super) fn consent_group(&self) -> &'static str {
         self.group
     }
 
     /// The known program that these words call.
-    pub(super) fn of(words: &[String]) -> Option<&'static Self> {
+    pub(super) fn find_program(words: &[String]) -> Option<&'static Self> {
         KNOWN.iter().find(|known| {
             let mut called = words.iter();
             known.words.split(' ').all(|word| called.next().is_some_and(|called| called == word))
@@ -164,7 +164,7 @@ impl Entry {
         for word in behind {
             if word == "-" || !word.starts_with('-') {
                 operands.push(word.as_str());
-            } else if !self.knows(word) {
+            } else if !self.knows_option(word) {
                 return None;
             } else if let Some((_, value)) = word.split_once('=') {
                 operands.push(value);
@@ -173,7 +173,7 @@ impl Entry {
         (self.takes_operands || operands.is_empty()).then_some(operands)
     }
 
-    fn knows(&self, option: &str) -> bool {
+    fn knows_option(&self, option: &str) -> bool {
         let name = option.split_once('=').map_or(option.to_owned(), |(name, _)| format!("{name}="));
         let number = |c: char| c.is_ascii_digit() || c == ',';
         let letters = option.strip_prefix('-').filter(|rest| !rest.starts_with('-') && !rest.is_empty());
@@ -186,7 +186,7 @@ impl Entry {
 }
 
 /// False for a name that leads out of the directory by its words alone.
-pub(super) fn stays(operand: &str) -> bool {
+pub(super) fn stays_inside(operand: &str) -> bool {
     !operand.starts_with(['/', '~'])
         && !operand.split('/').any(|part| part == "..")
         && !operand.contains('\0')
@@ -199,8 +199,8 @@ mod tests {
 
     fn is_known(command: &str) -> bool {
         let Some(words) = plain_words(command) else { return false };
-        let operands = Entry::of(&words).and_then(|entry| entry.operands(&words));
-        operands.is_some_and(|operands| operands.iter().all(|operand| stays(operand)))
+        let operands = Entry::find_program(&words).and_then(|entry| entry.operands(&words));
+        operands.is_some_and(|operands| operands.iter().all(|operand| stays_inside(operand)))
     }
 
     #[test]

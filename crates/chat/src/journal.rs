@@ -70,13 +70,13 @@ impl Journal {
         Self { inner, root, turns: Mutex::default() }
     }
 
-    fn turns(&self) -> MutexGuard<'_, Vec<Turn>> {
+    fn lock_turns(&self) -> MutexGuard<'_, Vec<Turn>> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A turn begins.
     pub(super) fn begin_turn(&self) {
-        let mut turns = self.turns();
+        let mut turns = self.lock_turns();
         if turns.last().is_some_and(|turn| turn.files.is_empty() && turn.lost.is_empty()) {
             turns.pop();
         }
@@ -90,42 +90,46 @@ impl Journal {
     ///
     /// # Errors
     /// Why nothing was undone, for the person.
-    pub(super) fn undo(&self) -> Result<Undone, String> {
-        let mut turns = self.turns();
+    pub(super) fn undo_turn(&self) -> Result<Undone, String> {
+        let mut turns = self.lock_turns();
         turns.retain(|turn| !turn.files.is_empty() || !turn.lost.is_empty());
         let Some(turn) = turns.last() else {
             return Err("no file was changed that could be put back".into());
         };
-        let same = |path: &Path, change: &Change| match (look(path), &change.after) {
+        let same = |path: &Path, change: &Change| match (look_at_file(path), &change.after) {
             (FileState::File(now), Some(after)) => now == *after,
             (FileState::Nothing, None) => true,
             _ => false,
         };
         let changed = turn.files.iter().filter(|(path, change)| !same(path, change));
-        let changed: Vec<String> = changed.map(|(path, _)| self.name(path).display().to_string()).collect();
+        let changed: Vec<String> =
+            changed.map(|(path, _)| self.display_name(path).display().to_string()).collect();
         if !changed.is_empty() {
             return Err(format!("nothing was undone: {} changed since", changed.join(", ")));
         }
         let mut undone = Undone { commands: turn.commands, ..Undone::default() };
-        undone.lost = turn.lost.iter().map(|path| self.name(path)).collect();
+        undone.lost = turn.lost.iter().map(|path| self.display_name(path)).collect();
         for (path, change) in &turn.files {
             put_back(path, change.before.as_deref()).map_err(|error| {
                 let done: Vec<String> = undone.files.iter().map(|path| path.display().to_string()).collect();
                 let done = if done.is_empty() { "nothing".to_owned() } else { done.join(", ") };
-                format!("{} cannot be put back: {error}; undone was: {done}", self.name(path).display())
+                format!(
+                    "{} cannot be put back: {error}; undone was: {done}",
+                    self.display_name(path).display()
+                )
             })?;
-            undone.files.push(self.name(path));
+            undone.files.push(self.display_name(path));
         }
         turns.pop();
         Ok(undone)
     }
 
     /// A path for people.
-    fn name(&self, path: &Path) -> PathBuf {
+    fn display_name(&self, path: &Path) -> PathBuf {
         path.strip_prefix(&self.root).unwrap_or(path).to_owned()
     }
 
-    async fn watched(
+    async fn call_watched(
         &self,
         invocation: &Invocation,
         approver: Option<&dyn Approver>,
@@ -137,10 +141,10 @@ impl Journal {
             // A call that timed out may have written all the same.
             Some(Began::Change(path, before)) => {
                 let after = look_aside(&path).await;
-                self.record(path, before, after);
+                self.record_change(path, before, after);
             }
             Some(Began::Command) => {
-                if let Some(turn) = self.turns().last_mut() {
+                if let Some(turn) = self.lock_turns().last_mut() {
                     turn.commands += 1;
                 }
             }
@@ -149,8 +153,8 @@ impl Journal {
         done
     }
 
-    fn record(&self, path: PathBuf, before: FileState, after: FileState) {
-        let mut turns = self.turns();
+    fn record_change(&self, path: PathBuf, before: FileState, after: FileState) {
+        let mut turns = self.lock_turns();
         let Some(turn) = turns.last_mut() else { return };
         let (before, after) = match (before, after) {
             (FileState::File(before), FileState::File(after)) if before == after => return,
@@ -188,7 +192,7 @@ impl Tools for Journal {
         invocation: &'a Invocation,
         approver: Option<&'a dyn Approver>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(self.watched(invocation, approver))
+        Box::pin(self.call_watched(invocation, approver))
     }
 }
 
@@ -238,12 +242,12 @@ impl Approver for Watch<'_> {
 
 async fn look_aside(path: &Path) -> FileState {
     let path = path.to_owned();
-    tokio::task::spawn_blocking(move || look(&path)).await.unwrap_or(FileState::TooLarge)
+    tokio::task::spawn_blocking(move || look_at_file(&path)).await.unwrap_or(FileState::TooLarge)
 }
 
 /// What there is; anything but a file of at most that size is not kept. The path has no symlinks, and if one
 /// is there now it is not followed.
-fn look(path: &Path) -> FileState {
+fn look_at_file(path: &Path) -> FileState {
     if !is_in_place(path) {
         return if path.symlink_metadata().is_err() { FileState::Nothing } else { FileState::TooLarge };
     }
@@ -352,11 +356,11 @@ mod tests {
         call(&journal, "write_file", &json!({"file_path": "new/b.txt", "content": "b"})).await.unwrap();
         call(&journal, "shell_command", &json!({"command": "true"})).await.unwrap();
         journal.begin_turn();
-        let undone = journal.undo().unwrap();
+        let undone = journal.undo_turn().unwrap();
         assert_eq!(undone.files, [PathBuf::from("a.txt"), PathBuf::from("new/b.txt")]);
         assert_eq!((undone.commands, undone.lost), (1, vec![]));
         assert_eq!((read(&journal, "a.txt").as_deref(), read(&journal, "new/b.txt")), (Some("one\n"), None));
-        assert!(journal.undo().unwrap_err().contains("no file was changed"));
+        assert!(journal.undo_turn().unwrap_err().contains("no file was changed"));
     }
 
     #[tokio::test]
@@ -368,7 +372,7 @@ mod tests {
             .await
             .unwrap();
         std::fs::write(journal.root.join("a.txt"), "mine\n").unwrap();
-        let why = journal.undo().unwrap_err();
+        let why = journal.undo_turn().unwrap_err();
         assert!(why.contains("a.txt changed since") && !why.contains("b.txt"), "{why}");
         assert_eq!(
             (read(&journal, "a.txt").unwrap(), read(&journal, "b.txt").unwrap()),
@@ -383,7 +387,7 @@ mod tests {
         let write = invocation("write_file", &json!({"file_path": "a.txt", "content": "two\n"}));
         let path = journal.root.join("a.txt");
         journal.call(&write, Some(&Yes(&path))).await.unwrap();
-        journal.undo().unwrap();
+        journal.undo_turn().unwrap();
         assert_eq!(read(&journal, "a.txt").unwrap(), "changed by hand\n");
     }
 
@@ -401,7 +405,7 @@ mod tests {
             assert!(watch.began.into_inner().unwrap().is_none(), "{path} was looked at");
             call(&journal, "write_file", &json!({"file_path": path, "content": "x"})).await.unwrap_err();
         }
-        assert!(journal.undo().is_err());
+        assert!(journal.undo_turn().is_err());
     }
 
     #[test]
@@ -414,13 +418,13 @@ mod tests {
         make("large", LARGEST + 1);
         std::os::unix::fs::symlink("small", root.join("link")).unwrap();
         std::os::unix::fs::symlink(".", root.join("folder")).unwrap();
-        assert!(matches!(look(&root.join("small")), FileState::File(bytes) if bytes.len() == 10));
-        assert!(matches!(look(&root.join("nothing")), FileState::Nothing));
-        assert!(matches!(look(&root.join("no/thing")), FileState::Nothing));
+        assert!(matches!(look_at_file(&root.join("small")), FileState::File(bytes) if bytes.len() == 10));
+        assert!(matches!(look_at_file(&root.join("nothing")), FileState::Nothing));
+        assert!(matches!(look_at_file(&root.join("no/thing")), FileState::Nothing));
         let devices = [Path::new("/dev/zero").to_owned(), Path::new("/proc/self/pagemap").to_owned()];
         let odd = ["large", "link", "folder/small", "."].map(|name| root.join(name));
         for path in odd.iter().chain(&devices) {
-            assert!(matches!(look(path), FileState::TooLarge), "{}", path.display());
+            assert!(matches!(look_at_file(path), FileState::TooLarge), "{}", path.display());
         }
         assert!(put_back(&root.join("folder/small"), Some(b"x")).is_err());
         assert_eq!(std::fs::metadata(root.join("small")).unwrap().len(), 10);
@@ -436,7 +440,7 @@ mod tests {
             call(&journal, "write_file", &json!({name: "link.txt", "content": name})).await.unwrap();
         }
         assert_eq!(read(&journal, "a.txt").as_deref(), Some("file_path"));
-        assert_eq!(journal.undo().unwrap().files, [PathBuf::from("a.txt")]);
+        assert_eq!(journal.undo_turn().unwrap().files, [PathBuf::from("a.txt")]);
         assert_eq!(read(&journal, "a.txt").as_deref(), Some("one\n"));
     }
 }

@@ -89,20 +89,20 @@ pub struct Setting {
 ///
 /// # Errors
 /// Why it could not begin, or why the prompt was not answered.
-pub fn run(setting: Setting, runtime: &Runtime) -> Result<(), String> {
+pub fn run_chat(setting: Setting, runtime: &Runtime) -> Result<(), String> {
     let terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
     let prompt = setting.prompt.clone();
     let state_dir = setting.state_dir.clone();
-    let screen = screen(prompt.is_some());
-    let mut session = runtime.block_on(begin(setting, screen, terminal))?;
+    let screen = new_screen(prompt.is_some());
+    let mut session = runtime.block_on(begin_session(setting, screen, terminal))?;
     // As it is now: the line editor changes it.
     let found = SavedTerminal::read();
-    let end = runtime.spawn(session::on_end(session.ending.clone(), found));
+    let end = runtime.spawn(session::end_on_signal(session.ending.clone(), found));
     let done = match prompt {
-        Some(prompt) => runtime.block_on(once(&mut session, &prompt)),
+        Some(prompt) => runtime.block_on(answer_once(&mut session, &prompt)),
         None => session.talk(runtime, &state_dir),
     };
-    runtime.block_on(session.close());
+    runtime.block_on(session.close_conversation());
     if session.ending.is_cancelled() {
         // It ends the process.
         let _ = runtime.block_on(end);
@@ -111,7 +111,7 @@ pub fn run(setting: Setting, runtime: &Runtime) -> Result<(), String> {
 }
 
 /// With a prompt the answer alone belongs on standard output.
-fn screen(has_prompt: bool) -> Screen {
+fn new_screen(has_prompt: bool) -> Screen {
     let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     if has_prompt {
@@ -121,11 +121,11 @@ fn screen(has_prompt: bool) -> Screen {
     Screen::new(Box::new(io::stdout()), Paint(colours && !dumb), !dumb, true)
 }
 
-async fn begin(setting: Setting, screen: Screen, terminal: bool) -> Result<Session, String> {
-    let (model, _) = models::find(&setting.models, setting.model.as_deref()).await?;
+async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Result<Session, String> {
+    let (model, _) = models::find_model(&setting.models, setting.model.as_deref()).await?;
     let root = setting.workspace.canonicalize();
     let root = root.map_err(|error| format!("{} cannot be used: {error}", setting.workspace.display()))?;
-    let tools = ToolSet::open_for_chat(&setting.tools, &policy(&setting.tools.policy), &root)?;
+    let tools = ToolSet::open_for_chat(&setting.tools, &chat_policy(&setting.tools.policy), &root)?;
     let journal = Arc::new(Journal::new(Arc::new(tools), root.clone()));
     let agent = agent(&setting, model, Arc::clone(&journal));
     // A single question is not the conversation that `--continue` resumes.
@@ -135,7 +135,7 @@ async fn begin(setting: Setting, screen: Screen, terminal: bool) -> Result<Sessi
     let approvals = Approvals { store: setting.store.clone(), operator_key: setting.operator_key };
     let conversation = Conversation::new(agent, setting.store, setting.report, setting.log_content, place);
     let mut session = Session::new(conversation, models, approvals, journal, screen, root);
-    session.greeting = greeting::lines(&setting.sources, &setting.tools.policy, setting.yes);
+    session.greeting = greeting::greeting_lines(&setting.sources, &setting.tools.policy, setting.yes);
     session.yes = setting.yes;
     session.is_attended = terminal;
     if setting.resume {
@@ -146,7 +146,7 @@ async fn begin(setting: Setting, screen: Screen, terminal: bool) -> Result<Sessi
     Ok(session)
 }
 
-fn agent(setting: &Setting, model: ListedModel, tools: Arc<Journal>) -> Agent {
+fn build_agent(setting: &Setting, model: ListedModel, tools: Arc<Journal>) -> Agent {
     let config = AgentConfig {
         max_iterations: 200,
         run_timeout: Duration::from_hours(24),
@@ -180,7 +180,7 @@ fn talk_to(agent: &mut Agent, models: &dyn ModelDirectory, model: ListedModel) {
 }
 
 /// The configured policy; where it says `ask` to everything, reading is no effect and needs no question.
-fn policy(configured: &PolicyConfig) -> PolicyConfig {
+fn chat_policy(configured: &PolicyConfig) -> PolicyConfig {
     let mut policy = configured.clone();
     if policy.default == Verdict::Ask {
         policy.rule.push(Rule { tool: Some("read_file".into()), then: Verdict::Allow, ..Rule::default() });
@@ -189,8 +189,8 @@ fn policy(configured: &PolicyConfig) -> PolicyConfig {
 }
 
 /// Answers one prompt: the answer on standard output, everything else on standard error.
-async fn once(session: &mut Session, prompt: &str) -> Result<(), String> {
-    let outcome = session.turn(prompt).await;
+async fn answer_once(session: &mut Session, prompt: &str) -> Result<(), String> {
+    let outcome = session.run_turn(prompt).await;
     if outcome.has_answer() {
         let answer = format!("{}\n", wire::visible::make_visible(outcome.content.trim_end()));
         let mut out = io::stdout();
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn reading_is_asked_for_only_when_the_user_says_so() {
         let check = |default: Verdict, rules: usize| {
-            let policy = policy(&PolicyConfig { default, ..PolicyConfig::default() });
+            let policy = chat_policy(&PolicyConfig { default, ..PolicyConfig::default() });
             assert_eq!(policy.rule.len(), rules, "{default:?}");
         };
         check(Verdict::Ask, 1);

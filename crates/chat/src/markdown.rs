@@ -79,7 +79,7 @@ impl Markdown {
             return;
         }
         self.end_table(out);
-        match (&self.fence, fence(&line)) {
+        match (&self.fence, code_fence(&line)) {
             (None, Some((marks, language))) => {
                 out.push_str(&self.paint.dim(&format!("  ╭ {language}")));
                 out.push('\n');
@@ -93,7 +93,7 @@ impl Markdown {
             (Some(_), _) => {
                 out.extend(["  ", &self.paint.cyan(&line), "\n"]);
             }
-            (None, None) => self.render(&line, out),
+            (None, None) => self.render_text(&line, out),
         }
     }
 
@@ -102,13 +102,13 @@ impl Markdown {
         if table.is_empty() {
             return;
         }
-        match records(&table, self.width) {
-            Some(records) => records.iter().for_each(|line| self.render(line, out)),
-            None => self.render(table.trim_end(), out),
+        match table_records(&table, self.width) {
+            Some(records) => records.iter().for_each(|line| self.render_text(line, out)),
+            None => self.render_text(table.trim_end(), out),
         }
     }
 
-    fn render(&self, text: &str, out: &mut String) {
+    fn render_text(&self, text: &str, out: &mut String) {
         let rendered = self.skin.text(text, Some(self.width)).to_string();
         out.push_str(rendered.trim_end_matches('\n'));
         out.push('\n');
@@ -120,8 +120,8 @@ const READABLE: usize = 12;
 
 /// The lines of a table that is too wide to be read as one: each row as a list of its cells, under the names
 /// of the columns.
-fn records(table: &str, width: usize) -> Option<Vec<String>> {
-    let mut rows = table.lines().map(cells);
+fn table_records(table: &str, width: usize) -> Option<Vec<String>> {
+    let mut rows = table.lines().map(table_cells);
     let (names, rule) = (rows.next()?, rows.next()?);
     let is_rule = |cell: &&str| cell.contains('-') && cell.chars().all(|c| matches!(c, '-' | ':'));
     let is_wide = table.lines().any(|line| line.chars().map(char_width).sum::<usize>() > width);
@@ -141,13 +141,13 @@ fn records(table: &str, width: usize) -> Option<Vec<String>> {
     Some(rows.into_iter().flat_map(row).collect())
 }
 
-fn cells(line: &str) -> Vec<&str> {
+fn table_cells(line: &str) -> Vec<&str> {
     let line = line.trim().trim_start_matches('|');
     line.strip_suffix('|').unwrap_or(line).split('|').map(str::trim).collect()
 }
 
 /// The marks of a code fence and what stands behind them.
-fn fence(line: &str) -> Option<(String, &str)> {
+fn code_fence(line: &str) -> Option<(String, &str)> {
     let text = line.trim_start();
     let mark = text.chars().next().filter(|c| matches!(c, '`' | '~'))?;
     let count = text.chars().take_while(|c| *c == mark).count();

@@ -20,7 +20,7 @@ pub struct ListedModel {
 pub trait ModelDirectory: Send + Sync {
     /// Asks each endpoint for its models, in the order of the configuration. An error says what is wrong, for
     /// people.
-    fn list(&self) -> Vec<BoxFuture<'_, Result<Vec<ListedModel>, String>>>;
+    fn list_models(&self) -> Vec<BoxFuture<'_, Result<Vec<ListedModel>, String>>>;
 
     /// Returns the names that stand for other models, each with the model.
     fn aliases(&self) -> Vec<(String, String)>;
@@ -36,17 +36,17 @@ pub trait ModelDirectory: Send + Sync {
 ///
 /// # Errors
 /// When none is named and none can be found.
-pub(super) async fn find(
+pub(super) async fn find_model(
     models: &Arc<dyn ModelDirectory>,
     id: Option<&str>,
 ) -> Result<(ListedModel, bool), String> {
     let Some(id) = id else {
-        let first = models.list().into_iter().next().ok_or("no upstream is configured")?;
+        let first = models.list_models().into_iter().next().ok_or("no upstream is configured")?;
         let listed = first.await?.into_iter().next().ok_or("it lists no models")?;
         let window = models.configured_window(&listed.id).or(listed.window);
         return Ok((ListedModel { window, ..listed }, true));
     };
-    let found = find_first(models.list().into_iter(), &models.target(id)).await;
+    let found = find_first(models.list_models().into_iter(), &models.target(id)).await;
     let is_listed = found.is_some();
     let window = models.configured_window(id).or(found.and_then(|model| model.window));
     Ok((ListedModel { id: id.to_owned(), window }, is_listed))

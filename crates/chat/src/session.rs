@@ -17,7 +17,7 @@ use super::command::{self, Command};
 use super::editor::{Input, Lines};
 use super::journal::Journal;
 use super::models::{self, ModelDirectory};
-use super::screen::{Answer, Screen, Shown, seconds};
+use super::screen::{Answer, Screen, Shown, format_seconds};
 use super::terminal::{Quiet, SavedTerminal};
 use super::transcript;
 use agent::{Conversation, Outcome, Spent};
@@ -83,11 +83,11 @@ impl Session {
     pub(super) async fn take_up(&mut self) -> Result<(), String> {
         let taken = self.conversation.resume_last().await;
         let taken = taken.map_err(|why| format!("the last conversation of this directory: {why}"))?;
-        let turns = transcript::turns(self.conversation.entries());
+        let turns = transcript::turn_count(self.conversation.entries());
         let is_interrupted = self.conversation.is_interrupted();
         let interrupted = if is_interrupted { "; its last turn was interrupted" } else { "" };
         let text = if taken {
-            format!("going on with the last conversation ({}){interrupted}", counted(turns, "turn"))
+            format!("going on with the last conversation ({}){interrupted}", format_count(turns, "turn"))
         } else {
             "there is no earlier conversation in this directory; this is a new one".to_owned()
         };
@@ -102,14 +102,14 @@ impl Session {
         Ok(())
     }
 
-    fn note(&mut self, text: &str) {
+    fn show_note(&mut self, text: &str) {
         let paint = self.screen.paint();
-        self.screen.note(text, |line| paint.dim(line));
+        self.screen.write_note(text, |line| paint.dim(line));
     }
 
-    fn complain(&mut self, text: &str) {
+    fn show_problem(&mut self, text: &str) {
         let paint = self.screen.paint();
-        self.screen.note(text, |line| paint.red(line));
+        self.screen.write_note(text, |line| paint.red(line));
     }
 
     /// Talks until the person leaves.
@@ -118,21 +118,21 @@ impl Session {
         self.greet();
         let mut leaving = false;
         loop {
-            self.screen.write("\n");
-            match lines.read() {
+            self.screen.write_text("\n");
+            match lines.read_input() {
                 Input::End => return Ok(()),
                 Input::Interrupt if leaving => return Ok(()),
                 Input::Interrupt => {
                     leaving = true;
-                    self.note("Ctrl-C again, or Ctrl-D, to leave");
+                    self.show_note("Ctrl-C again, or Ctrl-D, to leave");
                     continue;
                 }
                 Input::Text(text) if text.trim().is_empty() => {}
-                Input::Text(text) => match command::read(&text) {
+                Input::Text(text) => match command::read_command(&text) {
                     None => runtime.block_on(self.take_turn(&text)),
-                    Some(Err(why)) => self.complain(&why),
+                    Some(Err(why)) => self.show_problem(&why),
                     Some(Ok(Command::Quit)) => return Ok(()),
-                    Some(Ok(command)) => runtime.block_on(self.obey(command)),
+                    Some(Ok(command)) => runtime.block_on(self.run_command(command)),
                 },
             }
             if self.ending.is_cancelled() {
@@ -146,9 +146,9 @@ impl Session {
         let paint = self.screen.paint();
         let model = one_line(&self.conversation.agent_mut().config.model, 1_000);
         let root = one_line(&self.root.display().to_string(), 1_000);
-        self.screen.line(&format!("{} {} · {root}", paint.bold("respool chat"), paint.cyan(&model)));
+        self.screen.write_line(&format!("{} {} · {root}", paint.bold("respool chat"), paint.cyan(&model)));
         for line in std::mem::take(&mut self.greeting) {
-            self.note(&line);
+            self.show_note(&line);
         }
     }
 
@@ -156,19 +156,20 @@ impl Session {
     async fn take_turn(&mut self, text: &str) {
         let began = Instant::now();
         let before = self.conversation.total_cost();
-        let outcome = self.turn(text).await;
+        let outcome = self.run_turn(text).await;
         if let Some(why) = why_not(&outcome) {
-            self.complain(&why);
+            self.show_problem(&why);
         }
         let spent = self.conversation.total_cost().less(&before);
-        self.note(&format!("\n{}{}", seconds(began.elapsed()), in_short(&spent)));
+        self.show_note(&format!("\n{}{}", format_seconds(began.elapsed()), cost_summary(&spent)));
     }
 
     /// One turn, shown while it goes on.
-    pub(super) async fn turn(&mut self, text: &str) -> Outcome {
+    pub(super) async fn run_turn(&mut self, text: &str) -> Outcome {
         let (screen, mut inbox) = mpsc::unbounded_channel();
         let shown = screen.clone();
-        let observer = Arc::new(move |activity: agent::Activity<'_>| drop(shown.send(Shown::of(activity))));
+        let observer =
+            Arc::new(move |activity: agent::Activity<'_>| drop(shown.send(Shown::from_activity(activity))));
         let approver = (self.yes || self.is_attended).then(|| {
             let (yes, allowed, root) = (self.yes, Arc::clone(&self.allowed), self.root.clone());
             Arc::new(Person { yes, allowed, root, screen }) as Arc<dyn Approver>
@@ -179,17 +180,17 @@ impl Session {
         let mut continues = signal(SignalKind::from_raw(SIGCONT)).ok();
         let mut tick = tokio::time::interval(TICK);
         self.journal.begin_turn();
-        self.screen.begin();
+        self.screen.begin_turn();
         let (conversation, view, allowed) = (&mut self.conversation, &mut self.screen, &self.allowed);
         let mut work = Box::pin(conversation.run_turn(text, observer, approver, stop.clone()));
         let outcome = loop {
             tokio::select! {
                 biased;
-                () = received(&mut interrupts) => stop.cancel(),
-                () = received(&mut continues) => {
-                    let _ = quiet.as_ref().map(|quiet| quiet.again());
+                () = wait_for_signal(&mut interrupts) => stop.cancel(),
+                () = wait_for_signal(&mut continues) => {
+                    let _ = quiet.as_ref().map(|quiet| quiet.set_again());
                 }
-                Some(shown) = inbox.recv() => show(view, shown, quiet.as_ref(), allowed, &stop).await,
+                Some(shown) = inbox.recv() => show_activity(view, shown, quiet.as_ref(), allowed, &stop).await,
                 outcome = &mut work => break outcome,
                 _ = tick.tick() => view.tick(),
             }
@@ -197,87 +198,87 @@ impl Session {
         while let Ok(shown) = inbox.try_recv() {
             view.show(shown);
         }
-        view.end();
+        view.end_turn();
         outcome
     }
 
     /// Does what a command says. Ctrl-C ends one that only asks endpoints; they may not answer.
-    async fn obey(&mut self, command: Command) {
+    async fn run_command(&mut self, command: Command) {
         if !matches!(command, Command::Model(_)) {
-            return self.command(command).await;
+            return self.apply_command(command).await;
         }
         let mut interrupts = signal(SignalKind::interrupt()).ok();
         let ending = self.ending.clone();
         let is_stopped = tokio::select! {
-            () = self.command(command) => false,
-            () = received(&mut interrupts) => true,
+            () = self.apply_command(command) => false,
+            () = wait_for_signal(&mut interrupts) => true,
             () = ending.cancelled() => true,
         };
         if is_stopped {
-            self.complain("stopped");
+            self.show_problem("stopped");
         }
     }
 
-    async fn command(&mut self, command: Command) {
+    async fn apply_command(&mut self, command: Command) {
         match command {
-            Command::Help => self.note(command::help().trim_end()),
-            Command::Model(None) => self.models().await,
-            Command::Model(Some(id)) => self.choose(&id).await,
-            Command::Tools => self.tools(),
-            Command::Cost => self.cost(),
+            Command::Help => self.show_note(command::help_text().trim_end()),
+            Command::Model(None) => self.show_models().await,
+            Command::Model(Some(id)) => self.choose_model(&id).await,
+            Command::Tools => self.show_tools(),
+            Command::Cost => self.show_cost(),
             Command::Clear => {
                 self.conversation.close().await;
-                self.note("a new conversation begins; --continue can still take up the last one");
+                self.show_note("a new conversation begins; --continue can still take up the last one");
             }
-            Command::Save(path) => self.save(path.as_deref()),
-            Command::Undo => self.undo().await,
-            Command::Approvals(wanted) => match self.approvals.obey(wanted).await {
-                Ok(text) => self.note(&text),
-                Err(why) => self.complain(&why),
+            Command::Save(path) => self.save_transcript(path.as_deref()),
+            Command::Undo => self.undo_turn().await,
+            Command::Approvals(wanted) => match self.approvals.run_command(wanted).await {
+                Ok(text) => self.show_note(&text),
+                Err(why) => self.show_problem(&why),
             },
             Command::Quit => {}
         }
     }
 
-    async fn choose(&mut self, id: &str) {
-        match models::find(&self.models, Some(id)).await {
+    async fn choose_model(&mut self, id: &str) {
+        match models::find_model(&self.models, Some(id)).await {
             Ok((model, is_listed)) => {
                 let doubt = if is_listed { "" } else { ", though no endpoint lists it" };
-                self.note(&format!("the next turn goes to {id}{doubt}"));
+                self.show_note(&format!("the next turn goes to {id}{doubt}"));
                 super::talk_to(self.conversation.agent_mut(), self.models.as_ref(), model);
             }
-            Err(why) => self.complain(&why),
+            Err(why) => self.show_problem(&why),
         }
     }
 
-    async fn models(&mut self) {
+    async fn show_models(&mut self) {
         let current = self.conversation.agent_mut().config.model.clone();
         let models = Arc::clone(&self.models);
         for (alias, target) in models.aliases() {
             let mark = if alias == current { "●" } else { " " };
-            self.note(&format!("{mark} {alias}  stands for {target}"));
+            self.show_note(&format!("{mark} {alias}  stands for {target}"));
         }
-        for listed in join_all(models.list()).await {
+        for listed in join_all(models.list_models()).await {
             match listed {
-                Err(why) => self.complain(&why),
+                Err(why) => self.show_problem(&why),
                 Ok(listed) => {
                     for model in listed {
                         let mark = if model.id == current { "●" } else { " " };
                         let window = models
                             .configured_window(&model.id)
                             .or(model.window)
-                            .map(|window| format!("  {} tokens", thousands(window)));
+                            .map(|window| format!("  {} tokens", format_thousands(window)));
                         let id = one_line(&model.id, 1_000);
-                        self.note(&format!("{mark} {id}{}", window.unwrap_or_default()));
+                        self.show_note(&format!("{mark} {id}{}", window.unwrap_or_default()));
                     }
                 }
             }
         }
     }
 
-    fn tools(&mut self) {
+    fn show_tools(&mut self) {
         for spec in self.journal.specs() {
-            self.note(&format!("{:<14} {}", spec.name, spec.description));
+            self.show_note(&format!("{:<14} {}", spec.name, spec.description));
         }
         let allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner).list();
         let asks = match (self.yes, allowed.is_empty()) {
@@ -287,44 +288,45 @@ impl Session {
             }
             (false, false) => format!("not asked for any more: {}", allowed.join(", ")),
         };
-        self.note(&asks);
+        self.show_note(&asks);
     }
 
-    fn cost(&mut self) {
+    fn show_cost(&mut self) {
         let Spent { tokens, calls, uncounted } = self.conversation.total_cost();
         let more = match uncounted {
             0 => String::new(),
-            some => format!("; of {} the server reported no tokens", counted(some, "call")),
+            some => format!("; of {} the server reported no tokens", format_count(some, "call")),
         };
-        self.note(&format!(
+        self.show_note(&format!(
             "{} · {} tokens in ({} from the cache), {} out ({} reasoning){more}; no prices known",
-            counted(calls, "model call"),
-            thousands(tokens.prompt),
-            thousands(tokens.cached),
-            thousands(tokens.completion),
-            thousands(tokens.reasoning)
+            format_count(calls, "model call"),
+            format_thousands(tokens.prompt),
+            format_thousands(tokens.cached),
+            format_thousands(tokens.completion),
+            format_thousands(tokens.reasoning)
         ));
     }
 
-    fn save(&mut self, path: Option<&str>) {
+    fn save_transcript(&mut self, path: Option<&str>) {
         let stamp = clock::format(clock::now());
         let default = format!("chat-{}.md", stamp.replace([':', '-'], "").trim_end_matches('Z'));
         let path = self.root.join(path.unwrap_or(&default));
-        let text = transcript::markdown(self.conversation.entries(), self.conversation.open_outcome());
+        let text =
+            transcript::conversation_markdown(self.conversation.entries(), self.conversation.open_outcome());
         let written = std::fs::File::create_new(&path).and_then(|mut file| {
             use std::io::Write as _;
             file.write_all(text.as_bytes())
         });
         match written {
-            Ok(()) => self.note(&format!("saved as {}", path.display())),
-            Err(error) => self.complain(&format!("{} was not written: {error}", path.display())),
+            Ok(()) => self.show_note(&format!("saved as {}", path.display())),
+            Err(error) => self.show_problem(&format!("{} was not written: {error}", path.display())),
         }
     }
 
-    async fn undo(&mut self) {
-        let undone = match self.journal.undo() {
+    async fn undo_turn(&mut self) {
+        let undone = match self.journal.undo_turn() {
             Ok(undone) => undone,
-            Err(why) => return self.complain(&why),
+            Err(why) => return self.show_problem(&why),
         };
         let names = |paths: &[PathBuf]| {
             paths
@@ -334,25 +336,31 @@ impl Session {
                 .join(", ")
         };
         let files = names(&undone.files);
-        self.note(&format!("as before the turn: {files}"));
+        self.show_note(&format!("as before the turn: {files}"));
         if undone.commands > 0 {
-            self.note(&format!("what {} of that turn did stays", counted(undone.commands, "command")));
+            self.show_note(&format!(
+                "what {} of that turn did stays",
+                format_count(undone.commands, "command")
+            ));
         }
         if !undone.lost.is_empty() {
-            self.complain(&format!("changed and not put back, because too large: {}", names(&undone.lost)));
+            self.show_problem(&format!(
+                "changed and not put back, because too large: {}",
+                names(&undone.lost)
+            ));
         }
         let note = format!("The person undid your last changes of files. As before them again: {files}");
         self.conversation.add_note(note).await;
     }
 
     /// Puts the conversation away.
-    pub(super) async fn close(&mut self) {
+    pub(super) async fn close_conversation(&mut self) {
         self.conversation.close().await;
     }
 }
 
 /// Shows something; a question also gets its answer.
-async fn show(
+async fn show_activity(
     screen: &mut Screen,
     shown: Shown,
     quiet: Option<&Arc<Quiet>>,
@@ -360,7 +368,7 @@ async fn show(
     stop: &CancellationToken,
 ) {
     let Shown::Asking(asking) = shown else { return screen.show(shown) };
-    let answer = screen.ask(&asking, quiet).await;
+    let answer = screen.ask_person(&asking, quiet).await;
     let Asking { always, answer: reply, .. } = asking;
     match answer {
         Answer::Stop => stop.cancel(),
@@ -385,7 +393,7 @@ pub(super) fn why_not(outcome: &Outcome) -> Option<String> {
 
 /// When the terminal hangs up or the process is asked to end: stops the turn, which ends its commands, and
 /// leaves the terminal as it was found. The conversation can be taken up again.
-pub(super) async fn on_end(ending: CancellationToken, found: Option<SavedTerminal>) {
+pub(super) async fn end_on_signal(ending: CancellationToken, found: Option<SavedTerminal>) {
     let (Ok(mut terminate), Ok(mut hangup)) = (signal(SignalKind::terminate()), signal(SignalKind::hangup()))
     else {
         return;
@@ -401,20 +409,20 @@ pub(super) async fn on_end(ending: CancellationToken, found: Option<SavedTermina
 }
 
 /// What a turn cost, as far as that is known.
-fn in_short(spent: &Spent) -> String {
+fn cost_summary(spent: &Spent) -> String {
     let Spent { tokens, calls, uncounted } = spent;
     let calls_made =
-        if *calls > 0 { format!(" · {}", counted(*calls, "model call")) } else { String::new() };
+        if *calls > 0 { format!(" · {}", format_count(*calls, "model call")) } else { String::new() };
     if calls == uncounted {
         return calls_made;
     }
     let least = if *uncounted > 0 { "at least " } else { "" };
-    let (prompt, completion) = (thousands(tokens.prompt), thousands(tokens.completion));
+    let (prompt, completion) = (format_thousands(tokens.prompt), format_thousands(tokens.completion));
     format!("{calls_made} · {least}{prompt} tokens in, {completion} out")
 }
 
 /// Waits for a signal; for ever where signals cannot be handled.
-async fn received(signal: &mut Option<Signal>) {
+async fn wait_for_signal(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),
         None => std::future::pending().await,
@@ -422,12 +430,12 @@ async fn received(signal: &mut Option<Signal>) {
 }
 
 /// So many of something.
-fn counted(count: usize, what: &str) -> String {
+fn format_count(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// A number with its thousands apart.
-fn thousands(number: u64) -> String {
+fn format_thousands(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> =
         digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
@@ -462,14 +470,14 @@ mod tests {
             (2, 2, " · 2 model calls"),
             (3, 1, " · 3 model calls · at least 1,200 tokens in, 80 out"),
         ] {
-            assert_eq!(in_short(&Spent { tokens, calls, uncounted }), expected);
+            assert_eq!(cost_summary(&Spent { tokens, calls, uncounted }), expected);
         }
     }
 
     #[test]
     fn numbers_are_grouped() {
         for (number, expected) in [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")] {
-            assert_eq!(thousands(number), expected);
+            assert_eq!(format_thousands(number), expected);
         }
     }
 }

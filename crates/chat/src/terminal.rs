@@ -47,12 +47,12 @@ impl Quiet {
     /// `None` without a terminal.
     pub(super) fn begin() -> Option<Self> {
         let quiet = Self(SavedTerminal::read()?);
-        quiet.set(true).then_some(quiet)
+        quiet.set_mode(true).then_some(quiet)
     }
 
     /// The process goes on after it was suspended: the shell has put its own settings in place.
-    pub(super) fn again(&self) {
-        self.set(true);
+    pub(super) fn set_again(&self) {
+        self.set_mode(true);
     }
 
     /// Leaves the terminal to the shell until the process goes on.
@@ -60,11 +60,11 @@ impl Quiet {
         self.0.restore();
         // To this thread: it stops before it comes to what follows.
         let _ = raise(Signal::SIGTSTP);
-        self.set(false);
+        self.set_mode(false);
     }
 
     /// `signals`: Ctrl-C interrupts instead of being a key. Reading waits for at most a tenth of a second.
-    fn set(&self, signals: bool) -> bool {
+    fn set_mode(&self, signals: bool) -> bool {
         let mut quiet = Termios::from(self.0.settings);
         quiet.local_flags.remove(LocalFlags::ECHO | LocalFlags::ICANON);
         quiet.local_flags.set(LocalFlags::ISIG, signals);
@@ -75,8 +75,8 @@ impl Quiet {
 
     /// Waits for a key that is typed from now on: what was typed before the question is no answer to it.
     /// Gives up when `gone`. Blocks.
-    pub(super) fn key(&self, gone: &AtomicBool) -> Option<u8> {
-        self.set(false);
+    pub(super) fn wait_for_key(&self, gone: &AtomicBool) -> Option<u8> {
+        self.set_mode(false);
         let _ = tcflush(&self.0.tty, FlushArg::TCIFLUSH);
         let mut byte = [0];
         let key = loop {
@@ -93,7 +93,7 @@ impl Quiet {
                 Err(_) => break None,
             }
         };
-        self.set(true);
+        self.set_mode(true);
         key
     }
 }

@@ -11,14 +11,14 @@ use wire::visible::one_line;
 const RESULT: usize = 2_000;
 
 /// The whole conversation. `outcome`: of the last turn, whose answer is no entry yet.
-pub(super) fn markdown(entries: &[Entry], outcome: Option<&Outcome>) -> String {
+pub(super) fn conversation_markdown(entries: &[Entry], outcome: Option<&Outcome>) -> String {
     let mut out = String::from("# A conversation with respool chat\n");
     for entry in entries {
         let _ = match entry {
             Entry::ClientMessage(message) | Entry::UserTurn(message) => {
-                writeln!(out, "\n## You\n\n{}", said(message))
+                writeln!(out, "\n## You\n\n{}", message_text(message))
             }
-            Entry::Exchange(exchange) => write!(out, "{}", exchanged(exchange)),
+            Entry::Exchange(exchange) => write!(out, "{}", exchange_text(exchange)),
             Entry::Note(text) => writeln!(out, "\n_{}_", text.trim()),
             Entry::Summary(text) => writeln!(out, "\n## What was done before, in short\n\n{}", text.trim()),
         };
@@ -30,7 +30,7 @@ pub(super) fn markdown(entries: &[Entry], outcome: Option<&Outcome>) -> String {
 }
 
 /// How often the person has spoken.
-pub(super) fn turns(entries: &[Entry]) -> usize {
+pub(super) fn turn_count(entries: &[Entry]) -> usize {
     entries.iter().filter(|entry| matches!(entry, Entry::ClientMessage(_) | Entry::UserTurn(_))).count()
 }
 
@@ -64,7 +64,7 @@ fn said(message: &Value) -> &str {
     message["content"].as_str().unwrap_or_default().trim()
 }
 
-fn exchanged(exchange: &Exchange) -> String {
+fn exchange_text(exchange: &Exchange) -> String {
     let mut out = String::new();
     if !exchange.content.trim().is_empty() {
         let _ = writeln!(out, "\n## Assistant\n\n{}", exchange.content.trim());
@@ -120,7 +120,7 @@ mod tests {
             Entry::Exchange(Exchange { calls: vec![call], results: vec![result], ..Exchange::default() }),
         ];
         let outcome = Outcome { content: "Two files.".into(), ..Outcome::default() };
-        let text = markdown(&entries, Some(&outcome));
+        let text = conversation_markdown(&entries, Some(&outcome));
         assert_eq!(
             text,
             "# A conversation with respool chat\n\n## You\n\nLook.\n\n**shell_command** `{\"command\":\"ls\"}`\n\n````\na\n```\nb\n````\n\n## Assistant\n\nTwo files.\n"

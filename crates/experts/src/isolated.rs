@@ -179,7 +179,7 @@ impl ChildRuns for IsolatedFunctions {
             one_line(&function.name.value),
             fenced_json("the function's inputs", &Value::Object(inputs))
         );
-        let setup = agent.child_setup(AgentRequest::of_task(&task), seed, at);
+        let setup = agent.child_setup(AgentRequest::from_task(&task), seed, at);
         Ok((agent, setup))
     }
 

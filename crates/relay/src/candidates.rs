@@ -187,7 +187,8 @@ mod tests {
     async fn a_request_leaves_a_failing_queue() {
         let order: Arc<[_]> = [upstream("a"), upstream("b")].into();
         let who = Who { client: 1, conversation: 1 };
-        let [at_a, at_b] = [order[0].wait_for_place(who).await.unwrap(), order[1].wait_for_place(who).await.unwrap()];
+        let [at_a, at_b] =
+            [order[0].wait_for_place(who).await.unwrap(), order[1].wait_for_place(who).await.unwrap()];
         let mut longer_at_b = Box::pin(order[1].wait_for_place(who));
         assert!(longer_at_b.as_mut().now_or_never().is_none());
         let mut candidates = Candidates::new(Arc::clone(&order), Some(who));

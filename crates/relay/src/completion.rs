@@ -53,7 +53,11 @@ pub(super) async fn not_a_stream(answer: UpstreamResponse, media_type: &str) -> 
 ///
 /// # Errors
 /// When it is something else; an error that came with status 200 leaves as that error.
-pub(super) fn parse_completion(body: &[u8], name: &str, keep: &[String]) -> Result<Completion, UpstreamError> {
+pub(super) fn parse_completion(
+    body: &[u8],
+    name: &str,
+    keep: &[String],
+) -> Result<Completion, UpstreamError> {
     let text = text_of(body, name)?;
     // An error key is rare, and looked at only when it is there: replies may be long.
     if let Some(error) = text.contains("\"error\"").then(|| UpstreamError::from_success(name, text)).flatten()
@@ -127,7 +131,13 @@ fn not_json(name: &str, fault: &str) -> UpstreamError {
 fn without_choices(text: &str, name: &str, fault: &str) -> UpstreamError {
     let object = Object::parse(text).ok();
     if object.is_some_and(|object| object.get("choices").is_some_and(is_empty_array)) {
-        return UpstreamError::new_broken(name, 502, ErrorCode::NoAnswer, "sent a reply without a choice", "");
+        return UpstreamError::new_broken(
+            name,
+            502,
+            ErrorCode::NoAnswer,
+            "sent a reply without a choice",
+            "",
+        );
     }
     not_json(name, fault)
 }

@@ -127,7 +127,11 @@ impl RelayConfig {
             tool_parsing: own.iter().find_map(|model| model.tool_parsing).unwrap_or(self.tool_parsing),
             reasoning: own.iter().find_map(|model| model.reasoning).unwrap_or(self.reasoning),
             context_window: own.iter().find_map(|model| model.context_window),
-            dialects: own.iter().find_map(|model| model.dialects.as_deref()).map(preferred_dialects).unwrap_or_default(),
+            dialects: own
+                .iter()
+                .find_map(|model| model.dialects.as_deref())
+                .map(preferred_dialects)
+                .unwrap_or_default(),
         }
     }
 

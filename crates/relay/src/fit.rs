@@ -175,7 +175,8 @@ pub(super) async fn fit_again(
         attempt.upstream.learn_models(&request.outgoing.headers).await;
     }
     let window = overflow.window.or_else(|| request.window(&attempt.upstream))?;
-    let stated = overflow.prompt.or(overflow.over.map(|over| window.saturating_add(over))).map(Count::from_server);
+    let stated =
+        overflow.prompt.or(overflow.over.map(|over| window.saturating_add(over))).map(Count::from_server);
     let mut count = match stated {
         Some(count) => count,
         None => count_tokens(request, attempt, sent).await,

@@ -171,7 +171,11 @@ impl Relay {
             model_is_known: self.knows_model(&model),
             model,
             stream,
-            route: if origin.is_agent { agent_route(stream) } else { choose_route(request, modes.tools_mode) },
+            route: if origin.is_agent {
+                agent_route(stream)
+            } else {
+                choose_route(request, modes.tools_mode)
+            },
             reply: ReplyForm {
                 usage: request.wants_usage(),
                 choices: request.choice_count().min(128),

@@ -255,8 +255,9 @@ impl ReplyStream {
         self.progress.received = 0;
         self.frames = self.frames.with_same_limit();
         answer.upstream().clone_into(&mut self.upstream);
-        let continued =
-            Some(&self.reader).filter(|_| self.progress.is_sent).and_then(|it| it.anew(exchange.earlier_usage()));
+        let continued = Some(&self.reader)
+            .filter(|_| self.progress.is_sent)
+            .and_then(|it| it.anew(exchange.earlier_usage()));
         self.reader = continued.unwrap_or_else(|| {
             let mut reader = new_reader(&exchange);
             self.head.iter().for_each(|head| reader.head_was_sent(head));

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::admin_routes::{has_dot_segments, is_below_route, is_for_clients};
 use super::config::ServerConfig;
-use super::key_digest::digest;
+use super::key_digest::digest_key;
 use super::key_file::KeyList;
 use super::key_reading::KeyFile;
 use super::keys::{ClientKey, KEY_HEADERS, KeyRing, key_in_headers};
@@ -118,7 +118,7 @@ impl Access {
     pub async fn keep_operators(self: Arc<Self>, store: Arc<Store>, stop: CancellationToken) {
         let mut kept = None;
         loop {
-            let keys = self.ring().operator_keys();
+            let keys = self.key_ring().operator_keys();
             if kept.as_ref() != Some(&keys) && store.set_operators(keys.clone()).await.is_ok() {
                 kept = Some(keys);
             }
@@ -130,7 +130,7 @@ impl Access {
     }
 
     /// Reads the file of keys again when it changes, until `stop`.
-    pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
+    pub async fn watch_key_file(self: Arc<Self>, stop: CancellationToken) {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -143,7 +143,7 @@ impl Access {
 
     /// Accepts these keys from now on, in addition to those of the file, whose path stays. `lends_key` as for
     /// [`Access::new`].
-    pub fn change(&self, config: &ServerConfig, lends_key: bool) {
+    pub fn change_keys(&self, config: &ServerConfig, lends_key: bool) {
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) =
             Arc::new(AccessSettings::new(config, lends_key));
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,17 +159,17 @@ impl Access {
     fn read_again(&self) {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(list) = file.as_mut().and_then(KeyFile::read_changes) {
-            self.accept(list);
+            self.accept_list(list);
         }
     }
 
-    fn accept(&self, list: KeyList) {
+    fn accept_list(&self, list: KeyList) {
         let ring = KeyRing::new(&self.settings().config, list, &self.meters);
         tracing::info!(target: "respool::server", keys = ring.len(), "the client keys were read again");
         *self.ring.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(ring);
     }
 
-    fn ring(&self) -> Arc<KeyRing> {
+    fn key_ring(&self) -> Arc<KeyRing> {
         Arc::clone(&self.ring.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -178,7 +178,7 @@ impl Access {
     /// # Errors
     /// 401 without a key, where one is needed; 429 after too many wrong ones; 403 and 400 for what a
     /// stranger's page sends; 403 for administrative routes.
-    pub(super) fn admit<B>(
+    pub(super) fn admit_request<B>(
         &self,
         request: &mut Request<B>,
         peer: Option<IpAddr>,
@@ -225,7 +225,7 @@ impl Access {
         refuse_dot_segments(path)?;
         let settings = self.settings();
         if !is_for_everybody(&settings.config, method, path) {
-            settings.check_administrative(path, key, self.ring().has_operators())?;
+            settings.check_administrative(path, key, self.key_ring().has_operators())?;
         }
         Ok(())
     }
@@ -247,17 +247,17 @@ impl Access {
         if OPERATORS.iter().any(|route| path.starts_with(route)) || is_administrative() {
             return self.key_of(headers, peer).map(Some);
         }
-        Ok(self.ring().find(sent).cloned())
+        Ok(self.key_ring().find(sent).cloned())
     }
 
     fn key_of(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<Arc<ClientKey>, ApiError> {
         let what = "respool asks for a key: send `authorization: Bearer KEY` or `x-api-key: KEY` with one of its `client_keys`";
         let missing = || ApiError::new(401, ErrorCode::InvalidApiKey, what);
         let sent = key_in_headers(headers).ok_or_else(missing)?;
-        let key = self.ring().find(sent).cloned();
+        let key = self.key_ring().find(sent).cloned();
         let Some(from) = peer.map(Neighbour::from) else { return key.ok_or_else(missing) };
-        if let Some(wait) = self.wait(from)
-            && !key.as_ref().is_some_and(|key| !key.is_short || key.meter.knows(from))
+        if let Some(wait) = self.required_wait(from)
+            && !key.as_ref().is_some_and(|key| !key.is_short || key.meter.knows_neighbour(from))
         {
             let what = format!(
                 "too many wrong keys came from this address: try again in {wait} s (long keys, and those that were used from it before, \
@@ -275,16 +275,21 @@ impl Access {
         Ok(key)
     }
 
-    fn wait(&self, from: Neighbour) -> Option<u64> {
+    fn required_wait(&self, from: Neighbour) -> Option<u64> {
         if !self.had_wrong_keys.load(Ordering::Relaxed) {
             return None;
         }
-        self.wrong.lock().unwrap_or_else(PoisonError::into_inner).wait(from, read_clocks().steady)
+        self.wrong.lock().unwrap_or_else(PoisonError::into_inner).required_wait(from, read_clocks().steady)
     }
 
     fn count_wrong(&self, from: Neighbour, peer: Option<IpAddr>) {
         self.had_wrong_keys.store(true, Ordering::Relaxed);
-        if self.wrong.lock().unwrap_or_else(PoisonError::into_inner).count(from, read_clocks().steady) {
+        if self
+            .wrong
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .count_wrong_key(from, read_clocks().steady)
+        {
             let address = peer.map(|address| address.to_string());
             tracing::warn!(target: "respool::server", address, "many wrong keys: short keys from this address are refused for a while");
         }
@@ -306,21 +311,23 @@ impl Access {
     ///
     /// # Errors
     /// The reason for the refusal.
-    pub(super) fn viewer(&self, headers: &HeaderMap) -> Result<Viewer, Denied> {
+    pub(super) fn page_viewer(&self, headers: &HeaderMap) -> Result<Viewer, Denied> {
         let settings = self.settings();
         if !settings.config.asks_for_keys() {
             let refused = settings.origin_check.refuse_foreign(headers);
             refused.map_err(|error| Denied::Foreign(error.message))?;
-            return Ok(self.operator_with_session(headers).unwrap_or_else(|| self.sessions.viewer("", "")));
+            return Ok(self
+                .operator_with_session(headers)
+                .unwrap_or_else(|| self.sessions.session_viewer("", "")));
         }
         self.operator_with_session(headers).ok_or(Denied::NoSession)
     }
 
     fn operator_with_session(&self, headers: &HeaderMap) -> Option<Viewer> {
-        let cookie = session::cookie(headers)?;
-        let ring = self.ring();
-        let key = self.sessions.read(cookie, read_clocks().since_1970, ring.operators())?;
-        Some(self.sessions.viewer(&key.name, cookie))
+        let cookie = session::session_cookie(headers)?;
+        let ring = self.key_ring();
+        let key = self.sessions.read_cookie(cookie, read_clocks().since_1970, ring.operators())?;
+        Some(self.sessions.session_viewer(&key.name, cookie))
     }
 
     /// Returns the cookie for an operator's key.
@@ -338,24 +345,24 @@ impl Access {
         if !found.is_operator {
             return Err("This is a client's key. Log in with an operator key.".to_owned());
         }
-        Ok(self.sessions.begin(&digest(key.as_bytes()), read_clocks().since_1970))
+        Ok(self.sessions.begin_session(&digest_key(key.as_bytes()), read_clocks().since_1970))
     }
 
     /// Ends the session of a request, if it has one.
     pub(super) fn end_session(&self, headers: &HeaderMap) {
-        if let Some(cookie) = session::cookie(headers) {
-            self.sessions.end(cookie, read_clocks().since_1970);
+        if let Some(cookie) = session::session_cookie(headers) {
+            self.sessions.end_session(cookie, read_clocks().since_1970);
         }
     }
 
     /// Returns true if some keys are operators'.
     pub(super) fn has_operators(&self) -> bool {
-        self.ring().has_operators()
+        self.key_ring().has_operators()
     }
 
     /// Returns true if the key of this name exists and may not use this model or agent.
     pub(super) fn is_refused_to(&self, key: &str, model: &str, is_agent: bool) -> bool {
-        self.ring().key_named(key).is_some_and(|key| !key.limits.permits(model, is_agent))
+        self.key_ring().key_named(key).is_some_and(|key| !key.limits.permits(model, is_agent))
     }
 
     /// Returns true if respool's own page sent a form.
@@ -427,8 +434,8 @@ fn refuse_dot_segments(path: &str) -> Result<(), ApiError> {
 
 impl Accounts for Access {
     fn of_client(&self, client: &str) -> Option<Arc<dyn Account>> {
-        let ring = self.ring();
-        let key: Arc<dyn Account> = ring.of_client(client)?.clone();
+        let ring = self.key_ring();
+        let key: Arc<dyn Account> = ring.find_client(client)?.clone();
         Some(key)
     }
 }

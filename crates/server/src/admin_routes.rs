@@ -131,11 +131,11 @@ fn is_route(route: &str, path: &str) -> bool {
 
 /// True when a path has parts that stand for its own or the upper folder.
 pub(super) fn has_dot_segments(path: &str) -> bool {
-    decode(path).split(['/', '\\']).any(|segment| segment == "." || segment == "..")
+    decode_percent(path).split(['/', '\\']).any(|segment| segment == "." || segment == "..")
 }
 
 /// Without percent signs: also what was encoded more than once, since proxies and servers each decode.
-fn decode(path: &str) -> Cow<'_, str> {
+fn decode_percent(path: &str) -> Cow<'_, str> {
     let mut decoded = Cow::Borrowed(path);
     for _ in 0..4 {
         if !decoded.contains('%') {

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use super::app::App;
 use super::final_error::ErrorForm;
 use super::front::NamedAgent;
-use super::heartbeat::{self, Source, frame};
+use super::heartbeat::{self, Source, sse_frame};
 use super::respond;
 use super::stream_head::{StreamHead, run_until_stopped};
 use agent::{Agent, AgentRequest, ApprovalRequest, RequestedCall, Watch, WatchEvent, WorkEnd, WorkReport};
@@ -45,7 +45,7 @@ pub(super) async fn begin_run(
     app.access.foreign_page(headers).map_or(Ok(()), Err)?;
     let agent = with_known_tools(&app, agent).await;
     let request = AgentRequest::parse(body)?
-        .of_client(headers.get(header::AUTHORIZATION).map_or(&[], HeaderValue::as_bytes));
+        .with_client_key(headers.get(header::AUTHORIZATION).map_or(&[], HeaderValue::as_bytes));
     // The instructions and tools of another agent do not belong under an expert's policy.
     let request = if agent.name.starts_with(MODEL_PREFIX) { request.as_conversation() } else { request };
     let request = request.with_key(record.start().key().map(str::to_owned));
@@ -71,7 +71,7 @@ async fn with_known_tools(app: &App, agent: Arc<Agent>) -> Arc<Agent> {
     match expert.filter(|(experts, name)| experts.is_starting(name)) {
         Some((experts, name)) => {
             experts.await_servers(name, FIRST_START).await;
-            app.agent(&agent.name).unwrap_or(agent)
+            app.find_agent(&agent.name).unwrap_or(agent)
         }
         None => agent,
     }
@@ -100,7 +100,7 @@ pub(super) struct RunReply {
 
 impl RunReply {
     /// Answers a client of chat completions.
-    pub(super) async fn answer(self) -> Response {
+    pub(super) async fn answer_chat(self) -> Response {
         let run = self.run_id();
         let mut response = if self.stream { self.answer_streamed().await } else { self.answer_whole().await };
         response.headers_mut().extend(run.map(|id| (RUN_ID, id)));
@@ -108,7 +108,7 @@ impl RunReply {
     }
 
     /// The program that asks.
-    pub(super) fn program(&self) -> ClientProgram {
+    pub(super) fn client_program(&self) -> ClientProgram {
         self.errors.program
     }
 
@@ -120,7 +120,7 @@ impl RunReply {
     /// Waits for what the run says next. Safe to cancel.
     pub(super) async fn next(&mut self) -> RunOutput {
         loop {
-            match self.see().await {
+            match self.next_event().await {
                 WatchEvent::Progress(text) if self.agent.shows_progress() => {
                     return RunOutput::Progress(text);
                 }
@@ -130,7 +130,7 @@ impl RunReply {
                         return RunOutput::Failed(error);
                     }
                     self.note_delivery(&ended).await;
-                    return RunOutput::Answer(Box::new(self.reply(&ended, self.head())));
+                    return RunOutput::Answer(Box::new(self.build_reply(&ended, self.reply_head())));
                 }
             }
         }
@@ -138,7 +138,7 @@ impl RunReply {
 
     async fn answer_whole(mut self) -> Response {
         let ended = loop {
-            if let WatchEvent::End(ended) = self.see().await {
+            if let WatchEvent::End(ended) = self.next_event().await {
                 break ended;
             }
         };
@@ -146,21 +146,23 @@ impl RunReply {
             return respond::error_as(self.errors, error, &self.record.start().id);
         }
         self.note_delivery(&ended).await;
-        let reply = self.reply(&ended, self.head());
-        respond::json(StatusCode::OK, completion_json(&reply, self.agent.reasoning))
+        let reply = self.build_reply(&ended, self.reply_head());
+        respond::json_response(StatusCode::OK, completion_json(&reply, self.agent.reasoning))
     }
 
     /// A failure has its own status until there is something to show, or `commit_after` is over.
     async fn answer_streamed(mut self) -> Response {
         let head = StreamHead::new(&self.app, &self.record);
         loop {
-            let Some(seen) = head.wait(self.see()).await else { return self.commit_head(None) };
-            match seen.unwrap_or_else(|_| WatchEvent::stopped()) {
+            let Some(seen) = head.wait_for(self.next_event()).await else { return self.commit_head(None) };
+            match seen.unwrap_or_else(|_| WatchEvent::stop_event()) {
                 WatchEvent::End(ended) => match ended.error() {
                     Some(error) => return respond::error_as(self.errors, error, &self.record.start().id),
                     None => return self.commit_head(Some(WatchEvent::End(ended))),
                 },
-                seen @ WatchEvent::Progress(_) if self.shows() => return self.commit_head(Some(seen)),
+                seen @ WatchEvent::Progress(_) if self.shows_progress() => {
+                    return self.commit_head(Some(seen));
+                }
                 WatchEvent::Progress(_) => {}
             }
         }
@@ -168,22 +170,22 @@ impl RunReply {
 
     /// Waits for what the run does next. Its client does not wait for work that goes on although respool is
     /// stopped.
-    async fn see(&mut self) -> WatchEvent {
+    async fn next_event(&mut self) -> WatchEvent {
         let seen = run_until_stopped(&self.app.abort, self.watch.next()).await;
-        seen.unwrap_or_else(|_| WatchEvent::stopped())
+        seen.unwrap_or_else(|_| WatchEvent::stop_event())
     }
 
-    fn shows(&self) -> bool {
+    fn shows_progress(&self) -> bool {
         self.agent.shows_progress() && self.agent.reasoning.is_some()
     }
 
     fn commit_head(self, seen: Option<WatchEvent>) -> Response {
         let (every, record) = (self.app.limits.heartbeat, self.record.clone());
-        let head = self.head();
+        let head = self.reply_head();
         let (mut sink, mut first) = (ChatSink::new(self.agent.reasoning, self.usage), Vec::new());
         sink.begin(&head);
         sink.roles(1, &mut first);
-        heartbeat::streamed(
+        heartbeat::stream_response(
             RunSource { answer: self, sink, head, seen, ended: None },
             first.into(),
             every,
@@ -191,12 +193,12 @@ impl RunReply {
         )
     }
 
-    fn rest(&self, sink: &mut ChatSink, ended: &WorkReport, head: Head) -> Bytes {
+    fn final_frames(&self, sink: &mut ChatSink, ended: &WorkReport, head: Head) -> Bytes {
         if let Some(error) = ended.error() {
-            return respond::failed_tail(&self.errors.in_stream(error), &self.record);
+            return respond::failed_tail(&self.errors.apply_in_stream(error), &self.record);
         }
         let mut out = Vec::new();
-        sink.write_reply(self.reply(ended, head), &mut out);
+        sink.write_reply(self.build_reply(ended, head), &mut out);
         out.into()
     }
 
@@ -207,13 +209,13 @@ impl RunReply {
         }
     }
 
-    fn head(&self) -> Head {
+    fn reply_head(&self) -> Head {
         let id = Ids::new(rand::random(), HashSet::new()).reply_id();
         Head { id, created: clock::now_in_seconds(), model: self.agent.name.to_string(), tags: vec![] }
     }
 
-    fn reply(&self, ended: &WorkReport, head: Head) -> Reply {
-        let turn = turn(&ended.end);
+    fn build_reply(&self, ended: &WorkReport, head: Head) -> Reply {
+        let turn = client_turn(&ended.end);
         let usage = Usage {
             prompt: ended.spent.prompt,
             completion: ended.spent.completion,
@@ -252,12 +254,12 @@ impl Source for RunSource {
         }
         let seen = match self.seen.take() {
             Some(seen) => seen,
-            None => self.answer.see().await,
+            None => self.answer.next_event().await,
         };
         Some(match seen {
             WatchEvent::Progress(text) => self.progress_frame(text).unwrap_or_default(),
             WatchEvent::End(ended) => {
-                let rest = self.answer.rest(&mut self.sink, &ended, self.head.clone());
+                let rest = self.answer.final_frames(&mut self.sink, &ended, self.head.clone());
                 self.ended = Some(ended);
                 rest
             }
@@ -265,21 +267,21 @@ impl Source for RunSource {
     }
 
     fn heartbeat(&mut self) -> Option<Bytes> {
-        self.sink.heartbeat().filter(|_| self.ended.is_none()).map(|heartbeat| frame(&heartbeat))
+        self.sink.heartbeat().filter(|_| self.ended.is_none()).map(|heartbeat| sse_frame(&heartbeat))
     }
 }
 
 impl RunSource {
     fn progress_frame(&mut self, text: String) -> Option<Bytes> {
         let mut out = Vec::new();
-        let shows = self.answer.shows();
+        let shows = self.answer.shows_progress();
         shows.then(|| self.sink.write(&ChoiceEvent::new(0, TurnEvent::Reasoning(text)), &mut out))?;
         Some(out.into())
     }
 }
 
 /// Returns the turn for the client of a run.
-fn turn(end: &WorkEnd) -> Turn {
+fn client_turn(end: &WorkEnd) -> Turn {
     let call = |call: &RequestedCall| ToolCall {
         id: Some(call.id.clone()),
         name: call.name.clone(),

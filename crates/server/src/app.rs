@@ -75,7 +75,7 @@ impl App {
     }
 
     /// Returns the agent of this name. The agent of an expert is made for this run.
-    pub(super) fn agent(&self, name: &str) -> Option<Arc<Agent>> {
+    pub(super) fn find_agent(&self, name: &str) -> Option<Arc<Agent>> {
         let expert = || self.experts.as_ref()?.agent(name.strip_prefix(MODEL_PREFIX)?);
         self.agents.get(name).or_else(expert)
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::app::App;
 use super::metered_request::MeteredRequest;
-use super::own_route::{leave, record, store_failed};
+use super::own_route::{begin_own_record, finish_response, store_failed};
 use ::agent::{ApprovalRequest, DecideError, Decision, approval_details, report};
 use store::ApprovalState;
 use wire::{ApiError, ErrorCode};
@@ -38,46 +38,55 @@ enum Approve {
     Calls(Vec<String>),
 }
 
-pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
-    let (record, requester) = (record(&app, &request, "GET /v1/approvals", "approvals"), operator(&request));
+pub(super) async fn list_approvals(State(app): State<App>, request: Request) -> Response {
+    let (record, requester) =
+        (begin_own_record(&app, &request, "GET /v1/approvals", "approvals"), operator_name(&request));
     let listed = async {
         requester?;
         let rows = app.agents.waiting_approvals(MOST).await.map_err(store_failed)?;
         let rows: Vec<Value> = rows.iter().map(|(row, _)| report::approval_row(row)).collect();
         Ok(json!({"object": "list", "data": rows}))
     };
-    leave(listed.await, &record)
+    finish_response(listed.await, &record)
 }
 
-pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+pub(super) async fn get_approval(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Response {
     let (record, requester) =
-        (record(&app, &request, "GET /v1/approvals/{id}", "approvals"), operator(&request));
+        (begin_own_record(&app, &request, "GET /v1/approvals/{id}", "approvals"), operator_name(&request));
     let found = async {
         requester?;
-        let store = app.agents.store().ok_or_else(|| unknown(&id))?;
-        let row = store.approval(&id).await.map_err(store_failed)?.ok_or_else(|| unknown(&id))?;
+        let store = app.agents.store().ok_or_else(|| unknown_approval(&id))?;
+        let row = store.approval(&id).await.map_err(store_failed)?.ok_or_else(|| unknown_approval(&id))?;
         approval_details(store, &row).await.map_err(store_failed)
     };
-    leave(found.await, &record)
+    finish_response(found.await, &record)
 }
 
-pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+pub(super) async fn decide_approval(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Response {
     let (record, requester) =
-        (record(&app, &request, "POST /v1/approvals/{id}", "approvals"), operator(&request));
+        (begin_own_record(&app, &request, "POST /v1/approvals/{id}", "approvals"), operator_name(&request));
     let decided = async {
         let by = requester?;
-        let store = app.agents.store().ok_or_else(|| unknown(&id))?;
-        let row = store.approval(&id).await.map_err(store_failed)?.ok_or_else(|| unknown(&id))?;
-        let asked: ApprovalRequest = serde_json::from_str(&row.body).map_err(|_| unknown(&id))?;
-        let decision = read(request, &asked, by).await?;
+        let store = app.agents.store().ok_or_else(|| unknown_approval(&id))?;
+        let row = store.approval(&id).await.map_err(store_failed)?.ok_or_else(|| unknown_approval(&id))?;
+        let asked: ApprovalRequest = serde_json::from_str(&row.body).map_err(|_| unknown_approval(&id))?;
+        let decision = read_decision(request, &asked, by).await?;
         app.agents.decide_approval(&decision).await.map_err(|error| decide_error(&id, error))?;
         Ok(json!({"id": id, "approved": decision.approved, "by": decision.by}))
     };
-    leave(decided.await, &record)
+    finish_response(decided.await, &record)
 }
 
 /// The name of the operator's key that a request carries.
-pub(super) fn operator(request: &Request) -> Result<String, ApiError> {
+pub(super) fn operator_name(request: &Request) -> Result<String, ApiError> {
     match request.extensions().get::<Arc<MeteredRequest>>() {
         Some(metered) if metered.key.is_operator => Ok(metered.key.name.clone()),
         _ => {
@@ -88,7 +97,7 @@ pub(super) fn operator(request: &Request) -> Result<String, ApiError> {
     }
 }
 
-async fn read(request: Request, asked: &ApprovalRequest, by: String) -> Result<Decision, ApiError> {
+async fn read_decision(request: Request, asked: &ApprovalRequest, by: String) -> Result<Decision, ApiError> {
     let bad = |what: String| ApiError::bad_request(ErrorCode::InvalidJson, what);
     let body = axum::body::to_bytes(request.into_body(), LARGEST_BODY).await;
     let body = body.map_err(|error| bad(format!("the request body cannot be read: {error}")))?;
@@ -108,7 +117,7 @@ async fn read(request: Request, asked: &ApprovalRequest, by: String) -> Result<D
 
 fn decide_error(id: &str, error: DecideError) -> ApiError {
     match error {
-        DecideError::Unknown => unknown(id),
+        DecideError::Unknown => unknown_approval(id),
         DecideError::NotWaiting(state) => {
             let what = match state {
                 ApprovalState::Withdrawn => "its run has ended or continues without it",
@@ -135,7 +144,7 @@ fn decide_error(id: &str, error: DecideError) -> ApiError {
     }
 }
 
-fn unknown(id: &str) -> ApiError {
+fn unknown_approval(id: &str) -> ApiError {
     let what = format!("there is no approval `{id}`; GET /v1/approvals lists those that wait");
     ApiError::new(404, ErrorCode::ApprovalNotFound, what)
 }

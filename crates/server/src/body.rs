@@ -84,7 +84,7 @@ impl BodyBudget {
         BodyReservation { room: self.clone(), permit: None }
     }
 
-    fn full(&self) -> ApiError {
+    fn full_error(&self) -> ApiError {
         let message = format!(
             "The request bodies in memory have reached the limit ({}, `limits.max_bodies` in respool.toml). Send this request \
              again in {RETRY_AFTER} s",
@@ -113,7 +113,7 @@ impl BodyReservation {
     /// 503 when there is no room for it.
     pub(super) fn resize(&mut self, length: usize) -> Result<(), ApiError> {
         if !self.grows_to(length) {
-            return Err(self.room.full());
+            return Err(self.room.full_error());
         }
         self.shrink(length);
         Ok(())
@@ -122,16 +122,16 @@ impl BodyReservation {
     /// Gives back what exceeds this length.
     fn shrink(&mut self, length: usize) {
         let held = self.held_pieces();
-        drop(self.part(held.saturating_sub(pieces(length) as usize)));
+        drop(self.take_part(held.saturating_sub(piece_count(length) as usize)));
     }
 
     /// Splits off a reservation of this length, with a lifetime of its own.
     pub(super) fn split(&mut self, length: usize) -> Self {
-        let permit = self.part((pieces(length) as usize).min(self.held_pieces()));
+        let permit = self.take_part((piece_count(length) as usize).min(self.held_pieces()));
         Self { room: self.room.clone(), permit }
     }
 
-    fn part(&mut self, count: usize) -> Option<OwnedSemaphorePermit> {
+    fn take_part(&mut self, count: usize) -> Option<OwnedSemaphorePermit> {
         self.permit.as_mut().and_then(|permit| permit.split(count))
     }
 
@@ -141,18 +141,18 @@ impl BodyReservation {
     /// # Errors
     /// 503 when there is no room for it.
     async fn grow(&mut self, length: usize, declared: Option<u64>) -> Result<(), ApiError> {
-        if pieces(length) as usize <= self.held_pieces() {
+        if piece_count(length) as usize <= self.held_pieces() {
             return Ok(());
         }
         let declared = declared.map_or(length, |declared| usize::try_from(declared).unwrap_or(usize::MAX));
         if self.grows_to(declared.min(length.saturating_mul(2))) || self.grows_to(length) {
             return Ok(());
         }
-        let more = pieces(length).saturating_sub(u32::try_from(self.held_pieces()).unwrap_or(u32::MAX));
+        let more = piece_count(length).saturating_sub(u32::try_from(self.held_pieces()).unwrap_or(u32::MAX));
         let waited =
             tokio::time::timeout(ROOM_WITHIN, Arc::clone(&self.room.free).acquire_many_owned(more)).await;
-        let permit = waited.ok().and_then(Result::ok).ok_or_else(|| self.room.full())?;
-        self.add(permit);
+        let permit = waited.ok().and_then(Result::ok).ok_or_else(|| self.room.full_error())?;
+        self.add_permit(permit);
         Ok(())
     }
 
@@ -161,7 +161,7 @@ impl BodyReservation {
         self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
     }
 
-    fn add(&mut self, permit: OwnedSemaphorePermit) {
+    fn add_permit(&mut self, permit: OwnedSemaphorePermit) {
         match &mut self.permit {
             Some(held) => held.merge(permit),
             None => self.permit = Some(permit),
@@ -174,30 +174,30 @@ impl BodyReservation {
     /// 503 when there is no room for it.
     pub(super) fn keep_piece(&mut self, piece: Bytes) -> Result<Bytes, ApiError> {
         if !self.grows_to(piece.len()) {
-            return Err(self.room.full());
+            return Err(self.room.full_error());
         }
-        Ok(self.split(piece.len()).keep(piece))
+        Ok(self.split(piece.len()).attach_to(piece))
     }
 
     /// Reserves room for a body of this length, if there is any.
     fn grows_to(&mut self, length: usize) -> bool {
-        let more = (pieces(length) as usize).saturating_sub(self.held_pieces());
+        let more = (piece_count(length) as usize).saturating_sub(self.held_pieces());
         if more == 0 {
             return true;
         }
         let more = u32::try_from(more).unwrap_or(u32::MAX);
         let Ok(permit) = Arc::clone(&self.room.free).try_acquire_many_owned(more) else { return false };
-        self.add(permit);
+        self.add_permit(permit);
         true
     }
 
     /// The bytes, which keep this room until nothing holds them any more.
-    pub(super) fn keep(self, bytes: Bytes) -> Bytes {
+    pub(super) fn attach_to(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(Counted { bytes, _permit: self.permit })
     }
 }
 
-fn pieces(length: usize) -> u32 {
+fn piece_count(length: usize) -> u32 {
     u32::try_from(length.div_ceil(PIECE)).unwrap_or(u32::MAX)
 }
 
@@ -219,7 +219,10 @@ impl Pace {
     ///
     /// # Errors
     /// 408 when nothing comes for too long, or all too slowly; 400 when it breaks off.
-    pub(super) async fn next<B>(&mut self, pieces: &mut BodyDataStream<B>) -> Result<Option<Bytes>, ApiError>
+    pub(super) async fn next_piece<B>(
+        &mut self,
+        pieces: &mut BodyDataStream<B>,
+    ) -> Result<Option<Bytes>, ApiError>
     where
         B: Body<Data = Bytes> + Unpin,
         B::Error: Display,
@@ -260,13 +263,13 @@ impl Pace {
 /// # Errors
 /// 413 when it is larger than `max_body`, 408 when nothing of it comes for longer than `client_timeout` or
 /// all of it too slowly, 400 when it breaks off, 503 when there is no room for it.
-pub(super) async fn read<B>(body: B, limits: &LimitsConfig, room: &BodyBudget) -> Result<Bytes, ApiError>
+pub(super) async fn read_body<B>(body: B, limits: &LimitsConfig, room: &BodyBudget) -> Result<Bytes, ApiError>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Display,
 {
     let (bytes, taken) = read_counted(body, limits, room).await?;
-    Ok(taken.keep(bytes))
+    Ok(taken.attach_to(bytes))
 }
 
 /// Reads the whole body, and returns its reservation apart from it: the body may be turned into another one.
@@ -293,15 +296,15 @@ where
     if let Err(full) =
         taken.grow(declared.map_or(0, |size| usize::try_from(size).unwrap_or(usize::MAX)), None).await
     {
-        return Err(refuse(full, pieces).await);
+        return Err(refuse_body(full, pieces).await);
     }
     let (mut pace, mut whole) = (Pace::new(limits.client_timeout), BytesMut::new());
     let mut ahead_until = declared.map(|_| Instant::now() + AHEAD_FOR);
     loop {
         let piece = match ahead_until {
-            None => pace.next(&mut pieces).await?,
+            None => pace.next_piece(&mut pieces).await?,
             Some(until) => {
-                let Ok(piece) = timeout_at(until, pace.next(&mut pieces)).await else {
+                let Ok(piece) = timeout_at(until, pace.next_piece(&mut pieces)).await else {
                     taken.shrink(whole.len().saturating_mul(2));
                     ahead_until = None;
                     continue;
@@ -316,7 +319,7 @@ where
         }
         if let Err(full) = taken.grow(length, declared).await {
             drop((whole, taken));
-            return Err(refuse(full, pieces).await);
+            return Err(refuse_body(full, pieces).await);
         }
         if declared == Some(bytes.len() as u64) {
             return Ok((bytes, taken));
@@ -331,21 +334,21 @@ where
 
 async fn too_large<B: Body<Data = Bytes> + Unpin>(max: Size, rest: BodyDataStream<B>) -> ApiError {
     let message = format!("the request body is larger than {max} (`limits.max_body` in respool.toml)");
-    refuse(ApiError::new(413, ErrorCode::RequestTooLarge, message), rest).await
+    refuse_body(ApiError::new(413, ErrorCode::RequestTooLarge, message), rest).await
 }
 
 /// Reads some of a refused body that is still being sent, and returns the error.
-pub(super) async fn refuse<B: Body<Data = Bytes> + Unpin>(
+pub(super) async fn refuse_body<B: Body<Data = Bytes> + Unpin>(
     error: ApiError,
     rest: BodyDataStream<B>,
 ) -> ApiError {
-    discard(rest).await;
+    discard_rest(rest).await;
     error
 }
 
 /// Reads and drops some of what is still being sent. A client that is answered and cut off while it writes
 /// often sees a reset connection instead of the answer.
-pub(super) async fn discard<B: Body<Data = Bytes> + Unpin>(mut rest: BodyDataStream<B>) {
+pub(super) async fn discard_rest<B: Body<Data = Bytes> + Unpin>(mut rest: BodyDataStream<B>) {
     let discard = async {
         let mut left = DISCARDED;
         while let Some(Ok(piece)) = rest.next().await {

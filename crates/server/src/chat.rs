@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::app::App;
 use super::final_error::ErrorForm;
 use super::front::{Arrival, Cost, TurnAnswer, begin_turn};
-use super::heartbeat::{self, Source, frame};
+use super::heartbeat::{self, Source, sse_frame};
 use super::respond;
 use super::stream_head::{Pending, StreamHead, run_until_stopped};
 use relay::{Opened, ReadRequest, ReplyStream, RequestProfile, StreamPart, Wire};
@@ -38,33 +38,33 @@ pub(super) async fn handle_chat(
     let (parts, body) = request.into_parts();
     let mut arrival = Arrival::new(app, parts, peer, "POST /v1/chat/completions", "chat");
     let response = answer_chat(&mut arrival, body).await;
-    arrival.leave(response)
+    arrival.finish_response(response)
 }
 
 async fn answer_chat(arrival: &mut Arrival, body: Incoming) -> Response {
-    let body = match arrival.read(body).await {
-        Ok((body, reservation)) => reservation.keep(body),
-        Err(error) => return refuse(arrival, error, &Bytes::new()),
+    let body = match arrival.read_body(body).await {
+        Ok((body, reservation)) => reservation.attach_to(body),
+        Err(error) => return refuse_request(arrival, error, &Bytes::new()),
     };
-    if let Err(error) = arrival.permit(&body, Cost::Tokens) {
-        return refuse(arrival, error, &body);
+    if let Err(error) = arrival.check_permission(&body, Cost::Tokens) {
+        return refuse_request(arrival, error, &body);
     }
     let path = upstream_path(&arrival.parts.uri);
-    let origin = arrival.origin(Wire::Chat, path);
+    let origin = arrival.take_origin(Wire::Chat, path);
     match begin_turn(&arrival.app, body.clone(), origin).await {
-        Ok(TurnAnswer::Run(run)) => Box::pin(run.answer()).await,
+        Ok(TurnAnswer::Run(run)) => Box::pin(run.answer_chat()).await,
         Ok(TurnAnswer::Model(request)) => {
             drop(body);
             arrival.record.route(request.profile().route.as_str());
-            answer(arrival.app.clone(), request).await
+            answer_request(arrival.app.clone(), request).await
         }
-        Err(error) => refuse(arrival, error, &body),
+        Err(error) => refuse_request(arrival, error, &body),
     }
 }
 
 /// Answers with an error in the form that the client needs.
-fn refuse(arrival: &Arrival, error: ApiError, body: &[u8]) -> Response {
-    let form = arrival.app.error_form(Wire::Chat, arrival.program(body));
+fn refuse_request(arrival: &Arrival, error: ApiError, body: &[u8]) -> Response {
+    let form = arrival.app.error_form(Wire::Chat, arrival.client_program(body));
     respond::error_as(form, error, &arrival.record.start().id)
 }
 
@@ -77,24 +77,24 @@ fn upstream_path(uri: &http::Uri) -> Cow<'static, str> {
     }
 }
 
-async fn answer(app: App, request: ReadRequest) -> Response {
+async fn answer_request(app: App, request: ReadRequest) -> Response {
     let (profile, record) = (Arc::clone(request.profile()), request.record().clone());
     let errors = app.error_form(Wire::Chat, profile.program);
     if profile.stream {
-        return Committer { app, profile, errors, record }.answer(Box::pin(request.answer())).await;
+        return Committer { app, profile, errors, record }.commit_answer(Box::pin(request.answer())).await;
     }
     match run_until_stopped(&app.abort, request.answer()).await.and_then(identity) {
-        Ok(opened) => whole(opened, &profile),
+        Ok(opened) => whole_answer(opened, &profile),
         Err(error) => respond::error_as(errors, error, &record.start().id),
     }
 }
 
 /// An answer that needs no stream.
-fn whole(opened: Opened, profile: &RequestProfile) -> Response {
+fn whole_answer(opened: Opened, profile: &RequestProfile) -> Response {
     match opened {
         Opened::Reply(reply) => reply_response(*reply, profile),
-        Opened::Body(body) => respond::json(StatusCode::OK, body),
-        Opened::Stream(_) => respond::error(&respond::wrong_form()),
+        Opened::Body(body) => respond::json_response(StatusCode::OK, body),
+        Opened::Stream(_) => respond::error_response(&respond::wrong_form()),
     }
 }
 
@@ -103,9 +103,9 @@ fn reply_response(reply: Reply, profile: &RequestProfile) -> Response {
     if profile.stream {
         let mut out = Vec::with_capacity(1024);
         ChatSink::new(profile.reply.reasoning, profile.reply.usage).write_reply(reply, &mut out);
-        return respond::stream(Body::from(out));
+        return respond::stream_response(Body::from(out));
     }
-    respond::json(StatusCode::OK, completion_json(&reply, profile.reply.reasoning))
+    respond::json_response(StatusCode::OK, completion_json(&reply, profile.reply.reasoning))
 }
 
 /// Waits for a reply, and commits the head of a stream when it takes too long.
@@ -118,34 +118,34 @@ struct Committer {
 
 impl Committer {
     /// A failure is a true status as long as no head has left.
-    async fn answer(self, mut work: Pending<Opened>) -> Response {
+    async fn commit_answer(self, mut work: Pending<Opened>) -> Response {
         let head = StreamHead::new(&self.app, &self.record);
-        let Some(opened) = head.wait(&mut work).await else {
+        let Some(opened) = head.wait_for(&mut work).await else {
             return self.commit_head(|head| Stage::Opening(work, head));
         };
         let mut stream = match opened.and_then(identity) {
             Ok(Opened::Stream(stream)) => stream,
-            Ok(opened) => return whole(opened, &self.profile),
-            Err(error) => return self.refuse(error),
+            Ok(opened) => return whole_answer(opened, &self.profile),
+            Err(error) => return self.refuse_request(error),
         };
-        let Some(first) = head.wait(stream.next()).await else {
+        let Some(first) = head.wait_for(stream.next()).await else {
             return self.commit_head(|head| {
                 stream.head_was_sent(&head);
                 Stage::Open(stream)
             });
         };
         match first.unwrap_or_else(StreamPart::Failed) {
-            StreamPart::Failed(error) => self.refuse(error),
+            StreamPart::Failed(error) => self.refuse_request(error),
             // The upstream spoke in time: its own head and chunks go through.
             first => {
-                let mut source = self.source(Stage::Open(stream));
-                let first = source.frames(first).unwrap_or_default();
-                source.streamed(first)
+                let mut source = self.reply_source(Stage::Open(stream));
+                let first = source.part_frames(first).unwrap_or_default();
+                source.stream_reply(first)
             }
         }
     }
 
-    fn refuse(self, error: ApiError) -> Response {
+    fn refuse_request(self, error: ApiError) -> Response {
         respond::error_as(self.errors, error, &self.record.start().id)
     }
 
@@ -153,15 +153,15 @@ impl Committer {
     /// it.
     fn commit_head(self, stage: impl FnOnce(Head) -> Stage) -> Response {
         let (head, choices) = (self.profile.own_head(), self.profile.reply.choices);
-        let mut source = self.source(Stage::Over);
+        let mut source = self.reply_source(Stage::Over);
         let mut first = Vec::new();
         source.sink.begin(&head);
         source.sink.roles(choices, &mut first);
         source.stage = stage(head);
-        source.streamed(first.into())
+        source.stream_reply(first.into())
     }
 
-    fn source(self, stage: Stage) -> ReplySource {
+    fn reply_source(self, stage: Stage) -> ReplySource {
         let Self { app, profile, errors, record } = self;
         let sink = ChatSink::new(profile.reply.reasoning, profile.reply.usage);
         ReplySource { abort: app.abort, every: app.limits.heartbeat, sink, errors, record, stage }
@@ -188,22 +188,22 @@ enum Stage {
 }
 
 impl ReplySource {
-    fn streamed(self, first: Bytes) -> Response {
+    fn stream_reply(self, first: Bytes) -> Response {
         let (every, record) = (self.every, self.record.clone());
-        heartbeat::streamed(self, first, every, &record)
+        heartbeat::stream_response(self, first, every, &record)
     }
 
     /// The frames of a part; `None` at the end.
-    fn frames(&mut self, part: StreamPart) -> Option<Bytes> {
+    fn part_frames(&mut self, part: StreamPart) -> Option<Bytes> {
         match part {
             StreamPart::Frames(frames) => Some(frames),
             StreamPart::Steps(steps) => {
                 let mut out = Vec::new();
-                self.begin();
+                self.begin_reply();
                 steps.iter().for_each(|step| self.sink.write(step, &mut out));
                 Some(out.into())
             }
-            StreamPart::Failed(error) => Some(self.failed(error)),
+            StreamPart::Failed(error) => Some(self.failure_frames(error)),
             StreamPart::End => {
                 let Stage::Open(stream) = std::mem::replace(&mut self.stage, Stage::Over) else {
                     return None;
@@ -220,7 +220,7 @@ impl ReplySource {
     }
 
     /// Begins a reply that comes as steps with the upstream's head, unless respool's own has left.
-    fn begin(&mut self) {
+    fn begin_reply(&mut self) {
         if let Stage::Open(stream) = &self.stage {
             stream.upstream_head().into_iter().for_each(|head| self.sink.begin(head));
         }
@@ -239,14 +239,14 @@ impl ReplySource {
                 self.sink.write_reply(*reply, &mut out);
                 out.into()
             }
-            (_, Ok(_)) => self.failed(respond::wrong_form()),
-            (_, Err(error)) => self.failed(error),
+            (_, Ok(_)) => self.failure_frames(respond::wrong_form()),
+            (_, Err(error)) => self.failure_frames(error),
         }
     }
 
-    fn failed(&mut self, error: ApiError) -> Bytes {
+    fn failure_frames(&mut self, error: ApiError) -> Bytes {
         self.stage = Stage::Over;
-        respond::failed_tail(&self.errors.in_stream(error), &self.record)
+        respond::failed_tail(&self.errors.apply_in_stream(error), &self.record)
     }
 }
 
@@ -259,19 +259,19 @@ impl Source for ReplySource {
             }
             Stage::Open(stream) => {
                 let part = run_until_stopped(&self.abort, stream.next()).await;
-                self.frames(part.unwrap_or_else(StreamPart::Failed))
+                self.part_frames(part.unwrap_or_else(StreamPart::Failed))
             }
             Stage::Over => None,
         }
     }
 
     fn heartbeat(&mut self) -> Option<Bytes> {
-        self.begin();
+        self.begin_reply();
         let heartbeat = match &self.stage {
             Stage::Open(stream) if stream.passes_frames() => stream.heartbeat(),
             Stage::Opening(..) | Stage::Open(_) => self.sink.heartbeat(),
             Stage::Over => None,
         };
-        heartbeat.map(|heartbeat| frame(&heartbeat))
+        heartbeat.map(|heartbeat| sse_frame(&heartbeat))
     }
 }

@@ -38,7 +38,7 @@ impl CurrentApp {
     }
 
     /// Answers requests with this app from now on.
-    pub fn change(&self, app: App) {
+    pub fn replace_app(&self, app: App) {
         let others = (self.build_routes)(&app);
         *self.assembled.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Assembled { app, others });
     }

@@ -46,7 +46,7 @@ impl ErrorForm {
 
     /// The error with the status and in the words that the client gets.
     #[must_use]
-    pub(super) fn apply(self, error: ApiError) -> ApiError {
+    pub(super) fn apply_to(self, error: ApiError) -> ApiError {
         match self.program() {
             ClientProgram::OpenClaw => openclaw_error(error),
             ClientProgram::OldOpenClaw => old_openclaw_error(error),
@@ -62,8 +62,8 @@ impl ErrorForm {
 
     /// The error with the words that the client gets in a stream of chunks that has begun.
     #[must_use]
-    pub(super) fn in_stream(self, error: ApiError) -> ApiError {
-        let mut error = self.apply(error);
+    pub(super) fn apply_in_stream(self, error: ApiError) -> ApiError {
+        let mut error = self.apply_to(error);
         if self.program() == ClientProgram::Aider && error.status == BAD_REQUEST {
             error.message = format!("{} ({BAD_REQUEST_FOR_LITELLM})", error.message);
         }
@@ -71,7 +71,7 @@ impl ErrorForm {
     }
 
     /// The applied error as an HTTP reply. `request_id`: Anthropic's clients read it in the body.
-    pub(super) fn reply(self, error: &ApiError, request_id: &str) -> ErrorReply {
+    pub(super) fn error_reply(self, error: &ApiError, request_id: &str) -> ErrorReply {
         match self.wire {
             Wire::Chat | Wire::Responses => openai_error(error, self.program()),
             Wire::Messages => messages::http_error(error, self.program(), request_id),
@@ -87,8 +87,8 @@ impl ErrorForm {
     /// The error as the end of a stream that has begun, and the `code` of its event where the API has such
     /// codes. OpenClaw finds the status of these errors at the beginning of their text alone, and repeats
     /// what has none (measured on 2026.9.6).
-    pub(super) fn at_end(self, error: ApiError) -> (ApiError, Cow<'static, str>) {
-        let mut error = self.apply(error);
+    pub(super) fn apply_at_end(self, error: ApiError) -> (ApiError, Cow<'static, str>) {
+        let mut error = self.apply_to(error);
         let names_status = self.program().is_openclaw() && error.is_final;
         let code = match self.wire {
             Wire::Responses if names_status => error.status.to_string().into(),
@@ -119,7 +119,7 @@ fn openclaw_error(error: ApiError) -> ApiError {
         code => {
             let repeated = matches!(error.status, 401..=403 | 408 | 413 | 429 | 500..);
             let status = if repeated { FINAL } else { error.status };
-            let plain = ApiError::new(status, code, harmless(&error, is_harmless_for_openclaw));
+            let plain = ApiError::new(status, code, harmless_text(&error, is_harmless_for_openclaw));
             ApiError { param: error.param, is_final: true, cause: error.cause, ..plain }
         }
     }
@@ -151,12 +151,12 @@ fn opencode_error(error: ApiError) -> ApiError {
     }
     let status = if may_pass { FINAL } else { error.status };
     let code = error.code.filter(|code| is_harmless_for_opencode(code.as_str()));
-    let plain = ApiError::new(status, code, harmless(&error, is_harmless_for_opencode));
+    let plain = ApiError::new(status, code, harmless_text(&error, is_harmless_for_opencode));
     ApiError { param: error.param, is_final: true, cause: error.cause, ..plain }
 }
 
 /// The richest text that is harmless.
-fn harmless(error: &ApiError, is_harmless: impl Fn(&str) -> bool) -> String {
+fn harmless_text(error: &ApiError, is_harmless: impl Fn(&str) -> bool) -> String {
     let in_own_words = error.cause.as_deref().map(|Cause { upstream, what, efforts, .. }| {
         let named = format!("the model server `{upstream}` {what}");
         let efforts = if efforts.is_empty() { named.clone() } else { format!("{named} ({efforts})") };
@@ -225,7 +225,7 @@ mod tests {
         let busy = cause.with_efforts(3, Duration::from_secs(8));
         let shown = |program, wire| {
             let form = ErrorForm { wire, program, ..ErrorForm::default() };
-            let error = form.in_stream(busy.clone());
+            let error = form.apply_in_stream(busy.clone());
             (error.status, error.message)
         };
         let text = "the model server `box` is busy (asked 3 times; respool waited 8 s for it)";
@@ -241,7 +241,7 @@ mod tests {
         let form = ErrorForm { program: ClientProgram::Aider, ..ErrorForm::default() };
         let overflow =
             ApiError::new(400, ErrorCode::ContextLengthExceeded, "This model's maximum context length is 1.");
-        assert_eq!(form.apply(overflow.clone()), overflow);
+        assert_eq!(form.apply_to(overflow.clone()), overflow);
     }
 
     #[test]
@@ -291,10 +291,10 @@ mod tests {
             (ClientProgram::OpenClaw, FinalErrors::Plain),
         ] {
             let form = ErrorForm { program, final_errors, ..ErrorForm::default() };
-            assert_eq!(form.apply(error.clone()), error);
+            assert_eq!(form.apply_to(error.clone()), error);
         }
         let form = ErrorForm { program: ClientProgram::OpenClaw, ..ErrorForm::default() };
-        assert_eq!(form.apply(error).status, FINAL);
+        assert_eq!(form.apply_to(error).status, FINAL);
     }
 
     #[test]
@@ -331,9 +331,9 @@ mod tests {
 
     /// Returns the error as the client gets it: before the head of a stream has left, and after.
     fn seen(form: ErrorForm, error: &ApiError) -> String {
-        let (end, code) = form.at_end(error.clone());
-        let error = form.apply(error.clone());
-        let reply = form.reply(&error, "req_1");
+        let (end, code) = form.apply_at_end(error.clone());
+        let error = form.apply_to(error.clone());
+        let reply = form.error_reply(&error, "req_1");
         let is_final = reply.headers.iter().any(|(name, _)| *name == "x-should-retry");
         let status = format!("{}{}", reply.status, if is_final { " final" } else { "" });
         let before = if form.fails_as_stream(&error) { "stream".to_owned() } else { status };

@@ -13,9 +13,9 @@ use futures::{Stream, StreamExt as _};
 use http_body_util::{BodyDataStream, BodyExt};
 
 use super::app::App;
-use super::body::{Pace, refuse};
+use super::body::{Pace, refuse_body};
 use super::front::form_names_two_models;
-use super::upload::{BufferedUpload, pieces, record_model};
+use super::upload::{BufferedUpload, record_model, stream_upload};
 use relay::Passing;
 use telemetry::RequestRecord;
 use upstream::Outgoing;
@@ -48,9 +48,9 @@ pub(super) async fn buffer_form(
     let mut prefix = FormPrefix::default();
     // The row of a request that a budget refuses names its model.
     if app.relay.depends_on_model() || app.usage.has_budgets() {
-        prefix = match prefix.read(&fields, &mut reader, &mut rest).await {
+        prefix = match prefix.read_prefix(&fields, &mut reader, &mut rest).await {
             Ok(prefix) => prefix,
-            Err(error) if error.status == 503 => return Err(refuse(error, rest).await),
+            Err(error) if error.status == 503 => return Err(refuse_body(error, rest).await),
             Err(error) => return Err(error),
         };
     }
@@ -76,7 +76,7 @@ pub(super) async fn buffer_form(
 impl FormPrefix {
     /// Reads until the model is known. A form that is larger than a chat request may be, and names it late,
     /// is left to the server.
-    async fn read(
+    async fn read_prefix(
         mut self,
         recorded: &RecordedFields,
         reader: &mut FormReader,
@@ -85,12 +85,12 @@ impl FormPrefix {
         let app = &recorded.app;
         let (mut pace, mut room) = (Pace::new(app.limits.client_timeout), app.bodies.empty());
         while self.model.is_none() && self.size <= app.limits.max_body.to_usize() {
-            let Some(piece) = pace.next(rest).await? else {
+            let Some(piece) = pace.next_piece(rest).await? else {
                 self.is_whole = true;
                 break;
             };
             let fields = reader.push(&piece);
-            recorded.note(&fields);
+            recorded.note_fields(&fields);
             self.size += piece.len();
             self.pieces.push(room.keep_piece(piece)?);
             let mut models = fields.into_iter().filter(|field| field.name == "model");
@@ -128,7 +128,7 @@ fn watch_fields(
     another_model: Option<Arc<OnceLock<ApiError>>>,
 ) -> impl Stream<Item = Result<Bytes, axum::BoxError>> {
     let patience = recorded.app.limits.client_timeout;
-    pieces(rest, patience).map(move |piece| {
+    stream_upload(rest, patience).map(move |piece| {
         let piece = piece?;
         let fields = reader.push(&piece);
         if let Some(refusal) =
@@ -137,7 +137,7 @@ fn watch_fields(
             let error = refusal.get_or_init(form_names_two_models);
             return Err(error.message.clone().into());
         }
-        recorded.note(&fields);
+        recorded.note_fields(&fields);
         Ok(piece)
     })
 }
@@ -149,7 +149,7 @@ struct RecordedFields {
 }
 
 impl RecordedFields {
-    fn note(&self, fields: &[FormField]) {
+    fn note_fields(&self, fields: &[FormField]) {
         for field in fields {
             match field.name.as_str() {
                 "model" => record_model(&self.app, &field.value, &self.record),

@@ -26,7 +26,7 @@ pub(super) trait Source: Send + 'static {
 
 /// The reply whose stream begins with `first` and goes on with what `source` gives. After each silence of
 /// `every` a heartbeat leaves. The client's going away drops all of it.
-pub(super) fn streamed(
+pub(super) fn stream_response(
     mut source: impl Source,
     first: Bytes,
     every: Duration,
@@ -58,11 +58,11 @@ pub(super) fn streamed(
             }
         }
     };
-    respond::recorded_in_body(respond::stream(Body::from_stream(frames)))
+    respond::recorded_in_body(respond::stream_response(Body::from_stream(frames)))
 }
 
 /// One frame.
-pub(super) fn frame(payload: &str) -> Bytes {
+pub(super) fn sse_frame(payload: &str) -> Bytes {
     let mut out = Vec::new();
     write_data(&mut out, payload);
     out.into()
@@ -98,8 +98,12 @@ mod tests {
     async fn check(first: &'static str, frames: &[(u64, &'static str)], expected: &str) {
         let start = RequestStart::new("r".into(), "POST /", "other");
         let record = RequestRecord::begin(start, &Recording::default());
-        let response =
-            streamed(Paced(frames.to_vec()), Bytes::from(first), Duration::from_millis(10_500), &record);
+        let response = stream_response(
+            Paced(frames.to_vec()),
+            Bytes::from(first),
+            Duration::from_millis(10_500),
+            &record,
+        );
         let body = response.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(String::from_utf8_lossy(&body), expected);
     }

@@ -20,7 +20,7 @@ use wire::{ApiError, ErrorCode};
 /// The `retry-after` of a sender when the store fails.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-pub(super) async fn receive(
+pub(super) async fn receive_hook(
     State(app): State<App>,
     Path((expert, trigger)): Path<(String, String)>,
     request: Request,
@@ -33,34 +33,34 @@ pub(super) async fn receive(
         let proof = proof_of(&parts.headers);
         let hook = hooks.find(&expert, &trigger).map_err(error_of)?;
         if let Err(error) = hook.check_head(&proof) {
-            body::discard(BodyExt::into_data_stream(body)).await;
+            body::discard_rest(BodyExt::into_data_stream(body)).await;
             return Err(error_of(error));
         }
         // A signature covers the whole body: until that is here, anybody may be sending it.
         let body = match proof {
             Proof::Signed(_) => {
                 let limits = body::limits_of_unproven(&app.limits);
-                let read = body::read(body, &limits, &app.bodies.unproven_part()).await;
+                let read = body::read_body(body, &limits, &app.bodies.unproven_part()).await;
                 read.map_err(|error| too_large_to_sign(error, &limits))?
             }
-            _ => body::read(body, &app.limits, &app.bodies).await?,
+            _ => body::read_body(body, &app.limits, &app.bodies).await?,
         };
         hooks.receive(&hook, &proof, &body, clock::now()).await.map_err(error_of)
     };
     let response = match received.await {
-        Ok(accepted) => respond::json(StatusCode::ACCEPTED, accepted_json(&accepted).to_string()),
-        Err(error) => respond::error(&error),
+        Ok(accepted) => respond::json_response(StatusCode::ACCEPTED, accepted_json(&accepted).to_string()),
+        Err(error) => respond::error_response(&error),
     };
-    respond::leaves(response, &record)
+    respond::finish_response(response, &record)
 }
 
 /// Whatever else is below `/hooks`. It never goes to an upstream.
-pub(super) async fn nothing(State(app): State<App>, request: Request) -> Response {
+pub(super) async fn answer_not_found(State(app): State<App>, request: Request) -> Response {
     let name = format!("{} {}", request.method(), request.uri().path());
     let record = begin_record(&app, request.headers(), request.extensions(), name, "hooks");
     let what = "a hook is `POST /hooks/EXPERT/TRIGGER`; `respool expert show NAME` lists those of an expert";
     let error = ApiError::new(404, ErrorCode::NotFound, what);
-    respond::leaves(respond::error(&error), &record)
+    respond::finish_response(respond::error_response(&error), &record)
 }
 
 fn accepted_json(accepted: &[Accepted]) -> Value {

@@ -12,11 +12,11 @@ pub(super) fn is_short(key: &str) -> bool {
 
 /// Returns the name of a key that has none: it stays when other keys of the list come and go.
 pub(super) fn default_name(list: &str, key: &str) -> String {
-    let [first, second, third, ..] = digest(key.as_bytes());
+    let [first, second, third, ..] = digest_key(key.as_bytes());
     format!("{list}[{first:02x}{second:02x}{third:02x}]")
 }
 
 /// Returns the digest of a key.
-pub(super) fn digest(key: &[u8]) -> KeyDigest {
+pub(super) fn digest_key(key: &[u8]) -> KeyDigest {
     Sha256::digest(key).into()
 }

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Deserialize;
 use toml::{Spanned, Value};
 
-use super::key_digest::{KeyDigest, digest, is_short};
+use super::key_digest::{KeyDigest, digest_key, is_short};
 use super::key_limits::KeyLimits;
 
 /// The entry that stands for every key.
@@ -79,7 +79,7 @@ impl KeyList {
         for (name, value) in entries {
             let start = name.span().start;
             let name = name.into_inner();
-            match entry(value).and_then(|entry| list.add(&name, &entry, &mut owners)) {
+            match parse_entry(value).and_then(|entry| list.add_key(&name, &entry, &mut owners)) {
                 Ok(()) => {}
                 Err(why) => problems.push(format!("line {}: {}: {why}", line(start), name.escape_debug())),
             }
@@ -93,13 +93,13 @@ impl KeyList {
     }
 
     /// `owners`: the names of the keys before it.
-    fn add(
+    fn add_key(
         &mut self,
         name: &str,
         entry: &Entry,
         owners: &mut HashMap<KeyDigest, String>,
     ) -> Result<(), String> {
-        let limits = limits(entry)?;
+        let limits = read_limits(entry)?;
         if name == EVERY {
             if entry.key.is_some() || entry.sha256.is_some() || entry.operator {
                 return Err("it stands for every key, so it takes limits only: name a key to give it `key`, `sha256` or `operator`".into());
@@ -121,7 +121,7 @@ impl KeyList {
     }
 }
 
-fn entry(value: Value) -> Result<Entry, String> {
+fn parse_entry(value: Value) -> Result<Entry, String> {
     match value {
         Value::String(_) => Ok(Entry { key: Some(value), ..Entry::default() }),
         Value::Table(_) => value.try_into().map_err(|error: toml::de::Error| error.message().to_owned()),
@@ -137,7 +137,7 @@ fn key_of(entry: &Entry) -> Result<(KeyDigest, bool), String> {
                     "its key is empty, or holds a space or a sign that an HTTP header cannot carry".into()
                 );
             }
-            Ok((digest(key.as_bytes()), is_short(key)))
+            Ok((digest_key(key.as_bytes()), is_short(key)))
         }
         (None, Some(Value::String(written))) => {
             let wrong =
@@ -161,7 +161,7 @@ fn from_hex(text: &str) -> Option<KeyDigest> {
     Some(digest)
 }
 
-fn limits(entry: &Entry) -> Result<KeyLimits, String> {
+fn read_limits(entry: &Entry) -> Result<KeyLimits, String> {
     let nought = [
         ("requests_per_minute", entry.requests_per_minute == Some(0)),
         ("tokens_per_day", entry.tokens_per_day == Some(0)),
@@ -192,7 +192,10 @@ mod tests {
         )
         .unwrap();
         let [alice, bob, carol] = &list.keys[..] else { panic!("{list:?}") };
-        assert_eq!((alice.name.as_str(), alice.digest, alice.is_short), ("alice", digest(b"sk-alice"), true));
+        assert_eq!(
+            (alice.name.as_str(), alice.digest, alice.is_short),
+            ("alice", digest_key(b"sk-alice"), true)
+        );
         assert_eq!(alice.limits, list.every);
         assert_eq!(alice.limits.requests_per_minute, Some(60));
         assert!(bob.is_operator && !bob.is_short && !alice.is_operator);
@@ -204,7 +207,7 @@ mod tests {
             tokens_per_day: None,
         };
         assert_eq!(bob.limits, expected);
-        assert_eq!((carol.digest, carol.limits.requests_per_minute), (digest(b"foo"), Some(7)));
+        assert_eq!((carol.digest, carol.limits.requests_per_minute), (digest_key(b"foo"), Some(7)));
         assert_eq!(KeyList::parse("").unwrap(), KeyList::default());
     }
 

@@ -66,12 +66,12 @@ pub(super) struct Timestamps {
 impl Timestamps {
     /// Seconds until the next UTC day, at least one.
     fn seconds_to_midnight(self) -> u64 {
-        seconds(DAY - self.since_1970 % DAY)
+        whole_seconds(DAY - self.since_1970 % DAY)
     }
 }
 
 /// Whole seconds, not less than these milliseconds.
-fn seconds(milliseconds: u64) -> u64 {
+fn whole_seconds(milliseconds: u64) -> u64 {
     milliseconds.div_ceil(1_000).max(1)
 }
 
@@ -117,13 +117,18 @@ impl Counters {
         let lasting = self.lasting.unwrap_or(FIRST_GUESS);
         Exceeded {
             limit: format!("{most} requests at a time"),
-            wait: seconds(lasting / u64::from(most.max(1))),
+            wait: whole_seconds(lasting / u64::from(most.max(1))),
         }
     }
 
     /// Counts a request that begins now, unless a limit is reached. `tokens`: those that the key has used
     /// today.
-    pub(super) fn begin(&mut self, limits: &KeyLimits, tokens: u64, now: Timestamps) -> Result<(), Exceeded> {
+    pub(super) fn begin_request(
+        &mut self,
+        limits: &KeyLimits,
+        tokens: u64,
+        now: Timestamps,
+    ) -> Result<(), Exceeded> {
         if let Some(most) = limits.max_concurrency.filter(|most| self.running >= *most) {
             return Err(self.too_many(most));
         }
@@ -137,7 +142,7 @@ impl Counters {
             let most = usize::try_from(most).unwrap_or(usize::MAX);
             // After the limit was lowered there may be more than it allows.
             if let Some(came) = self.minute.len().checked_sub(most).and_then(|index| self.minute.get(index)) {
-                let wait = seconds((came + MINUTE).saturating_sub(now.steady));
+                let wait = whole_seconds((came + MINUTE).saturating_sub(now.steady));
                 return Err(Exceeded { limit: format!("{most} requests a minute"), wait });
             }
             self.minute.push_back(now.steady);
@@ -149,7 +154,7 @@ impl Counters {
     }
 
     /// Ends a counted request, which took these milliseconds.
-    pub(super) fn end(&mut self, lasted: u64) {
+    pub(super) fn end_request(&mut self, lasted: u64) {
         self.running = self.running.saturating_sub(1);
         self.lasting = Some(self.lasting.map_or(lasted, |before| (before * 7 + lasted) / 8));
     }
@@ -168,7 +173,7 @@ mod tests {
         let limits = KeyLimits { requests_per_minute: Some(3), ..KeyLimits::default() };
         let mut counters = Counters::default();
         let mut check = |ms: u64, wait: Option<u64>| {
-            let found = counters.begin(&limits, 0, at(ms)).err();
+            let found = counters.begin_request(&limits, 0, at(ms)).err();
             assert_eq!(found.as_ref().map(|exceeded| exceeded.wait), wait, "{ms}");
             assert!(found.is_none_or(|exceeded| exceeded.limit == "3 requests a minute"));
         };
@@ -185,18 +190,18 @@ mod tests {
         let mut counters = Counters::default();
         let of = |most| KeyLimits { requests_per_minute: Some(most), ..KeyLimits::default() };
         for ms in 0..10 {
-            counters.begin(&of(10), 0, at(ms * 1_000)).unwrap();
+            counters.begin_request(&of(10), 0, at(ms * 1_000)).unwrap();
         }
         // Two of the last minute are allowed: the ninth of the ten has to be a minute old.
-        assert_eq!(counters.begin(&of(2), 0, at(10_000)).unwrap_err().wait, 58);
+        assert_eq!(counters.begin_request(&of(2), 0, at(10_000)).unwrap_err().wait, 58);
     }
 
     #[test]
     fn used_tokens_are_refused_until_midnight() {
         let limits = KeyLimits { tokens_per_day: Some(100), ..KeyLimits::default() };
         let mut counters = Counters::default();
-        counters.begin(&limits, 99, at(0)).unwrap();
-        let exceeded = counters.begin(&limits, 100, at(DAY - 90_500)).unwrap_err();
+        counters.begin_request(&limits, 99, at(0)).unwrap();
+        let exceeded = counters.begin_request(&limits, 100, at(DAY - 90_500)).unwrap_err();
         assert_eq!(exceeded, Exceeded { limit: "100 tokens a day".into(), wait: 91 });
     }
 
@@ -204,12 +209,12 @@ mod tests {
     fn requests_at_a_time_are_limited() {
         let limits = KeyLimits { max_concurrency: Some(2), ..KeyLimits::default() };
         let mut counters = Counters::default();
-        counters.begin(&limits, 0, at(0)).unwrap();
-        counters.begin(&limits, 0, at(0)).unwrap();
-        assert_eq!(counters.begin(&limits, 0, at(0)).unwrap_err().wait, 3, "half of five seconds");
-        counters.end(20_000);
-        counters.begin(&limits, 0, at(0)).unwrap();
-        let exceeded = counters.begin(&limits, 0, at(0)).unwrap_err();
+        counters.begin_request(&limits, 0, at(0)).unwrap();
+        counters.begin_request(&limits, 0, at(0)).unwrap();
+        assert_eq!(counters.begin_request(&limits, 0, at(0)).unwrap_err().wait, 3, "half of five seconds");
+        counters.end_request(20_000);
+        counters.begin_request(&limits, 0, at(0)).unwrap();
+        let exceeded = counters.begin_request(&limits, 0, at(0)).unwrap_err();
         assert_eq!(exceeded, Exceeded { limit: "2 requests at a time".into(), wait: 10 });
     }
 

@@ -25,35 +25,35 @@ impl KeyFile {
     /// # Errors
     /// When it cannot be read, is not a list of keys, or is empty.
     pub(super) fn open(path: &Path) -> Result<(Self, KeyList), Vec<String>> {
-        let text = read(path).map_err(|why| vec![why])?;
-        let list = parse(path, &text)?;
+        let text = read_text(path).map_err(|why| vec![why])?;
+        let list = parse_keys(path, &text)?;
         if list.keys.is_empty() {
             return Err(vec![format!(
                 "{} holds no key; write at least one (docs/keys.md), or remove this setting",
                 path.display()
             )]);
         }
-        warn(path, &list);
+        warn_about_permissions(path, &list);
         Ok((Self { path: path.to_owned(), text, fault: None }, list))
     }
 
     /// The keys as they were read last.
     pub(super) fn list(&self) -> KeyList {
-        parse(&self.path, &self.text).unwrap_or_default()
+        parse_keys(&self.path, &self.text).unwrap_or_default()
     }
 
     /// The keys, when the file has changed since and is in order. What is wrong with it is logged once; then
     /// the keys that were read before go on holding.
     pub(super) fn read_changes(&mut self) -> Option<KeyList> {
-        let read = read(&self.path).map_err(|why| vec![why]);
+        let read = read_text(&self.path).map_err(|why| vec![why]);
         if self.fault.is_none() && read.as_ref().is_ok_and(|text| *text == self.text) {
             return None;
         }
-        match read.and_then(|text| parse(&self.path, &text).map(|list| (text, list))) {
+        match read.and_then(|text| parse_keys(&self.path, &text).map(|list| (text, list))) {
             Ok((text, list)) => {
                 let is_new = self.text != text || self.fault.is_some();
                 (self.text, self.fault) = (text, None);
-                warn(&self.path, &list);
+                warn_about_permissions(&self.path, &list);
                 is_new.then_some(list)
             }
             Err(problems) => {
@@ -68,7 +68,7 @@ impl KeyFile {
     }
 }
 
-fn read(path: &Path) -> Result<String, String> {
+fn read_text(path: &Path) -> Result<String, String> {
     let cannot = |why: &dyn std::fmt::Display| {
         format!("{} cannot be read: {why}; correct the path or its permissions", path.display())
     };
@@ -88,13 +88,13 @@ fn read(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-fn parse(path: &Path, text: &str) -> Result<KeyList, Vec<String>> {
+fn parse_keys(path: &Path, text: &str) -> Result<KeyList, Vec<String>> {
     let name = |problem| format!("{}: {problem}", path.display());
     KeyList::parse(text).map_err(|problems| problems.into_iter().map(name).collect())
 }
 
 /// Returns a warning about permissions of the file that are too wide.
-fn warn(path: &Path, list: &KeyList) {
+fn warn_about_permissions(path: &Path, list: &KeyList) {
     let file = path.display().to_string();
     let mode = std::fs::metadata(path).map(|file| file.permissions().mode()).unwrap_or_default();
     if mode & 0o077 != 0 {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue, header};
 
 use super::config::ServerConfig;
-use super::key_digest::{KeyDigest, default_name, digest, is_short};
+use super::key_digest::{KeyDigest, default_name, digest_key, is_short};
 use super::key_file::{KeyList, NamedKey};
 use super::key_limits::KeyLimits;
 use super::meter::{Meter, Meters};
@@ -69,16 +69,16 @@ impl KeyRing {
             let place = if variable.is_some() { format!("{key_list}_env") } else { key_list.to_owned() };
             for key in keys {
                 let name = default_name(&place, key.expose());
-                let meter = meters.of(&name);
-                let identity = identity(&format!("Bearer {}", key.expose()));
+                let meter = meters.meter_for(&name);
+                let identity = identity_header(&format!("Bearer {}", key.expose()));
                 let limits = if is_operator { KeyLimits::default() } else { list.every.clone() };
-                let (key_digest, is_short) = (digest(key.expose().as_bytes()), is_short(key.expose()));
+                let (key_digest, is_short) = (digest_key(key.expose().as_bytes()), is_short(key.expose()));
                 ring.add(key_digest, ClientKey { name, is_operator, is_short, limits, meter, identity });
             }
         }
         for named in list.keys {
-            let meter = meters.of(&named.name);
-            let identity = identity(&format!("Client {}", named.name));
+            let meter = meters.meter_for(&named.name);
+            let identity = identity_header(&format!("Client {}", named.name));
             let before = ring.by_digest.get(&named.digest).is_some_and(|key| key.is_operator);
             let NamedKey { name, digest, is_operator, limits, is_short } = named;
             let is_operator = is_operator || before;
@@ -96,11 +96,11 @@ impl KeyRing {
 
     /// Returns the facts about a key.
     pub(super) fn find(&self, key: &[u8]) -> Option<&Arc<ClientKey>> {
-        self.by_digest.get(&digest(key))
+        self.by_digest.get(&digest_key(key))
     }
 
     /// The key of a client that runs know by this digest.
-    pub(super) fn of_client(&self, client: &str) -> Option<&Arc<ClientKey>> {
+    pub(super) fn find_client(&self, client: &str) -> Option<&Arc<ClientKey>> {
         self.by_client.get(client)
     }
 
@@ -148,7 +148,7 @@ pub(super) fn key_in_headers(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 /// Configured keys and names fit into a header; should one ever not, its owner has the empty one.
-fn identity(text: &str) -> HeaderValue {
+fn identity_header(text: &str) -> HeaderValue {
     let mut value = HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""));
     value.set_sensitive(true);
     value
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(before.find(b"sk-1").unwrap().identity, after.find(b"sk-2").unwrap().identity);
         assert!(after.find(b"sk-1").is_none());
         let client = client_digest(b"Client alice");
-        assert_eq!(after.of_client(&client).unwrap().name, "alice");
+        assert_eq!(after.find_client(&client).unwrap().name, "alice");
     }
 
     #[test]

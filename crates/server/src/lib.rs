@@ -49,5 +49,5 @@ pub use app::{AgentApiState, App};
 pub use body::BodyBudget;
 pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use current::CurrentApp;
-pub use routes::{Routes, router};
-pub use run::{Stop, run};
+pub use routes::{Routes, build_routes};
+pub use run::{Stop, run_server};

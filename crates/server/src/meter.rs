@@ -33,29 +33,29 @@ struct MeterState {
 }
 
 impl Meter {
-    fn state(&self) -> MutexGuard<'_, MeterState> {
+    fn lock_state(&self) -> MutexGuard<'_, MeterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a request that begins, unless a limit is reached. `tokens`: those that its key has used today.
-    pub(super) fn begin(&self, limits: &KeyLimits, tokens: u64) -> Result<(), Exceeded> {
-        self.state().counters.begin(limits, tokens, read_clocks())
+    pub(super) fn begin_request(&self, limits: &KeyLimits, tokens: u64) -> Result<(), Exceeded> {
+        self.lock_state().counters.begin_request(limits, tokens, read_clocks())
     }
 
     /// Counts a body until the end of its reading, unless too many bodies are being read.
     pub(super) fn begin_reading(self: &Arc<Self>, limits: &KeyLimits) -> Result<Reading, Exceeded> {
-        self.state().counters.begin_reading(limits)?;
+        self.lock_state().counters.begin_reading(limits)?;
         Ok(Reading(Arc::clone(self)))
     }
 
     /// Ends a request that was counted.
-    pub(super) fn end(&self, began: Instant) {
-        self.state().counters.end(clock::millis(began.elapsed()));
+    pub(super) fn end_request(&self, began: Instant) {
+        self.lock_state().counters.end_request(clock::millis(began.elapsed()));
     }
 
     /// Remembers from where the key was used.
     pub(super) fn used_from(&self, neighbour: Neighbour) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         if state.neighbours.front() == Some(&neighbour) {
             return;
         }
@@ -65,8 +65,8 @@ impl Meter {
     }
 
     /// Returns true if the key was used from there before.
-    pub(super) fn knows(&self, neighbour: Neighbour) -> bool {
-        self.state().neighbours.contains(&neighbour)
+    pub(super) fn knows_neighbour(&self, neighbour: Neighbour) -> bool {
+        self.lock_state().neighbours.contains(&neighbour)
     }
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Reading(Arc<Meter>);
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        self.0.state().counters.end_reading();
+        self.0.lock_state().counters.end_reading();
     }
 }
 
@@ -88,7 +88,7 @@ pub(super) struct Meters {
 
 impl Meters {
     /// Returns the meter of this name.
-    pub(super) fn of(&self, name: &str) -> Arc<Meter> {
+    pub(super) fn meter_for(&self, name: &str) -> Arc<Meter> {
         let mut by_name = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(by_name.entry(name.to_owned()).or_default())
     }
@@ -100,11 +100,13 @@ mod tests {
 
     #[test]
     fn neighbours_are_remembered_and_bounded() {
-        let meter = Meters::default().of("alice");
+        let meter = Meters::default().meter_for("alice");
         let at = |last: u8| Neighbour::from(std::net::IpAddr::from([192, 0, 2, last]));
         (0..20).for_each(|last| meter.used_from(at(last)));
         meter.used_from(at(19));
-        assert!(meter.knows(at(19)) && meter.knows(at(4)) && !meter.knows(at(3)));
-        assert_eq!(meter.state().neighbours.len(), NEIGHBOURS);
+        assert!(
+            meter.knows_neighbour(at(19)) && meter.knows_neighbour(at(4)) && !meter.knows_neighbour(at(3))
+        );
+        assert_eq!(meter.lock_state().neighbours.len(), NEIGHBOURS);
     }
 }

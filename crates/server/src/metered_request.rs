@@ -53,18 +53,18 @@ impl MeteredRequest {
 
     /// Counts the request, unless a limit is reached; once, however often this is called. `bytes`: those of
     /// its body, for an estimate of its tokens; zero where it uses none.
-    pub(super) fn begin(&self, bytes: u64, ledger: &Ledger) -> Result<(), Exceeded> {
+    pub(super) fn begin_request(&self, bytes: u64, ledger: &Ledger) -> Result<(), Exceeded> {
         if self.begun.get().is_none() {
             let ClientKey { name, limits, meter, .. } = &*self.key;
             let tokens = limits.tokens_per_day.map_or(0, |_| ledger.tokens_today(name));
-            meter.begin(limits, tokens)?;
+            meter.begin_request(limits, tokens)?;
             let _ = self.begun.set((Instant::now(), bytes));
         }
         Ok(())
     }
 
     /// Counts the reply's bytes as they leave. The request ends with the body.
-    pub(super) fn watch(self: Arc<Self>, response: Response) -> Response {
+    pub(super) fn watch_reply(self: Arc<Self>, response: Response) -> Response {
         response.map(|body| Body::new(WatchedBody { body, request: self }))
     }
 }
@@ -82,21 +82,21 @@ impl Account for MeteredRequest {
 
     fn estimate(&self) -> Option<Usage> {
         let (_, bytes) = self.begun.get()?;
-        self.reply.estimate(bytes.div_ceil(BYTES_OF_TOKEN))
+        self.reply.estimate_usage(bytes.div_ceil(BYTES_OF_TOKEN))
     }
 }
 
 impl Drop for MeteredRequest {
     fn drop(&mut self) {
         if let Some((began, _)) = self.begun.get() {
-            self.key.meter.end(*began);
+            self.key.meter.end_request(*began);
         }
     }
 }
 
 impl Delivery {
     /// Estimates the tokens of the request. `prompt`: the estimated tokens of its body. `None`: it used none.
-    fn estimate(&self, prompt: u64) -> Option<Usage> {
+    fn estimate_usage(&self, prompt: u64) -> Option<Usage> {
         if self.is_error.load(Ordering::Relaxed) || prompt == 0 {
             return None;
         }
@@ -146,9 +146,9 @@ mod tests {
     fn check(is_error: bool, is_stream: bool, bytes: u64, expected: Option<(u64, u64)>) {
         let delivery =
             Delivery { is_error: is_error.into(), is_stream: is_stream.into(), bytes: bytes.into() };
-        let found = delivery.estimate(100).map(|usage| (usage.prompt, usage.completion));
+        let found = delivery.estimate_usage(100).map(|usage| (usage.prompt, usage.completion));
         assert_eq!(found, expected);
-        assert_eq!(delivery.estimate(0), None, "a request without a body uses no tokens");
+        assert_eq!(delivery.estimate_usage(0), None, "a request without a body uses no tokens");
     }
 
     #[test]

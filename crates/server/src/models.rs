@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use super::agent_apis::{error_form, with_request_id};
 use super::app::App;
 use super::final_error::ErrorForm;
-use super::front::permits;
-use super::own_route::record;
+use super::front::may_use;
+use super::own_route::begin_own_record;
 use super::respond;
 use telemetry::RequestRecord;
 use translate::messages as anthropic;
@@ -28,10 +28,10 @@ const LIST_WITHIN: Duration = Duration::from_secs(10);
 /// Of several upstreams a silent one must not hold up those that answer.
 const ONE_OF_SEVERAL_WITHIN: Duration = Duration::from_secs(3);
 
-pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
-    let record = record(&app, &request, "GET /v1/models", "models");
+pub(super) async fn list_models(State(app): State<App>, request: Request) -> Response {
+    let record = begin_own_record(&app, &request, "GET /v1/models", "models");
     let of_anthropic = speaks_anthropics(&request);
-    let response = match models(&app, &question_headers(request.headers()))
+    let response = match collect_models(&app, &question_headers(request.headers()))
         .await
         .retain_permitted(&app, request.extensions())
     {
@@ -42,11 +42,11 @@ pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
         }
         Models { found, .. } if of_anthropic => {
             let models: Vec<(String, u64)> = found.iter().map(name_and_time).collect();
-            respond::json(StatusCode::OK, anthropic::models_json(&models))
+            respond::json_response(StatusCode::OK, anthropic::models_json(&models))
         }
-        Models { found, .. } => ok(&json!({"object": "list", "data": found})),
+        Models { found, .. } => ok_response(&json!({"object": "list", "data": found})),
     };
-    leave(response, of_anthropic, &record)
+    finish_response(response, of_anthropic, &record)
 }
 
 /// Anthropic's clients say which version of its API they speak.
@@ -58,34 +58,34 @@ fn name_and_time(model: &Value) -> (String, u64) {
     (model["id"].as_str().unwrap_or_default().to_owned(), model["created"].as_u64().unwrap_or_default())
 }
 
-pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let record = record(&app, &request, "GET /v1/models/{id}", "models");
+pub(super) async fn get_model(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+    let record = begin_own_record(&app, &request, "GET /v1/models/{id}", "models");
     let of_anthropic = speaks_anthropics(&request);
-    let listed = models(&app, &question_headers(request.headers())).await;
+    let listed = collect_models(&app, &question_headers(request.headers())).await;
     let Models { found, failed } = listed.retain_permitted(&app, request.extensions());
     if let Some(model) = found.iter().find(|model| model["id"] == id.as_str()) {
         let (id, created) = name_and_time(model);
         let response = if of_anthropic {
-            respond::json(StatusCode::OK, anthropic::model_json(&id, created))
+            respond::json_response(StatusCode::OK, anthropic::model_json(&id, created))
         } else {
-            ok(model)
+            ok_response(model)
         };
-        return leave(response, of_anthropic, &record);
+        return finish_response(response, of_anthropic, &record);
     }
     // It may be a model of the server that did not answer.
     if let Some(error) = &failed {
         record.attempts_failed(error.status, error.log_text());
     }
-    let error = failed.map_or_else(|| unknown(&id, &found), |failed| failed.error);
+    let error = failed.map_or_else(|| unknown_model(&id, &found), |failed| failed.error);
     let response = respond::error_as(form_of(&app, &request), error, &record.start().id);
-    respond::leaves(response, &record)
+    respond::finish_response(response, &record)
 }
 
 fn form_of(app: &App, request: &Request) -> ErrorForm {
     error_form(app, request.uri().path(), request.headers())
 }
 
-fn unknown(id: &str, models: &[Value]) -> ApiError {
+fn unknown_model(id: &str, models: &[Value]) -> ApiError {
     let known: Vec<&str> = models.iter().filter_map(|model| model["id"].as_str()).collect();
     let message = format!("The model `{id}` does not exist. There are: {}", known.join(", "));
     ApiError::new(404, ErrorCode::ModelNotFound, message).with_param("model")
@@ -93,7 +93,7 @@ fn unknown(id: &str, models: &[Value]) -> ApiError {
 
 /// Answers `/ready`: this process is up, and so is at least one upstream. Requests are relayed without a
 /// database too, so one that was removed is named and does not change the status.
-pub(super) async fn ready(State(app): State<App>, headers: HeaderMap) -> Response {
+pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> Response {
     let mut headers = question_headers(&headers);
     headers.remove(header::AUTHORIZATION);
     let headers = &headers;
@@ -126,12 +126,12 @@ pub(super) async fn ready(State(app): State<App>, headers: HeaderMap) -> Respons
     response
 }
 
-fn ok(body: &Value) -> Response {
-    respond::json(StatusCode::OK, body.to_string())
+fn ok_response(body: &Value) -> Response {
+    respond::json_response(StatusCode::OK, body.to_string())
 }
 
-fn leave(response: Response, of_anthropic: bool, record: &RequestRecord) -> Response {
-    let response = respond::leaves(response, record);
+fn finish_response(response: Response, of_anthropic: bool, record: &RequestRecord) -> Response {
+    let response = respond::finish_response(response, record);
     if of_anthropic { with_request_id(response) } else { response }
 }
 
@@ -148,16 +148,17 @@ impl Models {
     fn retain_permitted(mut self, app: &App, extensions: &http::Extensions) -> Self {
         let permitted = |model: &Value| {
             let id = model["id"].as_str().unwrap_or_default();
-            permits(extensions, id, app.is_agent(id))
+            may_use(extensions, id, app.is_agent(id))
         };
         self.found.retain(permitted);
         self
     }
 }
 
-async fn models(app: &App, headers: &HeaderMap) -> Models {
+async fn collect_models(app: &App, headers: &HeaderMap) -> Models {
     let several = app.relay.upstreams().nth(1).is_some();
-    let asked = join_all(app.relay.upstreams().map(|upstream| of(upstream, headers, several))).await;
+    let asked =
+        join_all(app.relay.upstreams().map(|upstream| upstream_models(upstream, headers, several))).await;
     let (mut found, mut seen) = (Vec::<Value>::new(), HashSet::new());
     let mut failed = None;
     for answer in asked {
@@ -179,7 +180,11 @@ async fn models(app: &App, headers: &HeaderMap) -> Models {
 }
 
 /// The models of one upstream; of one of several only those for which it is asked.
-async fn of(upstream: &Upstream, headers: &HeaderMap, several: bool) -> Result<Vec<Value>, UpstreamError> {
+async fn upstream_models(
+    upstream: &Upstream,
+    headers: &HeaderMap,
+    several: bool,
+) -> Result<Vec<Value>, UpstreamError> {
     let within = if several { ONE_OF_SEVERAL_WITHIN } else { LIST_WITHIN };
     let asked = tokio::time::timeout(within, upstream.get_json("/v1/models", headers.clone())).await;
     let what = "does not answer /v1/models";

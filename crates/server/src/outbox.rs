@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use url::form_urlencoded;
 
 use super::app::App;
-use super::approvals::operator;
-use super::own_route::{leave, record, store_failed};
+use super::approvals::operator_name;
+use super::own_route::{begin_own_record, finish_response, store_failed};
 use experts::{MessageKind, message_json};
 use store::{MessageFilter, Store};
 use wire::{ApiError, ErrorCode};
@@ -19,44 +19,50 @@ use wire::{ApiError, ErrorCode};
 const MOST: usize = 1_000;
 
 /// The messages, the newest first; `?expert=NAME`, `?kind=KIND` and `?invocation=ID` choose some of them.
-pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
-    let (record, requester) = (record(&app, &request, "GET /v1/outbox", "outbox"), operator(&request));
+pub(super) async fn list_messages(State(app): State<App>, request: Request) -> Response {
+    let (record, requester) =
+        (begin_own_record(&app, &request, "GET /v1/outbox", "outbox"), operator_name(&request));
     let query = request.uri().query().unwrap_or_default().to_owned();
     let listed = async {
         requester?;
-        let filter = filter(&query)?;
-        let rows = store(&app)?.messages(filter, MOST).await.map_err(store_failed)?;
+        let filter = read_filter(&query)?;
+        let rows = require_store(&app)?.messages(filter, MOST).await.map_err(store_failed)?;
         let rows: Vec<Value> = rows.iter().map(message_json).collect();
         Ok(json!({"object": "list", "data": rows}))
     };
-    leave(listed.await, &record)
+    finish_response(listed.await, &record)
 }
 
-pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let (record, requester) = (record(&app, &request, "GET /v1/outbox/{id}", "outbox"), operator(&request));
+pub(super) async fn get_message(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Response {
+    let (record, requester) =
+        (begin_own_record(&app, &request, "GET /v1/outbox/{id}", "outbox"), operator_name(&request));
     let found = async {
         requester?;
-        let row = store(&app)?.message(&id).await.map_err(store_failed)?;
-        row.as_ref().map(message_json).ok_or_else(|| unknown(&id))
+        let row = require_store(&app)?.message(&id).await.map_err(store_failed)?;
+        row.as_ref().map(message_json).ok_or_else(|| unknown_message(&id))
     };
-    leave(found.await, &record)
+    finish_response(found.await, &record)
 }
 
 /// Says that a message needs no delivery any more.
-pub(super) async fn done(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+pub(super) async fn mark_done(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
     let (record, requester) =
-        (record(&app, &request, "POST /v1/outbox/{id}/done", "outbox"), operator(&request));
+        (begin_own_record(&app, &request, "POST /v1/outbox/{id}/done", "outbox"), operator_name(&request));
     let done = async {
         requester?;
-        let store = store(&app)?;
+        let store = require_store(&app)?;
         store.message_delivered(&id, clock::now()).await.map_err(store_failed)?;
         let row = store.message(&id).await.map_err(store_failed)?;
-        row.as_ref().map(message_json).ok_or_else(|| unknown(&id))
+        row.as_ref().map(message_json).ok_or_else(|| unknown_message(&id))
     };
-    leave(done.await, &record)
+    finish_response(done.await, &record)
 }
 
-fn filter(query: &str) -> Result<MessageFilter, ApiError> {
+fn read_filter(query: &str) -> Result<MessageFilter, ApiError> {
     let wrong = |name: &str, what: String| {
         Err(ApiError::bad_request(ErrorCode::UnsupportedValue, what).with_param(name))
     };
@@ -80,12 +86,12 @@ fn filter(query: &str) -> Result<MessageFilter, ApiError> {
     Ok(filter)
 }
 
-fn store(app: &App) -> Result<&Arc<Store>, ApiError> {
+fn require_store(app: &App) -> Result<&Arc<Store>, ApiError> {
     let text = "there is no outbox, because the state directory cannot be used: the log says why";
     app.agents.store().ok_or_else(|| ApiError::new(404, ErrorCode::NoStore, text))
 }
 
-fn unknown(id: &str) -> ApiError {
+fn unknown_message(id: &str) -> ApiError {
     let what = format!("there is no message `{id}`; GET /v1/outbox lists all of them");
     ApiError::new(404, ErrorCode::NotFound, what)
 }

@@ -13,16 +13,21 @@ use telemetry::RequestRecord;
 use wire::{ApiError, ErrorCode};
 
 /// Begins the record of a request; `name` and `route` as for [`begin_record`].
-pub(super) fn record(app: &App, request: &Request, name: &str, route: &'static str) -> RequestRecord {
+pub(super) fn begin_own_record(
+    app: &App,
+    request: &Request,
+    name: &str,
+    route: &'static str,
+) -> RequestRecord {
     begin_record(app, request.headers(), request.extensions(), name.to_owned(), route)
 }
 
-pub(super) fn leave(body: Result<Value, ApiError>, record: &RequestRecord) -> Response {
+pub(super) fn finish_response(body: Result<Value, ApiError>, record: &RequestRecord) -> Response {
     let response = match body {
-        Ok(body) => respond::json(StatusCode::OK, body.to_string()),
-        Err(error) => respond::error(&error),
+        Ok(body) => respond::json_response(StatusCode::OK, body.to_string()),
+        Err(error) => respond::error_response(&error),
     };
-    respond::leaves(response, record)
+    respond::finish_response(response, record)
 }
 
 /// The store cannot be read or written.

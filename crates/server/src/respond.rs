@@ -23,13 +23,15 @@ const LONGEST_ID: usize = 128;
 
 /// The request's id: the client's own, its trace's, or a new one.
 pub(super) fn request_id(headers: &HeaderMap) -> String {
-    fn text(value: Option<&HeaderValue>) -> Option<&str> {
+    fn header_text(value: Option<&HeaderValue>) -> Option<&str> {
         value.and_then(|value| value.to_str().ok()).map(str::trim)
     }
-    let own = text(headers.get(&REQUEST_ID))
+    let own = header_text(headers.get(&REQUEST_ID))
         .filter(|id| !id.is_empty() && id.len() <= LONGEST_ID && !id.contains(' '));
     let trace = || {
-        text(headers.get("traceparent")).and_then(|value| value.split('-').nth(1)).filter(|id| id.len() == 32)
+        header_text(headers.get("traceparent"))
+            .and_then(|value| value.split('-').nth(1))
+            .filter(|id| id.len() == 32)
     };
     own.or_else(trace).map_or_else(|| format!("{:032x}", rand::random::<u128>()), str::to_owned)
 }
@@ -56,7 +58,7 @@ enum Ending {
 }
 
 /// A reply with a JSON body.
-pub(super) fn json(status: StatusCode, body: impl Into<Body>) -> Response {
+pub(super) fn json_response(status: StatusCode, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -64,7 +66,7 @@ pub(super) fn json(status: StatusCode, body: impl Into<Body>) -> Response {
 }
 
 /// Records that the request failed.
-pub(super) fn failed(error: &ApiError, record: &RequestRecord) {
+pub(super) fn record_failure(error: &ApiError, record: &RequestRecord) {
     record.fails(outcome_of(error), &error.message, error.code.map(ErrorCode::as_str));
 }
 
@@ -73,20 +75,20 @@ fn outcome_of(error: &ApiError) -> Outcome {
 }
 
 /// An error as its own HTTP status, in OpenAI's shape.
-pub(super) fn error(error: &ApiError) -> Response {
+pub(super) fn error_response(error: &ApiError) -> Response {
     error_reply(openai_error(error, ClientProgram::Other), error)
 }
 
 /// An error in the form that its client needs. `id`: the request's, which Anthropic's clients read in the
 /// body.
 pub(super) fn error_as(form: ErrorForm, error: ApiError, id: &str) -> Response {
-    let error = form.apply(error);
-    error_reply(form.reply(&error, id), &error)
+    let error = form.apply_to(error);
+    error_reply(form.error_reply(&error, id), &error)
 }
 
 fn error_reply(reply: ErrorReply, error: &ApiError) -> Response {
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::BAD_GATEWAY);
-    let mut response = with_error(json(status, reply.body), error);
+    let mut response = with_error(json_response(status, reply.body), error);
     if let Some(seconds) = error.retry_after {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
@@ -99,7 +101,7 @@ fn error_reply(reply: ErrorReply, error: &ApiError) -> Response {
 }
 
 /// A reply whose body is a stream of events, all of which are there.
-pub(super) fn stream(body: Body) -> Response {
+pub(super) fn stream_response(body: Body) -> Response {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -110,7 +112,7 @@ pub(super) fn stream(body: Body) -> Response {
 
 /// A reply whose body is a stream of events that ends with this error.
 pub(super) fn failed_stream(body: Body, error: &ApiError) -> Response {
-    with_error(stream(body), error)
+    with_error(stream_response(body), error)
 }
 
 fn with_error(mut response: Response, error: &ApiError) -> Response {
@@ -125,7 +127,7 @@ pub(super) fn recorded_in_body(mut response: Response) -> Response {
 }
 
 /// The reply as it leaves, with the request's id: its status and its end are recorded.
-pub(super) fn leaves(mut response: Response, record: &RequestRecord) -> Response {
+pub(super) fn finish_response(mut response: Response, record: &RequestRecord) -> Response {
     record.head_leaves(response.status().as_u16());
     if let Some(account) = &record.start().account {
         account.reply_begins(reply_head(&response));
@@ -162,7 +164,7 @@ pub(super) fn with_trimmed(mut response: Response, progress: &RequestProgress) -
 
 /// The end of a stream that failed after its head had left: an honest error event, and the end.
 pub(super) fn failed_tail(error: &ApiError, record: &RequestRecord) -> Bytes {
-    failed(error, record);
+    record_failure(error, record);
     let mut out = Vec::new();
     wire::sse::write_data(&mut out, &error.to_stream_json());
     wire::sse::write_data(&mut out, wire::sse::DONE);
@@ -176,7 +178,7 @@ pub(super) fn wrong_form() -> ApiError {
 }
 
 /// `/health`: this process is up.
-pub(super) async fn health() -> Response {
+pub(super) async fn answer_health() -> Response {
     let mut response = Response::new(Body::from(format!(
         r#"{{"status":"ok","name":"respool","version":"{}"}}"#,
         env!("CARGO_PKG_VERSION")
@@ -186,7 +188,7 @@ pub(super) async fn health() -> Response {
 }
 
 /// `/metrics`: Prometheus's text format.
-pub(super) async fn metrics() -> Response {
+pub(super) async fn answer_metrics() -> Response {
     let mut response = Response::new(Body::from(recorded::page()));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -202,20 +204,20 @@ mod tests {
     fn a_reply_brings_its_end_along() {
         let check = |response: Response, expected: (&str, u16, &str)| {
             let row = row_of(|record| {
-                let left = leaves(response, record);
+                let left = finish_response(response, record);
                 assert_eq!(left.headers()[&REQUEST_ID], "r");
             });
             assert_eq!((&*row.outcome, row.status, &*row.error_code), expected);
         };
         let error = ApiError::new(404, ErrorCode::NotFound, "there is no such route");
-        check(json(StatusCode::ACCEPTED, "{}"), ("ok", 202, ""));
-        check(super::error(&error), ("error", 404, "not_found"));
+        check(json_response(StatusCode::ACCEPTED, "{}"), ("ok", 202, ""));
+        check(super::error_response(&error), ("error", 404, "not_found"));
         check(error_as(ErrorForm::default(), error.clone(), "r"), ("error", 404, "not_found"));
-        check(stream(Body::empty()), ("ok", 200, ""));
+        check(stream_response(Body::empty()), ("ok", 200, ""));
         check(failed_stream(Body::empty(), &error), ("error", 200, "not_found"));
-        check(recorded_in_body(stream(Body::empty())), ("client_gone", 200, ""));
+        check(recorded_in_body(stream_response(Body::empty())), ("client_gone", 200, ""));
         let stopped = ApiError::new(503, ErrorCode::ShuttingDown, "respool was stopped");
-        check(super::error(&stopped), ("shutdown", 503, "shutting_down"));
+        check(super::error_response(&stopped), ("shutdown", 503, "shutting_down"));
     }
 
     #[test]

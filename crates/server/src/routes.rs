@@ -23,45 +23,45 @@ use super::paths::CHAT;
 use super::{approvals, chat, hooks, models, outbox, page, respond, runs, transparent, usage};
 
 /// Returns the routes. A route that is not respool's own goes to the upstream unchanged.
-pub fn router(app: App) -> Routes {
+pub fn build_routes(app: App) -> Routes {
     Routes { current: CurrentApp::new(app, other_routes), peer: None }
 }
 
 /// Builds the routes of everything but turns.
 fn other_routes(app: &App) -> Router {
     let hooks = Router::new()
-        .route("/{expert}/{trigger}", post(hooks::receive).fallback(hooks::nothing))
-        .fallback(hooks::nothing);
+        .route("/{expert}/{trigger}", post(hooks::receive_hook).fallback(hooks::answer_not_found))
+        .fallback(hooks::answer_not_found);
     Router::new()
-        .route("/v1/models", get(models::list).fallback(transparent::transparent))
-        .route("/models", get(models::list).fallback(transparent::transparent))
-        .route("/v1/models/{*id}", get(models::one).fallback(transparent::transparent))
-        .route("/v1/runs", get(runs::list))
-        .route("/v1/runs/{id}", get(runs::one))
-        .route("/v1/runs/{id}/cancel", post(runs::cancel))
-        .route("/v1/usage", get(usage::usage))
-        .route("/v1/approvals", get(approvals::list))
-        .route("/v1/approvals/{id}", get(approvals::one).post(approvals::decide))
-        .route("/v1/outbox", get(outbox::list))
-        .route("/v1/outbox/{id}", get(outbox::one))
-        .route("/v1/outbox/{id}/done", post(outbox::done))
+        .route("/v1/models", get(models::list_models).fallback(transparent::pass_through))
+        .route("/models", get(models::list_models).fallback(transparent::pass_through))
+        .route("/v1/models/{*id}", get(models::get_model).fallback(transparent::pass_through))
+        .route("/v1/runs", get(runs::list_runs))
+        .route("/v1/runs/{id}", get(runs::get_run))
+        .route("/v1/runs/{id}/cancel", post(runs::cancel_run))
+        .route("/v1/usage", get(usage::answer_usage))
+        .route("/v1/approvals", get(approvals::list_approvals))
+        .route("/v1/approvals/{id}", get(approvals::get_approval).post(approvals::decide_approval))
+        .route("/v1/outbox", get(outbox::list_messages))
+        .route("/v1/outbox/{id}", get(outbox::get_message))
+        .route("/v1/outbox/{id}/done", post(outbox::mark_done))
         .merge(kept_responses(""))
         .merge(kept_responses("/v1"))
         .nest("/hooks", hooks)
-        .route("/health", get(respond::health))
-        .route("/ready", get(models::ready))
-        .route("/metrics", get(respond::metrics))
-        .merge(page::routes())
-        .fallback(transparent::transparent)
+        .route("/health", get(respond::answer_health))
+        .route("/ready", get(models::answer_ready))
+        .route("/metrics", get(respond::answer_metrics))
+        .merge(page::page_routes())
+        .fallback(transparent::pass_through)
         .with_state(app.clone())
 }
 
 /// Builds the routes for responses that clients keep, with or without the `/v1`.
 fn kept_responses(base: &str) -> Router<App> {
-    let one = get(stored::one).delete(stored::delete).fallback(transparent::transparent);
+    let one = get(stored::get_response).delete(stored::delete_response).fallback(transparent::pass_through);
     Router::new()
         .route(&format!("{base}/responses/{{id}}"), one)
-        .route(&format!("{base}/responses/{{id}}/cancel"), post(stored::cancel))
+        .route(&format!("{base}/responses/{{id}}/cancel"), post(stored::cancel_response))
         .route(&format!("{base}/responses/{{id}}/input_items"), get(stored::input_items))
 }
 
@@ -80,7 +80,7 @@ impl Routes {
     }
 
     /// Returns the routes for a connection from this address.
-    pub(super) fn for_peer(&self, peer: IpAddr) -> Self {
+    pub(super) fn with_peer(&self, peer: IpAddr) -> Self {
         Self { peer: Some(peer), ..self.clone() }
     }
 }
@@ -95,7 +95,7 @@ impl hyper::service::Service<Request<Incoming>> for Routes {
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let current = self.current.current();
         let app = &current.app;
-        let metered = match app.access.admit(&mut request, self.peer) {
+        let metered = match app.access.admit_request(&mut request, self.peer) {
             Ok(metered) => metered,
             Err(error) => {
                 return Box::pin(refuse_request(app.clone(), request, error).map(Ok));
@@ -105,14 +105,14 @@ impl hyper::service::Service<Request<Incoming>> for Routes {
             if CHAT.contains(&request.uri().path()) {
                 return answer_metered(chat::handle_chat(app.clone(), request, self.peer), metered);
             }
-            if let Some(call) = Call::at_path(request.uri().path()) {
+            if let Some(call) = Call::from_path(request.uri().path()) {
                 return answer_metered(answer_agent_api(call, app.clone(), request, self.peer), metered);
             }
         }
         if let Some(peer) = self.peer {
             request.extensions_mut().insert(Peer(peer));
         }
-        Box::pin(other(app.clone(), current.others.clone(), request, metered))
+        Box::pin(answer_other(app.clone(), current.others.clone(), request, metered))
     }
 }
 
@@ -124,12 +124,12 @@ fn answer_metered(
 ) -> Answered {
     match metered {
         None => Box::pin(work.map(Ok)),
-        Some(metered) => Box::pin(work.map(|response| Ok(metered.watch(response)))),
+        Some(metered) => Box::pin(work.map(|response| Ok(metered.watch_reply(response)))),
     }
 }
 
 /// Answers a request that is not for a model's turn.
-async fn other(
+async fn answer_other(
     app: App,
     others: Router,
     request: Request<Incoming>,
@@ -146,6 +146,6 @@ async fn other(
     app.access.guard_answer(response.headers_mut());
     Ok(match metered {
         None => response,
-        Some(metered) => metered.watch(response),
+        Some(metered) => metered.watch_reply(response),
     })
 }

@@ -26,16 +26,16 @@ pub struct Stop {
 
 /// Serves until `stop.drain`, then waits for the requests in flight: at most `limits.drain`, or until
 /// `stop.abort`. Returns the rest of that time.
-pub async fn run(listener: TcpListener, routes: Routes, stop: Stop) -> Duration {
+pub async fn run_server(listener: TcpListener, routes: Routes, stop: Stop) -> Duration {
     let connections = TaskTracker::new();
-    tokio::spawn(agent_apis::resume(routes.current().app()));
+    tokio::spawn(agent_apis::resume_unfinished(routes.current().app()));
     loop {
         tokio::select! {
             biased;
             () = stop.drain.cancelled() => break,
             accepted = listener.accept() => match accepted {
                 Ok((socket, peer)) => {
-                    connections.spawn(serve(socket, routes.for_peer(peer.ip()), stop.drain.clone()));
+                    connections.spawn(serve_connection(socket, routes.with_peer(peer.ip()), stop.drain.clone()));
                 }
                 Err(error) => {
                     // Out of descriptors: those in use will be closed.
@@ -58,7 +58,7 @@ pub async fn run(listener: TcpListener, routes: Routes, stop: Stop) -> Duration 
     end.saturating_duration_since(Instant::now())
 }
 
-async fn serve(socket: TcpStream, routes: Routes, drain: CancellationToken) {
+async fn serve_connection(socket: TcpStream, routes: Routes, drain: CancellationToken) {
     // Without it small chunks wait for the client's delayed acknowledgement.
     let _ = socket.set_nodelay(true);
     let patience = routes.current().app().limits.client_timeout;

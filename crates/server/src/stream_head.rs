@@ -29,7 +29,7 @@ impl StreamHead {
 
     /// Returns what `work` gives, or the error when respool is stopped; `None` when the head must leave now
     /// and the work goes on.
-    pub(super) async fn wait<T>(&self, work: impl Future<Output = T>) -> Option<Result<T, ApiError>> {
+    pub(super) async fn wait_for<T>(&self, work: impl Future<Output = T>) -> Option<Result<T, ApiError>> {
         tokio::select! {
             biased;
             result = run_until_stopped(&self.abort, work) => Some(result),

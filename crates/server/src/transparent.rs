@@ -14,7 +14,7 @@ use super::front::{Arrival, check_budget, form_reader};
 use super::page::session;
 use super::paths::{is_own, uses_model};
 use super::reported_usage::usage_at_end;
-use super::upload::{BufferedUpload, pieces, record_model};
+use super::upload::{BufferedUpload, record_model, stream_upload};
 use super::{agent_apis, body, form, respond};
 use relay::{Forward, Passing, is_safe};
 use telemetry::{Outcome, RequestRecord, TRACEPARENT};
@@ -24,17 +24,17 @@ use wire::{ApiError, ErrorCode, Pieces};
 /// The bytes of a reply's end that are kept, to read its token counts.
 const TAIL: usize = 16 << 10;
 
-pub(super) async fn transparent(State(app): State<App>, request: Request) -> Response {
+pub(super) async fn pass_through(State(app): State<App>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let name = format!("{} {}", parts.method, parts.uri.path());
     let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
     let mut arrival = Arrival::new(app, parts, peer, name, "other");
     let response = if is_own(arrival.parts.uri.path()) {
-        respond::error(&no_route(arrival.parts.uri.path()))
+        respond::error_response(&no_route(arrival.parts.uri.path()))
     } else {
         pass_on(&mut arrival, body).await
     };
-    respond::leaves(response, &arrival.record)
+    respond::finish_response(response, &arrival.record)
 }
 
 /// Passes a request on. The caller makes the reply leave.
@@ -119,11 +119,11 @@ async fn buffered_upload(
     // What is larger than a chat request may be is left to the server.
     let is_json = content_type.starts_with("application/json") && length.is_none_or(|length| length <= max.0);
     if !(is_read && is_json) {
-        let pieces = pieces(BodyExt::into_data_stream(body), app.limits.client_timeout);
+        let pieces = stream_upload(BodyExt::into_data_stream(body), app.limits.client_timeout);
         let body = Some(Outgoing::from_stream(pieces, length));
         return Ok(BufferedUpload::new(Passing::Streamed { body, beginning: Bytes::new() }, String::new()));
     }
-    let whole = body::read(body, &app.limits, &app.bodies).await?;
+    let whole = body::read_body(body, &app.limits, &app.bodies).await?;
     let named = app.relay.named_model(&whole);
     record.stream(named.stream);
     record_model(app, &named.model, record);
@@ -135,7 +135,7 @@ fn pass_back(app: &App, answer: UpstreamResponse, is_head: bool, record: Request
     let (status, headers, mut pieces, place) = answer.into_parts();
     let outcome =
         if status.is_client_error() || status.is_server_error() { Outcome::Error } else { Outcome::Ok };
-    let mut seen = Delivered::of(&headers, is_head);
+    let mut seen = Delivered::from_headers(&headers, is_head);
     if seen.is_whole() {
         record.passed(outcome, None, None);
     }
@@ -156,7 +156,7 @@ fn pass_back(app: &App, answer: UpstreamResponse, is_head: bool, record: Request
             };
             match piece {
                 Ok(Some(piece)) => {
-                    seen.add(&piece);
+                    seen.add_piece(&piece);
                     // A client stops reading once all that was announced has arrived.
                     if seen.is_whole() {
                         record.passed(outcome, usage_at_end(&seen.tail), None);
@@ -212,13 +212,13 @@ struct Delivered {
 }
 
 impl Delivered {
-    fn of(headers: &HeaderMap, is_head: bool) -> Self {
+    fn from_headers(headers: &HeaderMap, is_head: bool) -> Self {
         let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
         let announced = if is_head { Some(0) } else { length.and_then(|length| length.parse().ok()) };
         Self { announced, ..Self::default() }
     }
 
-    fn add(&mut self, piece: &[u8]) {
+    fn add_piece(&mut self, piece: &[u8]) {
         self.bytes += piece.len() as u64;
         let piece = &piece[piece.len().saturating_sub(TAIL)..];
         let over = (self.tail.len() + piece.len()).saturating_sub(2 * TAIL);
@@ -268,7 +268,7 @@ mod tests {
 
     fn delivered(announced: Option<u64>, pieces: &[&str]) -> (bool, Option<u64>) {
         let mut seen = Delivered { announced, ..Delivered::default() };
-        pieces.iter().for_each(|piece| seen.add(piece.as_bytes()));
+        pieces.iter().for_each(|piece| seen.add_piece(piece.as_bytes()));
         (seen.is_whole(), usage_at_end(&seen.tail).map(|usage| usage.prompt))
     }
 

@@ -43,7 +43,7 @@ pub(super) fn record_model(app: &App, model: &str, record: &RequestRecord) {
 
 /// Streams the client's body, until no piece of it comes for too long. What is not sent up is read and
 /// dropped for a while, so that the client, which still writes, reads its answer instead of a broken pipe.
-pub(super) fn pieces(
+pub(super) fn stream_upload(
     body: BodyDataStream<Body>,
     patience: Duration,
 ) -> impl Stream<Item = Result<Bytes, axum::BoxError>> {
@@ -68,7 +68,7 @@ struct Upload(Option<BodyDataStream<Body>>);
 impl Drop for Upload {
     fn drop(&mut self) {
         if let Some((rest, runtime)) = self.0.take().zip(Handle::try_current().ok()) {
-            runtime.spawn(body::discard(rest));
+            runtime.spawn(body::discard_rest(rest));
         }
     }
 }

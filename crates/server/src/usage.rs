@@ -11,7 +11,7 @@ use url::form_urlencoded;
 
 use super::app::App;
 use super::metered_request::MeteredRequest;
-use super::own_route::{leave, record, store_failed};
+use super::own_route::{begin_own_record, finish_response, store_failed};
 use ::usage::dimensions;
 use store::UsageQuery;
 use wire::units::parse_duration;
@@ -20,16 +20,16 @@ use wire::{ApiError, ErrorCode};
 /// How far back a question goes that does not say.
 const SINCE: Duration = Duration::from_hours(7 * 24);
 
-pub(super) async fn usage(State(app): State<App>, request: Request) -> Response {
-    let record = record(&app, &request, "GET /v1/usage", "usage");
+pub(super) async fn answer_usage(State(app): State<App>, request: Request) -> Response {
+    let record = begin_own_record(&app, &request, "GET /v1/usage", "usage");
     let page = app.access.foreign_page(request.headers());
     let key = own_key(&request);
     let query = request.uri().query().unwrap_or_default().to_owned();
     let found = async {
         page.map_or(Ok(()), Err)?;
-        answer(&app, &query, key).await
+        usage_report(&app, &query, key).await
     };
-    leave(found.await, &record)
+    finish_response(found.await, &record)
 }
 
 /// The key whose requests alone are shown.
@@ -38,13 +38,13 @@ fn own_key(request: &Request) -> Option<String> {
     (!visit.key.is_operator).then(|| visit.key.name.clone())
 }
 
-async fn answer(app: &App, query: &str, key: Option<String>) -> Result<Value, ApiError> {
-    let (query, costs) = read(query, key)?;
+async fn usage_report(app: &App, query: &str, key: Option<String>) -> Result<Value, ApiError> {
+    let (query, costs) = read_query(query, key)?;
     Ok(app.usage.report(query).await.map_err(store_failed)?.json(costs))
 }
 
 /// `since=7d&by=model,day&costs=true`.
-fn read(query: &str, key: Option<String>) -> Result<(UsageQuery, bool), ApiError> {
+fn read_query(query: &str, key: Option<String>) -> Result<(UsageQuery, bool), ApiError> {
     let wrong =
         |name: &str, why: String| ApiError::bad_request(ErrorCode::InvalidValue, why).with_param(name);
     let (mut since, mut by, mut costs) = (SINCE, "model".to_owned(), false);
@@ -73,8 +73,9 @@ mod tests {
 
     #[test]
     fn what_a_question_says() {
-        let check =
-            |query: &str| read(query, Some("alice".into())).map_err(|error| (error.status, error.param));
+        let check = |query: &str| {
+            read_query(query, Some("alice".into())).map_err(|error| (error.status, error.param))
+        };
         let (found, costs) = check("since=1h&by=key%2Cday&costs=true").unwrap();
         assert_eq!(
             (found.by, found.key, costs),

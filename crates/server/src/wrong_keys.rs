@@ -49,14 +49,14 @@ impl Default for WrongKeys {
 
 impl WrongKeys {
     /// The seconds that this neighbour has to wait.
-    pub(super) fn wait(&self, from: Neighbour, now: u64) -> Option<u64> {
+    pub(super) fn required_wait(&self, from: Neighbour, now: u64) -> Option<u64> {
         let tries = self.0.peek(&from).filter(|tries| tries.count >= MOST)?;
         let left = (tries.since + PERIOD).checked_sub(now).filter(|left| *left > 0)?;
         Some(left.div_ceil(1_000))
     }
 
     /// Counts a wrong key. True when it is the one from which on the neighbour has to wait.
-    pub(super) fn count(&mut self, from: Neighbour, now: u64) -> bool {
+    pub(super) fn count_wrong_key(&mut self, from: Neighbour, now: u64) -> bool {
         let fresh = Tries { since: now, count: 0 };
         if self.0.len() >= ADDRESSES && !self.0.contains(&from) {
             self.0.pop_lru();
@@ -83,15 +83,15 @@ mod tests {
         let (mut wrong, guesser, other) =
             (WrongKeys::default(), neighbour("192.0.2.1"), neighbour("192.0.2.2"));
         for index in 1..=MOST {
-            assert_eq!(wrong.wait(guesser, 1_000), None, "{index}");
-            assert_eq!(wrong.count(guesser, 1_000), index == MOST);
+            assert_eq!(wrong.required_wait(guesser, 1_000), None, "{index}");
+            assert_eq!(wrong.count_wrong_key(guesser, 1_000), index == MOST);
         }
-        assert_eq!(wrong.wait(guesser, 1_000), Some(60));
-        assert_eq!(wrong.wait(guesser, 60_999), Some(1));
-        assert_eq!(wrong.wait(guesser, 61_000), None);
-        assert_eq!(wrong.wait(other, 1_000), None);
-        assert!(!wrong.count(guesser, 61_000));
-        assert_eq!(wrong.wait(guesser, 61_000), None, "a new period");
+        assert_eq!(wrong.required_wait(guesser, 1_000), Some(60));
+        assert_eq!(wrong.required_wait(guesser, 60_999), Some(1));
+        assert_eq!(wrong.required_wait(guesser, 61_000), None);
+        assert_eq!(wrong.required_wait(other, 1_000), None);
+        assert!(!wrong.count_wrong_key(guesser, 61_000));
+        assert_eq!(wrong.required_wait(guesser, 61_000), None, "a new period");
     }
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
     fn memory_is_bounded() {
         let mut wrong = WrongKeys::default();
         for address in 0..20_000_u32 {
-            wrong.count(Neighbour::from(IpAddr::from(address.to_be_bytes())), 0);
+            wrong.count_wrong_key(Neighbour::from(IpAddr::from(address.to_be_bytes())), 0);
         }
         assert_eq!(wrong.0.len(), ADDRESSES);
     }

@@ -66,7 +66,9 @@ wire::settings! {
     }
 }
 
-fn deserialize_durations<'de, D: Deserializer<'de>>(source: D) -> Result<BTreeMap<String, Duration>, D::Error> {
+fn deserialize_durations<'de, D: Deserializer<'de>>(
+    source: D,
+) -> Result<BTreeMap<String, Duration>, D::Error> {
     let written = BTreeMap::<String, String>::deserialize(source)?;
     let read = |(name, text): (String, String)| parse_duration(&text).map(|duration| (name, duration));
     written.into_iter().map(read).collect::<Result<_, _>>().map_err(serde::de::Error::custom)

@@ -137,7 +137,8 @@ impl Source for Gateway {
         let arguments = known::with_proper_names(&offer.spec.name, arguments.clone());
         let names = vec![offer.spec.name.clone(), offer.name.clone()];
         let is_known = known::is_operation(&offer.spec.name, &arguments);
-        let subject = foreign::build_subject(names, &arguments, &offer.spec.parameters, self.workspace.as_deref());
+        let subject =
+            foreign::build_subject(names, &arguments, &offer.spec.parameters, self.workspace.as_deref());
         Box::pin(async move { Ok(Subject { is_known, ..subject }) })
     }
 
@@ -155,7 +156,8 @@ impl Source for Gateway {
                     "the arguments are too large for OpenClaw: {size} bytes of at most 2 MB"
                 )));
             }
-            let (status, retry_after, body) = run_with_limit(invocation.timeout, self.connection.post_json(body)).await?;
+            let (status, retry_after, body) =
+                run_with_limit(invocation.timeout, self.connection.post_json(body)).await?;
             answer::read_answer(&invocation.name, status, retry_after.as_deref(), &body)
         })
     }

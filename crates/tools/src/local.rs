@@ -99,8 +99,10 @@ impl Local {
     }
 
     async fn read_call(&self, name: &str, arguments: &Map<String, Value>) -> Result<Call, ToolError> {
-        let tool =
-            self.naming.find_tool(name).ok_or_else(|| ToolError::Failed(format!("there is no tool {name}")))?;
+        let tool = self
+            .naming
+            .find_tool(name)
+            .ok_or_else(|| ToolError::Failed(format!("there is no tool {name}")))?;
         let (workspace, arguments) = (Arc::clone(&self.workspace), arguments.clone());
         run_blocking(move |_| read_call(tool, &Arguments(&arguments), &workspace)).await
     }
@@ -131,7 +133,9 @@ fn read_call(tool: Tool, arguments: &Arguments<'_>, workspace: &Workspace) -> Re
             offset: arguments.optional_count(&["offset"])?.unwrap_or(1),
             limit: arguments.optional_count(&["limit"])?,
         },
-        Tool::Write => Call::Write { place: place()?, content: arguments.required_text(&["content"])?.to_owned() },
+        Tool::Write => {
+            Call::Write { place: place()?, content: arguments.required_text(&["content"])?.to_owned() }
+        }
         Tool::Edit => Call::Edit { place: place()?, edits: edit::read_edits(arguments)? },
         Tool::Ls => Call::Ls { place: here(PATH)? },
         Tool::Search => Call::Search {
@@ -190,9 +194,13 @@ impl Call {
         stopped: &AtomicBool,
     ) -> Result<ToolOutput, ToolError> {
         match self {
-            Self::Read { place, offset, limit } => read::read_file(workspace, place, *offset, *limit, stopped),
+            Self::Read { place, offset, limit } => {
+                read::read_file(workspace, place, *offset, *limit, stopped)
+            }
             Self::Write { place, content } => write::write_file(workspace, place, content),
-            Self::Edit { place, edits } => edit::plan_change(workspace, place, edits)?.write_change(workspace, place),
+            Self::Edit { place, edits } => {
+                edit::plan_change(workspace, place, edits)?.write_change(workspace, place)
+            }
             Self::Ls { place } => ls::list_directory(workspace, place),
             Self::Search { place, query } => search::search_files(workspace, place, query, permit, stopped),
             Self::Exec { .. } => Ok(ToolOutput::default()),
@@ -226,7 +234,10 @@ impl Source for Local {
         })
     }
 
-    fn preview_call<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, Result<Option<String>, ToolError>> {
+    fn preview_call<'a>(
+        &'a self,
+        invocation: &'a Invocation,
+    ) -> BoxFuture<'a, Result<Option<String>, ToolError>> {
         Box::pin(async move {
             let call = self.read_call(&invocation.name, &invocation.arguments).await?;
             let workspace = Arc::clone(&self.workspace);
@@ -258,7 +269,11 @@ impl Source for Local {
                 return Err(workspace::path_changed_error(call.place()));
             }
             let workspace = Arc::clone(&self.workspace);
-            run_with_limit(invocation.timeout, run_blocking(move |stopped| call.run_on_files(&workspace, &permit, stopped))).await
+            run_with_limit(
+                invocation.timeout,
+                run_blocking(move |stopped| call.run_on_files(&workspace, &permit, stopped)),
+            )
+            .await
         })
     }
 }

@@ -73,7 +73,8 @@ impl Server {
     pub(super) fn start(name: &str, config: &McpConfig, workspace: Option<PathBuf>) -> Arc<Self> {
         let (sender, state) = watch::channel(State::Starting);
         let doubt = Arc::new(Notify::new());
-        let supervisor = tokio::spawn(supervise_server(name.to_owned(), config.clone(), sender, Arc::clone(&doubt)));
+        let supervisor =
+            tokio::spawn(supervise_server(name.to_owned(), config.clone(), sender, Arc::clone(&doubt)));
         Arc::new(Self {
             name: name.to_owned(),
             state,
@@ -236,7 +237,8 @@ impl Server {
     }
 
     async fn call_once(&self, invocation: &Invocation, up: Up) -> Result<ToolOutput, ToolError> {
-        let tool = up.tools.iter().find(|tool| names::exposed_name(&self.name, &tool.name) == invocation.name);
+        let tool =
+            up.tools.iter().find(|tool| names::exposed_name(&self.name, &tool.name) == invocation.name);
         let Some(tool) = tool else {
             return Err(ToolError::Failed(format!(
                 "the MCP server {} has no {} any more",

@@ -187,8 +187,9 @@ impl Compiled {
     fn covers(&self, subject: &Subject) -> bool {
         let open = self.speaks_of_everything;
         let is_free = |(name, _): &(String, String)| self.free_text.contains(name);
-        matches_every(self.command.as_ref(), &subject.commands, open, |pattern, command| pattern.allows(command))
-            && matches_every(self.path.as_ref(), &subject.paths, open, |pattern, path| pattern.allows(path))
+        matches_every(self.command.as_ref(), &subject.commands, open, |pattern, command| {
+            pattern.allows(command)
+        }) && matches_every(self.path.as_ref(), &subject.paths, open, |pattern, path| pattern.allows(path))
             && matches_every(self.host.as_ref(), &subject.hosts, open, |pattern, host| {
                 host.as_deref().is_some_and(|host| pattern.matches(host))
             })
@@ -236,7 +237,12 @@ pub fn idle_rules(policy: &PolicyConfig) -> Vec<usize> {
     rules.map(|(index, _)| index + 1).collect()
 }
 
-fn matches_every<P, S>(pattern: Option<&P>, subjects: &[S], open: bool, matches: impl Fn(&P, &S) -> bool) -> bool {
+fn matches_every<P, S>(
+    pattern: Option<&P>,
+    subjects: &[S],
+    open: bool,
+    matches: impl Fn(&P, &S) -> bool,
+) -> bool {
     match pattern {
         Some(pattern) => !subjects.is_empty() && subjects.iter().all(|subject| matches(pattern, subject)),
         None => open || subjects.is_empty(),

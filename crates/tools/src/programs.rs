@@ -208,7 +208,8 @@ fn search_directories() -> impl Iterator<Item = PathBuf> {
 }
 
 fn excluded_from_system(writable: &[PathBuf]) -> Vec<PathBuf> {
-    let own = home_directories().into_iter().chain(std::env::current_dir()).filter(|own| own.parent().is_some());
+    let own =
+        home_directories().into_iter().chain(std::env::current_dir()).filter(|own| own.parent().is_some());
     own.chain(writable.iter().cloned()).collect()
 }
 

@@ -133,7 +133,8 @@ impl<'a> Record<'a> {
 impl Drop for Record<'_> {
     fn drop(&mut self) {
         let is_open = self.begun.is_some() && !self.has_ended && !self.only_looks;
-        let (Some(config), Some(entry)) = (self.config, self.end_entry("cancelled").filter(|_| is_open)) else {
+        let (Some(config), Some(entry)) = (self.config, self.end_entry("cancelled").filter(|_| is_open))
+        else {
             return;
         };
         if let Err(error) = append_entry(config, entry) {

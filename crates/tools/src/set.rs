@@ -96,13 +96,14 @@ impl ToolSet {
             record.note_approval(approver);
         }
         let policy = self.policy.current();
-        let permit = match request_permit(source.as_ref(), subject, policy, invocation, approver, &mut record).await {
-            Ok(permit) => permit,
-            Err(denial) => {
-                record.write_refusal().await;
-                return Err(denial);
-            }
-        };
+        let permit =
+            match request_permit(source.as_ref(), subject, policy, invocation, approver, &mut record).await {
+                Ok(permit) => permit,
+                Err(denial) => {
+                    record.write_refusal().await;
+                    return Err(denial);
+                }
+            };
         if let Some(approver) = approver {
             approver.note_permission(permit.target()).await;
         }

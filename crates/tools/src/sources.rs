@@ -88,7 +88,10 @@ impl Sources {
     ///
     /// # Errors
     /// When it cannot be used.
-    pub fn prepare_policy(&self, config: &PolicyConfig) -> Result<Option<StricterPolicy>, Vec<UnusableSetting>> {
+    pub fn prepare_policy(
+        &self,
+        config: &PolicyConfig,
+    ) -> Result<Option<StricterPolicy>, Vec<UnusableSetting>> {
         let prepared = self.policy.prepare_addition(config, self.root.as_deref())?;
         Ok(prepared.map(StricterPolicy))
     }
@@ -287,10 +290,14 @@ impl ToolSet {
     ///
     /// # Errors
     /// When the workspace cannot be opened or a rule cannot be used.
-    pub fn open_for_chat(config: &ToolsConfig, policy: &PolicyConfig, workspace: &Path) -> Result<Self, String> {
+    pub fn open_for_chat(
+        config: &ToolsConfig,
+        policy: &PolicyConfig,
+        workspace: &Path,
+    ) -> Result<Self, String> {
         let mut workspace = Workspace::open(workspace)?;
-        let compiled =
-            Policy::new(policy, Some(&workspace.root)).map_err(|found| describe_problems(&found).join("; "))?;
+        let compiled = Policy::new(policy, Some(&workspace.root))
+            .map_err(|found| describe_problems(&found).join("; "))?;
         workspace.refuses_links = AtomicBool::new(compiled.judges_paths());
         let policy = Arc::new(HeldPolicy::new(policy, compiled));
         let local = Local::new(workspace, Naming::Chat, &config.local)?;

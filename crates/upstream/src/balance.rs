@@ -31,7 +31,10 @@ pub fn digest(bytes: &[u8]) -> u64 {
 }
 
 /// The order in which a conversation asks upstreams, by name and weight: their positions, its own one first.
-pub(super) fn rank_upstreams<'a>(conversation: u64, upstreams: impl IntoIterator<Item = (&'a str, u32)>) -> Vec<usize> {
+pub(super) fn rank_upstreams<'a>(
+    conversation: u64,
+    upstreams: impl IntoIterator<Item = (&'a str, u32)>,
+) -> Vec<usize> {
     let draw = |(position, (name, weight))| (weighted_distance(conversation, name, weight), position);
     let mut drawn: Vec<(f64, usize)> = upstreams.into_iter().enumerate().map(draw).collect();
     drawn.sort_by(|one, other| one.0.total_cmp(&other.0));

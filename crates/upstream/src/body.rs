@@ -105,6 +105,8 @@ fn body_reader(body: Live) -> impl AsyncBufRead + Send {
     StreamReader::new(pieces.map_err(|error| io::Error::new(io::ErrorKind::ConnectionAborted, error)))
 }
 
-fn box_decoder(decoder: impl AsyncRead + Send + 'static) -> Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>> {
+fn box_decoder(
+    decoder: impl AsyncRead + Send + 'static,
+) -> Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>> {
     Box::pin(ReaderStream::new(decoder))
 }

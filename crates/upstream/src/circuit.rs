@@ -134,7 +134,11 @@ mod tests {
         let (mut circuit, now) = (Circuit::default(), Instant::now());
         for _ in 0..9 {
             assert_eq!(
-                [circuit.record_failure(now, false), circuit.record_failure(now, false), circuit.record_success()],
+                [
+                    circuit.record_failure(now, false),
+                    circuit.record_failure(now, false),
+                    circuit.record_success()
+                ],
                 [None; 3]
             );
         }
@@ -153,7 +157,11 @@ mod tests {
             now += pause;
             assert!(circuit.admits(now) && circuit.begin_request(now), "the trial");
             assert!(!circuit.admits(now) && !circuit.begin_request(now), "only one");
-            assert_eq!(circuit.record_failure(now, false), None, "another request says nothing about the trial");
+            assert_eq!(
+                circuit.record_failure(now, false),
+                None,
+                "another request says nothing about the trial"
+            );
             assert_eq!(circuit.as_str(), "half_open");
             assert_eq!(circuit.record_failure(now, true), None, "reported once");
         }

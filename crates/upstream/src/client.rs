@@ -92,7 +92,8 @@ impl Upstream {
     /// # Errors
     /// When the key cannot stand in a header, or TLS cannot be set up.
     pub fn new(config: &UpstreamConfig) -> Result<Self, String> {
-        let authorization = config.api_key.as_ref().map(|key| bearer_header(key, &config.name)).transpose()?;
+        let authorization =
+            config.api_key.as_ref().map(|key| bearer_header(key, &config.name)).transpose()?;
         Ok(Self {
             name: config.name.clone(),
             shared_name: config.name.as_str().into(),
@@ -193,7 +194,9 @@ impl Upstream {
     /// 0.22).
     pub fn learn_fingerprint(&self, fingerprint: &str) {
         let Some(text) = fingerprint.trim_matches('"').strip_prefix("vllm-") else { return };
-        if let Some(version) = parse_version(text).filter(|version| self.server_traits().version != Some(*version)) {
+        if let Some(version) =
+            parse_version(text).filter(|version| self.server_traits().version != Some(*version))
+        {
             let known = self.update_traits(|target| target.version.replace(version));
             if known.is_some() {
                 self.forget_rules();

@@ -21,13 +21,16 @@ const BEGINNING: usize = 8 << 10;
 
 /// Whose request for a chat completion it is. The network address is mixed in by [`from`], where it is known.
 pub fn identify_chat(headers: &HeaderMap, request: &ChatRequest<'_>) -> Who {
-    let conversation = named_conversation(headers, &request.object).unwrap_or_else(|| beginning_digest(request));
+    let conversation =
+        named_conversation(headers, &request.object).unwrap_or_else(|| beginning_digest(request));
     Who { client: client_digest(headers), conversation }
 }
 
 /// Whose request it is, whatever it is for.
 pub fn identify_other(headers: &HeaderMap, body: Option<&Object<'_>>, text: &[u8]) -> Who {
-    let named = body.and_then(|object| named_conversation(headers, object)).or_else(|| conversation_in_header(headers));
+    let named = body
+        .and_then(|object| named_conversation(headers, object))
+        .or_else(|| conversation_in_header(headers));
     Who {
         client: client_digest(headers),
         conversation: named.unwrap_or_else(|| digest(&text[..text.len().min(BEGINNING)])),

@@ -258,7 +258,13 @@ impl UpstreamError {
     }
 
     /// No answer, or a broken one. `code` names the fault, `what` says it for people.
-    pub fn new_broken(name: &str, status: u16, code: ErrorCode, what: &str, internal: impl Into<String>) -> Self {
+    pub fn new_broken(
+        name: &str,
+        status: u16,
+        code: ErrorCode,
+        what: &str,
+        internal: impl Into<String>,
+    ) -> Self {
         let message = format!("upstream `{name}` {what}");
         let tier = if status == 503 { Tier::Transient } else { Tier::Fatal };
         let loggable = message.clone();

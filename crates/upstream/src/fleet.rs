@@ -159,7 +159,10 @@ impl Fleet {
 
 fn order_upstreams(conversation: u64, upstreams: &[&Arc<Upstream>]) -> Arc<[Arc<Upstream>]> {
     let weighted = upstreams.iter().map(|upstream| (upstream.name.as_str(), upstream.state.weight()));
-    rank_upstreams(conversation, weighted).into_iter().map(|position| Arc::clone(upstreams[position])).collect()
+    rank_upstreams(conversation, weighted)
+        .into_iter()
+        .map(|position| Arc::clone(upstreams[position]))
+        .collect()
 }
 
 #[derive(Deserialize)]
@@ -281,7 +284,11 @@ mod tests {
         models.lock().unwrap().clear();
         fleet.want_lists();
         tokio::time::sleep(2 * EVERY).await;
-        assert_eq!(fleet.known_models(), ["three", "two"], "what was known of one that does not answer holds");
+        assert_eq!(
+            fleet.known_models(),
+            ["three", "two"],
+            "what was known of one that does not answer holds"
+        );
         end.cancel();
         keeper.await.unwrap();
     }

@@ -304,7 +304,11 @@ mod tests {
         let _both = (enter(&gate, 1).await, enter(&gate, 1).await);
         assert_eq!(gate.mean_time(), None, "a guess is not shown");
         gate.state().note_duration(Duration::from_secs(30));
-        assert_eq!(gate.expected_wait(), Duration::from_secs(5), "10 s a request: 5 s, and 30 s that count a fifth");
+        assert_eq!(
+            gate.expected_wait(),
+            Duration::from_secs(5),
+            "10 s a request: 5 s, and 30 s that count a fifth"
+        );
         assert_eq!(gate.mean_time(), Some(Duration::from_secs(30)));
         (0..50).for_each(|_| gate.state().note_duration(Duration::from_millis(200)));
         assert!(

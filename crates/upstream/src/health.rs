@@ -189,7 +189,8 @@ mod tests {
     #[tokio::test]
     async fn waiting_ends_in_time() {
         let _time = IdleTime::begin();
-        let upstream = Upstream::new(&UpstreamConfig::with_address("http://127.0.0.1:9".parse().unwrap())).unwrap();
+        let upstream =
+            Upstream::new(&UpstreamConfig::with_address("http://127.0.0.1:9".parse().unwrap())).unwrap();
         let until = Instant::now() + Duration::from_secs(5);
         assert!(!upstream.wait_until_up(until).await);
         assert!(until.elapsed() < Duration::from_secs(1));

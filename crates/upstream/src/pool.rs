@@ -83,7 +83,10 @@ impl Pool {
     }
 
     /// Sends a request, whose URI is only a path and query, and waits for the head of its answer.
-    pub(super) async fn send_request(&self, mut request: Request<Outgoing>) -> Result<Response<Live>, Unanswered> {
+    pub(super) async fn send_request(
+        &self,
+        mut request: Request<Outgoing>,
+    ) -> Result<Response<Live>, Unanswered> {
         request.headers_mut().insert(header::HOST, self.host.clone());
         let mut reusing = true;
         loop {
@@ -331,7 +334,10 @@ mod tests {
             answer.unwrap().into_body().collect().await.unwrap();
         }
         assert_eq!(pool.idle.lock_kept().links.len(), 2);
-        assert!(matches!(pool.send_request(post()).await, Err(Unanswered::Exchange(_))), "the server has read it");
+        assert!(
+            matches!(pool.send_request(post()).await, Err(Unanswered::Exchange(_))),
+            "the server has read it"
+        );
         pool.send_request(post()).await.unwrap();
         assert_eq!(server.await.unwrap(), 3);
     }

@@ -207,7 +207,10 @@ impl Replay {
 
 /// The recording for this turn: of those after a tool result when the conversation ends in one and there are
 /// any, the one of the form asked for, else a recorded error, which a server gives in either form.
-fn choose_recording<'r>(recordings: &'r [Recording], asked: &CheckedRequest) -> Result<&'r Recording, Refusal> {
+fn choose_recording<'r>(
+    recordings: &'r [Recording],
+    asked: &CheckedRequest,
+) -> Result<&'r Recording, Refusal> {
     let after_tool = asked.ends_in_tool_result && recordings.iter().any(|recording| recording.after_tool);
     let form = if asked.stream { Form::Stream } else { Form::Whole };
     let of_this_turn = || recordings.iter().filter(|recording| recording.after_tool == after_tool);

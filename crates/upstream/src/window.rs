@@ -130,7 +130,8 @@ impl Upstream {
 
     /// Asks a server that can say what its models write, where the name of one of them does not.
     async fn learn_dialects(&self, list: &[u8], headers: &HeaderMap) {
-        let unnamed: Vec<Listed> = parse_model_list(list).into_iter().filter(|model| model.prior.is_empty()).collect();
+        let unnamed: Vec<Listed> =
+            parse_model_list(list).into_iter().filter(|model| model.prior.is_empty()).collect();
         let Some(server) = unnamed.iter().find_map(|model| model.server) else { return };
         let asked =
             timeout(WITHIN, Box::pin(self.get_json(server.describes_itself_at(), question_headers(headers))));
@@ -289,7 +290,11 @@ mod tests {
         check(Server::SgLang, r#"{"tool_call_parser":null,"model_path":"openai/gpt-oss-20b"}"#, "harmony");
         check(Server::LlamaCpp, r#"{"chat_template":"{{'<|tool_calls_section_begin|>'}}"}"#, "kimi");
         for answer in ["", "[]", r#"{"chat_template":7}"#, r#"{"chat_template":"{{ messages }}"}"#] {
-            assert_eq!(Server::LlamaCpp.preferred_dialects(answer.as_bytes()), PreferredDialects::NONE, "{answer}");
+            assert_eq!(
+                Server::LlamaCpp.preferred_dialects(answer.as_bytes()),
+                PreferredDialects::NONE,
+                "{answer}"
+            );
         }
         let list = br#"{"data":[{"id":"a","owned_by":"sglang"},{"id":"b","owned_by":"vllm"}]}"#;
         let servers: Vec<_> = parse_model_list(list).into_iter().map(|model| model.server).collect();

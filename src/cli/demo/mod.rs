@@ -23,7 +23,7 @@ use super::upstreams::start_replay;
 use crate::cli::failure::Failure;
 use crate::config::{Environment, FileText, Flags, Settings, resolve};
 use crate::observe;
-use crate::server::{Stop, router, run};
+use crate::server::{Stop, build_routes, run};
 use crate::upstream::replay::{Replay, SeenRequest};
 
 #[derive(Args, Debug)]
@@ -58,7 +58,7 @@ async fn run_tour(arguments: DemoArgs) -> Result<(), Failure> {
     let agents = Arc::clone(&app.agents);
     let listener = listen(&arguments).await?;
     let relay = format!("http://{}", listener.local_addr().map_err(|error| error.to_string())?);
-    let running = tokio::spawn(run(listener, router(app), stop.clone()));
+    let running = tokio::spawn(run_server(listener, build_routes(app), stop.clone()));
     let stage = Stage { relay, server, replay };
 
     show_all(&stage).await?;

@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use respool::agent::Agents;
 use respool::config::{FileText, resolve};
 use respool::expert::Experts;
-use respool::server::{Stop, router, run};
+use respool::server::{Stop, build_routes, run};
 use respool::usage::Ledger;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -126,7 +126,7 @@ impl Respool {
         }
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let ended = tokio::spawn(run(listener, router(app), stop.clone()));
+        let ended = tokio::spawn(run_server(listener, build_routes(app), stop.clone()));
         Self { address, stop, ended: Some(ended), agents, experts, usage, _state: state }
     }
 }

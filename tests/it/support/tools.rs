@@ -25,7 +25,11 @@ pub async fn set(toml: &str, wanted: &[&str]) -> ToolSet {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut config = config(toml);
     config.local.launcher = Some(launcher());
-    Sources::open(&config).unwrap().select_tools(&wanted).await.unwrap_or_else(|problems| panic!("{problems:?}"))
+    Sources::open(&config)
+        .unwrap()
+        .select_tools(&wanted)
+        .await
+        .unwrap_or_else(|problems| panic!("{problems:?}"))
 }
 
 /// One call.

@@ -52,7 +52,7 @@ impl Driver {
         let children = self.children.clone().ok_or("this agent has no child runs")?;
         let (agent, mut setup) = children.child_run(&step.call, rand::random(), clock::now())?;
         setup.key.clone_from(&run.setup().key);
-        setup.settled.extend(run.made().iter().cloned());
+        setup.settled.extend(run.settled_calls().iter().cloned());
         setup.limits.time = setup.limits.time.min(step.within);
         let id = new_run_id();
         let new = NewRun {
@@ -92,7 +92,7 @@ impl Driver {
         let content = self.telemetry.content && !run.setup().is_private;
         let telemetry =
             Telemetry { run: id.clone(), agent: Arc::clone(&agent.name), content, ..self.telemetry.clone() };
-        telemetry.started(&run, if is_resumed { "resumed as a child" } else { "begins as a child" });
+        telemetry.log_start(&run, if is_resumed { "resumed as a child" } else { "begins as a child" });
         let mut driver = Self {
             approver: self.approver.clone(),
             is_detached: self.is_detached,
@@ -105,7 +105,7 @@ impl Driver {
             driver.record_event(&mut run, EventKind::Resumed).await;
         }
         let end = Box::pin(driver.drive_run(&mut run)).await;
-        driver.telemetry.left("child", std::time::Duration::ZERO, run.iterations().len());
+        driver.telemetry.log_stop("child", std::time::Duration::ZERO, run.iterations().len());
         self.waited += driver.waited;
         self.child_end(id, call, &run, end).await
     }
@@ -117,8 +117,8 @@ impl Driver {
                     Some(children) => children.child_result(call, outcome),
                     None => outcome,
                 };
-                let (tokens, worked) = (run.spent(), run.worked());
-                let made = run.made().to_vec();
+                let (tokens, worked) = (run.spent_tokens(), run.working_time());
+                let made = run.settled_calls().to_vec();
                 let end = ChildEnd { child, outcome, tokens, worked, made };
                 ActionEnd::Event(EventKind::ChildFinished(end))
             }

@@ -77,7 +77,7 @@ async fn begun(dir: &std::path::Path) -> (Arc<Store>, Driver, Run) {
     let config = StoreConfig { state_dir: dir.to_owned(), ..StoreConfig::default() };
     let store = Arc::new(Store::open(&config).unwrap());
     let agent = agent();
-    let request = AgentRequest::of_person(json!({"role": "user", "content": "Do it."}));
+    let request = AgentRequest::from_person(json!({"role": "user", "content": "Do it."}));
     let sizes = ModelSizes { window: 32_768, max_tokens: 100, is_harmony: false, ..ModelSizes::default() };
     let setup = new_setup(&agent, request, sizes, 7, clock::now());
     let setup_text = serde_json::to_string(&setup).unwrap();

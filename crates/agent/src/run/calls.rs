@@ -19,7 +19,7 @@ impl Run {
     pub(super) fn begin_calls(&mut self, calls: Vec<RequestedCall>) {
         self.turn.corrected = false;
         let is_client = |call: &RequestedCall| {
-            self.offered(&call.name).is_some_and(|tool| tool.executor == Executor::Client)
+            self.find_offered(&call.name).is_some_and(|tool| tool.executor == Executor::Client)
         };
         let (client, own): (Vec<_>, Vec<_>) = calls.into_iter().partition(is_client);
         self.next_call(LaterCalls { own: own.into(), client, ..LaterCalls::default() });
@@ -33,10 +33,10 @@ impl Run {
                 self.phase = Phase::Calls(CallQueue { current: call, later, has_started, is_retry });
                 return;
             };
-            self.keep(&call, &ToolEnd { outcome, text, took: 0 });
+            self.keep_result(&call, &ToolEnd { outcome, text, took: 0 });
         }
         if let Some(rejection) = &later.rejection {
-            return self.abort(self.rejected(rejection));
+            return self.abort(self.rejection_failure(rejection));
         }
         if later.client.is_empty() {
             return self.pause_and_ask();
@@ -52,10 +52,10 @@ impl Run {
         if let Some(Verdict::Rejected(rejection)) = later.verdicts.get(&call.id) {
             return Some((CallOutcome::Denied, rejection.clone()));
         }
-        if let Some(settled) = self.settled(call) {
+        if let Some(settled) = self.find_settled(call) {
             return Some((settled.outcome, settled.text.clone()));
         }
-        let tool = self.offered(&call.name);
+        let tool = self.find_offered(&call.name);
         match tool {
             None => Some((CallOutcome::Failed, correction::describe_unknown_tool(&call.name, &self.setup))),
             Some(tool) if !call.problems.is_empty() && !tool.judges_arguments => {
@@ -65,17 +65,17 @@ impl Run {
         }
     }
 
-    pub(crate) fn offered(&self, name: &str) -> Option<&OfferedTool> {
+    pub(crate) fn find_offered(&self, name: &str) -> Option<&OfferedTool> {
         self.setup.tools.iter().find(|tool| tool.name == name)
     }
 
     /// Whether a call still has to be approved.
     pub(super) fn needs_approval(&self, call: &RequestedCall, later: &LaterCalls) -> bool {
-        let tier = self.offered(&call.name).map_or(Tier::Auto, |tool| tool.tier);
+        let tier = self.find_offered(&call.name).map_or(Tier::Auto, |tool| tool.tier);
         tier == Tier::Confirm
             && call.problems.is_empty()
             && !later.verdicts.contains_key(&call.id)
-            && self.settled(call).is_none()
+            && self.find_settled(call).is_none()
     }
 
     /// The next step for the current call.
@@ -84,7 +84,7 @@ impl Run {
         if self.needs_approval(&call, &queue.later) {
             return Action::RequestApproval(self.approval_request(queue));
         }
-        let tool = self.offered(&call.name);
+        let tool = self.find_offered(&call.name);
         if tool.is_some_and(|tool| tool.tier == Tier::Manual) {
             return Action::HandOver(call);
         }
@@ -112,7 +112,7 @@ impl Run {
 
     fn tool_step(&self, queue: &CallQueue) -> ToolStep {
         let call = queue.current.clone();
-        let (timeout, repeatable) = match self.offered(&call.name).map(|tool| tool.executor) {
+        let (timeout, repeatable) = match self.find_offered(&call.name).map(|tool| tool.executor) {
             Some(Executor::Respool { timeout, repeatable }) => (timeout, repeatable),
             _ => (1, false),
         };
@@ -154,7 +154,7 @@ impl Run {
     /// Whether a call that ended like this is made again. One that may not be repeated may have had its
     /// effect.
     pub(crate) fn is_repeated(&self, step: &ToolStep, outcome: CallOutcome) -> bool {
-        let ends_run = self.offered(&step.call.name).map(|tool| tool.ends_run);
+        let ends_run = self.find_offered(&step.call.name).map(|tool| tool.ends_run);
         let would_end_run = self.setup.repeats_after_faults && ends_run == Some(EndsRun::OnFault);
         let is_worth_it = outcome.may_pass() || (would_end_run && outcome.is_fault());
         is_worth_it && step.repeatable && !step.is_retry
@@ -162,27 +162,27 @@ impl Run {
 
     /// A call has its result, and the next one is made, unless this one ends the run.
     pub(super) fn finish_call(&mut self, call: &RequestedCall, later: LaterCalls, ended: &ToolEnd) {
-        self.keep(call, ended);
+        self.keep_result(call, ended);
         self.note_made(call, ended);
-        match self.offered(&call.name).map(|tool| tool.ends_run) {
+        match self.find_offered(&call.name).map(|tool| tool.ends_run) {
             Some(EndsRun::OnSuccess) if ended.outcome == CallOutcome::Ok => {
                 let (content, ended_by) = (ended.text.clone(), Some(call.clone()));
                 self.end(Outcome { content, ended_by, ..Outcome::default() });
             }
             // After a rejection the run ends anyway, but only once the other approved calls have been made.
             Some(EndsRun::OnFault) if ended.outcome.is_fault() && later.rejection.is_none() => {
-                self.abort(fault(call, ended));
+                self.abort(tool_failure(call, ended));
             }
             _ => self.next_call(later),
         }
     }
 
     /// Puts a result into the transcript.
-    pub(super) fn keep(&mut self, call: &RequestedCall, ended: &ToolEnd) {
-        let limit = self.offered(&call.name).map_or(usize::MAX, |tool| tool.result_limit);
+    pub(super) fn keep_result(&mut self, call: &RequestedCall, ended: &ToolEnd) {
+        let limit = self.find_offered(&call.name).map_or(usize::MAX, |tool| tool.result_limit);
         let text = context::head_and_tail(&ended.text, limit).0;
         let text = if text.trim().is_empty() { "(no output)".to_owned() } else { text };
-        let injected_bytes = self.neutral().break_marks(&text).0.len();
+        let injected_bytes = self.mark_escaper().break_marks(&text).0.len();
         if let Some(iteration) = self.iterations.last_mut() {
             iteration.tools.push(ToolRecord {
                 tool: call.name.clone(),
@@ -193,10 +193,10 @@ impl Run {
             });
         }
         let ok = matches!(ended.outcome, CallOutcome::Ok | CallOutcome::HandedOver);
-        self.put(ToolResult { id: call.id.clone(), ok, text });
+        self.put_result(ToolResult { id: call.id.clone(), ok, text });
     }
 
-    fn put(&mut self, result: ToolResult) {
+    fn put_result(&mut self, result: ToolResult) {
         let exchange = self.entries.iter_mut().rev().find_map(|entry| match entry {
             Entry::Exchange(exchange) => Some(exchange),
             _ => None,
@@ -232,7 +232,7 @@ impl Run {
                 Some((_, text)) => (CallOutcome::Ok, text.clone()),
                 None => (CallOutcome::NotRun, "the client gave no result for this call".to_owned()),
             };
-            self.keep(call, &ToolEnd { outcome, text, took: 0 });
+            self.keep_result(call, &ToolEnd { outcome, text, took: 0 });
         }
         self.entries.extend(tail.into_iter().map(Entry::ClientMessage));
         self.spent_at_answer = self.spent;
@@ -240,7 +240,7 @@ impl Run {
     }
 
     /// A call that ran when the process ended is made again only if that is safe.
-    pub(super) fn resumed(&mut self, phase: Phase) {
+    pub(super) fn resume_phase(&mut self, phase: Phase) {
         self.answers_late = true;
         match phase {
             Phase::Calls(queue) if queue.has_started && self.tool_step(&queue).repeatable => {
@@ -264,13 +264,13 @@ impl Run {
         let ids: Vec<String> = open.into_iter().flatten().map(|call| call.id.clone()).collect();
         for (place, id) in ids.into_iter().enumerate() {
             let text = if place == 0 { correction::STOPPED_CALL } else { correction::NOT_BEGUN };
-            self.put(ToolResult { id, ok: false, text: text.to_owned() });
+            self.put_result(ToolResult { id, ok: false, text: text.to_owned() });
         }
     }
 }
 
 /// The failure of a run whose tool's server failed.
-fn fault(call: &RequestedCall, ended: &ToolEnd) -> ModelFailure {
+fn tool_failure(call: &RequestedCall, ended: &ToolEnd) -> ModelFailure {
     ModelFailure {
         kind: FailureKind::Final,
         status: 502,

@@ -9,12 +9,12 @@ use crate::setup::{EndsRun, Executor, OfferedTool, SettledCall};
 
 impl Run {
     /// The calls that this run and its child runs have made and that are not made again.
-    pub(crate) fn made(&self) -> &[SettledCall] {
+    pub(crate) fn settled_calls(&self) -> &[SettledCall] {
         &self.made
     }
 
     /// The known end of a call, from earlier runs of the same work and from this one.
-    pub(super) fn settled(&self, call: &RequestedCall) -> Option<&SettledCall> {
+    pub(super) fn find_settled(&self, call: &RequestedCall) -> Option<&SettledCall> {
         let arguments: Value = serde_json::from_str(&call.arguments).ok()?;
         let is_same = |settled: &&SettledCall| settled.name == call.name && settled.arguments == arguments;
         self.setup.settled.iter().chain(&self.made).find(is_same)
@@ -28,12 +28,14 @@ impl Run {
 
     fn is_once(&self, tool: &str) -> bool {
         let is_proposal = self.setup.approvals.proposals.contains(tool);
-        self.setup.calls_once && (is_proposal || self.offered(tool).is_some_and(happens_once))
+        self.setup.calls_once && (is_proposal || self.find_offered(tool).is_some_and(happens_once))
     }
 
     /// Notes a call that was made, or whose outcome is unknown, if it must not be made again.
     pub(super) fn note_made(&mut self, call: &RequestedCall, ended: &ToolEnd) {
-        let Some((outcome, text)) = recorded(ended).filter(|_| self.is_once(&call.name)) else { return };
+        let Some((outcome, text)) = recorded_answer(ended).filter(|_| self.is_once(&call.name)) else {
+            return;
+        };
         let Ok(arguments) = serde_json::from_str(&call.arguments) else { return };
         self.made.push(SettledCall { name: call.name.clone(), arguments, outcome, text });
     }
@@ -47,7 +49,7 @@ fn happens_once(tool: &OfferedTool) -> bool {
 }
 
 /// The answer to the same call.
-fn recorded(ended: &ToolEnd) -> Option<(CallOutcome, String)> {
+fn recorded_answer(ended: &ToolEnd) -> Option<(CallOutcome, String)> {
     Some(match ended.outcome {
         CallOutcome::Ok => {
             let text =

@@ -23,19 +23,19 @@ const BACKOFF: u64 = 500;
 pub(super) const LONGEST_BACKOFF: u64 = 30_000;
 
 impl Run {
-    pub(super) fn replied(&mut self, reply: ModelReply) {
+    pub(super) fn take_reply(&mut self, reply: ModelReply) {
         self.weights.learn(reply.tokens.prompt);
         (self.turn.attempts, self.turn.squeezes, self.turn.summaries) = (0, 0, 0);
         if self.turn.limit.is_some() {
-            self.record(CallPurpose::Last, &reply, None);
-            return self.answer(reply.content, reply.reasoning, reply.cut);
+            self.record_call(CallPurpose::Last, &reply, None);
+            return self.end_with_answer(reply.content, reply.reasoning, reply.cut);
         }
         self.turn.iterations += 1;
-        let mut ids = Ids::new(self.setup.seed ^ (u64::from(self.turn.iterations) << 32), self.taken());
-        let mut reading = reading::read(&reply, &self.setup, &mut ids);
+        let mut ids = Ids::new(self.setup.seed ^ (u64::from(self.turn.iterations) << 32), self.taken_ids());
+        let mut reading = reading::read_reply(&reply, &self.setup, &mut ids);
         self.without_echoes(&mut reading);
-        self.for_the_client(&mut reading, &mut ids);
-        self.record(CallPurpose::Iteration, &reply, reading.parser.clone());
+        self.make_ids_unique(&mut reading, &mut ids);
+        self.record_call(CallPurpose::Iteration, &reply, reading.parser.clone());
         if reading.calls.is_empty() {
             return self.without_calls(reply, reading);
         }
@@ -49,7 +49,7 @@ impl Run {
         self.begin_calls(reading.calls);
     }
 
-    pub(super) fn taken(&self) -> std::collections::HashSet<String> {
+    pub(super) fn taken_ids(&self) -> std::collections::HashSet<String> {
         let calls = self.entries.iter().filter_map(|entry| match entry {
             Entry::Exchange(exchange) => Some(&exchange.calls),
             _ => None,
@@ -76,9 +76,9 @@ impl Run {
 
     /// Ids that leave must be unique among all runs, and a server's own need not be. Kimi's must stay as they
     /// are.
-    pub(super) fn for_the_client(&self, reading: &mut Reading, ids: &mut Ids) {
+    pub(super) fn make_ids_unique(&self, reading: &mut Reading, ids: &mut Ids) {
         for call in &mut reading.calls {
-            let leaves = self.offered(&call.name).is_some_and(|tool| tool.executor == Executor::Client);
+            let leaves = self.find_offered(&call.name).is_some_and(|tool| tool.executor == Executor::Client);
             if leaves && !call.id.starts_with("kimi") {
                 call.id = ids.choose(None);
             }
@@ -99,7 +99,7 @@ impl Run {
             return self.stop_at(Limit::Corrections);
         }
         if !is_corrected {
-            return self.answer(answer, reply.reasoning, reply.cut);
+            return self.end_with_answer(answer, reply.reasoning, reply.cut);
         }
         self.turn.corrected |= !only_refused;
         let text = correction::correct_reply(&reading.refused, reply.cut, blank, &self.setup);
@@ -121,8 +121,8 @@ impl Run {
         }
     }
 
-    pub(super) fn answer(&mut self, content: String, reasoning: String, cut: bool) {
-        let content = if content.trim().is_empty() { self.achieved() } else { content };
+    pub(super) fn end_with_answer(&mut self, content: String, reasoning: String, cut: bool) {
+        let content = if content.trim().is_empty() { self.partial_answer() } else { content };
         self.end(Outcome { content, reasoning, cut, limit: self.turn.limit.clone(), ..Outcome::default() });
     }
 
@@ -165,24 +165,24 @@ impl Run {
 
     pub(super) fn stop_at(&mut self, limit: Limit) {
         self.turn.limit = Some(limit);
-        self.ask();
+        self.ask_model();
     }
 
     pub(super) fn abort(&mut self, failure: ModelFailure) {
-        let content = self.achieved();
+        let content = self.partial_answer();
         let limit = self.turn.limit.clone();
         self.end(Outcome { content, limit, failure: Some(failure), ..Outcome::default() });
     }
 
     pub(super) fn pause_and_ask(&mut self) {
-        self.ask();
+        self.ask_model();
         let pause = self.setup.limits.pause;
         if pause > 0 && self.phase == Phase::Model && self.turn.limit.is_none() {
             self.phase = Phase::Pause(pause);
         }
     }
 
-    pub(super) fn record(&mut self, purpose: CallPurpose, reply: &ModelReply, parser: Option<String>) {
+    pub(super) fn record_call(&mut self, purpose: CallPurpose, reply: &ModelReply, parser: Option<String>) {
         let prompt = reply.tokens.prompt.saturating_add(reply.earlier_prompts);
         let tokens = Tokens { prompt, ..reply.tokens };
         self.spent += tokens;
@@ -196,7 +196,7 @@ impl Run {
     }
 
     /// The content that is shown when the model gives no answer.
-    pub(super) fn achieved(&self) -> String {
+    pub(super) fn partial_answer(&self) -> String {
         correction::describe_achievements(&self.entries)
     }
 

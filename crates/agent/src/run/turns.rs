@@ -14,7 +14,7 @@ impl Run {
         self.is_closed = false;
         self.turn = TurnState::default();
         self.spent_at_answer = self.spent;
-        self.ask();
+        self.ask_model();
     }
 
     /// The events between two turns.

@@ -59,7 +59,7 @@ impl Run {
     }
 
     /// Exactly the recorded inputs run, whatever the reply would be read as today.
-    pub(super) fn decided(&mut self, wait: ApprovalWait, decision: &Decision) {
+    pub(super) fn apply_decision(&mut self, wait: ApprovalWait, decision: &Decision) {
         let ApprovalWait { request, mut calls, .. } = wait;
         for call in &request.calls {
             let is_approved = decision.approved.contains(&call.id);
@@ -86,21 +86,21 @@ impl Run {
     }
 
     /// How a run fails that ends with a rejection: names the rejected calls, and how the approved ones ended.
-    pub(super) fn rejected(&self, rejection: &Rejection) -> ModelFailure {
+    pub(super) fn rejection_failure(&self, rejection: &Rejection) -> ModelFailure {
         let Rejection { request, decision } = rejection;
         let (approved, rejected): (Vec<_>, Vec<_>) =
             request.calls.iter().partition(|call| decision.approved.contains(&call.id));
-        let named: Vec<String> = rejected.into_iter().map(in_words).collect();
+        let named: Vec<String> = rejected.into_iter().map(describe_call).collect();
         let mut text = format!("{}: {}", named.join(", "), decision.rejection_text());
         let results = self.last_exchange().map(|exchange| exchange.results.as_slice()).unwrap_or_default();
         for call in approved {
             let result = results.iter().find(|result| result.id == call.id);
             let end = match result {
                 Some(result) if result.ok => "made, because it was approved".to_owned(),
-                Some(result) => format!("approved, but it did not succeed: {}", shortened(&result.text)),
+                Some(result) => format!("approved, but it did not succeed: {}", shorten_text(&result.text)),
                 None => "approved, but not made".to_owned(),
             };
-            let _ = write!(text, "; {}: {end}", in_words(call));
+            let _ = write!(text, "; {}: {end}", describe_call(call));
         }
         let is_timeout = decision.by == Decision::TIMEOUT;
         let code = if is_timeout { ErrorCode::ApprovalTimeout } else { ErrorCode::ApprovalRejected };
@@ -123,16 +123,16 @@ impl Run {
         self.made.extend(end.made.iter().cloned());
         let outcome = if end.outcome.has_answer() { CallOutcome::Ok } else { CallOutcome::Failed };
         let ended = ToolEnd { outcome, text: end.outcome.text(), took: end.worked };
-        let ends_run = |name: &str| self.offered(name).map(|tool| tool.ends_run);
+        let ends_run = |name: &str| self.find_offered(name).map(|tool| tool.ends_run);
         let is_end = |by: &&RequestedCall| ends_run(&by.name) == Some(EndsRun::OnSuccess);
         if let Some(by) = end.outcome.ended_by.as_ref().filter(is_end) {
-            self.keep(&wait.call, &ended);
+            self.keep_result(&wait.call, &ended);
             let (content, ended_by) = (end.outcome.content.clone(), Some(by.clone()));
             return self.end(Outcome { content, ended_by, ..Outcome::default() });
         }
         match &end.outcome.failure {
             Some(failure) if ends_run(&wait.call.name) == Some(EndsRun::OnFault) => {
-                self.keep(&wait.call, &ended);
+                self.keep_result(&wait.call, &ended);
                 self.abort(failure.clone());
             }
             _ => self.finish_call(&wait.call, wait.later, &ended),
@@ -155,11 +155,11 @@ fn reason_of(exchange: &Exchange) -> String {
 }
 
 /// A call with its inputs.
-fn in_words(call: &RequestedCall) -> String {
-    format!("{} {}", call.name, shortened(&call.arguments))
+fn describe_call(call: &RequestedCall) -> String {
+    format!("{} {}", call.name, shorten_text(&call.arguments))
 }
 
-fn shortened(text: &str) -> String {
+fn shorten_text(text: &str) -> String {
     let short: String = text.chars().take(LONGEST_NAMED).collect();
     if short.len() < text.len() { short + "…" } else { short }
 }

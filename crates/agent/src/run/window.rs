@@ -17,8 +17,8 @@ const SUMMARIES: u32 = 3;
 
 impl Run {
     /// The tokens of the next prompt.
-    pub(super) fn weigh(&mut self) -> u64 {
-        let (has_tools, neutral) = (self.turn.limit.is_none(), self.neutral());
+    pub(super) fn weigh_prompt(&mut self) -> u64 {
+        let (has_tools, neutral) = (self.turn.limit.is_none(), self.mark_escaper());
         let messages = prompt::messages(&self.setup, &self.entries, has_tools, neutral);
         let tools = if has_tools { prompt::tools(&self.setup, neutral) } else { Vec::new() };
         self.weights.weigh(&messages, &tools, self.sizes.is_harmony)
@@ -33,7 +33,7 @@ impl Run {
 
     pub(super) fn make_fit(&mut self) {
         loop {
-            let prompt = self.weigh();
+            let prompt = self.weigh_prompt();
             match context::judge_fit(prompt, self.sizes.window, self.room()) {
                 Fit::Shrink => {
                     if !context::shrink_one(&mut self.entries) {
@@ -42,7 +42,7 @@ impl Run {
                 }
                 Fit::Compact | Fit::TooLarge if context::shrink_one(&mut self.entries) => {}
                 // Only the margin says so: the server judges.
-                Fit::TooLarge if self.weights.at_least() <= self.room() => return,
+                Fit::TooLarge if self.weights.lower_bound() <= self.room() => return,
                 Fit::Compact | Fit::TooLarge if self.may_compact() => return self.compact(),
                 Fit::Fits | Fit::Compact => return,
                 Fit::TooLarge if context::halve_last(&mut self.entries) => {}
@@ -65,7 +65,7 @@ impl Run {
     }
 
     pub(super) fn does_not_fit(&mut self) {
-        let (window, room, prompt) = (self.sizes.window, self.room(), self.weigh());
+        let (window, room, prompt) = (self.sizes.window, self.room(), self.weigh_prompt());
         let text = format!(
             "This model's maximum context length is {window} tokens, of which {} are kept for the reply. However, the \
              messages have about {prompt} tokens; please reduce the length of the input messages.",
@@ -84,11 +84,11 @@ impl Run {
         ModelStep {
             purpose: CallPurpose::Summary,
             // Two bytes are a token at the least in most texts.
-            messages: prompt::summary(
+            messages: prompt::summary_messages(
                 &self.setup,
                 entries,
                 usize::try_from(self.room()).unwrap_or(usize::MAX / 2) * 2,
-                self.neutral(),
+                self.mark_escaper(),
             ),
             tools: Vec::new(),
             format: None,
@@ -97,10 +97,10 @@ impl Run {
         }
     }
 
-    pub(super) fn summarised(&mut self, range: std::ops::Range<usize>, reply: Option<ModelReply>) {
+    pub(super) fn apply_summary(&mut self, range: std::ops::Range<usize>, reply: Option<ModelReply>) {
         let text = match reply {
             Some(reply) => {
-                self.record(CallPurpose::Summary, &reply, None);
+                self.record_call(CallPurpose::Summary, &reply, None);
                 reply.content
             }
             None => String::new(),
@@ -108,7 +108,7 @@ impl Run {
         let text =
             if text.trim().is_empty() { correction::tally_calls(&self.entries[range.clone()]) } else { text };
         self.entries.splice(range, [Entry::Summary(text)]);
-        self.ask();
+        self.ask_model();
     }
 
     /// The server counts more than was estimated, or has a smaller window than was known: learn from what it
@@ -119,8 +119,8 @@ impl Run {
         self.sizes.window =
             overflow.and_then(|overflow| overflow.window).unwrap_or(self.sizes.window).min(self.sizes.window);
         let counted = overflow.and_then(|overflow| overflow.prompt).unwrap_or(0).max(self.sizes.window + 1);
-        let weighed = self.weigh();
+        let weighed = self.weigh_prompt();
         self.weights.learn(counted.max(weighed));
-        self.ask();
+        self.ask_model();
     }
 }

@@ -37,25 +37,25 @@ enum Key {
 
 impl Screen {
     /// Shows a question and waits for the key. Without a terminal the answer is no.
-    pub(crate) async fn ask(&mut self, asking: &Asking, quiet: Option<&Arc<Quiet>>) -> Answer {
+    pub(crate) async fn ask_person(&mut self, asking: &Asking, quiet: Option<&Arc<Quiet>>) -> Answer {
         let Some(quiet) = quiet else { return Answer::No };
         let what = self.status.take().map(|status| status.what);
-        self.measure();
+        self.measure_terminal();
         let rows = self.rows_of(asking);
-        let most = MOST_ROWS.min(height().saturating_sub(AROUND));
+        let most = MOST_ROWS.min(terminal_height().saturating_sub(AROUND));
         let hidden = rows.len().saturating_sub(most);
         self.previewed = asking.preview.is_some();
-        self.rows(&rows[..rows.len().min(most)]);
+        self.write_rows(&rows[..rows.len().min(most)]);
         let began = Instant::now();
-        self.unseen(asking, hidden);
-        let question = self.question(asking, rows.len(), hidden);
+        self.note_hidden(asking, hidden);
+        let question = self.question_text(asking, rows.len(), hidden);
         let answer = loop {
-            self.write(&question);
-            match key(quiet, asking.always.in_words().is_some()).await {
+            self.write_text(&question);
+            match wait_for_answer(quiet, asking.always.question_text().is_some()).await {
                 Key::Answer(answer) => break answer,
                 Key::View => {
-                    self.line("view");
-                    self.pages(&rows, quiet).await;
+                    self.write_line("view");
+                    self.show_pages(&rows, quiet).await;
                 }
             }
         };
@@ -67,9 +67,9 @@ impl Screen {
             Answer::Always => "always",
             Answer::Stop => "stop",
         };
-        self.line(said);
+        self.write_line(said);
         if let Some(what) = what {
-            self.status(&what);
+            self.set_status(&what);
         }
         answer
     }
@@ -91,30 +91,32 @@ impl Screen {
             (text, Target::Other) => {
                 let arguments = serde_json::to_string_pretty(&asking.arguments).unwrap_or_default();
                 let text = text.iter().map(String::as_str).chain([arguments.as_str()]);
-                text.flat_map(|text| preview::of_command(text, self.width)).collect()
+                text.flat_map(|text| preview::command_rows(text, self.width)).collect()
             }
-            (Some(diff), _) => preview::of_diff(diff, self.width),
+            (Some(diff), _) => preview::diff_rows(diff, self.width),
             (None, Target::Command { line, .. }) => {
                 let beside_head = self.width.saturating_sub(asking.tool.len() + 4);
                 let is_shown = preview::fits_a_row(line, beside_head);
-                if is_shown { Vec::new() } else { preview::of_command(line, self.width) }
+                if is_shown { Vec::new() } else { preview::command_rows(line, self.width) }
             }
             (None, Target::File { .. }) => Vec::new(),
         }
     }
 
     /// Says what of it is not shown.
-    fn unseen(&mut self, asking: &Asking, hidden: usize) {
+    fn note_hidden(&mut self, asking: &Asking, hidden: usize) {
         let is_change = matches!((&asking.preview, &asking.target), (None, Target::File { .. }));
         if is_change && asking.tool != "read_file" {
-            self.line(&self.paint.yellow("    The change cannot be shown: the file is large, or not text."));
+            self.write_line(
+                &self.paint.yellow("    The change cannot be shown: the file is large, or not text."),
+            );
         } else if hidden > 0 {
-            self.line(&self.paint.yellow(&format!("    … {hidden} more rows, not shown: [v]iew")));
+            self.write_line(&self.paint.yellow(&format!("    … {hidden} more rows, not shown: [v]iew")));
         }
     }
 
     /// The question with what it is about: the head may be off the screen.
-    fn question(&self, asking: &Asking, rows: usize, hidden: usize) -> String {
+    fn question_text(&self, asking: &Asking, rows: usize, hidden: usize) -> String {
         let verb = match asking.tool.as_str() {
             _ if asking.kind == QuestionKind::OutsideSandbox => {
                 "The sandbox may have stopped this command. Run it again with all your files and local services in reach"
@@ -124,27 +126,27 @@ impl Screen {
             _ => "Allow",
         };
         let count = match (&asking.preview, &asking.target) {
-            (Some(diff), Target::File { .. }) => format!(" ({})", preview::counted(diff)),
+            (Some(diff), Target::File { .. }) => format!(" ({})", preview::change_counts(diff)),
             (None, Target::Command { line, .. }) if rows > FEW_ROWS => {
                 format!(" ({rows} rows, from `{}`)", one_line(line, 40))
             }
             _ => String::new(),
         };
-        let always = asking.always.in_words();
+        let always = asking.always.question_text();
         let always = always.map(|words| format!("  [a]lways {}", one_line(&words, 60))).unwrap_or_default();
         let view = if hidden > 0 { "  [v]iew all" } else { "" };
-        let asked = format!("{verb}{}{count}?", preview::named(&asking.target));
+        let asked = format!("{verb}{}{count}?", preview::target_label(&asking.target));
         let keys = format!("[y]es  [n]o{always}{view}");
         format!("  {} {} ", self.paint.yellow(&asked), self.paint.dim(&keys))
     }
 
     /// Shows all rows, as many at a time as fit.
-    async fn pages(&mut self, rows: &[Row], quiet: &Arc<Quiet>) {
-        let page = height().saturating_sub(2).max(1);
+    async fn show_pages(&mut self, rows: &[Row], quiet: &Arc<Quiet>) {
+        let page = terminal_height().saturating_sub(2).max(1);
         let mut shown = 0;
         loop {
             let end = (shown + page).min(rows.len());
-            self.rows(&rows[shown..end]);
+            self.write_rows(&rows[shown..end]);
             shown = end;
             if shown == rows.len() {
                 return;
@@ -153,9 +155,9 @@ impl Screen {
                 "  rows to {shown} of {}: [space] goes on, [q] goes back to the question ",
                 rows.len()
             );
-            self.write(&self.paint.dim(&more));
+            self.write_text(&self.paint.dim(&more));
             let goes_on = goes_on(quiet).await;
-            self.write("\r\u{1b}[K");
+            self.write_text("\r\u{1b}[K");
             if !goes_on {
                 return;
             }
@@ -164,7 +166,7 @@ impl Screen {
 }
 
 /// Waits for an answer. Anything that is none is not listened to.
-async fn key(quiet: &Arc<Quiet>, has_always: bool) -> Key {
+async fn wait_for_answer(quiet: &Arc<Quiet>, has_always: bool) -> Key {
     let answer = move |key: Option<u8>| match key {
         Some(b'y' | b'Y') => Some(Key::Answer(Answer::Yes)),
         Some(b'n' | b'N') => Some(Key::Answer(Answer::No)),
@@ -173,7 +175,7 @@ async fn key(quiet: &Arc<Quiet>, has_always: bool) -> Key {
         Some(CTRL_C | CTRL_D) | None => Some(Key::Answer(Answer::Stop)),
         Some(_) => None,
     };
-    read(quiet, answer).await.unwrap_or(Key::Answer(Answer::Stop))
+    read_key(quiet, answer).await.unwrap_or(Key::Answer(Answer::Stop))
 }
 
 /// Between two pages.
@@ -183,11 +185,11 @@ async fn goes_on(quiet: &Arc<Quiet>) -> bool {
         Some(b'q' | b'n' | CTRL_C | CTRL_D) | None => Some(false),
         Some(_) => None,
     };
-    read(quiet, answer).await.unwrap_or(false)
+    read_key(quiet, answer).await.unwrap_or(false)
 }
 
 /// Reads keys until one means something. `None`: the thread that reads is gone.
-async fn read<T: Send + 'static>(
+async fn read_key<T: Send + 'static>(
     quiet: &Arc<Quiet>,
     meaning: impl Fn(Option<u8>) -> Option<T> + Send + 'static,
 ) -> Option<T> {
@@ -202,7 +204,7 @@ async fn read<T: Send + 'static>(
     let (quiet, flag) = (Arc::clone(quiet), Arc::clone(&gone.0));
     let reader = tokio::task::spawn_blocking(move || {
         loop {
-            if let Some(found) = meaning(quiet.key(&flag)) {
+            if let Some(found) = meaning(quiet.wait_for_key(&flag)) {
                 return found;
             }
         }
@@ -219,7 +221,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     fn asking(tool: &str, target: Target, preview: Option<&str>) -> Asking {
-        let always = Always::of(tool, &target, Path::new("/w"));
+        let always = Always::from_target(tool, &target, Path::new("/w"));
         Asking {
             kind: QuestionKind::Call,
             arguments: serde_json::Map::new(),
@@ -232,7 +234,7 @@ mod tests {
     }
 
     fn question(asking: &Asking, rows: usize, hidden: usize) -> String {
-        Screen::new(Box::new(std::io::sink()), Paint(false), false, true).question(asking, rows, hidden)
+        Screen::new(Box::new(std::io::sink()), Paint(false), false, true).question_text(asking, rows, hidden)
     }
 
     fn file(real: &str, written: &str) -> Target {

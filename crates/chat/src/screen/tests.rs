@@ -25,9 +25,9 @@ impl Write for Paper {
 fn shown(speaks: bool, all: Vec<Shown>) -> String {
     let paper = Paper::default();
     let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), false, speaks);
-    screen.begin();
+    screen.begin_turn();
     all.into_iter().for_each(|shown| screen.show(shown));
-    screen.end();
+    screen.end_turn();
     String::from_utf8(paper.0.lock().unwrap().clone()).unwrap()
 }
 
@@ -186,7 +186,7 @@ async fn without_a_terminal_every_question_is_answered_no() {
         answer,
     };
     let (answer, _) = oneshot::channel();
-    assert_eq!(screen.ask(&asking(answer), None).await, Answer::No);
+    assert_eq!(screen.ask_person(&asking(answer), None).await, Answer::No);
     let (answer, answered) = oneshot::channel();
     screen.show(Shown::Asking(asking(answer)));
     assert!(!answered.await.unwrap());

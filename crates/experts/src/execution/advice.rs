@@ -62,7 +62,7 @@ impl Worker {
         let (name, inputs) = (&attempt.process.name.value, &attempt.inputs);
         let question = AdviceTask { name, inputs, reason, calls }.text();
         let options = RunOptions { is_detached: true, ..RunOptions::default() };
-        let request = AgentRequest::of_task(&question);
+        let request = AgentRequest::from_task(&question);
         let mut watch = self.experts.agents.start_run(&agent, request, options).await.ok()?;
         loop {
             if let WatchEvent::End(ended) = watch.next().await {

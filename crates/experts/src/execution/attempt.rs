@@ -175,7 +175,7 @@ impl Worker {
             History { log, failure: failure.as_deref(), session: self.session_so_far(attempt).await? };
         let text = attempt.task_text(&files, history);
         self.experts.keep_package(&attempt.expert);
-        self.experts.agents.start_run(&agent, AgentRequest::of_work(&text, &stands_for), options).await
+        self.experts.agents.start_run(&agent, AgentRequest::from_work(&text, &stands_for), options).await
     }
 
     /// Returns the results that the expert has delivered in the main session, newest first. Other invocations

@@ -59,7 +59,7 @@ impl DryRun {
         let attempt = Attempt::new(&claimed, &invocation, expert, package, process);
         let plan = RunPlan { is_dry: true, root: Some(self.state), ..attempt.run_plan(Vec::new()) };
         let (agent, files) = experts.agent_of(&attempt.expert, plan);
-        let request = AgentRequest::of_work(
+        let request = AgentRequest::from_work(
             &attempt.task_text(&files, History::default()),
             &invocation_tag(&invocation),
         );

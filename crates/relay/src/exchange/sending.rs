@@ -94,7 +94,8 @@ impl Exchange {
                 let fit = attempt.fit;
                 let mut on_trial = std::mem::take(&mut attempt.on_trial);
                 on_trial.insert(Rule::clone(rule));
-                *attempt = Attempt { fit, ..request.build_attempt(attempt.changed.clone(), &upstream, on_trial) };
+                *attempt =
+                    Attempt { fit, ..request.build_attempt(attempt.changed.clone(), &upstream, on_trial) };
                 *size = attempt.body.len();
             }
             Change::Nothing | Change::Remedy(_) => {}

@@ -10,7 +10,7 @@ fn request(path: &str, headers: &[(&str, &str)]) -> Request<()> {
 }
 
 fn refusal(access: &Access, path: &str, headers: &[(&str, &str)]) -> Option<(u16, String)> {
-    let error = access.admit(&mut request(path, headers), None).err()?;
+    let error = access.admit_request(&mut request(path, headers), None).err()?;
     assert!(!error.message.contains("sk-"), "{}", error.message);
     Some((error.status, error.code.map(ErrorCode::as_str).unwrap_or_default().to_owned()))
 }
@@ -45,7 +45,10 @@ fn configured_keys_are_required() {
     check("/tokenize", &[], false);
     OPEN.into_iter().for_each(|path| check(path, &[], true));
     let mut preflight = Request::builder().method("OPTIONS").uri("/v1/models").body(()).unwrap();
-    assert!(access.admit(&mut preflight, None).is_err(), "it would go upstream with respool's own key");
+    assert!(
+        access.admit_request(&mut preflight, None).is_err(),
+        "it would go upstream with respool's own key"
+    );
     let page = request("/v1/runs", &[("host", "evil.example"), ("origin", "http://evil.example")]);
     assert_eq!(access.foreign_page(page.headers()), None, "a stranger's page has no key");
     let open = Access::new(&ServerConfig::default(), false).unwrap();
@@ -59,7 +62,7 @@ fn a_key_is_one_client_in_every_form() {
     for header in [("authorization", "Bearer sk-a"), ("authorization", "BEARER sk-a"), ("x-api-key", "sk-a")]
     {
         let mut request = request("/v1/runs", &[header]);
-        access.admit(&mut request, None).unwrap();
+        access.admit_request(&mut request, None).unwrap();
         assert_eq!(request.headers()["authorization"], "Bearer sk-a", "{header:?}");
         assert_eq!(
             request.extensions().get::<Arc<MeteredRequest>>().unwrap().key.name,
@@ -94,12 +97,12 @@ fn an_operators_key_turns_no_client_away() {
     let local = access(&config, false);
     for header in [("authorization", "Bearer sk-root"), ("x-api-key", "sk-root")] {
         let mut request = request("/v1/chat/completions", &[header]);
-        let visit = local.admit(&mut request, None).unwrap();
+        let visit = local.admit_request(&mut request, None).unwrap();
         assert!(visit.is_some_and(|visit| visit.key.is_operator), "{header:?}");
         assert!(!request.headers().contains_key(header.0), "{header:?} goes no further");
     }
     let mut own = request("/v1/chat/completions", &[("authorization", "Bearer sk-of-the-upstream")]);
-    assert!(local.admit(&mut own, None).unwrap().is_none());
+    assert!(local.admit_request(&mut own, None).unwrap().is_none());
     assert_eq!(own.headers()["authorization"], "Bearer sk-of-the-upstream");
     assert_eq!(refusal(&local, "/v1/models", &[]), None);
     let wrong = [("authorization", "Bearer sk-wrong")];
@@ -118,7 +121,7 @@ fn other_methods_are_refused() {
     {
         let mut request = request("/v1/responses/resp_1", &[]);
         *request.method_mut() = method.parse().unwrap();
-        let error = open.admit(&mut request, None).err();
+        let error = open.admit_request(&mut request, None).err();
         assert_eq!(error.map(|error| error.status), is_refused.then_some(405), "{method}");
     }
 }
@@ -173,7 +176,7 @@ fn guessing_clients_wait_and_known_ones_pass() {
         let mut request = request("/v1/models", &[("authorization", &bearer)]);
         let peer = std::net::IpAddr::from([192, 0, 2, last]);
         access
-            .admit(&mut request, Some(peer))
+            .admit_request(&mut request, Some(peer))
             .map_err(|error| (error.status, error.retry_after.is_some()))
             .err()
     };
@@ -192,7 +195,7 @@ fn guessing_clients_wait_and_known_ones_pass() {
     );
     let mut without = request("/v1/models", &[]);
     let peer = std::net::IpAddr::from([192, 0, 2, 1]);
-    assert_eq!(access.admit(&mut without, Some(peer)).unwrap_err().status, 401, "no key is no guess");
+    assert_eq!(access.admit_request(&mut without, Some(peer)).unwrap_err().status, 401, "no key is no guess");
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub(crate) enum Api {
 
 impl Api {
     /// By the path, with or without its `/v1`.
-    pub(super) fn at_path(path: &str) -> Option<Self> {
+    pub(super) fn from_path(path: &str) -> Option<Self> {
         match path.strip_prefix("/v1").unwrap_or(path) {
             "/responses" => Some(Self::Responses),
             "/messages" => Some(Self::Messages),
@@ -59,11 +59,11 @@ pub(crate) enum Call {
 
 impl Call {
     /// By the path, with or without its `/v1`.
-    pub(crate) fn at_path(path: &str) -> Option<Self> {
+    pub(crate) fn from_path(path: &str) -> Option<Self> {
         if path.strip_prefix("/v1").unwrap_or(path) == "/messages/count_tokens" {
             return Some(Self::CountTokens);
         }
-        Api::at_path(path).map(Self::Turn)
+        Api::from_path(path).map(Self::Turn)
     }
 }
 

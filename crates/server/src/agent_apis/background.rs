@@ -31,7 +31,7 @@ const KEY_IS_GONE: &str = "respool was started again before this response was ma
      clients' keys: send the request again, or set api_key for this upstream in respool.toml";
 
 /// Keeps the request, answers, and begins to work.
-pub(super) async fn begin(
+pub(super) async fn begin_response(
     mut reply_writer: ReplyWriter,
     source: Source,
     request: &Bytes,
@@ -39,7 +39,7 @@ pub(super) async fn begin(
 ) -> Response {
     let client = reply_writer.client.clone();
     let Writer::Responses(events) = &mut reply_writer.writer else {
-        return client.refuse(refusal("only responses can be made in the background"));
+        return client.refuse_request(refusal("only responses can be made in the background"));
     };
     let (id, reply) = (events.id().to_owned(), events.pending(true));
     let kept = KeptResponse {
@@ -51,19 +51,19 @@ pub(super) async fn begin(
         body: events.pending(false),
         request: Some(String::from_utf8_lossy(request).into_owned()),
     };
-    if let Err(error) = reply_writer.app.agent_apis.responses.begin(kept).await {
-        return client.refuse(error);
+    if let Err(error) = reply_writer.app.agent_apis.responses.begin_response(kept).await {
+        return client.refuse_request(error);
     }
-    tokio::spawn(work(reply_writer, source, id, false));
-    respond::recorded_in_body(respond::json(StatusCode::OK, reply))
+    tokio::spawn(make_response(reply_writer, source, id, false));
+    respond::recorded_in_body(respond::json_response(StatusCode::OK, reply))
 }
 
 /// Makes the response. What is cut by respool's own end stays as it is in the store. `is_resumed`: another
 /// process began it.
-async fn work(mut reply_writer: ReplyWriter, source: Source, id: String, is_resumed: bool) {
+async fn make_response(mut reply_writer: ReplyWriter, source: Source, id: String, is_resumed: bool) {
     let responses = Arc::clone(&reply_writer.app.agent_apis.responses);
     let cancelled = responses.work_begins(&id);
-    let Some(made) = cancelled.run_until_cancelled(reply_writer.collect(source)).await else { return };
+    let Some(made) = cancelled.run_until_cancelled(reply_writer.collect_turn(source)).await else { return };
     match made {
         Err(error) if error.code == Some(ErrorCode::ShuttingDown) => {}
         made => {
@@ -71,13 +71,13 @@ async fn work(mut reply_writer: ReplyWriter, source: Source, id: String, is_resu
                 if is_resumed && error.code == Some(ErrorCode::UpstreamCredentialsRefused) {
                     KEY_IS_GONE.clone_into(&mut error.message);
                 }
-                let error = reply_writer.client.end(error, &mut reply_writer.writer, &mut Vec::new());
-                respond::failed(&error, &reply_writer.record);
+                let error = reply_writer.client.end_stream(error, &mut reply_writer.writer, &mut Vec::new());
+                respond::record_failure(&error, &reply_writer.record);
             }
             if let Writer::Responses(events) = &mut reply_writer.writer
                 && let Some(finished) = events.to_keep()
             {
-                responses.finish(finished).await;
+                responses.finish_response(finished).await;
             }
         }
     }
@@ -85,7 +85,7 @@ async fn work(mut reply_writer: ReplyWriter, source: Source, id: String, is_resu
 }
 
 /// Continues what an earlier process left unfinished.
-pub(crate) async fn resume(app: App) {
+pub(crate) async fn resume_unfinished(app: App) {
     for unfinished in app.agent_apis.responses.claim_unfinished().await {
         let id = unfinished.id.clone();
         tracing::info!(target: "respool::server", response = id, "a response in the background is asked for again");
@@ -98,7 +98,7 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
     let id_of_request = respond::request_id(&HeaderMap::new());
     let start = RequestStart::new(id_of_request, "POST /v1/responses", "responses");
     let record = RequestRecord::begin(start.of_account(app.access.of_client(&owner)), &app.recording);
-    let client = Client::absent(&app, owner, &record.start().id);
+    let client = Client::new_absent(&app, owner, &record.start().id);
     let read = read_kept_response(&app, &Bytes::from(request), &client).await;
     let ids = Ids::new(rand::random(), HashSet::new());
     let created = Object::parse(&body).ok().and_then(|body| body.number("created_at")).unwrap_or_default();
@@ -107,12 +107,12 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
         Ok(read) if !app.is_agent(&read.asked.model) => read,
         Ok(_) => {
             let why = "respool was started again while an agent worked on this response, and does not begin a run twice";
-            return app.agent_apis.responses.fail(id, with_failure(&body, why)).await;
+            return app.agent_apis.responses.fail_response(id, with_failure(&body, why)).await;
         }
         // It was understood once: another version of respool, or what it continues is gone.
         Err(error) => {
-            respond::failed(&error, &record);
-            return app.agent_apis.responses.fail(id, with_failure(&body, &error.message)).await;
+            respond::record_failure(&error, &record);
+            return app.agent_apis.responses.fail_response(id, with_failure(&body, &error.message)).await;
         }
     };
     let (chat, model) = (read.chat, read.asked.model.clone());
@@ -121,7 +121,7 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
     events.continue_as(id.clone());
     let writer = Writer::Responses(events);
     let origin = Origin { wire: Wire::Responses, ..Origin::internal(HeaderMap::new(), record.clone()) };
-    let source = Source::begin(&app, Bytes::from(as_stream(chat)), writer.asking(origin), &model).await;
+    let source = Source::begin(&app, Bytes::from(as_stream(chat)), writer.with_wishes(origin), &model).await;
     let source = source.map_or_else(Source::from_error, |(source, _)| source);
-    tokio::spawn(work(ReplyWriter::new(app, writer, client, record), source, id, true));
+    tokio::spawn(make_response(ReplyWriter::new(app, writer, client, record), source, id, true));
 }

@@ -23,7 +23,7 @@ const TOKEN_COUNT: HeaderName = HeaderName::from_static("x-respool-token-count")
 
 pub(super) async fn count_tokens(mut arrival: Arrival, body: Incoming) -> Response {
     let response = answer_count(&mut arrival, body).await;
-    respond::leaves(response, &arrival.record)
+    respond::finish_response(response, &arrival.record)
 }
 
 async fn answer_count(arrival: &mut Arrival, body: Incoming) -> Response {
@@ -32,26 +32,27 @@ async fn answer_count(arrival: &mut Arrival, body: Incoming) -> Response {
     arrival.parts.headers = upstream_headers(std::mem::take(&mut arrival.parts.headers));
     let (app, record) = (arrival.app.clone(), arrival.record.clone());
     let client = Client::new(&app, api, &arrival.parts.headers, &record.start().id);
-    let read = arrival.read(body).await;
-    let permitted =
-        read.and_then(|(body, room)| arrival.permit(&body, Cost::Nothing).map(|()| room.keep(body)));
+    let read = arrival.read_body(body).await;
+    let permitted = read.and_then(|(body, room)| {
+        arrival.check_permission(&body, Cost::Nothing).map(|()| room.attach_to(body))
+    });
     let body = match permitted {
         Ok(body) => body,
-        Err(error) => return client.refuse(error),
+        Err(error) => return client.refuse_request(error),
     };
     if is_left_to_server(&app, api.own_wire(), &body) {
         arrival.parts.headers = own_headers;
         return pass_to_server(arrival, body).await;
     }
-    let origin = arrival.origin(api.wire(), CHAT_PATH.into());
+    let origin = arrival.take_origin(api.wire(), CHAT_PATH.into());
     match tokens_of(&app, &body, origin).await {
         Ok((tokens, by)) => {
             record.counted(by);
-            let mut response = respond::json(StatusCode::OK, token_count_json(tokens));
+            let mut response = respond::json_response(StatusCode::OK, token_count_json(tokens));
             response.headers_mut().insert(TOKEN_COUNT, HeaderValue::from_static(by));
             response
         }
-        Err(error) => client.refuse(error),
+        Err(error) => client.refuse_request(error),
     }
 }
 

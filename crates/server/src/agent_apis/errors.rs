@@ -49,9 +49,9 @@ impl Repeated {
         matches!(self, Self::Chat(_))
     }
 
-    fn key(&self, owner: &str) -> Option<u64> {
+    fn digest_key(&self, owner: &str) -> Option<u64> {
         match self {
-            Self::Chat(chat) => failed_streams::key(owner, chat),
+            Self::Chat(chat) => failed_streams::conversation_key(owner, chat),
             Self::Key(key) => Some(*key),
         }
     }
@@ -69,14 +69,14 @@ impl Client {
     }
 
     /// The client of a response that another process has begun.
-    pub(super) fn absent(app: &App, owner: String, request_id: &str) -> Self {
+    pub(super) fn new_absent(app: &App, owner: String, request_id: &str) -> Self {
         let errors = app.error_form(Wire::Responses, ClientProgram::Other);
         Self { errors, request_id: request_id.to_owned(), owner, repeated: None }
     }
 
     /// The same client with its chat request, where it may come again.
-    pub(super) fn asking(mut self, app: &App, chat: Bytes, stream: bool) -> Self {
-        self.repeated = (stream && self.repeats())
+    pub(super) fn with_request(mut self, app: &App, chat: Bytes, stream: bool) -> Self {
+        self.repeated = (stream && self.repeats_failed_streams())
             .then(|| (Repeated::Chat(chat), Arc::clone(&app.agent_apis.failed_streams)));
         self
     }
@@ -84,39 +84,39 @@ impl Client {
     /// The stream has begun and may last for an hour: of its request only a digest is kept.
     pub(super) fn release_request(&mut self) {
         if let Some((Repeated::Chat(chat), failed_streams)) = self.repeated.take_if(|(it, _)| it.is_whole()) {
-            self.repeated =
-                failed_streams::key(&self.owner, &chat).map(|key| (Repeated::Key(key), failed_streams));
+            self.repeated = failed_streams::conversation_key(&self.owner, &chat)
+                .map(|key| (Repeated::Key(key), failed_streams));
         }
     }
 
     /// Claude Code sends a request again without `stream` when its stream has failed.
-    fn repeats(&self) -> bool {
+    fn repeats_failed_streams(&self) -> bool {
         self.errors.wire == Wire::Messages && self.errors.program == ClientProgram::ClaudeCode
     }
 
     /// The error of the stream that this request repeats.
     pub(super) fn error_of_failed_stream(&self, app: &App, chat: &[u8], stream: bool) -> Option<ApiError> {
-        if stream || !self.repeats() {
+        if stream || !self.repeats_failed_streams() {
             return None;
         }
-        app.agent_apis.failed_streams.take(&self.owner, chat)
+        app.agent_apis.failed_streams.take_failure(&self.owner, chat)
     }
 
     /// The same client, where its request says more of its program than its headers.
-    pub(super) fn of_program(mut self, program: ClientProgram) -> Self {
+    pub(super) fn with_program(mut self, program: ClientProgram) -> Self {
         self.errors.program = self.errors.program.or(program);
         self
     }
 
     /// The error as a status of its own.
-    pub(super) fn refuse(&self, error: ApiError) -> Response {
+    pub(super) fn refuse_request(&self, error: ApiError) -> Response {
         respond::error_as(self.errors, error, &self.request_id)
     }
 
     /// Returns the error of a request that could not be read. `body`: the part that arrived.
     pub(super) fn refuse_unread(&self, app: &App, error: ApiError, body: Option<&[u8]>) -> Response {
         if !self.errors.fails_as_stream(&error) || body.is_some_and(wants_no_stream) {
-            return self.refuse(error);
+            return self.refuse_request(error);
         }
         let ids = Ids::new(rand::random(), HashSet::new());
         let events = ResponseEvents::new(
@@ -125,30 +125,30 @@ impl Client {
             ids,
             clock::now_in_seconds(),
         );
-        self.fail(error, &mut Writer::Responses(events))
+        self.fail_stream(error, &mut Writer::Responses(events))
     }
 
     /// The error of a request for a stream, before any event has left: a status, or a stream that fails where
     /// the client understands only that.
-    pub(super) fn fail(&self, error: ApiError, writer: &mut Writer) -> Response {
+    pub(super) fn fail_stream(&self, error: ApiError, writer: &mut Writer) -> Response {
         if !self.errors.fails_as_stream(&error) {
-            return self.refuse(error);
+            return self.refuse_request(error);
         }
         let mut out = Vec::new();
-        writer.begin(&mut out);
-        let error = self.end(error, writer, &mut out);
+        writer.write_begin(&mut out);
+        let error = self.end_stream(error, writer, &mut out);
         respond::failed_stream(Body::from(out), &error)
     }
 
     /// The error as the end of a stream; gives the error that leaves.
-    pub(super) fn end(&self, error: ApiError, writer: &mut Writer, out: &mut Vec<u8>) -> ApiError {
+    pub(super) fn end_stream(&self, error: ApiError, writer: &mut Writer, out: &mut Vec<u8>) -> ApiError {
         if let Some((repeated, failed_streams)) = self.repeated.as_ref().filter(|_| is_final(&error))
-            && let Some(key) = repeated.key(&self.owner)
+            && let Some(key) = repeated.digest_key(&self.owner)
         {
-            failed_streams.note(key, &error);
+            failed_streams.note_failure(key, &error);
         }
-        let (error, code) = self.errors.at_end(error);
-        writer.fail(&error, &code, out);
+        let (error, code) = self.errors.apply_at_end(error);
+        writer.write_failure(&error, &code, out);
         error
     }
 }
@@ -167,7 +167,7 @@ pub(crate) fn refuse_unrouted(
     request_id: &str,
 ) -> Response {
     if parts.method == Method::POST
-        && let Some(Call::Turn(api)) = Call::at_path(parts.uri.path())
+        && let Some(Call::Turn(api)) = Call::from_path(parts.uri.path())
     {
         return Client::new(app, api, &parts.headers, request_id).refuse_unread(app, error, None);
     }
@@ -176,7 +176,7 @@ pub(crate) fn refuse_unrouted(
 
 /// The form of errors of a path for the sender of these headers.
 pub(crate) fn error_form(app: &App, path: &str, headers: &HeaderMap) -> ErrorForm {
-    match Call::at_path(path) {
+    match Call::from_path(path) {
         Some(Call::Turn(api)) => app.error_form(api.wire(), program_of(headers)),
         Some(Call::CountTokens) => app.error_form(Wire::Messages, program_of(headers)),
         None if speaks_anthropics(path, headers) => app.error_form(Wire::Messages, program_of(headers)),

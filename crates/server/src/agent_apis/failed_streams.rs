@@ -23,8 +23,8 @@ pub struct FailedStreams(Mutex<HashMap<u64, (Instant, ApiError)>>);
 
 impl FailedStreams {
     /// The stream of the chat request that `key` stands for has ended with this error.
-    pub(super) fn note(&self, key: u64, error: &ApiError) {
-        let mut errors = self.errors();
+    pub(super) fn note_failure(&self, key: u64, error: &ApiError) {
+        let mut errors = self.lock_errors();
         errors.retain(|_, (at, _)| at.elapsed() < KEEP);
         if errors.len() < MOST {
             errors.insert(key, (Instant::now(), error.clone()));
@@ -32,21 +32,21 @@ impl FailedStreams {
     }
 
     /// The error of the stream that this request repeats. It is returned once.
-    pub(super) fn take(&self, owner: &str, chat: &[u8]) -> Option<ApiError> {
-        if self.errors().is_empty() {
+    pub(super) fn take_failure(&self, owner: &str, chat: &[u8]) -> Option<ApiError> {
+        if self.lock_errors().is_empty() {
             return None;
         }
-        let (at, error) = self.errors().remove(&key(owner, chat)?)?;
+        let (at, error) = self.lock_errors().remove(&conversation_key(owner, chat)?)?;
         (at.elapsed() < KEEP).then_some(error)
     }
 
-    fn errors(&self) -> MutexGuard<'_, HashMap<u64, (Instant, ApiError)>> {
+    fn lock_errors(&self) -> MutexGuard<'_, HashMap<u64, (Instant, ApiError)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Returns a digest of the owner and of the messages of a conversation.
-pub(super) fn key(owner: &str, chat: &[u8]) -> Option<u64> {
+pub(super) fn conversation_key(owner: &str, chat: &[u8]) -> Option<u64> {
     let chat = Object::parse(std::str::from_utf8(chat).ok()?).ok()?;
     let mut hasher = DefaultHasher::new();
     (owner, chat.get("messages")?).hash(&mut hasher);
@@ -64,13 +64,13 @@ mod tests {
             (FailedStreams::default(), ApiError::new(500, ErrorCode::UpstreamError, "no"));
         let chat =
             |text: &str, stream: bool| format!(r#"{{"messages":["{text}"],"stream":{stream}}}"#).into_bytes();
-        failed_streams.note(key("a", &chat("x", true)).unwrap(), &error);
-        assert_eq!(failed_streams.take("b", &chat("x", false)), None);
-        assert_eq!(failed_streams.take("a", &chat("y", false)), None);
-        assert_eq!(failed_streams.take("a", &chat("x", false)), Some(error.clone()));
-        assert_eq!(failed_streams.take("a", &chat("x", false)), None);
-        failed_streams.note(key("a", &chat("x", true)).unwrap(), &error);
+        failed_streams.note_failure(conversation_key("a", &chat("x", true)).unwrap(), &error);
+        assert_eq!(failed_streams.take_failure("b", &chat("x", false)), None);
+        assert_eq!(failed_streams.take_failure("a", &chat("y", false)), None);
+        assert_eq!(failed_streams.take_failure("a", &chat("x", false)), Some(error.clone()));
+        assert_eq!(failed_streams.take_failure("a", &chat("x", false)), None);
+        failed_streams.note_failure(conversation_key("a", &chat("x", true)).unwrap(), &error);
         tokio::time::advance(KEEP).await;
-        assert_eq!(failed_streams.take("a", &chat("x", false)), None);
+        assert_eq!(failed_streams.take_failure("a", &chat("x", false)), None);
     }
 }

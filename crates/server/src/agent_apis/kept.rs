@@ -54,14 +54,14 @@ impl KeptResponses {
     }
 
     /// The store, where something may be in it.
-    pub(super) async fn present(&self) -> Option<&Arc<Store>> {
+    pub(super) async fn existing_store(&self) -> Option<&Arc<Store>> {
         let is_present = self.store.initialized() || Store::is_present(&self.config);
         if is_present { self.store().await } else { None }
     }
 
     /// Returns the kept items that a request of a client names. With them the request must not be larger than
     /// `most`; `bytes` is its own size.
-    pub(super) async fn recall(
+    pub(super) async fn recall_items(
         &self,
         client: &str,
         wanted: Wanted,
@@ -72,7 +72,7 @@ impl KeptResponses {
         if wanted == Wanted::default() {
             return Ok(recalled);
         }
-        let Some(store) = self.present().await else { return Ok(recalled) };
+        let Some(store) = self.existing_store().await else { return Ok(recalled) };
         if let Some(id) = wanted.previous {
             let found =
                 store.continued_responses(&id, client, clock::now(), (left, conversation_items)).await;
@@ -112,22 +112,22 @@ impl KeptResponses {
     }
 
     /// Keeps a response. When that fails its client has its answer all the same.
-    pub(super) async fn keep(&self, client: &str, response: FinishedResponse) {
+    pub(super) async fn keep_response(&self, client: &str, response: FinishedResponse) {
         let FinishedResponse { id, previous, status, input, items, body } = response;
         let kept =
             KeptResponse { id, client: client.to_owned(), previous, status, input, body, request: None };
-        if let Err(error) = self.put(kept, items).await.map(drop) {
+        if let Err(error) = self.put_response(kept, items).await.map(drop) {
             tracing::error!(target: "respool::store", error = error.message, "a response could not be kept");
         }
     }
 
     /// Keeps a response that is still to be made.
-    pub(super) async fn begin(&self, response: KeptResponse) -> Result<(), ApiError> {
-        let is_kept = self.put(response, Vec::new()).await?;
-        if is_kept { Ok(()) } else { Err(self.full()) }
+    pub(super) async fn begin_response(&self, response: KeptResponse) -> Result<(), ApiError> {
+        let is_kept = self.put_response(response, Vec::new()).await?;
+        if is_kept { Ok(()) } else { Err(self.full_error()) }
     }
 
-    fn full(&self) -> ApiError {
+    fn full_error(&self) -> ApiError {
         let what = format!(
             "the responses that are still to be made fill half of the room for responses ({}, `responses.max_size` in respool.toml): send \
              this one again in {RETRY_AFTER} s, or without `background`",
@@ -139,7 +139,7 @@ impl KeptResponses {
     }
 
     /// False when there is no room for one that is still to be made.
-    async fn put(&self, response: KeptResponse, items: Vec<String>) -> Result<bool, ApiError> {
+    async fn put_response(&self, response: KeptResponse, items: Vec<String>) -> Result<bool, ApiError> {
         let Some(store) = self.store().await else { return Err(no_store()) };
         let bytes = response.input.len() + response.body.len();
         let is_kept =
@@ -149,13 +149,13 @@ impl KeptResponses {
         if self.uncounted.fetch_add(bytes as u64, Ordering::Relaxed) >= most / 16 {
             self.uncounted.store(0, Ordering::Relaxed);
             let store = Arc::clone(store);
-            tokio::spawn(async move { clear(&store).await });
+            tokio::spawn(async move { clear_expired(&store).await });
         }
         Ok(is_kept)
     }
 
     /// Ends a response that was made in the background.
-    pub(super) async fn finish(&self, response: FinishedResponse) {
+    pub(super) async fn finish_response(&self, response: FinishedResponse) {
         let Some(store) = self.store().await else { return };
         let FinishedResponse { id, status, items, body, .. } = response;
         if let Err(error) = store.finish_response(&id, &status, body, items, clock::now()).await {
@@ -164,13 +164,13 @@ impl KeptResponses {
     }
 
     /// Ends one that cannot be made.
-    pub(super) async fn fail(&self, id: String, body: String) {
-        self.finish(ended_response(&id, "failed", body)).await;
+    pub(super) async fn fail_response(&self, id: String, body: String) {
+        self.finish_response(ended_response(&id, "failed", body)).await;
     }
 
     /// The responses that a process which has ended did not finish; this one works on them from now on.
     pub(super) async fn claim_unfinished(&self) -> Vec<UnfinishedResponse> {
-        let Some(store) = self.present().await else { return Vec::new() };
+        let Some(store) = self.existing_store().await else { return Vec::new() };
         store.claim_responses().await.unwrap_or_else(|error| {
             tracing::error!(target: "respool::store", %error, "responses in the background cannot be continued");
             Vec::new()
@@ -196,7 +196,7 @@ impl KeptResponses {
     }
 
     /// The ids of the responses that this process makes in the background.
-    pub fn active(&self) -> HashSet<String> {
+    pub fn active_ids(&self) -> HashSet<String> {
         self.lock_background().keys().cloned().collect()
     }
 }
@@ -219,13 +219,13 @@ fn open_store(config: &StoreConfig) -> Option<Arc<Store>> {
 async fn keep_clear(store: Weak<Store>) {
     loop {
         let Some(store) = store.upgrade() else { return };
-        clear(&store).await;
+        clear_expired(&store).await;
         drop(store);
         tokio::time::sleep(EVERY).await;
     }
 }
 
-async fn clear(store: &Store) {
+async fn clear_expired(store: &Store) {
     match store.clear_responses(clock::now()).await {
         Ok(0) => {}
         Ok(deleted) => tracing::info!(target: "respool::store", deleted, "responses were deleted"),

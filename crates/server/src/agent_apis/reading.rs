@@ -65,7 +65,7 @@ pub(super) async fn read_kept_response(
 ) -> Result<ReadResponse, ApiError> {
     let wanted = wanted_items(body)?;
     let recalled =
-        app.agent_apis.responses.recall(&client.owner, wanted, body.len(), app.limits.max_body).await?;
+        app.agent_apis.responses.recall_items(&client.owner, wanted, body.len(), app.limits.max_body).await?;
     let mut read = read_response(body, &recalled, &app.agent_apis.sealer)?;
     // The reply says whether it is kept.
     read.asked.store = read.asked.store && app.agent_apis.responses.store().await.is_some();

@@ -36,7 +36,7 @@ pub(super) struct ReplyWriter {
 
 impl ReplyWriter {
     /// Answers streamed or whole, as the client asked; with the run's id where an agent answers.
-    pub(super) async fn answer(self, source: Source, stream: bool) -> Response {
+    pub(super) async fn answer_client(self, source: Source, stream: bool) -> Response {
         let run = source.run_id();
         let mut response =
             if stream { self.answer_streamed(source).await } else { self.answer_whole(source).await };
@@ -49,19 +49,19 @@ impl ReplyWriter {
     }
 
     /// The same, holding this room until the reply has ended.
-    pub(super) fn holding(self, room: BodyReservation) -> Self {
+    pub(super) fn with_reservation(self, room: BodyReservation) -> Self {
         Self { _held: Some(room), ..self }
     }
 
     /// The whole object.
     async fn answer_whole(mut self, source: Source) -> Response {
-        if let Err(error) = self.collect(source).await {
-            return self.client.refuse(error);
+        if let Err(error) = self.collect_turn(source).await {
+            return self.client.refuse_request(error);
         }
-        self.keep().await;
-        match self.writer.whole() {
-            Some(whole) => respond::json(StatusCode::OK, whole.to_owned()),
-            None => self.client.refuse(respond::wrong_form()),
+        self.keep_reply().await;
+        match self.writer.whole_object() {
+            Some(whole) => respond::json_response(StatusCode::OK, whole.to_owned()),
+            None => self.client.refuse_request(respond::wrong_form()),
         }
     }
 
@@ -69,14 +69,14 @@ impl ReplyWriter {
     ///
     /// # Errors
     /// The turn's failure.
-    pub(super) async fn collect(&mut self, mut source: Source) -> Result<(), ApiError> {
+    pub(super) async fn collect_turn(&mut self, mut source: Source) -> Result<(), ApiError> {
         let mut out = Vec::new();
         loop {
             out.clear();
-            match self.piece(&mut source).await {
+            match self.next_piece(&mut source).await {
                 Piece::Failed(error) => return Err(error),
                 piece => {
-                    if self.write(piece, &mut out) {
+                    if self.write_piece(piece, &mut out) {
                         return Ok(());
                     }
                 }
@@ -86,9 +86,9 @@ impl ReplyWriter {
 
     /// Keeps the reply, if its client wants that. It is kept before its last event leaves, because the client
     /// may continue with it at once.
-    async fn keep(&mut self) {
+    async fn keep_reply(&mut self) {
         if let Some(response) = self.writer.take_kept() {
-            self.app.agent_apis.responses.keep(&self.client.owner, response).await;
+            self.app.agent_apis.responses.keep_response(&self.client.owner, response).await;
         }
     }
 
@@ -96,12 +96,12 @@ impl ReplyWriter {
     async fn answer_streamed(mut self, mut source: Source) -> Response {
         let head = StreamHead::new(&self.app, &self.record);
         loop {
-            let Some(piece) = head.wait(self.piece(&mut source)).await else {
+            let Some(piece) = head.wait_for(self.next_piece(&mut source)).await else {
                 return self.commit_head(source, None).await;
             };
             match piece.unwrap_or_else(Piece::Failed) {
                 Piece::Opened => {}
-                Piece::Failed(error) => return self.client.fail(error, &mut self.writer),
+                Piece::Failed(error) => return self.client.fail_stream(error, &mut self.writer),
                 piece => return self.commit_head(source, Some(piece)).await,
             }
         }
@@ -111,12 +111,12 @@ impl ReplyWriter {
     async fn commit_head(mut self, source: Source, first: Option<Piece>) -> Response {
         let (record, every) = (self.record.clone(), self.app.limits.heartbeat);
         let mut out = Vec::new();
-        self.writer.begin(&mut out);
-        let ended = first.is_some_and(|piece| self.write(piece, &mut out));
+        self.writer.write_begin(&mut out);
+        let ended = first.is_some_and(|piece| self.write_piece(piece, &mut out));
         if ended {
-            self.keep().await;
+            self.keep_reply().await;
         }
-        heartbeat::streamed(
+        heartbeat::stream_response(
             ReplyEvents { reply: self, source, ended, last: None },
             out.into(),
             every,
@@ -126,40 +126,40 @@ impl ReplyWriter {
 
     /// The next piece, or respool's end. Safe to cancel. The reply is kept until its end, and is bounded like
     /// a whole one.
-    async fn piece(&self, source: &mut Source) -> Piece {
+    async fn next_piece(&self, source: &mut Source) -> Piece {
         if self.written > self.app.limits.max_body.to_usize() {
             return Piece::Failed(too_long(&self.app));
         }
-        run_until_stopped(&self.app.abort, source.next()).await.unwrap_or_else(Piece::Failed)
+        run_until_stopped(&self.app.abort, source.next_piece()).await.unwrap_or_else(Piece::Failed)
     }
 
     /// Writes what a piece says; true at the end.
-    fn write(&mut self, piece: Piece, out: &mut Vec<u8>) -> bool {
+    fn write_piece(&mut self, piece: Piece, out: &mut Vec<u8>) -> bool {
         match piece {
             Piece::Opened => return false,
             Piece::Steps(steps) => {
                 self.client.release_request();
-                self.steps(steps, out);
+                self.write_steps(steps, out);
                 return false;
             }
             Piece::Event(event) => {
-                self.writer.write(&event, out);
+                self.writer.write_event(&event, out);
                 return false;
             }
             Piece::Whole(reply) => {
                 self.record.is_whole();
                 let usage = reply.usage;
-                self.steps(reply.of_first_choice().into_events(), out);
-                self.end(usage, out);
+                self.write_steps(reply.of_first_choice().into_events(), out);
+                self.write_end(usage, out);
             }
             Piece::End(usage) => {
                 self.record.usage(usage);
                 self.record.is_whole();
-                self.end(usage, out);
+                self.write_end(usage, out);
             }
             Piece::Failed(error) => {
-                let error = self.client.end(error, &mut self.writer, out);
-                respond::failed(&error, &self.record);
+                let error = self.client.end_stream(error, &mut self.writer, out);
+                respond::record_failure(&error, &self.record);
             }
         }
         true
@@ -168,7 +168,7 @@ impl ReplyWriter {
 
 impl ReplyWriter {
     /// Writes what the first choice says; these APIs know no other. Its end waits.
-    fn steps(&mut self, steps: Vec<ChoiceEvent>, out: &mut Vec<u8>) {
+    fn write_steps(&mut self, steps: Vec<ChoiceEvent>, out: &mut Vec<u8>) {
         let mut events = Vec::with_capacity(steps.len());
         for step in steps.into_iter().filter(|step| step.choice == 0) {
             self.written += step.event.text_len();
@@ -181,9 +181,9 @@ impl ReplyWriter {
         self.writer.write_all(events, out);
     }
 
-    fn end(&mut self, usage: Option<Usage>, out: &mut Vec<u8>) {
+    fn write_end(&mut self, usage: Option<Usage>, out: &mut Vec<u8>) {
         let end = self.end.take().unwrap_or_else(|| TurnEnd::new(FinishReason::Stop, usage));
-        self.writer.write(&TurnEvent::Finish(end), out);
+        self.writer.write_event(&TurnEvent::Finish(end), out);
     }
 }
 
@@ -209,17 +209,17 @@ impl heartbeat::Source for ReplyEvents {
     async fn next(&mut self) -> Option<Bytes> {
         if self.ended {
             self.last.as_ref()?;
-            self.reply.keep().await;
+            self.reply.keep_reply().await;
             return self.last.take();
         }
-        let piece = self.reply.piece(&mut self.source).await;
+        let piece = self.reply.next_piece(&mut self.source).await;
         let mut out = Vec::new();
-        self.ended = self.reply.write(piece, &mut out);
+        self.ended = self.reply.write_piece(piece, &mut out);
         if !self.ended {
             return Some(out.into());
         }
         self.last = Some(out.into());
-        self.reply.keep().await;
+        self.reply.keep_reply().await;
         self.last.take()
     }
 
@@ -228,7 +228,7 @@ impl heartbeat::Source for ReplyEvents {
             return None;
         }
         let mut out = Vec::new();
-        self.reply.writer.heartbeat(&mut out);
+        self.reply.writer.write_heartbeat(&mut out);
         Some(out.into())
     }
 }

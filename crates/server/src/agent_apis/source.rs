@@ -50,7 +50,7 @@ impl Source {
         let record = origin.record.clone();
         Ok(match begin_turn(app, chat, origin).await? {
             TurnAnswer::Run(run) => {
-                let program = run.program();
+                let program = run.client_program();
                 (Self::Agent(run), program)
             }
             TurnAnswer::Model(request) => {
@@ -67,7 +67,7 @@ impl Source {
     }
 
     /// Waits for the next piece. Safe to cancel.
-    pub(super) async fn next(&mut self) -> Piece {
+    pub(super) async fn next_piece(&mut self) -> Piece {
         match self {
             Self::Opening(work) => {
                 *self = work.await.map_or_else(|error| Self::Known(Some(Piece::Failed(error))), Self::from);

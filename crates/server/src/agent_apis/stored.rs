@@ -32,34 +32,34 @@ pub(crate) struct Asking {
 }
 
 /// `GET /v1/responses/{id}`.
-pub(crate) async fn one(asking: Asking) -> Response {
+pub(crate) async fn get_response(asking: Asking) -> Response {
     let is_streamed = query_value(asking.query.as_deref(), "stream").is_some_and(|stream| stream == "true");
     if is_streamed {
         let what = "a kept response is not streamed: leave `stream` out";
         let error = ApiError::bad_request(ErrorCode::UnsupportedValue, what).with_param("stream");
-        return asking.answer(Err(error));
+        return asking.answer_body(Err(error));
     }
-    let found = asking.response().await.map(|response| response.body);
-    asking.answer(found)
+    let found = asking.find_response().await.map(|response| response.body);
+    asking.answer_body(found)
 }
 
 /// `DELETE /v1/responses/{id}`.
-pub(crate) async fn delete(asking: Asking) -> Response {
+pub(crate) async fn delete_response(asking: Asking) -> Response {
     let deleted = asking.delete_response().await;
-    asking.answer(deleted)
+    asking.answer_body(deleted)
 }
 
 /// `POST /v1/responses/{id}/cancel`: ends a response in the background. One that has ended stays as it is.
-pub(crate) async fn cancel(asking: Asking) -> Response {
+pub(crate) async fn cancel_response(asking: Asking) -> Response {
     let cancelled = asking.cancel_response().await;
-    asking.answer(cancelled)
+    asking.answer_body(cancelled)
 }
 
 /// `GET /v1/responses/{id}/input_items`: the request's own items, a page of them.
 pub(crate) async fn input_items(asking: Asking) -> Response {
     let page = Page::from_query(asking.query.as_deref());
-    let listed = asking.response().await.and_then(|response| page.of(&response.input));
-    asking.answer(listed)
+    let listed = asking.find_response().await.and_then(|response| page.list_items(&response.input));
+    asking.answer_body(listed)
 }
 
 impl FromRequest<App> for Asking {
@@ -76,12 +76,12 @@ impl FromRequest<App> for Asking {
         let client = client_digest(key);
         if app.relay.leaves_wires() && !is_kept(app, &id, &client).await {
             let request = Request::from_parts(parts, body);
-            return Err(transparent::transparent(State(app.clone()), request).await);
+            return Err(transparent::pass_through(State(app.clone()), request).await);
         }
         let name = format!("{} {}", parts.method, parts.uri.path());
         let record = begin_record(app, &parts.headers, &parts.extensions, name, "responses");
         if let Some(error) = app.access.foreign_page(&parts.headers) {
-            return Err(respond::leaves(respond::error(&error), &record));
+            return Err(respond::finish_response(respond::error_response(&error), &record));
         }
         let query = parts.uri.query().map(str::to_owned);
         Ok(Self { app: app.clone(), id, client, query, record })
@@ -89,51 +89,53 @@ impl FromRequest<App> for Asking {
 }
 
 async fn is_kept(app: &App, id: &str, client: &str) -> bool {
-    let Some(store) = app.agent_apis.responses.present().await else { return false };
+    let Some(store) = app.agent_apis.responses.existing_store().await else { return false };
     matches!(store.response(id, client).await, Ok(Some(_)))
 }
 
 impl Asking {
-    async fn response(&self) -> Result<KeptResponse, ApiError> {
-        let store = self.app.agent_apis.responses.present().await.ok_or_else(|| unknown(&self.id))?;
+    async fn find_response(&self) -> Result<KeptResponse, ApiError> {
+        let store =
+            self.app.agent_apis.responses.existing_store().await.ok_or_else(|| unknown_response(&self.id))?;
         let found = store.response(&self.id, &self.client).await.map_err(|error| store_error(&error))?;
-        found.ok_or_else(|| unknown(&self.id))
+        found.ok_or_else(|| unknown_response(&self.id))
     }
 
     async fn delete_response(&self) -> Result<String, ApiError> {
-        let store = self.app.agent_apis.responses.present().await.ok_or_else(|| unknown(&self.id))?;
+        let store =
+            self.app.agent_apis.responses.existing_store().await.ok_or_else(|| unknown_response(&self.id))?;
         let deleted =
             store.remove_response(&self.id, &self.client).await.map_err(|error| store_error(&error))?;
         if !deleted {
-            return Err(unknown(&self.id));
+            return Err(unknown_response(&self.id));
         }
         self.app.agent_apis.responses.work_ends(&self.id);
         Ok(json!({"id": self.id, "object": "response", "deleted": true}).to_string())
     }
 
     async fn cancel_response(&self) -> Result<String, ApiError> {
-        let response = self.response().await?;
+        let response = self.find_response().await?;
         if response.request.is_some() {
             let body = with_status(&response.body, "cancelled");
-            self.app.agent_apis.responses.finish(ended_response(&self.id, "cancelled", body)).await;
+            self.app.agent_apis.responses.finish_response(ended_response(&self.id, "cancelled", body)).await;
             self.app.agent_apis.responses.work_ends(&self.id);
         } else if !is_of_background(&response.body) {
             let what = "only a response that was made with `background: true` can be cancelled";
             return Err(ApiError::bad_request(ErrorCode::UnsupportedValue, what));
         }
-        self.response().await.map(|response| response.body)
+        self.find_response().await.map(|response| response.body)
     }
 
-    fn answer(&self, body: Result<String, ApiError>) -> Response {
+    fn answer_body(&self, body: Result<String, ApiError>) -> Response {
         let response = match body {
-            Ok(body) => respond::json(StatusCode::OK, body),
-            Err(error) => respond::error(&error),
+            Ok(body) => respond::json_response(StatusCode::OK, body),
+            Err(error) => respond::error_response(&error),
         };
-        respond::leaves(response, &self.record)
+        respond::finish_response(response, &self.record)
     }
 }
 
-fn unknown(id: &str) -> ApiError {
+fn unknown_response(id: &str) -> ApiError {
     let what = format!(
         "Response with id '{}' not found: it was not stored, belongs to another key, or is no longer kept",
         id.escape_default()
@@ -167,7 +169,7 @@ impl Page {
         Self { limit: limit.clamp(1, MOST), is_ascending, after: query_value(query, "after") }
     }
 
-    fn of(&self, input: &str) -> Result<String, ApiError> {
+    fn list_items(&self, input: &str) -> Result<String, ApiError> {
         let mut items = array_elements(input).unwrap_or_default();
         if !self.is_ascending {
             items.reverse();
@@ -199,7 +201,8 @@ mod tests {
 
     fn check(query: &str, expected: &[&str], has_more: bool) {
         let input = r#"[{"id":"a"},{"id":"b"},{"id":"c"}]"#;
-        let list: Value = serde_json::from_str(&Page::from_query(Some(query)).of(input).unwrap()).unwrap();
+        let list: Value =
+            serde_json::from_str(&Page::from_query(Some(query)).list_items(input).unwrap()).unwrap();
         let ids: Vec<&str> =
             list["data"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap()).collect();
         assert_eq!((ids.as_slice(), &list["has_more"]), (expected, &json!(has_more)), "{query}");
@@ -213,7 +216,7 @@ mod tests {
         check("order=asc&after=b", &["c"], false);
         check("limit=0", &["c"], true);
         check("after=a", &[], false);
-        let unknown = Page::from_query(Some("after=x")).of(r#"[{"id":"a"}]"#).unwrap_err();
+        let unknown = Page::from_query(Some("after=x")).list_items(r#"[{"id":"a"}]"#).unwrap_err();
         assert_eq!((unknown.status, unknown.param.as_deref()), (400, Some("after")));
     }
 }

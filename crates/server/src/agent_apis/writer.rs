@@ -18,7 +18,7 @@ pub(super) enum Writer {
 
 impl Writer {
     /// Adds the client's wishes about the reply to the origin of its request.
-    pub(super) fn asking(&self, origin: Origin) -> Origin {
+    pub(super) fn with_wishes(&self, origin: Origin) -> Origin {
         match self {
             Self::Responses(events) => {
                 Origin { may_trim: events.may_trim(), free_text: events.patterns(), ..origin }
@@ -35,14 +35,14 @@ impl Writer {
         }
     }
 
-    pub(super) fn begin(&mut self, out: &mut Vec<u8>) {
+    pub(super) fn write_begin(&mut self, out: &mut Vec<u8>) {
         match self {
             Self::Responses(events) => events.begin(out),
             Self::Messages(events, _) => events.begin(out),
         }
     }
 
-    pub(super) fn heartbeat(&mut self, out: &mut Vec<u8>) {
+    pub(super) fn write_heartbeat(&mut self, out: &mut Vec<u8>) {
         match self {
             Self::Responses(events) => events.heartbeat(out),
             Self::Messages(events, _) => events.heartbeat(out),
@@ -50,7 +50,7 @@ impl Writer {
     }
 
     /// Writes one step of the turn.
-    pub(super) fn write(&mut self, event: &TurnEvent, out: &mut Vec<u8>) {
+    pub(super) fn write_event(&mut self, event: &TurnEvent, out: &mut Vec<u8>) {
         match self {
             Self::Responses(events) => {
                 if matches!(event, TurnEvent::Finish(_)) {
@@ -79,15 +79,15 @@ impl Writer {
                 continue;
             };
             if let Some(next) = begun.append_same_kind(event) {
-                self.write(begun, out);
+                self.write_event(begun, out);
                 joined = Some(next);
             }
         }
-        joined.iter().for_each(|event| self.write(event, out));
+        joined.iter().for_each(|event| self.write_event(event, out));
     }
 
     /// `code`: of the event that ends a Responses stream.
-    pub(super) fn fail(&mut self, error: &ApiError, code: &str, out: &mut Vec<u8>) {
+    pub(super) fn write_failure(&mut self, error: &ApiError, code: &str, out: &mut Vec<u8>) {
         match self {
             Self::Responses(events) => events.fail(code, error, out),
             Self::Messages(events, request_id) => events.fail(error, request_id, out),
@@ -103,7 +103,7 @@ impl Writer {
     }
 
     /// The whole object, once the turn has ended.
-    pub(super) fn whole(&self) -> Option<&str> {
+    pub(super) fn whole_object(&self) -> Option<&str> {
         match self {
             Self::Responses(events) => events.response(),
             Self::Messages(events, _) => events.message(),

@@ -48,7 +48,7 @@ async fn take(room: &BodyBudget, length: usize) -> Result<BodyReservation, ApiEr
 #[tokio::test(start_paused = true)]
 async fn room_is_free_once_a_body_is_dropped() {
     let room = BodyBudget::new(Size(8 << 10));
-    let first = take(&room, 5 << 10).await.unwrap().keep(Bytes::from_static(b"a body"));
+    let first = take(&room, 5 << 10).await.unwrap().attach_to(Bytes::from_static(b"a body"));
     assert_eq!(&first[..], b"a body");
     let part = first.slice(2..);
     drop(first);
@@ -69,7 +69,7 @@ async fn room_follows_a_changed_body() {
     assert_eq!(room.free.available_permits(), 2);
     taken.resize(5 << 10).unwrap();
     let rest = taken.split(2 << 10);
-    let chat = taken.keep(Bytes::from_static(b"a chat request"));
+    let chat = taken.attach_to(Bytes::from_static(b"a chat request"));
     assert_eq!(room.free.available_permits(), 3);
     drop(chat);
     assert_eq!(room.free.available_permits(), 6);
@@ -99,7 +99,7 @@ async fn a_declared_length_soon_takes_no_room() {
     idle.send(Bytes::from_static(b"{")).unwrap();
     let waiting = tokio::spawn({
         let (limits, room) = (limits.clone(), room.clone());
-        async move { read(never_comes, &limits, &room).await.map(|_| ()) }
+        async move { read_body(never_comes, &limits, &room).await.map(|_| ()) }
     });
     tokio::task::yield_now().await;
     assert_eq!(room.free.available_permits(), 0, "all of it may come at once");
@@ -107,7 +107,7 @@ async fn a_declared_length_soon_takes_no_room() {
     (0..6).for_each(|_| sender.send(Bytes::from(vec![b' '; 1 << 10])).unwrap());
     drop(sender);
     let began = Instant::now();
-    assert_eq!(read(whole, &limits, &room).await.unwrap().len(), 6 << 10);
+    assert_eq!(read_body(whole, &limits, &room).await.unwrap().len(), 6 << 10);
     assert_eq!((began.elapsed().as_secs(), room.free.available_permits()), (2, 7), "one byte came of 8 KiB");
     let error = waiting.await.unwrap().unwrap_err();
     assert_eq!((error.status, room.free.available_permits()), (408, 8));
@@ -125,7 +125,8 @@ async fn a_body_that_trickles_in_is_refused() {
     };
     let began = Instant::now();
     let (limits, room) = (limits(), BodyBudget::new(Size(8 << 20)));
-    let reading = async { (read(trickle, &limits, &room).await.unwrap_err(), began.elapsed().as_secs()) };
+    let reading =
+        async { (read_body(trickle, &limits, &room).await.unwrap_err(), began.elapsed().as_secs()) };
     let ((error, took), ()) = tokio::join!(reading, send);
     assert_eq!((error.status, took), (408, 60));
     assert!(error.message.contains("only 7 bytes of the request body came in 60 s"), "{}", error.message);
@@ -137,6 +138,6 @@ async fn a_body_that_trickles_in_is_refused() {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     };
-    let (read, ()) = tokio::join!(super::read(slow, &limits, &room), send);
+    let (read, ()) = tokio::join!(super::read_body(slow, &limits, &room), send);
     assert_eq!(read.unwrap().len(), 4 << 20);
 }

@@ -32,7 +32,7 @@ pub(crate) fn begin_record(
     route: &'static str,
 ) -> RequestRecord {
     let start = RequestStart::new(respond::request_id(headers), name, route);
-    let start = start.of_account(permit::account(extensions)).continuing_trace(headers);
+    let start = start.of_account(permit::key_account(extensions)).continuing_trace(headers);
     RequestRecord::begin(start, &app.recording)
 }
 
@@ -67,8 +67,8 @@ impl Arrival {
     ///
     /// # Errors
     /// As of [`reading::read`].
-    pub(crate) async fn read(&self, body: Incoming) -> Result<(Bytes, BodyReservation), ApiError> {
-        let (body, reservation) = reading::read(&self.app, &self.parts, body).await?;
+    pub(crate) async fn read_body(&self, body: Incoming) -> Result<(Bytes, BodyReservation), ApiError> {
+        let (body, reservation) = reading::read_request_body(&self.app, &self.parts, body).await?;
         self.record.content("client request", &body);
         Ok((body, reservation))
     }
@@ -78,13 +78,13 @@ impl Arrival {
     ///
     /// # Errors
     /// 404 for a model that the key may not use, 429 when a limit is reached.
-    pub(crate) fn permit(&self, body: &Bytes, cost: Cost) -> Result<(), ApiError> {
+    pub(crate) fn check_permission(&self, body: &Bytes, cost: Cost) -> Result<(), ApiError> {
         permit::begin_model(&self.app, &self.parts, body, cost)
             .inspect_err(|_| record_refused(&self.app, &self.record, body))
     }
 
     /// Says to the relay where the request came from. The headers move into the result.
-    pub(crate) fn origin(&mut self, wire: Wire, path_and_query: Cow<'static, str>) -> Origin {
+    pub(crate) fn take_origin(&mut self, wire: Wire, path_and_query: Cow<'static, str>) -> Origin {
         Origin {
             wire,
             program: self.program,
@@ -102,12 +102,12 @@ impl Arrival {
     }
 
     /// Records how the reply leaves, and adds the headers that all replies have.
-    pub(crate) fn leave(&self, response: Response) -> Response {
-        respond::with_trimmed(respond::leaves(response, &self.record), &self.progress)
+    pub(crate) fn finish_response(&self, response: Response) -> Response {
+        respond::with_trimmed(respond::finish_response(response, &self.record), &self.progress)
     }
 
     /// Returns the program that sent a request with this body, for the form of an error.
-    pub(crate) fn program(&self, body: &[u8]) -> ClientProgram {
+    pub(crate) fn client_program(&self, body: &[u8]) -> ClientProgram {
         self.program.or(ClientProgram::of_chat_body(body))
     }
 }

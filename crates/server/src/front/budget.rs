@@ -50,7 +50,7 @@ mod tests {
             error.message
         );
         let form = ErrorForm { program: ClientProgram::OpenClaw, ..ErrorForm::default() };
-        let shown = form.apply(error.clone());
+        let shown = form.apply_to(error.clone());
         assert_eq!((shown.status, shown.retry_after, shown.message), (422, None, error.message));
     }
 }

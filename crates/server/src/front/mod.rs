@@ -25,6 +25,6 @@ mod target;
 pub(super) use self::answer::{TurnAnswer, begin_turn};
 pub(super) use self::arrival::{Arrival, begin_record};
 pub(super) use self::budget::check_budget;
-pub(super) use self::permit::{Cost, begin_other, form_names_two_models, form_reader, permits};
+pub(super) use self::permit::{Cost, begin_other, form_names_two_models, form_reader, may_use};
 pub(super) use self::refusal::{refuse_request, refuse_with_head};
 pub(super) use self::target::{NamedAgent, is_left_to_server, named_agent};

@@ -28,13 +28,13 @@ pub(crate) enum Cost {
 }
 
 /// Returns the account of the request's key, for its record.
-pub(crate) fn account(extensions: &http::Extensions) -> Option<Arc<dyn Account>> {
+pub(crate) fn key_account(extensions: &http::Extensions) -> Option<Arc<dyn Account>> {
     let metered: Arc<dyn Account> = extensions.get::<Arc<MeteredRequest>>()?.clone();
     Some(metered)
 }
 
 /// Returns true if the client of this request may ask for a model or agent.
-pub(crate) fn permits(extensions: &http::Extensions, name: &str, is_agent: bool) -> bool {
+pub(crate) fn may_use(extensions: &http::Extensions, name: &str, is_agent: bool) -> bool {
     extensions.get::<Arc<MeteredRequest>>().is_none_or(|metered| metered.key.limits.permits(name, is_agent))
 }
 
@@ -67,7 +67,7 @@ pub(super) fn begin_model(
         refuse_model_of_others(app, metered, &object.string("model").unwrap_or_default())?;
     }
     let bytes = if cost == Cost::Tokens { body.len() as u64 } else { 0 };
-    metered.begin(bytes, &app.usage).map_err(|exceeded| limit_error(&exceeded))
+    metered.begin_request(bytes, &app.usage).map_err(|exceeded| limit_error(&exceeded))
 }
 
 /// Counts a request of another kind, if its key permits it. Its body is read only where the key is restricted
@@ -91,8 +91,8 @@ pub(crate) async fn begin_other(
     let mut length = declared_length(&parts.headers);
     let body = if metered.key.limits.is_restricted() && !is_own(path) && !is_for_kept_response {
         let read = match begin_reading(&parts) {
-            Ok(_reading) => body::read(incoming, &app.limits, &app.bodies).await,
-            Err(error) => Err(body::refuse(error, incoming.into_data_stream()).await),
+            Ok(_reading) => body::read_body(incoming, &app.limits, &app.bodies).await,
+            Err(error) => Err(body::refuse_body(error, incoming.into_data_stream()).await),
         };
         let form = form_reader(&parts.headers);
         let checked = read.and_then(|body| {
@@ -110,7 +110,7 @@ pub(crate) async fn begin_other(
         Body::new(incoming)
     };
     let costs = uses_model(path) && !is_for_kept_response;
-    match metered.begin(if costs { length } else { 0 }, &app.usage) {
+    match metered.begin_request(if costs { length } else { 0 }, &app.usage) {
         Ok(()) => Ok(Request::from_parts(parts, body)),
         Err(exceeded) => Err((parts, limit_error(&exceeded))),
     }
@@ -203,7 +203,7 @@ mod tests {
         for limit in ["60 requests a minute", "100 tokens a day", "2 requests at a time"] {
             let error = limit_error(&Exceeded { limit: limit.into(), wait: 401 });
             let form = ErrorForm { program: ClientProgram::OpenClaw, ..ErrorForm::default() };
-            let shown = form.apply(error.clone());
+            let shown = form.apply_to(error.clone());
             assert_eq!((shown.status, shown.retry_after, shown.message), (422, None, error.message));
         }
     }

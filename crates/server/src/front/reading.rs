@@ -16,7 +16,7 @@ use wire::{ApiError, ErrorCode};
 /// # Errors
 /// 415 when it is compressed, 429 while too many bodies of the same key are being read, and as of
 /// [`body::read_counted`].
-pub(super) async fn read(
+pub(super) async fn read_request_body(
     app: &App,
     parts: &Parts,
     body: Incoming,
@@ -27,7 +27,7 @@ pub(super) async fn read(
     }
     let _reading = match begin_reading(parts) {
         Ok(reading) => reading,
-        Err(error) => return Err(body::refuse(error, body.into_data_stream()).await),
+        Err(error) => return Err(body::refuse_body(error, body.into_data_stream()).await),
     };
     body::read_counted(body, &app.limits, &app.bodies).await
 }

@@ -14,7 +14,7 @@ use wire::ApiError;
 /// Refuses a request whose body has not been read.
 pub(crate) async fn refuse_request(app: App, request: Request<Incoming>, error: ApiError) -> Response {
     let (parts, body) = request.into_parts();
-    body::discard(body.into_data_stream()).await;
+    body::discard_rest(body.into_data_stream()).await;
     refuse_with_head(&app, &parts, error)
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn refuse_with_head(app: &App, parts: &request::Parts, error: ApiErro
     let record = begin_record(app, &parts.headers, &parts.extensions, name, "refused");
     let is_unknown = error.status == 401;
     let response = refuse_unrouted(app, parts, error, &record.start().id);
-    let mut response = respond::leaves(response, &record);
+    let mut response = respond::finish_response(response, &record);
     if is_unknown && response.status() == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }

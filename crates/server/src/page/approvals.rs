@@ -7,8 +7,8 @@ use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use maud::{Markup, html};
 
-use super::guard::{authorize_post, viewer};
-use super::response::{page, redirect};
+use super::guard::{authorize_post, require_viewer};
+use super::response::{page_response, redirect_response};
 use super::session::Viewer;
 use super::{format, layout};
 use crate::app::App;
@@ -19,14 +19,17 @@ use wire::visible::make_visible;
 /// How many of each are listed.
 const MOST: usize = 200;
 
-pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response {
-    let viewer = match viewer(&app, &headers) {
+pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -> Response {
+    let viewer = match require_viewer(&app, &headers) {
         Ok(viewer) => viewer,
         Err(response) => return *response,
     };
     if !may_decide(&viewer) {
         let main = html! { h1 { "Approvals" } (how_to_decide(app.access.has_operators())) };
-        return page(StatusCode::OK, layout::layout(&viewer, "/ui/approvals", "Approvals", &main));
+        return page_response(
+            StatusCode::OK,
+            layout::page_layout(&viewer, "/ui/approvals", "Approvals", &main),
+        );
     }
     let approvals = app.agents.waiting_approvals(MOST).await.unwrap_or_default();
     let letters = match app.agents.store() {
@@ -35,13 +38,13 @@ pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response
     };
     let main = html! {
         h1 { "Approvals" }
-        @if approvals.is_empty() { (layout::empty("No call is waiting for approval.")) }
-        @for (row, asked) in &approvals { (approval(&viewer, row, asked)) }
+        @if approvals.is_empty() { (layout::empty_note("No call is waiting for approval.")) }
+        @for (row, asked) in &approvals { (approval_item(&viewer, row, asked)) }
         section { h2 { "Dead letters" }
-            @if letters.is_empty() { (layout::empty("No task of an expert has failed for good.")) }
-            @for letter in &letters { (dead(&viewer, letter)) } }
+            @if letters.is_empty() { (layout::empty_note("No task of an expert has failed for good.")) }
+            @for letter in &letters { (dead_letter_item(&viewer, letter)) } }
     };
-    page(StatusCode::OK, layout::layout(&viewer, "/ui/approvals", "Approvals", &main))
+    page_response(StatusCode::OK, layout::page_layout(&viewer, "/ui/approvals", "Approvals", &main))
 }
 
 /// Approvals need an operator's key on the API, and so they do here. Where clients have no keys, there are no
@@ -67,29 +70,29 @@ fn how_to_decide(has_operators: bool) -> Markup {
 }
 
 /// The person who decides has to see what will run: these inputs are shown whatever `[log] content` says.
-fn approval(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest) -> Markup {
+fn approval_item(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest) -> Markup {
     let (action, about) = (format!("/ui/approvals/{}", row.id), format!("the calls of {}", row.agent));
     html! {
         section class="card" {
-            h2 { (row.agent) @if let Some(requester) = &asked.requester { " (" (make_visible(&requester.to_string())) ")" } " asks " (format::ago(row.requested, clock::now())) }
+            h2 { (row.agent) @if let Some(requester) = &asked.requester { " (" (make_visible(&requester.to_string())) ")" } " asks " (format::format_age(row.requested, clock::now())) }
             @for call in &asked.calls { p { code { (make_visible(&call.name)) } } pre { (make_visible(&call.arguments)) } }
             @if !asked.reason.is_empty() { p { "The model's reason: " (make_visible(&asked.reason)) } }
-            @if let Some(expires) = row.expires { p { "It times out in " (format::duration(Duration::from_millis(expires.saturating_sub(clock::now())))) "." } }
+            @if let Some(expires) = row.expires { p { "It times out in " (format::format_duration(Duration::from_millis(expires.saturating_sub(clock::now())))) "." } }
             p { a href={ "/ui/runs/" (row.run) } { "Show the run" } }
-            (layout::button(viewer, &action, "Approve", &about, &[("approve", "yes")]))
-            (layout::button(viewer, &action, "Reject", &about, &[("approve", "no")]))
+            (layout::button_form(viewer, &action, "Approve", &about, &[("approve", "yes")]))
+            (layout::button_form(viewer, &action, "Reject", &about, &[("approve", "no")]))
         }
     }
 }
 
-fn dead(viewer: &Viewer, letter: &EntryRow) -> Markup {
+fn dead_letter_item(viewer: &Viewer, letter: &EntryRow) -> Markup {
     let (action, about) = (format!("/ui/letters/{}", letter.id), format!("the letter {}", letter.id));
     html! {
         section class="card" {
             h3 { (letter.queue) }
             p { code { (letter.id) } " " (letter.note.as_deref().unwrap_or("")) }
-            (layout::button(viewer, &action, "Try again", &about, &[("what", "again")]))
-            (layout::button(viewer, &action, "Drop", &about, &[("what", "drop")]))
+            (layout::button_form(viewer, &action, "Try again", &about, &[("what", "again")]))
+            (layout::button_form(viewer, &action, "Drop", &about, &[("what", "drop")]))
         }
     }
 }
@@ -97,10 +100,14 @@ fn dead(viewer: &Viewer, letter: &EntryRow) -> Markup {
 fn decide_error(has_operators: bool) -> Response {
     let main =
         html! { section class="narrow" { h1 { "Operator key needed" } (how_to_decide(has_operators)) } };
-    page(StatusCode::FORBIDDEN, layout::document("Operator key needed", &html! {}, &main))
+    page_response(StatusCode::FORBIDDEN, layout::plain_document("Operator key needed", &html! {}, &main))
 }
 
-pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+pub(super) async fn decide_approval(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Response {
     let (viewer, form) = match authorize_post(&app, request).await {
         Ok(pressed) => pressed,
         Err(response) => return *response,
@@ -122,18 +129,22 @@ pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, reque
         None => false,
     };
     if decided {
-        return redirect("/ui/approvals");
+        return redirect_response("/ui/approvals");
     }
-    page(
+    page_response(
         StatusCode::CONFLICT,
-        layout::message(
+        layout::message_page(
             "Already decided",
             "This request is no longer waiting: it was decided elsewhere, or its time ran out.",
         ),
     )
 }
 
-pub(super) async fn letter(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+pub(super) async fn settle_dead_letter(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Response {
     let (viewer, form) = match authorize_post(&app, request).await {
         Ok(pressed) => pressed,
         Err(response) => return *response,
@@ -141,7 +152,7 @@ pub(super) async fn letter(State(app): State<App>, Path(id): Path<String>, reque
     if !may_decide(&viewer) {
         return decide_error(app.access.has_operators());
     }
-    let Some(store) = app.agents.store() else { return redirect("/ui/approvals") };
+    let Some(store) = app.agents.store() else { return redirect_response("/ui/approvals") };
     let done = match form.get("what") {
         "again" => store.replay(&id, &format!("{:032x}", rand::random::<u128>())).await,
         "drop" => store.drop_dead_letter(&id).await,
@@ -151,5 +162,5 @@ pub(super) async fn letter(State(app): State<App>, Path(id): Path<String>, reque
         let what = form.get("what");
         tracing::info!(target: "respool::server", entry = id, what, by = viewer.name, "a dead letter was tried again or dropped on the page");
     }
-    redirect("/ui/approvals")
+    redirect_response("/ui/approvals")
 }

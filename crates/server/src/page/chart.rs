@@ -36,7 +36,7 @@ const LINES: RGBColor = RGBColor(0xdf, 0xe2, 0xe5);
 const WORDS: RGBColor = RGBColor(0x5c, 0x66, 0x70);
 
 /// A chart of bars; `say` puts a value into words.
-pub(super) fn bars(title: &str, bars: &[Bar], say: &dyn Fn(f64) -> String) -> Markup {
+pub(super) fn bar_chart(title: &str, bars: &[Bar], say: &dyn Fn(f64) -> String) -> Markup {
     let highest = bars.iter().map(|bar| bar.value).fold(0.0, f64::max);
     if highest <= 0.0 {
         return html! { figure class="chart" { figcaption { (title) ": none" } } };
@@ -55,13 +55,17 @@ pub(super) fn bars(title: &str, bars: &[Bar], say: &dyn Fn(f64) -> String) -> Ma
 /// table is still there.
 fn draw_bars(bars: &[Bar], highest: f64, say: &dyn Fn(f64) -> String) -> String {
     let mut svg = String::new();
-    let draw =
-        draw(&SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area(), bars, highest, say);
+    let draw = draw_bars(
+        &SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area(),
+        bars,
+        highest,
+        say,
+    );
     let inside = svg.split_once('>').and_then(|(_, rest)| rest.rsplit_once("</svg>"));
     draw.ok().and(inside).map(|(inside, _)| inside.to_owned()).unwrap_or_default()
 }
 
-fn draw(
+fn draw_bars(
     area: &DrawingArea<SVGBackend<'_>, Shift>,
     bars: &[Bar],
     highest: f64,
@@ -108,10 +112,11 @@ mod tests {
 
     #[test]
     fn bars_show_values_and_escape_text() {
-        let shown =
-            bars("Tokens <by> day", &[bar("<b>", 10.0), bar("11-22", 5.0), bar("none", 0.0)], &|value| {
-                format!("{value:.1} <i>")
-            });
+        let shown = bar_chart(
+            "Tokens <by> day",
+            &[bar("<b>", 10.0), bar("11-22", 5.0), bar("none", 0.0)],
+            &|value| format!("{value:.1} <i>"),
+        );
         let svg = shown.into_string();
         let heights: Vec<u32> = svg
             .split("<rect ")
@@ -142,12 +147,12 @@ mod tests {
     fn any_number_of_days_can_be_drawn() {
         for count in [0, 1, 2, 30, 366] {
             let days: Vec<Bar> = (0..count).map(|day| bar(&day.to_string(), 1.0)).collect();
-            let svg = bars("Cost", &days, &|value| value.to_string()).into_string();
+            let svg = bar_chart("Cost", &days, &|value| value.to_string()).into_string();
             assert_eq!(svg.matches("<rect").count(), count, "{svg}");
             assert!(!svg.contains("NaN"), "{svg}");
         }
         assert!(
-            bars("Cost", &[bar("today", 0.0)], &|value| value.to_string())
+            bar_chart("Cost", &[bar("today", 0.0)], &|value| value.to_string())
                 .into_string()
                 .contains("Cost: none")
         );

@@ -5,12 +5,12 @@ use std::time::Duration;
 use maud::{Markup, html};
 
 /// A time in UTC, to the second.
-pub(super) fn time(millis: u64) -> String {
+pub(super) fn format_time(millis: u64) -> String {
     clock::format(millis).replace('T', " ").trim_end_matches('Z').to_owned()
 }
 
 /// A duration with two digits that say something.
-pub(super) fn duration(duration: Duration) -> String {
+pub(super) fn format_duration(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     match seconds {
         0.0..1.0 => format!("{:.0} ms", seconds * 1_000.0),
@@ -22,12 +22,12 @@ pub(super) fn duration(duration: Duration) -> String {
 }
 
 /// How long ago something was.
-pub(super) fn ago(then: u64, now: u64) -> String {
-    format!("{} ago", duration(Duration::from_millis(now.saturating_sub(then))))
+pub(super) fn format_age(then: u64, now: u64) -> String {
+    format!("{} ago", format_duration(Duration::from_millis(now.saturating_sub(then))))
 }
 
 /// A count with thousands apart.
-pub(super) fn count(count: u64) -> String {
+pub(super) fn format_count(count: u64) -> String {
     let digits = count.to_string();
     let mut out = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -40,11 +40,11 @@ pub(super) fn count(count: u64) -> String {
 }
 
 /// A large count in short.
-pub(super) fn short(count: u64) -> String {
+pub(super) fn format_short_count(count: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "it is rounded anyway")]
     let number = count as f64;
     match count {
-        0..10_000 => self::count(count),
+        0..10_000 => self::format_count(count),
         10_000..1_000_000 => format!("{:.0} k", number / 1e3),
         1_000_000..1_000_000_000 => format!("{:.1} M", number / 1e6),
         _ => format!("{:.1} G", number / 1e9),
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn numbers_for_people() {
-        assert_eq!(time(1_795_223_698_123), "2026-11-21 01:14:58");
+        assert_eq!(format_time(1_795_223_698_123), "2026-11-21 01:14:58");
         for (millis, expected) in [
             (0, "0 ms"),
             (999, "999 ms"),
@@ -87,14 +87,17 @@ mod tests {
             (600_000, "10 min"),
             (9_000_000, "2.5 h"),
         ] {
-            assert_eq!(duration(Duration::from_millis(millis)), expected);
+            assert_eq!(format_duration(Duration::from_millis(millis)), expected);
         }
         for (number, expected, in_short) in [
             (0, "0", "0"),
             (1_234, "1\u{202f}234", "1\u{202f}234"),
             (1_234_567, "1\u{202f}234\u{202f}567", "1.2 M"),
         ] {
-            assert_eq!((count(number).as_str(), short(number).as_str()), (expected, in_short));
+            assert_eq!(
+                (format_count(number).as_str(), format_short_count(number).as_str()),
+                (expected, in_short)
+            );
         }
     }
 }

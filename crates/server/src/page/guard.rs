@@ -8,7 +8,7 @@ use http::{HeaderMap, StatusCode};
 use url::form_urlencoded;
 
 use super::layout;
-use super::response::{page, redirect};
+use super::response::{page_response, redirect_response};
 use super::session::{Denied, Viewer};
 use crate::app::App;
 
@@ -18,8 +18,8 @@ const LARGEST_FORM: usize = 16 << 10;
 const FORM_WITHIN: Duration = Duration::from_secs(30);
 
 /// Returns the viewer, or the answer for a visitor who may not see the page.
-pub(super) fn viewer(app: &App, headers: &HeaderMap) -> Result<Viewer, Box<Response>> {
-    app.access.viewer(headers).map_err(|denied| Box::new(refuse(&denied)))
+pub(super) fn require_viewer(app: &App, headers: &HeaderMap) -> Result<Viewer, Box<Response>> {
+    app.access.page_viewer(headers).map_err(|denied| Box::new(refuse_visitor(&denied)))
 }
 
 /// Returns the viewer who pressed a button and the form, or the answer for a visitor who may not press it.
@@ -28,10 +28,10 @@ pub(super) async fn authorize_post(
     request: axum::extract::Request,
 ) -> Result<(Viewer, Form), Box<Response>> {
     let (parts, body) = request.into_parts();
-    let viewer = viewer(app, &parts.headers)?;
+    let viewer = require_viewer(app, &parts.headers)?;
     let form = read_form(body).await?;
-    let is_own = app.access.is_own_origin(&parts.headers) && viewer.knows(form.get("csrf"));
-    if is_own { Ok((viewer, form)) } else { Err(Box::new(refuse(&Denied::Forged))) }
+    let is_own = app.access.is_own_origin(&parts.headers) && viewer.knows_csrf(form.get("csrf"));
+    if is_own { Ok((viewer, form)) } else { Err(Box::new(refuse_visitor(&Denied::Forged))) }
 }
 
 /// The fields of a form.
@@ -48,20 +48,20 @@ pub(super) async fn read_form(body: Body) -> Result<Form, Box<Response>> {
     let read = tokio::time::timeout(FORM_WITHIN, axum::body::to_bytes(body, LARGEST_FORM)).await;
     let body: Bytes = read.ok().and_then(Result::ok).ok_or_else(|| {
         let text = "The form could not be read. Go back and submit it again.";
-        Box::new(page(StatusCode::BAD_REQUEST, layout::message("Form not read", text)))
+        Box::new(page_response(StatusCode::BAD_REQUEST, layout::message_page("Form not read", text)))
     })?;
     Ok(Form(form_urlencoded::parse(&body).into_owned().collect()))
 }
 
-pub(super) fn refuse(denied: &Denied) -> Response {
+pub(super) fn refuse_visitor(denied: &Denied) -> Response {
     match denied {
-        Denied::NoSession => redirect("/ui/login"),
+        Denied::NoSession => redirect_response("/ui/login"),
         Denied::Foreign(why) => {
-            page(StatusCode::FORBIDDEN, layout::message("Request from another site", why))
+            page_response(StatusCode::FORBIDDEN, layout::message_page("Request from another site", why))
         }
         Denied::Forged => {
             let text = "This button was not pressed on respool's own page, or respool has restarted since the page was loaded. Load the page again.";
-            page(StatusCode::FORBIDDEN, layout::message("Not accepted", text))
+            page_response(StatusCode::FORBIDDEN, layout::message_page("Not accepted", text))
         }
     }
 }

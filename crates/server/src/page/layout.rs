@@ -14,7 +14,7 @@ const PAGES: [(&str, &str); 5] = [
 ];
 
 /// A whole page.
-pub(super) fn layout(viewer: &Viewer, here: &str, title: &str, main: &Markup) -> Markup {
+pub(super) fn page_layout(viewer: &Viewer, here: &str, title: &str, main: &Markup) -> Markup {
     let navigation = html! {
         nav aria-label="Pages" {
             @for (path, name) in PAGES {
@@ -23,22 +23,22 @@ pub(super) fn layout(viewer: &Viewer, here: &str, title: &str, main: &Markup) ->
         }
         @if !viewer.name.is_empty() {
             form class="logout" method="post" action="/ui/logout" {
-                (csrf(viewer))
+                (csrf_field(viewer))
                 button class="quiet" type="submit" { "Log out " (viewer.name) }
             }
         }
     };
-    document(title, &navigation, main)
+    plain_document(title, &navigation, main)
 }
 
 /// Writes a page with one sentence, for a visitor who may not see more.
-pub(super) fn message(title: &str, text: &str) -> Markup {
+pub(super) fn message_page(title: &str, text: &str) -> Markup {
     let main = html! { section class="narrow" { h1 { (title) } p { (text) } } };
-    document(title, &html! {}, &main)
+    plain_document(title, &html! {}, &main)
 }
 
 /// A page without navigation.
-pub(super) fn document(title: &str, navigation: &Markup, main: &Markup) -> Markup {
+pub(super) fn plain_document(title: &str, navigation: &Markup, main: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -62,12 +62,12 @@ pub(super) fn document(title: &str, navigation: &Markup, main: &Markup) -> Marku
 }
 
 /// The field that proves that a button is respool's own.
-pub(super) fn csrf(viewer: &Viewer) -> Markup {
+pub(super) fn csrf_field(viewer: &Viewer) -> Markup {
     html! { input type="hidden" name="csrf" value=(viewer.csrf); }
 }
 
 /// A form of one button.
-pub(super) fn button(
+pub(super) fn button_form(
     viewer: &Viewer,
     action: &str,
     label: &str,
@@ -76,7 +76,7 @@ pub(super) fn button(
 ) -> Markup {
     html! {
         form class="inline" method="post" action=(action) {
-            (csrf(viewer))
+            (csrf_field(viewer))
             @for (name, value) in fields { input type="hidden" name=(name) value=(value); }
             button type="submit" aria-label={ (label) " " (about) } { (label) }
         }
@@ -84,7 +84,7 @@ pub(super) fn button(
 }
 
 /// A table that can be scrolled on a narrow screen, by keyboard too.
-pub(super) fn table(caption: &str, heads: &[(&str, bool)], rows: &Markup) -> Markup {
+pub(super) fn scrolling_table(caption: &str, heads: &[(&str, bool)], rows: &Markup) -> Markup {
     html! {
         div class="scroll" role="region" aria-label=(caption) tabindex="0" {
             table {
@@ -97,11 +97,11 @@ pub(super) fn table(caption: &str, heads: &[(&str, bool)], rows: &Markup) -> Mar
 }
 
 /// Writes the text that stands where there is nothing to show.
-pub(super) fn empty(text: &str) -> Markup {
+pub(super) fn empty_note(text: &str) -> Markup {
     html! { p class="empty" { (text) } }
 }
 
 /// A word with a colour, which also a reader of the screen gets as a word.
-pub(super) fn badge(kind: &str, text: &str) -> Markup {
+pub(super) fn colour_badge(kind: &str, text: &str) -> Markup {
     html! { span class={ "badge " (kind) } { (text) } }
 }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 use tokio::time::{Instant, sleep};
 
-use super::guard::viewer;
+use super::guard::require_viewer;
 use super::live_parts::LivePart;
 use super::overview;
 use super::response::with_policy;
@@ -29,23 +29,23 @@ const REPORT_EVERY: Duration = Duration::from_secs(5);
 const LASTS: Duration = Duration::from_secs(15);
 
 /// Sends each part that changed as HTML, until the session ends.
-pub(super) async fn live(State(app): State<App>, headers: HeaderMap) -> Response {
-    if let Err(response) = viewer(&app, &headers) {
+pub(super) async fn stream_live_parts(State(app): State<App>, headers: HeaderMap) -> Response {
+    if let Err(response) = require_viewer(&app, &headers) {
         return *response;
     }
     let events = stream! {
         let (mut sent, began) = (BTreeMap::new(), Instant::now());
-        let (mut today, mut reported) = (overview::today(&app).await, Instant::now());
+        let (mut today, mut reported) = (overview::report_today(&app).await, Instant::now());
         yield Ok::<_, Infallible>(Bytes::from_static(b"retry: 500\n\n"));
         while began.elapsed() < LASTS {
             if reported.elapsed() >= REPORT_EVERY {
-                (today, reported) = (overview::today(&app).await, Instant::now());
+                (today, reported) = (overview::report_today(&app).await, Instant::now());
             }
             let parts = overview::live_parts(&app, &today, clock::now());
             let changed = changed_events(&mut sent, parts);
             yield Ok(if changed.is_empty() { Bytes::from_static(b": nothing new\n\n") } else { Bytes::from(changed) });
             tokio::select! { () = sleep(EVERY) => {}, () = app.abort.cancelled() => break }
-            if app.access.viewer(&headers).is_err() {
+            if app.access.page_viewer(&headers).is_err() {
                 break;
             }
         }

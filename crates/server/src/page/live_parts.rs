@@ -25,7 +25,7 @@ impl LivePart {
 pub(super) fn running_requests(app: &App) -> Markup {
     let requests = app.usage.in_flight.requests();
     if requests.is_empty() {
-        return layout::empty("Nothing is running. Requests appear here as they arrive.");
+        return layout::empty_note("Nothing is running. Requests appear here as they arrive.");
     }
     let rows = html! {
         @for request in requests.iter().take(MOST) {
@@ -35,9 +35,9 @@ pub(super) fn running_requests(app: &App) -> Markup {
                 td { @if request.run.is_empty() { (request.route) } @else { a href={ "/ui/runs/" (request.run) } { "run" } } }
                 td { (request.upstream) }
                 td { (request.key) }
-                td class="number" { (format::duration(request.elapsed)) }
+                td class="number" { (format::format_duration(request.elapsed)) }
                 td class="number" { (request.attempts) }
-                td class="number" { @if let Some(tokens) = request.tokens { (format::count(tokens)) } @else { "–" } }
+                td class="number" { @if let Some(tokens) = request.tokens { (format::format_count(tokens)) } @else { "–" } }
             }
         }
     };
@@ -52,7 +52,7 @@ pub(super) fn running_requests(app: &App) -> Markup {
         ("Tokens", true),
     ];
     html! {
-        (layout::table("Requests in progress", &heads, &rows))
+        (layout::scrolling_table("Requests in progress", &heads, &rows))
         @if requests.len() > MOST { p { "and " (requests.len() - MOST) " more" } }
     }
 }

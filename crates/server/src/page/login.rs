@@ -5,24 +5,24 @@ use axum::response::Response;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use maud::{Markup, html};
 
-use super::guard::{authorize_post, read_form, refuse};
+use super::guard::{authorize_post, read_form, refuse_visitor};
 use super::layout;
-use super::response::{page, redirect};
+use super::response::{page_response, redirect_response};
 use super::session::{Denied, set_cookie};
 use crate::app::{App, Peer};
 
-pub(super) async fn form(State(app): State<App>, headers: HeaderMap) -> Response {
-    match app.access.viewer(&headers) {
-        Ok(_) => redirect("/"),
-        Err(Denied::NoSession) => page(StatusCode::OK, markup(&app, "")),
-        Err(denied) => refuse(&denied),
+pub(super) async fn show_login(State(app): State<App>, headers: HeaderMap) -> Response {
+    match app.access.page_viewer(&headers) {
+        Ok(_) => redirect_response("/"),
+        Err(Denied::NoSession) => page_response(StatusCode::OK, login_markup(&app, "")),
+        Err(denied) => refuse_visitor(&denied),
     }
 }
 
-pub(super) async fn login(State(app): State<App>, request: Request) -> Response {
+pub(super) async fn log_in(State(app): State<App>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     if !app.access.is_own_origin(&parts.headers) {
-        return refuse(&Denied::Forged);
+        return refuse_visitor(&Denied::Forged);
     }
     let form = match read_form(body).await {
         Ok(form) => form,
@@ -32,18 +32,18 @@ pub(super) async fn login(State(app): State<App>, request: Request) -> Response 
     match app.access.open_session(form.get("key").trim(), peer) {
         Ok(cookie) => {
             tracing::info!(target: "respool::server", "an operator logged in on the page");
-            with_cookie(redirect("/"), &cookie, &parts.headers)
+            with_cookie(redirect_response("/"), &cookie, &parts.headers)
         }
-        Err(why) => page(StatusCode::FORBIDDEN, markup(&app, &why)),
+        Err(why) => page_response(StatusCode::FORBIDDEN, login_markup(&app, &why)),
     }
 }
 
-pub(super) async fn logout(State(app): State<App>, request: Request) -> Response {
+pub(super) async fn log_out(State(app): State<App>, request: Request) -> Response {
     let headers = request.headers().clone();
     match authorize_post(&app, request).await {
         Ok(_) => {
             app.access.end_session(&headers);
-            with_cookie(redirect("/ui/login"), "", &headers)
+            with_cookie(redirect_response("/ui/login"), "", &headers)
         }
         Err(response) => *response,
     }
@@ -59,7 +59,7 @@ fn with_cookie(mut response: Response, cookie: &str, headers: &HeaderMap) -> Res
     response
 }
 
-fn markup(app: &App, why: &str) -> Markup {
+fn login_markup(app: &App, why: &str) -> Markup {
     let main = html! {
         section class="narrow" {
             h1 { "Log in" }
@@ -76,5 +76,5 @@ fn markup(app: &App, why: &str) -> Markup {
             }
         }
     };
-    layout::document("Log in", &html! {}, &main)
+    layout::plain_document("Log in", &html! {}, &main)
 }

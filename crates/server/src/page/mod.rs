@@ -29,35 +29,38 @@ use axum::routing::{get, post};
 use http::StatusCode;
 
 use super::app::App;
-use response::{asset, page};
+use response::{asset_response, page_response};
 
 /// The routes of the page.
-pub(super) fn routes() -> Router<App> {
+pub(super) fn page_routes() -> Router<App> {
     Router::new()
-        .route("/", get(overview::overview))
-        .route("/ui/live", get(live::live))
-        .route("/ui/requests", get(requests::requests))
-        .route("/ui/runs", get(runs::list))
-        .route("/ui/runs/{id}", get(runs::one))
-        .route("/ui/runs/{id}/end", post(runs::end))
-        .route("/ui/usage", get(usage::usage))
-        .route("/ui/approvals", get(approvals::list))
-        .route("/ui/approvals/{id}", post(approvals::decide))
-        .route("/ui/letters/{id}", post(approvals::letter))
-        .route("/ui/login", get(login::form).post(login::login))
-        .route("/ui/logout", post(login::logout))
-        .route("/ui/alerts", post(alerts::silence))
-        .route("/ui/", get(nothing))
-        .route("/ui/{*rest}", get(nothing).fallback(nothing))
-        .route("/ui/style.css", get(|| async { asset(include_str!("style.css"), "text/css; charset=utf-8") }))
-        .route("/ui/icon.svg", get(|| async { asset(include_str!("icon.svg"), "image/svg+xml") }))
+        .route("/", get(overview::show_overview))
+        .route("/ui/live", get(live::stream_live_parts))
+        .route("/ui/requests", get(requests::show_requests))
+        .route("/ui/runs", get(runs::show_runs))
+        .route("/ui/runs/{id}", get(runs::show_run))
+        .route("/ui/runs/{id}/end", post(runs::end_run))
+        .route("/ui/usage", get(usage::show_usage))
+        .route("/ui/approvals", get(approvals::show_approvals))
+        .route("/ui/approvals/{id}", post(approvals::decide_approval))
+        .route("/ui/letters/{id}", post(approvals::settle_dead_letter))
+        .route("/ui/login", get(login::show_login).post(login::log_in))
+        .route("/ui/logout", post(login::log_out))
+        .route("/ui/alerts", post(alerts::silence_alert))
+        .route("/ui/", get(answer_not_found))
+        .route("/ui/{*rest}", get(answer_not_found).fallback(answer_not_found))
+        .route(
+            "/ui/style.css",
+            get(|| async { asset_response(include_str!("style.css"), "text/css; charset=utf-8") }),
+        )
+        .route("/ui/icon.svg", get(|| async { asset_response(include_str!("icon.svg"), "image/svg+xml") }))
         .route(
             "/ui/page.js",
-            get(|| async { asset(include_str!("page.js"), "text/javascript; charset=utf-8") }),
+            get(|| async { asset_response(include_str!("page.js"), "text/javascript; charset=utf-8") }),
         )
 }
 
 /// Answers the other paths below the page's. They never go to an upstream, because they need no key.
-async fn nothing() -> Response {
-    page(StatusCode::NOT_FOUND, layout::message("Not found", "This page does not exist."))
+async fn answer_not_found() -> Response {
+    page_response(StatusCode::NOT_FOUND, layout::message_page("Not found", "This page does not exist."))
 }

@@ -8,9 +8,9 @@ use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use maud::{Markup, html};
 
-use super::guard::viewer;
+use super::guard::require_viewer;
 use super::live_parts::{LivePart, running_requests};
-use super::response::page;
+use super::response::page_response;
 use super::session::Viewer;
 use super::{alerts, format, layout, remedy};
 use crate::app::App;
@@ -21,29 +21,29 @@ use wire::ErrorCode;
 /// How many problems are shown.
 const PROBLEMS: usize = 8;
 
-pub(super) async fn overview(State(app): State<App>, headers: HeaderMap) -> Response {
-    let viewer = match viewer(&app, &headers) {
+pub(super) async fn show_overview(State(app): State<App>, headers: HeaderMap) -> Response {
+    let viewer = match require_viewer(&app, &headers) {
         Ok(viewer) => viewer,
         Err(response) => return *response,
     };
     let now = clock::now();
     let waiting = app.agents.waiting_approvals(1_000).await.map(|all| all.len()).unwrap_or_default();
     let [tiles, running, upstreams, problems] =
-        live_parts(&app, &today(&app).await, now).map(|part| part.element());
+        live_parts(&app, &report_today(&app).await, now).map(|part| part.element());
     let main = html! {
         h1 class="unseen" { "Now" }
-        (alerts::list(&viewer, &app.alerts.open(), now))
-        (notices(&app, waiting))
+        (alerts::alert_list(&viewer, &app.alerts.open(), now))
+        (notice_list(&app, waiting))
         (tiles)
         section aria-labelledby="now" { h2 id="now" { "Running now" } (running) }
         section aria-labelledby="upstreams" { h2 id="upstreams" { "Upstreams" } (upstreams) }
         section aria-labelledby="problems" { h2 id="problems" { "Last problems" } (problems) }
     };
-    page(StatusCode::OK, markup(&viewer, &main))
+    page_response(StatusCode::OK, overview_markup(&viewer, &main))
 }
 
 /// Reports the usage of this UTC day.
-pub(super) async fn today(app: &App) -> Report {
+pub(super) async fn report_today(app: &App) -> Report {
     let now = clock::now();
     let query = UsageQuery { since: now - now % 86_400_000, until: u64::MAX, by: Vec::new(), key: None };
     app.usage.report(query).await.unwrap_or_default()
@@ -52,21 +52,21 @@ pub(super) async fn today(app: &App) -> Report {
 /// Writes the parts that are kept live.
 pub(super) fn live_parts(app: &App, today: &Report, now: u64) -> [LivePart; 4] {
     [
-        LivePart { name: "tiles", markup: tiles(app, today) },
+        LivePart { name: "tiles", markup: usage_tiles(app, today) },
         LivePart { name: "now", markup: running_requests(app) },
-        LivePart { name: "upstreams", markup: upstreams(app) },
-        LivePart { name: "problems", markup: problems(app, now) },
+        LivePart { name: "upstreams", markup: upstream_table(app) },
+        LivePart { name: "problems", markup: problem_list(app, now) },
     ]
 }
 
-fn markup(viewer: &Viewer, main: &Markup) -> Markup {
-    layout::layout(viewer, "/", "Now", main)
+fn overview_markup(viewer: &Viewer, main: &Markup) -> Markup {
+    layout::page_layout(viewer, "/", "Now", main)
 }
 
 /// Lists what needs the owner now.
-fn notices(app: &App, waiting: usize) -> Markup {
+fn notice_list(app: &App, waiting: usize) -> Markup {
     let budgets = app.usage.reached_budgets();
-    let reloaded = app.alerts.reloaded();
+    let reloaded = app.alerts.reload_result();
     html! {
         @if let Some(problem) = &reloaded.problem {
             p class="notice bad" role="status" { "The changed configuration is wrong, so the old one stays in use: " (format::with_code(problem)) }
@@ -90,23 +90,23 @@ fn notices(app: &App, waiting: usize) -> Markup {
     }
 }
 
-fn tiles(app: &App, today: &Report) -> Markup {
+fn usage_tiles(app: &App, today: &Report) -> Markup {
     let total = &today.total;
     let (repeats, costs) = (total.repeats, total.cost.total());
     let tile = |value: String, name: &str| html! { div class="tile" { dd { (value) } dt { (name) } } };
     html! {
         dl class="tiles" aria-label="Today" {
-            (tile(format::count(app.usage.in_flight.requests().len() as u64), "running now"))
-            (tile(format::count(total.requests), "requests today"))
-            (tile(format::count(total.failed), "failed today"))
-            (tile(format::count(repeats), "repeated attempts today"))
-            (tile(format::short(total.usage.total()), "tokens today"))
+            (tile(format::format_count(app.usage.in_flight.requests().len() as u64), "running now"))
+            (tile(format::format_count(total.requests), "requests today"))
+            (tile(format::format_count(total.failed), "failed today"))
+            (tile(format::format_count(repeats), "repeated attempts today"))
+            (tile(format::format_short_count(total.usage.total()), "tokens today"))
             (tile(costs.to_string(), "cost today"))
         }
     }
 }
 
-fn upstreams(app: &App) -> Markup {
+fn upstream_table(app: &App) -> Markup {
     let rows = html! {
         @for upstream in app.relay.upstreams() {
             @let (circuit, at_work, waiting) = upstream.state.circuit_report();
@@ -114,15 +114,15 @@ fn upstreams(app: &App) -> Markup {
                 th scope="row" { (upstream.name) }
                 td {
                     @match circuit {
-                        _ if app.alerts.is_unreachable(&upstream.name) => (layout::badge("bad", "does not answer")),
-                        "closed" => (layout::badge("good", "works")),
-                        "half_open" => (layout::badge("middling", "being tried again")),
-                        _ => (layout::badge("bad", "failing")),
+                        _ if app.alerts.is_unreachable(&upstream.name) => (layout::colour_badge("bad", "does not answer")),
+                        "closed" => (layout::colour_badge("good", "works")),
+                        "half_open" => (layout::colour_badge("middling", "being tried again")),
+                        _ => (layout::colour_badge("bad", "failing")),
                     }
                 }
                 td class="number" { (at_work) }
                 td class="number" { (waiting) }
-                td class="number" { @if let Some(mean) = upstream.state.mean_time() { (format::duration(mean)) } @else { "–" } }
+                td class="number" { @if let Some(mean) = upstream.state.mean_time() { (format::format_duration(mean)) } @else { "–" } }
                 td { @if let Some(models) = upstream.state.models() { (models.join(", ")) } @else { "not known yet" } }
             }
         }
@@ -135,25 +135,25 @@ fn upstreams(app: &App) -> Markup {
         ("Mean time", true),
         ("Models", false),
     ];
-    layout::table("Upstreams", &heads, &rows)
+    layout::scrolling_table("Upstreams", &heads, &rows)
 }
 
-fn problems(app: &App, now: u64) -> Markup {
+fn problem_list(app: &App, now: u64) -> Markup {
     let problems = app.usage.problems();
     if problems.is_empty() {
-        return layout::empty("No request has failed since respool started.");
+        return layout::empty_note("No request has failed since respool started.");
     }
-    html! { ul class="problems" { @for problem in problems.iter().take(PROBLEMS) { (one(app, problem, now)) } } }
+    html! { ul class="problems" { @for problem in problems.iter().take(PROBLEMS) { (problem_item(app, problem, now)) } } }
 }
 
-fn one(app: &App, problem: &Problem, now: u64) -> Markup {
+fn problem_item(app: &App, problem: &Problem, now: u64) -> Markup {
     let code = if problem.code.is_empty() { "error" } else { &problem.code };
-    let todo = todo(app, problem);
+    let todo = problem_advice(app, problem);
     html! {
         li {
-            p { (layout::badge("bad", code)) " "
+            p { (layout::colour_badge("bad", code)) " "
                 @if !problem.model.is_empty() { strong { (problem.model) } @if !problem.upstream.is_empty() { " at " (problem.upstream) } ", " }
-                time datetime=(format::time(problem.at)) { (format::ago(problem.at, now)) } }
+                time datetime=(format::format_time(problem.at)) { (format::format_age(problem.at, now)) } }
             p class="cause" { (format::with_code(&problem.cause)) }
             p class="todo" { (format::with_code(&todo)) " " span class="dim" { "Request " code { (problem.request) } } }
         }
@@ -161,7 +161,7 @@ fn one(app: &App, problem: &Problem, now: u64) -> Markup {
 }
 
 /// Says what to do about a problem.
-fn todo(app: &App, problem: &Problem) -> Cow<'static, str> {
+fn problem_advice(app: &App, problem: &Problem) -> Cow<'static, str> {
     let is_model_missing = ErrorCode::from_name(&problem.code) == Some(ErrorCode::ModelNotFound);
     if is_model_missing
         && app.access.is_refused_to(&problem.key, &problem.model, app.is_agent(&problem.model))

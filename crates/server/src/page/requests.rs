@@ -6,8 +6,8 @@ use http::{HeaderMap, StatusCode, Uri};
 use maud::{Markup, html};
 use url::form_urlencoded;
 
-use super::guard::viewer;
-use super::response::page;
+use super::guard::require_viewer;
+use super::response::page_response;
 use super::{format, layout};
 use crate::app::App;
 use store::StoredUsage;
@@ -17,17 +17,17 @@ const FEW: usize = 100;
 /// and at most.
 const MOST: usize = 10_000;
 
-pub(super) async fn requests(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
-    let viewer = match viewer(&app, &headers) {
+pub(super) async fn show_requests(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
+    let viewer = match require_viewer(&app, &headers) {
         Ok(viewer) => viewer,
         Err(response) => return *response,
     };
     let most = parse_filter(uri.query().unwrap_or_default());
     let main = match app.usage.newest(most).await {
-        Ok(rows) => markup(&rows, most),
+        Ok(rows) => requests_markup(&rows, most),
         Err(error) => html! { h1 { "Requests" } p class="problem" { (error) } },
     };
-    page(StatusCode::OK, layout::layout(&viewer, "/ui/requests", "Requests", &main))
+    page_response(StatusCode::OK, layout::page_layout(&viewer, "/ui/requests", "Requests", &main))
 }
 
 fn parse_filter(query: &str) -> usize {
@@ -35,19 +35,19 @@ fn parse_filter(query: &str) -> usize {
     named.and_then(|(_, value)| value.parse().ok()).unwrap_or(FEW).clamp(1, MOST)
 }
 
-fn markup(rows: &[StoredUsage], most: usize) -> Markup {
+fn requests_markup(rows: &[StoredUsage], most: usize) -> Markup {
     html! {
         h1 { "Requests" }
         @if rows.is_empty() {
-            (layout::empty("No requests are recorded yet. Each request appears here shortly after it ends, unless `[usage] keep` is 0s."))
+            (layout::empty_note("No requests are recorded yet. Each request appears here shortly after it ends, unless `[usage] keep` is 0s."))
         } @else {
             p class="dim" {
-                "The last " (format::count(rows.len() as u64)) ", newest first. Show "
+                "The last " (format::format_count(rows.len() as u64)) ", newest first. Show "
                 @for choice in [100, 1_000, 10_000] {
-                    a href={ "/ui/requests?most=" (choice) } aria-current=[(choice == most).then_some("true")] { (format::count(choice as u64)) } " "
+                    a href={ "/ui/requests?most=" (choice) } aria-current=[(choice == most).then_some("true")] { (format::format_count(choice as u64)) } " "
                 }
             }
-            (layout::table("The last requests", &HEADS, &html! { @for row in rows { (one(row)) } }))
+            (layout::scrolling_table("The last requests", &HEADS, &html! { @for row in rows { (request_row(row)) } }))
         }
     }
 }
@@ -69,12 +69,12 @@ pub(super) fn table_of_run(rows: &[StoredUsage]) -> Markup {
     html! {
         @if !rows.is_empty() {
             h2 { "Requests" }
-            (layout::table("The requests of this run", &HEADS, &html! { @for row in rows { (one(row)) } }))
+            (layout::scrolling_table("The requests of this run", &HEADS, &html! { @for row in rows { (request_row(row)) } }))
         }
     }
 }
 
-fn one(row: &StoredUsage) -> Markup {
+fn request_row(row: &StoredUsage) -> Markup {
     let kind = match &*row.outcome {
         "ok" => "good",
         "error" => "bad",
@@ -84,17 +84,17 @@ fn one(row: &StoredUsage) -> Markup {
         if row.error_code.is_empty() { row.outcome.replace('_', " ") } else { row.error_code.clone() };
     html! {
         tr {
-            td class="time" { (format::time(row.at)) }
-            td { (layout::badge(kind, &outcome)) @if !row.error.is_empty() { p class="cause" { (format::with_code(&row.error)) } } }
+            td class="time" { (format::format_time(row.at)) }
+            td { (layout::colour_badge(kind, &outcome)) @if !row.error.is_empty() { p class="cause" { (format::with_code(&row.error)) } } }
             td { (row.model) @if !row.agent.is_empty() && row.agent != row.model { " for " (row.agent) } }
             td { (row.key) }
             td { (describe_repairs(row)) @if !row.run.is_empty() { " " a href={ "/ui/runs/" (row.run) } { "run" } } }
             @if let Some(usage) = row.usage {
-                td class="number" { (format::count(usage.prompt)) }
-                td class="number" { (format::count(usage.completion)) }
+                td class="number" { (format::format_count(usage.prompt)) }
+                td class="number" { (format::format_count(usage.completion)) }
             } @else { td class="number" { "–" } td class="number" { "–" } }
-            td class="number" { @if let Some(first) = row.first_byte { (format::duration(first)) } @else { "–" } }
-            td class="number" { (format::duration(row.duration)) }
+            td class="number" { @if let Some(first) = row.first_byte { (format::format_duration(first)) } @else { "–" } }
+            td class="number" { (format::format_duration(row.duration)) }
         }
     }
 }
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn ten_thousand_rows_are_one_page() {
         let row = StoredUsage { model: "<script>alert(1)</script>".into(), ..StoredUsage::default() };
-        let page = markup(&vec![row; 10_000], 10_000).into_string();
+        let page = requests_markup(&vec![row; 10_000], 10_000).into_string();
         assert_eq!(page.matches("<tr>").count(), 10_001);
         assert!(!page.contains("<script>"));
     }

@@ -10,7 +10,7 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; c
                       base-uri 'none'; frame-ancestors 'none'";
 
 /// A page with the headers that all pages have.
-pub(super) fn page(status: StatusCode, markup: Markup) -> Response {
+pub(super) fn page_response(status: StatusCode, markup: Markup) -> Response {
     let mut response = Response::new(Body::from(markup.into_string()));
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -29,14 +29,14 @@ pub(super) fn with_policy(mut response: Response) -> Response {
     response
 }
 
-pub(super) fn asset(text: &'static str, kind: &'static str) -> Response {
+pub(super) fn asset_response(text: &'static str, kind: &'static str) -> Response {
     let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     with_policy(response)
 }
 
-pub(super) fn redirect(to: &str) -> Response {
+pub(super) fn redirect_response(to: &str) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SEE_OTHER;
     if let Ok(to) = HeaderValue::from_str(to) {

@@ -6,8 +6,8 @@ use http::{HeaderMap, StatusCode};
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::guard::{authorize_post, viewer};
-use super::response::{page, redirect};
+use super::guard::{authorize_post, require_viewer};
+use super::response::{page_response, redirect_response};
 use super::session::Viewer;
 use super::{format, layout, remedy, requests};
 use crate::app::App;
@@ -17,53 +17,53 @@ use store::{RunFilter, RunRow, Status};
 /// How many runs are listed.
 const MOST: usize = 200;
 
-pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response {
-    let viewer = match viewer(&app, &headers) {
+pub(super) async fn show_runs(State(app): State<App>, headers: HeaderMap) -> Response {
+    let viewer = match require_viewer(&app, &headers) {
         Ok(viewer) => viewer,
         Err(response) => return *response,
     };
     let rows = match app.agents.store() {
-        Some(store) => store.newest(whose(&viewer), MOST).await.unwrap_or_default(),
+        Some(store) => store.newest(visible_runs(&viewer), MOST).await.unwrap_or_default(),
         None => Vec::new(),
     };
     let main = html! {
         h1 { "Runs of agents" }
-        @if rows.is_empty() { (layout::empty("No runs yet. A request to an agent starts one.")) }
+        @if rows.is_empty() { (layout::empty_note("No runs yet. A request to an agent starts one.")) }
         @else {
             @let heads = [("Run", false), ("Agent", false), ("Status", false), ("Started", false), ("Last step", false), ("", false)];
-            (layout::table("Runs", &heads, &html! { @for row in &rows { (line(&viewer, row)) } }))
+            (layout::scrolling_table("Runs", &heads, &html! { @for row in &rows { (run_row(&viewer, row)) } }))
         }
     };
-    page(StatusCode::OK, layout::layout(&viewer, "/ui/runs", "Runs", &main))
+    page_response(StatusCode::OK, layout::page_layout(&viewer, "/ui/runs", "Runs", &main))
 }
 
 /// Returns the runs that a viewer may see and end. The runs of experts' work need an operator's key, as their
 /// approvals do.
-fn whose(viewer: &Viewer) -> RunFilter {
+fn visible_runs(viewer: &Viewer) -> RunFilter {
     if viewer.name.is_empty() { RunFilter::Clients } else { RunFilter::Served }
 }
 
-fn line(viewer: &Viewer, row: &RunRow) -> Markup {
+fn run_row(viewer: &Viewer, row: &RunRow) -> Markup {
     html! {
         tr {
             th scope="row" { a href={ "/ui/runs/" (row.id) } { (row.id) } }
             td { (row.agent) }
-            td { (badge(row.status)) }
-            td class="time" { (format::time(row.created)) }
-            td class="time" { (format::time(row.updated)) }
+            td { (status_badge(row.status)) }
+            td class="time" { (format::format_time(row.created)) }
+            td class="time" { (format::format_time(row.updated)) }
             td { @if can_end(row.status) { (end_button(viewer, &row.id)) } }
         }
     }
 }
 
-fn badge(status: Status) -> Markup {
+fn status_badge(status: Status) -> Markup {
     let kind = match status {
         Status::Done => "good",
         Status::Failed => "bad",
         Status::Running => "busy",
         _ => "middling",
     };
-    layout::badge(kind, &status.as_str().replace('_', " "))
+    layout::colour_badge(kind, &status.as_str().replace('_', " "))
 }
 
 fn can_end(status: Status) -> bool {
@@ -71,11 +71,11 @@ fn can_end(status: Status) -> bool {
 }
 
 fn end_button(viewer: &Viewer, run: &str) -> Markup {
-    layout::button(viewer, &format!("/ui/runs/{run}/end"), "End", &format!("the run {run}"), &[])
+    layout::button_form(viewer, &format!("/ui/runs/{run}/end"), "End", &format!("the run {run}"), &[])
 }
 
-pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, headers: HeaderMap) -> Response {
-    let viewer = match viewer(&app, &headers) {
+pub(super) async fn show_run(State(app): State<App>, Path(id): Path<String>, headers: HeaderMap) -> Response {
+    let viewer = match require_viewer(&app, &headers) {
         Ok(viewer) => viewer,
         Err(response) => return *response,
     };
@@ -83,36 +83,37 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, headers:
         Some(store) => store.run(&id).await.ok().flatten(),
         None => None,
     };
-    let Some(stored) = stored.filter(|run| whose(&viewer).includes(&run.row.agent, run.client.as_deref()))
+    let Some(stored) =
+        stored.filter(|run| visible_runs(&viewer).includes(&run.row.agent, run.client.as_deref()))
     else {
         let main = html! { h1 { "Run" } p { "There is no run " code { (id) } "." } };
-        return page(StatusCode::NOT_FOUND, layout::layout(&viewer, "/ui/runs", "Run", &main));
+        return page_response(StatusCode::NOT_FOUND, layout::page_layout(&viewer, "/ui/runs", "Run", &main));
     };
     let cost = app.usage.run_cost(&id).await;
     let requests = app.usage.requests_of_run(&id, MOST).await.unwrap_or_default();
     let body = report::breakdown(&stored);
     let main = html! {
         h1 { "Run of " (stored.row.agent) }
-        div class="facts-line" { (badge(stored.row.status)) " started " (format::time(stored.row.created)) ", last step " (format::time(stored.row.updated))
+        div class="facts-line" { (status_badge(stored.row.status)) " started " (format::format_time(stored.row.created)) ", last step " (format::format_time(stored.row.updated))
             @if can_end(stored.row.status) { " " (end_button(&viewer, &id)) } }
         dl class="facts" {
             dt { "Run" } dd { code { (id) } }
-            dt { "Tokens" } dd { (number(&body["usage"]["prompt_tokens"])) " in, " (number(&body["usage"]["completion_tokens"])) " out" }
+            dt { "Tokens" } dd { (format_number(&body["usage"]["prompt_tokens"])) " in, " (format_number(&body["usage"]["completion_tokens"])) " out" }
             @if let Some(cost) = cost { dt { "Cost" } dd { (cost) } }
-            dt { "Working time" } dd { (format::duration(std::time::Duration::from_millis(body["duration_ms"].as_u64().unwrap_or_default()))) }
+            dt { "Working time" } dd { (format::format_duration(std::time::Duration::from_millis(body["duration_ms"].as_u64().unwrap_or_default()))) }
             @if let Some(limit) = body["limit"].as_str() { dt { "Ended at limit" } dd { (limit) } }
             @if let Some(code) = body["failure"]["code"].as_str() { dt { "Failed" } dd { @if !code.is_empty() { code { (code) } " " } (format::with_code(remedy::remedy(code))) } }
         }
-        (steps(&body))
+        (step_list(&body))
         (requests::table_of_run(&requests))
         @if !app.recording.content { p class="dim" { "Message text is shown only with " code { "[log] content = true" } "." } }
         @else if let Some(answer) = body["answer"].as_str() { h2 { "Answer" } pre { (answer) } }
     };
-    page(StatusCode::OK, layout::layout(&viewer, "/ui/runs", "Run", &main))
+    page_response(StatusCode::OK, layout::page_layout(&viewer, "/ui/runs", "Run", &main))
 }
 
-fn number(value: &Value) -> String {
-    format::count(value.as_u64().unwrap_or_default())
+fn format_number(value: &Value) -> String {
+    format::format_count(value.as_u64().unwrap_or_default())
 }
 
 /// Says why there are no steps.
@@ -125,19 +126,19 @@ fn no_steps(body: &Value) -> &'static str {
 }
 
 /// The steps: each model call, and the tools that it called.
-fn steps(body: &Value) -> Markup {
+fn step_list(body: &Value) -> Markup {
     let iterations = body["iterations"].as_array().cloned().unwrap_or_default();
     html! {
         h2 { "Steps" }
-        @if iterations.is_empty() { (layout::empty(no_steps(body))) }
+        @if iterations.is_empty() { (layout::empty_note(no_steps(body))) }
         ol class="steps" {
             @for iteration in &iterations {
                 li {
                     p { strong { "Model call" } ", " (iteration["why"].as_str().unwrap_or_default()) ": "
-                        (number(&iteration["prompt_tokens"])) " tokens in, " (number(&iteration["completion_tokens"])) " out, "
-                        (format::duration(std::time::Duration::from_millis(iteration["model_ms"].as_u64().unwrap_or_default()))) }
+                        (format_number(&iteration["prompt_tokens"])) " tokens in, " (format_number(&iteration["completion_tokens"])) " out, "
+                        (format::format_duration(std::time::Duration::from_millis(iteration["model_ms"].as_u64().unwrap_or_default()))) }
                     @for tool in iteration["tools"].as_array().into_iter().flatten() {
-                        p class="tool" { "Tool " code { (tool["tool"].as_str().unwrap_or_default()) } ": " (tool["outcome"].as_str().unwrap_or_default().replace('_', " ")) ", " (format::duration(std::time::Duration::from_millis(tool["took_ms"].as_u64().unwrap_or_default()))) }
+                        p class="tool" { "Tool " code { (tool["tool"].as_str().unwrap_or_default()) } ": " (tool["outcome"].as_str().unwrap_or_default().replace('_', " ")) ", " (format::format_duration(std::time::Duration::from_millis(tool["took_ms"].as_u64().unwrap_or_default()))) }
                                             }
                 }
             }
@@ -145,14 +146,14 @@ fn steps(body: &Value) -> Markup {
     }
 }
 
-pub(super) async fn end(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+pub(super) async fn end_run(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
     let (viewer, _) = match authorize_post(&app, request).await {
         Ok(pressed) => pressed,
         Err(response) => return *response,
     };
-    let may_end = app.agents.is_of(&id, &whose(&viewer)).await.unwrap_or(false);
+    let may_end = app.agents.is_of(&id, &visible_runs(&viewer)).await.unwrap_or(false);
     if may_end && app.agents.cancel_run(&id).await.unwrap_or(false) {
         tracing::info!(target: "respool::server", run_id = id, by = viewer.name, "a run was ended on the page");
     }
-    redirect(&format!("/ui/runs/{id}"))
+    redirect_response(&format!("/ui/runs/{id}"))
 }

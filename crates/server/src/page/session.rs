@@ -45,7 +45,7 @@ pub(crate) enum Denied {
 
 impl Viewer {
     /// True when a button carries this viewer's mark.
-    pub(super) fn knows(&self, csrf: &str) -> bool {
+    pub(super) fn knows_csrf(&self, csrf: &str) -> bool {
         bool::from(subtle::ConstantTimeEq::ct_eq(self.csrf.as_bytes(), csrf.as_bytes()))
     }
 }
@@ -57,7 +57,7 @@ impl Default for Sessions {
 }
 
 impl Sessions {
-    fn mark(&self, purpose: &str, of: &[u8]) -> String {
+    fn keyed_mark(&self, purpose: &str, of: &[u8]) -> String {
         let mut context = hmac::Context::with_key(&self.key);
         context.update(purpose.as_bytes());
         context.update(&[0]);
@@ -66,56 +66,56 @@ impl Sessions {
     }
 
     /// The cookie's value for the operator whose key has this digest.
-    pub(crate) fn begin(&self, digest: &[u8], now: u64) -> String {
-        let named = format!("{}.{}", now + LASTS, self.mark("operator", digest));
-        let signature = self.mark("session", named.as_bytes());
+    pub(crate) fn begin_session(&self, digest: &[u8], now: u64) -> String {
+        let named = format!("{}.{}", now + LASTS, self.keyed_mark("operator", digest));
+        let signature = self.keyed_mark("session", named.as_bytes());
         format!("{named}.{signature}")
     }
 
     /// The digest, among these, of the operator's key that a cookie names, if it holds.
-    pub(crate) fn read<'a, T>(
+    pub(crate) fn read_cookie<'a, T>(
         &self,
         cookie: &str,
         now: u64,
         mut operators: impl Iterator<Item = (&'a [u8], T)>,
     ) -> Option<T> {
         let (named, signature) = cookie.rsplit_once('.')?;
-        let expected = self.mark("session", named.as_bytes());
-        let is_ended = self.ended().contains_key(signature);
+        let expected = self.keyed_mark("session", named.as_bytes());
+        let is_ended = self.lock_ended().contains_key(signature);
         let is_signed =
             !is_ended & bool::from(subtle::ConstantTimeEq::ct_eq(expected.as_bytes(), signature.as_bytes()));
         let (until, operator) = named.split_once('.')?;
         if !is_signed || until.parse::<u64>().ok()? <= now {
             return None;
         }
-        operators.find(|(digest, _)| self.mark("operator", digest) == operator).map(|(_, found)| found)
+        operators.find(|(digest, _)| self.keyed_mark("operator", digest) == operator).map(|(_, found)| found)
     }
 
     /// Ends a session that holds: its cookie opens nothing any more.
-    pub(crate) fn end(&self, cookie: &str, now: u64) {
+    pub(crate) fn end_session(&self, cookie: &str, now: u64) {
         let parts = cookie.rsplit_once('.').and_then(|(named, signature)| {
             let (until, _) = named.split_once('.')?;
             Some((until.parse::<u64>().ok()?, signature))
         });
-        let mut ended = self.ended();
+        let mut ended = self.lock_ended();
         ended.retain(|_, until| *until > now);
         if let Some((until, signature)) = parts {
             ended.insert(signature.to_owned(), until);
         }
     }
 
-    fn ended(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+    fn lock_ended(&self) -> MutexGuard<'_, HashMap<String, u64>> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The viewer of a session; without a cookie, the one of a page that asks for no key.
-    pub(crate) fn viewer(&self, name: &str, cookie: &str) -> Viewer {
-        Viewer { name: name.to_owned(), csrf: self.mark("button", cookie.as_bytes()) }
+    pub(crate) fn session_viewer(&self, name: &str, cookie: &str) -> Viewer {
+        Viewer { name: name.to_owned(), csrf: self.keyed_mark("button", cookie.as_bytes()) }
     }
 }
 
 /// The cookie of a request.
-pub(crate) fn cookie(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn session_cookie(headers: &HeaderMap) -> Option<&str> {
     let all = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
     let mut pairs = all.flat_map(|text| text.split(';')).filter_map(|pair| pair.trim().split_once('='));
     pairs.find(|(name, _)| *name == COOKIE).map(|(_, value)| value)
@@ -135,22 +135,22 @@ mod tests {
     #[test]
     fn a_cookie_ends_with_key_and_time() {
         let (sessions, now) = (Sessions::default(), 1_000_000);
-        let cookie = sessions.begin(b"digest of alice", now);
+        let cookie = sessions.begin_session(b"digest of alice", now);
         let read = |cookie: &str, now: u64, digest: &[u8]| {
-            sessions.read(cookie, now, [(digest, "alice")].into_iter())
+            sessions.read_cookie(cookie, now, [(digest, "alice")].into_iter())
         };
         assert_eq!(read(&cookie, now + LASTS - 1, b"digest of alice"), Some("alice"));
         assert_eq!(read(&cookie, now + LASTS, b"digest of alice"), None, "its time is over");
         assert_eq!(read(&cookie, now, b"digest of bob"), None, "the key was taken away");
         assert_eq!(read(&cookie.replacen('1', "9", 1), now, b"digest of alice"), None, "somebody changed it");
-        let others = Sessions::default().begin(b"digest of alice", now);
+        let others = Sessions::default().begin_session(b"digest of alice", now);
         assert_eq!(read(&others, now, b"digest of alice"), None, "another process signed it");
-        let other = sessions.begin(b"digest of alice", now + 1);
-        sessions.end(&cookie, now);
+        let other = sessions.begin_session(b"digest of alice", now + 1);
+        sessions.end_session(&cookie, now);
         assert_eq!(read(&cookie, now, b"digest of alice"), None, "its operator logged out");
         assert_eq!(read(&other, now, b"digest of alice"), Some("alice"), "the session of another browser");
-        sessions.end(&other, now + 2 * LASTS);
-        assert_eq!(sessions.ended().len(), 1, "sessions whose time is over are forgotten");
+        sessions.end_session(&other, now + 2 * LASTS);
+        assert_eq!(sessions.lock_ended().len(), 1, "sessions whose time is over are forgotten");
         ["", ".", "a.b.c", "9999999999999999999999.x.y"]
             .iter()
             .for_each(|text| assert_eq!(read(text, now, b"x"), None));
@@ -159,16 +159,17 @@ mod tests {
     #[test]
     fn a_button_belongs_to_its_session() {
         let sessions = Sessions::default();
-        let (one, other) = (sessions.viewer("a", "cookie 1"), sessions.viewer("a", "cookie 2"));
-        assert!(one.knows(&one.csrf) && !one.knows(&other.csrf) && !one.knows(""));
+        let (one, other) =
+            (sessions.session_viewer("a", "cookie 1"), sessions.session_viewer("a", "cookie 2"));
+        assert!(one.knows_csrf(&one.csrf) && !one.knows_csrf(&other.csrf) && !one.knows_csrf(""));
     }
 
     #[test]
     fn cookies_are_found_and_closed_to_scripts() {
         let headers =
             HeaderMap::from_iter([(header::COOKIE, "a=b; respool_session=x.y.z;c=d".parse().unwrap())]);
-        assert_eq!(cookie(&headers), Some("x.y.z"));
-        assert_eq!(cookie(&HeaderMap::new()), None);
+        assert_eq!(session_cookie(&headers), Some("x.y.z"));
+        assert_eq!(session_cookie(&HeaderMap::new()), None);
         let text = set_cookie("x", true);
         assert!(
             ["HttpOnly", "SameSite=Strict", "Secure", "Path=/"].iter().all(|word| text.contains(word)),

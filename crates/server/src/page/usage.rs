@@ -6,9 +6,9 @@ use http::{HeaderMap, StatusCode, Uri};
 use maud::{Markup, html};
 use url::form_urlencoded;
 
-use super::chart::{Bar, bars};
-use super::guard::viewer;
-use super::response::page;
+use super::chart::{Bar, bar_chart};
+use super::guard::require_viewer;
+use super::response::page_response;
 use super::{format, layout};
 use crate::app::App;
 use store::{Dimension, StoreError, UsageQuery};
@@ -21,17 +21,17 @@ const DAYS: [u64; 4] = [1, 7, 30, 90];
 /// The most lines of a table.
 const MOST: usize = 200;
 
-pub(super) async fn usage(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
-    let viewer = match viewer(&app, &headers) {
+pub(super) async fn show_usage(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
+    let viewer = match require_viewer(&app, &headers) {
         Ok(viewer) => viewer,
         Err(response) => return *response,
     };
     let days = parse_query(uri.query().unwrap_or_default());
-    let main = match markup(&app, days).await {
+    let main = match usage_markup(&app, days).await {
         Ok(main) => main,
         Err(error) => html! { h1 { "Usage" } p class="problem" { (error) } },
     };
-    page(StatusCode::OK, layout::layout(&viewer, "/ui/usage", "Usage", &main))
+    page_response(StatusCode::OK, layout::page_layout(&viewer, "/ui/usage", "Usage", &main))
 }
 
 fn parse_query(query: &str) -> u64 {
@@ -39,7 +39,7 @@ fn parse_query(query: &str) -> u64 {
     named.and_then(|(_, value)| value.parse().ok()).unwrap_or(30).clamp(1, 366)
 }
 
-async fn markup(app: &App, days: u64) -> Result<Markup, StoreError> {
+async fn usage_markup(app: &App, days: u64) -> Result<Markup, StoreError> {
     let today = clock::now() / DAY;
     let since = (today + 1).saturating_sub(days) * DAY;
     let report = async |by| {
@@ -55,23 +55,23 @@ async fn markup(app: &App, days: u64) -> Result<Markup, StoreError> {
     ];
     Ok(html! {
         h1 { "Usage" }
-        p class="dim" { "Since " (&format::time(since)[..10]) ". Show "
+        p class="dim" { "Since " (&format::format_time(since)[..10]) ". Show "
             @for choice in DAYS { a href={ "/ui/usage?days=" (choice) } aria-current=[(choice == days).then_some("true")] { (choice) " d" } " " } }
-        @if by_day.lines.is_empty() { (layout::empty("No requests in this period.")) }
+        @if by_day.lines.is_empty() { (layout::empty_note("No requests in this period.")) }
         @else {
-            (charts(&by_day, since / DAY, today))
-            (elsewhere(&by_day))
+            (usage_charts(&by_day, since / DAY, today))
+            (comparison_section(&by_day))
             @for (title, name, report) in &tables {
-                section { h2 { (title) } (table(title, name, &report.lines)) }
+                section { h2 { (title) } (usage_table(title, name, &report.lines)) }
             }
         }
     })
 }
 
 /// Two charts by day; days without requests have a place too.
-fn charts(report: &Report, first: u64, last: u64) -> Markup {
+fn usage_charts(report: &Report, first: u64, last: u64) -> Markup {
     let line = |day: u64| {
-        let name = format::time(day * DAY)[..10].to_owned();
+        let name = format::format_time(day * DAY)[..10].to_owned();
         let found = report.lines.iter().find(|line| line.names.first() == Some(&name)).cloned();
         (name[5..].to_owned(), found.unwrap_or_default())
     };
@@ -82,17 +82,17 @@ fn charts(report: &Report, first: u64, last: u64) -> Markup {
     let cost =
         |(label, line): &(String, Line)| Bar { label: label.clone(), value: line.cost.total().units() };
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a count of tokens")]
-    let as_tokens = |value: f64| format::short(value as u64);
+    let as_tokens = |value: f64| format::format_short_count(value as u64);
     let as_money = |value: f64| Money::from_units(value).to_string();
     html! {
         div class="charts" {
-            (bars("Tokens by day", &days.iter().map(tokens).collect::<Vec<_>>(), &as_tokens))
-            (bars("Cost by day", &days.iter().map(cost).collect::<Vec<_>>(), &as_money))
+            (bar_chart("Tokens by day", &days.iter().map(tokens).collect::<Vec<_>>(), &as_tokens))
+            (bar_chart("Cost by day", &days.iter().map(cost).collect::<Vec<_>>(), &as_money))
         }
     }
 }
 
-fn elsewhere(report: &Report) -> Markup {
+fn comparison_section(report: &Report) -> Markup {
     let rows = html! {
         @for it in &report.total.compared {
             tr {
@@ -122,16 +122,16 @@ fn elsewhere(report: &Report) -> Markup {
         section {
             h2 { "What it cost, and what it would have cost" }
             p { "It cost " strong { (report.total.cost.total()) } ": " (report.total.cost.paid) " paid by the token, " (report.total.cost.own) " for your own hardware." }
-            (layout::table("The same tokens elsewhere", &[("The same tokens at", false), ("Cost", true), ("Difference", true), ("Price", false)], &rows))
+            (layout::scrolling_table("The same tokens elsewhere", &[("The same tokens at", false), ("Cost", true), ("Difference", true), ("Price", false)], &rows))
             @if !known.is_empty() {
-                details { summary { "The difference by day" } (layout::table("The difference by day", &heads, &days)) }
+                details { summary { "The difference by day" } (layout::scrolling_table("The difference by day", &heads, &days)) }
             }
             details { summary { "How these numbers are calculated" } ul { @for note in &report.notes { li { (note) } } } }
         }
     }
 }
 
-fn table(title: &str, name: &str, lines: &[Line]) -> Markup {
+fn usage_table(title: &str, name: &str, lines: &[Line]) -> Markup {
     let heads = [
         (name, false),
         ("Requests", true),
@@ -145,17 +145,17 @@ fn table(title: &str, name: &str, lines: &[Line]) -> Markup {
         @for line in lines.iter().take(MOST) {
             tr {
                 th scope="row" { @match line.names.first().map_or("", String::as_str) { "" => "–", name => (name) } }
-                td class="number" { (format::count(line.requests)) }
-                td class="number" { (format::count(line.failed)) }
-                td class="number" { (format::count(line.usage.prompt)) }
-                td class="number" { (format::count(line.usage.cached.unwrap_or_default())) }
-                td class="number" { (format::count(line.usage.completion)) }
+                td class="number" { (format::format_count(line.requests)) }
+                td class="number" { (format::format_count(line.failed)) }
+                td class="number" { (format::format_count(line.usage.prompt)) }
+                td class="number" { (format::format_count(line.usage.cached.unwrap_or_default())) }
+                td class="number" { (format::format_count(line.usage.completion)) }
                 td class="number" { (line.cost.total()) }
             }
         }
     };
     html! {
-        (layout::table(title, &heads, &rows))
+        (layout::scrolling_table(title, &heads, &rows))
         @if lines.len() > MOST { p class="dim" { "and " (lines.len() - MOST) " more; " code { "respool usage" } " shows all of them" } }
     }
 }

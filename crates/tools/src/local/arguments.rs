@@ -57,7 +57,9 @@ impl<'a> Arguments<'a> {
             (number >= 1.0 && number <= 2_f64.powi(52) && number.fract() == 0.0).then_some(number as usize)
         };
         let number = |value| {
-            read(value).and_then(whole).ok_or_else(|| wrong_argument(names, "has to be a whole number, at least 1"))
+            read(value)
+                .and_then(whole)
+                .ok_or_else(|| wrong_argument(names, "has to be a whole number, at least 1"))
         };
         self.find_argument(names)?.map(number).transpose()
     }

@@ -9,7 +9,7 @@ use super::read::{open_file, read_whole};
 use super::shown::{self, Match};
 use super::text::{Encoding, decode_text, encode_text, is_crlf, with_crlf};
 use super::workspace::{Place, Workspace};
-use super::write::{whole_diff, replace_file, shorten_diff};
+use super::write::{replace_file, shorten_diff, whole_diff};
 use tool_call_parser::templates::mended;
 
 const LARGEST_FILE: u64 = 16 << 20;
@@ -37,7 +37,9 @@ pub(super) struct Change {
 pub(super) fn read_edits(arguments: &Arguments<'_>) -> Result<Vec<Edit>, ToolError> {
     let form = || wrong_argument(&["edits"], "has to be a list of objects with oldText and newText");
     let edits = arguments.optional_value(&["edits"])?;
-    if edits.is_some() && (arguments.optional_value(OLD)?.is_some() || arguments.optional_value(NEW)?.is_some()) {
+    if edits.is_some()
+        && (arguments.optional_value(OLD)?.is_some() || arguments.optional_value(NEW)?.is_some())
+    {
         return Err(wrong_argument(&["edits"], "is given beside oldText and newText: give either"));
     }
     let list = match edits {
@@ -97,7 +99,10 @@ impl Change {
         })?;
         replace_file(workspace, place, &bytes)?;
         let edits = if self.count == 1 { "1 edit".to_owned() } else { format!("{} edits", self.count) };
-        Ok(ToolOutput { text: format!("Made {edits} in {path}"), display: Some(shorten_diff(self.diff(place))) })
+        Ok(ToolOutput {
+            text: format!("Made {edits} in {path}"),
+            display: Some(shorten_diff(self.diff(place))),
+        })
     }
 }
 
@@ -106,7 +111,8 @@ fn apply_edits(before: &str, edits: &[Edit]) -> Result<String, String> {
     let mut places = Vec::new();
     for (index, edit) in edits.iter().enumerate() {
         let which = if edits.len() == 1 { String::new() } else { format!(" of edit {}", index + 1) };
-        let (at, old, new) = find_old_text(before, edit).map_err(|problem| format!("the oldText{which} {problem}"))?;
+        let (at, old, new) =
+            find_old_text(before, edit).map_err(|problem| format!("the oldText{which} {problem}"))?;
         places.push((at, at + old, new));
     }
     places.sort_by_key(|(start, ..)| *start);

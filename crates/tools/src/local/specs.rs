@@ -117,7 +117,10 @@ fn agent_spec(tool: Tool) -> (&'static str, Value) {
         ),
         Tool::Write => (
             "Write a file as a whole, replacing what is there. Creates directories.",
-            object_schema(&json!({"path": path(), "content": text_schema("The whole content.")}), &["path", "content"]),
+            object_schema(
+                &json!({"path": path(), "content": text_schema("The whole content.")}),
+                &["path", "content"],
+            ),
         ),
         Tool::Edit => (
             "Replace exact text in a file. Each oldText must stand in the file exactly once, white space included; edits \
@@ -137,9 +140,10 @@ fn agent_spec(tool: Tool) -> (&'static str, Value) {
                 &["path", "edits"],
             ),
         ),
-        Tool::Ls => {
-            ("List a directory.", object_schema(&json!({"path": text_schema("Directory; default: the workspace.")}), &[]))
-        }
+        Tool::Ls => (
+            "List a directory.",
+            object_schema(&json!({"path": text_schema("Directory; default: the workspace.")}), &[]),
+        ),
         Tool::Search => (
             "Find lines that match a regular expression in the files of the workspace. Ignored files are left out.",
             object_schema(

@@ -17,7 +17,11 @@ use tool_call_parser::templates;
 const MOST_COMPARED: u64 = 1 << 20;
 const LONGEST_DIFF: usize = 64 << 10;
 
-pub(super) fn write_file(workspace: &Workspace, place: &Place, content: &str) -> Result<ToolOutput, ToolError> {
+pub(super) fn write_file(
+    workspace: &Workspace,
+    place: &Place,
+    content: &str,
+) -> Result<ToolOutput, ToolError> {
     let before = read_current(workspace, place)?;
     let content = &*whole_marks(content, before.as_deref());
     let display = change_diff(place, before, content).map(shorten_diff);

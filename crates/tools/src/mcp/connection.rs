@@ -125,11 +125,11 @@ pub(super) async fn supervise_server(
     loop {
         let begun = Instant::now();
         let connected = timeout(START, open_connection(&config)).await;
-        let problem = match connected.unwrap_or_else(|_| Err(Problem::new("it did not start within a minute")))
-        {
-            Ok(connection) => serve_connection(connection, &state, &doubt).await,
-            Err(problem) => problem,
-        };
+        let problem =
+            match connected.unwrap_or_else(|_| Err(Problem::new("it did not start within a minute"))) {
+                Ok(connection) => serve_connection(connection, &state, &doubt).await,
+                Err(problem) => problem,
+            };
         let is_known = matches!(&*state.borrow(), State::Down(known, _) if known.text == problem.text);
         if !is_known {
             tracing::warn!(server = name, problem = problem.text, "an MCP server is down");

@@ -27,7 +27,9 @@ fn could_run(policy: &PolicyConfig, tool: &str) -> bool {
     for rule in &policy.rule {
         let pattern = rule.tool.as_deref().unwrap_or("*");
         match rule.then {
-            Verdict::Allow if names.iter().any(|name| patterns_overlap(pattern, name)) && could_cover(rule, tool) => {
+            Verdict::Allow
+                if names.iter().any(|name| patterns_overlap(pattern, name)) && could_cover(rule, tool) =>
+            {
                 return true;
             }
             Verdict::Ask | Verdict::Deny

@@ -68,7 +68,8 @@ impl Places {
     pub(super) fn find(config: &LocalConfig, workspace: &Path, network: bool) -> Self {
         let homes = home_directories();
         let named = Named::new(config, workspace, homes.first().map(PathBuf::as_path), network);
-        let writable: Vec<Resolved> = named.writable.iter().filter_map(|path| resolve_symlinks(path)).collect();
+        let writable: Vec<Resolved> =
+            named.writable.iter().filter_map(|path| resolve_symlinks(path)).collect();
         let changeable: Vec<PathBuf> =
             writable.iter().map(|place| place.real.clone()).chain([workspace.to_owned()]).collect();
         let is_place = |place: &Resolved| {

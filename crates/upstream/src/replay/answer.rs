@@ -63,8 +63,11 @@ impl ReplayResponse {
 
     /// Ready to send; each piece of a chunked answer leaves as one chunk, `delay` after the one before.
     pub(super) fn into_response(self, delay: Duration) -> Response<ReplayBody> {
-        let body =
-            if self.chunked { chunked_body(self.pieces, delay) } else { Full::new(self.whole_body()).boxed() };
+        let body = if self.chunked {
+            chunked_body(self.pieces, delay)
+        } else {
+            Full::new(self.whole_body()).boxed()
+        };
         let mut response = Response::new(body);
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers;

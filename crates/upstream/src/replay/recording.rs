@@ -55,7 +55,8 @@ impl Recording {
     /// The name or the bytes are not those of a capture.
     pub fn parse(file: &str, capture: Bytes) -> Result<Self, RecordingError> {
         let name = FileName::parse(file).ok_or_else(|| RecordingError::Name(file.to_owned()))?;
-        let reply = if name.bare { Reply::from_bare_body(capture, name.form) } else { Reply::parse(&capture)? };
+        let reply =
+            if name.bare { Reply::from_bare_body(capture, name.form) } else { Reply::parse(&capture)? };
         let form = name.form.unwrap_or(if reply.is_stream() { Form::Stream } else { Form::Whole });
         let Reply { status, headers, pieces } = reply;
         let (model, silence) = (name.model.to_owned(), Duration::ZERO);

@@ -59,7 +59,10 @@ pub(super) fn demo_recordings() -> Result<Vec<Recording>, RecordingError> {
 }
 
 fn model_recordings(model: &str, captures: &[[Capture; 2]]) -> Result<Vec<Recording>, RecordingError> {
-    Ok(parse_captures(captures.as_flattened())?.into_iter().map(|recording| recording.with_model(model)).collect())
+    Ok(parse_captures(captures.as_flattened())?
+        .into_iter()
+        .map(|recording| recording.with_model(model))
+        .collect())
 }
 
 fn parse_captures(captures: &[Capture]) -> Result<Vec<Recording>, RecordingError> {

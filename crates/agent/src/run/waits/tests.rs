@@ -110,7 +110,7 @@ fn one_request_covers_all_calls() {
         sim.results(),
         ["read done", "Error: not run: the person who was asked rejected the call: not to them", "book done"]
     );
-    assert!(sim.run.worked() < 1_000, "the clock stood still while a person was awaited");
+    assert!(sim.run.working_time() < 1_000, "the clock stood still while a person was awaited");
     sim.after(0, EventKind::ModelReplied(calls(&[SEND])));
     assert_ne!(sim.request().id, request.id, "consent holds once");
 }
@@ -255,7 +255,7 @@ fn a_cancel_and_a_next_turn_end_the_waiting() {
 fn a_child_run_has_the_place_of_a_call() {
     let mut sim = sim(|_| {});
     sim.after(0, EventKind::ModelReplied(calls(&[CHILD, READ])));
-    let spent = sim.run.spent().total();
+    let spent = sim.run.spent_tokens().total();
     let Step::Act(Action::RunChild(step)) = sim.run.next() else { panic!("{:?}", sim.run.next()) };
     assert_eq!((step.child, step.call.arguments.as_str()), (None, r#"{"task":"count"}"#));
     sim.after(0, EventKind::ChildStarted { child: "run-1".into() }).after(9_000, EventKind::Resumed);
@@ -272,7 +272,7 @@ fn a_child_run_has_the_place_of_a_call() {
     sim.refuses(&EventKind::ChildFinished(ChildEnd { child: "run-2".into(), ..end.clone() }));
     sim.after(999_999, EventKind::ChildFinished(end)).runs("read");
     assert_eq!(sim.results(), ["There are 3.", "read done"]);
-    assert_eq!((sim.run.spent().total() - spent, sim.run.worked()), (1_001, 41));
+    assert_eq!((sim.run.spent_tokens().total() - spent, sim.run.working_time()), (1_001, 41));
     sim.after(0, EventKind::ModelReplied(text("Three.")));
     assert_eq!(sim.run.outcome().unwrap().content, "Three.");
 }
