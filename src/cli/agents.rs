@@ -96,7 +96,7 @@ pub(super) fn agents_with_models(
             prompt,
             model: Arc::new(RelayedModels(relay)),
             tools,
-            window: settings.relay.modes(&config.model).context_window,
+            window: settings.relay.modes_for(&config.model).context_window,
             target: settings.relay.target(&config.model).to_owned(),
             reasoning: reasoning_field(settings, &config),
             supervision: Supervision::default(),
@@ -138,7 +138,7 @@ pub(super) fn model_accesses(
         ModelAccess {
             model: Arc::new(RelayedModels(relay)),
             target: settings.relay.target(&model).to_owned(),
-            window: settings.relay.modes(&model).context_window,
+            window: settings.relay.modes_for(&model).context_window,
             reasoning: reasoning_field(settings, &config),
             model_id: model,
         }
@@ -165,7 +165,7 @@ pub(super) fn read_prompt(_: &str, config: &AgentConfig) -> Result<Option<String
 }
 
 fn reasoning_field(settings: &Settings, config: &AgentConfig) -> Option<&'static str> {
-    match settings.relay.modes(&config.model).reasoning {
+    match settings.relay.modes_for(&config.model).reasoning {
         ReasoningField::ReasoningContent => Some("reasoning_content"),
         ReasoningField::Reasoning => Some("reasoning"),
         ReasoningField::Drop => None,

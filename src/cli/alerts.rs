@@ -90,7 +90,7 @@ fn test_sinks(loaded: &Loaded) -> Result<(), Failure> {
             .to_owned()
             .into());
     }
-    let sent = new_runtime()?.block_on(Alerts::test(config));
+    let sent = new_runtime()?.block_on(Alerts::test_sinks(config));
     for (sink, result) in &sent {
         match result {
             Ok(()) => say(&flat_text(&format!("{sink}: delivered"))),
@@ -103,7 +103,8 @@ fn test_sinks(loaded: &Loaded) -> Result<(), Failure> {
 /// Reads the name of a rule.
 fn parse_rule(name: &str) -> Result<Rule, Failure> {
     let known = || Rule::ALL.iter().map(|rule| rule.as_str()).collect::<Vec<_>>().join(", ");
-    Rule::named(name).ok_or_else(|| format!("there is no rule `{name}`. Available rules: {}", known()).into())
+    Rule::from_name(name)
+        .ok_or_else(|| format!("there is no rule `{name}`. Available rules: {}", known()).into())
 }
 
 fn silence_rule(loaded: &Loaded, rule: Rule, subject: String, span: Duration) -> Result<(), Failure> {

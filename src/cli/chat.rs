@@ -246,7 +246,7 @@ mod tests {
     fn deepinfra_needs_its_key_and_has_its_own_base() {
         let url: crate::upstream::Address = DEEPINFRA.url.parse().unwrap();
         assert_eq!(
-            url.endpoint("/v1/chat/completions").as_deref(),
+            url.endpoint_url("/v1/chat/completions").as_deref(),
             Some("https://api.deepinfra.com/v1/openai/chat/completions")
         );
         let mut settings = Settings::default();
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_told_with_the_origin_of_its_key() {
-        let mut upstream = UpstreamConfig::at("http://h:1".parse().unwrap());
+        let mut upstream = UpstreamConfig::with_address("http://h:1".parse().unwrap());
         assert_eq!(describe_endpoint(&upstream, None), "http://h:1");
         assert_eq!(
             describe_endpoint(&upstream, Some("DEEPINFRA_API_KEY")),

@@ -78,7 +78,7 @@ impl Reloading {
                 Err(why) if refused.as_ref() == Some(&why) && !is_asked => {}
                 Err(why) => {
                     tracing::error!(target: "respool::config", why = why.to_string(), "the changed configuration is wrong; the old one stays in use");
-                    let waiting = self.new_app().alerts.reloaded().waiting;
+                    let waiting = self.new_app().alerts.reload_result().waiting;
                     self.new_app().alerts.note_reload(Reloaded { problem: Some(why.to_string()), waiting });
                     refused = Some(why);
                 }
@@ -111,7 +111,7 @@ impl Reloading {
     async fn prepare_app(&self, settings: &Settings) -> Result<Prepared, Vec<UnusableSetting>> {
         let upstreams = self.upstreams.change_upstreams(settings, &self.stop);
         let (terms, policy) =
-            (usage::ledger_settings(settings), self.sources.stricter(&settings.tools.policy));
+            (usage::ledger_settings(settings), self.sources.prepare_policy(&settings.tools.policy));
         let open =
             |config| -> futures::future::BoxFuture<'_, _> { Box::pin(tools_of(Some(&self.sources), config)) };
         // A prompt stays what it was at startup, because its file may have changed since.
@@ -131,7 +131,7 @@ impl Reloading {
         let relay = Arc::new(app.relay.succeeding(settings.relay.clone(), Arc::clone(fleet), bounds));
         // Restrictions are applied first.
         if let Some(policy) = policy {
-            self.sources.hold(policy);
+            self.sources.hold_policy(policy);
         }
         let asked_for_keys = self.holds.server.asks_for_keys();
         app.access.change_keys(&settings.server, advice::lends_key(settings));
@@ -140,7 +140,7 @@ impl Reloading {
         }
         app.usage.change(terms).await;
         if settings.alerts != self.holds.alerts {
-            app.alerts.change(super::alerts::alerts_config(settings));
+            app.alerts.change_config(super::alerts::alerts_config(settings));
         }
         app.agents.replace_agents(agents_with_models(settings, &relay, fleet, bounds, agents));
         if let (Some(experts), Some(models)) = (&app.experts, model_accesses(settings, &relay, fleet, bounds))
@@ -152,7 +152,7 @@ impl Reloading {
         let (old, limits) = (&self.holds.server.limits, settings.server.limits.clone());
         let same_room = (old.max_body, old.max_bodies) == (limits.max_body, limits.max_bodies);
         let bodies = if same_room { app.bodies.clone() } else { body_budget(&limits) };
-        self.current.change(App { relay, limits, bodies, ..app });
+        self.current.replace_app(App { relay, limits, bodies, ..app });
         self.upstreams = upstreams;
         self.holds = settings.clone();
     }

@@ -113,6 +113,6 @@ pub(super) async fn start_replay(replay: Arc<Replay>, abort: &CancellationToken)
     let listener = listener.map_err(|error| format!("the replay upstream cannot listen: {error}"))?;
     let address =
         listener.local_addr().map_err(|error| format!("the replay upstream cannot listen: {error}"))?;
-    tokio::spawn(replay::serve(listener, replay, abort.clone()));
+    tokio::spawn(replay::serve_replay(listener, replay, abort.clone()));
     Ok(format!("http://{address}").parse()?)
 }

@@ -273,12 +273,12 @@ async fn small_limits_are_kept() {
 
 /// Sends a request twice: the window is learnt beside the first one. Gives what was sent the second time.
 async fn second_of(fake: &FakeVllm, extra: &str, body: &Value) -> Value {
-    let _time = IdleTime::begin();
+    let time = IdleTime::begin();
     let respool = Respool::with(fake, extra).await;
     for _ in 0..2 {
         answered(&exchange(respool.address, &Request::chat(body)).await);
         // The answer may come before the list of models does.
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        time.pass(Duration::from_secs(1)).await;
     }
     assert_eq!(fake.probes().iter().filter(|probe| probe.path() == "/v1/models").count(), 1, "asked once");
     fake.requests()[1].json()

@@ -98,14 +98,9 @@ impl Served {
     }
 
     pub(crate) fn exit(&mut self, within: Duration) -> i32 {
-        let began = Instant::now();
-        while began.elapsed() < within {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code().unwrap_or(-1);
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        panic!("still running after {within:?}");
+        let status = testing::waiting::look_blocking(within, || self.child.try_wait().unwrap());
+        let status = status.unwrap_or_else(|| panic!("still running after {within:?}"));
+        status.code().unwrap_or(-1)
     }
 
     /// The next line of the log that is meant.

@@ -1,4 +1,4 @@
-//! What clients, models and upstreams send cannot keep respool from answering others: neither by work without
+//! No input of clients, models or upstreams keeps respool from answering others: neither by work without
 //! end on the threads that answer, nor by requests that go in a circle.
 
 use std::net::SocketAddr;

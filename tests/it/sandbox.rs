@@ -73,16 +73,21 @@ impl Bed {
         }
         self.level >= *level
     }
+
+    /// The bed itself; `None` where this machine has no such level.
+    fn at_least(self, level: &Level) -> Option<Self> {
+        self.has(level).then_some(self)
+    }
 }
 
 /// A bed whose commands are confined to files; `None` where this machine cannot do that.
 async fn confined_bed(settings: &str) -> Option<Bed> {
-    Some(bed(settings).await).filter(|bed| bed.has(&Level::Landlock))
+    bed(settings).await.at_least(&Level::Landlock)
 }
 
 /// A bed whose commands have mounts and processes of their own; `None` where this machine cannot do that.
 async fn full_bed(settings: &str) -> Option<Bed> {
-    Some(bed(settings).await).filter(|bed| bed.has(&Level::Full))
+    bed(settings).await.at_least(&Level::Full)
 }
 
 #[tokio::test]
@@ -120,9 +125,7 @@ async fn places_of_the_configuration_are_reached() {
     fs::write(outer.path().join("read/a"), "seen").unwrap();
     let [read, write] = ["read", "write"].map(|name| outer.path().join(name).display().to_string());
     let bed = bed_at(outer, &format!("local.readable = [{read:?}]\nlocal.writable = [{write:?}]")).await;
-    if !bed.has(&Level::Landlock) {
-        return;
-    }
+    let Some(bed) = bed.at_least(&Level::Landlock) else { return };
     assert_eq!(bed.run(&format!("cat {read}/a && echo x > {write}/b && cat {write}/b")).await, "seenx\n");
     assert!(bed.run(&format!("echo y > {read}/a")).await.contains("[exit code "));
     assert_eq!(fs::read_to_string(bed.outer.path().join("read/a")).unwrap(), "seen");
@@ -336,10 +339,7 @@ async fn git_works_in_a_linked_work_tree() {
     repository(&main);
     git(&main, &["commit", "-q", "--allow-empty", "-m", "one"]);
     git(&main, &["worktree", "add", "-q", "../work"]);
-    let bed = bed_at(outer, "").await;
-    if !bed.has(&Level::Landlock) {
-        return;
-    }
+    let Some(bed) = bed_at(outer, "").await.at_least(&Level::Landlock) else { return };
     if bed.has(&Level::Full) {
         assert_eq!(
             bed.run("echo a > a && git add a && git commit -qm two && git log --format=%s -1").await,
@@ -361,10 +361,7 @@ async fn a_link_in_the_commands_own_tmp_leads_nowhere() {
     let outer = tempfile::tempdir().unwrap();
     fs::create_dir(outer.path().join("work")).unwrap();
     let target = folder();
-    let bed = bed_at(outer, "").await;
-    if !bed.has(&Level::Full) {
-        return;
-    }
+    let Some(bed) = bed_at(outer, "").await.at_least(&Level::Full) else { return };
     let name = bed.outer.path().file_name().unwrap().to_str().unwrap().to_owned();
     let lead = format!(
         "mv /tmp/{name} /tmp/moved; ln -s {} /tmp/{name}; ln -s / /tmp/{name}2",
@@ -553,7 +550,7 @@ async fn in_the_chat_gits_configuration_is_asked_for() {
     }
 }
 
-/// What people do all day works inside, with the network that the chat has.
+/// People's everyday commands work inside, with the network that the chat has.
 #[tokio::test]
 async fn builds_tests_and_package_managers_work_in_the_chat() {
     let folder = tempfile::tempdir().unwrap();

@@ -31,7 +31,7 @@ struct Job {
     commands: Vec<String>,
 }
 
-/// What came of them.
+/// The results of the attacks.
 #[derive(Default, Serialize, Deserialize)]
 struct Done {
     level: String,
@@ -954,7 +954,7 @@ fn git_waits_for_no_lock_and_takes_none_away() {
     assert!(site.work(".git/index.lock").exists());
 }
 
-/// What a row of the table of levels tries, and says where it fails.
+/// The attempts of a row of the table of levels, and the places where they fail.
 struct Attempt {
     promise: &'static str,
     /// Prints `DONE` when it works.

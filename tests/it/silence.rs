@@ -104,12 +104,12 @@ async fn json_clients_get_the_true_status() {
 }
 
 /// The client hangs up in one phase; the upstream must be let go of at once.
-async fn hangs_up(body: &serde_json::Value, script: Script, wait: Duration, extra: &str) {
+async fn hangs_up(time: &IdleTime, body: &serde_json::Value, script: Script, wait: Duration, extra: &str) {
     let fake = FakeVllm::start([script]).await;
     let respool = Respool::with(&fake, extra).await;
     let client = Client::sending(respool.address, &Request::chat(body)).await;
     fake.wait_for_requests(1).await;
-    tokio::time::sleep(wait).await;
+    time.pass(wait).await;
     let left = tokio::time::Instant::now();
     drop(client);
     let closed = fake.wait_until_closed(0).await;
@@ -118,28 +118,28 @@ async fn hangs_up(body: &serde_json::Value, script: Script, wait: Duration, extr
 
 #[tokio::test]
 async fn disconnects_end_upstream_requests() {
-    let _time = IdleTime::begin();
+    let time = IdleTime::begin();
     let mut whole = tools_route::request();
     whole["stream"] = json!(false);
     whole["stream_options"] = serde_json::Value::Null;
     let streaming = || Script::sse(replies::text_stream(&["a"; 3], false)).pause(2, Duration::from_mins(1));
     let short = Duration::from_millis(500);
-    hangs_up(&tools_route::request(), Script::silence(), short, "").await;
-    hangs_up(&tools_route::request(), Script::silence(), Duration::from_secs(6), LIMITS).await;
-    hangs_up(&whole, Script::silence(), short, "").await;
-    hangs_up(&passthrough::request(), Script::silence(), short, "").await;
-    hangs_up(&passthrough::request(), Script::silence(), Duration::from_secs(6), LIMITS).await;
-    hangs_up(&passthrough::request(), streaming(), Duration::from_secs(1), "").await;
+    hangs_up(&time, &tools_route::request(), Script::silence(), short, "").await;
+    hangs_up(&time, &tools_route::request(), Script::silence(), Duration::from_secs(6), LIMITS).await;
+    hangs_up(&time, &whole, Script::silence(), short, "").await;
+    hangs_up(&time, &passthrough::request(), Script::silence(), short, "").await;
+    hangs_up(&time, &passthrough::request(), Script::silence(), Duration::from_secs(6), LIMITS).await;
+    hangs_up(&time, &passthrough::request(), streaming(), Duration::from_secs(1), "").await;
 }
 
 #[tokio::test]
 async fn disconnects_end_retries() {
-    let _time = IdleTime::begin();
+    let time = IdleTime::begin();
     let fake = FakeVllm::always(Script::json(503, &json!({}))).await;
     let respool = Respool::before(&fake).await;
     let client = Client::sending(respool.address, &Request::chat(&tools_route::request())).await;
     fake.wait_for_requests(1).await;
     drop(client);
-    tokio::time::sleep(Duration::from_secs(30)).await;
+    time.pass(Duration::from_secs(30)).await;
     assert!(fake.requests().len() <= 2, "{} requests after the client had left", fake.requests().len());
 }

@@ -340,7 +340,7 @@ async fn total_failures_are_reported_once() {
 
 #[tokio::test]
 async fn failing_servers_are_skipped_and_retried() {
-    let _time = IdleTime::begin();
+    let time = IdleTime::begin();
     let (a, _b, respool) = pair().await;
     let body = one_of(&respool, "a").await;
     a.otherwise(Script::json(503, &json!({})));
@@ -351,7 +351,7 @@ async fn failing_servers_are_skipped_and_retried() {
     assert_eq!(a.requests().len() - before, 3, "three failures in a row");
     assert_eq!(standing(&respool, "a").await["circuit"], "open");
     a.otherwise(ok("a").delay(Duration::from_secs(2)));
-    tokio::time::sleep(PAUSE).await;
+    time.pass(PAUSE).await;
     let trial = who(&respool, &body);
     let meanwhile = async {
         a.wait_for_requests(before + 4).await;
@@ -366,25 +366,25 @@ async fn failing_servers_are_skipped_and_retried() {
 
 #[tokio::test]
 async fn failed_trials_cost_nothing() {
-    let _time = IdleTime::begin();
+    let time = IdleTime::begin();
     let (a, _b, respool) = pair().await;
     let body = one_of(&respool, "a").await;
     a.otherwise(Script::json(503, &json!({})));
     for _ in 0..3 {
         who(&respool, &body).await;
     }
-    tokio::time::sleep(PAUSE).await;
+    time.pass(PAUSE).await;
     let before = a.requests().len();
     assert_eq!((who(&respool, &body).await, who(&respool, &body).await), ("b".to_owned(), "b".to_owned()));
     assert_eq!(a.requests().len() - before, 1, "one trial, and the pause begins anew");
     a.otherwise(Script::silence());
-    tokio::time::sleep(2 * PAUSE).await;
+    time.pass(2 * PAUSE).await;
     let gives_up = crate::support::client::Client::sending(respool.address, &Request::chat(&body)).await;
     a.wait_for_requests(before + 2).await;
     a.otherwise(ok("a"));
     drop(gives_up);
     a.wait_until_closed(before + 1).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    time.pass(Duration::from_millis(200)).await;
     assert_eq!(who(&respool, &body).await, "a");
 }
 

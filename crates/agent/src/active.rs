@@ -1,7 +1,7 @@
 //! The runs that this process works on: each in a task of its own, watched by any number of clients, and
 //! ended from outside.
 //!
-//! Knows nothing of requests: `agents` and `resume` say which run is worked on. Called by these.
+//! It does not know requests: `agents` and `resume` decide which run is worked on, and call it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -63,10 +63,10 @@ pub(super) struct Parked {
 /// A run to work on.
 pub(super) struct Work {
     pub(super) id: String,
-    /// Stands for the client whose run it is; `None`: anybody's.
+    /// The digest of the client that owns the run; `None` for any client.
     pub(super) client: Option<String>,
     pub(super) run: Run,
-    /// Where it is kept.
+    /// The store of the run.
     pub(super) store: Option<Arc<Store>>,
     /// The epoch of this process.
     pub(super) epoch: u64,
@@ -75,17 +75,17 @@ pub(super) struct Work {
     pub(super) authorization: Option<HeaderValue>,
     /// The first step.
     pub(super) first: Option<EventKind>,
-    /// Why it is worked on, for the log.
+    /// The reason for the work, for the log.
     pub(super) origin: &'static str,
     pub(super) options: RunOptions,
 }
 
-/// How a run is worked on that no client waits for.
+/// The options of a run that no client waits for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunOptions {
-    /// It goes on when its client is gone.
+    /// Whether it continues when its client has gone.
     pub is_detached: bool,
-    /// It must not go on where it cannot be kept.
+    /// Whether it must stop if it cannot be stored.
     pub is_durable: bool,
     /// The entry of the queue that it works on: it begins, and is claimed, only while this lease holds.
     pub lease: Option<EntryLease>,
@@ -144,7 +144,7 @@ impl ActiveRuns {
         active.inspect(|active| active.stops.cancel.cancel()).is_some()
     }
 
-    /// Keeps a new run, and works on it. When it cannot be kept it is worked on all the same.
+    /// Stores a new run and works on it, even if it cannot be stored.
     pub(super) async fn begin_run(self: &Arc<Self>, agent: &Arc<Agent>, new: NewRun, work: Work) -> Watch {
         let (active, agent, mut work) = (Arc::clone(self), Arc::clone(agent), work);
         self.to_its_end(async move {
@@ -216,13 +216,13 @@ impl ActiveRuns {
         .await
     }
 
-    /// The client may go away at any moment. What the store says is being worked on is worked on all the
-    /// same, and then ends, or goes on, as one whose client went away.
+    /// Runs the work to its end, although the client may go away at any moment. A run that the store marks
+    /// as active is worked on, and then ends or continues as one whose client went away.
     async fn to_its_end<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
         match self.tasks.spawn(work).await.map_err(JoinError::try_into_panic) {
             Ok(done) => done,
             Err(Ok(panic)) => std::panic::resume_unwind(panic),
-            // The runtime ends, and this with it.
+            // The runtime ends, and this task with it.
             Err(Err(_)) => std::future::pending().await,
         }
     }
@@ -304,8 +304,8 @@ impl ActiveRuns {
         WorkReport { end, spent, overhead }
     }
 
-    /// Commits what could not be committed, once the store can be written again: it must not say less than
-    /// was done.
+    /// Commits the events that could not be committed, once the store can be written again: it must contain
+    /// everything that was done.
     fn write_later(&self, store: Arc<Store>, backlog: Vec<Append>) {
         if self.tasks.len() >= MOST_PARKED {
             return;
@@ -365,8 +365,8 @@ impl ActiveRuns {
         self.tasks.spawn(work);
     }
 
-    /// Waits until nothing is worked on any more, and cuts calls off that are still in flight after this
-    /// time. Call it after the shutdown token.
+    /// Waits for all work to end, and cuts off calls that are still in flight after this time. Call it after
+    /// the shutdown token.
     pub(super) async fn wait_for_end(&self, within: Duration) {
         self.tasks.close();
         if tokio::time::timeout(within, self.tasks.wait()).await.is_err() {

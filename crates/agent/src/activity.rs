@@ -16,7 +16,7 @@ pub enum Activity<'a> {
     Reasoning(&'a str),
     /// A piece of content, of a run that streams.
     Content(&'a str),
-    /// The reply is whole.
+    /// The model's reply is complete.
     ModelReplied(&'a ModelReply),
     /// A model call failed.
     ModelFailed {

@@ -30,7 +30,7 @@ use telemetry::{Accounts, ErrorReport, Recording};
 
 /// The environment variable from which people at a terminal give their operator's key.
 pub const OPERATOR_KEY: &str = "RESPOOL_OPERATOR_KEY";
-/// How often it is looked whether an approval has been decided by another process, or its time is over.
+/// The interval at which approvals are checked for a decision of another process or a timeout.
 const APPROVALS_EVERY: Duration = Duration::from_secs(1);
 
 type ByName = BTreeMap<String, Arc<Agent>>;
@@ -47,14 +47,14 @@ impl std::fmt::Debug for Agents {
     }
 }
 
-/// Why a decision is not taken.
+/// The reason why a decision is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecideError {
     /// There is no such request.
     Unknown,
     /// It does not wait for a decision any more.
     NotWaiting(ApprovalState),
-    /// The time for it is over, and that rejects the calls.
+    /// Its time has passed, which rejects the calls.
     TooLate,
     /// The decision names a call that is not in the request.
     UnknownCall(String),
@@ -102,7 +102,7 @@ impl Agents {
         self.lock_agents().values().cloned().collect()
     }
 
-    /// From now on these are the agents. Runs in progress go on with the one that they began with.
+    /// Replaces the agents. Runs in progress keep the agent that they began with.
     pub fn replace_agents(&self, agents: Vec<Agent>) {
         *self.by_name.write().unwrap_or_else(PoisonError::into_inner) = index_by_name(agents);
     }
@@ -153,7 +153,7 @@ impl Agents {
                 return watch;
             }
         }
-        // Deleted, another client's or another agent's: its client's own history is what there is of it.
+        // The run was deleted or belongs to another client or agent: only the client's own history is left.
         let origin = if has_results { "begins, no run waits for these results" } else { "begins" };
         let (new, work) = self.new_run(agent, request, authorization, origin).await;
         self.active.begin_run(agent, new, work).await
@@ -296,7 +296,7 @@ impl Agents {
         self.active.is_active(id)
     }
 
-    /// The client of a run has got what there is of it.
+    /// Notes that the client of a run has its answer.
     pub async fn mark_answered(&self, id: &str) {
         if let Some(store) = self.store() {
             let _ = or_log(store.mark_answered(id).await);
@@ -345,7 +345,7 @@ impl Agents {
     /// configured one.
     ///
     /// # Errors
-    /// Why it is not taken. The first decision about a request holds.
+    /// The reason why it is not accepted. The first decision about a request counts.
     pub async fn decide_approval(&self, decision: &Decision) -> Result<(), DecideError> {
         let store = self.store().ok_or(DecideError::Unknown)?;
         record_decision(store, decision).await?;
@@ -403,7 +403,7 @@ impl Agents {
         }
     }
 
-    /// A detached run goes on by itself; the others wait for their clients or for `respool runs resume`.
+    /// Resumes detached runs; the others wait for their clients or for `respool runs resume`.
     async fn resume_detached(&self, store: &Arc<Store>) {
         let rows = or_log(store.newest(RunFilter::Clients, MOST_PARKED).await).unwrap_or_default();
         for row in rows.into_iter().filter(|row| row.status == Status::Interrupted && row.parent.is_none()) {
@@ -465,7 +465,7 @@ pub async fn approval_details(store: &Store, row: &ApprovalRow) -> Result<Value,
 /// Records a decision about a request; a process that serves the run's agent lets it go on.
 ///
 /// # Errors
-/// Why it is not taken.
+/// The reason why it is not accepted.
 pub async fn record_decision(store: &Store, decision: &Decision) -> Result<(), DecideError> {
     let row = store.approval(&decision.request).await.map_err(DecideError::Store)?;
     let row = row.ok_or(DecideError::Unknown)?;

@@ -49,8 +49,8 @@ impl std::ops::AddAssign for Tokens {
 pub(super) const RESERVE: u64 = 2_000;
 
 /// About how many tokens a text has: one for a word or a part of it that begins with a capital, two for a
-/// long one; one for a digit, for two signs in a row, for a letter of a script that is not Latin. What looks
-/// like no words at all (base64, keys, hashes) has three for four letters.
+/// long one; one for a digit, for two signs in a row, for a letter of a script that is not Latin. Text that
+/// does not look like words (base64, keys, hashes) has three tokens for four letters.
 pub(super) fn estimate_tokens(text: &str) -> u64 {
     let mut runs = Runs::default();
     text.bytes().for_each(|byte| runs.push_byte(byte));

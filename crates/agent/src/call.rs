@@ -37,9 +37,9 @@ pub enum CallOutcome {
     Failed,
     /// The policy said no.
     Denied,
-    /// Its server stumbled.
+    /// Its server failed for a moment.
     Transient,
-    /// Its server was not there, so it did not begin.
+    /// Its server was down, so the call did not begin.
     Unreachable,
     /// Its server answered with an error of the protocol, not of the tool.
     ProtocolError,
@@ -54,17 +54,17 @@ pub enum CallOutcome {
 }
 
 impl CallOutcome {
-    /// True when the same call may work in a moment.
+    /// Returns true if the same call may work in a moment.
     pub(super) fn may_pass(self) -> bool {
         matches!(self, Self::Transient | Self::Unreachable)
     }
 
-    /// True when it is the server that failed, and not the tool that said no.
+    /// Returns true if the server failed, and not the tool.
     pub fn is_fault(self) -> bool {
         self.may_pass() || matches!(self, Self::ProtocolError | Self::TimedOut)
     }
 
-    /// True when the call may have taken effect, and may not.
+    /// Returns true if it is unknown whether the call took effect.
     pub fn is_unknown(self) -> bool {
         matches!(self, Self::Unknown | Self::TimedOut | Self::Transient | Self::ProtocolError)
     }

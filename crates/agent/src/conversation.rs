@@ -29,13 +29,13 @@ use store::{ClaimScope, NewRun, Status, Store, StoreError};
 use telemetry::ErrorReport;
 use tools::Approver;
 
-/// Who talks, and where what is said is kept.
+/// A conversation of an agent with a person, and its place in the store.
 pub struct Conversation {
     agent: Agent,
     store: Option<Arc<Store>>,
     report: ErrorReport,
     log_content: bool,
-    /// Stands for where it is held: the next one asks the store for it.
+    /// Identifies the place of the conversation: the next one looks it up in the store.
     place: String,
     held: Option<Held>,
     /// The model of the last turn; `None`: another process knows.
@@ -113,8 +113,7 @@ impl Conversation {
         }
     }
 
-    /// Who talks. A change holds from the next turn on, but for what the conversation began with: prompt,
-    /// tools.
+    /// Returns the agent. A change takes effect with the next turn, except for the prompt and the tools.
     pub fn agent_mut(&mut self) -> &mut Agent {
         &mut self.agent
     }
@@ -196,7 +195,7 @@ impl Conversation {
         }
     }
 
-    /// Keeps the conversation between two turns. One that the store has gaps of is not kept any more.
+    /// Stores the conversation between two turns. One with gaps in the store is no longer stored.
     async fn hold_run(&mut self, run: Run, driver: Driver) {
         let mut journal = driver.journal;
         if !journal.is_complete() {
@@ -255,7 +254,7 @@ impl Conversation {
         }
     }
 
-    /// Puts the conversation away: the next turn begins another one, and this one can be resumed.
+    /// Closes the conversation: the next turn begins another one, and this one can be resumed.
     pub async fn close(&mut self) {
         self.mark_status(Status::Suspended).await;
         self.held = None;

@@ -9,28 +9,28 @@ use super::outcome::Limit;
 use super::setup::{CallForm, OfferedTool, Setup};
 use super::transcript::Entry;
 
-/// Stands in the transcript for a reply of which nothing could be used.
+/// The transcript's text for a reply without any usable part.
 pub(super) const NOTHING: &str = "(nothing that could be read)";
 
-/// For a call that was under way when respool ended.
+/// The result of a call that was running when respool ended.
 pub(super) const OUTCOME_UNKNOWN: &str = "the outcome is unknown: respool was interrupted while this call ran. It may have \
      taken effect, in whole or in part. Find out before you repeat it.";
 
-/// For a call that was under way when a person stopped the turn.
+/// The result of a call that was running when a person stopped the turn.
 pub(super) const STOPPED_CALL: &str =
     "stopped before it ended; it may have taken effect, in whole or in part";
 
-/// For the calls behind it.
+/// The result of the calls after it.
 pub(super) const NOT_BEGUN: &str = "not run: the turn was stopped before it";
 
-/// For a call that is a draft for a person.
+/// The result of a call that is a draft for a person.
 pub(super) const HANDED_OVER: &str = "handed over to a person as a draft, not executed; the result is unknown. The step is done: \
      go on without it, and do not call this again for the same thing.";
 
-/// Between a turn that did not end with an answer and the next one.
+/// The message between a turn that ended without an answer and the next one.
 pub(super) const STOPPED: &str = "The turn before this ended without an answer.";
 
-/// The message before the last call.
+/// Returns the message before the last call.
 pub(super) fn last_words(limit: &Limit) -> Value {
     let text = format!(
         "[respool] The run has met its limit {}. No more tools can be used. Answer now, from what you have; say what is \
@@ -40,7 +40,7 @@ pub(super) fn last_words(limit: &Limit) -> Value {
     json!({"role": "user", "content": text})
 }
 
-/// The tool's parameters, and the mistake in the call.
+/// Describes the tool's parameters and the mistake in the call.
 pub(super) fn describe_mistake(tool: &OfferedTool, problems: &[String]) -> String {
     let problems = if problems.is_empty() { String::new() } else { format!(": {}", problems.join("; ")) };
     format!(
@@ -49,7 +49,7 @@ pub(super) fn describe_mistake(tool: &OfferedTool, problems: &[String]) -> Strin
     )
 }
 
-/// There is no such tool.
+/// Tells the model that there is no such tool.
 pub(super) fn describe_unknown_tool(name: &str, setup: &Setup) -> String {
     let names: Vec<&str> = setup.tools.iter().map(|tool| tool.name.as_str()).collect();
     format!("there is no tool `{name}`; there are: {}", names.join(", "))

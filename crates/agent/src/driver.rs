@@ -1,8 +1,8 @@
-//! Executes a run's steps: calls the model and the tools, waits, and commits what happened before it goes on.
+//! Executes a run's steps: calls the model and the tools, waits, and commits each event before it continues.
 //!
-//! Decides nothing that `run` can decide. An event that does not fit the run's state ends the run as failed.
-//! A run that another process has claimed is left at once: before every effect there is a commit, and the
-//! store refuses it. Called by `active` and `conversation`.
+//! `run` makes the decisions. An event that does not fit the run's state fails the run. The driver leaves a
+//! run that another process has claimed: there is a commit before every effect, and the store refuses it.
+//! Called by `active` and `conversation`.
 
 mod approval;
 mod approved_call;
@@ -39,7 +39,7 @@ pub(super) struct Driver {
     pub(super) model: ModelClient,
     pub(super) journal: Journal,
     pub(super) telemetry: Telemetry,
-    /// Who is asked when the policy says `ask`, and for consent.
+    /// The person who is asked when the policy says `ask`, and for consent.
     pub(super) approver: Option<Arc<dyn Approver>>,
     /// It goes on when its client is gone.
     pub(super) is_detached: bool,
@@ -50,7 +50,7 @@ pub(super) struct Driver {
     notices: Option<Arc<dyn Notices>>,
     observer: Arc<Observer>,
     stops: Stops,
-    /// The run must not go on here: another process has it, or it cannot be kept and must be.
+    /// Whether the run must stop here: another process has it, or it must be stored and cannot.
     is_lost: bool,
 }
 
@@ -208,7 +208,7 @@ impl Driver {
         WorkEnd::Left
     }
 
-    /// Takes in what happened, and keeps it.
+    /// Applies an event to the run and stores it.
     pub(super) async fn record_event(&mut self, run: &mut Run, kind: EventKind) {
         if kind == EventKind::Resumed
             && let Some(call) = run.started_call()
@@ -219,7 +219,7 @@ impl Driver {
         self.record_with(run, kind, None).await;
     }
 
-    /// The same; `child` is a run that begins with it.
+    /// Records an event together with the `child` run that it begins.
     async fn record_with(&mut self, run: &mut Run, kind: EventKind, child: Option<NewRun>) {
         let awaited = run.awaited_approval().map(|request| request.id.clone());
         // A call that must not be made twice is known to have begun, even after a power failure. So is what
@@ -328,8 +328,8 @@ impl Driver {
         }
     }
 
-    /// The set ends what takes too long; the limit here is for one that does not. A person may take any time
-    /// to answer.
+    /// Makes a call. Tool sets end calls that take too long; the limit here is for one that does not. A
+    /// person may take any time to answer.
     async fn call_in_time(
         &self,
         invocation: &Invocation,

@@ -26,7 +26,7 @@ pub(super) struct Telemetry {
 }
 
 impl Telemetry {
-    /// A run begins or goes on.
+    /// Logs that a run begins or continues.
     pub(super) fn log_start(&self, run: &Run, how: &'static str) {
         agent_metrics::running(1.0);
         let tools = run.setup().tools.len();
@@ -37,7 +37,7 @@ impl Telemetry {
         }
     }
 
-    /// The model replied.
+    /// Records a reply of the model.
     pub(super) fn record_iteration(&self, run: &Run, purpose: CallPurpose, reply: &ModelReply) {
         let tokens = reply.tokens;
         agent_metrics::iteration(&self.agent, purpose.as_str(), tokens.prompt, tokens.completion);
@@ -97,7 +97,7 @@ impl Telemetry {
         self.report_error(iteration, "model", error, fix);
     }
 
-    /// A tool call ended.
+    /// Records the end of a tool call.
     pub(super) fn record_tool_call(&self, run: &Run, call: &RequestedCall, ended: &ToolEnd, retried: bool) {
         let iteration = run.iterations().len();
         #[expect(clippy::cast_precision_loss, reason = "milliseconds of one call")]
@@ -150,7 +150,7 @@ impl Telemetry {
         self.report_error(run.iterations().len(), "store", error.0.clone(), "the run goes on, not durable");
     }
 
-    /// The run ended.
+    /// Records the end of the run.
     pub(super) fn record_end(&self, run: &Run, outcome: &Outcome) {
         agent_metrics::run(&self.agent, outcome.as_str());
         self.run_span(run, outcome);
@@ -184,7 +184,7 @@ impl Telemetry {
         let error = (ended.outcome != CallOutcome::Ok).then(|| ended.outcome.as_str().to_owned());
         let name = format!("execute_tool {}", call.name);
         let took = Duration::from_millis(ended.took);
-        spans.record(new_span((run.child(), Some(run.span)), name, took, attributes, error));
+        spans.record(new_span(run.child(), Some(run.span), name, took, attributes, error));
     }
 
     fn run_span(&self, run: &Run, outcome: &Outcome) {
@@ -199,7 +199,8 @@ impl Telemetry {
         ];
         let name = format!("invoke_agent {}", self.agent);
         let took = Duration::from_millis(run.working_time());
-        spans.record(new_span(spans.run(&self.run), name, took, attributes, None));
+        let (context, parent) = spans.run(&self.run);
+        spans.record(new_span(context, parent, name, took, attributes, None));
     }
 
     /// Logs that the work on a run ends here. `overhead`: respool's own time for these iterations.
@@ -226,7 +227,8 @@ impl Telemetry {
 
 /// A span of this length that ends now.
 fn new_span(
-    (context, parent): (TraceContext, Option<u64>),
+    context: TraceContext,
+    parent: Option<u64>,
     name: String,
     took: Duration,
     mut attributes: Attributes,
@@ -238,7 +240,7 @@ fn new_span(
     Span { context, parent, parent_is_remote: false, kind, name, start: end - took, end, attributes, error }
 }
 
-/// A tool's failure without a word of the tool's: the HTTP status that it names, and how it ended.
+/// Describes a tool's failure without the tool's own words: its HTTP status and how it ended.
 fn failure_summary(ended: &ToolEnd) -> String {
     let how = match ended.outcome {
         CallOutcome::Denied => "not allowed",

@@ -356,11 +356,7 @@ mod tests {
         let sink = Sink::start(config, None, CancellationToken::new()).unwrap();
         (0..3).for_each(|_| sink.send(&Message::new_test(7)));
         drop(sink);
-        let delivered = async {
-            while std::fs::read_dir(dir.path()).unwrap().count() < 3 {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_mins(1), delivered).await.unwrap();
+        let delivered = async || std::fs::read_dir(dir.path()).unwrap().count() == 3;
+        testing::waiting::wait_until("all messages are delivered", delivered).await;
     }
 }

@@ -14,11 +14,11 @@ use super::harmless::{Entry, stays_inside};
 use super::screen::Shown;
 use tools::{Approver, Question, QuestionKind, Target, and_list, parse_pipeline};
 
-/// What need not be asked again in this session.
+/// The calls that need no further question in this session.
 #[derive(Debug, Default)]
 pub(super) struct Allowed(BTreeSet<Always>);
 
-/// What "always" would mean for a call.
+/// The calls that "always" would cover.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Always {
     /// Every call of this tool, but on files whose path is hidden.
@@ -29,13 +29,13 @@ pub(super) enum Always {
     Command(String, PathBuf),
     /// All of these: the commands of one line.
     Each(Vec<Always>),
-    /// Nothing: a hidden file says what other programs do (`.git/hooks`, `.envrc`), or it is not known what
-    /// is acted on.
+    /// Nothing: a hidden file may decide what other programs do (`.git/hooks`, `.envrc`), or the target of
+    /// the call is unknown.
     Never,
 }
 
 impl Always {
-    /// `root`: the workspace, without symlinks.
+    /// Returns what "always" would cover for a call. `root`: the workspace, without symlinks.
     pub(super) fn from_target(tool: &str, target: &Target, root: &Path) -> Self {
         match target {
             Target::Command { line, directory } => match known_commands(line, directory, root) {
@@ -52,7 +52,7 @@ impl Always {
         }
     }
 
-    /// For the question; `None`: it is not offered.
+    /// Describes it for the question; `None` when it is not offered.
     pub(super) fn question_text(&self) -> Option<String> {
         match self {
             Self::Tool(tool) => Some(tool.clone()),
@@ -66,7 +66,7 @@ impl Always {
         }
     }
 
-    /// For the list of what is allowed.
+    /// Describes it for the list of allowed calls.
     fn description(&self) -> String {
         let place = |directory: &Path| match directory {
             directory if directory == Path::new(".") => String::new(),
@@ -82,8 +82,8 @@ impl Always {
     }
 }
 
-/// The names of the commands of a line, each with its directory, when all are known to be harmless and stay
-/// in the workspace, also through symlinks.
+/// Returns the names of the commands of a line, each with its directory, if all are known to be harmless and
+/// stay in the workspace, even through symlinks.
 fn known_commands(line: &str, directory: &Path, root: &Path) -> Option<BTreeSet<(&'static str, PathBuf)>> {
     let mut directory = directory.to_owned();
     let mut names = BTreeSet::new();
@@ -110,8 +110,8 @@ fn known_commands(line: &str, directory: &Path, root: &Path) -> Option<BTreeSet<
     (!names.is_empty()).then_some(names)
 }
 
-/// True where some word is `git` and a later one drops commits or work, or sends them away: that is asked
-/// each time.
+/// Returns true if some word is `git` and a later one discards or pushes commits or work: the person is
+/// asked about these each time.
 fn changes_history(line: &str) -> bool {
     let mut words = line.split(|c: char| !(c.is_alphanumeric() || "-_".contains(c)));
     words.any(|word| word == "git")
@@ -120,7 +120,7 @@ fn changes_history(line: &str) -> bool {
         })
 }
 
-/// What does not exist leads nowhere; most operands are no files.
+/// A path that does not exist leads nowhere; most operands are not files.
 fn leads_inside(path: &Path, root: &Path) -> bool {
     use std::io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
     match path.canonicalize() {
@@ -132,7 +132,7 @@ fn leads_inside(path: &Path, root: &Path) -> bool {
     }
 }
 
-/// A part of the path begins with a dot.
+/// Returns true if a part of the path begins with a dot.
 fn is_hidden(path: &Path) -> bool {
     path.components().any(|part| {
         let name = part.as_os_str().as_encoded_bytes();
@@ -162,7 +162,7 @@ impl Allowed {
         }
     }
 
-    /// Everything, for people.
+    /// Lists everything that is allowed, for people.
     pub(super) fn list(&self) -> Vec<String> {
         self.0.iter().map(Always::description).collect()
     }
@@ -176,12 +176,12 @@ pub(super) struct Asking {
     pub(super) target: Target,
     pub(super) arguments: Map<String, Value>,
     pub(super) preview: Option<String>,
-    /// What "always" would mean.
+    /// The calls that "always" would cover.
     pub(super) always: Always,
     pub(super) answer: oneshot::Sender<bool>,
 }
 
-/// The person at the terminal, or the `--yes` in their place.
+/// The person at the terminal, or `--yes` in their place.
 pub(super) struct Person {
     pub(super) yes: bool,
     pub(super) allowed: Arc<Mutex<Allowed>>,
@@ -203,7 +203,7 @@ impl Approver for Person {
             let always = match kind {
                 QuestionKind::Call if self.yes || self.is_allowed(tool, target) => return true,
                 QuestionKind::Call => Always::from_target(tool, target, &self.root),
-                // Nobody has consented to that by what they said before.
+                // No earlier answer covers that.
                 QuestionKind::OutsideSandbox if self.yes => return false,
                 QuestionKind::OutsideSandbox => Always::Never,
             };

@@ -1,6 +1,6 @@
-//! `/approvals`, `/approve` and `/reject`: calls of agents and experts that wait for a person's consent. Only
-//! a line that the person writes is a command, whatever the model says. To decide takes an operator's key, as
-//! it does on the command line: the assistant runs commands too.
+//! `/approvals`, `/approve` and `/reject`: calls of agents and experts that wait for a person's consent.
+//! Only a line that the person types is a command; the model cannot write one. A decision needs an
+//! operator's key, as it does on the command line: the assistant runs commands too.
 
 use std::sync::Arc;
 
@@ -8,35 +8,35 @@ use agent::{ApprovalRequest, Decision, approval_details, operator_name, record_d
 use store::{ApprovalRow, ApprovalState, Store};
 use wire::visible::{make_visible, one_line};
 
-/// So many requests are listed.
+/// The most requests in the list.
 const MOST: usize = 100;
 /// The longest line of a list.
 const LONGEST: usize = 200;
 
-/// What the person wants.
+/// A command about approvals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// Show one, or list all.
     Show(Option<String>),
-    /// Let its calls run.
+    /// Let the calls of a request run.
     Approve(Option<String>),
-    /// Do not let them run: the id, and why.
+    /// Refuse them: the id and the reason.
     Reject(Option<String>),
 }
 
 /// The requests for consent, and who may decide about them.
 pub(super) struct Approvals {
-    /// `None` where nothing is kept.
+    /// `None` when nothing is stored.
     pub(super) store: Option<Arc<Store>>,
     /// The operator's key of the person, if they gave one.
     pub(super) operator_key: Option<String>,
 }
 
 impl Approvals {
-    /// Does what is wanted, and returns what came of it.
+    /// Runs a command and returns its result for the person.
     ///
     /// # Errors
-    /// Why it cannot be done, for the person.
+    /// The reason why it failed, for the person.
     pub(super) async fn run_command(&self, wanted: Wanted) -> Result<String, String> {
         let store = self.store.as_ref().ok_or("there is no store, so no approval waits in it")?;
         match wanted {
@@ -80,7 +80,7 @@ impl Approvals {
     }
 }
 
-/// The id at the beginning of what stands behind a command, and the rest.
+/// Splits the text after a command into the id at its beginning and the rest.
 fn split_id<'a>(text: Option<&'a str>, usage: &str) -> Result<(&'a str, &'a str), String> {
     let text = text.ok_or_else(|| format!("name the approval: {usage}; /approvals lists those that wait"))?;
     let (id, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));

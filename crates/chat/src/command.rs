@@ -1,13 +1,12 @@
-//! `/commands`: which there are, what they are called with. Pure. One table makes the help, the completion
-//! and the reading.
+//! The `/commands` and their arguments. Pure. One table serves the help, the completion and the parser.
 
 use super::approvals::Wanted;
 
-/// What the person wants of the chat itself.
+/// A command to the chat itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Help,
-    /// Show the models, or take this one.
+    /// Show the models, or switch to this one.
     Model(Option<String>),
     Tools,
     Cost,
@@ -15,12 +14,12 @@ pub(super) enum Command {
     /// Write the conversation to this file.
     Save(Option<String>),
     Undo,
-    /// Calls of agents and experts that wait for consent.
+    /// Show or decide calls of agents and experts that wait for consent.
     Approvals(Wanted),
     Quit,
 }
 
-/// Name, argument, what it does.
+/// Name, argument and effect of each command.
 pub(super) const COMMANDS: [(&str, &str, &str); 11] = [
     ("/help", "", "this list"),
     ("/model", "[ID]", "show the models, or go on with another one"),
@@ -35,10 +34,10 @@ pub(super) const COMMANDS: [(&str, &str, &str); 11] = [
     ("/quit", "", "leave (also Ctrl-D)"),
 ];
 
-/// Reads a line; `None` when it is meant for the model. A path at its beginning is no command.
+/// Parses a line; `None` when it is meant for the model. A path at its beginning is not a command.
 ///
 /// # Errors
-/// What is wrong with the command, for the person.
+/// The mistake in the command, for the person.
 pub(super) fn read_command(line: &str) -> Option<Result<Command, String>> {
     let line = line.trim();
     let (name, argument) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
@@ -66,12 +65,12 @@ pub(super) fn read_command(line: &str) -> Option<Result<Command, String>> {
     Some(Ok(command))
 }
 
-/// The commands that begin like this.
+/// Returns the commands that begin with this text.
 pub(super) fn matching_commands(text: &str) -> Vec<&'static str> {
     COMMANDS.iter().map(|(name, ..)| *name).filter(|name| name.starts_with(text)).collect()
 }
 
-/// The list of commands and keys.
+/// Returns the list of commands and keys.
 pub(super) fn help_text() -> String {
     let commands =
         COMMANDS.map(|(name, argument, what)| format!("  {:<17} {what}\n", format!("{name} {argument}")));

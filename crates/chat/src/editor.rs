@@ -22,14 +22,14 @@ use super::paint::Paint;
 const PROMPT: &str = "❯ ";
 const MOST_HISTORY: usize = 1_000;
 
-/// What the person did.
+/// An input of the person.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Input {
-    /// Wrote this.
+    /// A text.
     Text(String),
     /// Ctrl-C on an empty line.
     Interrupt,
-    /// Ctrl-D, or the terminal is gone.
+    /// Ctrl-D, or the terminal has gone.
     End,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// `state_dir`: where the history is kept. One that cannot be kept is no reason not to talk.
+    /// Opens the editor with the history in `state_dir`. The chat works without a history too.
     pub(super) fn open(state_dir: &Path, paint: Paint) -> Result<Self, String> {
         let failed = |error: ReadlineError| format!("the line editor cannot be started: {error}");
         let config = Config::builder().max_history_size(MOST_HISTORY).map_err(failed)?;
@@ -55,7 +55,7 @@ impl Lines {
         Ok(Self { editor, history })
     }
 
-    /// Waits for a whole input. Blocks.
+    /// Waits for a complete input. Blocks.
     pub(super) fn read_input(&mut self) -> Input {
         match self.editor.readline(PROMPT) {
             Ok(text) => {
@@ -79,12 +79,12 @@ impl Lines {
     }
 }
 
-/// The text without the backslashes that only said that it goes on.
+/// Removes the backslashes that only continue a line.
 fn without_continuations(text: &str) -> String {
     text.replace("\\\n", "\n")
 }
 
-/// Ctrl-C throws a line away; on an empty one it is the person's wish to leave.
+/// Ctrl-C discards a line; on an empty line it means that the person wants to leave.
 struct Clear;
 
 impl ConditionalEventHandler for Clear {

@@ -1,27 +1,27 @@
-//! What a person sees at the start: which endpoint, which files, and what the assistant may do without
-//! asking. Pure; every line says what holds, not what holds by default.
+//! The greeting at the start: which endpoint, which files, and what the assistant may do without asking.
+//! Pure; every line describes the settings in effect, not the defaults.
 
 use std::path::{Path, PathBuf};
 
 use tools::{PolicyConfig, Rule, Verdict};
 
-/// So many rules are listed one by one.
+/// The most rules that are listed one by one.
 const MOST_RULES: usize = 6;
 
-/// Where the settings come from and where requests go.
+/// The sources of the settings and the destinations of requests.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// The endpoints, each with where its key comes from.
+    /// The endpoints, each with the source of its key.
     pub upstreams: Vec<String>,
     /// The configuration file.
     pub config: Option<PathBuf>,
-    /// The file of the system prompt; `None`: the one that is built in.
+    /// The file of the system prompt; `None` for the built-in one.
     pub system: Option<PathBuf>,
-    /// What of the working directory is not used, in words.
+    /// A sentence about files of the working directory that are not used.
     pub unread: Option<String>,
 }
 
-/// The lines below the headline.
+/// Returns the lines below the headline.
 pub(super) fn greeting_lines(sources: &Sources, policy: &PolicyConfig, yes: bool) -> Vec<String> {
     let of = |path: &Option<PathBuf>, none: &str| path.as_deref().map_or(none.to_owned(), display_path);
     let upstream = format!("upstream: {}", sources.upstreams.join(", "));
@@ -39,7 +39,7 @@ fn display_path(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// What the policy makes of the calls, and `--yes` of its questions.
+/// Describes which calls the policy allows, asks about or denies, and the effect of `--yes`.
 pub(super) fn permission_line(policy: &PolicyConfig, yes: bool) -> String {
     let default = match (policy.default, yes) {
         (Verdict::Ask, true) => "runs everything without asking (--yes)",

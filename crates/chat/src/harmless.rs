@@ -1,17 +1,17 @@
-//! Commands that a person may allow once for a whole session: programs of which it is known which options
-//! only look, build or test. An option that is not listed is not known, however it is spelled. Pure.
+//! Commands that a person may allow once for a whole session: programs with the options that are known to
+//! only read, build or test. An option that is not listed counts as unknown. Pure.
 //!
-//! What is not here: programs that run whatever they are given (shells, interpreters, `make`, `npm run`),
-//! options that name a program, a file to be written, or another directory (`--output`,
+//! The table leaves out programs that run any code they are given (shells, interpreters, `make`, `npm run`),
+//! and options that name a program, an output file or another directory (`--output`,
 //! `--open-files-in-pager`, `-C`, `--config`). Used by `approval`.
 
-/// A program, with the word behind it where that says what it does.
+/// A program, with its subcommand if it has one.
 #[derive(Debug)]
 pub(super) struct Entry {
     words: &'static str,
-    /// Long options, and short ones that cannot be joined; `--x=` has its value behind it.
+    /// Long options, and short ones that cannot be combined; `--x=` is followed by its value.
     options: &'static str,
-    /// Options of one letter, which may be joined, with numbers behind them.
+    /// Options of one letter, which may be combined and followed by numbers.
     letters: &'static str,
     takes_operands: bool,
     /// The commands that one consent covers together.
@@ -26,18 +26,18 @@ const fn entry(words: &'static str, options: &'static str, letters: &'static str
     Entry { words, options, letters, takes_operands: true, group: LOOKING }
 }
 
-/// Writes into the repository, as git itself: its sandbox takes over what such a command may write and
-/// nothing else.
+/// Writes into the repository as git itself does: the sandbox allows such a command to write there and
+/// nowhere else.
 const fn git_work(words: &'static str, options: &'static str, letters: &'static str) -> Entry {
     Entry { words, options, letters, takes_operands: true, group: GIT_WORK }
 }
 
-/// Runs the code of the workspace, as every build and test does.
+/// A program that runs the code of the workspace, as every build and test does.
 const fn build(words: &'static str, options: &'static str, letters: &'static str) -> Entry {
     Entry { words, options, letters, takes_operands: true, group: BUILDING }
 }
 
-/// Without anything but options: an operand would make it do something else.
+/// A program with options only: an operand would change its effect.
 const fn alone(words: &'static str, options: &'static str, letters: &'static str) -> Entry {
     Entry { words, options, letters, takes_operands: false, group: LOOKING }
 }
@@ -143,12 +143,12 @@ const KNOWN: &[Entry] = &[
 ];
 
 impl Entry {
-    /// What one consent covers together with this command.
+    /// Returns the group of commands that one consent covers.
     pub(super) fn consent_group(&self) -> &'static str {
         self.group
     }
 
-    /// The known program that these words call.
+    /// Finds the known program that these words call.
     pub(super) fn find_program(words: &[String]) -> Option<&'static Self> {
         KNOWN.iter().find(|known| {
             let mut called = words.iter();
@@ -156,8 +156,8 @@ impl Entry {
         })
     }
 
-    /// What the command works on, when all its options are known: names of files and other texts, which may
-    /// all be read as names. `None`: it is not known what it would do.
+    /// Returns the operands of the command if all its options are known: names of files and other texts, all
+    /// of which may be read as names. `None` if an option is unknown.
     pub(super) fn operands<'a>(&self, words: &'a [String]) -> Option<Vec<&'a str>> {
         let behind = words.get(self.words.split(' ').count()..)?;
         let mut operands = Vec::new();
@@ -185,7 +185,7 @@ impl Entry {
     }
 }
 
-/// False for a name that leads out of the directory by its words alone.
+/// Returns false if the operand's text alone leads out of the directory.
 pub(super) fn stays_inside(operand: &str) -> bool {
     !operand.starts_with(['/', '~'])
         && !operand.split('/').any(|part| part == "..")

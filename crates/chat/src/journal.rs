@@ -1,10 +1,10 @@
-//! Remembers what files were before `edit_file` and `write_file` changed them, turn by turn, so that a turn
-//! can be undone.
+//! Remembers the content of files before `edit_file` and `write_file` change them, turn by turn, so that a
+//! turn can be undone.
 //!
-//! Stands between the loop and the tools, and changes nothing of what they do or ask. A file is looked at
-//! when its change is permitted, by the path that the tool itself resolved: never outside the workspace,
-//! never through a symlink, never more than a bounded part. What commands change is not seen here; that they
-//! ran is counted, so that nobody believes all is undone.
+//! It stands between the loop and the tools and passes everything through unchanged. It reads a file once
+//! its change is permitted, by the path that the tool itself resolved: never outside the workspace, never
+//! through a symlink, and never more than a bounded part. It does not see changes that commands make, but
+//! counts the commands so that the person knows of them.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
@@ -18,7 +18,7 @@ use tools::{Approver, Invocation, Question, Target, ToolError, ToolOutput, ToolS
 
 /// Larger files are not remembered.
 const LARGEST: u64 = 16 << 20;
-/// So many turns can be undone, the last one first.
+/// The most turns that can be undone, the last one first.
 const MOST_TURNS: usize = 20;
 
 /// The tools of a chat, with their memory.
@@ -29,7 +29,7 @@ pub(super) struct Journal {
     turns: Mutex<Vec<Turn>>,
 }
 
-/// What one turn did.
+/// The changes of one turn.
 #[derive(Debug, Default)]
 struct Turn {
     files: BTreeMap<PathBuf, Change>,
@@ -38,14 +38,14 @@ struct Turn {
     commands: usize,
 }
 
-/// A file before and after; `None`: there was none.
+/// A file before and after; `None` where it did not exist.
 #[derive(Debug)]
 struct Change {
     before: Option<Vec<u8>>,
     after: Option<Vec<u8>>,
 }
 
-/// What a file was when it was looked at.
+/// The state of a file when it was read.
 #[derive(Debug)]
 enum FileState {
     Nothing,
@@ -53,14 +53,14 @@ enum FileState {
     TooLarge,
 }
 
-/// What an undo did.
+/// The result of an undo.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Undone {
-    /// The files that are as they were, relative to the workspace.
+    /// The restored files, relative to the workspace.
     pub(super) files: Vec<PathBuf>,
-    /// Commands of that turn, whose effects stay.
+    /// The commands of that turn, whose effects stay.
     pub(super) commands: usize,
-    /// Files that were changed and could not be put back.
+    /// Changed files that could not be restored.
     pub(super) lost: Vec<PathBuf>,
 }
 
@@ -74,7 +74,7 @@ impl Journal {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A turn begins.
+    /// Begins a turn.
     pub(super) fn begin_turn(&self) {
         let mut turns = self.lock_turns();
         if turns.last().is_some_and(|turn| turn.files.is_empty() && turn.lost.is_empty()) {
@@ -86,10 +86,10 @@ impl Journal {
         turns.push(Turn::default());
     }
 
-    /// Puts back the files that the last turn with changes changed: all of them, or none.
+    /// Restores the files that the last turn with changes changed: all of them, or none.
     ///
     /// # Errors
-    /// Why nothing was undone, for the person.
+    /// The reason why nothing was undone, for the person.
     pub(super) fn undo_turn(&self) -> Result<Undone, String> {
         let mut turns = self.lock_turns();
         turns.retain(|turn| !turn.files.is_empty() || !turn.lost.is_empty());
@@ -124,7 +124,7 @@ impl Journal {
         Ok(undone)
     }
 
-    /// A path for people.
+    /// Returns the path for people.
     fn display_name(&self, path: &Path) -> PathBuf {
         path.strip_prefix(&self.root).unwrap_or(path).to_owned()
     }
@@ -196,16 +196,16 @@ impl Tools for Journal {
     }
 }
 
-/// What was about to begin.
+/// A call that is about to begin.
 #[derive(Debug)]
 enum Began {
-    /// A change of this file, which was so before.
+    /// A change of this file, with its state before.
     Change(PathBuf, FileState),
     Command,
 }
 
-/// Looks at a file when its change is permitted, which is after the person has answered: it may have changed
-/// while they thought.
+/// Reads a file when its change is permitted, after the person has answered: it may have changed in the
+/// meantime.
 struct Watch<'a> {
     approver: Option<&'a dyn Approver>,
     /// The tool changes files.
@@ -245,8 +245,8 @@ async fn look_aside(path: &Path) -> FileState {
     tokio::task::spawn_blocking(move || look_at_file(&path)).await.unwrap_or(FileState::TooLarge)
 }
 
-/// What there is; anything but a file of at most that size is not kept. The path has no symlinks, and if one
-/// is there now it is not followed.
+/// Reads a file's state; only a regular file of at most `LARGEST` bytes is kept. The path has no symlinks;
+/// one that appeared since is not followed.
 fn look_at_file(path: &Path) -> FileState {
     if !is_in_place(path) {
         return if path.symlink_metadata().is_err() { FileState::Nothing } else { FileState::TooLarge };
@@ -258,8 +258,8 @@ fn look_at_file(path: &Path) -> FileState {
     }
 }
 
-/// The content of a regular file; `None` for anything else, and for more than is kept. A pipe is not waited
-/// for.
+/// Returns the content of a regular file; `None` for anything else and for larger files. It does not wait
+/// for a pipe.
 fn bytes_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
     let file = std::fs::File::options().read(true).custom_flags(flags).open(path)?;
@@ -271,13 +271,13 @@ fn bytes_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok((bytes.len() as u64 <= LARGEST).then_some(bytes))
 }
 
-/// False when a directory of the path became a symlink.
+/// Returns false if a directory of the path has become a symlink.
 fn is_in_place(path: &Path) -> bool {
     let Some(parent) = path.parent() else { return false };
     parent.canonicalize().is_ok_and(|real| real == parent)
 }
 
-/// Writes the old content beside the file and moves it into place; a file that was new is deleted.
+/// Writes the old content to a temporary file and renames it into place; deletes a file that was new.
 fn put_back(path: &Path, before: Option<&[u8]>) -> io::Result<()> {
     if !is_in_place(path) && (before.is_some() || path.symlink_metadata().is_ok()) {
         return Err(io::Error::other("its directory is another one now"));
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(read(&journal, "a.txt").unwrap(), "changed by hand\n");
     }
 
-    /// Regression: before `write_file` was refused, the file was read, which was `/proc/self/pagemap` and 2
+    /// Regression: the file was read before `write_file` was refused; it was `/proc/self/pagemap` and gave 2
     /// GiB.
     #[tokio::test]
     async fn refused_calls_are_neither_looked_at_nor_remembered() {
@@ -430,7 +430,8 @@ mod tests {
         assert_eq!(std::fs::metadata(root.join("small")).unwrap().len(), 10);
     }
 
-    /// Regression: with two names for the path, the journal looked at another file than the tool wrote.
+    /// Regression: with two names for the path, the journal read a different file from the one that the tool
+    /// wrote.
     #[tokio::test]
     async fn what_is_undone_is_what_was_written() {
         let (_dir, journal) = journal(Verdict::Allow);

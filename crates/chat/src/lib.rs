@@ -1,4 +1,5 @@
-//! A coding assistant in the terminal: the agents' loop on four tools, with a person to watch it and to ask.
+//! A coding assistant in the terminal: the agents' loop with four tools and a person who watches and
+//! answers.
 //!
 //! `session` is one conversation and its turns; `screen` shows them, `editor` reads what the person writes,
 //! `approval` asks. Everything that reaches the model or a tool goes through `agent` and `tools`. Called by
@@ -41,61 +42,61 @@ use terminal::SavedTerminal;
 use tools::{PolicyConfig, Rule, ToolSet, ToolsConfig, Verdict};
 use wire::units::Size;
 
-/// The system prompt that is used when the user has none of their own.
+/// The system prompt for users without their own.
 pub const SYSTEM_PROMPT: &str = include_str!("systematic_exploration_prompt.md");
 
 /// The name of the chat in the store; no agent may have it.
 pub const NAME: &str = "respool chat";
-/// What is assumed of a model's window where nothing says otherwise, in tokens.
+/// The assumed window of a model in tokens, if neither the server nor the configuration names one.
 const WINDOW: u64 = 128 * 1024;
 /// The most tokens of one reply; never more than a quarter of the window.
 const REPLY: u64 = 16 * 1024;
 
-/// What the chat works with.
+/// Everything that a chat needs.
 pub struct Setting {
     /// The way to the models.
     pub chat_model: Arc<dyn ChatModel>,
-    /// The models that there are.
+    /// The available models.
     pub models: Arc<dyn ModelDirectory>,
     /// `[tools]`: policy, timeouts, limits.
     pub tools: ToolsConfig,
-    /// Where conversations are kept; `None`: they are not.
+    /// The store of conversations; `None` when they are not stored.
     pub store: Option<Arc<Store>>,
-    /// Where the daily error report goes.
+    /// The daily error report.
     pub report: ErrorReport,
-    /// Message text may be logged.
+    /// Whether message text may be logged.
     pub log_content: bool,
-    /// Where the history of inputs is kept.
+    /// The directory for the history of inputs.
     pub state_dir: PathBuf,
     /// The directory to work in.
     pub workspace: PathBuf,
     /// The system prompt.
     pub system: String,
-    /// Where all this comes from, to be shown.
+    /// The sources of these settings, to be shown.
     pub sources: Sources,
-    /// The model; `None`: the first that the endpoint names.
+    /// The model; `None` for the first that the endpoint names.
     pub model: Option<String>,
-    /// Do not ask.
+    /// Whether to run calls without asking.
     pub yes: bool,
-    /// Take up the last conversation of this directory.
+    /// Whether to resume the last conversation of this directory.
     pub resume: bool,
-    /// The operator's key with which the person decides about what agents and experts ask.
+    /// The operator's key with which the person decides requests of agents and experts.
     pub operator_key: Option<String>,
-    /// Answer this and end.
+    /// A prompt to answer before the process ends.
     pub prompt: Option<String>,
 }
 
 /// Talks until the person leaves, or answers one prompt.
 ///
 /// # Errors
-/// Why it could not begin, or why the prompt was not answered.
+/// The reason why it could not begin, or why the prompt was not answered.
 pub fn run_chat(setting: Setting, runtime: &Runtime) -> Result<(), String> {
     let terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
     let prompt = setting.prompt.clone();
     let state_dir = setting.state_dir.clone();
     let screen = new_screen(prompt.is_some());
     let mut session = runtime.block_on(begin_session(setting, screen, terminal))?;
-    // As it is now: the line editor changes it.
+    // The settings as they are now: the line editor changes them.
     let found = SavedTerminal::read();
     let end = runtime.spawn(session::end_on_signal(session.ending.clone(), found));
     let done = match prompt {
@@ -110,7 +111,7 @@ pub fn run_chat(setting: Setting, runtime: &Runtime) -> Result<(), String> {
     done
 }
 
-/// With a prompt the answer alone belongs on standard output.
+/// With a prompt, only the answer belongs on standard output.
 fn new_screen(has_prompt: bool) -> Screen {
     let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -141,7 +142,7 @@ async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Resu
     if setting.resume {
         session.take_up().await?;
     }
-    // Not before: what is taken up may be old.
+    // Not earlier: the resumed conversation may be old.
     session.clear_old();
     Ok(session)
 }
@@ -179,7 +180,8 @@ fn talk_to(agent: &mut Agent, models: &dyn ModelDirectory, model: ListedModel) {
     agent.config.model = model.id;
 }
 
-/// The configured policy; where it says `ask` to everything, reading is no effect and needs no question.
+/// Returns the configured policy; where it says `ask` to everything, reading has no effect and needs no
+/// question.
 fn chat_policy(configured: &PolicyConfig) -> PolicyConfig {
     let mut policy = configured.clone();
     if policy.default == Verdict::Ask {
@@ -188,7 +190,7 @@ fn chat_policy(configured: &PolicyConfig) -> PolicyConfig {
     policy
 }
 
-/// Answers one prompt: the answer on standard output, everything else on standard error.
+/// Answers one prompt: the answer goes to standard output, everything else to standard error.
 async fn answer_once(session: &mut Session, prompt: &str) -> Result<(), String> {
     let outcome = session.run_turn(prompt).await;
     if outcome.has_answer() {

@@ -8,7 +8,7 @@ use termimad::{CompoundStyle, MadSkin};
 use super::paint::Paint;
 use wire::visible::{char_width, make_visible};
 
-/// One text that is being written.
+/// A text that is being written.
 #[derive(Clone)]
 pub(super) struct Markdown {
     skin: MadSkin,
@@ -16,9 +16,9 @@ pub(super) struct Markdown {
     /// False where nothing is rendered.
     is_rendered: bool,
     width: usize,
-    /// The line that is not whole yet.
+    /// The incomplete last line.
     line: String,
-    /// The lines of a table that may go on.
+    /// The lines of a table that may continue.
     table: String,
     /// The marks that end the code block.
     fence: Option<String>,
@@ -30,12 +30,12 @@ impl Markdown {
         Self { skin, paint, is_rendered, width, line: String::new(), table: String::new(), fence: None }
     }
 
-    /// The terminal has another size now.
+    /// Sets the new width of the terminal.
     pub(super) fn resize(&mut self, width: usize) {
         self.width = width;
     }
 
-    /// Takes a piece; gives the lines that are whole now.
+    /// Adds a piece and returns the lines that are complete now.
     pub(super) fn push(&mut self, text: &str) -> String {
         self.line.push_str(text);
         let mut out = String::new();
@@ -54,7 +54,7 @@ impl Markdown {
         self.clone().finish()
     }
 
-    /// The text is at its end; the next one begins anew.
+    /// Ends the text and returns what is left of it.
     pub(super) fn finish(&mut self) -> String {
         let mut out = String::new();
         let line = std::mem::take(&mut self.line);
@@ -115,11 +115,11 @@ impl Markdown {
     }
 }
 
-/// A column of a table that does not fit needs so much room to be read.
+/// The least width at which a column of a table can be read.
 const READABLE: usize = 12;
 
-/// The lines of a table that is too wide to be read as one: each row as a list of its cells, under the names
-/// of the columns.
+/// Returns the lines of a table that is too wide to be shown as one: each row as a list of its cells with
+/// the names of the columns.
 fn table_records(table: &str, width: usize) -> Option<Vec<String>> {
     let mut rows = table.lines().map(table_cells);
     let (names, rule) = (rows.next()?, rows.next()?);
@@ -128,7 +128,7 @@ fn table_records(table: &str, width: usize) -> Option<Vec<String>> {
     if !is_wide || names.len() * READABLE <= width || !rule.iter().all(is_rule) {
         return None;
     }
-    // A cell may hold a bar that parts nothing.
+    // A cell may contain a bar that is not a separator.
     let rows: Vec<Vec<&str>> = rows.collect();
     if rows.iter().flat_map(|row| row.iter().skip(names.len())).any(|cell| !cell.is_empty()) {
         return None;
@@ -146,7 +146,7 @@ fn table_cells(line: &str) -> Vec<&str> {
     line.strip_suffix('|').unwrap_or(line).split('|').map(str::trim).collect()
 }
 
-/// The marks of a code fence and what stands behind them.
+/// Returns the marks of a code fence and the text after them.
 fn code_fence(line: &str) -> Option<(String, &str)> {
     let text = line.trim_start();
     let mark = text.chars().next().filter(|c| matches!(c, '`' | '~'))?;
@@ -192,7 +192,7 @@ mod tests {
         out
     }
 
-    /// What is left on the screen.
+    /// Returns the text that stays on the screen.
     fn text(is_rendered: bool, markdown: &str) -> String {
         without_styles(&whole(is_rendered, &[markdown]))
     }

@@ -1,5 +1,4 @@
-//! Which models there are, and how much of a conversation they can read. The product answers both with the
-//! relay.
+//! The available models and the sizes of their windows. The product asks the relay for both.
 
 use std::sync::Arc;
 

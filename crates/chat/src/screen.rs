@@ -1,6 +1,6 @@
-//! What the person sees of a turn: the text as it comes, one block for each tool call, a line at the bottom
-//! that moves. Questions are asked in `screen/ask.rs`. Writes to the writer that it gets; knows no model and
-//! runs no tool.
+//! The person's view of a turn: the text as it arrives, one block for each tool call, and a moving status
+//! line at the bottom. Questions are asked in `screen/ask.rs`. It writes to the given writer; it calls no
+//! model and runs no tool.
 
 mod ask;
 
@@ -18,9 +18,9 @@ pub(super) use ask::Answer;
 use tools::named_subject;
 use wire::visible::{char_width, cut_line, make_visible, one_line, wrap_text};
 
-/// So many rows of a change are shown at once.
+/// The most rows of a change that are shown at once.
 const MOST_ROWS: usize = 40;
-/// So many lines of a command's output are shown.
+/// The most lines of a command's output that are shown.
 const OUTPUT_LINES: usize = 6;
 /// Rows of an earlier answer that are shown when its conversation is resumed.
 const PAST_ROWS: usize = 12;
@@ -28,7 +28,7 @@ const PAST_ROWS: usize = 12;
 const BYTES_PER_TOKEN: usize = 5;
 const SPINNER: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 
-/// Something to show: what happens in the run, or a question.
+/// Something to show: an event of the run, or a question.
 #[derive(Debug)]
 pub(super) enum Shown {
     /// The model is asked for a summary, or for the next step.
@@ -91,7 +91,7 @@ impl Shown {
     }
 }
 
-/// The line at the bottom.
+/// The status line at the bottom.
 struct Status {
     what: String,
     since: Instant,
@@ -103,9 +103,9 @@ pub(super) struct Screen {
     out: Box<dyn Write + Send>,
     paint: Paint,
     width: usize,
-    /// There is a line at the bottom that moves.
+    /// Whether there is a moving status line.
     moves: bool,
-    /// The model's text is shown, not only its work.
+    /// Whether the model's text is shown, not only its work.
     speaks: bool,
     markdown: Markdown,
     status: Option<Status>,
@@ -117,22 +117,22 @@ pub(super) struct Screen {
     bytes: usize,
     /// The last words of the reasoning.
     thought: String,
-    /// Some of the reply is on the screen.
+    /// Whether a part of the reply is on the screen.
     is_begun: bool,
-    /// Line breaks at the end of what was written of it: they wait for more text.
+    /// Line breaks at the end of the written part: they wait for more text.
     breaks: String,
-    /// A call runs.
+    /// Whether a call runs.
     is_open: bool,
-    /// How long the person was thinking about the call that runs.
+    /// The time that the person took to decide about the running call.
     asked: Duration,
-    /// They stopped the turn instead of answering.
+    /// Whether they stopped the turn instead of answering.
     is_refused: bool,
-    /// The change was shown with the question.
+    /// Whether the change was shown with the question.
     previewed: bool,
 }
 
 impl Screen {
-    /// `moves`: `out` is a terminal. `speaks`: the model's text belongs here.
+    /// `moves`: `out` is a terminal. `speaks`: the model's text is written to `out`.
     pub(super) fn new(out: Box<dyn Write + Send>, paint: Paint, moves: bool, speaks: bool) -> Self {
         let width = if moves { terminal_width() } else { 100 };
         Self {
@@ -160,10 +160,10 @@ impl Screen {
         self.paint
     }
 
-    /// Writes text above the line at the bottom.
+    /// Writes text above the status line.
     pub(super) fn write_text(&mut self, text: &str) {
         self.wipe_status();
-        // A terminal that is gone ends the turn by its hang-up, not here.
+        // A closed terminal ends the turn by its hang-up, not here.
         let _ = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
     }
 
@@ -171,7 +171,7 @@ impl Screen {
         self.write_text(&format!("{text}\n"));
     }
 
-    /// A line of respool's own, on a terminal broken between words.
+    /// Writes a line of respool's own; on a terminal it is wrapped between words.
     pub(super) fn write_note(&mut self, text: &str, paint: impl Fn(&str) -> String) {
         self.measure_terminal();
         let text = make_visible(text);
@@ -202,7 +202,7 @@ impl Screen {
         self.markdown = Markdown::new(self.paint, self.moves, self.width);
     }
 
-    /// The terminal may have another size by now.
+    /// Reads the size of the terminal, which may have changed.
     fn measure_terminal(&mut self) {
         if self.moves {
             self.width = terminal_width();
@@ -210,7 +210,7 @@ impl Screen {
         }
     }
 
-    /// Shows what is no question.
+    /// Shows anything except a question.
     pub(super) fn show(&mut self, shown: Shown) {
         match shown {
             Shown::Asks { summary } => {
@@ -234,7 +234,7 @@ impl Screen {
             Shown::NotKept => {
                 self.write_warning("the conversation cannot be kept on disk at present; it goes on");
             }
-            // A question that reaches this has nobody to answer it.
+            // No person can answer a question that reaches this.
             Shown::Asking(asking) => drop(asking.answer.send(false)),
         }
     }
@@ -259,12 +259,12 @@ impl Screen {
         }
         let lines = self.markdown.push(text);
         if !lines.is_empty() {
-            self.text(&lines);
+            self.write_answer(&lines);
             self.draw();
         }
     }
 
-    /// Lines of the answer. They stand apart from what is above by one empty line, and leave none below.
+    /// Writes lines of the answer. One empty line separates them from the text above; none is left below.
     fn write_answer(&mut self, lines: &str) {
         let lines = if self.is_begun { lines } else { lines.trim_start_matches('\n') };
         let text = lines.trim_end_matches('\n');
@@ -305,16 +305,16 @@ impl Screen {
 
     fn begin_call(&mut self, tool: &str, arguments: &Map<String, Value>, again: bool) {
         (self.asked, self.previewed, self.is_open, self.is_refused) = (Duration::ZERO, false, true, false);
-        // A name that the model wrote, whether there is such a tool or not.
+        // The model wrote this name; such a tool may not exist.
         let tool = &one_line(tool, 60);
         let again = if again { " (again)" } else { "" };
         let subject = named_subject(arguments).unwrap_or_default().trim().replace('\n', " ⏎ ");
         let on = one_line(&subject, self.width.saturating_sub(tool.chars().count() + again.len() + 4));
         let head = format!("{} {}{again} {on}", self.paint.cyan("●"), self.paint.bold(tool));
-        self.line(&format!("\n{head}"));
+        self.write_line(&format!("\n{head}"));
         (self.pieces, self.bytes) = (0, 0);
         self.thought.clear();
-        self.status(&format!("{tool} runs"));
+        self.set_status(&format!("{tool} runs"));
     }
 
     fn end_call(&mut self, tool: &str, ended: &ToolEnd, display: Option<&str>) {
@@ -386,7 +386,7 @@ impl Screen {
 
     /// Moves what is at the bottom: called ten times a second.
     pub(super) fn tick(&mut self) {
-        self.measure();
+        self.measure_terminal();
         if let Some(status) = &mut self.status {
             status.frame += 1;
         }
@@ -397,7 +397,7 @@ impl Screen {
     fn draw(&mut self) {
         let Some(status) = self.status.as_ref().filter(|_| self.moves) else { return };
         let preview = if self.speaks { self.markdown.preview() } else { String::new() };
-        let preview = last_rows(preview.trim_end_matches('\n'), self.width, height() - 2);
+        let preview = last_rows(preview.trim_end_matches('\n'), self.width, terminal_height() - 2);
         let breaks = if self.is_begun { self.breaks.as_str() } else { "\n" };
         let above = if preview.is_empty() { String::new() } else { format!("{breaks}{preview}\n") };
         let line = self.paint.dim(&self.status_line(status, preview.is_empty()));
@@ -409,7 +409,7 @@ impl Screen {
     /// The status line: the current activity, its duration, the reply's tokens, and the end of the reasoning.
     fn status_line(&self, status: &Status, has_thought: bool) -> String {
         let spinner = SPINNER[status.frame % SPINNER.len()];
-        // A piece is a token of most servers; some send several at once.
+        // Most servers send one token per piece; some send several.
         let tokens = self.pieces.max(self.bytes / BYTES_PER_TOKEN);
         let tokens = if tokens > 0 { format!(" · {tokens} tokens") } else { String::new() };
         let line = format!("{spinner} {} · {}{tokens}", status.what, seconds(status.since.elapsed()));
@@ -428,7 +428,7 @@ impl Screen {
         }
     }
 
-    fn wipe(&mut self) {
+    fn wipe_status(&mut self) {
         let erase = self.erase_live_rows();
         self.live_rows = 0;
         if !erase.is_empty() {
@@ -436,7 +436,7 @@ impl Screen {
         }
     }
 
-    /// The turn is over; nothing moves any more, and what was held back of the text is shown.
+    /// Ends the turn: removes the status line and shows the rest of the text.
     pub(super) fn end_turn(&mut self) {
         let rest = self.markdown.finish();
         if self.speaks {
@@ -452,19 +452,19 @@ impl Screen {
     }
 }
 
-/// The columns of the terminal.
+/// Returns the columns of the terminal.
 fn terminal_width() -> usize {
     let (columns, _) = termimad::terminal_size();
     usize::from(columns).clamp(20, 120)
 }
 
-/// Its rows.
+/// Returns the rows of the terminal.
 fn terminal_height() -> usize {
     let (_, rows) = termimad::terminal_size();
     usize::from(rows).clamp(10, 500)
 }
 
-/// How a call ended, in a few words.
+/// Describes in a few words how a call ended.
 fn outcome_text(tool: &str, ended: &ToolEnd, display: Option<&str>) -> String {
     let first = || one_line(ended.text.lines().next().unwrap_or_default(), 120);
     match (ended.outcome, tool) {
@@ -479,13 +479,13 @@ fn outcome_text(tool: &str, ended: &ToolEnd, display: Option<&str>) -> String {
     }
 }
 
-/// Why the policy refused a call, without what only the model needs.
+/// Returns the reason why the policy refused a call, without the part that only the model needs.
 fn refusal_text(text: &str) -> String {
     let why = text.split_once("did not run: ").map_or(text, |(_, why)| why);
     format!("not done: {}", one_line(why.split(". ").next().unwrap_or_default(), 120))
 }
 
-/// A line that the shell tool adds itself.
+/// Returns true for a line that the shell tool adds itself.
 fn is_note(line: &str) -> bool {
     line == "[no output]" || line.starts_with("[exit code ") || line.starts_with("[ended by signal ")
 }
@@ -516,7 +516,7 @@ fn rows_of(line: &str, width: usize) -> usize {
     columns.div_ceil(width).max(1)
 }
 
-/// The end of a text, on one line of so many columns.
+/// Returns the end of a text on one line of `width` columns.
 fn end_of(text: &str, width: usize) -> String {
     let flat = make_visible(&text.replace(['\n', '\r', '\t'], " "));
     let mut room = width;
@@ -529,7 +529,7 @@ fn end_of(text: &str, width: usize) -> String {
     kept.into_iter().rev().collect::<String>().trim_start().to_owned()
 }
 
-/// A duration for people.
+/// Formats a duration for people.
 pub(super) fn format_seconds(duration: Duration) -> String {
     let seconds = duration.as_secs_f32();
     match seconds {

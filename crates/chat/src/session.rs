@@ -1,4 +1,4 @@
-//! One conversation in the terminal: its turns, its `/commands`, and what the person interrupts.
+//! One conversation in the terminal: its turns, its `/commands`, and interruptions by the person.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,14 +24,14 @@ use agent::{Conversation, Outcome, Spent};
 use tools::{Approver, Tools as _, remove_temporary_directories};
 use wire::visible::one_line;
 
-/// How often the line at the bottom moves.
+/// The interval at which the status line moves.
 const TICK: Duration = Duration::from_millis(100);
 /// How many questions and answers of a resumed conversation are shown.
 const SHOWN_EXCHANGES: usize = 2;
 /// How long a turn may take to stop when the process is to end.
 const END_WITHIN: Duration = Duration::from_millis(500);
 
-/// A conversation and everything around it.
+/// A conversation with its screen, tools and settings.
 pub(super) struct Session {
     conversation: Conversation,
     models: Arc<dyn ModelDirectory>,
@@ -40,13 +40,13 @@ pub(super) struct Session {
     screen: Screen,
     root: PathBuf,
     allowed: Arc<Mutex<Allowed>>,
-    /// Nobody needs to be asked.
+    /// Whether calls run without a question.
     pub(super) yes: bool,
-    /// What is shown at the start.
+    /// The lines shown at the start.
     pub(super) greeting: Vec<String>,
-    /// Somebody can be asked.
+    /// Whether a person can be asked.
     pub(super) is_attended: bool,
-    /// Cancelled when the process is to end.
+    /// Cancelled when the process should end.
     pub(super) ending: CancellationToken,
 }
 
@@ -74,12 +74,12 @@ impl Session {
         }
     }
 
-    /// Deletes what is older than the configuration keeps.
+    /// Deletes conversations that are older than the configuration allows.
     pub(super) fn clear_old(&self) {
         self.conversation.clear_old();
     }
 
-    /// Takes up the last conversation of this directory.
+    /// Resumes the last conversation of this directory.
     pub(super) async fn take_up(&mut self) -> Result<(), String> {
         let taken = self.conversation.resume_last().await;
         let taken = taken.map_err(|why| format!("the last conversation of this directory: {why}"))?;
@@ -152,7 +152,7 @@ impl Session {
         }
     }
 
-    /// A turn with its end shown.
+    /// Runs a turn and shows how it ended.
     async fn take_turn(&mut self, text: &str) {
         let began = Instant::now();
         let before = self.conversation.total_cost();
@@ -164,7 +164,7 @@ impl Session {
         self.show_note(&format!("\n{}{}", format_seconds(began.elapsed()), cost_summary(&spent)));
     }
 
-    /// One turn, shown while it goes on.
+    /// Runs one turn and shows its progress.
     pub(super) async fn run_turn(&mut self, text: &str) -> Outcome {
         let (screen, mut inbox) = mpsc::unbounded_channel();
         let shown = screen.clone();
@@ -202,7 +202,7 @@ impl Session {
         outcome
     }
 
-    /// Does what a command says. Ctrl-C ends one that only asks endpoints; they may not answer.
+    /// Runs a command. Ctrl-C ends one that only asks endpoints, which may not answer.
     async fn run_command(&mut self, command: Command) {
         if !matches!(command, Command::Model(_)) {
             return self.apply_command(command).await;
@@ -353,7 +353,7 @@ impl Session {
         self.conversation.add_note(note).await;
     }
 
-    /// Puts the conversation away.
+    /// Closes the conversation.
     pub(super) async fn close_conversation(&mut self) {
         self.conversation.close().await;
     }
@@ -375,11 +375,11 @@ async fn show_activity(
         Answer::Always => allowed.lock().unwrap_or_else(PoisonError::into_inner).add(always),
         Answer::Yes | Answer::No => {}
     }
-    // A turn that was stopped meanwhile does not wait for it.
+    // A turn that was stopped in the meantime does not wait for it.
     let _ = reply.send(matches!(answer, Answer::Yes | Answer::Always));
 }
 
-/// Why a turn has no answer, or not a whole one; `None` when it has.
+/// Returns the reason why a turn has no complete answer; `None` when it has one.
 pub(super) fn why_not(outcome: &Outcome) -> Option<String> {
     match (&outcome.failure, &outcome.limit) {
         _ if outcome.cancelled => Some("stopped".to_owned()),
@@ -391,8 +391,8 @@ pub(super) fn why_not(outcome: &Outcome) -> Option<String> {
     }
 }
 
-/// When the terminal hangs up or the process is asked to end: stops the turn, which ends its commands, and
-/// leaves the terminal as it was found. The conversation can be taken up again.
+/// Waits until the terminal hangs up or the process receives a signal to end. Then it stops the turn, which
+/// ends its commands, and restores the terminal. The conversation can be resumed.
 pub(super) async fn end_on_signal(ending: CancellationToken, found: Option<SavedTerminal>) {
     let (Ok(mut terminate), Ok(mut hangup)) = (signal(SignalKind::terminate()), signal(SignalKind::hangup()))
     else {
@@ -408,7 +408,7 @@ pub(super) async fn end_on_signal(ending: CancellationToken, found: Option<Saved
     std::process::exit(143);
 }
 
-/// What a turn cost, as far as that is known.
+/// Returns the known cost of a turn.
 fn cost_summary(spent: &Spent) -> String {
     let Spent { tokens, calls, uncounted } = spent;
     let calls_made =
@@ -421,7 +421,7 @@ fn cost_summary(spent: &Spent) -> String {
     format!("{calls_made} · {least}{prompt} tokens in, {completion} out")
 }
 
-/// Waits for a signal; for ever where signals cannot be handled.
+/// Waits for a signal; for ever if signals cannot be handled.
 async fn wait_for_signal(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),
@@ -429,12 +429,12 @@ async fn wait_for_signal(signal: &mut Option<Signal>) {
     }
 }
 
-/// So many of something.
+/// Formats a count with its noun.
 fn format_count(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// A number with its thousands apart.
+/// Formats a number with separated thousands.
 fn format_thousands(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> =

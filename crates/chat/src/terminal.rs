@@ -1,5 +1,5 @@
-//! The person's terminal while a turn runs: what is typed is not echoed into the output, and single keys can
-//! be read. Reads `/dev/tty`, so it does not matter where standard input comes from.
+//! The person's terminal while a turn runs: typed text is not echoed into the output, and single keys can be
+//! read. It reads `/dev/tty`, so standard input may be redirected.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -10,7 +10,7 @@ use nix::sys::termios::{
     FlushArg, LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcflush, tcgetattr, tcsetattr,
 };
 
-/// The terminal as it was found, to be left like that however the process ends.
+/// The settings of the terminal at the start, which are restored however the process ends.
 #[derive(Debug)]
 pub(super) struct SavedTerminal {
     tty: File,
@@ -18,7 +18,7 @@ pub(super) struct SavedTerminal {
 }
 
 impl SavedTerminal {
-    /// `None` without a terminal.
+    /// Returns Returns `None` without a terminal.
     pub(super) fn read() -> Option<Self> {
         let tty = File::options().read(true).write(true).open("/dev/tty").ok()?;
         let settings = tcgetattr(&tty).ok()?.into();
@@ -26,13 +26,12 @@ impl SavedTerminal {
     }
 
     pub(super) fn restore(&self) {
-        // A terminal that is gone needs nothing.
+        // A closed terminal needs nothing.
         let _ = tcsetattr(&self.tty, SetArg::TCSANOW, &Termios::from(self.settings));
     }
 }
 
-/// A terminal that does not echo. Dropping it puts the settings back; keys that were typed meanwhile are
-/// still there.
+/// A terminal that does not echo. Dropping it restores the settings; keys typed in the meantime are kept.
 #[derive(Debug)]
 pub(super) struct Quiet(SavedTerminal);
 
@@ -50,20 +49,21 @@ impl Quiet {
         quiet.set_mode(true).then_some(quiet)
     }
 
-    /// The process goes on after it was suspended: the shell has put its own settings in place.
+    /// Sets the mode again after the process was suspended: the shell has set its own.
     pub(super) fn set_again(&self) {
         self.set_mode(true);
     }
 
-    /// Leaves the terminal to the shell until the process goes on.
+    /// Gives the terminal to the shell until the process continues.
     fn suspend(&self) {
         self.0.restore();
-        // To this thread: it stops before it comes to what follows.
+        // Sent to this thread: it stops before the next statement.
         let _ = raise(Signal::SIGTSTP);
         self.set_mode(false);
     }
 
-    /// `signals`: Ctrl-C interrupts instead of being a key. Reading waits for at most a tenth of a second.
+    /// Sets the mode. `signals`: Ctrl-C interrupts instead of being a key. A read waits for at most a tenth
+    /// of a second.
     fn set_mode(&self, signals: bool) -> bool {
         let mut quiet = Termios::from(self.0.settings);
         quiet.local_flags.remove(LocalFlags::ECHO | LocalFlags::ICANON);
@@ -73,8 +73,8 @@ impl Quiet {
         tcsetattr(&self.0.tty, SetArg::TCSANOW, &quiet).is_ok()
     }
 
-    /// Waits for a key that is typed from now on: what was typed before the question is no answer to it.
-    /// Gives up when `gone`. Blocks.
+    /// Waits for a key that is typed from now on: keys typed before the question do not answer it. Stops
+    /// when `gone`. Blocks.
     pub(super) fn wait_for_key(&self, gone: &AtomicBool) -> Option<u8> {
         self.set_mode(false);
         let _ = tcflush(&self.0.tty, FlushArg::TCIFLUSH);
@@ -84,7 +84,7 @@ impl Quiet {
                 break None;
             }
             match (&self.0.tty).read(&mut byte) {
-                // An arrow or another special key: its bytes are no letters.
+                // An arrow or another special key: its bytes are not letters.
                 Ok(1..) if byte[0] == ESCAPE => while matches!((&self.0.tty).read(&mut byte), Ok(1..)) {},
                 Ok(1..) if byte[0] == CTRL_Z => self.suspend(),
                 Ok(1..) => break Some(byte[0]),

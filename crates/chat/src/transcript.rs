@@ -7,10 +7,10 @@ use serde_json::Value;
 use agent::{Entry, Exchange, Outcome};
 use wire::visible::one_line;
 
-/// So much of a tool's result is kept, in bytes.
+/// The most bytes of a tool's result in the file.
 const RESULT: usize = 2_000;
 
-/// The whole conversation. `outcome`: of the last turn, whose answer is no entry yet.
+/// Returns the whole conversation. `outcome`: of the last turn, whose answer is not an entry yet.
 pub(super) fn conversation_markdown(entries: &[Entry], outcome: Option<&Outcome>) -> String {
     let mut out = String::from("# A conversation with respool chat\n");
     for entry in entries {
@@ -29,7 +29,7 @@ pub(super) fn conversation_markdown(entries: &[Entry], outcome: Option<&Outcome>
     out
 }
 
-/// How often the person has spoken.
+/// Counts the messages of the person.
 pub(super) fn turn_count(entries: &[Entry]) -> usize {
     entries.iter().filter(|entry| matches!(entry, Entry::ClientMessage(_) | Entry::UserTurn(_))).count()
 }
@@ -81,7 +81,7 @@ fn exchange_text(exchange: &Exchange) -> String {
     out
 }
 
-/// The longest row of backticks.
+/// Returns the length of the longest run of backticks.
 fn longest_fence(text: &str) -> usize {
     text.split(|c| c != '`').map(str::len).max().unwrap_or(0)
 }

@@ -1,4 +1,5 @@
-//! How replies are asked for and spooled out: the top-level modes, `[models."ID"]`, `[recovery]` and `[context]`.
+//! How replies are requested and streamed: the top-level modes, `[models."ID"]`, `[recovery]` and
+//! `[context]`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -50,7 +51,7 @@ wire::string_enum! {
 }
 
 wire::string_enum! {
-    /// What happens to a request that is larger than the model's window.
+    /// The treatment of a request that is larger than the model's window.
     OnOverflow {
         /// The server's error goes to the client, which then compacts.
         #[default]
@@ -63,7 +64,8 @@ wire::string_enum! {
 wire::string_enum! {
     /// The form of an error after the last attempt.
     FinalErrors {
-        /// For OpenClaw, Codex and Claude Code the form that they do not repeat, the true status for all others.
+        /// For OpenClaw, Codex and Claude Code the form that they do not repeat, for all others the true
+        /// status.
         #[default]
         Auto = "auto",
         /// The true status for all.
@@ -98,7 +100,7 @@ wire::settings! {
     }
 }
 
-/// What holds for one model: its own settings, else its target's, else the relay's.
+/// The modes of one model: its own settings, else its target's, else the relay's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Modes {
     /// How a reply with tools is asked for.
@@ -150,8 +152,8 @@ impl RelayConfig {
         self.models.iter().filter(|(_, model)| model.target.is_some()).map(|(id, _)| id.as_str())
     }
 
-    /// The id, its target, the target's target and so on; it ends also where a configuration that was never checked
-    /// goes in a circle.
+    /// Returns the id, its target, the target's target and so on. It also ends where an unchecked
+    /// configuration goes in a circle.
     fn target_chain<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a str> {
         let next = |id: &&str| self.models.get(*id)?.target.as_deref();
         std::iter::successors(Some(id), next).take(self.models.len() + 1)
@@ -234,7 +236,7 @@ wire::settings! {
     #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct ContextConfig {
-        /// What to do with a request that is larger than the model's window: pass on the server's error
+        /// The treatment of a request that is larger than the model's window: pass on the server's error
         /// (`pass`), so that the client shortens it, or shorten it here (`trim`): the oldest tool results
         /// first, then the oldest messages.
         pub on_overflow: OnOverflow = OnOverflow::default();

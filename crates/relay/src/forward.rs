@@ -124,7 +124,7 @@ impl Relay {
     pub fn knows_model(&self, model: &str) -> bool {
         let target = self.config.target(model);
         let serves = |upstream: &Upstream| {
-            upstream.state.serves(target) == Some(true) || upstream.has_seen_model(target)
+            upstream.state.serves_model(target) == Some(true) || upstream.has_seen_model(target)
         };
         self.config.models.contains_key(model) || self.fleet.iter().any(|upstream| serves(upstream))
     }

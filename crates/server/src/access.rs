@@ -1,6 +1,6 @@
-//! Who may ask, for what, and how much: the checks before every route. Clients with a key, where keys are
-//! configured; else no page of a stranger that a person's browser shows, wherever respool adds something of
-//! its own (an upstream's key, an agent).
+//! The checks before every route: who may ask, for what, and how much. Where keys are configured, clients
+//! need one. Without keys, other sites' pages in a person's browser are refused wherever respool adds
+//! something of its own (an upstream's key, an agent).
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,13 +28,13 @@ use upstream::hop_count;
 use wire::units::UnusableSetting;
 use wire::{ApiError, ErrorCode};
 
-/// This one says nothing and uses nothing.
+/// This route reveals nothing and uses nothing.
 const HEALTH: &str = "/health";
-/// Where the routes begin that only operators may use.
+/// The beginnings of routes that only operators may use.
 const OPERATORS: [&str; 2] = ["/v1/approvals", "/v1/outbox"];
 /// A request that has come through this many respools goes in a circle.
 const MOST_HOPS: u32 = 3;
-/// The time between two looks at the file of keys.
+/// The pause between two checks of the file of keys.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The checks before the routes.
@@ -44,10 +44,10 @@ pub struct Access {
     ring: RwLock<Arc<KeyRing>>,
     file: Mutex<Option<KeyFile>>,
     meters: Meters,
-    /// A wrong key was sent since the start: only then addresses are looked up.
+    /// Whether a wrong key was sent since the start: only then are addresses looked up.
     had_wrong_keys: AtomicBool,
     wrong: Mutex<WrongKeys>,
-    /// Who looks at the page.
+    /// The sessions of the page's viewers.
     sessions: Sessions,
 }
 
@@ -56,7 +56,7 @@ pub struct Access {
 struct AccessSettings {
     config: ServerConfig,
     origin_check: OriginCheck,
-    /// Requests that bring no key go upstream with one of respool's.
+    /// Whether requests without a key go upstream with one of respool's.
     lends_key: bool,
 }
 
@@ -65,7 +65,7 @@ impl AccessSettings {
         Self { config: config.clone(), origin_check: OriginCheck::new(config), lends_key }
     }
 
-    /// Refuses any other route, unless the owner allows them all and the key may use them.
+    /// Refuses an administrative route, unless the owner allows them and the key may use them.
     fn check_administrative(
         &self,
         path: &str,
@@ -173,11 +173,11 @@ impl Access {
         Arc::clone(&self.ring.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Admits a request. Where clients have keys, the client is in the request's extensions.
+    /// Admits a request. Where clients have keys, it adds the client to the request's extensions.
     ///
     /// # Errors
-    /// 401 without a key, where one is needed; 429 after too many wrong ones; 403 and 400 for what a
-    /// stranger's page sends; 403 for administrative routes.
+    /// 401 without a required key; 429 after too many wrong ones; 403 and 400 for a request of another
+    /// site's page; 403 for administrative routes.
     pub(super) fn admit_request<B>(
         &self,
         request: &mut Request<B>,
@@ -195,7 +195,7 @@ impl Access {
             }
             let operator = self.operator_of(request, peer)?;
             if let Some(operator) = operator {
-                // Whatever key a client brings goes upstream here, and this one must not.
+                // On these routes a client's key goes upstream, and an operator's key must not.
                 KEY_HEADERS.iter().for_each(|name| drop(request.headers_mut().remove(*name)));
                 let metered = MeteredRequest::new(operator);
                 request.extensions_mut().insert(Arc::clone(&metered));
@@ -230,8 +230,8 @@ impl Access {
         Ok(())
     }
 
-    /// The operator's key that a request carries, where clients need none. Any other key is the client's own,
-    /// except on routes for operators.
+    /// Returns the operator's key that a request carries, where clients need no key. Any other key is the
+    /// client's own, except on routes for operators.
     ///
     /// # Errors
     /// When a route for operators gets a wrong key.
@@ -295,8 +295,8 @@ impl Access {
         }
     }
 
-    /// Refuses what a stranger's page sends, for routes that are never a page's: agents and runs. A client
-    /// that has a key is no stranger's page.
+    /// Refuses a request of another site's page to agents and runs, which no page needs. A client that has a
+    /// key is not such a page.
     pub(super) fn foreign_page(&self, headers: &HeaderMap) -> Option<ApiError> {
         let settings = self.settings();
         if settings.config.asks_for_keys() {

@@ -79,7 +79,7 @@ const INFERENCE: &[&str] = &[
     "/api/v1/chat",
 ];
 
-/// Routes that tell something, and are only read.
+/// Routes that give information and are only read.
 const INFORMATION: &[&str] = &[
     "models",
     "models/*",
@@ -103,16 +103,16 @@ const INFORMATION: &[&str] = &[
     "version",
 ];
 
-/// True for a route that every client may use. The path counts as it is written: in another spelling it is
-/// not known.
+/// Returns true for a route that every client may use. The path is compared as it is written: another
+/// spelling is unknown.
 pub(super) fn is_for_clients(method: &Method, path: &str) -> bool {
     let is_read = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
     let lists = [(INFERENCE, true), (INFORMATION, is_read)];
     lists.into_iter().filter(|(_, may)| *may).any(|(list, _)| list.iter().any(|route| is_route(route, path)))
 }
 
-/// True for a path of the route as the owner wrote it: the same path, or one below it where the route ends
-/// with `/*`.
+/// Returns true for a path of the route as the owner wrote it: the same path, or one below it where the
+/// route ends with `/*`.
 pub(super) fn is_below_route(route: &str, path: &str) -> bool {
     match route.strip_suffix('*') {
         Some(start) => path.strip_prefix(start).is_some_and(|rest| !rest.is_empty()),
@@ -120,7 +120,8 @@ pub(super) fn is_below_route(route: &str, path: &str) -> bool {
     }
 }
 
-/// A route that begins with a slash has no other spelling; the others may stand behind `/v1`.
+/// Returns true if the path is this route. A route that begins with a slash has no other spelling; the
+/// others may follow `/v1`.
 fn is_route(route: &str, path: &str) -> bool {
     if route.starts_with('/') {
         return is_below_route(route, path);
@@ -129,12 +130,12 @@ fn is_route(route: &str, path: &str) -> bool {
     path.strip_prefix('/').is_some_and(|path| is_below_route(route, path))
 }
 
-/// True when a path has parts that stand for its own or the upper folder.
+/// Returns true if a path has parts that mean the same or the parent folder.
 pub(super) fn has_dot_segments(path: &str) -> bool {
     decode_percent(path).split(['/', '\\']).any(|segment| segment == "." || segment == "..")
 }
 
-/// Without percent signs: also what was encoded more than once, since proxies and servers each decode.
+/// Decodes percent signs, as often as they were encoded, since proxies and servers each decode.
 fn decode_percent(path: &str) -> Cow<'_, str> {
     let mut decoded = Cow::Borrowed(path);
     for _ in 0..4 {

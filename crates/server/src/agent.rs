@@ -1,5 +1,6 @@
-//! An agent's name as `model`, on any wire. For `POST /v1/chat/completions` all of it: begins or continues a
-//! run, shows what is being done as reasoning, keeps a silent stream alive, and spools the answer out.
+//! Requests whose `model` is an agent's name, on any API. For `POST /v1/chat/completions` this file does
+//! everything: it begins or continues a run, shows the activity as reasoning, keeps a silent stream alive,
+//! and streams the answer.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -32,7 +33,8 @@ pub(super) const RUN_ID: HeaderName = HeaderName::from_static("x-respool-run-id"
 /// Begins a run, or finds the one that the request belongs to.
 ///
 /// # Errors
-/// 403 for another site's page, 400 when the body is no chat request or asks for what an agent does not do.
+/// 403 for another site's page, 400 when the body is not a chat request or asks for something that an agent
+/// does not do.
 pub(super) async fn begin_run(
     app: App,
     named: NamedAgent,
@@ -64,8 +66,8 @@ pub(super) async fn begin_run(
     Ok(RunReply { app, agent, watch, record: record.clone(), stream, usage, errors })
 }
 
-/// The agent itself; of an expert whose servers start for the first time, one that is made when they have
-/// listed their tools.
+/// Returns the agent itself. For an expert whose servers start for the first time, it returns an agent made
+/// once they have listed their tools.
 async fn with_known_tools(app: &App, agent: Arc<Agent>) -> Arc<Agent> {
     let expert = app.experts.as_ref().zip(agent.name.strip_prefix(MODEL_PREFIX));
     match expert.filter(|(experts, name)| experts.is_starting(name)) {
@@ -117,7 +119,7 @@ impl RunReply {
         HeaderValue::from_str(&self.watch.run).ok()
     }
 
-    /// Waits for what the run says next. Safe to cancel.
+    /// Waits for the next output of the run. Safe to cancel.
     pub(super) async fn next(&mut self) -> RunOutput {
         loop {
             match self.next_event().await {
@@ -150,7 +152,8 @@ impl RunReply {
         respond::json_response(StatusCode::OK, completion_json(&reply, self.agent.reasoning))
     }
 
-    /// A failure has its own status until there is something to show, or `commit_after` is over.
+    /// Answers with a stream. A failure has its own status until there is something to show, or
+    /// `commit_after` has passed.
     async fn answer_streamed(mut self) -> Response {
         let head = StreamHead::new(&self.app, &self.record);
         loop {
@@ -168,8 +171,8 @@ impl RunReply {
         }
     }
 
-    /// Waits for what the run does next. Its client does not wait for work that goes on although respool is
-    /// stopped.
+    /// Waits for the next event of the run. When respool stops, its client does not wait for work that
+    /// continues.
     async fn next_event(&mut self) -> WatchEvent {
         let seen = run_until_stopped(&self.app.abort, self.watch.next()).await;
         seen.unwrap_or_else(|_| WatchEvent::stop_event())
@@ -242,7 +245,7 @@ struct RunSource {
     head: Head,
     /// The event that came before the head left.
     seen: Option<WatchEvent>,
-    /// The end has left.
+    /// The end, once it has left.
     ended: Option<Arc<WorkReport>>,
 }
 

@@ -34,7 +34,7 @@ pub struct App {
     pub agent_apis: Arc<AgentApiState>,
     /// The webhooks of experts, where there are experts.
     pub hooks: Option<Arc<Hooks>>,
-    /// Bounds.
+    /// The limits of the server.
     pub limits: LimitsConfig,
     /// How requests are recorded in the log and in the usage rows.
     pub recording: Recording,
@@ -42,9 +42,9 @@ pub struct App {
     pub usage: Arc<Ledger>,
     /// The alerts of the owner.
     pub alerts: Arc<Alerts>,
-    /// The room for request bodies.
+    /// The memory budget for request bodies.
     pub bodies: BodyBudget,
-    /// Ends what is still running, once the time for draining is over.
+    /// Ends the remaining requests once the time for draining has passed.
     pub abort: CancellationToken,
 }
 

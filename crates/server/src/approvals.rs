@@ -1,5 +1,5 @@
-//! `/v1/approvals`: calls of runs that wait for a person's consent; deciding about them. For operators alone:
-//! what is listed are other clients' inputs, and a client that may decide could let an agent approve its own
+//! `/v1/approvals`: lists and decides calls of runs that wait for a person's consent. For operators alone:
+//! the list contains other clients' inputs, and a client that may decide could let an agent approve its own
 //! calls.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use ::agent::{ApprovalRequest, DecideError, Decision, approval_details, report};
 use store::ApprovalState;
 use wire::{ApiError, ErrorCode};
 
-/// How many requests are listed.
+/// The most requests in the list.
 const MOST: usize = 1_000;
 /// A decision is a list of ids and a comment.
 const LARGEST_BODY: usize = 64 * 1024;
@@ -30,7 +30,7 @@ struct DecisionBody {
     comment: Option<String>,
 }
 
-/// Which calls are approved.
+/// The calls that are approved.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Approve {
@@ -85,7 +85,7 @@ pub(super) async fn decide_approval(
     finish_response(decided.await, &record)
 }
 
-/// The name of the operator's key that a request carries.
+/// Returns the name of the operator's key that a request carries.
 pub(super) fn operator_name(request: &Request) -> Result<String, ApiError> {
     match request.extensions().get::<Arc<MeteredRequest>>() {
         Some(metered) if metered.key.is_operator => Ok(metered.key.name.clone()),

@@ -16,21 +16,21 @@ use super::config::LimitsConfig;
 use wire::units::Size;
 use wire::{ApiError, ErrorCode};
 
-/// How much of a body that is not wanted is taken in and thrown away, and for how long.
+/// The most bytes of an unwanted body that are read and dropped, and the time for it.
 const DISCARDED: usize = 64 << 20;
 const DISCARD_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long a body waits for room.
+/// The time that a body waits for room.
 const ROOM_WITHIN: Duration = Duration::from_secs(5);
-/// How long a body keeps room for its whole declared length, which is less than others wait. After that it
-/// keeps room for what has arrived, and for as much again.
+/// The time that a body keeps room for its whole declared length, which is shorter than others wait. After
+/// that it keeps room for the bytes that arrived and as many again.
 const AHEAD_FOR: Duration = Duration::from_secs(2);
-/// A body may take the client's timeout, and a second for each this many bytes: one that trickles in does not
-/// keep its room for ever.
+/// A body may take the client's timeout and a second for each so many bytes: a slow one does not keep its
+/// room for ever.
 const SLOWEST: u64 = 8 << 10;
 /// The `retry-after` of a body that found no room, in seconds: bodies come and go within seconds.
 const RETRY_AFTER: u64 = 5;
-/// The bytes of a piece, in which the budget is counted.
+/// The bytes of a piece, the unit of the budget.
 const PIECE: usize = 1 << 10;
 
 /// The share of the room that bodies of unproven senders take together, and the largest one of them.
@@ -41,7 +41,7 @@ const LARGEST_UNPROVEN: Size = Size::mib(4);
 #[derive(Clone, Debug)]
 pub struct BodyBudget {
     free: Arc<Semaphore>,
-    /// The part of it for bodies that prove only as a whole who sent them.
+    /// The part for bodies whose sender is known only once they are complete.
     unproven: Arc<Semaphore>,
     size: Size,
 }
@@ -73,13 +73,13 @@ impl BodyBudget {
         Self { free: semaphore(size), unproven: semaphore(unproven_share(size)), size }
     }
 
-    /// The part of the room for bodies that prove only as a whole who sent them.
+    /// Returns the part for bodies whose sender is known only once they are complete.
     pub(super) fn unproven_part(&self) -> Self {
         let size = unproven_share(self.size);
         Self { free: Arc::clone(&self.unproven), unproven: Arc::clone(&self.unproven), size }
     }
 
-    /// Starts a body without any room, as nothing of it has arrived.
+    /// Returns an empty reservation for a body that has not begun to arrive.
     pub(super) fn empty(&self) -> BodyReservation {
         BodyReservation { room: self.clone(), permit: None }
     }
@@ -96,18 +96,18 @@ impl BodyBudget {
     }
 }
 
-/// Room for at least one of the largest unproven bodies.
+/// Returns the share of unproven bodies, with room for at least one of the largest.
 fn unproven_share(all: Size) -> Size {
     Size(all.0 / UNPROVEN_SHARE).max(LARGEST_UNPROVEN).min(all)
 }
 
-/// The bounds of a body that proves only as a whole who sent it.
+/// Returns the limits of a body whose sender is known only once it is complete.
 pub(super) fn limits_of_unproven(limits: &LimitsConfig) -> LimitsConfig {
     LimitsConfig { max_body: limits.max_body.min(LARGEST_UNPROVEN), ..limits.clone() }
 }
 
 impl BodyReservation {
-    /// Changes the reservation to that of the request which a body was turned into.
+    /// Changes the reservation to the size of the request that a body was turned into.
     ///
     /// # Errors
     /// 503 when there is no room for it.
@@ -119,7 +119,7 @@ impl BodyReservation {
         Ok(())
     }
 
-    /// Gives back what exceeds this length.
+    /// Gives back the part beyond this length.
     fn shrink(&mut self, length: usize) {
         let held = self.held_pieces();
         drop(self.take_part(held.saturating_sub(piece_count(length) as usize)));
@@ -135,7 +135,7 @@ impl BodyReservation {
         self.permit.as_mut().and_then(|permit| permit.split(count))
     }
 
-    /// Reserves room for the bytes that have come, and ahead for as many again of those that are `declared`.
+    /// Reserves room for the bytes that have arrived and, ahead, for as many again of the `declared` ones.
     /// Waits a while if there is no room.
     ///
     /// # Errors
@@ -156,7 +156,7 @@ impl BodyReservation {
         Ok(())
     }
 
-    /// The pieces that it holds.
+    /// Returns the number of pieces that it holds.
     fn held_pieces(&self) -> usize {
         self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
     }
@@ -168,7 +168,7 @@ impl BodyReservation {
         }
     }
 
-    /// A piece of a body that grows, with room of its own.
+    /// Reserves room for a piece of a growing body and attaches it.
     ///
     /// # Errors
     /// 503 when there is no room for it.
@@ -179,7 +179,7 @@ impl BodyReservation {
         Ok(self.split(piece.len()).attach_to(piece))
     }
 
-    /// Reserves room for a body of this length, if there is any.
+    /// Reserves room for a body of this length; false if there is none.
     fn grows_to(&mut self, length: usize) -> bool {
         let more = (piece_count(length) as usize).saturating_sub(self.held_pieces());
         if more == 0 {
@@ -191,7 +191,7 @@ impl BodyReservation {
         true
     }
 
-    /// The bytes, which keep this room until nothing holds them any more.
+    /// Attaches this reservation to the bytes, until nothing holds them any more.
     pub(super) fn attach_to(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(Counted { bytes, _permit: self.permit })
     }
@@ -201,7 +201,7 @@ fn piece_count(length: usize) -> u32 {
     u32::try_from(length.div_ceil(PIECE)).unwrap_or(u32::MAX)
 }
 
-/// How long the pieces of a body may take to come.
+/// The time limits of a body's pieces.
 #[derive(Debug)]
 pub(super) struct Pace {
     began: Instant,
@@ -210,15 +210,15 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// `patience`: how long nothing may come, and all of a small body may take.
+    /// `patience`: the longest pause, and the time for a small body as a whole.
     pub(super) fn new(patience: Duration) -> Self {
         Self { began: Instant::now(), patience, received: 0 }
     }
 
-    /// The next piece of the body.
+    /// Waits for the next piece of the body.
     ///
     /// # Errors
-    /// 408 when nothing comes for too long, or all too slowly; 400 when it breaks off.
+    /// 408 when no piece arrives for too long or the whole is too slow; 400 when it breaks off.
     pub(super) async fn next_piece<B>(
         &mut self,
         pieces: &mut BodyDataStream<B>,
@@ -292,7 +292,7 @@ where
         return Err(too_large(max, pieces).await);
     }
     let mut taken = room.empty();
-    // Whole bodies come one after the other rather than all of them in part.
+    // It is better to read whole bodies one after the other than parts of all.
     if let Err(full) =
         taken.grow(declared.map_or(0, |size| usize::try_from(size).unwrap_or(usize::MAX)), None).await
     {
@@ -346,8 +346,8 @@ pub(super) async fn refuse_body<B: Body<Data = Bytes> + Unpin>(
     error
 }
 
-/// Reads and drops some of what is still being sent. A client that is answered and cut off while it writes
-/// often sees a reset connection instead of the answer.
+/// Reads and drops some of the rest. A client that is cut off while it writes often sees a reset connection
+/// instead of the answer.
 pub(super) async fn discard_rest<B: Body<Data = Bytes> + Unpin>(mut rest: BodyDataStream<B>) {
     let discard = async {
         let mut left = DISCARDED;

@@ -1,7 +1,7 @@
-//! `POST /v1/chat/completions`: answers a chat request, and writes the reply as it comes.
+//! `POST /v1/chat/completions`: answers a chat request, and writes the reply as it arrives.
 //!
-//! Up to `commit_after` a failure is a true HTTP status. Then the head and the role chunk leave, and
-//! heartbeats, until the upstream speaks. The client's going away drops everything here, and with it the
+//! Until `commit_after` a failure has a true HTTP status. Then the head, the role chunk and heartbeats leave
+//! until the upstream answers. When the client goes away, everything here is dropped, and with it the
 //! upstream request.
 
 use std::borrow::Cow;
@@ -68,7 +68,7 @@ fn refuse_request(arrival: &Arrival, error: ApiError, body: &[u8]) -> Response {
     respond::error_as(form, error, &arrival.record.start().id)
 }
 
-/// Path and query as the upstream has them: below `/v1`, whether or not the client wrote that.
+/// Returns path and query as the upstream has them: below `/v1`, whether or not the client wrote that.
 fn upstream_path(uri: &http::Uri) -> Cow<'static, str> {
     match uri.path_and_query().map_or(CHAT_PATH, |path| path.as_str()) {
         CHAT_PATH => Cow::Borrowed(CHAT_PATH),
@@ -89,7 +89,7 @@ async fn answer_request(app: App, request: ReadRequest) -> Response {
     }
 }
 
-/// An answer that needs no stream.
+/// Answers without a stream.
 fn whole_answer(opened: Opened, profile: &RequestProfile) -> Response {
     match opened {
         Opened::Reply(reply) => reply_response(*reply, profile),
@@ -98,7 +98,7 @@ fn whole_answer(opened: Opened, profile: &RequestProfile) -> Response {
     }
 }
 
-/// A whole reply in the form the client asked for.
+/// Returns a whole reply in the form that the client asked for.
 fn reply_response(reply: Reply, profile: &RequestProfile) -> Response {
     if profile.stream {
         let mut out = Vec::with_capacity(1024);
@@ -117,7 +117,8 @@ struct Committer {
 }
 
 impl Committer {
-    /// A failure is a true status as long as no head has left.
+    /// Answers when the work is done, or with a head before that. A failure has a true status until a head
+    /// has left.
     async fn commit_answer(self, mut work: Pending<Opened>) -> Response {
         let head = StreamHead::new(&self.app, &self.record);
         let Some(opened) = head.wait_for(&mut work).await else {
@@ -136,7 +137,7 @@ impl Committer {
         };
         match first.unwrap_or_else(StreamPart::Failed) {
             StreamPart::Failed(error) => self.refuse_request(error),
-            // The upstream spoke in time: its own head and chunks go through.
+            // The upstream answered in time: its own head and chunks go through.
             first => {
                 let mut source = self.reply_source(Stage::Open(stream));
                 let first = source.part_frames(first).unwrap_or_default();
@@ -149,8 +150,8 @@ impl Committer {
         respond::error_as(self.errors, error, &self.record.start().id)
     }
 
-    /// The upstream did not speak in time: respool sends the head, and the upstream's chunks are made to fit
-    /// it.
+    /// Sends respool's own head, because the upstream did not answer in time; the upstream's chunks are made
+    /// to fit it.
     fn commit_head(self, stage: impl FnOnce(Head) -> Stage) -> Response {
         let (head, choices) = (self.profile.own_head(), self.profile.reply.choices);
         let mut source = self.reply_source(Stage::Over);
@@ -172,7 +173,7 @@ impl Committer {
 struct ReplySource {
     abort: CancellationToken,
     every: Duration,
-    /// Writes what does not go through as it is.
+    /// Writes the chunks that do not go through unchanged.
     sink: ChatSink,
     errors: ErrorForm,
     record: RequestRecord,
@@ -181,7 +182,7 @@ struct ReplySource {
 
 /// The stage of a reply.
 enum Stage {
-    /// It has not answered; the role chunk of this head has left.
+    /// The upstream has not answered; the role chunk of this head has left.
     Opening(Pending<Opened>, Head),
     Open(Box<ReplyStream>),
     Over,
@@ -193,7 +194,7 @@ impl ReplySource {
         heartbeat::stream_response(self, first, every, &record)
     }
 
-    /// The frames of a part; `None` at the end.
+    /// Returns the frames of a part; `None` at the end.
     fn part_frames(&mut self, part: StreamPart) -> Option<Bytes> {
         match part {
             StreamPart::Frames(frames) => Some(frames),
@@ -219,7 +220,7 @@ impl ReplySource {
         }
     }
 
-    /// Begins a reply that comes as steps with the upstream's head, unless respool's own has left.
+    /// Begins a reply that arrives as steps with the upstream's head, unless respool's own has left.
     fn begin_reply(&mut self) {
         if let Stage::Open(stream) = &self.stage {
             stream.upstream_head().into_iter().for_each(|head| self.sink.begin(head));

@@ -1,4 +1,5 @@
-//! `listen`, `trusted_hosts`, `client_keys` and their like, and `[limits]`: where the server listens, who may ask and what it bounds.
+//! `listen`, `trusted_hosts`, `client_keys` and similar keys, and `[limits]`: the address of the server, its
+//! clients and its limits.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -64,8 +65,8 @@ wire::settings! {
 }
 
 impl ServerConfig {
-    /// True where clients need a key. Keys that are only for operators close an address that others reach,
-    /// also through a proxy, but not one of this machine.
+    /// Returns true if clients need a key. Operator keys alone protect an address that others reach, also
+    /// through a proxy, but not an address of this machine.
     pub fn asks_for_keys(&self) -> bool {
         !self.client_keys.is_empty()
             || self.client_keys_file.is_some()
@@ -73,24 +74,25 @@ impl ServerConfig {
             || (self.operator_keys_env.is_some() && self.is_reached_by_others())
     }
 
-    /// Whether others than this machine reach the address, as far as the settings say.
+    /// Returns true if other machines reach the address, according to the settings.
     fn is_reached_by_others(&self) -> bool {
         !(self.listen.is_loopback() && self.trusted_hosts.is_empty() && self.trusted_origins.is_empty())
     }
 
-    /// True where some key may be an operator's. A file of keys is not looked into.
+    /// Returns true if some key may be an operator's. A file of keys is not read.
     pub fn may_have_operators(&self) -> bool {
         !self.operator_keys.is_empty() || self.operator_keys_env.is_some() || self.client_keys_file.is_some()
     }
 }
 
-/// An address to listen on, `HOST:PORT`. The host may be a name, an IPv4 address or an IPv6 address in brackets; port 0
-/// lets the system choose. Without a host (`:8003`) it is loopback, so that nothing is open by accident.
+/// An address to listen on, `HOST:PORT`. The host may be a name, an IPv4 address or an IPv6 address in
+/// brackets; port 0 lets the system choose. Without a host (`:8003`) it is loopback, so that nothing is open
+/// by accident.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     /// A name or an address, an IPv6 one without its brackets.
     pub host: String,
-    /// The port, 0 for any that is free.
+    /// The port, 0 for any free one.
     pub port: u16,
 }
 
@@ -101,7 +103,7 @@ impl Default for Listen {
 }
 
 impl Listen {
-    /// True when only this machine can reach it.
+    /// Returns true if only this machine can reach it.
     pub fn is_loopback(&self) -> bool {
         let is_name = self.host == "localhost" || self.host.ends_with(".localhost");
         is_name || self.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())

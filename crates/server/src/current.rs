@@ -1,5 +1,5 @@
-//! The app that answers requests now. A request keeps the app that it began with; a later one gets the app of
-//! its time.
+//! The app that answers requests now. A request keeps the app that it began with, also when a new one
+//! replaces it.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -7,7 +7,7 @@ use axum::Router;
 
 use super::app::App;
 
-/// The app that holds now, with its routes. Clones share it.
+/// The current app with its routes. Clones share it.
 #[derive(Clone, Debug)]
 pub struct CurrentApp {
     assembled: Arc<RwLock<Arc<Assembled>>>,
@@ -32,7 +32,7 @@ impl CurrentApp {
         Arc::clone(&self.assembled.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the app that holds now.
+    /// Returns the current app.
     pub fn app(&self) -> App {
         self.current().app.clone()
     }

@@ -1,5 +1,5 @@
-//! The form of an error for the client at hand: what it needs so that it does not try again what cannot help,
-//! and its owner reads the true cause.
+//! The form of an error for one client, so that it does not repeat a request in vain and its owner reads the
+//! true cause.
 //!
 //! OpenClaw repeats 5xx, 408 and 429 for a minute or longer, and tries its fallback model only afterwards;
 //! after a 422 it does so at once (docs/openclaw-measured.md). opencode repeats an error by its words, aider
@@ -24,7 +24,7 @@ const BAD_REQUEST: u16 = 400;
 /// By these words in its text, `LiteLLM` takes an error in a stream for a bad request.
 const BAD_REQUEST_FOR_LITELLM: &str = "invalid_request_error";
 
-/// Which form errors take for one client.
+/// The form of errors for one client.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ErrorForm {
     /// The API that the client speaks.
@@ -36,7 +36,7 @@ pub(super) struct ErrorForm {
 }
 
 impl ErrorForm {
-    /// The program as far as errors differ for it: none do where the owner wants plain ones.
+    /// Returns the program, if errors differ for it: they do not where the owner wants plain ones.
     fn program(self) -> ClientProgram {
         match self.final_errors {
             FinalErrors::Auto => self.program,
@@ -44,14 +44,14 @@ impl ErrorForm {
         }
     }
 
-    /// The error with the status and in the words that the client gets.
+    /// Returns the error with the status and the words that the client gets.
     #[must_use]
     pub(super) fn apply_to(self, error: ApiError) -> ApiError {
         match self.program() {
             ClientProgram::OpenClaw => openclaw_error(error),
             ClientProgram::OldOpenClaw => old_openclaw_error(error),
             ClientProgram::Opencode => opencode_error(error),
-            // On the other APIs their status is enough.
+            // On the other APIs the status is enough for them.
             ClientProgram::QwenCode | ClientProgram::AiSdk if self.wire == Wire::Chat => {
                 opencode_error(error)
             }
@@ -60,7 +60,7 @@ impl ErrorForm {
         }
     }
 
-    /// The error with the words that the client gets in a stream of chunks that has begun.
+    /// Returns the error with the words that the client gets in a stream of chunks that has begun.
     #[must_use]
     pub(super) fn apply_in_stream(self, error: ApiError) -> ApiError {
         let mut error = self.apply_to(error);
@@ -70,7 +70,7 @@ impl ErrorForm {
         error
     }
 
-    /// The applied error as an HTTP reply. `request_id`: Anthropic's clients read it in the body.
+    /// Returns the applied error as an HTTP reply. `request_id`: Anthropic's clients read it in the body.
     pub(super) fn error_reply(self, error: &ApiError, request_id: &str) -> ErrorReply {
         match self.wire {
             Wire::Chat | Wire::Responses => openai_error(error, self.program()),
@@ -78,15 +78,15 @@ impl ErrorForm {
         }
     }
 
-    /// For a request that wants a stream: true when the client understands a stream that begins and fails,
-    /// rather than a status.
+    /// Returns true if the client of a request for a stream understands a stream that fails better than a
+    /// status.
     pub(super) fn fails_as_stream(self, error: &ApiError) -> bool {
         self.wire == Wire::Responses && responses::fails_as_stream(error, self.program())
     }
 
-    /// The error as the end of a stream that has begun, and the `code` of its event where the API has such
-    /// codes. OpenClaw finds the status of these errors at the beginning of their text alone, and repeats
-    /// what has none (measured on 2026.9.6).
+    /// Returns the error as the end of a stream that has begun, and the `code` of its event where the API
+    /// has such codes. OpenClaw finds the status of these errors only at the beginning of their text, and
+    /// repeats a request whose error has none (measured on 2026.9.6).
     pub(super) fn apply_at_end(self, error: ApiError) -> (ApiError, Cow<'static, str>) {
         let mut error = self.apply_to(error);
         let names_status = self.program().is_openclaw() && error.is_final;
@@ -104,9 +104,9 @@ impl ErrorForm {
     }
 }
 
-/// The error in a form that OpenClaw does not repeat, in words that it shows to its owner as they are. What
-/// asks OpenClaw to shorten the conversation stays, and so does the end of respool, which OpenClaw does well
-/// to try again.
+/// Returns the error in a form that OpenClaw does not repeat, in words that it shows to its owner unchanged.
+/// An error that asks OpenClaw to shorten the conversation stays as it is, and so does the end of respool,
+/// after which OpenClaw should try again.
 fn openclaw_error(error: ApiError) -> ApiError {
     match error.code {
         Some(ErrorCode::ShuttingDown) => error,
@@ -125,8 +125,8 @@ fn openclaw_error(error: ApiError) -> ApiError {
     }
 }
 
-/// The same for the old client. Over an upstream's failure it tries its fallback model only when the text
-/// says so in words that it knows (measured on 2026.2.26).
+/// Returns the error for the old client. After an upstream's failure it tries its fallback model only when
+/// the text contains words that it knows (measured on 2026.2.26).
 fn old_openclaw_error(error: ApiError) -> ApiError {
     let mut error = openclaw_error(error);
     if error.status == FINAL && error.cause.as_ref().is_some_and(|cause| cause.is_failure) {
@@ -135,14 +135,14 @@ fn old_openclaw_error(error: ApiError) -> ApiError {
     error
 }
 
-/// A final error in a form that aider does not repeat.
+/// Returns a final error in a form that aider does not repeat.
 fn aider_error(error: ApiError) -> ApiError {
     let shown = opencode_error(error);
     if shown.status == FINAL { ApiError { status: BAD_REQUEST, ..shown } } else { shown }
 }
 
-/// A final error in a form that opencode does not repeat, nor Qwen Code and programs made with the AI SDK. An
-/// overflow stays, because opencode shortens the conversation after it.
+/// Returns a final error in a form that opencode, Qwen Code and programs made with the AI SDK do not repeat.
+/// An overflow stays, because opencode shortens the conversation after it.
 fn opencode_error(error: ApiError) -> ApiError {
     let may_pass = matches!(error.status, 408 | 409 | 429 | 500..);
     let is_kept = matches!(error.code, Some(ErrorCode::ShuttingDown | ErrorCode::ContextLengthExceeded));
@@ -155,7 +155,7 @@ fn opencode_error(error: ApiError) -> ApiError {
     ApiError { param: error.param, is_final: true, cause: error.cause, ..plain }
 }
 
-/// The richest text that is harmless.
+/// Returns the most informative text that is harmless.
 fn harmless_text(error: &ApiError, is_harmless: impl Fn(&str) -> bool) -> String {
     let in_own_words = error.cause.as_deref().map(|Cause { upstream, what, efforts, .. }| {
         let named = format!("the model server `{upstream}` {what}");
@@ -307,7 +307,7 @@ mod tests {
         assert!(!old(400).contains("Another server"));
     }
 
-    /// The errors that differ in what a client does with them.
+    /// The errors that clients treat differently.
     fn errors() -> Vec<(&'static str, ApiError)> {
         let answered = |status, text| {
             let cause = UpstreamError::from_answer("box", status, text);
@@ -352,8 +352,8 @@ mod tests {
         format!("{before:<10} | {after}")
     }
 
-    /// Every error in every API for every program: the status of a request that has not begun, and what ends
-    /// a stream that has.
+    /// Every error in every API for every program: the status before the head has left, and the end of a
+    /// stream after it.
     #[test]
     fn every_client_gets_each_error_in_its_form() {
         use std::fmt::Write as _;

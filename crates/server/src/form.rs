@@ -1,8 +1,8 @@
-//! A form on its way up, as the routes for audio take it: the model in it decides where it goes, and an alias
-//! becomes its target. It is read ahead up to that field and no further, and its file streams: nearly all
+//! A multipart form for an upstream, as on the routes for audio: its model chooses the upstream, and an
+//! alias becomes its target. The form is read ahead only up to that field, and its file streams: nearly all
 //! clients write the small fields first.
 //!
-//! Where the model decides nothing, nothing is read ahead. Called by `transparent`.
+//! Where the model does not matter, nothing is read ahead. Called by `transparent`.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -27,11 +27,11 @@ struct FormPrefix {
     pieces: Vec<Bytes>,
     size: usize,
     model: Option<FormField>,
-    /// Nothing follows.
+    /// Whether the form is complete.
     is_whole: bool,
 }
 
-/// Returns the form as it goes up, and the model that it names there.
+/// Returns the form as it goes to the upstream, and the model that it names there.
 ///
 /// # Errors
 /// 408 when no piece of it comes for too long, 400 when it breaks off or names two models, 503 when the
@@ -74,8 +74,8 @@ pub(super) async fn buffer_form(
 }
 
 impl FormPrefix {
-    /// Reads until the model is known. A form that is larger than a chat request may be, and names it late,
-    /// is left to the server.
+    /// Reads until the model is known. A form that does not name it within the size of a chat request is
+    /// left to the server.
     async fn read_prefix(
         mut self,
         recorded: &RecordedFields,
@@ -103,7 +103,7 @@ impl FormPrefix {
     }
 }
 
-/// The pieces of a form with another value in the place of one.
+/// Replaces a value in the pieces of a form.
 fn replace_value(pieces: &[Bytes], place: &Range<usize>, value: &str) -> Vec<Bytes> {
     let (mut before, mut after) = (Vec::new(), Vec::new());
     let mut begin = 0;
@@ -119,8 +119,8 @@ fn replace_value(pieces: &[Bytes], place: &Range<usize>, value: &str) -> Vec<Byt
     before
 }
 
-/// The rest of a form, read for the log as it passes. `another_model`: a model in it is one too many, and why
-/// the form breaks off there.
+/// Reads the rest of a form for the log as it passes. `another_model`: a second model ends the form, and the
+/// reason is put here.
 fn watch_fields(
     recorded: RecordedFields,
     mut reader: FormReader,
@@ -142,7 +142,7 @@ fn watch_fields(
     })
 }
 
-/// Records what the fields of a form say of its request.
+/// Records the fields of a form that describe its request.
 struct RecordedFields {
     app: App,
     record: RequestRecord,

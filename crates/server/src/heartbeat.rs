@@ -1,5 +1,5 @@
-//! Keeps a silent stream alive: what its source gives leaves as it comes, with heartbeats in between. The
-//! only such loop; every protocol and every kind of reply is a [`Source`].
+//! Keeps a silent stream alive: the frames of its source leave as they arrive, with heartbeats in between.
+//! It is the only such loop; every protocol and every kind of reply is a [`Source`].
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use super::respond;
 use telemetry::RequestRecord;
 use wire::sse::write_data;
 
-/// Where the frames of a stream come from.
+/// The source of a stream's frames.
 pub(super) trait Source: Send + 'static {
-    /// Waits for the next frames; none of them when something happened that the client does not see. `None`:
-    /// the stream has ended. Safe to cancel.
+    /// Waits for the next frames, which are empty when something happened that the client does not see.
+    /// `None` at the end of the stream. Safe to cancel.
     fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
 
-    /// A frame that carries nothing; `None` where none may leave.
+    /// Returns a frame without content; `None` when none may leave.
     fn heartbeat(&mut self) -> Option<Bytes>;
 }
 
-/// The reply whose stream begins with `first` and goes on with what `source` gives. After each silence of
-/// `every` a heartbeat leaves. The client's going away drops all of it.
+/// Returns a response that streams `first` and then the frames of `source`. After each silence of `every` a
+/// heartbeat leaves. When the client goes away, everything is dropped.
 pub(super) fn stream_response(
     mut source: impl Source,
     first: Bytes,
@@ -61,7 +61,7 @@ pub(super) fn stream_response(
     respond::recorded_in_body(respond::stream_response(Body::from_stream(frames)))
 }
 
-/// One frame.
+/// Returns one frame.
 pub(super) fn sse_frame(payload: &str) -> Bytes {
     let mut out = Vec::new();
     write_data(&mut out, payload);
@@ -81,10 +81,10 @@ mod tests {
         async fn next(&mut self) -> Option<Bytes> {
             let (pause, frame) = *self.0.first()?;
             let until = Instant::now() + Duration::from_secs(pause);
-            // As a source must: what was waited for already is not waited for again.
+            // A source must do so: time that has passed already is not waited for again.
             while Instant::now() < until {
                 self.0[0].0 = (until - Instant::now()).as_secs();
-                sleep(Duration::from_secs(1)).await;
+                testing::waiting::delay(Duration::from_secs(1)).await;
             }
             self.0.remove(0);
             Some(Bytes::from_static(frame.as_bytes()))

@@ -1,6 +1,6 @@
-//! `POST /hooks/EXPERT/TRIGGER`: the webhooks of experts. A request is let in by the trigger's own secret and
-//! by nothing else: client keys do not count here, nor do the checks of hosts and pages. The answer is 202,
-//! once all that the request brought is committed.
+//! `POST /hooks/EXPERT/TRIGGER`: the webhooks of experts. Only the trigger's own secret admits a request:
+//! client keys do not count here, nor do the checks of hosts and pages. The answer is 202, once everything
+//! in the request is committed.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(super) async fn receive_hook(
             body::discard_rest(BodyExt::into_data_stream(body)).await;
             return Err(error_of(error));
         }
-        // A signature covers the whole body: until that is here, anybody may be sending it.
+        // A signature covers the whole body: until it is complete, its sender is unknown.
         let body = match proof {
             Proof::Signed(_) => {
                 let limits = body::limits_of_unproven(&app.limits);
@@ -54,7 +54,7 @@ pub(super) async fn receive_hook(
     respond::finish_response(response, &record)
 }
 
-/// Whatever else is below `/hooks`. It never goes to an upstream.
+/// Answers all other paths below `/hooks`. They never go to an upstream.
 pub(super) async fn answer_not_found(State(app): State<App>, request: Request) -> Response {
     let name = format!("{} {}", request.method(), request.uri().path());
     let record = begin_record(&app, request.headers(), request.extensions(), name, "hooks");
@@ -68,7 +68,7 @@ fn accepted_json(accepted: &[Accepted]) -> Value {
     json!({"object": "list", "data": accepted.iter().map(one).collect::<Vec<_>>()})
 }
 
-/// The error of a signed body, for which `limits.max_body` is not the bound.
+/// Returns the error of a signed body, for which the limit is not `limits.max_body`.
 fn too_large_to_sign(error: ApiError, limits: &LimitsConfig) -> ApiError {
     if error.code != Some(ErrorCode::RequestTooLarge) {
         return error;
@@ -80,7 +80,8 @@ fn too_large_to_sign(error: ApiError, limits: &LimitsConfig) -> ApiError {
     ApiError { message: what, ..error }
 }
 
-/// A signature counts where there is one: a request that brings both is not let in by half of it.
+/// Returns the proof of a request. If there is a signature it counts: a request with both needs a valid
+/// signature.
 fn proof_of(headers: &HeaderMap) -> Proof<'_> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     if let Some(signatures) = text("webhook-signature") {

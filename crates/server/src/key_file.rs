@@ -30,11 +30,11 @@ pub(super) struct NamedKey {
     pub(super) name: String,
     /// Its digest.
     pub(super) digest: KeyDigest,
-    /// Its owner sees the runs of all.
+    /// Whether its owner sees the runs of all clients.
     pub(super) is_operator: bool,
     /// Its limits.
     pub(super) limits: KeyLimits,
-    /// It may be guessed.
+    /// Whether it is short enough to be guessed.
     pub(super) is_short: bool,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct NamedKey {
 pub(super) struct KeyList {
     /// Its keys.
     pub(super) keys: Vec<NamedKey>,
-    /// The limits of keys that stand elsewhere.
+    /// The limits of keys outside the file.
     pub(super) every: KeyLimits,
 }
 
@@ -65,12 +65,12 @@ impl KeyList {
     /// Reads a file's text.
     ///
     /// # Errors
-    /// What is wrong, each with its line; never with a key.
+    /// The mistakes, each with its line; never with a key.
     pub(super) fn parse(text: &str) -> Result<Self, Vec<String>> {
         let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
         let entries: BTreeMap<Spanned<String>, Value> = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line(span.start));
-            // What the parser quotes may be a key.
+            // The parser might quote a key.
             vec![format!(
                 "line {line} is not TOML: write `NAME = \"KEY\"`, or a table `[NAME]` with `key = \"KEY\"`"
             )]
@@ -92,7 +92,7 @@ impl KeyList {
         Ok(list)
     }
 
-    /// `owners`: the names of the keys before it.
+    /// Adds a key. `owners`: the names of the keys before it.
     fn add_key(
         &mut self,
         name: &str,

@@ -11,7 +11,7 @@ const MINUTE: u64 = 60_000;
 const DAY: u64 = 24 * 60 * MINUTE;
 /// The assumed duration of a request before one has ended, in milliseconds.
 const FIRST_GUESS: u64 = 5_000;
-/// How many bodies may be read at a time, even if a key permits fewer requests.
+/// The bodies that may be read at a time, even if a key permits fewer requests.
 const FEW_BODIES: u32 = 8;
 
 /// The models and the amounts that a key permits. `None`: no limit.
@@ -30,7 +30,7 @@ pub(super) struct KeyLimits {
 }
 
 impl KeyLimits {
-    /// These, and `others` where these say nothing.
+    /// Returns these limits, and those of `others` where these are not set.
     #[must_use]
     pub(super) fn or(self, others: &Self) -> Self {
         Self {
@@ -42,12 +42,12 @@ impl KeyLimits {
         }
     }
 
-    /// True when some models or agents may not be asked for.
+    /// Returns true if some models or agents are forbidden.
     pub(super) fn is_restricted(&self) -> bool {
         self.models.is_some() || self.agents.is_some()
     }
 
-    /// True when this model, or agent, may be asked for.
+    /// Returns true if this model or agent is permitted.
     pub(super) fn permits(&self, name: &str, is_agent: bool) -> bool {
         let permitted = if is_agent { &self.agents } else { &self.models };
         permitted.as_ref().is_none_or(|list| list.iter().any(|pattern| matches_stars(pattern, name)))
@@ -70,7 +70,7 @@ impl Timestamps {
     }
 }
 
-/// Whole seconds, not less than these milliseconds.
+/// Returns the milliseconds as whole seconds, rounded up.
 fn whole_seconds(milliseconds: u64) -> u64 {
     milliseconds.div_ceil(1_000).max(1)
 }
@@ -92,7 +92,7 @@ pub(super) struct Counters {
     running: u32,
     /// The bodies that are being read of requests that have not begun.
     reading: u32,
-    /// The time that requests take of late, in milliseconds.
+    /// The recent duration of requests, in milliseconds.
     lasting: Option<u64>,
 }
 
@@ -140,7 +140,7 @@ impl Counters {
                 self.minute.pop_front();
             }
             let most = usize::try_from(most).unwrap_or(usize::MAX);
-            // After the limit was lowered there may be more than it allows.
+            // There may be more than the limit allows if it was lowered.
             if let Some(came) = self.minute.len().checked_sub(most).and_then(|index| self.minute.get(index)) {
                 let wait = whole_seconds((came + MINUTE).saturating_sub(now.steady));
                 return Err(Exceeded { limit: format!("{most} requests a minute"), wait });

@@ -10,7 +10,7 @@ use super::key_file::KeyList;
 /// The largest file that is read: room for ten thousand keys.
 const LARGEST: u64 = 4 << 20;
 
-/// The file, and what it held when it was read last.
+/// The file and its content at the last reading.
 #[derive(Debug)]
 pub(super) struct KeyFile {
     path: PathBuf,
@@ -37,13 +37,13 @@ impl KeyFile {
         Ok((Self { path: path.to_owned(), text, fault: None }, list))
     }
 
-    /// The keys as they were read last.
+    /// Returns the keys of the last reading.
     pub(super) fn list(&self) -> KeyList {
         parse_keys(&self.path, &self.text).unwrap_or_default()
     }
 
-    /// The keys, when the file has changed since and is in order. What is wrong with it is logged once; then
-    /// the keys that were read before go on holding.
+    /// Returns the keys if the file has changed and is valid. A mistake is logged once, and the earlier keys
+    /// stay valid.
     pub(super) fn read_changes(&mut self) -> Option<KeyList> {
         let read = read_text(&self.path).map_err(|why| vec![why]);
         if self.fault.is_none() && read.as_ref().is_ok_and(|text| *text == self.text) {
@@ -134,7 +134,7 @@ mod tests {
         write("bob = 'sk-2'");
         assert_eq!(names(&file.read_changes().unwrap()), ["bob"], "it is in order again");
         assert_eq!(file.read_changes(), None);
-        // To take all keys back is a change like any other.
+        // A file without keys is a change like any other.
         write("");
         assert_eq!(names(&file.read_changes().unwrap()), [""; 0]);
     }

@@ -24,18 +24,19 @@ pub(super) const KEY_HEADERS: [&str; 2] = ["authorization", X_API_KEY];
 /// The facts about a key, without the key itself.
 #[derive(Debug)]
 pub(super) struct ClientKey {
-    /// Stands for the key in logs. The place in the configuration, where it has no name.
+    /// The key's name in logs; its place in the configuration if it has no name.
     pub(super) name: String,
-    /// It may see and end the runs of all clients, and use administrative routes where these are passed on.
+    /// Whether it may see and end the runs of all clients, and use administrative routes if these are passed
+    /// on.
     pub(super) is_operator: bool,
-    /// It may be guessed.
+    /// Whether it is short enough to be guessed.
     pub(super) is_short: bool,
     /// Its limits.
     pub(super) limits: KeyLimits,
     /// The counters for its limits.
     pub(super) meter: Arc<Meter>,
-    /// The header that stands for its owner within respool, in place of the one that the key came in. It goes
-    /// no further.
+    /// The header that identifies its owner within respool, in place of the one that the key came in. It
+    /// never leaves respool.
     pub(super) identity: HeaderValue,
 }
 
@@ -47,8 +48,8 @@ impl Account for ClientKey {
 
 /// All keys that are accepted.
 ///
-/// They are looked up by digest in a table whose hash function has a new seed in each process: how long that
-/// takes says nothing of how much of a key is right.
+/// They are looked up by digest in a table whose hash function has a new seed in each process, so the time
+/// does not reveal how much of a key is right.
 #[derive(Debug, Default)]
 pub(super) struct KeyRing {
     by_digest: HashMap<KeyDigest, Arc<ClientKey>>,
@@ -57,7 +58,7 @@ pub(super) struct KeyRing {
 }
 
 impl KeyRing {
-    /// The keys of the configuration and its environment, and those of a file.
+    /// Collects the keys of the configuration, its environment and a file.
     pub(super) fn new(config: &ServerConfig, list: KeyList, meters: &Meters) -> Self {
         let mut ring = Self::default();
         let lists = [
@@ -99,7 +100,7 @@ impl KeyRing {
         self.by_digest.get(&digest_key(key))
     }
 
-    /// The key of a client that runs know by this digest.
+    /// Returns the key of the client with this digest, as runs store it.
     pub(super) fn find_client(&self, client: &str) -> Option<&Arc<ClientKey>> {
         self.by_client.get(client)
     }
@@ -109,18 +110,18 @@ impl KeyRing {
         self.by_digest.values().find(|key| key.name == name)
     }
 
-    /// True when some keys are operators'.
+    /// Returns true if some keys are operators'.
     pub(super) fn has_operators(&self) -> bool {
         self.has_operators
     }
 
-    /// The keys of operators, with what stands for each.
+    /// Returns the keys of operators, each with its digest.
     pub(super) fn operators(&self) -> impl Iterator<Item = (&[u8], &Arc<ClientKey>)> {
         let operators = self.by_digest.iter().filter(|(_, key)| key.is_operator);
         operators.map(|(digest, key)| (&digest[..], key))
     }
 
-    /// The same as they are stored, in order.
+    /// Returns the keys of operators as they are stored, in order.
     pub(super) fn operator_keys(&self) -> Vec<OperatorKey> {
         let hexadecimal =
             |digest: &[u8]| digest.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
@@ -132,7 +133,7 @@ impl KeyRing {
         keys
     }
 
-    /// How many there are.
+    /// Returns the number of keys.
     pub(super) fn len(&self) -> usize {
         self.by_digest.len()
     }
@@ -147,7 +148,8 @@ pub(super) fn key_in_headers(headers: &HeaderMap) -> Option<&[u8]> {
     bearer.or_else(|| headers.get(X_API_KEY).map(HeaderValue::as_bytes)).filter(|key| !key.is_empty())
 }
 
-/// Configured keys and names fit into a header; should one ever not, its owner has the empty one.
+/// Returns the identity as a header value. Configured keys and names fit into a header; otherwise it is
+/// empty.
 fn identity_header(text: &str) -> HeaderValue {
     let mut value = HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""));
     value.set_sensitive(true);

@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::key_limits::{Counters, Exceeded, KeyLimits, Timestamps};
 use super::wrong_keys::Neighbour;
 
-/// How many of the neighbours that used a key are remembered.
+/// The most neighbours that are remembered for a key.
 const NEIGHBOURS: usize = 16;
 
 /// Returns the time by both clocks.
@@ -28,7 +28,7 @@ pub(super) struct Meter {
 #[derive(Debug, Default)]
 struct MeterState {
     counters: Counters,
-    /// From where the key was used, the last place first.
+    /// The neighbours that used the key, the last one first.
     neighbours: VecDeque<Neighbour>,
 }
 
@@ -53,7 +53,7 @@ impl Meter {
         self.lock_state().counters.end_request(clock::millis(began.elapsed()));
     }
 
-    /// Remembers from where the key was used.
+    /// Remembers a neighbour that used the key.
     pub(super) fn used_from(&self, neighbour: Neighbour) {
         let mut state = self.lock_state();
         if state.neighbours.front() == Some(&neighbour) {
@@ -64,7 +64,7 @@ impl Meter {
         state.neighbours.truncate(NEIGHBOURS);
     }
 
-    /// Returns true if the key was used from there before.
+    /// Returns true if this neighbour used the key before.
     pub(super) fn knows_neighbour(&self, neighbour: Neighbour) -> bool {
         self.lock_state().neighbours.contains(&neighbour)
     }

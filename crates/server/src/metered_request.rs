@@ -1,4 +1,4 @@
-//! One request of a client that has a key, from its beginning to its end. Made by `access`; the request's
+//! One request of a client that has a key, from its beginning to its end. `access` makes it; the request's
 //! record and the body of its reply share it.
 //!
 //! It counts against the key's limits on requests. The tokens of its reply come from the request's record.
@@ -24,10 +24,10 @@ use wire::turn::Usage;
 
 /// The bytes of a token in a request, and in a reply that is JSON.
 const BYTES_OF_TOKEN: u64 = 4;
-/// An event of a stream has at most so many bytes for one token; a larger one has more tokens.
+/// The most bytes of a stream's event for one token; a larger event has more tokens.
 const BYTES_OF_EVENT: u64 = 400;
 
-/// The request.
+/// A request that is counted against its key's limits.
 #[derive(Debug)]
 pub(super) struct MeteredRequest {
     /// The key that it came with.
@@ -46,13 +46,13 @@ struct Delivery {
 }
 
 impl MeteredRequest {
-    /// A request that came with this key.
+    /// Returns a request that came with this key.
     pub(super) fn new(key: Arc<ClientKey>) -> Arc<Self> {
         Arc::new(Self { key, begun: OnceLock::new(), reply: Delivery::default() })
     }
 
-    /// Counts the request, unless a limit is reached; once, however often this is called. `bytes`: those of
-    /// its body, for an estimate of its tokens; zero where it uses none.
+    /// Counts the request once, unless a limit is reached. `bytes`: of its body, for an estimate of its
+    /// tokens; zero if it uses none.
     pub(super) fn begin_request(&self, bytes: u64, ledger: &Ledger) -> Result<(), Exceeded> {
         if self.begun.get().is_none() {
             let ClientKey { name, limits, meter, .. } = &*self.key;
@@ -95,7 +95,8 @@ impl Drop for MeteredRequest {
 }
 
 impl Delivery {
-    /// Estimates the tokens of the request. `prompt`: the estimated tokens of its body. `None`: it used none.
+    /// Estimates the tokens of the request. `prompt`: the estimated tokens of its body. `None` if it used
+    /// none.
     fn estimate_usage(&self, prompt: u64) -> Option<Usage> {
         if self.is_error.load(Ordering::Relaxed) || prompt == 0 {
             return None;

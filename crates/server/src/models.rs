@@ -23,9 +23,9 @@ use wire::{ApiError, ErrorCode};
 
 /// How long the probe of `/ready` waits for an upstream.
 const READY_WITHIN: Duration = Duration::from_secs(3);
-/// A list of models takes no longer.
+/// The longest time for a list of models.
 const LIST_WITHIN: Duration = Duration::from_secs(10);
-/// Of several upstreams a silent one must not hold up those that answer.
+/// The longest time for each of several upstreams: a silent one must not delay the others.
 const ONE_OF_SEVERAL_WITHIN: Duration = Duration::from_secs(3);
 
 pub(super) async fn list_models(State(app): State<App>, request: Request) -> Response {
@@ -35,7 +35,7 @@ pub(super) async fn list_models(State(app): State<App>, request: Request) -> Res
         .await
         .retain_permitted(&app, request.extensions())
     {
-        // What is served elsewhere, and what is an agent, is not hidden by a server that is down.
+        // A server that is down does not hide agents and the models of other servers.
         Models { found, failed: Some(error) } if found.is_empty() => {
             record.attempts_failed(error.status, error.log_text());
             respond::error_as(form_of(&app, &request), error.error, &record.start().id)
@@ -49,7 +49,7 @@ pub(super) async fn list_models(State(app): State<App>, request: Request) -> Res
     finish_response(response, of_anthropic, &record)
 }
 
-/// Anthropic's clients say which version of its API they speak.
+/// Returns true for Anthropic's clients, which name the version of its API.
 fn speaks_anthropics(request: &Request) -> bool {
     request.headers().contains_key("anthropic-version")
 }
@@ -100,7 +100,7 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
     let checks = app.relay.upstreams().map(|upstream| async move {
         let asked =
             tokio::time::timeout(READY_WITHIN, upstream.get_json("/v1/models", headers.clone())).await;
-        // A refused key is an answer: the client brings its own.
+        // A refused key is an answer too: the client brings its own.
         let answers = |status: &StatusCode| status.is_success() || matches!(status.as_u16(), 401 | 403);
         let up = matches!(&asked, Ok(Ok((status, _))) if answers(status));
         let problem = match asked {
@@ -139,12 +139,12 @@ fn finish_response(response: Response, of_anthropic: bool, record: &RequestRecor
 struct Models {
     /// The models of all upstreams that answer, the names that stand for them, and the agents.
     found: Vec<Value>,
-    /// Why one of the upstreams did not answer.
+    /// The reason why one of the upstreams did not answer.
     failed: Option<UpstreamError>,
 }
 
 impl Models {
-    /// Those that the client may ask for.
+    /// Keeps the models that the client may ask for.
     fn retain_permitted(mut self, app: &App, extensions: &http::Extensions) -> Self {
         let permitted = |model: &Value| {
             let id = model["id"].as_str().unwrap_or_default();
@@ -169,7 +169,7 @@ async fn collect_models(app: &App, headers: &HeaderMap) -> Models {
     }
     let aliases: Vec<Value> =
         app.relay.aliases().filter_map(|(alias, target)| alias_entry(&found, alias, target)).collect();
-    // An alias is what a client gets who asks for a model of that name.
+    // A request for a model of that name gets the alias.
     found.retain(|model| aliases.iter().all(|alias| alias["id"] != model["id"]));
     found.extend(aliases);
     found.extend(app.agents.all_agents().iter().map(|agent| agent_entry(&agent.name, &agent.config.model)));
@@ -179,7 +179,7 @@ async fn collect_models(app: &App, headers: &HeaderMap) -> Models {
     Models { found, failed }
 }
 
-/// The models of one upstream; of one of several only those for which it is asked.
+/// Returns the models of one upstream; with `several`, only those for which it is asked.
 async fn upstream_models(
     upstream: &Upstream,
     headers: &HeaderMap,

@@ -16,16 +16,16 @@ const PRIVATE: [&str; 5] = [".localhost", ".local", ".internal", ".lan", ".home.
 /// clients do not send it.
 const FETCH_SITE: &str = "sec-fetch-site";
 
-/// Knows under which names respool is reached.
+/// The names under which respool is reached.
 #[derive(Debug, Default)]
 pub(super) struct OriginCheck {
-    /// Names, in lower case, that lead here and are no stranger's.
+    /// Trusted names that lead here, in lower case.
     trusted: Vec<String>,
     checks_hosts: bool,
 }
 
 impl OriginCheck {
-    /// As it is configured. The machine's own name is trusted too.
+    /// Takes the configured names. The machine's own name is trusted too.
     pub(super) fn new(config: &ServerConfig) -> Self {
         let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let trusted = config.trusted_hosts.iter().cloned().chain(own);
@@ -61,12 +61,12 @@ impl OriginCheck {
         Err(ApiError::bad_request(ErrorCode::UntrustedHost, what))
     }
 
-    /// A name that no stranger can have chosen.
+    /// Returns true for a name that no stranger can have chosen.
     fn is_private(&self, name: &str) -> bool {
         self.is_certain(name) || !name.contains('.') || PRIVATE.iter().any(|private| name.ends_with(private))
     }
 
-    /// An address, `localhost`, or a name that is known to be this machine's.
+    /// Returns true for an address, `localhost`, or a name that is known to be this machine's.
     fn is_certain(&self, name: &str) -> bool {
         name == "localhost" || name.parse::<IpAddr>().is_ok() || self.trusted.iter().any(|own| own == name)
     }
@@ -80,11 +80,11 @@ fn foreign_origin(name: &str) -> ApiError {
     ApiError::new(403, ErrorCode::ForeignOrigin, what)
 }
 
-/// The name or address of `HOST:PORT`, in lower case, without brackets and final dot.
+/// Returns the name or address of `HOST:PORT`, in lower case, without brackets and final dot.
 fn name_of(authority: &str) -> String {
     let name = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, rest)) if rest.is_empty() || rest.starts_with(':') => address,
-        // Whatever that is, it is no address.
+        // This cannot be an address.
         Some(_) => authority,
         None => authority.split_once(':').map_or(authority, |(name, _)| name),
     };
@@ -131,7 +131,7 @@ mod tests {
         ] {
             check_page(&loopback, host, None, None);
         }
-        // No browser is known to be behind it, and a 403 would make OpenClaw switch its provider off.
+        // It is not known to be a browser, and a 403 would make OpenClaw disable its provider.
         let refused = Some((400, "untrusted_host"));
         for host in [
             "evil.example:8003",

@@ -1,5 +1,5 @@
-//! `/v1/outbox`: what experts have to say to their owner: results, drafts, questions, escalations. For
-//! operators alone: it is what mails and customers wrote.
+//! `/v1/outbox`: the messages of experts to their owner: results, drafts, questions, escalations. For
+//! operators alone: the messages quote mails and customers.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use experts::{MessageKind, message_json};
 use store::{MessageFilter, Store};
 use wire::{ApiError, ErrorCode};
 
-/// How many messages are listed.
+/// The most messages in the list.
 const MOST: usize = 1_000;
 
-/// The messages, the newest first; `?expert=NAME`, `?kind=KIND` and `?invocation=ID` choose some of them.
+/// Lists the messages, the newest first; `?expert=NAME`, `?kind=KIND` and `?invocation=ID` filter them.
 pub(super) async fn list_messages(State(app): State<App>, request: Request) -> Response {
     let (record, requester) =
         (begin_own_record(&app, &request, "GET /v1/outbox", "outbox"), operator_name(&request));
@@ -48,7 +48,7 @@ pub(super) async fn get_message(
     finish_response(found.await, &record)
 }
 
-/// Says that a message needs no delivery any more.
+/// Marks a message as delivered.
 pub(super) async fn mark_done(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
     let (record, requester) =
         (begin_own_record(&app, &request, "POST /v1/outbox/{id}/done", "outbox"), operator_name(&request));

@@ -30,7 +30,7 @@ pub(super) fn finish_response(body: Result<Value, ApiError>, record: &RequestRec
     respond::finish_response(response, record)
 }
 
-/// The store cannot be read or written.
+/// Returns the error of a store that cannot be read or written.
 pub(super) fn store_failed(error: StoreError) -> ApiError {
     ApiError::new(500, ErrorCode::StoreFailed, error.0)
 }

@@ -43,6 +43,11 @@ impl IdleTime {
         });
         Self { passing, _hold: hold }
     }
+
+    /// Waits until this much of the test's time has passed.
+    pub async fn pass(&self, span: Duration) {
+        tokio::time::sleep(span).await;
+    }
 }
 
 impl Drop for IdleTime {

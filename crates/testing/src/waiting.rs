@@ -23,6 +23,22 @@ pub async fn look_within<T>(bound: Duration, mut look: impl AsyncFnMut() -> Opti
     timeout(bound, looking).await.ok()
 }
 
+/// As [`look_within`], outside a runtime.
+pub fn look_blocking<T>(bound: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = std::time::Instant::now() + bound;
+    loop {
+        match look() {
+            None if std::time::Instant::now() < end => std::thread::sleep(PAUSE),
+            found => return found,
+        }
+    }
+}
+
+/// Takes the time that a scripted server, tool or client takes. Tests do not wait for results with it.
+pub async fn delay(span: Duration) {
+    sleep(span).await;
+}
+
 /// Waits until a condition holds. Panics with `what` when that takes longer than a minute.
 pub async fn wait_until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let found = look_within(BOUND, async || condition().await.then_some(())).await;

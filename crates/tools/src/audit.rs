@@ -23,7 +23,7 @@ const LONGEST_ARGUMENTS: usize = 64 << 10;
 pub struct AuditConfig {
     /// The file.
     pub file: PathBuf,
-    /// Arguments are written out, not only their digest.
+    /// Whether arguments are written, not only their digest.
     pub content: bool,
 }
 
@@ -39,7 +39,7 @@ pub struct Caller {
     /// The name of the client's key, where keys have names.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub key: Option<String>,
-    /// Its arguments may hold private knowledge, and stand in no log.
+    /// Whether its arguments may contain private knowledge, which no log gets.
     #[serde(skip)]
     pub is_private: bool,
 }
@@ -56,7 +56,7 @@ pub enum Step {
     Refused,
 }
 
-/// One line, but for what the log itself adds.
+/// One line, without the fields that the log itself adds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// The step of the call.
@@ -64,7 +64,7 @@ pub struct Entry {
     /// Who made the call.
     #[serde(flatten)]
     pub caller: Caller,
-    /// The call: the same in its lines.
+    /// The call's id, the same in all its lines.
     pub call: String,
     /// The tool.
     pub tool: String,
@@ -77,7 +77,8 @@ pub struct Entry {
     /// The rule that decided, in words.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rule: Option<String>,
-    /// Who said yes: `person` at the terminal, the name of an operator's key, or the package's tier.
+    /// The source of the consent: `person` at the terminal, the name of an operator's key, or the package's
+    /// tier.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub approved_by: Option<String>,
     /// How it ended: `ok`, `failed`, `denied`, `transient`, `unreachable`, `protocol_error`, `timed_out`,
@@ -89,8 +90,7 @@ pub struct Entry {
     pub took_ms: Option<u64>,
 }
 
-/// A line as it stands in the file. Lines of earlier versions also have the hash of the line before, which is
-/// ignored.
+/// A line of the file. Lines of earlier versions also have the hash of the line before, which is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
     /// When, in UTC.
@@ -101,7 +101,7 @@ pub struct Line {
 }
 
 impl Entry {
-    /// The entry of a call; without its arguments.
+    /// Returns the entry of a call, without its arguments.
     pub fn new(step: Step, caller: &Caller, call: &str, tool: &str) -> Self {
         Self {
             step,
@@ -117,7 +117,7 @@ impl Entry {
         }
     }
 
-    /// With the arguments, or with their digest alone.
+    /// Adds the arguments, or only their digest.
     #[must_use]
     pub fn with_arguments(mut self, arguments: &Map<String, Value>, content: bool) -> Self {
         let text = serde_json::to_string(arguments).unwrap_or_default();
@@ -144,7 +144,7 @@ pub fn append_entry(config: &AuditConfig, entry: Entry) -> io::Result<()> {
     file.write_all(line.as_bytes())
 }
 
-/// Whether the last line has no end, because its writer was killed or the disk was full.
+/// Returns true if the last line is incomplete, because its writer was killed or the disk was full.
 fn is_cut(file: &mut File) -> io::Result<bool> {
     if file.metadata()?.len() == 0 {
         return Ok(false);
@@ -155,7 +155,7 @@ fn is_cut(file: &mut File) -> io::Result<bool> {
     Ok(last != *b"\n")
 }
 
-/// Every line of a log, those that cannot be read left out.
+/// Reads the lines of a log; unreadable ones are skipped.
 ///
 /// # Errors
 /// When the file cannot be read.

@@ -28,12 +28,12 @@ wire::string_enum! {
 wire::string_enum! {
     /// Whether commands run in a sandbox.
     SandboxMode {
-        /// As much of one as the kernel permits.
+        /// As much of a sandbox as the kernel permits.
         #[default]
         Auto = "auto",
-        /// Without one that holds files, nothing starts.
+        /// Nothing starts without a sandbox that protects files.
         Require = "require",
-        /// None: only their processes are kept together.
+        /// No sandbox: only the processes are kept together.
         Off = "off",
     }
 }
@@ -44,7 +44,7 @@ wire::settings! {
     #[serde(default, deny_unknown_fields)]
     pub struct ToolsConfig {
         /// How long a tool may take, by its name; `*` for any text in it.
-        #[serde(deserialize_with = "durations")]
+        #[serde(deserialize_with = "deserialize_durations")]
         pub timeouts: BTreeMap<String, Duration> = BTreeMap::new(),
             with_example(r#"{ exec = "2m", "mcp:files/*" = "10s" }"#);
         /// How much of a tool's result the model gets, by its name; `*` for any text in it.
@@ -101,12 +101,12 @@ wire::settings! {
         derived {
             /// The highest level of the sandbox that is used; `None`: the highest there is. For tests.
             pub highest_level: Option<Level> = None;
-            /// The program that takes `sandbox-exec`: respool. `None` where this process is another one.
+            /// The program with the `sandbox-exec` command: respool. `None` if this process is another one.
             pub launcher: Option<PathBuf> = None;
             /// respool's own files, which no tool writes.
             pub own_files: Vec<PathBuf> = Vec::new();
-            /// The variables that hold respool's own keys. Once the configuration is loaded, all that it
-            /// names.
+            /// The variables that hold respool's own keys: all that the configuration names, once it is
+            /// loaded.
             pub key_variables: Vec<String> = Vec::new();
         }
     }

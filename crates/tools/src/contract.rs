@@ -1,7 +1,7 @@
-//! A tool as its caller sees it: its description for the model, one call of it, and how that can end.
+//! A tool as its caller sees it: its description for the model, one call of it, and the possible results.
 //!
-//! Implemented by the sets of tools in this folder; used by the agent and by the chat. Nothing here does
-//! anything.
+//! Implemented by the sets of tools in this folder; used by the agent and by the chat. These are only types
+//! and traits.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,9 +22,9 @@ pub struct ToolSpec {
     pub parameters: Value,
     /// Whether a call whose outcome is unknown may simply be made again (reads, searches).
     pub is_repeatable: bool,
-    /// How long one call may take, when the tool's own settings say so.
+    /// The time limit of one call, if the tool's own settings have one.
     pub timeout: Option<Duration>,
-    /// How many bytes of a result the model gets, when the tool's own settings say so.
+    /// The bytes of a result that the model gets, if the tool's own settings limit them.
     pub result_limit: Option<usize>,
 }
 
@@ -36,9 +36,9 @@ pub struct Invocation {
     pub name: String,
     /// Its arguments.
     pub arguments: Map<String, Value>,
-    /// Stands for this call alone, also when it is made again: an idempotency key where a server knows one.
+    /// Identifies this call, also when it is repeated: an idempotency key for servers that support it.
     pub key: String,
-    /// How long it may take.
+    /// Its time limit.
     pub timeout: Duration,
     /// Who makes it.
     pub caller: Caller,
@@ -47,25 +47,24 @@ pub struct Invocation {
 /// The output of a tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolOutput {
-    /// The text for the model, whole: cutting it to a limit is the caller's.
+    /// The whole text for the model: the caller cuts it to a limit.
     pub text: String,
     /// A view for people instead (a diff of an edit); never for the model.
     pub display: Option<String>,
 }
 
-/// Why a call has no output. The texts are for the model (and the log): what happened, and what to do.
+/// The reason why a call has no output. The texts tell the model (and the log) what happened and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolError {
-    /// The tool ran and says no, or was called wrongly: not found, bad arguments, a page that is a 404.
+    /// The tool ran and failed, or was called wrongly: not found, bad arguments, a page that is a 404.
     Failed(String),
-    /// The policy, or the person asked, said no. It did not run.
+    /// The policy or the person refused it. It did not run.
     Denied(String),
-    /// Its server stumbled or could not be reached; the same call may work in a moment.
+    /// Its server failed for a moment or could not be reached; the same call may work soon.
     Transient(String),
-    /// Its server is not there or takes no calls, so the call did not begin; it may work in a moment.
+    /// Its server is down or accepts no calls, so the call did not begin; it may work soon.
     Unreachable(String),
-    /// Its server answered, but not as the protocol wants, or with an error of the protocol: whether it ran
-    /// is not known.
+    /// Its server broke the protocol, or answered with a protocol error: it may have run or not.
     Protocol(String),
     /// It took longer than [`Invocation::timeout`] and was stopped. Its effects may have happened in part.
     TimedOut(String),
@@ -89,9 +88,9 @@ impl ToolError {
 /// the arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Target {
-    /// A command, whole, and the directory it runs in.
+    /// A whole command and the directory it runs in.
     Command {
-        /// As the shell gets it.
+        /// The line as the shell gets it.
         line: String,
         /// Relative to the workspace, without symlinks; `.` is the workspace itself.
         directory: PathBuf,
@@ -100,9 +99,9 @@ pub enum Target {
     File {
         /// The workspace, without symlinks.
         root: PathBuf,
-        /// Relative to it and without symlinks, as far as it exists.
+        /// The path relative to it; the part that exists has no symlinks.
         real: PathBuf,
-        /// As it was written, without `..`.
+        /// The path as it was written, without `..`.
         written: PathBuf,
     },
     /// The target of a foreign tool.
@@ -111,7 +110,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// The file's whole path.
+    /// Returns the file's absolute path.
     pub fn file_path(&self) -> Option<PathBuf> {
         match self {
             Self::File { root, real, .. } => Some(root.join(real)),
@@ -119,7 +118,7 @@ impl Target {
         }
     }
 
-    /// The file's path in the workspace.
+    /// Returns the file's path in the workspace.
     pub fn real_path(&self) -> Option<&Path> {
         match self {
             Self::File { real, .. } => Some(real),
@@ -152,36 +151,37 @@ pub struct Question<'a> {
     /// The change, where it is known beforehand (a diff). The output of a command that the sandbox may have
     /// stopped.
     pub preview: Option<String>,
-    /// No rule of the policy speaks of the call: it is its default that asks.
+    /// Whether no rule of the policy matches the call, so that the default asks.
     pub is_by_default: bool,
 }
 
-/// The person who can be asked when the policy says `ask`, and who watches what runs.
+/// The person who can be asked when the policy says `ask`, and who watches the calls.
 pub trait Approver: Send + Sync {
-    /// False when no person would see a question.
+    /// Returns false if no person would see a question.
     fn is_present(&self) -> bool {
         true
     }
 
-    /// Who has consented to the call already, for the record.
+    /// Returns the name of whoever has consented to the call already, for the record.
     fn prior_consent(&self) -> Option<&str> {
         None
     }
 
-    /// True when a person agrees or agreed to this call, and not a rule made beforehand.
+    /// Returns true if a person agrees to this call, and not a rule made beforehand.
     fn is_person(&self) -> bool {
         true
     }
 
-    /// Why a call did not run to which it did not agree.
+    /// Returns the reason for the model when this approver refuses a call.
     fn refusal_reason(&self) -> &'static str {
         "the person who was asked said no"
     }
 
-    /// True when the call may run.
+    /// Asks whether the call may run.
     fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool>;
 
-    /// The call may run, by the policy or by [`Approver::approve`], and does when this is done.
+    /// Learns that the call is permitted, by the policy or by [`Approver::approve`]. It runs once this
+    /// returns.
     fn note_permission<'a>(&'a self, _: &'a Target) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
@@ -189,10 +189,11 @@ pub trait Approver: Send + Sync {
 
 /// A set of tools. There is no other way to run one, and every implementation asks the policy first.
 pub trait Tools: Send + Sync {
-    /// The tools of the set, now: servers may change theirs.
+    /// Returns the current tools of the set: servers may change theirs.
     fn specs(&self) -> Vec<ToolSpec>;
 
-    /// Runs one call; `approver` is asked when the policy says so, and without one that is a denial.
+    /// Runs one call. `approver` is asked when the policy says `ask`; without an approver the call is
+    /// denied.
     fn call<'a>(
         &'a self,
         invocation: &'a Invocation,
@@ -204,7 +205,7 @@ pub trait Tools: Send + Sync {
         Box::pin(std::future::ready(()))
     }
 
-    /// Writes down that respool ended while a call ran, so that its outcome is unknown.
+    /// Records that respool ended while a call ran, so that its outcome is unknown.
     fn note_unknown<'a>(&'a self, _: &'a Invocation) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }

@@ -1,16 +1,15 @@
-//! Two texts as a unified diff, for people who see what changes. The lines are compared by `imara-diff`.
-//! Called by `tools` and `cli`.
+//! Unified diffs of two texts, for people. `imara-diff` compares the lines. Called by `tools` and `cli`.
 
 use std::fmt;
 
 use imara_diff::{Algorithm, Diff, InternedInput, Interner, Token, UnifiedDiffConfig, UnifiedDiffPrinter};
 
-/// The most lines, between the first and the last one that differ, that are compared. The library's time
-/// grows with the square of lines that occur often.
+/// The most lines that are compared, from the first to the last one that differs. The library's time grows
+/// with the square of lines that occur often.
 const MOST_COMPARED: usize = 10_000;
 
 /// Returns the changes between two texts, with three lines around each; empty when there are none. `name` is
-/// the name of both texts. Where they differ in a very long part, that is one change.
+/// the name of both texts. A very long different part counts as one change.
 pub fn unified_diff(name: &str, before: &str, after: &str) -> String {
     let input = InternedInput::new(before, after);
     let lines = Lines(&input.interner);
@@ -22,7 +21,8 @@ pub fn unified_diff(name: &str, before: &str, after: &str) -> String {
     if hunks.is_empty() { hunks } else { format!("--- {name}\n+++ {name}\n{hunks}") }
 }
 
-/// The part in which two long texts differ as one change; `None` where it is short enough to be compared.
+/// Returns the part in which two long texts differ, as one change; `None` if it is short enough to be
+/// compared.
 fn one_change(lines: &Lines<'_>, input: &InternedInput<&str>) -> Option<String> {
     let (before, after) = (&input.before, &input.after);
     let start = before.iter().zip(after).take_while(|(one, other)| one == other).count();
@@ -39,7 +39,7 @@ fn one_change(lines: &Lines<'_>, input: &InternedInput<&str>) -> Option<String> 
     written.and_then(|()| lines.display_hunk(&mut text, removed, added)).ok().map(|()| text)
 }
 
-/// Writes lines as `diff -u` does, also one without a line break at its end.
+/// Writes lines as `diff -u` does, including a last line without a line break.
 struct Lines<'a>(&'a Interner<&'a str>);
 
 impl Lines<'_> {
@@ -63,8 +63,8 @@ impl UnifiedDiffPrinter for Lines<'_> {
     ) -> fmt::Result {
         let [before, after] =
             [(start_before, len_before), (start_after, len_after)].map(|(start, length)| {
-                // Lines are counted from one; of none of them the place before is named, and of one its
-                // number alone.
+                // Lines are counted from one. An empty range is named by the line before it, and a single
+                // line by its number alone.
                 match length {
                     0 => format!("{start},0"),
                     1 => (start + 1).to_string(),
@@ -126,7 +126,7 @@ mod tests {
         assert!(began.elapsed() < Duration::from_secs(20));
     }
 
-    /// `git apply` makes one text of the other, and a few kinds of lines take no long time.
+    /// `git apply` turns one text into the other, and texts of a few distinct lines do not take long.
     #[test]
     fn a_long_different_part_is_one_change() {
         let began = Instant::now();

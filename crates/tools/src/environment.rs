@@ -1,12 +1,12 @@
-//! Which of respool's variables a child process gets: those on a list, as anything else could be a secret
-//! whatever its name. On a server the list is short. In the chat a person sits, and their tools need their
-//! settings (`CARGO_HOME`, `VIRTUAL_ENV`, `SSH_AUTH_SOCK`): there it is longer. `[tools.local] pass_env` adds
-//! to both. Pure. Used by `process` and `local`.
+//! The environment variables that a child process gets: those on a list, because any other may be a secret.
+//! On a server the list is short. In the chat it is longer, because the person's tools need their settings
+//! (`CARGO_HOME`, `VIRTUAL_ENV`, `SSH_AUTH_SOCK`). `[tools.local] pass_env` adds to both. Pure. Used by
+//! `process` and `local`.
 
 use super::config::LocalConfig;
 use wire::pattern::matches_stars;
 
-/// What a child may know where nobody sits.
+/// The variables for children on a server.
 const SHORT: [&str; 15] = [
     "PATH",
     "HOME",
@@ -24,8 +24,8 @@ const SHORT: [&str; 15] = [
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
 ];
-/// What a child of the chat may know besides: where languages, compilers, package managers and version
-/// control keep their files, and how they are set up. No name is here that is known to hold a secret.
+/// Further variables for children of the chat: the places and settings of languages, compilers, package
+/// managers and version control. None of these names is known to hold a secret.
 const PERSONS: [&str; 4] = [
     // The machine and the person.
     "PWD OLDPWD HOSTNAME SHLVL COLUMNS LINES NO_COLOR CI TEMP TMP USERNAME XDG_STATE_HOME XDG_BIN_HOME \
@@ -43,12 +43,12 @@ const PERSONS: [&str; 4] = [
      GRADLE_USER_HOME ANDROID_HOME ANDROID_SDK_ROOT SDKMAN_DIR NVM_DIR NVM_BIN NODE_ENV NODE_PATH NODE_OPTIONS \
      PNPM_HOME VOLTA_HOME FNM_DIR DENO_DIR BUN_INSTALL GEM_HOME GEM_PATH BUNDLE_PATH RBENV_ROOT ASDF_DIR \
      ASDF_DATA_DIR MISE_DATA_DIR DOTNET_ROOT OPAMROOT STACK_ROOT NIX_PATH NIX_PROFILES",
-    // Other programs' places. A key that stays with its agent is no secret that can be read.
+    // Addresses of other programs. A key that stays with its agent cannot be read.
     "SSH_AUTH_SOCK DOCKER_HOST KUBECONFIG",
 ];
-/// Proxies, in either case; their values are looked at.
+/// Proxies, in upper or lower case; their values are checked.
 const PROXIES: [&str; 4] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"];
-/// A name with one of these in it names a secret, or leads to one.
+/// A name that contains one of these belongs to a secret, or leads to one.
 const SECRET_PARTS: [&str; 12] = [
     "KEY",
     "TOKEN",
@@ -63,10 +63,10 @@ const SECRET_PARTS: [&str; 12] = [
     "WEBHOOK",
     "CONNECTION_STRING",
 ];
-/// So does one of these as a whole word of a name; respool's own settings may hold any.
+/// A name with one of these as a whole word does too; respool's own settings may hold any secret.
 const SECRET_WORDS: [&str; 10] =
     ["PASS", "PWD", "PAT", "AUTH", "BEARER", "DSN", "JWT", "SAS", "CRED", "RESPOOL"];
-/// These have such words and hold no secret.
+/// These names contain such words but hold no secret.
 const HARMLESS: [&str; 3] = ["PWD", "OLDPWD", "SSH_AUTH_SOCK"];
 
 /// Tokens of well-known services begin like this.
@@ -97,7 +97,7 @@ const SECRET_BEGINNINGS: [&str; 24] = [
     "eyJ",
 ];
 
-/// What passes from respool's environment to a child's; by default the short list.
+/// Decides which variables of respool's environment a child gets; by default the short list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Passing {
     is_persons: bool,
@@ -111,8 +111,8 @@ impl Passing {
         Self { is_persons, also: config.pass_env.clone(), keys: config.key_variables.clone() }
     }
 
-    /// True for a variable that passes. One that is named passes whatever it holds; a pattern lets no secret
-    /// through.
+    /// Returns true if a child gets the variable. A name passes the variable whatever its value; a pattern
+    /// passes no secret.
     pub(super) fn allows_variable(&self, name: &str, value: &str) -> bool {
         if self.also.iter().any(|named| named == name) {
             return true;
@@ -137,15 +137,15 @@ fn looks_secret(name: &str, value: &str) -> bool {
     (is_named && !HARMLESS.contains(&name)) || has_password(value) || begins_secret(value)
 }
 
-/// The value, or a word of it as in `--header x=sk-…`, begins like a token.
+/// Returns true if the value, or a word of it as in `--header x=sk-…`, begins like a token.
 fn begins_secret(value: &str) -> bool {
     let is_secret = |text: &str| SECRET_BEGINNINGS.iter().any(|beginning| text.starts_with(beginning));
     is_secret(value.trim_start())
         || value.split(|c: char| c.is_whitespace() || "=:,;\"'".contains(c)).any(is_secret)
 }
 
-/// `scheme://user:password@host` anywhere, as of databases and proxies; of a web address the user alone may be a token. A
-/// proxy may be written without a scheme.
+/// Returns true for a value with `scheme://user:password@host`, as of databases and proxies; in a web
+/// address the user alone may be a token. A proxy may be written without a scheme.
 fn has_password(value: &str) -> bool {
     let authority = |rest: &str| rest.split(['/', '?', '#', ' ', ',']).next().unwrap_or_default().to_owned();
     let mut parts = value.split("://");
@@ -165,7 +165,7 @@ fn has_password(value: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// How a variable fares on a server, in a chat, and with `pass_env` on a server.
+    /// `expected`: whether the variable passes on a server, in a chat, and with `pass_env` on a server.
     fn check(name: &str, value: &str, expected: [bool; 3]) {
         let config = LocalConfig { key_variables: vec!["VLLM".into()], ..LocalConfig::default() };
         let also = ["EXACT_TOKEN", "CARGO_*", "VLL*"].map(str::to_owned).to_vec();
@@ -206,7 +206,7 @@ mod tests {
         ] {
             check(name, value, [false, false, false]);
         }
-        // A pattern asks for all; what looks like a secret still does not pass.
+        // The pattern matches all names; a likely secret still does not pass.
         let all = LocalConfig { pass_env: vec!["*".into()], ..LocalConfig::default() };
         let all = Passing::new(&all, true);
         assert!(all.allows_variable("ANYTHING", "plain"));

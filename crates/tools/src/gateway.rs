@@ -1,8 +1,8 @@
 //! OpenClaw's tools, by `POST /tools/invoke` of its gateway (measured on 2026.9.6 and 2026.2.26).
 //!
-//! Its file and shell tools are not on that surface: respool's own serve those names, and
-//! `deploy/openclaw-plugin` puts some there under other names. What a status means is in `gateway/answer.rs`,
-//! the known tools in `gateway/known.rs`.
+//! Its file and shell tools are not available there: respool's own serve those names, and
+//! `deploy/openclaw-plugin` adds some under other names. `gateway/answer.rs` reads the answers;
+//! `gateway/known.rs` lists the known tools.
 
 mod answer;
 pub(super) mod known;
@@ -27,11 +27,11 @@ use super::source::{Permit, Source, run_with_limit};
 use super::wanted::Wanted;
 use http_client::client_for;
 
-/// The gateway takes no larger request.
+/// The largest request that the gateway accepts.
 const LARGEST_REQUEST: usize = 2_000_000;
-/// How long the gateway may take to accept a connection.
+/// The time for the gateway to accept a connection.
 const PROBE: Duration = Duration::from_secs(5);
-/// A larger answer is not read to its end.
+/// The largest answer that is read.
 const LARGEST_ANSWER: usize = 8 << 20;
 
 /// A connection to the gateway, shared by all agents.
@@ -45,13 +45,13 @@ pub(super) struct Connection {
 /// The tools of the gateway that one agent has.
 pub(super) struct Gateway {
     connection: Connection,
-    /// The names that were asked for; [`known::offer`] knows what they stand for.
+    /// The requested names; [`known::build_offer`] knows their tools.
     names: Vec<String>,
     workspace: Option<PathBuf>,
 }
 
 impl Connection {
-    /// `None` when no gateway is configured.
+    /// Returns `None` when no gateway is configured.
     ///
     /// # Errors
     /// When TLS cannot be set up.
@@ -64,7 +64,8 @@ impl Connection {
         Ok(Some(Self { client, endpoint, config: config.clone() }))
     }
 
-    /// Why nothing can be sent to the gateway; `None` while something takes connections at its address.
+    /// Returns the reason why nothing can be sent to the gateway; `None` while its address accepts
+    /// connections.
     pub(super) async fn problem(&self) -> Option<String> {
         let url = reqwest::Url::parse(&self.endpoint).ok()?;
         let host = url.host_str()?.trim_matches(['[', ']']).to_owned();
@@ -103,7 +104,7 @@ impl Connection {
             reason = source;
         }
         let text = format!("OpenClaw's gateway at {} did not answer: {reason}", self.endpoint);
-        // Without a connection nothing was sent, so nothing was done.
+        // Without a connection nothing was sent, so the call did not run.
         if error.is_connect() { ToolError::Unreachable(text) } else { ToolError::Transient(text) }
     }
 }

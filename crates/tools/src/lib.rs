@@ -1,8 +1,8 @@
 //! The tools that respool runs itself, and the policy in front of them.
 //!
-//! [`Sources`] are opened once from `[tools]`; [`Sources::select`] gives an agent its [`ToolSet`]. What is
-//! behind a set: `local` (files and commands of a workspace), `gateway` (OpenClaw's) and `mcp` (those of MCP
-//! servers).
+//! [`Sources`] are opened once from `[tools]`; [`Sources::select`] gives an agent its [`ToolSet`]. The
+//! sources of a set are `local` (files and commands of a workspace), `gateway` (OpenClaw's tools) and `mcp`
+//! (tools of MCP servers).
 
 pub mod audit;
 pub mod config;

@@ -1,7 +1,7 @@
 //! respool's own tools on the files of a workspace, under two sets of names: `exec read write edit ls search`
 //! for agents, and the chat's `shell_command read_file edit_file write_file`.
 //!
-//! Reading a call (names, types, the place of its path) is here; the work of each tool is in the other files.
+//! This file reads a call (names, types, the place of its path); the other files do the work of each tool.
 
 mod arguments;
 mod capture;
@@ -53,7 +53,7 @@ pub(super) struct Local {
     sandbox: Arc<Sandbox>,
 }
 
-/// One call, read.
+/// A call that was read.
 #[derive(Clone)]
 enum Call {
     Exec { command: String, workdir: Place, timeout: Option<Duration> },
@@ -68,16 +68,16 @@ enum Call {
 struct Step {
     plan: Plan,
     directory: PathBuf,
-    /// It is git's own, and writes into a protected repository.
+    /// Whether it is a command of git that writes into a protected repository.
     is_git: bool,
 }
 
-/// Words that mean something to a shell alone.
+/// Words that only a shell understands.
 const SHELLS_OWN: [&str; 12] =
     ["cd", "export", "source", ".", "set", "unset", "eval", "exec", "alias", "ulimit", "umask", "shopt"];
 
 impl Local {
-    /// The tools on a workspace.
+    /// Returns the tools on a workspace.
     ///
     /// # Errors
     /// When commands cannot have the sandbox that the configuration requires.
@@ -88,12 +88,12 @@ impl Local {
         Ok(Self { workspace: Arc::new(workspace), naming, passing, sandbox: Arc::new(sandbox) })
     }
 
-    /// From now on files with several names are opened or not.
+    /// Sets whether files with several hard links are refused from now on.
     pub(super) fn refuse_links(&self, refuses: bool) {
         self.workspace.refuses_links.store(refuses, Ordering::Relaxed);
     }
 
-    /// The sandbox of commands.
+    /// Returns the sandbox of commands.
     pub(super) fn sandbox(&self) -> &Level {
         self.sandbox.level()
     }
@@ -108,7 +108,7 @@ impl Local {
     }
 }
 
-/// The command or path of a call of a local tool, for a line that names the call before it is resolved.
+/// Returns the command or path of a call of a local tool, for a line about the call before it is resolved.
 pub fn named_subject(arguments: &Map<String, Value>) -> Option<&str> {
     let arguments = Arguments(arguments);
     let text = |names| arguments.optional_text(names).ok().flatten();
@@ -174,8 +174,8 @@ impl Call {
         }
     }
 
-    /// The subject that rules judge. A command's directory is no path in this sense: a rule for files does
-    /// not speak of commands.
+    /// Returns the subject that rules judge. It does not contain a command's directory: rules for files do
+    /// not apply to commands.
     fn subject(&self, names: Vec<String>, workspace: &Workspace) -> Subject {
         let target = self.target(workspace);
         let mut subject = Subject { names, target, is_known: true, ..Subject::default() };
@@ -186,7 +186,7 @@ impl Call {
         subject
     }
 
-    /// Does the work of a tool on files.
+    /// Runs a tool on files.
     fn run_on_files(
         &self,
         workspace: &Workspace,
@@ -262,7 +262,7 @@ impl Source for Local {
                     passing: &self.passing,
                     sandbox: &self.sandbox,
                 };
-                return self.run_command(&order, command, (invocation, approver)).await;
+                return self.run_command(&order, command, invocation, approver).await;
             }
             self.refuse_guarded(&call)?;
             if !permit.has_judged(&call.place().path_forms()) {
@@ -279,13 +279,14 @@ impl Source for Local {
 }
 
 impl Local {
-    /// Runs a command. What the sandbox seems to have stopped is said with the keys that would permit it; in
-    /// the chat, the person is asked.
+    /// Runs a command. If the sandbox seems to have stopped it, the text names the keys that would permit
+    /// it; in the chat, the person is asked.
     async fn run_command(
         &self,
         order: &Order<'_>,
         line: &str,
-        (invocation, approver): (&Invocation, Option<&dyn Approver>),
+        invocation: &Invocation,
+        approver: Option<&dyn Approver>,
     ) -> Result<ToolOutput, ToolError> {
         let ran = match self.git_steps(line, order) {
             Some(steps) => self.run_steps(steps, order).await?,
@@ -303,7 +304,7 @@ impl Local {
                 return exec::run_order(order, Reach::User).await.map(Into::into);
             }
         }
-        // How the command ended stays the last word, for the model and for the person.
+        // The note on how the command ended stays last, for the model and for the person.
         let text = match ran.text.trim_end().rsplit_once('\n') {
             Some((output, status)) => format!("{}\n\n[{refusal}]\n{status}", output.trim_end()),
             None => format!("[{refusal}]\n{}", ran.text.trim_end()),
@@ -311,8 +312,8 @@ impl Local {
         Ok(ToolOutput { text, display: None })
     }
 
-    /// The commands of a line of which one is git's own and writes into a protected repository, each to be
-    /// run by itself; `None` for any other line.
+    /// Splits a line that contains a command of git which writes into a protected repository into commands
+    /// that run one by one; `None` for any other line.
     fn git_steps(&self, line: &str, order: &Order<'_>) -> Option<Vec<Step>> {
         let mut directory = order.directory.clone();
         let mut steps = Vec::new();
@@ -378,7 +379,7 @@ impl Local {
         Ok(ran)
     }
 
-    /// Works on files for the sandbox, where that may block.
+    /// Prepares files of the sandbox on a thread that may block.
     async fn with_sandbox<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Sandbox) -> std::io::Result<T> + Send + 'static,
@@ -389,7 +390,7 @@ impl Local {
         run_blocking(move |_| work(&sandbox).map_err(failed)).await
     }
 
-    /// git's own files and respool's are not the tools' business.
+    /// Refuses a call that changes git's own files or respool's.
     fn refuse_guarded(&self, call: &Call) -> Result<(), ToolError> {
         let (Call::Write { place, .. } | Call::Edit { place, .. }) = call else { return Ok(()) };
         let is_guarded = [&place.written, &place.real]
@@ -413,7 +414,7 @@ impl Local {
     }
 }
 
-/// Runs file work where it may block. It is stopped when its caller is gone.
+/// Runs file work on a thread that may block. It stops when its caller has gone.
 async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce(&AtomicBool) -> Result<T, ToolError> + Send + 'static,
 ) -> Result<T, ToolError> {

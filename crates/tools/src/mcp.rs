@@ -1,9 +1,8 @@
-//! MCP servers as sources of tools, by the official SDK: over a child's standard input and output, or
+//! MCP servers as sources of tools, with the official SDK: over a child's standard input and output, or
 //! streamable HTTP.
 //!
-//! Each server has one connection, kept up by `mcp/connection.rs`; what its tools are called here is in
-//! `mcp/names.rs`, what its results become in `mcp/result.rs`. Sampling, roots and questions to the user are
-//! not offered to servers.
+//! `mcp/connection.rs` keeps the connection to each server up, `mcp/names.rs` names its tools, and
+//! `mcp/result.rs` reads its results. Sampling, roots and questions to the user are not offered to servers.
 
 mod connection;
 mod names;
@@ -29,27 +28,27 @@ use super::offer::{MCP_PREFIX, Offer};
 use super::source::{Permit, Source, run_with_limit};
 use connection::{State, Up, is_url, ping_server, supervise_server};
 
-/// How long a call waits for a server that is down.
+/// The time that a call waits for a server that is down.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest description and the longest schema of a tool. No model could read more, and each of its turns
-/// works on them.
+/// The longest description and the longest schema of a tool. No model could read more, and they are part of
+/// each turn.
 const LARGEST_TEXT: usize = 64 << 10;
 
-/// Why a server cannot be called.
+/// The reason why a server cannot be called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerProblem {
-    /// In words, for people.
+    /// A description for people.
     pub text: String,
     /// Whether it may become available.
     pub prospect: Availability,
 }
 
-/// Whether a server that cannot be called will be there later.
+/// Whether a server that cannot be called will be available later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Availability {
     /// It is starting for the first time.
     Starting,
-    /// It is down, and started again.
+    /// It is down and is being restarted.
     Down,
     /// A person has to change something first.
     Unusable,
@@ -69,7 +68,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts it; it is kept running until it is dropped.
+    /// Starts a server and keeps it running until it is dropped.
     pub(super) fn start(name: &str, config: &McpConfig, workspace: Option<PathBuf>) -> Arc<Self> {
         let (sender, state) = watch::channel(State::Starting);
         let doubt = Arc::new(Notify::new());
@@ -85,10 +84,10 @@ impl Server {
         })
     }
 
-    /// Waits until it has started, at most this long.
+    /// Waits until it has started, at most for `limit`.
     ///
     /// # Errors
-    /// When it cannot ever start as it is configured.
+    /// When it can never start with its configuration.
     pub(super) async fn wait_until_started(&self, limit: Duration) -> Result<(), String> {
         let mut state = self.state.clone();
         let settled = timeout(limit, state.wait_for(|state| !matches!(state, State::Starting))).await;
@@ -103,7 +102,7 @@ impl Server {
         }
     }
 
-    /// Its tools, when it is up.
+    /// Returns the names of its tools, if it is up.
     pub(super) fn tool_names(&self) -> Option<Vec<String>> {
         match &*self.state.borrow() {
             State::Up(up) => Some(up.tools.iter().map(|tool| self.name_of(tool)).collect()),
@@ -111,7 +110,7 @@ impl Server {
         }
     }
 
-    /// Why it cannot be called now.
+    /// Returns the reason why it cannot be called now.
     pub(super) fn problem(&self) -> Option<ServerProblem> {
         let problem = |text: &str, prospect| Some(ServerProblem { text: text.to_owned(), prospect });
         match &*self.state.borrow() {
@@ -145,7 +144,7 @@ impl Server {
         Offer { spec, name: self.name_of(tool) }
     }
 
-    /// The tools that the server offers now. The first ones are known from then on.
+    /// Returns the tools that the server offers now. The first list is remembered.
     fn tools(&self) -> Arc<Vec<Tool>> {
         let tools = self.state.borrow().tools();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -155,12 +154,12 @@ impl Server {
         tools
     }
 
-    /// The tool that the model calls by this name.
+    /// Finds the tool that the model calls by this name.
     fn find_tool(&self, exposed: &str) -> Option<Tool> {
         self.tools().iter().find(|tool| names::exposed_name(&self.name, &tool.name) == exposed).cloned()
     }
 
-    /// Why a tool is not the one that its rule was written for.
+    /// Describes how a tool differs from the one that its rule was written for.
     fn definition_change(&self, exposed: &str) -> Option<String> {
         let tool = self.find_tool(exposed)?;
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -175,8 +174,8 @@ impl Server {
         }
     }
 
-    /// Finds out whether a server behind a URL that seems to be up still answers. One that does not is down
-    /// when this returns.
+    /// Checks whether a server behind a URL that seems to be up still answers. If it does not, it is marked
+    /// as down when this returns.
     pub(super) async fn confirm_reachable(&self) {
         let State::Up(up) = self.state.borrow().clone() else { return };
         if self.doubt.is_some() && ping_server(&up.peer).await.is_err() {
@@ -190,11 +189,11 @@ impl Server {
         let mut state = self.state.clone();
         state.mark_unchanged();
         doubt.notify_one();
-        // If the state has changed meanwhile, the server is already known to be down.
+        // If the state has changed in the meantime, the server is already known to be down.
         let _ = timeout(PATIENCE, state.changed()).await;
     }
 
-    /// The connection, once it is up.
+    /// Returns the connection, once it is up.
     async fn wait_until_up(&self, patience: Duration) -> Result<Up, ToolError> {
         let mut state = self.state.clone();
         let found = timeout(patience, state.wait_for(|state| matches!(state, State::Up(_)))).await;
@@ -215,9 +214,9 @@ impl Server {
         ))
     }
 
-    /// A call that was not sent is tried again, after the server was looked for.
+    /// Calls the tool. A call that was not sent is tried again, once the server's state was checked.
     async fn call_tool(&self, invocation: &Invocation) -> Result<ToolOutput, ToolError> {
-        // A call that has not begun must not end as one that took too long.
+        // A call that has not begun must not end with a timeout.
         let patience = PATIENCE.min(invocation.timeout / 4);
         match self.call_once(invocation, self.wait_until_up(patience).await?).await {
             Err(error @ ToolError::Unreachable(_)) => {
@@ -226,7 +225,7 @@ impl Server {
                 self.call_once(invocation, up).await
             }
             Err(error @ ToolError::Transient(_)) => {
-                // The next call must not take a server for granted that is gone.
+                // The next call must not rely on a server that has gone.
                 if let Some(doubt) = &self.doubt {
                     doubt.notify_one();
                 }
@@ -251,7 +250,7 @@ impl Server {
     }
 }
 
-/// Returns the schema of a tool's arguments, of which any object is valid where the schema is too long.
+/// Returns the schema of a tool's arguments; any object is valid if the schema is too long.
 fn parameters_of(schema: &Map<String, Value>) -> Value {
     let mut parameters = Value::Object(schema.clone());
     if parameters.to_string().len() > LARGEST_TEXT {

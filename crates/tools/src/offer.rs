@@ -1,8 +1,8 @@
-//! A tool on offer, and how the names of tools begin.
+//! A tool on offer, and the prefixes of tool names.
 
 use super::contract::ToolSpec;
 
-/// The names of tools of MCP servers begin with this: `mcp:SERVER/TOOL`, with `*` for any text.
+/// The prefix of names of MCP servers' tools: `mcp:SERVER/TOOL`, with `*` for any text.
 pub(super) const MCP_PREFIX: &str = "mcp:";
 
 /// A tool on offer.

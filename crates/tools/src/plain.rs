@@ -1,7 +1,6 @@
 //! Tool output as plain text: no terminal escapes, no control characters. Pure.
 
-/// The text without escape sequences and control characters; a lone carriage return ends a line, as on a
-/// terminal.
+/// Removes escape sequences and control characters; a lone carriage return ends a line, as on a terminal.
 pub(super) fn plain_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();

@@ -1,10 +1,10 @@
 //! The policy's answer to a call: the first rule that matches decides, then the default. Pure.
 //!
-//! The two kinds of rules are read in opposite ways, each towards safety. An `allow` needs *everything* the
-//! call touches to match and whatever cannot be read never does; a `deny` or `ask` needs only *something* to
-//! match. What a call touches is its [`Subject`]; making one is up to the source of the tool, and [`foreign`]
-//! does it for tools of other servers. Used by the gate in `set.rs`; this is no sandbox: it reads a command,
-//! it does not run it.
+//! Both kinds of rules err on the side of safety. An `allow` needs *everything* that the call touches to
+//! match, and unreadable parts never match; a `deny` or `ask` needs only *something* to match. The
+//! [`Subject`] of a call contains what it touches. The source of the tool builds it; [`foreign`] does so for
+//! tools of other servers. Used by the gate in `set.rs`. This is not a sandbox: it reads a command but does
+//! not run it.
 
 mod command;
 pub(super) mod foreign;
@@ -36,15 +36,15 @@ pub(super) struct Subject {
     pub(super) paths: Vec<String>,
     /// Hosts of URLs; `None` for a URL that different readers might read differently.
     pub(super) hosts: Vec<Option<String>>,
-    /// Text of a foreign tool's arguments of which it is not clear what it names, by the argument's name. An
-    /// `allow` with a pattern does not speak of it.
+    /// Texts of a foreign tool's arguments whose meaning is unclear, by the argument's name. An `allow` with
+    /// a pattern does not cover them.
     pub(super) unclear: Vec<(String, String)>,
-    /// False when respool does not know the tool or what it is asked to do: then the default `allow` is an
+    /// Whether respool knows the tool and the requested action: if not, the default `allow` becomes an
     /// `ask`.
     pub(super) is_known: bool,
-    /// The tool is new, or another one than before: an `allow` becomes an `ask`. Says why, for people.
+    /// The reason, for people, why the tool counts as new or changed: an `allow` becomes an `ask`.
     pub(super) changed: Option<String>,
-    /// The same for people.
+    /// The target, for people.
     pub(super) target: Target,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Policy {
 #[derive(Debug)]
 struct Compiled {
     tool: Option<Regex>,
-    /// It has no pattern but the tool's: an `allow` lets everything pass.
+    /// Whether it has no pattern except the tool's: an `allow` permits everything.
     speaks_of_everything: bool,
     command: Option<CommandPattern>,
     path: Option<PathPattern>,
@@ -67,14 +67,14 @@ struct Compiled {
     then: Verdict,
 }
 
-/// A verdict and where it comes from, in words.
+/// A verdict and a description of its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Judgement {
     pub(super) verdict: Verdict,
     pub(super) source: String,
-    /// How a command runs that a pattern allows.
+    /// The way to run a command that a pattern allows.
     pub(super) plan: Option<Plan>,
-    /// No rule matches: it is the default.
+    /// Whether no rule matched, so that the default decided.
     pub(super) is_by_default: bool,
 }
 
@@ -130,8 +130,8 @@ impl Policy {
         }
     }
 
-    /// True when a rule that names this tool asks, whatever else it looks at. A rule before it that decides
-    /// every call of the tool holds.
+    /// Returns true if a rule for this tool asks, whatever its other patterns. An earlier rule that decides
+    /// every call of the tool takes precedence.
     pub(super) fn asks_before(&self, names: &[String]) -> bool {
         let speaks_of = |rule: &&Compiled| match &rule.tool {
             Some(tool) => names.iter().any(|name| tool.is_match(name)),
@@ -143,12 +143,12 @@ impl Policy {
             .is_some_and(|rule| rule.then == Verdict::Ask)
     }
 
-    /// True when some rule has a pattern for paths, so that a file's other names matter.
+    /// Returns true if some rule has a pattern for paths, so that a file's other names matter.
     pub(super) fn judges_paths(&self) -> bool {
         self.rules.iter().any(|rule| rule.path.is_some())
     }
 
-    /// Which rule would have allowed it, had it spoken of every argument.
+    /// Returns the rule that would have allowed the call if it covered every argument.
     fn incomplete_rule(&self, subject: &Subject) -> Option<String> {
         let clear = Subject { unclear: Vec::new(), ..subject.clone() };
         let allows = |rule: &Compiled| rule.then == Verdict::Allow && rule.matches(&clear);
@@ -183,7 +183,8 @@ impl Compiled {
         named && if self.then == Verdict::Allow { self.covers(subject) } else { self.touches(subject) }
     }
 
-    /// For `allow`: every pattern has something to match and matches all of it, and nothing is left over.
+    /// Checks an `allow`: every pattern has something to match and matches all of it, and nothing is left
+    /// over.
     fn covers(&self, subject: &Subject) -> bool {
         let open = self.speaks_of_everything;
         let is_free = |(name, _): &(String, String)| self.free_text.contains(name);
@@ -196,8 +197,8 @@ impl Compiled {
             && (open || subject.unclear.iter().all(is_free))
     }
 
-    /// For `deny` and `ask`: every pattern matches something, also what only might be a command, a path or a
-    /// host.
+    /// Checks a `deny` or `ask`: every pattern matches something, including anything that might be a
+    /// command, a path or a host.
     fn touches(&self, subject: &Subject) -> bool {
         let texts: Vec<String> = subject.unclear.iter().map(|(_, text)| text.clone()).collect();
         let commands = [&subject.commands[..], &texts].concat();
@@ -212,21 +213,21 @@ impl Compiled {
             && matches_some(self.host.as_ref(), &hosts, unclear_or_matching)
     }
 
-    /// How the command runs that this rule's pattern allows.
+    /// Returns the way to run the command that this rule's pattern allows.
     fn command_plan(&self, subject: &Subject) -> Option<Plan> {
         let pattern = self.command.as_ref().filter(|_| self.then == Verdict::Allow)?;
         pattern.command_plan(subject.commands.first()?)
     }
 }
 
-/// True for a rule without a pattern. An `allow` with one must have one for everything the call touches, so
-/// that `path = "src/**"` does not let a shell run, nor a `uri` beside the path pass.
+/// Returns true for a rule without a pattern. An `allow` with a pattern needs one for everything that the
+/// call touches, so that `path = "src/**"` permits neither a shell nor a `uri` next to the path.
 fn speaks_of_everything(rule: &Rule) -> bool {
     rule.command.is_none() && rule.path.is_none() && rule.host.is_none()
 }
 
-/// The rules (counted from 1) that are meant to allow commands and cannot: their pattern is not one that
-/// respool can read.
+/// Returns the rules (counted from 1) that should allow commands but cannot, because respool cannot read
+/// their pattern.
 pub fn idle_rules(policy: &PolicyConfig) -> Vec<usize> {
     let is_idle = |rule: &Rule| {
         let pattern =

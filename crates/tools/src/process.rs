@@ -1,6 +1,6 @@
-//! Child processes: in a session and a group of their own that ends as a whole, with as much of respool's
-//! environment as they may know, and without a way to read the rest. Without a controlling terminal: a
-//! command can neither write to the person's `/dev/tty` nor type into it.
+//! Child processes: in their own session and group, which ends as a whole, with a permitted part of
+//! respool's environment and no way to read the rest. They have no controlling terminal: a command can
+//! neither write to the person's `/dev/tty` nor type into it.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,8 +14,8 @@ use tokio::process::{Child, Command};
 
 use super::environment::Passing;
 
-/// A command in a session and process group of its own, with the variables that pass and nothing on standard
-/// input.
+/// Returns a command in its own session and process group, with the permitted variables and an empty
+/// standard input.
 ///
 /// # Errors
 /// When it cannot get a session.
@@ -27,18 +27,18 @@ pub(super) fn new_command(program: &str, passing: &Passing) -> io::Result<Comman
     Ok(command)
 }
 
-/// Has the child call `setsid` before it becomes the program. The library's wrapper of a child is not used:
-/// only its hook, which needs a `CommandWrap` for its second argument and does not look at it.
+/// Makes the child call `setsid` before it executes the program. Of the library this uses only the hook,
+/// which needs a `CommandWrap` as its second argument and ignores it.
 fn start_own_session(command: &mut Command) -> io::Result<()> {
     ProcessSession.pre_spawn(command, &CommandWrap::from(Command::new("")))
 }
 
-/// The number of this process.
+/// Returns the id of this process.
 pub(super) fn process_id() -> i32 {
     i32::try_from(std::process::id()).unwrap_or_default()
 }
 
-/// A command with the variables that pass, for a program that takes a session of its own.
+/// Returns a command with the permitted variables, for a program that starts its own session.
 pub(super) fn plain_command(program: &Path, passing: &Passing) -> Command {
     close_to_children();
     let mut command = Command::new(program);
@@ -52,9 +52,9 @@ fn passed_variables(passing: &Passing) -> impl Iterator<Item = (OsString, OsStri
     })
 }
 
-/// From now on no process of the same user may read this one's memory or environment (`/proc/PID/mem`,
-/// `environ`, ptrace): they hold the keys. Linux alone has such a switch; root may read all the same. There
-/// are no core dumps either.
+/// Keeps other processes of the same user from reading this one's memory or environment (`/proc/PID/mem`,
+/// `environ`, ptrace), which contain the keys. Only Linux has such a switch; root may still read them. It
+/// also disables core dumps.
 fn close_to_children() {
     #[cfg(target_os = "linux")]
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
@@ -67,16 +67,16 @@ fn close_to_children() {
 #[derive(Debug)]
 pub(super) struct Group {
     id: Option<Pid>,
-    /// A shell that waits for the end of a pipe which only this process holds open. It is in a session of its
-    /// own, as nobody can join the child's.
+    /// A shell that waits for the end of a pipe which only this process holds open. It has its own session,
+    /// because no other process can join the child's.
     watcher: Option<Child>,
 }
 
 impl Group {
-    /// The group of a child that [`command`] started.
+    /// Returns the group of a child that [`new_command`] started.
     pub(super) fn from_child(child: &Child) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
-        // Without a watcher the group ends all the same, unless this process is killed.
+        // Without a watcher the group still ends, unless this process is killed.
         Self { id: id.map(Pid::from_raw), watcher: id.and_then(|id| start_watcher(id).ok()) }
     }
 
@@ -87,7 +87,7 @@ impl Group {
 
     fn send_signal(&self, signal: Signal) {
         if let Some(group) = self.id {
-            // It fails when nothing is left of the group, which is what is wanted.
+            // It fails when the group has ended, which is fine.
             let _ = killpg(group, signal);
         }
     }
@@ -96,7 +96,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         self.send_signal(Signal::SIGKILL);
-        // Before its pipe is closed: the group's number may belong to another group by then.
+        // This comes before its pipe is closed: the group's id may belong to another group by then.
         if let Some(watcher) = &mut self.watcher {
             let _ = watcher.start_kill();
         }

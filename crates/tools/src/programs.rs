@@ -9,10 +9,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
-/// Directories of the system: a user's commands do not write below them.
+/// Directories of the system, which a user's commands cannot write.
 const SYSTEM: [&str; 8] =
     ["/usr", "/bin", "/sbin", "/opt", "/nix", "/gnu", "/run/current-system", "/home/linuxbrew"];
-/// Searched after `PATH`.
+/// The directories that are searched after `PATH`.
 const USUAL: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
 /// Endings of the names of files that interpreters run.
 const CODE: &str = "py pyz pyw js mjs cjs jsx ts mts cts tsx rb pl php lua sh bash ps1 jar war wasm";
@@ -192,8 +192,8 @@ fn path_without(writable: &[PathBuf]) -> OsString {
 }
 
 /// Returns the project that this process was started in, without symlinks: the nearest directory with a
-/// repository, otherwise the current one. Programs in it are nobody's to start. `None` for the home directory
-/// and what is above it.
+/// repository, otherwise the current one. respool starts no programs from it. `None` for the home directory
+/// and its parents.
 pub fn current_project() -> Option<PathBuf> {
     let current = std::env::current_dir().ok()?.canonicalize().ok()?;
     let project = current.ancestors().find(|above| above.join(".git").exists()).unwrap_or(&current);
@@ -218,7 +218,8 @@ fn is_trusted(program: &Path, excluded: &[PathBuf]) -> bool {
         && !excluded.iter().any(|place| program.starts_with(place))
 }
 
-/// The program keeps its name in `PATH`: shims and virtual environments look at it.
+/// Finds a program. It keeps its path as named in `PATH`, because shims and virtual environments depend on
+/// it.
 fn find_in(path: &OsStr, name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| {
         let data = fs::metadata(path);
@@ -228,20 +229,20 @@ fn find_in(path: &OsStr, name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
     std::env::split_paths(path).map(|directory| directory.join(name)).find(is_program)
 }
 
-/// True when neither the place nor a symlink on the way to it is where commands write.
+/// Returns true if commands can write neither the place nor a symlink on the way to it.
 fn is_out_of_reach(path: &Path, writable: &[PathBuf]) -> bool {
     let is_writable = |path: &PathBuf| writable.iter().any(|place| path.starts_with(place));
     resolve_symlinks(path).is_some_and(|found| !found.links.iter().chain([&found.real]).any(is_writable))
 }
 
-/// Where a path leads, and the symlinks on its way.
+/// The target of a path, and the symlinks on the way to it.
 pub(super) struct Resolved {
     pub(super) real: PathBuf,
     pub(super) links: Vec<PathBuf>,
 }
 
-/// Follows a path through every symlink; what does not exist stays as it is written. `None` for a circle of
-/// links, and for a path that is not absolute.
+/// Follows every symlink of a path; parts that do not exist stay. `None` for a circle of links, and for a
+/// relative path.
 pub(super) fn resolve_symlinks(path: &Path) -> Option<Resolved> {
     let parts = |path: &Path| -> Vec<OsString> {
         let part = |part: Component<'_>| match part {
@@ -273,8 +274,8 @@ pub(super) fn resolve_symlinks(path: &Path) -> Option<Resolved> {
     path.is_absolute().then_some(Resolved { real, links })
 }
 
-/// The home directories of this process's user, without symlinks: the one that the environment names, and the
-/// account's.
+/// Returns the home directories of this process's user, without symlinks: the one in the environment, and
+/// the account's.
 pub(super) fn home_directories() -> Vec<PathBuf> {
     let account = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten().map(|user| user.dir);
     let named = std::env::var_os("HOME").map(PathBuf::from);
@@ -300,7 +301,7 @@ mod tests {
         }
     }
 
-    /// A directory of the workspace, a link in it, and a link to it are passed over; a link elsewhere keeps
+    /// The search skips a directory of the workspace, a link in it and a link to it; a link elsewhere keeps
     /// its name.
     #[test]
     fn a_named_program_is_out_of_commands_reach() {

@@ -1,7 +1,7 @@
-//! Writes one call at the gate into the audit log. A call that only looks is logged when it is refused, or
-//! when a person agreed to it. Used by `set`.
+//! Writes one call at the gate into the audit log. A call that only reads is logged if it is refused, or if
+//! a person agreed to it. Used by `set`.
 //!
-//! A log that cannot be written stops no tool: the failure is logged, each time.
+//! If the log cannot be written, tools still run, and each failure is logged.
 
 use std::time::Instant;
 
@@ -10,16 +10,16 @@ use super::config::ToolsConfig;
 use super::contract::{Approver, Invocation, ToolError, ToolOutput};
 use super::offer::{MCP_PREFIX, Offer};
 
-/// One call, on its way into the log.
+/// The record of one call for the log.
 pub(super) struct Record<'a> {
     config: Option<&'a AuditConfig>,
     invocation: &'a Invocation,
     tool: &'a str,
     only_looks: bool,
     rule: String,
-    /// Who approved it, where consent was needed.
+    /// The approver, if consent was needed.
     approved_by: Option<String>,
-    /// Who refused it.
+    /// The person or rule that refused it.
     refused_by: Option<String>,
     begun: Option<Instant>,
     has_ended: bool,
@@ -27,7 +27,7 @@ pub(super) struct Record<'a> {
 
 impl<'a> Record<'a> {
     pub(super) fn new(config: &'a ToolsConfig, invocation: &'a Invocation, offer: &'a Offer) -> Self {
-        // A server may call its own tools harmless: they are logged all the same.
+        // A server may call its own tools harmless, but they are logged anyway.
         let only_looks = offer.spec.is_repeatable && !offer.name.starts_with(MCP_PREFIX);
         Self {
             config: config.audit.as_ref(),
@@ -46,7 +46,7 @@ impl<'a> Record<'a> {
         source.clone_into(&mut self.rule);
     }
 
-    /// A call that a person agreed to is always logged.
+    /// Notes the approver. A call that a person agreed to is always logged.
     pub(super) fn note_approval(&mut self, approver: &dyn Approver) {
         self.only_looks &= !approver.is_person();
         self.approved_by = Some(approver.prior_consent().unwrap_or("person").to_owned());
@@ -87,7 +87,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The process that made the call ended before the call did.
+    /// Records that the process which made the call ended before the call.
     pub(super) async fn write_interruption(&mut self) {
         self.has_ended = true;
         if !self.only_looks {
@@ -96,7 +96,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The rule, who was asked, and what for.
+    /// Returns an entry with the arguments, the rule and the approver.
     fn full_entry(&self, step: Step) -> Option<Entry> {
         let has_content = self.config?.content && !self.invocation.caller.is_private;
         let mut entry = self.bare_entry(step)?.with_arguments(&self.invocation.arguments, has_content);

@@ -20,12 +20,12 @@ use wire::visible::make_visible;
 pub struct ToolSet {
     pub(super) policy: Arc<HeldPolicy>,
     pub(super) config: Arc<ToolsConfig>,
-    /// Each with the names that are wanted of it.
+    /// The sources, each with the names that the agent wants from it.
     pub(super) sources: Vec<(Arc<dyn Source>, Wanted)>,
 }
 
 impl ToolSet {
-    /// Everything on offer, each under a name of its own.
+    /// Returns everything on offer, under unique names.
     fn offers(&self) -> Vec<(&Arc<dyn Source>, Offer)> {
         let mut names = BTreeSet::new();
         let wanted = self.sources.iter().flat_map(|(source, wanted)| {
@@ -35,7 +35,7 @@ impl ToolSet {
         wanted.filter(|(_, offer)| names.insert(offer.spec.name.clone())).collect()
     }
 
-    /// The set itself, unless two of its tools have the same name.
+    /// Returns the set itself, unless two of its tools have the same name.
     ///
     /// # Errors
     /// The names that two tools have.
@@ -54,13 +54,13 @@ impl ToolSet {
         if problems.is_empty() { Ok(self) } else { Err(problems) }
     }
 
-    /// The tool that has this name in the configuration (`mcp:files/read_file`), as a model sees it.
+    /// Finds the tool of this name in the configuration (`mcp:files/read_file`), as a model sees it.
     pub fn find_configured(&self, name: &str) -> Option<ToolSpec> {
         let found = self.offers().into_iter().find(|(_, offer)| offer.name == name);
         found.map(|(_, offer)| self.with_settings(offer))
     }
 
-    /// All tools by the names that they have in the configuration, as a model sees them.
+    /// Returns all tools by their names in the configuration, as a model sees them.
     pub fn all_configured(&self) -> BTreeMap<String, ToolSpec> {
         let mut all = BTreeMap::new();
         for (_, offer) in self.offers() {
@@ -69,8 +69,8 @@ impl ToolSet {
         all
     }
 
-    /// True when a rule of the policy asks a person before calls of this tool, by its name in the
-    /// configuration, or by the one that the model calls.
+    /// Returns true if a rule of the policy asks a person before calls of this tool, by its name in the
+    /// configuration or the one that the model calls.
     pub fn asks_before(&self, name: &str, called: Option<&str>) -> bool {
         let names: Vec<String> = [Some(name), called].into_iter().flatten().map(str::to_owned).collect();
         self.policy.current().asks_before(&names)
@@ -113,8 +113,8 @@ impl ToolSet {
         result
     }
 
-    /// The tool of this name and where it comes from. A server that has not listed its tools yet is waited
-    /// for a moment.
+    /// Finds the tool of this name and its source. It waits a moment for a server that has not listed its
+    /// tools yet.
     async fn find_offer(&self, name: &str) -> Result<(Arc<dyn Source>, Offer), ToolError> {
         let find = || self.offers().into_iter().find(|(_, offer)| offer.spec.name == name);
         if let Some((source, offer)) = find() {
@@ -165,7 +165,7 @@ impl Tools for ToolSet {
     }
 }
 
-/// For people nothing is left out, as it is for the model: what is there is written out.
+/// Removes control characters from the output, for the model and for people.
 fn plain_output(output: &ToolOutput) -> ToolOutput {
     ToolOutput { text: plain_text(&output.text), display: output.display.as_deref().map(make_visible) }
 }

@@ -1,7 +1,8 @@
-//! Where tools come from, as the gate in `set.rs` sees it: what is offered, what a call touches, and running
+//! The sources of tools, as the gate in `set.rs` sees them: their offers, the subject of a call, and running
 //! it.
 //!
-//! [`Source::run`] takes a [`Permit`], and only [`permit`] can make one: no path to a tool avoids the policy.
+//! [`Source::run_call`] takes a [`Permit`], and only [`request_permit`] can make one: no path to a tool
+//! avoids the policy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use wire::visible::make_visible;
 
 /// Tools of one origin.
 pub(super) trait Source: Send + Sync {
-    /// The tools on offer now. The tools of a server that is down stay on offer.
+    /// Returns the tools on offer now. The tools of a server that is down stay on offer.
     fn offers(&self) -> Vec<Offer>;
 
     /// Waits a moment for a tool that this source does not offer and may offer later.
@@ -30,7 +31,7 @@ pub(super) trait Source: Send + Sync {
         Box::pin(async { Ok(()) })
     }
 
-    /// The subject of a call, for the policy.
+    /// Returns the subject of a call, for the policy.
     ///
     /// # Errors
     /// For arguments that cannot be read: the call does not run.
@@ -43,7 +44,7 @@ pub(super) trait Source: Send + Sync {
     /// Notes that a person agreed to a call of this tool.
     fn note_consent(&self, _tool: &str) {}
 
-    /// The change that a call would make, for the person who is asked.
+    /// Returns the change that a call would make, for the person who is asked.
     ///
     /// # Errors
     /// When it is already clear that the call will fail: the person is not asked.
@@ -51,7 +52,7 @@ pub(super) trait Source: Send + Sync {
         Box::pin(async { Ok(None) })
     }
 
-    /// Runs the call; `approver` is who may be asked for more than was permitted.
+    /// Runs the call; `approver` may be asked for more than was permitted.
     fn run_call<'a>(
         &'a self,
         invocation: &'a Invocation,
@@ -72,27 +73,27 @@ pub(super) struct Permit {
 #[derive(Clone)]
 struct Consent {
     verdict: Verdict,
-    /// How its command runs, when a pattern allows it.
+    /// The way to run its command, if a pattern allows it.
     plan: Option<Plan>,
 }
 
 impl Permit {
-    /// How the command runs; `None`: as it was written.
+    /// Returns the way to run the command; `None` to run it as it was written.
     pub(super) fn plan(&self) -> Option<&Plan> {
         self.consent.plan.as_ref()
     }
 
-    /// The target of the call, for people.
+    /// Returns the target of the call, for people.
     pub(super) fn target(&self) -> &Target {
         &self.subject.target
     }
 
-    /// True when these are the paths that were judged.
+    /// Returns true if these are the paths that were judged.
     pub(super) fn has_judged(&self, paths: &[String]) -> bool {
         self.subject.paths == paths
     }
 
-    /// True when the consent holds for this path too, as for a file below a directory that is searched.
+    /// Returns true if the consent covers this path too, as for a file below a directory that is searched.
     pub(super) fn covers(&self, path: &str) -> bool {
         let subject = Subject { paths: vec![path.to_owned()], ..self.subject.clone() };
         match self.policy.judge(&subject).verdict {
@@ -144,7 +145,7 @@ fn denial_error(tool: &str, reason: &str) -> ToolError {
     ))
 }
 
-/// Ends a call that takes too long.
+/// Runs a call and ends it after `limit`.
 pub(super) async fn run_with_limit<T>(
     limit: Duration,
     work: impl Future<Output = Result<T, ToolError>>,
@@ -152,7 +153,7 @@ pub(super) async fn run_with_limit<T>(
     tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(timeout_error(limit, "")))
 }
 
-/// The error of a call that took longer than `limit`, with what there is of its output.
+/// Returns the error of a call that took longer than `limit`, with its output so far.
 pub(super) fn timeout_error(limit: Duration, output: &str) -> ToolError {
     let note = format!("[stopped after {}; it may have done a part of its work]", format_seconds(limit));
     ToolError::TimedOut(if output.is_empty() { note } else { format!("{}\n\n{note}", output.trim_end()) })

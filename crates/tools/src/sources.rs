@@ -20,7 +20,7 @@ use super::wanted::{Wanted, nearest_name};
 use wire::pattern::matches_stars;
 use wire::units::{UnusableSetting, zip_results};
 
-/// How long the first start of an MCP server is waited for; one that takes longer offers its tools when it is
+/// The time to wait for the first start of an MCP server; one that takes longer offers its tools when it is
 /// up.
 const FIRST_START: Duration = Duration::from_secs(30);
 
@@ -31,17 +31,17 @@ pub struct Sources {
     root: Option<PathBuf>,
     local: Option<Arc<Local>>,
     gateway: Option<Connection>,
-    /// Why the gateway could not be reached when it was looked last.
+    /// The reason why the last check could not reach the gateway.
     gateway_problem: Mutex<Option<ServerProblem>>,
-    /// The MCP servers that some agent wants, running.
+    /// The running MCP servers, which some agent wants.
     servers: Mutex<BTreeMap<String, Arc<Server>>>,
 }
 
-/// A policy that is checked and does not hold yet.
+/// A policy that was checked and is not in force yet.
 #[derive(Debug)]
 pub struct StricterPolicy(Policies);
 
-/// The names an agent wants, by where they are offered.
+/// The names that an agent wants, by source.
 #[derive(Default)]
 struct Sorted {
     local: Wanted,
@@ -50,7 +50,7 @@ struct Sorted {
 }
 
 impl Sources {
-    /// Opens what can be opened without asking anybody else.
+    /// Opens the sources that need no other process.
     ///
     /// # Errors
     /// The settings that cannot be used.
@@ -84,7 +84,7 @@ impl Sources {
         })
     }
 
-    /// Prepares a changed policy: the strictest of all since the start decides. `None`: nothing.
+    /// Prepares a changed policy: the strictest of all since the start decides. `None` if nothing changes.
     ///
     /// # Errors
     /// When it cannot be used.
@@ -96,12 +96,12 @@ impl Sources {
         Ok(prepared.map(StricterPolicy))
     }
 
-    /// True when this policy holds, and no stricter one.
+    /// Returns true if this policy is in force, and no stricter one.
     pub fn holds_only(&self, policy: &PolicyConfig) -> bool {
         self.policy.is_only(policy)
     }
 
-    /// From now on this holds, for calls that begin.
+    /// Puts the policy in force for calls that begin from now on.
     pub fn hold_policy(&self, policy: StricterPolicy) {
         if let Some(local) = &self.local {
             local.refuse_links(policy.0.judges_paths());
@@ -109,13 +109,13 @@ impl Sources {
         self.policy.replace_policies(policy.0);
     }
 
-    /// The sandbox of agents' commands; `None` when there is no workspace for any.
+    /// Returns the sandbox of agents' commands; `None` without a workspace.
     pub fn sandbox(&self) -> Option<&Level> {
         self.local.as_ref().map(|local| local.sandbox())
     }
 
-    /// Why an MCP server cannot be called now; `None` when it can. One that does not run yet is started, and
-    /// not waited for.
+    /// Returns the reason why an MCP server cannot be called now; `None` if it can. It starts a server that
+    /// does not run yet and does not wait for it.
     pub fn mcp_problem(&self, name: &str) -> Option<ServerProblem> {
         if !self.config.mcp.contains_key(name) {
             let text = format!("there is no [tools.mcp.{name}] in the configuration");
@@ -124,7 +124,7 @@ impl Sources {
         self.ensure_server(name).problem()
     }
 
-    /// Looks whether the gateway can be reached, within seconds.
+    /// Checks within seconds whether the gateway can be reached.
     pub async fn look_at_gateway(&self) {
         let Some(gateway) = &self.gateway else { return };
         let problem =
@@ -132,13 +132,13 @@ impl Sources {
         *self.gateway_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
     }
 
-    /// Why OpenClaw's gateway cannot be called, as it was when it was looked last; `None` when it can.
+    /// Returns the reason why OpenClaw's gateway cannot be called, as of the last check; `None` if it can.
     pub fn gateway_problem(&self) -> Option<ServerProblem> {
         self.gateway_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until these MCP servers have started or failed to, at most this long. Those that do not run yet
-    /// are started, all at once.
+    /// Waits until these MCP servers have started or failed to, at most this long. It starts those that do
+    /// not run yet, all at once.
     pub async fn await_servers(&self, names: impl IntoIterator<Item = &str>, limit: Duration) {
         let configured = names.into_iter().filter(|name| self.config.mcp.contains_key(*name));
         let servers: Vec<_> = configured.map(|name| self.ensure_server(name)).collect();
@@ -146,19 +146,19 @@ impl Sources {
         futures::future::join_all(starts).await;
     }
 
-    /// Finds out whether these MCP servers still answer, within seconds. One that does not is down when this
-    /// returns.
+    /// Checks within seconds whether these MCP servers still answer. One that does not is marked as down
+    /// when this returns.
     pub async fn confirm_servers(&self, names: impl IntoIterator<Item = &str>) {
         let configured = names.into_iter().filter(|name| self.config.mcp.contains_key(*name));
         let servers: Vec<_> = configured.map(|name| self.ensure_server(name)).collect();
         futures::future::join_all(servers.iter().map(|server| server.confirm_reachable())).await;
     }
 
-    /// The tools of an agent, by the names in its `tools`.
+    /// Returns the tools of an agent, by the names in its `tools`.
     ///
     /// # Errors
-    /// One text for each name that nothing offers. An MCP server that is down for now is no error: its tools
-    /// come with it.
+    /// One text for each name that nothing offers. An MCP server that is down for now is not an error: its
+    /// tools come with it.
     pub async fn select_tools(&self, wanted: &[String]) -> Result<ToolSet, Vec<String>> {
         let sorted = self.sort_wanted(wanted)?;
         let checks: Vec<_> =
@@ -168,11 +168,11 @@ impl Sources {
         if problems.is_empty() { self.build_set(sorted) } else { Err(problems) }
     }
 
-    /// The same without waiting for MCP servers: those that do not run yet are started, and their tools come
-    /// with them.
+    /// Does the same without waiting for MCP servers: it starts those that do not run yet, and their tools
+    /// come with them.
     ///
     /// # Errors
-    /// One text for each name that nothing can offer as it is configured.
+    /// One text for each name that nothing can offer with this configuration.
     pub fn select_now(&self, wanted: &[String]) -> Result<ToolSet, Vec<String>> {
         self.build_set(self.sort_wanted(wanted)?)
     }
@@ -199,7 +199,8 @@ impl Sources {
         set.without_doubles()
     }
 
-    /// Local tools come first: the gateway has tools of these names too, but does not offer them over HTTP.
+    /// Assigns a name to its source. Local tools come first: the gateway has tools of these names too, but
+    /// does not offer them over HTTP.
     fn sort_name(&self, name: &str, sorted: &mut Sorted) -> Result<(), String> {
         let needs = |what: &str| Err(format!("the tool {name:?} needs {what}"));
         if agent_names().any(|known| known == name) {
@@ -234,7 +235,7 @@ impl Sources {
         Err(nothing_offers(name))
     }
 
-    /// The server of this name, which is started where it does not run yet.
+    /// Returns the server of this name, and starts it if it does not run yet.
     fn ensure_server(&self, name: &str) -> Arc<Server> {
         let mut running = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         let config = self.config.mcp.get(name).cloned().unwrap_or_default();
@@ -253,7 +254,7 @@ fn log_confinement(level: &Level) {
     }
 }
 
-/// The names that a server does not offer, as messages.
+/// Returns the names that a server does not offer, as messages.
 async fn missing_tools(server: &Server, wanted: &Wanted) -> Vec<String> {
     if let Err(problem) = server.wait_until_started(FIRST_START).await {
         return vec![problem];
@@ -277,16 +278,16 @@ fn describe_problems(problems: &[UnusableSetting]) -> Vec<String> {
 }
 
 impl ToolSet {
-    /// The tools of an agent that does not share its sources.
+    /// Opens the tools of an agent that does not share its sources.
     ///
     /// # Errors
-    /// As [`Sources::open`] and [`Sources::select`].
+    /// Those of [`Sources::open`] and [`Sources::select_tools`].
     pub async fn open(config: &ToolsConfig, wanted: &[String]) -> Result<Self, Vec<String>> {
         Sources::open(config).map_err(|found| describe_problems(&found))?.select_tools(wanted).await
     }
 
-    /// The chat's four tools on a workspace: `shell_command`, `read_file`, `edit_file`, `write_file`. Rules,
-    /// timeouts and limits know them as `exec`, `read`, `edit` and `write` too.
+    /// Opens the chat's four tools on a workspace: `shell_command`, `read_file`, `edit_file`, `write_file`.
+    /// Rules, timeouts and limits also know them as `exec`, `read`, `edit` and `write`.
     ///
     /// # Errors
     /// When the workspace cannot be opened or a rule cannot be used.

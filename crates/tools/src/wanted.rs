@@ -1,22 +1,21 @@
-//! The names by which an agent's `tools`, the timeouts and the limits speak of tools: as they are, or with a
-//! `*`. Pure.
+//! The names of tools in an agent's `tools`, in timeouts and in limits: literal, or with a `*`. Pure.
 
 use std::collections::BTreeMap;
 
 use wire::pattern::matches_stars;
 
-/// The names that are wanted of one source.
+/// The names that an agent wants from one source.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wanted(pub(super) Vec<String>);
 
 impl Wanted {
-    /// True when the tool is among them.
+    /// Returns true if the tool is among them.
     pub(super) fn contains_tool(&self, name: &str) -> bool {
         self.0.iter().any(|wanted| matches_stars(wanted, name))
     }
 }
 
-/// A setting for a tool: by its own name, or by the longest pattern that matches it.
+/// Returns a setting for a tool: by its own name, or by the longest pattern that matches it.
 pub(super) fn setting_for<'a, T>(settings: &'a BTreeMap<String, T>, name: &str) -> Option<&'a T> {
     settings.get(name).or_else(|| {
         let fitting = settings.iter().filter(|(pattern, _)| matches_stars(pattern, name));
@@ -24,7 +23,7 @@ pub(super) fn setting_for<'a, T>(settings: &'a BTreeMap<String, T>, name: &str) 
     })
 }
 
-/// The known name that is most like a wrong one.
+/// Returns the known name that is most similar to a wrong one.
 pub(super) fn nearest_name<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let scored = known.into_iter().map(|known| (strsim::jaro_winkler(name, known), known));
     scored.filter(|(score, _)| *score > 0.8).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)

@@ -270,7 +270,7 @@ mod tests {
         for (name, check, recorded) in TARGETS.into_iter().filter(|(name, ..)| name.contains(&target)) {
             let seeds: Vec<Vec<u8>> =
                 files(&format!("fuzz/corpus/{name}")).into_iter().chain(files(recorded)).collect();
-            let mut random = StdRng::seed_from_u64(seconds.map_or(7, |_| rand::random()));
+            let mut random = StdRng::seed_from_u64(seconds.map_or(7, |_| testing::seed::seed()));
             let (began, mut inputs) = (Instant::now(), 0_u64);
             let until = seconds.map(Duration::from_secs);
             while until.map_or(inputs < 400, |until| began.elapsed() < until) {

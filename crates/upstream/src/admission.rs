@@ -1,4 +1,4 @@
-//! Lets a request in at an upstream, and reports to the circuit how it went. Called by `relay` and `server`.
+//! Admits a request to an upstream, and reports its outcome to the circuit. Called by `relay` and `server`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::state::runtime_time;
 use wire::ErrorCode;
 
 impl Upstream {
-    /// Waits for a place, and says how long that took.
+    /// Waits for a place, and returns the time that took.
     ///
     /// # Errors
-    /// 429 when as many requests wait as may.
+    /// 429 when the queue is full.
     pub async fn wait_for_place(&self, who: Who) -> Result<(Place, Duration), UpstreamError> {
         let gate = &self.state.gate;
         let (place, waited) =
@@ -39,7 +39,7 @@ impl Upstream {
         full
     }
 
-    /// A request is sent now. The returned report expects its outcome.
+    /// Notes that a request is sent. The returned report expects its outcome.
     pub fn begin_request(self: &Arc<Self>) -> OutcomeReport {
         let probe = self.state.lock_circuit().begin_request(runtime_time());
         OutcomeReport { upstream: Arc::clone(self), probe }
@@ -74,14 +74,14 @@ pub struct OutcomeReport {
 }
 
 impl OutcomeReport {
-    /// An answer came, a refusal also. True when the upstream had failed before.
+    /// Reports an answer, which may be a refusal. Returns true if the upstream had failed before.
     pub fn report_success(mut self) -> bool {
         self.probe = false;
         let change = self.upstream.state.lock_circuit().record_success();
         change.inspect(|change| self.upstream.report_change(*change, "")).is_some()
     }
 
-    /// It failed in a way that says something about the upstream: `why`, as it may stand in a log.
+    /// Reports a failure of the upstream, with a reason for the log.
     pub fn report_failure(mut self, why: &str) {
         let change = self.upstream.state.lock_circuit().record_failure(runtime_time(), self.probe);
         self.probe = false;

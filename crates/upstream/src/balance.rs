@@ -1,10 +1,10 @@
-//! Which upstream gets a request: the order in which a conversation goes through those that serve its model,
-//! and the choice among them by health and load. Pure: `relay` brings the facts of the moment.
+//! Chooses the upstream of a request: the order in which a conversation tries those that serve its model,
+//! and the choice among them by health and load. Pure: `relay` passes the current facts.
 //!
-//! The order is weighted rendezvous hashing: each upstream draws a number from the conversation's key and its
-//! own name, and the smallest wins. A conversation so comes back to the server that still has its prefix
-//! cached, whichever process of respool asks; and when an upstream comes or goes, only the conversations that
-//! it gains or had have to move.
+//! The order is weighted rendezvous hashing: each upstream draws a number from the conversation's key and
+//! its own name, and the smallest wins. A conversation thus returns to the server that still has its prefix
+//! cached, even from another process of respool; and when an upstream comes or goes, only the conversations
+//! that it gains or had move.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The facts about one upstream that count in the choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Its circuit lets requests through.
+    /// Whether its circuit lets requests through.
     pub admits: bool,
-    /// It was asked already, in this round.
+    /// Whether it was asked already in this round.
     pub asked: bool,
     /// The expected wait for a place; zero when one is free, [`Duration::MAX`] when the queue is full.
     pub wait: Duration,
@@ -30,7 +30,8 @@ pub fn digest(bytes: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The order in which a conversation asks upstreams, by name and weight: their positions, its own one first.
+/// Returns the order in which a conversation asks upstreams, by name and weight: their positions, its own
+/// first.
 pub(super) fn rank_upstreams<'a>(
     conversation: u64,
     upstreams: impl IntoIterator<Item = (&'a str, u32)>,

@@ -18,7 +18,7 @@ use wire::ErrorCode;
 
 /// An answer's body.
 pub enum Incoming {
-    /// As it comes.
+    /// Unchanged.
     Plain(Live),
     /// Through a decoder.
     Decoded(Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>),
@@ -53,7 +53,7 @@ impl BodyFault {
 }
 
 impl Incoming {
-    /// The body as it is.
+    /// Returns the body unchanged.
     pub(super) fn plain(body: Live) -> Self {
         Self::Plain(body)
     }
@@ -81,7 +81,7 @@ impl Incoming {
             Self::Plain(body) => loop {
                 let Some(frame) = body.frame().await else { return Ok(None) };
                 let frame = frame.map_err(|error| BodyFault::BrokeOff(error.to_string()))?;
-                // Trailers say nothing that a client of this API reads.
+                // Trailers contain nothing that a client of this API reads.
                 if let Ok(data) = frame.into_data() {
                     return Ok(Some(data));
                 }

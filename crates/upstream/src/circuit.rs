@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 const FAILURES: u32 = 3;
 /// The pause before the first trial. It doubles with each trial that fails.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// It grows no longer than this: OpenClaw repeats a failed request for 65 to 90 s, and a server that is back
-/// within that time must be found.
+/// The longest pause: OpenClaw repeats a failed request for 65 to 90 s, and must find a server that is back
+/// within that time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// A request that waits for an open circuit waits at least this long.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
@@ -41,7 +41,7 @@ pub(super) enum Change {
 }
 
 impl Circuit {
-    /// True when a request may be sent without reserve, or the time for a trial has come.
+    /// Returns true if requests may be sent, or the time for a trial has come.
     pub(super) fn admits(&self, now: Instant) -> bool {
         match self.0 {
             State::Closed { .. } => true,
@@ -50,8 +50,8 @@ impl Circuit {
         }
     }
 
-    /// How long it lets nothing through yet; zero when it is closed. Behind a trial under way another request
-    /// waits once more.
+    /// Returns the time until it lets a request through; zero if it is closed. During a trial another
+    /// request waits again.
     pub(super) fn next_trial(&self, now: Instant) -> Duration {
         match self.0 {
             State::Closed { .. } => Duration::ZERO,
@@ -60,7 +60,7 @@ impl Circuit {
         }
     }
 
-    /// A request is sent now. True when it is the trial, and no other one may be sent meanwhile.
+    /// Notes that a request is sent. Returns true if it is the trial, during which no other may be sent.
     pub(super) fn begin_request(&mut self, now: Instant) -> bool {
         match self.0 {
             State::Open { until, pause } if now >= until => {
@@ -71,7 +71,7 @@ impl Circuit {
         }
     }
 
-    /// An answer came, of whatever request.
+    /// Records an answer to any request.
     pub(super) fn record_success(&mut self) -> Option<Change> {
         let was_open = !matches!(self.0, State::Closed { .. });
         self.0 = State::default();
@@ -99,15 +99,15 @@ impl Circuit {
         }
     }
 
-    /// The trial was dropped before it came to anything, as when its client went away: the next request is
-    /// the trial.
+    /// Records that the trial was dropped without an outcome, as when its client went away: the next request
+    /// is the trial.
     pub(super) fn abandon_trial(&mut self, now: Instant) {
         if let State::HalfOpen { pause } = self.0 {
             self.0 = State::Open { until: now, pause };
         }
     }
 
-    /// Its state in one word.
+    /// Returns its state in one word.
     pub(super) fn as_str(&self) -> &'static str {
         match self.0 {
             State::Closed { .. } => "closed",

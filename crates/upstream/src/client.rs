@@ -1,4 +1,4 @@
-//! One model server: sends requests, hands back answers, and says in clear words what went wrong on the way.
+//! One model server: sends requests, returns answers, and describes failures in clear words.
 //!
 //! Written on hyper's connections (`pool`), because this is the path of every request and a general client
 //! costs as much again as all the rest (see docs/performance.md). `hyper` stays inside this file, `pool.rs`,
@@ -34,7 +34,7 @@ use wire::ServerTraits;
 use wire::units::Secret;
 use wire::{ErrorCode, Object};
 
-/// How long a probe may hold up a request.
+/// The longest time that a probe may delay a request.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// The time after a failed probe in which a server is not asked for its version again.
 const PROBE_AGAIN: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ pub const CHAT_PATH: &str = "/v1/chat/completions";
 pub struct Upstream {
     /// Its name in logs and errors.
     pub name: String,
-    /// The same, for its answers.
+    /// The name, shared with its answers.
     shared_name: Arc<str>,
     /// Its health, load and models.
     pub state: UpstreamState,
@@ -57,7 +57,7 @@ pub struct Upstream {
     /// The path of its chat completions; `None` for a replay that was not started.
     chat_path: Option<PathAndQuery>,
     authorization: Option<HeaderValue>,
-    /// The client's own key does not go along, even where the upstream has none.
+    /// Whether the client's own key stays here, even if the upstream has none.
     client_keys_end_here: bool,
     timeout: Option<Duration>,
     pool: Pool,
@@ -90,7 +90,7 @@ impl Upstream {
     /// A client for this upstream.
     ///
     /// # Errors
-    /// When the key cannot stand in a header, or TLS cannot be set up.
+    /// When the key is not a valid header value, or TLS cannot be set up.
     pub fn new(config: &UpstreamConfig) -> Result<Self, String> {
         let authorization =
             config.api_key.as_ref().map(|key| bearer_header(key, &config.name)).transpose()?;
@@ -118,7 +118,7 @@ impl Upstream {
     /// address are the same.
     ///
     /// # Errors
-    /// As [`Upstream::new`].
+    /// Those of [`Upstream::new`].
     pub fn succeeding(before: &Self, config: &UpstreamConfig) -> Result<Self, String> {
         let new = Self::new(config)?;
         let is_same = before.name == config.name && before.address == config.url;
@@ -126,7 +126,7 @@ impl Upstream {
         Ok(Self { state, ..new })
     }
 
-    /// Where it is.
+    /// Returns its address.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -163,9 +163,9 @@ impl Upstream {
         Ok(UpstreamResponse { upstream, status, headers, body, first: None, deadline, place: None })
     }
 
-    /// Asks once for vLLM's version; others wait meanwhile, later calls return at once. A server that does
-    /// not say is not asked again; one that does not answer is asked again after `PROBE_AGAIN`, so that its
-    /// requests do not wait in single file.
+    /// Asks once for vLLM's version; concurrent calls wait, later calls return at once. A server without a
+    /// version is not asked again; one that does not answer is asked again after `PROBE_AGAIN`, so that its
+    /// requests do not wait one by one.
     pub async fn probe_version(&self) {
         let failed = || self.probe_failed.lock().unwrap_or_else(PoisonError::into_inner);
         let ask = async {
@@ -257,7 +257,7 @@ impl Upstream {
         headers.remove(header::CONTENT_LENGTH);
         headers.remove(header::EXPECT);
         if self.authorization.is_some() || self.client_keys_end_here {
-            // The client's own credentials are not this server's business.
+            // This server must not see the client's own credentials.
             for name in ["authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"] {
                 headers.remove(name);
             }

@@ -2,8 +2,8 @@
 //! has its prefix cached, and make a queue fair. Pure.
 //!
 //! OpenClaw names its session in two headers with `compat.sendSessionAffinityHeaders`, or in the body with
-//! `supportsPromptCacheKey`. By default it does not, and the beginning of the conversation stands for it. The
-//! texts of clients are only digested, never logged.
+//! `supportsPromptCacheKey`. By default it does not, and the beginning of the conversation identifies it.
+//! Clients' texts are only hashed, never logged.
 
 use std::fmt::Display;
 
@@ -19,14 +19,15 @@ const SESSION: [&str; 2] = ["session_id", "x-session-affinity"];
 /// is.
 const BEGINNING: usize = 8 << 10;
 
-/// Whose request for a chat completion it is. The network address is mixed in by [`from`], where it is known.
+/// Identifies the client and conversation of a chat request. [`from`] mixes in the network address, if it is
+/// known.
 pub fn identify_chat(headers: &HeaderMap, request: &ChatRequest<'_>) -> Who {
     let conversation =
         named_conversation(headers, &request.object).unwrap_or_else(|| beginning_digest(request));
     Who { client: client_digest(headers), conversation }
 }
 
-/// Whose request it is, whatever it is for.
+/// Identifies the client and conversation of any other request.
 pub fn identify_other(headers: &HeaderMap, body: Option<&Object<'_>>, text: &[u8]) -> Who {
     let named = body
         .and_then(|object| named_conversation(headers, object))
@@ -59,7 +60,7 @@ fn conversation_in_header(headers: &HeaderMap) -> Option<u64> {
     named.map(|value| digest(value.as_bytes()))
 }
 
-/// The part that all requests of a conversation share: everything up to the first words of the user.
+/// Hashes the part that all requests of a conversation share: everything up to the first words of the user.
 fn beginning_digest(request: &ChatRequest<'_>) -> u64 {
     let mut bytes = Vec::new();
     for message in &request.messages {

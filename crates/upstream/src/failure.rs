@@ -1,8 +1,8 @@
 //! Failures of an upstream, in words that a client can act on.
 //!
-//! Errors of vLLM (nested, flat, string, `detail`), of proxies before it (HTML) and of the network become one
-//! shape; texts are cut and made readable. What a client at hand would misread is `server::final_error`'s
-//! business. Called by `client` and `relay`.
+//! Errors of vLLM (nested, flat, string, `detail`), of proxies before it (HTML) and of the network become
+//! one shape; texts are cut and made readable. `server::final_error` adapts them to each client. Called by
+//! `client` and `relay`.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use wire::{ApiError, Cause, ErrorCode, Object, array_elements};
 /// The steps that a caller may take after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// It may pass: nothing reached the model. Worth another try at once.
+    /// Nothing reached the model, and a retry may help at once.
     Transient,
-    /// The model wrote something its server could not read. Worth asking again.
+    /// The model wrote something that its server could not read. A retry may help.
     Glitch,
     /// The conversation does not fit the model's window.
     ContextOverflow,
     /// The upstream refuses this request; the same one will be refused again.
     Rejected,
-    /// The upstream answered with something that is no answer.
+    /// The upstream's answer is not a reply of a model server.
     Fatal,
 }
 
@@ -40,13 +40,13 @@ pub struct UpstreamError {
     pub param: Option<String>,
     /// The whole text of the upstream. It may echo the conversation, so it is not logged.
     pub said: String,
-    /// The message as far as it may stand in a log: words of respool's own, or of a known text of a server.
+    /// The part of the message that may be logged: respool's own words, or a known text of a server.
     pub loggable: String,
-    /// For the log: what really happened, with details that are not the client's business.
+    /// The true cause for the log, with details that the client does not need.
     pub internal: String,
     /// The upstream's name; empty when none was asked.
     pub upstream: String,
-    /// It came in an answer whose head was a success: the upstream is there, and it is not starting.
+    /// Whether it came after a head with a success status: the upstream is up, and not starting.
     pub is_after_head: bool,
 }
 
@@ -65,7 +65,7 @@ pub enum Failure {
     Closed,
     /// It answered with another 5xx.
     Failed,
-    /// Its reply broke off, or is no reply.
+    /// Its reply broke off or is invalid.
     Broken,
     /// It did not answer within its `timeout`.
     Slow,
@@ -87,9 +87,9 @@ const GLITCHES: [&str; 6] = [
     "harmony parse",
 ];
 
-/// How a text begins that says: the conversation does not fit. The same words further inside may be an echo
-/// of what was sent. A gateway may put the names of its errors in front. Sources: captures of vLLM 0.13 to
-/// 0.32, public issues of vLLM ("You passed …"), OpenAI, `SGLang`, llama.cpp, `LiteLLM`.
+/// The beginnings of texts that mean: the conversation does not fit. The same words further inside may be an
+/// echo of what was sent. A gateway may put the names of its errors in front. Sources: captures of vLLM 0.13
+/// to 0.32, public issues of vLLM ("You passed …"), OpenAI, `SGLang`, llama.cpp, `LiteLLM`.
 static OVERFLOW: LazyLock<Regex> = LazyLock::new(|| {
     compile_pattern(
         r"(?ix)^ (?: [a-z_.]* (?:error|exception) (?: :\ | \ -\ ) )* (?:
@@ -124,7 +124,7 @@ struct ErrorBody {
 }
 
 impl Failure {
-    /// The upstream's failure, in words that OpenClaw shows as they are (`translate::openclaw_words`).
+    /// Describes the failure in words that OpenClaw shows unchanged (`translate::openclaw_words`).
     pub fn plain_words(self) -> &'static str {
         match self {
             Self::Absent => "refused the connection",
@@ -162,7 +162,8 @@ impl UpstreamError {
         }
     }
 
-    /// The conversation does not fit, as respool found out itself. `text` holds nothing of the conversation.
+    /// Returns the error of a conversation that does not fit, found by respool itself. `text` contains
+    /// nothing of the conversation.
     pub fn overflow(text: String) -> Self {
         Self {
             tier: Tier::ContextOverflow,
@@ -257,7 +258,8 @@ impl UpstreamError {
         Some(Self { is_after_head: true, ..Self::from_answer(name, code, body) })
     }
 
-    /// No answer, or a broken one. `code` names the fault, `what` says it for people.
+    /// Returns the error of a missing or broken answer. `code` names the fault, `what` describes it for
+    /// people.
     pub fn new_broken(
         name: &str,
         status: u16,
@@ -332,7 +334,7 @@ fn refused_credentials(name: &str) -> ApiError {
     )
 }
 
-/// vLLM's wording is kept, because clients key on it; the one form that says nothing is put into words.
+/// Keeps vLLM's wording, because clients depend on it; the one form without information gets a text.
 fn overflow_text(message: &str) -> String {
     if message.to_lowercase().contains("context") {
         return message.to_owned();
@@ -342,14 +344,14 @@ fn overflow_text(message: &str) -> String {
     )
 }
 
-/// Texts of servers that hold nothing of the conversation, and that readers of the log need.
+/// Texts of servers that contain nothing of the conversation and that readers of the log need.
 static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
     compile_pattern(
         r"(?i)--enable-auto-tool-choice|--tool-call-parser|^This model's maximum context length is \d+|^Input length|^max_tokens|The model `[^`]*` does not exist|^EngineCore encountered|^Unauthorized|^an HTML page titled|^an empty body|^overloaded$|QueueOverflow|MaxQueuedTokens|^Not Found$|^Method Not Allowed$|^`tools` must not|^Internal server error|must not be an empty array|Stream options can only",
     )
 });
 
-/// A server's text as far as it may be logged: most of them echo what was sent.
+/// Returns the part of a server's text that may be logged: most texts echo the request.
 fn loggable_text(message: &str) -> String {
     if HARMLESS.is_match(message) {
         return cut_text(message, 300);
@@ -370,7 +372,7 @@ fn from(name: &str, message: &str) -> String {
     format!("upstream `{name}` failed: {message}")
 }
 
-/// The text of a body that is no answer at all, shortened.
+/// Returns a short text for a body that is not an answer.
 pub fn shorten_body(body: &str) -> String {
     let message = readable_text(&read_error_body(body).message);
     if HARMLESS.is_match(&message) { message } else { format!("{} bytes", body.len()) }
@@ -405,7 +407,7 @@ fn detail_list(text: &str) -> Option<String> {
     Some(items.collect::<Vec<_>>().join("; "))
 }
 
-/// Text that is no JSON: a page of a proxy is reduced to its title.
+/// Returns a text that is not JSON; a page of a proxy is reduced to its title.
 fn plain_text(text: &str) -> String {
     if text.is_empty() {
         return "an empty body".to_owned();
@@ -417,7 +419,7 @@ fn plain_text(text: &str) -> String {
     format!("an HTML page{}", title.map_or_else(String::new, |title| format!(" titled {title:?}")))
 }
 
-/// One or a few lines instead of a dump that echoes the request and names files of the server.
+/// Reduces a dump that echoes the request and names files of the server to a few lines.
 fn readable_text(message: &str) -> String {
     if !message.contains("validation error") {
         return cut_text(message, LONGEST);

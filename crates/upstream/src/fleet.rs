@@ -250,7 +250,7 @@ mod tests {
 
     #[tokio::test]
     async fn lists_are_asked_for_when_they_are_wanted_but_not_more_often() {
-        let _time = IdleTime::begin();
+        let time = IdleTime::begin();
         let (models, asked) = (Arc::new(Mutex::new(vec!["one"])), Arc::default());
         let here = server(&models, &asked).await;
         let named = UpstreamConfig {
@@ -271,7 +271,7 @@ mod tests {
             fleet.await_fresh_lists("three").await;
         }
         assert_eq!((names(fleet.find_servers("three", 0)).len(), *asked.lock().unwrap()), (0, 1), "too soon");
-        tokio::time::sleep(3 * EVERY).await;
+        time.pass(3 * EVERY).await;
         assert_eq!(
             names(fleet.find_servers("three", 0)),
             [here.name.as_str()],
@@ -279,11 +279,11 @@ mod tests {
         );
         assert_eq!(*asked.lock().unwrap(), 2);
         assert_eq!(fleet.known_models(), ["three", "two"]);
-        tokio::time::sleep(3 * EVERY).await;
+        time.pass(3 * EVERY).await;
         assert_eq!(*asked.lock().unwrap(), 2, "nobody wants to know");
         models.lock().unwrap().clear();
         fleet.want_lists();
-        tokio::time::sleep(2 * EVERY).await;
+        time.pass(2 * EVERY).await;
         assert_eq!(
             fleet.known_models(),
             ["three", "two"],
@@ -295,29 +295,29 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_does_not_list_its_models_is_asked_until_it_does() {
-        let _time = IdleTime::begin();
+        let time = IdleTime::begin();
         let (models, asked) = (Arc::new(Mutex::new(vec![])), Arc::default());
         let here = server(&models, &asked).await;
         let fleet = Arc::new(Fleet::new(vec![Arc::clone(&here)], EVERY));
         let end = CancellationToken::new();
         tokio::spawn(Arc::clone(&fleet).keep_lists(end.clone()));
-        tokio::time::sleep(EVERY / 2).await;
+        time.pass(EVERY / 2).await;
         assert_eq!(here.state.models(), None);
         *models.lock().unwrap() = vec!["one"];
-        tokio::time::sleep(2 * EVERY).await;
+        time.pass(2 * EVERY).await;
         assert_eq!(here.state.models(), Some(vec!["one".to_owned()]));
         end.cancel();
     }
 
     #[tokio::test]
     async fn one_that_refuses_its_list_is_left_alone() {
-        let _time = IdleTime::begin();
+        let time = IdleTime::begin();
         let (models, asked) = (Arc::new(Mutex::new(vec!["401"])), Arc::default());
         let here = server(&models, &asked).await;
         let fleet = Arc::new(Fleet::new(vec![Arc::clone(&here)], EVERY));
         let end = CancellationToken::new();
         tokio::spawn(Arc::clone(&fleet).keep_lists(end.clone()));
-        tokio::time::sleep(3 * EVERY).await;
+        time.pass(3 * EVERY).await;
         assert_eq!((here.state.models(), *asked.lock().unwrap()), (None, 1));
         end.cancel();
     }

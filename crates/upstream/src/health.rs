@@ -127,7 +127,7 @@ mod tests {
 
     #[tokio::test]
     async fn all_who_wait_share_one_probe_a_second() {
-        let _time = IdleTime::begin();
+        let time = IdleTime::begin();
         let ready = Arc::default();
         let (upstream, asked) = server(&ready).await;
         let until = Instant::now() + Duration::from_mins(1);
@@ -137,7 +137,7 @@ mod tests {
                 tokio::spawn(async move { upstream.wait_until_up(until).await })
             })
             .collect();
-        tokio::time::sleep(Duration::from_millis(5500)).await;
+        time.pass(Duration::from_millis(5500)).await;
         let probes = asked.load(Ordering::Relaxed);
         assert_eq!(probes, 6, "one at the beginning of each second");
         ready.store(true, Ordering::Relaxed);
@@ -150,7 +150,7 @@ mod tests {
     /// A server that has just started would get all of them at once.
     #[tokio::test]
     async fn those_who_waited_come_back_one_after_the_other() {
-        let _time = IdleTime::begin();
+        let time = IdleTime::begin();
         let ready = Arc::new(AtomicBool::new(false));
         let (upstream, _) = server(&ready).await;
         let until = Instant::now() + Duration::from_mins(1);
@@ -160,7 +160,7 @@ mod tests {
                 tokio::spawn(async move { upstream.wait_until_up(until).await.then(Instant::now) })
             })
             .collect();
-        tokio::time::sleep(Duration::from_millis(2500)).await;
+        time.pass(Duration::from_millis(2500)).await;
         ready.store(true, Ordering::Relaxed);
         let back = futures::future::join_all(waiters).await;
         let mut back: Vec<Instant> = back.into_iter().map(|when| when.unwrap().expect("it is up")).collect();
@@ -176,12 +176,12 @@ mod tests {
 
     #[tokio::test]
     async fn an_older_finding_says_nothing_about_a_later_failure() {
-        let _time = IdleTime::begin();
+        let time = IdleTime::begin();
         let ready = Arc::new(AtomicBool::new(true));
         let (upstream, asked) = server(&ready).await;
         assert_eq!(upstream.health_since(Instant::now()).await, Health::Up);
         ready.store(false, Ordering::Relaxed);
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        time.pass(Duration::from_secs(1)).await;
         assert_eq!(upstream.health_since(Instant::now()).await, Health::Down);
         assert_eq!(asked.load(Ordering::Relaxed), 2);
     }

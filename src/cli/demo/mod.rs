@@ -111,10 +111,10 @@ async fn show_one(stage: &Stage, number: usize, scene: &Scene) -> Result<String,
     let failed = |error: reqwest::Error| format!("scene {number} could not be shown: {error}");
     let direct = send_conversation(&stage.server, scene.model, scene.conversation).await.map_err(failed)?;
     let direct_answers = vec![last_answer(stage)?];
-    let asked_before = stage.replay.seen().len();
+    let asked_before = stage.replay.seen_requests().len();
     let through =
         send_conversation(&stage.relay, scene.form_name(), scene.conversation).await.map_err(failed)?;
-    let answers = stage.replay.seen().split_off(asked_before);
+    let answers = stage.replay.seen_requests().split_off(asked_before);
     let answers = answers.into_iter().filter(|request| request.method == "POST");
     let answers: Vec<SeenRequest> = answers.collect();
     Ok(show::render_scene(scene, number, &show::Played { direct, through, direct_answers, answers }))

@@ -42,7 +42,7 @@ async fn print_answer(app: &App, name: &str, message: &str) -> Result<(), Failur
         format!("no expert {name:?} is installed; `respool expert list` shows the installed experts")
     })?;
     let options = RunOptions::default();
-    let begun = app.agents.start_run(&agent, AgentRequest::of_task(message), options).await;
+    let begun = app.agents.start_run(&agent, AgentRequest::from_task(message), options).await;
     let mut watch = begun?;
     let run = watch.run.clone();
     let ended = loop {

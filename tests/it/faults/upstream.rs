@@ -305,7 +305,7 @@ async fn close(incoming: &mut Incoming<OwnedReadHalf>, outgoing: &mut OwnedWrite
 
 /// RST, once the peer had time to read what was sent before it.
 async fn reset(outgoing: OwnedWriteHalf) {
-    tokio::time::sleep(Duration::from_millis(250)).await;
+    testing::waiting::delay(Duration::from_millis(250)).await;
     outgoing.as_ref().set_zero_linger().unwrap();
     outgoing.forget();
 }

@@ -156,10 +156,10 @@ impl Visit {
                 Act::Drip(bytes, size, pause) => {
                     for piece in bytes.chunks(size) {
                         client.offer(piece).await;
-                        tokio::time::sleep(pause).await;
+                        testing::waiting::delay(pause).await;
                     }
                 }
-                Act::Wait(pause) => tokio::time::sleep(pause).await,
+                Act::Wait(pause) => testing::waiting::delay(pause).await,
                 Act::Asked => upstream.asked(&self.marker).await,
                 Act::HalfClose => client.half_close().await,
                 Act::Continue => client.interim().await,

@@ -439,7 +439,7 @@ impl Connection {
 
     /// RST, once the peer had time to read what was sent before it.
     async fn reset(self) {
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        testing::waiting::delay(Duration::from_millis(20)).await;
         self.outgoing.as_ref().set_zero_linger().unwrap();
         // Dropping the half would send FIN first.
         self.outgoing.forget();
@@ -508,7 +508,7 @@ async fn peer_gone(incoming: &mut Incoming<OwnedReadHalf>, shared: &Shared) {
 pub(crate) async fn play(outgoing: &mut OwnedWriteHalf, script: &Script, sent: impl Fn(usize)) -> After {
     for step in script.steps() {
         match step {
-            Step::Wait(delay) => tokio::time::sleep(delay).await,
+            Step::Wait(span) => testing::waiting::delay(span).await,
             Step::Send(bytes) => {
                 if outgoing.write_all(&bytes).await.is_err() {
                     return After::PeerGone;

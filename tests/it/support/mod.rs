@@ -8,14 +8,15 @@
 //! let turn = reply.stream(&Rules::default());      // panics on any violation of the protocol
 //! assert_eq!(turn.choices[&0].content, "Hello");
 //! assert_eq!(fake.requests()[0].json()["stream"], false);
-//! fake.finish();                                   // panics when a request was bad or a script was left over
+//! fake.finish();                                   // panics after a bad request or an unused script
 //! ```
 //!
 //! - [`script`]: what the fake answers: bodies, delays, faults.
 //! - [`fake_vllm`]: the server that checks each request and records when its peer hung up.
 //! - [`request_rules`]: those checks, pure.
 //! - [`client`]: the raw HTTP/1.1 client.
-//! - [`accumulate`]: the independent accumulator of streams and completions, with [`openai_fields`], the allow-list.
+//! - [`accumulate`]: the independent accumulator of streams and completions; [`openai_fields`] is its
+//!   allow-list.
 //! - [`other_wires`]: the accumulators of Responses and Messages streams.
 //! - [`replies`]: vLLM-shaped bodies for scripts.
 //! - [`respool`]: the product itself, started in this process.

@@ -123,7 +123,7 @@ impl Tools for ScriptedTools {
                 assert!(!approver.approve(question(&other)).await);
                 lock(&self.approved).push(invocation.clone());
             }
-            tokio::time::sleep(self.delay).await;
+            testing::waiting::delay(self.delay).await;
             (self.script)(invocation, count).map(|text| ToolOutput { text, display: None })
         })
     }

@@ -1,5 +1,5 @@
-//! A question to the person: what will happen, whole or with the number of rows that are not shown, the
-//! question with what it is about, and the key that answers it.
+//! A question to the person: a preview of the effect, complete or with the number of hidden rows, the
+//! question with its subject, and the key that answers it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,12 +12,12 @@ use super::{MOST_ROWS, Screen, height};
 use tools::{QuestionKind, Target};
 use wire::visible::{cut_line, make_visible, one_line};
 
-/// These rows of the terminal are left for the head and the question.
+/// The rows of the terminal that are left for the head and the question.
 const AROUND: usize = 6;
-/// With more of them the question says itself what the command is.
+/// With more rows, the question itself names the command.
 const FEW_ROWS: usize = 5;
 
-/// What the person answered.
+/// The person's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Yes,
@@ -31,7 +31,7 @@ pub(crate) enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Key {
     Answer(Answer),
-    /// Show all of it, page by page, then ask again.
+    /// Show everything page by page, then ask again.
     View,
 }
 
@@ -74,7 +74,7 @@ impl Screen {
         answer
     }
 
-    /// What will happen. A command that the head of its call shows whole is not repeated.
+    /// Returns the preview. A command that the head of its call shows completely is not repeated.
     fn rows_of(&self, asking: &Asking) -> Vec<Row> {
         match (&asking.preview, &asking.target) {
             (Some(output), _) if asking.kind == QuestionKind::OutsideSandbox => {
@@ -103,7 +103,7 @@ impl Screen {
         }
     }
 
-    /// Says what of it is not shown.
+    /// Writes how many rows are not shown.
     fn note_hidden(&mut self, asking: &Asking, hidden: usize) {
         let is_change = matches!((&asking.preview, &asking.target), (None, Target::File { .. }));
         if is_change && asking.tool != "read_file" {
@@ -115,7 +115,7 @@ impl Screen {
         }
     }
 
-    /// The question with what it is about: the head may be off the screen.
+    /// Returns the question with its subject: the head may be off the screen.
     fn question_text(&self, asking: &Asking, rows: usize, hidden: usize) -> String {
         let verb = match asking.tool.as_str() {
             _ if asking.kind == QuestionKind::OutsideSandbox => {
@@ -140,7 +140,7 @@ impl Screen {
         format!("  {} {} ", self.paint.yellow(&asked), self.paint.dim(&keys))
     }
 
-    /// Shows all rows, as many at a time as fit.
+    /// Shows all rows, page by page.
     async fn show_pages(&mut self, rows: &[Row], quiet: &Arc<Quiet>) {
         let page = terminal_height().saturating_sub(2).max(1);
         let mut shown = 0;
@@ -165,7 +165,7 @@ impl Screen {
     }
 }
 
-/// Waits for an answer. Anything that is none is not listened to.
+/// Waits for an answer. Other keys are ignored.
 async fn wait_for_answer(quiet: &Arc<Quiet>, has_always: bool) -> Key {
     let answer = move |key: Option<u8>| match key {
         Some(b'y' | b'Y') => Some(Key::Answer(Answer::Yes)),
@@ -178,7 +178,7 @@ async fn wait_for_answer(quiet: &Arc<Quiet>, has_always: bool) -> Key {
     read_key(quiet, answer).await.unwrap_or(Key::Answer(Answer::Stop))
 }
 
-/// Between two pages.
+/// Waits between two pages; true to continue.
 async fn goes_on(quiet: &Arc<Quiet>) -> bool {
     let answer = |key: Option<u8>| match key {
         Some(b' ' | b'\n' | b'\r') => Some(true),
@@ -188,12 +188,12 @@ async fn goes_on(quiet: &Arc<Quiet>) -> bool {
     read_key(quiet, answer).await.unwrap_or(false)
 }
 
-/// Reads keys until one means something. `None`: the thread that reads is gone.
+/// Reads keys until one has a meaning. `None` if the reading thread has gone.
 async fn read_key<T: Send + 'static>(
     quiet: &Arc<Quiet>,
     meaning: impl Fn(Option<u8>) -> Option<T> + Send + 'static,
 ) -> Option<T> {
-    /// Lets the thread that reads go when nobody waits for it any more.
+    /// Stops the reading thread when nothing waits for it any more.
     struct Gone(Arc<AtomicBool>);
     impl Drop for Gone {
         fn drop(&mut self) {
@@ -245,7 +245,7 @@ mod tests {
         Target::Command { line: line.into(), directory: directory.into() }
     }
 
-    /// Regression: the question did not say what it was about, and hid a part of it.
+    /// Regression: the question did not name its subject, and hid a part of it.
     #[test]
     fn the_question_says_what_it_is_about_and_how_much_is_not_shown() {
         let diff = "--- a\n+++ a\n@@ -1 +1 @@\n-x\n+y\n";

@@ -7,7 +7,7 @@ use super::super::approval::Always;
 use super::*;
 use tools::{QuestionKind, Target};
 
-/// What was written, for looking at.
+/// The written text, for assertions.
 #[derive(Clone, Default)]
 struct Paper(Arc<Mutex<Vec<u8>>>);
 
@@ -155,7 +155,7 @@ fn nothing_that_is_shown_acts_on_the_terminal() {
     }
 }
 
-/// The same once more; a question cannot be asked twice, and there is none here.
+/// Copies the turn; it contains no question, which could not be asked twice.
 fn turn_again(turn: &[Shown]) -> Vec<Shown> {
     let again = |shown: &Shown| match shown {
         Shown::Reasoning(text) => Shown::Reasoning(text.clone()),
@@ -238,7 +238,7 @@ fn words_appear_before_their_line_is_complete() {
     let paper = Paper::default();
     let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), true, true);
     let rows = || terminal_rows(&String::from_utf8(paper.0.lock().unwrap().clone()).unwrap());
-    screen.begin();
+    screen.begin_turn();
     screen.show(Shown::Asks { summary: false });
     screen.show(content("The first wo"));
     screen.tick();
@@ -249,7 +249,7 @@ fn words_appear_before_their_line_is_complete() {
     assert_eq!(rows()[..4], ["", "The first word.", "", "The sec"]);
     screen.show(content("ond."));
     screen.show(replied("The first word.\n\nThe second.", 0));
-    screen.end();
+    screen.end_turn();
     assert_eq!(rows(), ["", "The first word.", "", "The second.", ""]);
 }
 

@@ -1,4 +1,4 @@
-//! The two APIs of agent clients, and what all files of this folder know about them.
+//! The two APIs of agent clients, and functions that all files of this folder need.
 
 use axum::response::Response;
 use http::{HeaderMap, HeaderValue, header};
@@ -17,7 +17,7 @@ pub(crate) enum Api {
 }
 
 impl Api {
-    /// By the path, with or without its `/v1`.
+    /// Returns the API of a path, with or without its `/v1`.
     pub(super) fn from_path(path: &str) -> Option<Self> {
         match path.strip_prefix("/v1").unwrap_or(path) {
             "/responses" => Some(Self::Responses),
@@ -53,12 +53,12 @@ impl Api {
 pub(crate) enum Call {
     /// A turn.
     Turn(Api),
-    /// How many tokens a request of the Messages API has.
+    /// The count of a request's tokens, in the Messages API.
     CountTokens,
 }
 
 impl Call {
-    /// By the path, with or without its `/v1`.
+    /// Returns the call of a path, with or without its `/v1`.
     pub(crate) fn from_path(path: &str) -> Option<Self> {
         if path.strip_prefix("/v1").unwrap_or(path) == "/messages/count_tokens" {
             return Some(Self::CountTokens);
@@ -67,7 +67,7 @@ impl Call {
     }
 }
 
-/// The reply with the request's id also where Anthropic's clients read it.
+/// Adds the request's id where Anthropic's clients read it.
 pub(crate) fn with_request_id(mut response: Response) -> Response {
     let headers = response.headers_mut();
     if let Some(id) = headers.get(&respond::REQUEST_ID).cloned() {
@@ -76,16 +76,16 @@ pub(crate) fn with_request_id(mut response: Response) -> Response {
     response
 }
 
-/// The chat request as the relay gets it: a stream can be collected into a whole reply, and not the other way
-/// round.
+/// Makes a chat request ask for a stream: a stream can be collected into a whole reply, but not the other
+/// way round.
 pub(super) fn as_stream(mut chat: String) -> String {
     chat.pop();
     chat.push_str(r#","stream":true,"stream_options":{"include_usage":true}}"#);
     chat
 }
 
-/// The client's headers as the chat route has them: a key in Anthropic's header becomes a bearer's, and what
-/// only its API knows stays here.
+/// Turns the client's headers into those of the chat route: a key in Anthropic's header becomes a bearer
+/// token, and headers of Anthropic's API alone are removed.
 pub(super) fn upstream_headers(mut headers: HeaderMap) -> HeaderMap {
     let key = headers.remove("x-api-key").and_then(|key| key.to_str().map(str::to_owned).ok());
     let bearer = key.and_then(|key| HeaderValue::try_from(format!("Bearer {key}")).ok());
@@ -101,7 +101,8 @@ pub(super) fn upstream_headers(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-/// Four bytes of JSON for a token: what prompts of agents were measured at, with room to spare.
+/// Estimates the tokens of a request: four bytes of JSON each, a little less than measured in prompts of
+/// agents.
 pub(super) fn estimated_tokens(bytes: usize) -> u64 {
     bytes.div_ceil(4) as u64
 }

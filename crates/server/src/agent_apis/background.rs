@@ -1,8 +1,8 @@
-//! `background: true`: the reply comes at once, and the response is made while its client asks for it, or is
-//! away.
+//! `background: true`: the reply comes at once, and the response is made in the background, whether or not
+//! its client waits.
 //!
-//! The request lies in the store until its response has ended. What a process leaves unfinished the next one
-//! asks for again: a model call can be repeated. Called by `agent_apis`, and by `run` at the start.
+//! The store keeps the request until its response has ended. The next process repeats what the last one left
+//! unfinished: a model call can be repeated. Called by `agent_apis`, and by `run` at the start.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use translate::Ids;
 use translate::responses::{ResponseEvents, with_failure};
 use wire::{ErrorCode, Object};
 
-/// Why a response that a restart cut cannot be made where the model server wants the client's own key.
+/// The error of a response that a restart interrupted, where the model server needs the client's own key.
 const KEY_IS_GONE: &str = "respool was started again before this response was made, the model server wants a key, and respool stores none of its \
      clients' keys: send the request again, or set api_key for this upstream in respool.toml";
 
-/// Keeps the request, answers, and begins to work.
+/// Stores the request, answers, and begins to work.
 pub(super) async fn begin_response(
     mut reply_writer: ReplyWriter,
     source: Source,
@@ -58,7 +58,7 @@ pub(super) async fn begin_response(
     respond::recorded_in_body(respond::json_response(StatusCode::OK, reply))
 }
 
-/// Makes the response. What is cut by respool's own end stays as it is in the store. `is_resumed`: another
+/// Makes the response. One that respool's own end interrupts stays in the store. `is_resumed`: another
 /// process began it.
 async fn make_response(mut reply_writer: ReplyWriter, source: Source, id: String, is_resumed: bool) {
     let responses = Arc::clone(&reply_writer.app.agent_apis.responses);
@@ -84,7 +84,7 @@ async fn make_response(mut reply_writer: ReplyWriter, source: Source, id: String
     responses.work_ends(&id);
 }
 
-/// Continues what an earlier process left unfinished.
+/// Continues the responses that an earlier process left unfinished.
 pub(crate) async fn resume_unfinished(app: App) {
     for unfinished in app.agent_apis.responses.claim_unfinished().await {
         let id = unfinished.id.clone();
@@ -103,13 +103,14 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
     let ids = Ids::new(rand::random(), HashSet::new());
     let created = Object::parse(&body).ok().and_then(|body| body.number("created_at")).unwrap_or_default();
     let read = match read {
-        // A run of an agent is durable itself, and its tools may have done something: it is not begun again.
+        // An agent's run is durable itself, and its tools may have had effects: it is not started again.
         Ok(read) if !app.is_agent(&read.asked.model) => read,
         Ok(_) => {
             let why = "respool was started again while an agent worked on this response, and does not begin a run twice";
             return app.agent_apis.responses.fail_response(id, with_failure(&body, why)).await;
         }
-        // It was understood once: another version of respool, or what it continues is gone.
+        // The request was valid once: this is another version of respool, or the response that it continues
+        // has gone.
         Err(error) => {
             respond::record_failure(&error, &record);
             return app.agent_apis.responses.fail_response(id, with_failure(&body, &error.message)).await;

@@ -17,8 +17,8 @@ use translate::messages::{read_message, token_count_json};
 use upstream::CHAT_PATH;
 use wire::ApiError;
 
-/// Says how tokens were counted: by the server (`tokenize`, exactly), here for gpt-oss (`o200k_harmony`), or
-/// as an `estimate`.
+/// The header that names the method of counting: by the server (`tokenize`, exact), by respool for gpt-oss
+/// (`o200k_harmony`), or an `estimate`.
 const TOKEN_COUNT: HeaderName = HeaderName::from_static("x-respool-token-count");
 
 pub(super) async fn count_tokens(mut arrival: Arrival, body: Incoming) -> Response {
@@ -56,8 +56,8 @@ async fn answer_count(arrival: &mut Arrival, body: Incoming) -> Response {
     }
 }
 
-/// The tokens of a request of the Messages API, and how they were counted. An agent adds to its prompt what
-/// only its runs know.
+/// Returns the tokens of a request of the Messages API and the method of counting. It does not count what an
+/// agent's run adds to the prompt.
 async fn tokens_of(app: &App, body: &Bytes, origin: Origin) -> Result<(u64, &'static str), ApiError> {
     let read = read_message(body, &app.agent_apis.sealer)?;
     log_ignored_fields(&read.passed_by, &origin.record.start().id);

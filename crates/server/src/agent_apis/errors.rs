@@ -1,5 +1,5 @@
-//! The client of a request on these routes, as errors and kept responses need it. The form of an error is
-//! `ErrorForm`'s.
+//! The client of a request on these routes, as errors and kept responses need it. `ErrorForm` decides the
+//! form of an error.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,21 +24,21 @@ use wire::{ApiError, Object};
 /// Anthropic's clients send it.
 const VERSION: &str = "anthropic-version";
 
-/// Who asks.
+/// The client of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     pub(super) errors: ErrorForm,
     pub(super) request_id: String,
-    /// Stands for the key.
+    /// A digest of the key.
     pub(super) owner: String,
-    /// Of a client that sends its request again when its stream fails.
+    /// The request, if its client sends it again when its stream fails.
     repeated: Option<(Repeated, Arc<FailedStreams>)>,
 }
 
-/// A chat request that may come again.
+/// A chat request that its client may repeat.
 #[derive(Clone, Debug)]
 enum Repeated {
-    /// All of it, which is there anyway while the relay may ask again.
+    /// The whole request, which the relay holds anyway while it may retry.
     Chat(Bytes),
     /// Its digest.
     Key(u64),
@@ -68,20 +68,20 @@ impl Client {
         }
     }
 
-    /// The client of a response that another process has begun.
+    /// Returns the client of a response that another process has begun.
     pub(super) fn new_absent(app: &App, owner: String, request_id: &str) -> Self {
         let errors = app.error_form(Wire::Responses, ClientProgram::Other);
         Self { errors, request_id: request_id.to_owned(), owner, repeated: None }
     }
 
-    /// The same client with its chat request, where it may come again.
+    /// Adds the chat request, if the client may repeat it.
     pub(super) fn with_request(mut self, app: &App, chat: Bytes, stream: bool) -> Self {
         self.repeated = (stream && self.repeats_failed_streams())
             .then(|| (Repeated::Chat(chat), Arc::clone(&app.agent_apis.failed_streams)));
         self
     }
 
-    /// The stream has begun and may last for an hour: of its request only a digest is kept.
+    /// Replaces the request by its digest: the stream has begun and may last for an hour.
     pub(super) fn release_request(&mut self) {
         if let Some((Repeated::Chat(chat), failed_streams)) = self.repeated.take_if(|(it, _)| it.is_whole()) {
             self.repeated = failed_streams::conversation_key(&self.owner, &chat)
@@ -89,12 +89,12 @@ impl Client {
         }
     }
 
-    /// Claude Code sends a request again without `stream` when its stream has failed.
+    /// Returns true for Claude Code, which repeats a request without `stream` when its stream has failed.
     fn repeats_failed_streams(&self) -> bool {
         self.errors.wire == Wire::Messages && self.errors.program == ClientProgram::ClaudeCode
     }
 
-    /// The error of the stream that this request repeats.
+    /// Returns the error of the failed stream that this request repeats.
     pub(super) fn error_of_failed_stream(&self, app: &App, chat: &[u8], stream: bool) -> Option<ApiError> {
         if stream || !self.repeats_failed_streams() {
             return None;
@@ -102,13 +102,13 @@ impl Client {
         app.agent_apis.failed_streams.take_failure(&self.owner, chat)
     }
 
-    /// The same client, where its request says more of its program than its headers.
+    /// Sets the client's program from its request, if the headers do not name one.
     pub(super) fn with_program(mut self, program: ClientProgram) -> Self {
         self.errors.program = self.errors.program.or(program);
         self
     }
 
-    /// The error as a status of its own.
+    /// Returns the error as an HTTP status.
     pub(super) fn refuse_request(&self, error: ApiError) -> Response {
         respond::error_as(self.errors, error, &self.request_id)
     }
@@ -128,8 +128,8 @@ impl Client {
         self.fail_stream(error, &mut Writer::Responses(events))
     }
 
-    /// The error of a request for a stream, before any event has left: a status, or a stream that fails where
-    /// the client understands only that.
+    /// Returns the error of a request for a stream before any event has left: a status, or a failing stream
+    /// where the client understands only that.
     pub(super) fn fail_stream(&self, error: ApiError, writer: &mut Writer) -> Response {
         if !self.errors.fails_as_stream(&error) {
             return self.refuse_request(error);
@@ -140,7 +140,7 @@ impl Client {
         respond::failed_stream(Body::from(out), &error)
     }
 
-    /// The error as the end of a stream; gives the error that leaves.
+    /// Writes the error as the end of a stream and returns the error that leaves.
     pub(super) fn end_stream(&self, error: ApiError, writer: &mut Writer, out: &mut Vec<u8>) -> ApiError {
         if let Some((repeated, failed_streams)) = self.repeated.as_ref().filter(|_| is_final(&error))
             && let Some(key) = repeated.digest_key(&self.owner)
@@ -153,13 +153,13 @@ impl Client {
     }
 }
 
-/// True for a body that says so, or that is one and does not ask for a stream.
+/// Returns true for a valid body that does not ask for a stream.
 fn wants_no_stream(body: &[u8]) -> bool {
     let body = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok());
     body.is_some_and(|body| !body.means_true("stream"))
 }
 
-/// Answers a request that is refused before any of its body is read, in the form that its client needs.
+/// Answers a request that is refused before its body is read, in the form that its client needs.
 pub(crate) fn refuse_unrouted(
     app: &App,
     parts: &request::Parts,
@@ -174,7 +174,7 @@ pub(crate) fn refuse_unrouted(
     respond::error_as(error_form(app, parts.uri.path(), &parts.headers), error, request_id)
 }
 
-/// The form of errors of a path for the sender of these headers.
+/// Returns the form of errors for a path and the sender of these headers.
 pub(crate) fn error_form(app: &App, path: &str, headers: &HeaderMap) -> ErrorForm {
     match Call::from_path(path) {
         Some(Call::Turn(api)) => app.error_form(api.wire(), program_of(headers)),
@@ -184,8 +184,7 @@ pub(crate) fn error_form(app: &App, path: &str, headers: &HeaderMap) -> ErrorFor
     }
 }
 
-/// Anthropic's clients say which version of its API they speak; what is below `/messages` is Anthropic's
-/// alone.
+/// Returns true for Anthropic's API: its clients name its version, and `/messages` belongs to it alone.
 fn speaks_anthropics(path: &str, headers: &HeaderMap) -> bool {
     headers.contains_key(VERSION) || path.strip_prefix("/v1").unwrap_or(path).starts_with("/messages/")
 }

@@ -22,7 +22,7 @@ const MOST: usize = 256;
 pub struct FailedStreams(Mutex<HashMap<u64, (Instant, ApiError)>>);
 
 impl FailedStreams {
-    /// The stream of the chat request that `key` stands for has ended with this error.
+    /// Notes that the stream of the chat request with this key ended with this error.
     pub(super) fn note_failure(&self, key: u64, error: &ApiError) {
         let mut errors = self.lock_errors();
         errors.retain(|_, (at, _)| at.elapsed() < KEEP);
@@ -31,7 +31,7 @@ impl FailedStreams {
         }
     }
 
-    /// The error of the stream that this request repeats. It is returned once.
+    /// Takes the error of the stream that this request repeats; once only.
     pub(super) fn take_failure(&self, owner: &str, chat: &[u8]) -> Option<ApiError> {
         if self.lock_errors().is_empty() {
             return None;

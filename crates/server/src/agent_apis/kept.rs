@@ -1,8 +1,8 @@
-//! The responses that clients keep: what `previous_response_id` and `item_reference` lend to a request, and
-//! which responses are being made in the background.
+//! The responses that clients keep: the items that `previous_response_id` and `item_reference` add to a
+//! request, and the responses that are being made in the background.
 //!
-//! They lie in the store of runs, each bound to the key of its client. Where no agent needs the store it is
-//! opened by the first response to keep. Called by `agent_apis`.
+//! They are in the store of runs, each bound to the key of its client. Where no agent needs the store, the
+//! first response to be kept opens it. Called by `agent_apis`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ const EVERY: Duration = Duration::from_hours(1);
 #[derive(Debug)]
 pub struct KeptResponses {
     config: StoreConfig,
-    /// `None`: it cannot be opened.
+    /// `None` when it cannot be opened.
     store: OnceCell<Option<Arc<Store>>>,
     /// The bytes that were kept since all were last counted.
     uncounted: AtomicU64,
@@ -34,14 +34,14 @@ pub struct KeptResponses {
 }
 
 impl KeptResponses {
-    /// In the store that agents use, where there is one.
+    /// Uses the store of the agents, if there is one.
     pub fn new(config: &StoreConfig, store: Option<Arc<Store>>) -> Self {
         let store = OnceCell::new_with(store.map(Some));
         let uncounted = AtomicU64::new(config.responses.max_size.0);
         Self { config: config.clone(), store, uncounted, in_background: Mutex::default() }
     }
 
-    /// Returns the store for responses; `None` where the owner wants none kept, or it cannot be opened.
+    /// Returns the store for responses; `None` when the owner disabled it or it cannot be opened.
     pub(super) async fn store(&self) -> Option<&Arc<Store>> {
         if !self.config.responses.store {
             return None;
@@ -53,13 +53,13 @@ impl KeptResponses {
         store.await.as_ref()
     }
 
-    /// The store, where something may be in it.
+    /// Returns the store, if it may contain something.
     pub(super) async fn existing_store(&self) -> Option<&Arc<Store>> {
         let is_present = self.store.initialized() || Store::is_present(&self.config);
         if is_present { self.store().await } else { None }
     }
 
-    /// Returns the kept items that a request of a client names. With them the request must not be larger than
+    /// Returns the kept items that a client's request names. Together with them the request must not exceed
     /// `most`; `bytes` is its own size.
     pub(super) async fn recall_items(
         &self,
@@ -111,7 +111,7 @@ impl KeptResponses {
             .with_param("previous_response_id"))
     }
 
-    /// Keeps a response. When that fails its client has its answer all the same.
+    /// Keeps a response. When that fails, its client still gets its answer.
     pub(super) async fn keep_response(&self, client: &str, response: FinishedResponse) {
         let FinishedResponse { id, previous, status, input, items, body } = response;
         let kept =
@@ -121,7 +121,7 @@ impl KeptResponses {
         }
     }
 
-    /// Keeps a response that is still to be made.
+    /// Stores a response that is going to be made.
     pub(super) async fn begin_response(&self, response: KeptResponse) -> Result<(), ApiError> {
         let is_kept = self.put_response(response, Vec::new()).await?;
         if is_kept { Ok(()) } else { Err(self.full_error()) }
@@ -138,13 +138,13 @@ impl KeptResponses {
         error
     }
 
-    /// False when there is no room for one that is still to be made.
+    /// Returns false when there is no room for a response that is going to be made.
     async fn put_response(&self, response: KeptResponse, items: Vec<String>) -> Result<bool, ApiError> {
         let Some(store) = self.store().await else { return Err(no_store()) };
         let bytes = response.input.len() + response.body.len();
         let is_kept =
             store.keep_response(response, items, clock::now()).await.map_err(|error| store_error(&error))?;
-        // More than a sixteenth beyond the limit never lies there.
+        // The store never exceeds the limit by more than a sixteenth.
         let most = self.config.responses.max_size.0;
         if self.uncounted.fetch_add(bytes as u64, Ordering::Relaxed) >= most / 16 {
             self.uncounted.store(0, Ordering::Relaxed);
@@ -163,12 +163,12 @@ impl KeptResponses {
         }
     }
 
-    /// Ends one that cannot be made.
+    /// Ends a response that cannot be made.
     pub(super) async fn fail_response(&self, id: String, body: String) {
         self.finish_response(ended_response(&id, "failed", body)).await;
     }
 
-    /// The responses that a process which has ended did not finish; this one works on them from now on.
+    /// Claims the responses that an ended process did not finish.
     pub(super) async fn claim_unfinished(&self) -> Vec<UnfinishedResponse> {
         let Some(store) = self.existing_store().await else { return Vec::new() };
         store.claim_responses().await.unwrap_or_else(|error| {
@@ -177,7 +177,7 @@ impl KeptResponses {
         })
     }
 
-    /// Work on a response begins; it ends early when this is cancelled.
+    /// Registers the work on a response; cancelling the returned token ends it early.
     pub(super) fn work_begins(&self, id: &str) -> CancellationToken {
         let token = CancellationToken::new();
         self.lock_background().insert(id.to_owned(), token.clone());
@@ -195,13 +195,13 @@ impl KeptResponses {
         self.in_background.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The ids of the responses that this process makes in the background.
+    /// Returns the ids of the responses that this process makes in the background.
     pub fn active_ids(&self) -> HashSet<String> {
         self.lock_background().keys().cloned().collect()
     }
 }
 
-/// Opens the store for responses alone, and keeps it small.
+/// Opens the store for responses alone, and clears it regularly.
 fn open_store(config: &StoreConfig) -> Option<Arc<Store>> {
     match Store::open(config) {
         Ok(store) => {

@@ -14,7 +14,7 @@ use translate::responses::{ReadResponse, ResponseEvents, read_response, wanted_i
 use translate::{Ids, PassedBy};
 use wire::{ApiError, ErrorCode};
 
-/// A request in either API, read.
+/// A request that was read, in either API.
 pub(super) struct ReadRequest {
     /// The chat request that asks the same.
     pub(super) chat: String,
@@ -57,7 +57,7 @@ pub(super) async fn read_request(
     }
 }
 
-/// A request of the Responses API with what its client keeps of what it names.
+/// Reads a request of the Responses API and adds the kept items that it names.
 pub(super) async fn read_kept_response(
     app: &App,
     body: &Bytes,
@@ -67,13 +67,13 @@ pub(super) async fn read_kept_response(
     let recalled =
         app.agent_apis.responses.recall_items(&client.owner, wanted, body.len(), app.limits.max_body).await?;
     let mut read = read_response(body, &recalled, &app.agent_apis.sealer)?;
-    // The reply says whether it is kept.
+    // The reply tells the client whether it is kept.
     read.asked.store = read.asked.store && app.agent_apis.responses.store().await.is_some();
     log_ignored_fields(&read.passed_by, &client.request_id);
     Ok(read)
 }
 
-/// One line for all that the model does not get.
+/// Writes one line about all fields that the model does not get.
 pub(super) fn log_ignored_fields(passed_by: &[PassedBy], request_id: &str) {
     if passed_by.is_empty() {
         return;

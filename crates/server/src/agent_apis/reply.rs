@@ -1,8 +1,8 @@
-//! Writes a reply in the client's own events; its head leaves, and a silent stream stays alive, as on the
-//! chat route.
+//! Writes a reply in the client's own events. The head leaves, and heartbeats keep a silent stream alive, as
+//! on the chat route.
 //!
-//! The relay is always asked for a stream, so that a reply without tools leaves as it comes; without `stream`
-//! it is collected.
+//! The relay is always asked for a stream, so that a reply without tools leaves as it arrives; without
+//! `stream` it is collected.
 
 use axum::response::Response;
 use bytes::Bytes;
@@ -26,16 +26,17 @@ pub(super) struct ReplyWriter {
     pub(super) writer: Writer,
     pub(super) client: Client,
     pub(super) record: RequestRecord,
-    /// Bytes of text that were written.
+    /// The bytes of text that were written.
     written: usize,
-    /// How the turn ended: that is written once its stream has ended, and the reply is kept.
+    /// The end of the turn, which is written once its stream has ended and the reply is kept.
     end: Option<TurnEnd>,
-    /// The room of what is kept of the request.
+    /// The reservation for the kept part of the request.
     _held: Option<BodyReservation>,
 }
 
 impl ReplyWriter {
-    /// Answers streamed or whole, as the client asked; with the run's id where an agent answers.
+    /// Answers with a stream or a whole reply, as the client asked, and with the run's id if an agent
+    /// answers.
     pub(super) async fn answer_client(self, source: Source, stream: bool) -> Response {
         let run = source.run_id();
         let mut response =
@@ -48,12 +49,12 @@ impl ReplyWriter {
         Self { app, writer, client, record, written: 0, end: None, _held: None }
     }
 
-    /// The same, holding this room until the reply has ended.
+    /// Holds this reservation until the reply has ended.
     pub(super) fn with_reservation(self, room: BodyReservation) -> Self {
         Self { _held: Some(room), ..self }
     }
 
-    /// The whole object.
+    /// Answers with the whole object.
     async fn answer_whole(mut self, source: Source) -> Response {
         if let Err(error) = self.collect_turn(source).await {
             return self.client.refuse_request(error);
@@ -65,7 +66,7 @@ impl ReplyWriter {
         }
     }
 
-    /// Takes in the whole turn.
+    /// Collects the whole turn.
     ///
     /// # Errors
     /// The turn's failure.
@@ -84,15 +85,15 @@ impl ReplyWriter {
         }
     }
 
-    /// Keeps the reply, if its client wants that. It is kept before its last event leaves, because the client
-    /// may continue with it at once.
+    /// Keeps the reply if its client wants that, before the last event leaves: the client may continue with
+    /// it at once.
     async fn keep_reply(&mut self) {
         if let Some(response) = self.writer.take_kept() {
             self.app.agent_apis.responses.keep_response(&self.client.owner, response).await;
         }
     }
 
-    /// A stream: up to `commit_after` a failure is a true status.
+    /// Answers with a stream: until `commit_after` a failure has a true status.
     async fn answer_streamed(mut self, mut source: Source) -> Response {
         let head = StreamHead::new(&self.app, &self.record);
         loop {
@@ -107,7 +108,7 @@ impl ReplyWriter {
         }
     }
 
-    /// The head and the first events leave now; the rest follows as it comes.
+    /// Sends the head and the first events now; the rest follows as it arrives.
     async fn commit_head(mut self, source: Source, first: Option<Piece>) -> Response {
         let (record, every) = (self.record.clone(), self.app.limits.heartbeat);
         let mut out = Vec::new();
@@ -124,8 +125,8 @@ impl ReplyWriter {
         )
     }
 
-    /// The next piece, or respool's end. Safe to cancel. The reply is kept until its end, and is bounded like
-    /// a whole one.
+    /// Waits for the next piece, or respool's end. Safe to cancel. The reply is held until its end, so its
+    /// size is bounded like that of a whole one.
     async fn next_piece(&self, source: &mut Source) -> Piece {
         if self.written > self.app.limits.max_body.to_usize() {
             return Piece::Failed(too_long(&self.app));
@@ -133,7 +134,7 @@ impl ReplyWriter {
         run_until_stopped(&self.app.abort, source.next_piece()).await.unwrap_or_else(Piece::Failed)
     }
 
-    /// Writes what a piece says; true at the end.
+    /// Writes a piece; returns true at the end.
     fn write_piece(&mut self, piece: Piece, out: &mut Vec<u8>) -> bool {
         match piece {
             Piece::Opened => return false,
@@ -167,7 +168,7 @@ impl ReplyWriter {
 }
 
 impl ReplyWriter {
-    /// Writes what the first choice says; these APIs know no other. Its end waits.
+    /// Writes the events of the first choice, the only one in these APIs. Its end is held back.
     fn write_steps(&mut self, steps: Vec<ChoiceEvent>, out: &mut Vec<u8>) {
         let mut events = Vec::with_capacity(steps.len());
         for step in steps.into_iter().filter(|step| step.choice == 0) {
@@ -201,7 +202,7 @@ struct ReplyEvents {
     reply: ReplyWriter,
     source: Source,
     ended: bool,
-    /// The last events: they leave once the reply is kept.
+    /// The last events, which leave once the reply is kept.
     last: Option<Bytes>,
 }
 

@@ -1,4 +1,4 @@
-//! Where the turn of a reply comes from: the relay, or an agent's run.
+//! The source of a reply's turn: the relay, or an agent's run.
 
 use bytes::Bytes;
 use http::HeaderValue;
@@ -13,7 +13,7 @@ use translate::{ClientProgram, Reply};
 use wire::ApiError;
 use wire::turn::{ChoiceEvent, TurnEvent, Usage};
 
-/// Where the turn comes from.
+/// The source of a turn.
 pub(super) enum Source {
     /// The relay, once it has an answer.
     Opening(Pending<Opened>),
@@ -21,11 +21,11 @@ pub(super) enum Source {
     Agent(Box<RunReply>),
     /// The relay's stream.
     Open(Box<ReplyStream>),
-    /// Something that is known already.
+    /// A piece that is known already.
     Known(Option<Piece>),
 }
 
-/// The next thing that a source gives.
+/// The next output of a source.
 pub(super) enum Piece {
     /// The source is open now.
     Opened,
@@ -40,7 +40,7 @@ impl Source {
     /// Begins to answer a chat request; returns the source of its turn and the program that asks.
     ///
     /// # Errors
-    /// As of [`begin_turn`].
+    /// Those of [`begin_turn`].
     pub(super) async fn begin(
         app: &App,
         chat: Bytes,
@@ -91,7 +91,7 @@ impl Source {
 }
 
 impl Source {
-    /// One that has failed already.
+    /// Returns a source that has failed already.
     pub(super) fn from_error(error: ApiError) -> Self {
         Self::Known(Some(Piece::Failed(error)))
     }
@@ -107,8 +107,8 @@ impl From<Opened> for Source {
     }
 }
 
-/// Opens a reply. Where the owner lets no reasoning out (`reasoning = "drop"`), a whole reply has none; a
-/// stream leaves it out itself.
+/// Opens a reply. With `reasoning = "drop"` it removes the reasoning of a whole reply; a stream omits it
+/// itself.
 async fn open_reply(request: ReadRequest) -> Result<Opened, ApiError> {
     let shows_reasoning = request.profile().reply.reasoning.is_some();
     let mut opened = request.answer().await?;

@@ -1,5 +1,5 @@
-//! `GET` and `DELETE /v1/responses/{id}`, `/cancel` and `/input_items`: what a client keeps, for the key that
-//! made it.
+//! `GET` and `DELETE /v1/responses/{id}`, `/cancel` and `/input_items`: the responses that a client keeps,
+//! for the key that made them.
 
 use axum::extract::{FromRequest, FromRequestParts as _, Path, Request, State};
 use axum::response::{IntoResponse, Response};
@@ -22,7 +22,7 @@ use wire::{ApiError, ErrorCode, array_elements};
 const PAGE: usize = 20;
 const MOST: usize = 100;
 
-/// A request for a kept response: who asks for which.
+/// A request for a kept response: the client and the id.
 pub(crate) struct Asking {
     app: App,
     id: String,
@@ -49,13 +49,13 @@ pub(crate) async fn delete_response(asking: Asking) -> Response {
     asking.answer_body(deleted)
 }
 
-/// `POST /v1/responses/{id}/cancel`: ends a response in the background. One that has ended stays as it is.
+/// `POST /v1/responses/{id}/cancel`: ends a response in the background. An ended one stays unchanged.
 pub(crate) async fn cancel_response(asking: Asking) -> Response {
     let cancelled = asking.cancel_response().await;
     asking.answer_body(cancelled)
 }
 
-/// `GET /v1/responses/{id}/input_items`: the request's own items, a page of them.
+/// `GET /v1/responses/{id}/input_items`: a page of the request's own items.
 pub(crate) async fn input_items(asking: Asking) -> Response {
     let page = Page::from_query(asking.query.as_deref());
     let listed = asking.find_response().await.and_then(|response| page.list_items(&response.input));
@@ -147,17 +147,17 @@ fn is_of_background(body: &str) -> bool {
     wire::Object::parse(body).is_ok_and(|body| body.is_true("background"))
 }
 
-/// A value of a query.
+/// Returns a value of a query.
 fn query_value(query: Option<&str>, name: &str) -> Option<String> {
     let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
 }
 
-/// Which items of a list are wanted.
+/// The requested part of a list of items.
 #[derive(Debug, PartialEq, Eq)]
 struct Page {
     limit: usize,
-    /// The first one first. As OpenAI has it the last one comes first unless the client says so.
+    /// Whether the first item comes first. As with OpenAI, the default is the last one first.
     is_ascending: bool,
     after: Option<String>,
 }

@@ -1,6 +1,6 @@
 //! One reply in a client's own form, whichever of the two APIs it is.
 //!
-//! Takes the steps of its turn. Called by `reply`.
+//! It takes the steps of the turn. Called by `reply`.
 
 use relay::Origin;
 use translate::messages::MessageEvents;
@@ -10,9 +10,9 @@ use wire::turn::TurnEvent;
 
 /// Writes the events of one reply.
 pub(super) enum Writer {
-    /// To a client of the Responses API.
+    /// For a client of the Responses API.
     Responses(ResponseEvents),
-    /// To a client of the Messages API; the request's id.
+    /// For a client of the Messages API, with the request's id.
     Messages(MessageEvents, String),
 }
 
@@ -27,7 +27,7 @@ impl Writer {
         }
     }
 
-    /// The bytes of the request that are held until the reply has ended.
+    /// Returns the bytes of the request that are held until the reply has ended.
     pub(super) fn bytes_to_keep(&self) -> usize {
         match self {
             Self::Responses(events) => events.input_bytes(),
@@ -62,15 +62,15 @@ impl Writer {
         }
     }
 
-    /// The log probabilities of the text that comes next. The Messages API has none.
+    /// Adds the log probabilities of the next text. The Messages API has none.
     pub(super) fn add_logprobs(&mut self, logprobs: &str) {
         if let Self::Responses(events) = self {
             events.add_logprobs(logprobs);
         }
     }
 
-    /// Writes steps that came together. Pieces of a text leave together then: an event of these APIs costs
-    /// more than a chunk. These APIs know the first choice only.
+    /// Writes steps that arrived together. Pieces of a text leave as one, because an event of these APIs is
+    /// larger than a chunk. These APIs have only the first choice.
     pub(super) fn write_all(&mut self, steps: impl IntoIterator<Item = TurnEvent>, out: &mut Vec<u8>) {
         let mut joined: Option<TurnEvent> = None;
         for event in steps {
@@ -86,7 +86,7 @@ impl Writer {
         joined.iter().for_each(|event| self.write_event(event, out));
     }
 
-    /// `code`: of the event that ends a Responses stream.
+    /// Writes the failure. `code`: of the event that ends a Responses stream.
     pub(super) fn write_failure(&mut self, error: &ApiError, code: &str, out: &mut Vec<u8>) {
         match self {
             Self::Responses(events) => events.fail(code, error, out),
@@ -94,7 +94,7 @@ impl Writer {
         }
     }
 
-    /// The reply as it is kept. Nothing of one that failed, or that its client does not want kept.
+    /// Takes the reply to keep; `None` if it failed or its client does not want it kept.
     pub(super) fn take_kept(&mut self) -> Option<FinishedResponse> {
         match self {
             Self::Responses(events) if !events.has_failed() => events.to_keep(),
@@ -102,7 +102,7 @@ impl Writer {
         }
     }
 
-    /// The whole object, once the turn has ended.
+    /// Returns the whole object, once the turn has ended.
     pub(super) fn whole_object(&self) -> Option<&str> {
         match self {
             Self::Responses(events) => events.response(),

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 
-/// A body that comes as it is sent, with the length that it declares.
+/// A body that arrives as it is sent, with its declared length.
 struct Sent {
     declared: u64,
     pieces: mpsc::UnboundedReceiver<Bytes>,
@@ -130,7 +130,7 @@ async fn a_body_that_trickles_in_is_refused() {
     let ((error, took), ()) = tokio::join!(reading, send);
     assert_eq!((error.status, took), (408, 60));
     assert!(error.message.contains("only 7 bytes of the request body came in 60 s"), "{}", error.message);
-    // One that comes slowly and steadily is read, however long it takes.
+    // A slow and steady body is read, however long it takes.
     let (sender, slow) = body(4 << 20);
     let send = async move {
         for _ in 0..256 {

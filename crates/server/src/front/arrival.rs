@@ -1,4 +1,4 @@
-//! A request that has arrived: what is known of it before its body is read, and its record.
+//! A request that has arrived: the facts known before its body is read, and its record.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -66,7 +66,7 @@ impl Arrival {
     /// Reads the body, and takes a part of the budget for request bodies.
     ///
     /// # Errors
-    /// As of [`reading::read`].
+    /// Those of [`reading::read_request_body`].
     pub(crate) async fn read_body(&self, body: Incoming) -> Result<(Bytes, BodyReservation), ApiError> {
         let (body, reservation) = reading::read_request_body(&self.app, &self.parts, body).await?;
         self.record.content("client request", &body);
@@ -83,7 +83,7 @@ impl Arrival {
             .inspect_err(|_| record_refused(&self.app, &self.record, body))
     }
 
-    /// Says to the relay where the request came from. The headers move into the result.
+    /// Returns the origin of the request for the relay. The headers move into it.
     pub(crate) fn take_origin(&mut self, wire: Wire, path_and_query: Cow<'static, str>) -> Origin {
         Origin {
             wire,

@@ -1,4 +1,4 @@
-//! The stage that holds a request against the budgets of the day.
+//! The stage that checks the budgets of the day.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The stage that holds a request against its client's key: the models and agents that it permits, and its
+//! The stage that checks the key of a request's client: the models and agents that it permits, and its
 //! limits.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use wire::{ApiError, ErrorCode, FormReader, Object};
 /// Whether a request uses tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cost {
-    /// It does; where the reply does not say how many, they are estimated from its size.
+    /// It does; where the reply does not give the number, it is estimated from its size.
     Tokens,
     /// It names a model and uses none of its tokens.
     Nothing,
@@ -55,7 +55,7 @@ pub(super) fn begin_model(
 ) -> Result<(), ApiError> {
     let Some(metered) = parts.extensions.get::<Arc<MeteredRequest>>() else { return Ok(()) };
     if metered.key.limits.is_restricted() {
-        // Another parser may read what this one cannot. A body that cannot be checked is refused.
+        // Another parser may accept what this one cannot read. A body that cannot be checked is refused.
         let text = std::str::from_utf8(body).unwrap_or_default();
         let object = Object::parse(text.strip_prefix('\u{feff}').unwrap_or(text)).map_err(|_| {
             ApiError::bad_request(

@@ -18,7 +18,7 @@ pub(crate) async fn refuse_request(app: App, request: Request<Incoming>, error: 
     refuse_with_head(&app, &parts, error)
 }
 
-/// Refuses a request whose body was taken in.
+/// Refuses a request whose body was read.
 pub(crate) fn refuse_with_head(app: &App, parts: &request::Parts, error: ApiError) -> Response {
     let name = format!("{} {}", parts.method, parts.uri.path());
     let record = begin_record(app, &parts.headers, &parts.extensions, name, "refused");

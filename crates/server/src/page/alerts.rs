@@ -1,4 +1,4 @@
-//! The alerts that hold, and the button that silences one.
+//! The open alerts, and the button that silences one.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use super::{format, layout};
 use crate::app::App;
 use alerts::{OpenAlert, Rule};
 
-/// How long the button silences an alert.
+/// The time for which the button silences an alert.
 const SILENCE: Duration = Duration::from_hours(8);
 
-/// Lists the alerts that hold, if there are any.
+/// Lists the open alerts, if there are any.
 pub(super) fn alert_list(viewer: &Viewer, open: &[OpenAlert], now: u64) -> Markup {
     html! {
         @if !open.is_empty() {

@@ -16,7 +16,7 @@ use agent::{ApprovalRequest, Decision};
 use store::{ApprovalRow, EntryRow, EntryState};
 use wire::visible::make_visible;
 
-/// How many of each are listed.
+/// The most of each that are listed.
 const MOST: usize = 200;
 
 pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -> Response {
@@ -47,8 +47,8 @@ pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -
     page_response(StatusCode::OK, layout::page_layout(&viewer, "/ui/approvals", "Approvals", &main))
 }
 
-/// Approvals need an operator's key on the API, and so they do here. Where clients have no keys, there are no
-/// operators.
+/// Returns true if the viewer may decide. Approvals need an operator's key here as on the API. Where clients
+/// have no keys, there are no operators.
 fn may_decide(viewer: &Viewer) -> bool {
     !viewer.name.is_empty()
 }
@@ -69,7 +69,8 @@ fn how_to_decide(has_operators: bool) -> Markup {
     }
 }
 
-/// The person who decides has to see what will run: these inputs are shown whatever `[log] content` says.
+/// Shows a request. The person who decides must see what will run: these inputs are shown whatever `[log]
+/// content` is.
 fn approval_item(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest) -> Markup {
     let (action, about) = (format!("/ui/approvals/{}", row.id), format!("the calls of {}", row.agent));
     html! {

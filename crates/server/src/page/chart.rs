@@ -1,9 +1,9 @@
 //! Bars by day as SVG, drawn on the server by `plotters`: no script has to be loaded. A table with each chart
 //! has the same numbers.
 //!
-//! The library knows nothing of the page's colours: it draws in three marks, which `style.css` replaces for
-//! light and for dark. Its own `<svg>` gives way to one that a screen reader can name and that is as wide as
-//! its place. Called by `usage`.
+//! The library does not know the page's colours: it draws in three marker colours, which `style.css`
+//! replaces for light and for dark. Its own `<svg>` is replaced by one that a screen reader can name and
+//! that is as wide as its container. Called by `usage`.
 
 use maud::{Markup, PreEscaped, html};
 use plotters::coord::Shift;
@@ -17,7 +17,7 @@ use plotters::prelude::{
 pub(super) struct Bar {
     /// Its label.
     pub(super) label: String,
-    /// How high it is.
+    /// Its height.
     pub(super) value: f64,
 }
 
@@ -28,14 +28,14 @@ const HEIGHT: u32 = 190;
 /// The room for the labels of the days, and of the values.
 const BELOW: u32 = 24;
 const LEFT: u32 = 64;
-/// A chart of a few days has bars as narrow as one of this many.
+/// The number of bars for which a chart is divided at least: a chart of a few days has narrow bars too.
 const FEWEST: usize = 7;
 /// The marks that `style.css` replaces.
 const BARS: RGBColor = RGBColor(0x1f, 0x5f, 0xa8);
 const LINES: RGBColor = RGBColor(0xdf, 0xe2, 0xe5);
 const WORDS: RGBColor = RGBColor(0x5c, 0x66, 0x70);
 
-/// A chart of bars; `say` puts a value into words.
+/// Returns a bar chart; `say` formats a value.
 pub(super) fn bar_chart(title: &str, bars: &[Bar], say: &dyn Fn(f64) -> String) -> Markup {
     let highest = bars.iter().map(|bar| bar.value).fold(0.0, f64::max);
     if highest <= 0.0 {
@@ -51,8 +51,8 @@ pub(super) fn bar_chart(title: &str, bars: &[Bar], say: &dyn Fn(f64) -> String) 
     }
 }
 
-/// What stands in the `<svg>`. Drawing into a text does not fail; a chart that did would be empty, and the
-/// table is still there.
+/// Returns the content of the `<svg>`. Drawing into a text does not fail; if it did, the chart would be
+/// empty and the table would still be there.
 fn draw_bars(bars: &[Bar], highest: f64, say: &dyn Fn(f64) -> String) -> String {
     let mut svg = String::new();
     let draw = draw_bars(

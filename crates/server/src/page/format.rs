@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use maud::{Markup, html};
 
-/// A time in UTC, to the second.
+/// Formats a time in UTC, to the second.
 pub(super) fn format_time(millis: u64) -> String {
     clock::format(millis).replace('T', " ").trim_end_matches('Z').to_owned()
 }
 
-/// A duration with two digits that say something.
+/// Formats a duration with two significant digits.
 pub(super) fn format_duration(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     match seconds {
@@ -21,12 +21,12 @@ pub(super) fn format_duration(duration: Duration) -> String {
     }
 }
 
-/// How long ago something was.
+/// Formats how long ago something was.
 pub(super) fn format_age(then: u64, now: u64) -> String {
     format!("{} ago", format_duration(Duration::from_millis(now.saturating_sub(then))))
 }
 
-/// A count with thousands apart.
+/// Formats a count with separated thousands.
 pub(super) fn format_count(count: u64) -> String {
     let digits = count.to_string();
     let mut out = String::new();
@@ -39,7 +39,7 @@ pub(super) fn format_count(count: u64) -> String {
     out
 }
 
-/// A large count in short.
+/// Formats a large count in short.
 pub(super) fn format_short_count(count: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "it is rounded anyway")]
     let number = count as f64;

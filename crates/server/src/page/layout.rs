@@ -4,7 +4,7 @@ use maud::{DOCTYPE, Markup, html};
 
 use super::session::Viewer;
 
-/// The pages that can be gone to, by path.
+/// The pages in the navigation, by path.
 const PAGES: [(&str, &str); 5] = [
     ("/", "Now"),
     ("/ui/requests", "Requests"),
@@ -13,7 +13,7 @@ const PAGES: [(&str, &str); 5] = [
     ("/ui/approvals", "Approvals"),
 ];
 
-/// A whole page.
+/// Returns a whole page.
 pub(super) fn page_layout(viewer: &Viewer, here: &str, title: &str, main: &Markup) -> Markup {
     let navigation = html! {
         nav aria-label="Pages" {

@@ -1,14 +1,14 @@
 //! Reads answers of OpenClaw's `/tools/invoke`. Pure.
 //!
 //! Errors come in two forms: `{"ok":false,"error":{"type","message"}}` from the tool surface,
-//! `{"error":{"message","type"}}` from the HTTP layer before it (a wrong token, a body that is no JSON, and
+//! `{"error":{"message","type"}}` from the HTTP layer before it (a wrong token, a body that is not JSON, and
 //! on 2026.2.26 a missing name).
 
 use serde_json::Value;
 
 use super::super::contract::{ToolError, ToolOutput};
 
-/// The output or the error in an answer.
+/// Reads the output or the error in an answer.
 pub(super) fn read_answer(
     tool: &str,
     status: u16,
@@ -25,7 +25,7 @@ pub(super) fn read_answer(
     }
 }
 
-/// The texts of a result; other parts as a note; without parts, the result itself.
+/// Returns the texts of a result; a note for each other part; without parts, the result itself.
 fn text_of(result: &Value) -> String {
     let Some(parts) = result.get("content").and_then(Value::as_array).filter(|parts| !parts.is_empty())
     else {

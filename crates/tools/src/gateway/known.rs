@@ -1,5 +1,5 @@
-//! The gateway's tools that respool knows: their schemas (as OpenClaw 2026.9.6 sends them to models), which
-//! may be repeated, and the argument names that models take for others. Any other tool is asked for as
+//! The gateway's tools that respool knows: their schemas (as OpenClaw 2026.9.6 sends them to models),
+//! whether they may be repeated, and the argument names that models confuse. Any other tool is requested as
 //! `gateway:NAME`. Pure.
 
 use std::sync::LazyLock;
@@ -9,10 +9,10 @@ use serde_json::{Map, Value, json};
 use super::super::contract::ToolSpec;
 use super::super::offer::Offer;
 
-/// Asks for a tool of the gateway by its name there, known or not.
+/// The prefix that requests a tool of the gateway by its name there, known or not.
 pub(crate) const PREFIX: &str = "gateway:";
 
-/// They only look.
+/// The tools that only read.
 const REPEATABLE: [&str; 8] = [
     "web_search",
     "web_fetch",
@@ -24,7 +24,7 @@ const REPEATABLE: [&str; 8] = [
     "agents_list",
 ];
 
-/// Tool, what models write, what it is called.
+/// The tool, the argument names that models write, and the right name.
 const MISNAMED: [(&str, &[&str], &str); 6] = [
     ("web_search", &["q", "search", "search_query", "text"], "query"),
     ("web_fetch", &["uri", "link", "href"], "url"),
@@ -37,12 +37,12 @@ const MISNAMED: [(&str, &[&str], &str); 6] = [
 static TOOLS: LazyLock<Vec<Map<String, Value>>> =
     LazyLock::new(|| serde_json::from_str(include_str!("tools.json")).unwrap_or_default());
 
-/// The names of the known tools.
+/// Returns the names of the known tools.
 pub(crate) fn known_names() -> impl Iterator<Item = &'static str> {
     TOOLS.iter().filter_map(|tool| tool.get("name")?.as_str())
 }
 
-/// True for what can be the name of a tool, and of a function for the model.
+/// Returns true for a possible name of a tool and of a function for the model.
 pub(crate) fn is_name(name: &str) -> bool {
     let fits = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
     (1..=64).contains(&name.len()) && name.bytes().all(fits)
@@ -52,7 +52,7 @@ fn find_parameters(name: &str) -> Option<&'static Map<String, Value>> {
     TOOLS.iter().find(|tool| tool.get("name").and_then(Value::as_str) == Some(name))
 }
 
-/// The tool that a name of the configuration stands for; one that is not known takes any arguments.
+/// Returns the tool for a name of the configuration; an unknown one takes any arguments.
 pub(super) fn build_offer(wanted: &str) -> Offer {
     let name = wanted.strip_prefix(PREFIX).unwrap_or(wanted);
     let of_tool = |key: &str| find_parameters(name).and_then(|tool| tool.get(key)).cloned();
@@ -69,14 +69,14 @@ pub(super) fn build_offer(wanted: &str) -> Offer {
     Offer { spec, name: wanted.to_owned() }
 }
 
-/// True for a known tool that is asked for a known action, if it has actions.
+/// Returns true for a known tool and, if it has actions, a known action.
 pub(super) fn is_operation(name: &str, arguments: &Map<String, Value>) -> bool {
     let Some(tool) = find_parameters(name) else { return false };
     let actions = tool.get("parameters").and_then(|schema| schema["properties"]["action"]["enum"].as_array());
     actions.is_none_or(|actions| arguments.get("action").is_none_or(|action| actions.contains(action)))
 }
 
-/// The arguments with names that the tool knows, where models are wont to write others.
+/// Renames arguments that models often write under wrong names.
 pub(super) fn with_proper_names(name: &str, mut arguments: Map<String, Value>) -> Map<String, Value> {
     let misnamed = MISNAMED.iter().find(|(tool, ..)| *tool == name);
     if let Some((_, others, proper)) = misnamed.filter(|(.., proper)| !arguments.contains_key(*proper))

@@ -1,5 +1,5 @@
-//! Reading a call's arguments: the names models have learnt elsewhere, and numbers written as text, are
-//! understood.
+//! Reads a call's arguments. It accepts the names that models have learnt elsewhere, and numbers written as
+//! text.
 
 use serde_json::{Map, Value};
 
@@ -12,12 +12,12 @@ pub(super) const COMMAND: &[&str] = &["command", "cmd"];
 /// The names of the directory that it runs in.
 pub(super) const WORKDIR: &[&str] = &["workdir", "cwd"];
 
-/// Arguments of one call. The first of the `names` that each method takes is the proper one.
+/// The arguments of one call. Each method takes several `names`; the first is the right one.
 pub(super) struct Arguments<'a>(pub(super) &'a Map<String, Value>);
 
 impl<'a> Arguments<'a> {
-    /// The argument under the one of its names that was used. Two of them could mean two things: who reads
-    /// the one and who reads the other would not speak of the same.
+    /// Finds the argument under whichever of its names was used. Two names in one call are an error: the
+    /// policy might read one and the tool the other.
     fn find_argument(&self, names: &[&str]) -> Result<Option<&'a Value>, ToolError> {
         let mut present =
             names.iter().filter(|name| self.0.get(**name).is_some_and(|value| !value.is_null()));
@@ -29,7 +29,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// A text that has to be there.
+    /// Returns a required text.
     pub(super) fn required_text(&self, names: &[&str]) -> Result<&'a str, ToolError> {
         self.optional_text(names)?.ok_or_else(|| wrong_argument(names, "is missing: a string"))
     }
@@ -42,7 +42,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// A whole number from 1.
+    /// Returns a whole number from 1, if it is there.
     pub(super) fn optional_count(&self, names: &[&str]) -> Result<Option<usize>, ToolError> {
         let read = |value: &Value| match value {
             Value::String(text) => text.trim().parse::<f64>().ok(),
@@ -78,7 +78,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// An error about an argument, for the model.
+/// Returns an error about an argument, for the model.
 pub(super) fn wrong_argument(names: &[&str], problem: &str) -> ToolError {
     ToolError::Failed(format!("the argument {:?} {problem}", names.first().unwrap_or(&"")))
 }

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-/// How much is kept of each.
+/// The most bytes that are kept of each end.
 const KEPT: usize = 64 << 10;
 
-/// An output of which the middle may be missing.
+/// An output whose middle may be missing.
 #[derive(Debug, Default)]
 pub(super) struct HeadAndTail {
     head: Vec<u8>,
@@ -23,13 +23,13 @@ impl HeadAndTail {
         self.left_out += surplus;
     }
 
-    /// The output as text; what is not UTF-8 is replaced.
+    /// Returns the output as text; bytes that are not UTF-8 are replaced.
     pub(super) fn text(&self) -> String {
         let (mut head, mut tail) = (self.head.as_slice(), self.tail.iter().copied().collect::<Vec<u8>>());
         if self.left_out == 0 {
             return String::from_utf8_lossy(&[head, &tail].concat()).into_owned();
         }
-        // A character on a cut is dropped with the rest, not shown as broken.
+        // A character at the cut is dropped, not shown as broken.
         if let Err(error) = std::str::from_utf8(head)
             && error.error_len().is_none()
         {

@@ -33,14 +33,14 @@ pub(super) struct Change {
     count: usize,
 }
 
-/// The edits of a call: a list (also one written as JSON text), or one in the arguments themselves.
+/// Reads the edits of a call: a list (also one written as JSON text), or one in the arguments themselves.
 pub(super) fn read_edits(arguments: &Arguments<'_>) -> Result<Vec<Edit>, ToolError> {
     let form = || wrong_argument(&["edits"], "has to be a list of objects with oldText and newText");
     let edits = arguments.optional_value(&["edits"])?;
     if edits.is_some()
         && (arguments.optional_value(OLD)?.is_some() || arguments.optional_value(NEW)?.is_some())
     {
-        return Err(wrong_argument(&["edits"], "is given beside oldText and newText: give either"));
+        return Err(wrong_argument(&["edits"], "cannot be combined with oldText and newText: give one form"));
     }
     let list = match edits {
         None => return Ok(vec![read_edit(arguments)?]),
@@ -88,7 +88,7 @@ impl Change {
         whole_diff(&place.written, &self.before, &self.after)
     }
 
-    /// Makes the change.
+    /// Writes the change to the file.
     pub(super) fn write_change(&self, workspace: &Workspace, place: &Place) -> Result<ToolOutput, ToolError> {
         let path = place.written.display();
         let bytes = encode_text(&self.after, self.encoding).map_err(|c| {
@@ -106,7 +106,7 @@ impl Change {
     }
 }
 
-/// The text with all edits made, each against the text as it was.
+/// Applies all edits, each to the original text.
 fn apply_edits(before: &str, edits: &[Edit]) -> Result<String, String> {
     let mut places = Vec::new();
     for (index, edit) in edits.iter().enumerate() {
@@ -129,7 +129,7 @@ fn apply_edits(before: &str, edits: &[Edit]) -> Result<String, String> {
     Ok(after)
 }
 
-/// Where the old text stands, how long it is there, and the new text with the file's line ends.
+/// Finds the old text: its position, its length there, and the new text with the file's line ends.
 fn find_old_text(before: &str, edit: &Edit) -> Result<(usize, usize, String), String> {
     let crlf = (with_crlf(&edit.old), with_crlf(&edit.new));
     let exact = (edit.old.clone(), edit.new.clone());
@@ -156,7 +156,7 @@ fn find_old_text(before: &str, edit: &Edit) -> Result<(usize, usize, String), St
     }
 }
 
-/// True for `aa` in `aaa`: there are two ways to replace it.
+/// Returns true for `aa` in `aaa`, which could be replaced in two ways.
 fn overlaps_itself(before: &str, old: &str, at: usize) -> bool {
     let next = old.chars().next().map_or(1, char::len_utf8);
     before[at + next..].contains(old)
@@ -167,7 +167,7 @@ fn lines_of(before: &str, old: &str) -> String {
     before.match_indices(old).take(5).map(line).collect::<Vec<_>>().join(", ")
 }
 
-/// Why a text was not found: mostly it is there with other white space.
+/// Explains why a text was not found: usually it is there with different white space.
 fn mismatch_hint(before: &str, old: &str) -> String {
     let first = old.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     let near = before.lines().position(|line| !first.is_empty() && line.trim() == first);
@@ -231,7 +231,7 @@ mod tests {
         check("<s> <s>", &[("< s>", "")], Err("more than once"));
         check("a <|im_start|>", &[("< |im_end|>", "")], Err("not there"));
         check("a\n<s>\n", &[("a\n", "< s>\n")], Ok("<s>\n<s>\n"));
-        // A file that holds the broken form too.
+        // A file that contains the broken form too.
         check("< |im_end|> <|im_end|>x", &[("< |im_end|>x", "< |im_end|>y")], Ok("< |im_end|> <|im_end|>y"));
         check("< |im_end|>a <|im_end|>x", &[("a", "< |im_end|>")], Ok("< |im_end|>< |im_end|> <|im_end|>x"));
     }
@@ -246,7 +246,7 @@ mod tests {
     }
 
     proptest! {
-        /// A model of any family can edit a file as it reads it, and the unchanged parts stay as they are.
+        /// A model of any family can edit a file as it reads it, and the other parts stay unchanged.
         #[test]
         fn what_was_read_in_broken_form_edits_round_trip(
             before in "([ab\n]|<s>|]~b]|<\\|im_end\\|>|[<>\\[\\] |]){0,12}",
@@ -259,7 +259,7 @@ mod tests {
             prop_assert_eq!(apply_edits(&text, &[there]), Ok(format!("{before}DONE{after}")));
         }
 
-        /// All but the one place stays byte for byte.
+        /// Everything except the edited place stays the same byte for byte.
         #[test]
         fn the_rest_of_the_file_stays(before in "[abc\r\n]{0,20}", mark in "M[a-z]{1,4}", after in "[abc\r\n]{0,20}", new in "[xyz ]{0,6}") {
             let text = format!("{before}{mark}{after}");

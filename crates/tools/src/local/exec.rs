@@ -1,5 +1,5 @@
-//! `exec`: a command in the workspace. Both outputs are read as one, in order; when the call ends, however it
-//! ends, so does every process that it started. What confines it is in `sandbox`.
+//! `exec`: a command in the workspace. Both outputs are read as one, in order. When the call ends for any
+//! reason, every process that it started ends too. `sandbox` confines it.
 
 use std::io::{self, PipeWriter, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -21,15 +21,15 @@ use super::super::sandbox::{Reach, Sandbox, WatchedSettings};
 use super::super::source::timed_out;
 use super::capture::HeadAndTail;
 
-/// How long a command may take to end once it is asked to, and how long its output is read once it has ended.
+/// The time for a command to end once it is asked to, and for reading its output once it has ended.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long the launcher may take to end all processes of a command.
+/// The time for the launcher to end all processes of a command.
 const END: Duration = Duration::from_secs(6);
 
-/// Stands for the output of a command that wrote nothing.
+/// Replaces the output of a command that wrote nothing.
 pub(super) const NO_OUTPUT: &str = "[no output]";
 
-/// With these, programs that would wait for a person do not.
+/// Variables that keep programs from waiting for a person.
 const NOT_ASKING: [(&str, &str); 7] = [
     ("TERM", "dumb"),
     ("PAGER", "cat"),
@@ -52,7 +52,7 @@ pub(super) struct Order<'a> {
 /// The output of a command.
 pub(super) struct Ran {
     pub(super) text: String,
-    /// It did not end with 0.
+    /// Whether its exit code was not 0.
     pub(super) failed: bool,
 }
 
@@ -106,7 +106,7 @@ pub(super) async fn exec(order: &Order<'_>, reach: Reach<'_>) -> Result<Ran, Too
     ran.unwrap_or_else(|error| Err(ToolError::Failed(format!("the command was lost: {error}"))))
 }
 
-/// Puts notes before the output of a command: how it ended is said last.
+/// Puts notes before the output of a command: its end is described last.
 fn with_notes(ended: Result<Ran, ToolError>, notes: &[String]) -> Result<Ran, ToolError> {
     if notes.is_empty() {
         return ended;
@@ -159,12 +159,12 @@ async fn wait_for_exit(
     Ok(report_exit(&captured, status.map_err(|error| start_error(&error))?))
 }
 
-/// As a shell says it.
+/// Returns the message of a shell for a missing command.
 fn not_found(words: &[String]) -> String {
     format!("{}: command not found\n\n[exit code 127]", words.first().map_or("", String::as_str))
 }
 
-/// The program to run and its arguments.
+/// Returns the program to run and its arguments.
 fn command_words(plan: &Plan) -> Vec<&str> {
     match plan {
         Plan::Program(words) => words.iter().map(String::as_str).collect(),
@@ -191,7 +191,7 @@ fn start_order(order: &Order<'_>, reach: Reach<'_>) -> io::Result<Running> {
     Ok(Running { child, output, hold })
 }
 
-/// Where there is no launcher.
+/// Returns the command for a run without a launcher.
 fn direct_command(words: &[&str], directory: &Path, passing: &Passing) -> io::Result<Command> {
     let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = new_command(program, passing)?;
@@ -212,7 +212,7 @@ fn report_exit(captured: &HeadAndTail, status: ExitStatus) -> Ran {
 }
 
 impl HeadAndTail {
-    /// Reads to the end.
+    /// Reads the pipe to its end.
     async fn take_all(&mut self, pipe: &mut Receiver) {
         let mut buffer = vec![0; 16 << 10];
         while let Ok(count @ 1..) = pipe.read(&mut buffer).await {

@@ -6,9 +6,9 @@ use rustix::fs::OFlags;
 use super::super::contract::{ToolError, ToolOutput};
 use super::workspace::{Place, Workspace, io_failure};
 
-/// More are not read.
+/// The most entries that are read.
 const MOST_READ: usize = 20_000;
-/// More are not shown.
+/// The most entries that are shown.
 const MOST_SHOWN: usize = 1_000;
 
 pub(super) fn list_directory(workspace: &Workspace, place: &Place) -> Result<ToolOutput, ToolError> {

@@ -1,5 +1,5 @@
-//! `read`: the lines of a text file from `offset` (1 is the first) to the limits, with a note on how to go
-//! on.
+//! `read`: the lines of a text file from `offset` (1 is the first) to the limits, with a note on how to
+//! continue.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -38,7 +38,7 @@ pub(super) fn open_file(workspace: &Workspace, place: &Place) -> Result<File, To
     }
 }
 
-/// The whole of a file; `None` when it is larger than `limit`.
+/// Reads a file up to `limit`; the second value is false if it is larger.
 pub(super) fn read_whole(file: &mut File, place: &Place, limit: u64) -> Result<(Vec<u8>, bool), ToolError> {
     let mut bytes = Vec::new();
     let failed = |error: io::Error| io_failure(place.written.display(), &error);
@@ -79,7 +79,7 @@ fn binary_error(place: &Place, size: usize) -> ToolError {
     ToolError::Failed(format!("{} is a binary file of {size} bytes, not text", place.written.display()))
 }
 
-/// Reads a line, of which no more is kept than can be shown.
+/// Reads a line and keeps no more of it than can be shown.
 fn next_line(lines: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     loop {
@@ -104,7 +104,7 @@ struct Window {
     /// The lines seen.
     line: usize,
     first: usize,
-    /// The first line that is not shown any more.
+    /// The first line after the shown ones.
     end: usize,
     is_cut: bool,
 }
@@ -115,7 +115,7 @@ impl Window {
         Self { text: String::new(), line: 0, first: offset, end, is_cut: false }
     }
 
-    /// Takes the next line; false when no more is wanted.
+    /// Adds the next line; false when no more is needed.
     fn push(&mut self, line: &[u8]) -> bool {
         if self.line + 1 >= self.end || self.text.len() > MOST_BYTES {
             self.is_cut = true;

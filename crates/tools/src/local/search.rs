@@ -1,6 +1,6 @@
-//! `search`: lines that match a regular expression, in the files below a path. `.gitignore` holds, `.git` is
-//! left out, symlinks are not followed, and files on which the policy would not let the call run are passed
-//! over.
+//! `search`: lines that match a regular expression, in the files below a path. It respects `.gitignore`,
+//! leaves out `.git`, does not follow symlinks, and skips files for which the policy would not allow the
+//! call.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,7 +94,7 @@ fn search_file(
         return;
     }
     let place = Place { written: path.to_owned(), real: path.to_owned() };
-    // A file that cannot be read is not a reason to show nothing of the others.
+    // One unreadable file must not hide the matches in the others.
     let Ok((bytes, is_whole)) =
         open_file(workspace, &place).and_then(|mut file| read_whole(&mut file, &place, LARGEST_FILE))
     else {

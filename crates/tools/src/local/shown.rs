@@ -1,12 +1,12 @@
 //! Texts as an agent's model reads them: with the marks of chat templates broken
-//! (`tool_call_parser::templates`). Finds in a file what was read in that form, and says what to put there so
-//! that the rest of the file stays as it is. Used by `edit`.
+//! (`tool_call_parser::templates`). Finds in a file a text that was read in that form, and returns a
+//! replacement that leaves the rest of the file unchanged. Used by `edit`.
 
 use super::text::with_crlf;
 use tool_call_parser::PreferredDialects;
 use tool_call_parser::templates::{Scope, breaks, broken, mended, with_spaces};
 
-/// Where a text stands in a file.
+/// The occurrences of a text in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Match {
     /// The place and the length of the old text, and the new text.
@@ -17,15 +17,15 @@ pub(super) enum Match {
     Nowhere,
 }
 
-/// A file's text with all marks broken. Which family's were broken for the model is not known here.
+/// A file's text with all marks broken: the family whose marks were broken for the model is unknown here.
 struct Shown<'a> {
     file: &'a str,
     text: String,
-    /// Where a space was put in, in the file.
+    /// The positions in the file where a space was inserted.
     places: Vec<usize>,
 }
 
-/// Looks for `old`, as a model has read it.
+/// Looks for `old` as a model has read it.
 pub(super) fn find_shown(file: &str, old: &str, new: &str) -> Match {
     let places = breaks(file, PreferredDialects::default(), Scope::All);
     if places.is_empty() {
@@ -49,7 +49,7 @@ fn as_shown(text: &str) -> String {
 }
 
 impl Shown<'_> {
-    /// The common ends of old and new text stay as the file has them.
+    /// Returns a replacement in which the common ends of old and new text stay as in the file.
     fn replacement(&self, at: usize, old: &str, new: &str) -> Match {
         let shown = as_shown(new);
         let head = count_common_bytes(old.chars(), shown.chars());
@@ -62,14 +62,14 @@ impl Shown<'_> {
         Match::Once(start, end - start, new)
     }
 
-    /// The place in the file of a place in the shown text.
+    /// Converts a position in the shown text to one in the file.
     fn original_offset(&self, at: usize) -> usize {
         let before = |(count, place): &(usize, &usize)| **place + count < at;
         at - self.places.iter().enumerate().take_while(before).count()
     }
 }
 
-/// How many bytes two texts have in common at their beginning.
+/// Counts the bytes that two texts have in common at their beginning.
 fn count_common_bytes(one: impl Iterator<Item = char>, other: impl Iterator<Item = char>) -> usize {
     one.zip(other).take_while(|(one, other)| one == other).map(|(char, _)| char.len_utf8()).sum()
 }

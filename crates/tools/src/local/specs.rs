@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::super::contract::ToolSpec;
 use super::super::offer::Offer;
 
-/// A local tool, whatever it is called.
+/// A local tool, independent of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tool {
     Exec,
@@ -16,16 +16,16 @@ pub(super) enum Tool {
     Search,
 }
 
-/// Which names the tools go by.
+/// A set of names for the tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Naming {
-    /// OpenClaw's, with all six tools.
+    /// OpenClaw's names, for all six tools.
     Agent,
-    /// The chat's four.
+    /// The chat's names, for its four tools.
     Chat,
 }
 
-/// The agent's names; also what rules, timeouts and limits call the tools of either naming.
+/// The agent's names, which rules, timeouts and limits also use for the tools of the chat.
 const AGENT: [(Tool, &str); 6] = [
     (Tool::Exec, "exec"),
     (Tool::Read, "read"),
@@ -42,7 +42,7 @@ const CHAT: [(Tool, &str); 4] = [
     (Tool::Write, "write_file"),
 ];
 
-/// The names of the agent's tools.
+/// Returns the names of the agent's tools.
 pub(crate) fn agent_names() -> impl Iterator<Item = &'static str> {
     AGENT.into_iter().map(|(_, name)| name)
 }
@@ -160,7 +160,7 @@ fn agent_spec(tool: Tool) -> (&'static str, Value) {
     }
 }
 
-/// The chat's tools: names, words and schemas are part of its specification.
+/// Returns a tool of the chat: names, words and schemas are part of its specification.
 fn chat_spec(tool: Tool) -> (&'static str, Value) {
     match tool {
         Tool::Exec => (

@@ -1,7 +1,6 @@
-//! Files as text: which encoding, which line ends, or no text at all. What is decoded here encodes to the
-//! same bytes.
+//! Files as text: their encoding and line ends, or binary files. Decoded text encodes to the same bytes.
 
-/// How a file's text is written.
+/// The encoding of a file's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Encoding {
     Utf8,
@@ -20,7 +19,7 @@ const HIGH_CONTROLS: [char; 32] = [
     '‘', '’', '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', '\u{9d}', 'ž', 'Ÿ',
 ];
 
-/// The text of a file; `None` for a binary file.
+/// Returns the text of a file; `None` for a binary file.
 pub(super) fn decode_text(bytes: &[u8]) -> Option<(String, Encoding)> {
     if let Some(rest) = bytes.strip_prefix(UTF8_BOM) {
         return Some((String::from_utf8(rest.to_vec()).ok()?, Encoding::Utf8WithBom));
@@ -51,7 +50,7 @@ fn decode_utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Option<String> {
     String::from_utf16(&units).ok().filter(|_| whole)
 }
 
-/// The bytes of a text.
+/// Returns the bytes of a text.
 ///
 /// # Errors
 /// The first character that the encoding does not have.
@@ -74,13 +73,13 @@ fn byte_of(c: char) -> Result<u8, char> {
     high.or(same).ok_or(c)
 }
 
-/// True when every line end is CRLF, and there is one.
+/// Returns true if there are line ends and all are CRLF.
 pub(super) fn is_crlf(text: &str) -> bool {
     let ends = text.matches('\n').count();
     ends > 0 && text.matches("\r\n").count() == ends
 }
 
-/// The text with CRLF for each line end.
+/// Replaces each line end with CRLF.
 pub(super) fn with_crlf(text: &str) -> String {
     text.replace("\r\n", "\n").replace('\n', "\r\n")
 }

@@ -1,5 +1,5 @@
-//! The directory that file tools cannot leave: neither by `..`, nor by a symlink, nor by one that is put
-//! there meanwhile (`cap-std` opens every file relative to the directory's own handle).
+//! The directory that file tools cannot leave: neither by `..`, nor by a symlink, nor by one that is created
+//! in the meantime (`cap-std` opens every file relative to the directory's own handle).
 
 use std::ffi::OsStr;
 use std::io;
@@ -21,16 +21,16 @@ pub(crate) struct Workspace {
     /// Its path as it was configured, absolute.
     written: PathBuf,
     pub(super) dir: Dir,
-    /// Files with several names are not opened: rules judge a file by its path, and it has others.
+    /// Whether files with several hard links are refused: rules judge a file by its path, and it has others.
     pub(crate) refuses_links: AtomicBool,
 }
 
 /// A path in the workspace, relative to it; `.` is the workspace itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// As it was written, without `..`.
+    /// The path as it was written, without `..`.
     pub(super) written: PathBuf,
-    /// Without symlinks, as far as it exists. All work is done on this.
+    /// The path whose existing part has no symlinks. All work uses this one.
     pub(super) real: PathBuf,
 }
 
@@ -68,12 +68,12 @@ impl Workspace {
         Ok(Place { written, real })
     }
 
-    /// Opens what is at a place, without following any symlink: there was none when it was judged.
+    /// Opens the file at a place without following any symlink: there was none when it was judged.
     pub(super) fn open_at(&self, place: &Place, flags: OFlags) -> Result<OwnedFd, ToolError> {
         open_beneath(&self.dir, &place.real, flags).map_err(|error| not_opened(place, error))
     }
 
-    /// The directory that a place is in, made if it is not there, and the place's name in it.
+    /// Opens the directory of a place, creating it if necessary, and returns the name of the place in it.
     pub(super) fn open_parent<'a>(&self, place: &'a Place) -> Result<(Dir, &'a Path), ToolError> {
         let failed = |error: Errno| not_opened(place, error);
         let mut directory = open_beneath(&self.dir, Path::new("."), OFlags::DIRECTORY).map_err(failed)?;
@@ -90,7 +90,7 @@ impl Workspace {
         Ok((Dir::from_std_file(directory.into()), name))
     }
 
-    /// The path without symlinks: of what exists, and the rest of the names as they are.
+    /// Resolves the symlinks in the existing part of a path; the remaining names stay.
     fn real_path(&self, path: &Path) -> io::Result<PathBuf> {
         for ancestor in path.ancestors() {
             let here = if ancestor.as_os_str().is_empty() { Path::new(".") } else { ancestor };
@@ -107,13 +107,13 @@ impl Workspace {
     }
 }
 
-/// Opens a path below a directory, and no symlink on the way.
+/// Opens a path below a directory, refusing symlinks on the way.
 #[cfg(target_os = "linux")]
 fn open_beneath(directory: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     use rustix::fs::{ResolveFlags, openat2};
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let open = || openat2(&directory, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve);
-    // A rename somewhere else can make it give up.
+    // A rename elsewhere can interrupt it.
     let opened = (0..8).map(|_| open()).find(|opened| !matches!(opened, Err(Errno::AGAIN)));
     match opened.unwrap_or(Err(Errno::AGAIN)) {
         Err(Errno::NOSYS | Errno::PERM) => open_each_part(directory, path, flags),
@@ -126,7 +126,7 @@ fn open_beneath(directory: impl AsFd, path: &Path, flags: OFlags) -> Result<Owne
     open_each_part(directory, path, flags)
 }
 
-/// The same, one part after the other, each beneath the handle of the one before.
+/// Does the same part by part, each below the handle of the one before.
 fn open_each_part(directory: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let mut parts: Vec<Component<'_>> = path.components().collect();
     let last = parts.pop().ok_or(Errno::NOENT)?;
@@ -148,14 +148,14 @@ fn not_opened(place: &Place, error: Errno) -> ToolError {
     }
 }
 
-/// The error for a path that changed after it was judged.
+/// Returns the error for a path that changed after it was judged.
 pub(super) fn path_changed_error(place: &Place) -> ToolError {
     let path = place.written.display();
     ToolError::Failed(format!("{path} became another file meanwhile; nothing was done"))
 }
 
 impl Place {
-    /// Both forms, for the policy.
+    /// Returns both forms of the path, for the policy.
     pub(super) fn path_forms(&self) -> Vec<String> {
         let mut forms = vec![self.written.display().to_string(), self.real.display().to_string()];
         forms.dedup();
@@ -163,7 +163,7 @@ impl Place {
     }
 }
 
-/// Without `.` and `..`; `None` when that leads out, or for an absolute path.
+/// Removes `.` and `..`; `None` if the path leads out or is absolute.
 fn without_dots(path: &Path) -> Option<PathBuf> {
     let mut parts = Vec::new();
     for part in path.components() {
@@ -182,7 +182,7 @@ fn dot_if_empty<'a>(parts: impl IntoIterator<Item = Component<'a>>) -> PathBuf {
     if path.as_os_str().is_empty() { PathBuf::from(".") } else { path }
 }
 
-/// An I/O error, for the model.
+/// Describes an I/O error for the model.
 pub(super) fn io_failure(path: impl std::fmt::Display, error: &io::Error) -> ToolError {
     ToolError::Failed(match error.kind() {
         io::ErrorKind::NotFound => format!("{path} does not exist"),

@@ -1,5 +1,5 @@
-//! `write`: a file as a whole, at once (a temporary file in its directory takes its name) and with the mode
-//! it had.
+//! `write`: replaces a whole file at once (a temporary file in its directory takes its name) and keeps its
+//! mode.
 
 use std::borrow::Cow;
 use std::io::{self, Write as _};
@@ -13,7 +13,7 @@ use super::text::decode_text;
 use super::workspace::{Place, Workspace, io_failure};
 use tool_call_parser::templates;
 
-/// Larger files are not compared.
+/// The largest file that is compared.
 const MOST_COMPARED: u64 = 1 << 20;
 const LONGEST_DIFF: usize = 64 << 10;
 
@@ -30,7 +30,7 @@ pub(super) fn write_file(
     Ok(ToolOutput { text, display })
 }
 
-/// The change that writing would make; `None` when the file is large or not text.
+/// Returns the change that writing would make; `None` if the file is large or not text.
 pub(super) fn preview_write(
     workspace: &Workspace,
     place: &Place,
@@ -41,7 +41,7 @@ pub(super) fn preview_write(
     Ok(change_diff(place, before, &content))
 }
 
-/// The text that the file has; `None` when it is large or not text.
+/// Reads the text of the file; `None` if it is large or not text.
 fn read_current(workspace: &Workspace, place: &Place) -> Result<Option<String>, ToolError> {
     if workspace.dir.symlink_metadata(&place.real).is_err() {
         return Ok(Some(String::new()));
@@ -50,7 +50,7 @@ fn read_current(workspace: &Workspace, place: &Place) -> Result<Option<String>, 
     Ok(decode_text(&bytes).map(|(text, _)| text).filter(|_| is_whole))
 }
 
-/// Marks that the model has read in broken form in the file that it writes again are whole again.
+/// Restores marks that the model has read in broken form in the file that it now rewrites.
 fn whole_marks<'a>(content: &'a str, before: Option<&str>) -> Cow<'a, str> {
     before.map_or(Cow::Borrowed(content), |before| templates::mended(content, before))
 }
@@ -60,13 +60,13 @@ fn change_diff(place: &Place, before: Option<String>, content: &str) -> Option<S
     Some(whole_diff(&place.written, &before, content))
 }
 
-/// The change as a unified diff, whole: a person may be asked about it.
+/// Returns the whole change as a unified diff: a person may be asked about it.
 pub(super) fn whole_diff(path: &Path, before: &str, after: &str) -> String {
     let path = path.display().to_string().replace('\n', "\\n");
     crate::diff::unified_diff(&path, before, after)
 }
 
-/// A diff of what was done.
+/// Shortens the diff of a change that was made.
 pub(super) fn shorten_diff(mut diff: String) -> String {
     if diff.len() > LONGEST_DIFF {
         diff.truncate(diff.floor_char_boundary(LONGEST_DIFF));
@@ -75,7 +75,7 @@ pub(super) fn shorten_diff(mut diff: String) -> String {
     diff
 }
 
-/// Puts these bytes in the file's place.
+/// Replaces the file's content with these bytes.
 pub(super) fn replace_file(workspace: &Workspace, place: &Place, bytes: &[u8]) -> Result<(), ToolError> {
     let (dir, name) = workspace.open_parent(place)?;
     let temporary = format!(".respool-{:016x}.tmp", rand::random::<u64>());

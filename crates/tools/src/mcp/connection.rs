@@ -1,5 +1,5 @@
-//! Keeping one MCP server up: start, list its tools, list them again when they change, start again when it
-//! dies. A server behind a URL has no process whose end would be noticed, so it is pinged.
+//! Keeps one MCP server up: starts it, lists its tools, lists them again when they change, and restarts it
+//! when it dies. A server behind a URL has no process whose end would be noticed, so it is pinged.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -26,34 +26,34 @@ use super::super::programs::Started;
 use super::result::root_cause;
 use http_client::client_for;
 
-/// A program that comes from a registry may have to be fetched first.
+/// The time to start. A program from a registry may have to be downloaded first.
 const START: Duration = Duration::from_mins(1);
 const LIST: Duration = Duration::from_secs(30);
 /// The pause before the next start doubles from the first to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
 /// The longest pause for a server behind a URL: to connect again is cheap.
 const LONGEST_PAUSE_OF_URL: Duration = Duration::from_secs(5);
-/// How often a server behind a URL is pinged.
+/// The interval of pings to a server behind a URL.
 const PING_EVERY: Duration = Duration::from_secs(5);
-/// How long a ping waits. A server that is busy with a call may answer late, and is not down.
+/// The timeout of a ping. A server that is busy with a call may answer late and is not down.
 const PING: Duration = Duration::from_secs(2);
 /// A server that ran this long is started again at once.
 const STABLE: Duration = Duration::from_secs(30);
-/// How much is kept of what a server writes to standard error.
+/// The most bytes that are kept of a server's standard error.
 const COMPLAINT: usize = 2_000;
 const REDIRECTS: usize = 10;
 
-/// How a server is.
+/// The state of a server.
 #[derive(Clone)]
 pub(super) enum State {
     Starting,
     Up(Up),
-    /// With the tools that it listed last.
+    /// The server is down; the last list of its tools.
     Down(Problem, Arc<Vec<Tool>>),
 }
 
 impl State {
-    /// The tools that the server listed last.
+    /// Returns the tools that the server listed last.
     pub(super) fn tools(&self) -> Arc<Vec<Tool>> {
         match self {
             Self::Starting => Arc::default(),
@@ -69,11 +69,11 @@ pub(super) struct Up {
     pub(super) tools: Arc<Vec<Tool>>,
 }
 
-/// Why a server is not up.
+/// The reason why a server is not up.
 #[derive(Clone, Debug)]
 pub(super) struct Problem {
     pub(super) text: String,
-    /// Starting it again will not help.
+    /// Whether a restart cannot help.
     pub(super) is_final: bool,
 }
 
@@ -96,7 +96,7 @@ struct Process {
     _reader: AbortOnDrop,
 }
 
-/// Receives what a server sends on its own account.
+/// Receives the notifications of a server.
 struct Listener(Arc<Notify>);
 
 impl rmcp::ClientHandler for Listener {
@@ -143,12 +143,12 @@ pub(super) async fn supervise_server(
     }
 }
 
-/// Whether a server is reached over HTTP.
+/// Returns true if the server is reached over HTTP.
 pub(super) fn is_url(config: &McpConfig) -> bool {
     config.command.is_none() && config.url.is_some()
 }
 
-/// Serves until the connection ends, and says why it did.
+/// Serves until the connection ends and returns the reason.
 async fn serve_connection(connection: Connection, state: &watch::Sender<State>, doubt: &Notify) -> Problem {
     let Connection { service, changed, mut process } = connection;
     let is_pinged = process.is_none();
@@ -167,13 +167,13 @@ async fn serve_connection(connection: Connection, state: &watch::Sender<State>, 
             _ = &mut ended => return Problem::new("it closed the connection"),
             status = ended_process(&mut process) => return Problem::new(format!("it ended ({status})")),
             problem = wait_until_lost(&peer, state, doubt), if is_pinged => return problem,
-            // Many changes in a row are one.
+            // Many changes in a row count as one.
             () = changed.notified() => sleep(Duration::from_millis(100)).await,
         }
     }
 }
 
-/// Waits until a server behind a URL does not answer pings any more, and says why.
+/// Waits until a server behind a URL no longer answers pings, and returns the reason.
 async fn wait_until_lost(peer: &Peer<RoleClient>, state: &watch::Sender<State>, doubt: &Notify) -> Problem {
     loop {
         let is_doubted = tokio::select! {
@@ -189,7 +189,7 @@ async fn wait_until_lost(peer: &Peer<RoleClient>, state: &watch::Sender<State>, 
     }
 }
 
-/// Pings a server. Any answer of its own will do, an error too: it may not know the method.
+/// Pings a server. Any answer of its own counts, even an error: it may not know the method.
 ///
 /// # Errors
 /// When the message cannot be sent, or something in front of the server refuses it.
@@ -265,7 +265,8 @@ async fn connect_url(url: &str, config: &McpConfig) -> Result<Connection, Proble
     Ok(Connection { service, changed, process: None })
 }
 
-/// Follows a server to another path of its own, with the same method. The headers are for no other host.
+/// Follows redirects to another path of the same server, with the same method. No other host may get the
+/// headers.
 fn same_origin() -> Policy {
     Policy::custom(|attempt| {
         let is_same =
@@ -278,7 +279,7 @@ fn same_origin() -> Policy {
 }
 
 impl Process {
-    /// Why it did not start, with its own last words.
+    /// Explains why it did not start, with the last lines of its standard error.
     async fn explain_failure(&mut self, error: &str) -> Problem {
         let status = timeout(Duration::from_millis(500), self.child.wait()).await;
         let ended = status.ok().and_then(Result::ok).map(|status| format!(" ({status})")).unwrap_or_default();

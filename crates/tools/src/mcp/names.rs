@@ -1,10 +1,10 @@
-//! The names under which a model calls the tools of MCP servers: `SERVER__TOOL`, in the letters that models
-//! and their servers take (`[A-Za-z0-9_-]`, at most 64). Pure.
+//! The names under which a model calls the tools of MCP servers: `SERVER__TOOL`, in the characters that
+//! models and their servers accept (`[A-Za-z0-9_-]`, at most 64). Pure.
 
 const LONGEST: usize = 64;
 
-/// The name for a server's tool. A name that has to be changed or cut, or that could be read as another
-/// server's tool, ends in a mark of its own, so that no two become one.
+/// Returns the name for a server's tool. A name that must be changed or cut, or that could be read as
+/// another server's tool, ends in a hash, so that no two are the same.
 pub(super) fn exposed_name(server: &str, tool: &str) -> String {
     let whole = format!("{server}__{tool}");
     let ends_where_it_seems = whole.find("__") == Some(server.len());
@@ -15,7 +15,7 @@ pub(super) fn exposed_name(server: &str, tool: &str) -> String {
     format!("{name}_{:08x}", fnv1a(&format!("{server}\0{tool}")))
 }
 
-/// Whether a name may stand for a tool of a server whose tools are not known.
+/// Returns true if the name may belong to a tool of a server whose tools are unknown.
 pub(super) fn may_be_of(server: &str, name: &str) -> bool {
     let whole = format!("{server}__");
     let prefix: String = whole.chars().map(|c| if is_plain(c) { c } else { '_' }).take(LONGEST - 9).collect();
@@ -41,7 +41,7 @@ mod tests {
         assert_eq!(exposed_name("files", "read_file"), "files__read_file");
         assert_eq!(exposed_name("my files", "read.file"), "my_files__read_file_97fbbdfc");
         assert_ne!(exposed_name("a", "x.y"), exposed_name("a", "x/y"));
-        // A server could else take the name of another one's tool.
+        // Otherwise a server could take the name of another one's tool.
         assert_eq!(exposed_name("a", "b__c"), "a__b__c");
         assert_ne!(exposed_name("a__b", "c"), "a__b__c");
         assert_ne!(exposed_name("a_", "b"), exposed_name("a", "_b"));

@@ -1,4 +1,4 @@
-//! Reads answers of MCP servers: text as it is, other content as a note with its type and size. Pure.
+//! Reads answers of MCP servers: text unchanged, other content as a note with its type and size. Pure.
 
 use std::error::Error;
 
@@ -10,7 +10,7 @@ use rmcp::transport::streamable_http_client::StreamableHttpError;
 
 use super::super::contract::{ToolError, ToolOutput};
 
-/// The output or the error in an answer.
+/// Reads the output or the error in an answer.
 pub(super) fn read_result(
     server: &str,
     answer: Result<CallToolResponse, ServiceError>,
@@ -27,7 +27,7 @@ pub(super) fn read_result(
         Ok(_) => Err(ToolError::Protocol(format!(
             "the MCP server {server} asks for input, which respool cannot give it"
         ))),
-        // The arguments are the model's, and so is the mistake.
+        // The model wrote the arguments, so it made the mistake.
         Err(ServiceError::McpError(error)) if error.code == ErrorCode::INVALID_PARAMS => {
             Err(ToolError::Failed(error.message.into_owned()))
         }
@@ -35,7 +35,7 @@ pub(super) fn read_result(
             "the MCP server {server} answered with the error {}: {}",
             error.code.0, error.message
         ))),
-        // Without a connection nothing was sent, so nothing was done.
+        // Without a connection nothing was sent, so the call did not run.
         Err(ServiceError::TransportSend(error)) if is_failed_connect(&error) => Err(ToolError::Unreachable(
             format!("the MCP server {server} could not be reached: {}", root_cause(&error)),
         )),
@@ -51,13 +51,13 @@ pub(super) fn read_result(
     }
 }
 
-/// Whether a message was not sent because no connection could be made: refused, no such host, no agreement on
-/// TLS.
+/// Returns true if a message was not sent because no connection could be made: refused, unknown host, failed
+/// TLS handshake.
 fn is_failed_connect(error: &DynamicTransportError) -> bool {
     http_client_error(error.error.as_ref()).is_some_and(reqwest::Error::is_connect)
 }
 
-/// The error of the HTTP client. The SDK does not name it as the source of its own error.
+/// Returns the error of the HTTP client. The SDK does not give it as the source of its own error.
 fn http_client_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a reqwest::Error> {
     match error.downcast_ref::<StreamableHttpError<reqwest::Error>>()? {
         StreamableHttpError::Client(error) => Some(error),
@@ -65,7 +65,11 @@ fn http_client_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a reqwest
     }
 }
 
+<<<<<<< HEAD
 /// The innermost cause of an error, in words for people: the outer ones name types of the SDK.
+=======
+/// Returns the innermost cause of an error, for people: the outer ones name types of the SDK.
+>>>>>>> 45d42b22 (Comments of chat, server and tools in plain English; fewer sleeps)
 pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
     let mut cause = error;
     while let Some(inner) = inner_cause(cause) {
@@ -125,7 +129,7 @@ fn describe_initialize(error: &ClientInitializeError) -> String {
     }
 }
 
-/// The cause of an error. The SDK does not name all of them as sources.
+/// Returns the cause of an error. The SDK does not give all of them as sources.
 fn inner_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     if let Some(ServiceError::TransportSend(transport)) = error.downcast_ref() {
         return Some(transport);
@@ -139,7 +143,7 @@ fn inner_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 
     http_client_error(error).map(|error| error as _).or_else(|| error.source())
 }
 
-/// The text of a result; structured content speaks where no text does.
+/// Returns the text of a result, or its structured content if it has no text.
 fn text_of(result: &CallToolResult) -> String {
     let texts: Vec<String> = result.content.iter().map(content_text).collect();
     match &result.structured_content {

@@ -1,9 +1,9 @@
 //! Patterns for shell commands. A pattern without operators allows only a *simple* command: `git *` is not
 //! `git status; rm`.
 //!
-//! What a pattern allows is run as it was read ([`Plan`]): a simple command without any shell, one with the
-//! pattern's own operators by a shell that gets nothing but quoted words, and programs instead of its
-//! builtins. The shell's own `printf`, `test` and `[` evaluate their arguments.
+//! An allowed command runs exactly as it was read ([`Plan`]): a simple command without a shell, one with the
+//! pattern's own operators in a shell that gets only quoted words and runs programs instead of its builtins.
+//! The shell's own `printf`, `test` and `[` evaluate their arguments.
 
 use regex::Regex;
 
@@ -16,14 +16,14 @@ pub struct CommandPattern {
     text: String,
     /// The pattern between its operators, and those operators; `None` when it cannot be read.
     parts: Option<(Vec<Regex>, Vec<char>)>,
-    /// Finds it at the start of any word, to the end.
+    /// Matches the pattern from the start of any word to the end.
     anywhere: Regex,
 }
 
-/// Runs a program and never a builtin, with the variables that are set before it.
+/// Runs a program and never a builtin, with the variables set before it.
 const ENV: &str = "/usr/bin/env";
 
-/// How a command runs.
+/// The way to run a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
     /// A program with its arguments, without a shell.
@@ -51,18 +51,19 @@ impl CommandPattern {
         Ok(Self { text, parts, anywhere })
     }
 
-    /// True for a pattern that could allow something: one that can be read, or that spells a whole command.
+    /// Returns true for a pattern that could allow something: one that can be read, or that is a whole
+    /// command.
     pub(super) fn can_allow(&self) -> bool {
         self.parts.is_some() || !self.text.contains('*')
     }
 
-    /// For `allow`: the same operators in the same order, with matching words between them; or the very text
-    /// of the pattern.
+    /// Checks an `allow`: the same operators in the same order, with matching words between them; or exactly
+    /// the text of the pattern.
     pub fn allows(&self, command: &str) -> bool {
         self.command_plan(command).is_some()
     }
 
-    /// How a command that this pattern allows is run; `None` when it does not allow it.
+    /// Returns the way to run a command that this pattern allows; `None` if it does not allow it.
     pub(crate) fn command_plan(&self, command: &str) -> Option<Plan> {
         let command = plain_ending(command);
         if !self.text.contains('*') && self.text == command {
@@ -74,8 +75,8 @@ impl CommandPattern {
         fits.then(|| plan_line(&line))
     }
 
-    /// For `deny` and `ask`: it begins at any word of any part, also inside quotes and with quotes taken
-    /// away.
+    /// Checks a `deny` or `ask`: the pattern may begin at any word of any part, also inside quotes and with
+    /// quotes removed.
     pub(super) fn touches(&self, command: &str) -> bool {
         let unquoted: String = command.chars().filter(|c| !matches!(c, '"' | '\'' | '\\')).collect();
         [command, &unquoted].iter().any(|text| {
@@ -86,8 +87,9 @@ impl CommandPattern {
     }
 }
 
-/// The words of a command that is one program with its arguments: no operators but `2>&1` at the end, nothing
-/// that a shell would expand or evaluate, no variables set before it. `None` for any other.
+/// Returns the words of a command that is one program with its arguments: no operators except `2>&1` at the
+/// end, nothing that a shell would expand or evaluate, no variables set before it. `None` for any other
+/// command.
 pub fn plain_words(command: &str) -> Option<Vec<String>> {
     match read_line(plain_ending(command)).filter(is_runnable).map(|line| plan_line(&line))? {
         Plan::Program(words) if words.first().is_some_and(|first| first != ENV) => Some(words),
@@ -95,8 +97,8 @@ pub fn plain_words(command: &str) -> Option<Vec<String>> {
     }
 }
 
-/// The commands of a line that are joined by `&&`, each as a text for a shell. `None` for a line that joins
-/// any in another way, but by pipes, and for one that cannot be read.
+/// Returns the commands of a line that are joined by `&&`, each as a text for a shell. `None` for a line
+/// with other operators except pipes, and for one that cannot be read.
 pub fn and_list(line: &str) -> Option<Vec<String>> {
     let line = read_line(line.trim()).filter(is_runnable)?;
     let mut commands = vec![String::new()];
@@ -125,8 +127,8 @@ pub fn and_list(line: &str) -> Option<Vec<String>> {
     (!commands.iter().any(String::is_empty)).then_some(commands)
 }
 
-/// The simple commands of a pipeline, each as its words (see [`plain_words`]) and without `2>&1`. `None` for
-/// any other command.
+/// Returns the simple commands of a pipeline, each as its words (see [`plain_words`]) and without `2>&1`.
+/// `None` for any other command.
 pub fn parse_pipeline(command: &str) -> Option<Vec<Vec<String>>> {
     let line = without_merged_outputs(read_line(command.trim())?);
     let is_pipeline = line.operators.iter().all(|operator| *operator == '|');
@@ -140,7 +142,7 @@ pub fn parse_pipeline(command: &str) -> Option<Vec<Vec<String>>> {
     is_pipeline.then(|| line.parts.into_iter().map(words).collect())?
 }
 
-/// Without each `2>&1`: both outputs are read as one anyway, or go to the same pipe.
+/// Removes each `2>&1`: both outputs are read as one anyway, or go to the same pipe.
 fn without_merged_outputs(mut line: Line) -> Line {
     while let Some(at) = (0..line.operators.len()).find(|at| merges_outputs(&line, *at)) {
         line.operators.drain(at..at + 2);
@@ -162,13 +164,14 @@ fn merges_outputs(line: &Line, at: usize) -> bool {
         && !line.parts[at + 2].space_before
 }
 
-/// Without `2>&1` at the end, which changes nothing: both outputs are read as one anyway.
+/// Removes `2>&1` at the end, which has no effect: both outputs are read as one anyway.
 fn plain_ending(command: &str) -> &str {
     let command = command.trim();
     command.strip_suffix(" 2>&1").unwrap_or(command).trim_end()
 }
 
-/// The expression for the words of one part: a bare `*` is any text, a quoted one stays within its word.
+/// Returns the expression for the words of one part: a bare `*` is any text, a quoted one stays within its
+/// word.
 fn part_expression(part: &Part) -> Result<Regex, regex::Error> {
     let words: Vec<String> = part.words.iter().map(word_expression).collect();
     Regex::new(&format!("(?s)^{}$", words.join(" ")))
@@ -207,8 +210,7 @@ fn word_position(line: &Line, index: usize) -> Position {
     }
 }
 
-/// True when each program is a plain word and nothing begins that only a shell could run: subshells, here
-/// documents.
+/// Returns true if each program is a plain word and nothing needs a shell: no subshells, no here documents.
 fn is_runnable(line: &Line) -> bool {
     let adjacent =
         |at: usize| line.operators.get(at) == Some(&'<') && line.operators.get(at + 1) == Some(&'<');
@@ -222,7 +224,7 @@ fn is_runnable(line: &Line) -> bool {
         && line.parts.iter().enumerate().all(is_plain)
 }
 
-/// The word that names the program: the first that sets no variable.
+/// Returns the word that names the program: the first that sets no variable.
 fn program_word(part: &Part) -> Option<&Word> {
     part.words.iter().find(|word| !is_assignment(word))
 }
@@ -233,7 +235,7 @@ fn is_assignment(word: &Word) -> bool {
     })
 }
 
-/// A pattern's program may hold a `*`.
+/// Returns true for a possible program. In a pattern it may contain a `*`.
 fn is_program(word: &Word) -> bool {
     let other_than_star = |c: char| "?[]{}~=!".contains(c);
     !word.is_quoted && !word.text.contains(other_than_star)
@@ -263,7 +265,7 @@ fn part_source(part: &Part, position: Position) -> String {
     if words.is_empty() {
         return space(part.space_before || part.space_after).to_owned();
     }
-    // No program can change the shell's directory; all others are programs, also where the shell has a
+    // Only the shell itself can change its directory; all others run as programs, even if the shell has a
     // builtin.
     let is_bare = position == Position::Target || words[0] == "cd";
     let env = if is_bare { String::new() } else { format!("{ENV} -- ") };

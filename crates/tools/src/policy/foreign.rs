@@ -1,8 +1,8 @@
 //! The subject of a call of a foreign tool, whose arguments are known by their names and their form alone.
 //!
-//! Whatever looks like a path or a URL counts, wherever it stands: too much is found rather than too little,
-//! so an `allow` fails towards asking. Text that is none of these and whose name does not say that it is mere
-//! text is *unclear*: a rule with patterns does not let it pass.
+//! Everything that looks like a path or a URL counts, in any argument: it finds too much rather than too
+//! little, so an `allow` fails towards asking. Other text is *unclear* unless its name shows that it is mere
+//! text: a rule with patterns does not let it pass.
 
 use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
@@ -13,10 +13,10 @@ use super::Subject;
 use super::pattern::host_of;
 
 const COMMANDS: [&str; 3] = ["command", "cmd", "script"];
-/// With a command they are its arguments.
+/// Names of the arguments of a command.
 const ARGUMENTS: [&str; 4] = ["args", "arguments", "argv", "parameters"];
 const HOSTS: [&str; 7] = ["url", "urls", "uri", "targeturl", "host", "hostname", "domain"];
-/// A name with one of these at its end names a path.
+/// Endings of names of paths.
 const PATHS: [&str; 16] = [
     "path",
     "paths",
@@ -36,7 +36,7 @@ const PATHS: [&str; 16] = [
     "roots",
 ];
 const PLACES: [&str; 4] = ["source", "src", "destination", "dest"];
-/// Text that a tool stores or compares, and does not take for a place or a program.
+/// Names of text that a tool stores or compares, and does not use as a place or a program.
 const TEXTS: [&str; 11] = [
     "content",
     "contents",
@@ -51,8 +51,8 @@ const TEXTS: [&str; 11] = [
     "encoding",
 ];
 
-/// The subject of a call with these arguments, as the tool's `schema` declares them; paths below `workspace`
-/// become relative to it.
+/// Returns the subject of a call with these arguments, as the tool's `schema` declares them; paths below
+/// `workspace` become relative to it.
 pub(crate) fn build_subject(
     names: Vec<String>,
     arguments: &Map<String, Value>,
@@ -104,13 +104,13 @@ impl Reading<'_> {
                 self.read_key(key, name, value);
                 self.read_value(name, value);
             }),
-            // A switch that hands the command to a shell.
+            // A switch that runs the command in a shell.
             Value::Bool(true) if key.to_ascii_lowercase().contains("shell") => self.note_unclear("true"),
             _ => {}
         }
     }
 
-    /// A program and its arguments as words of their own. Only plain words are the same to every reader.
+    /// Reads a program and its arguments as separate words. Only plain words mean the same to every reader.
     fn read_command(&mut self, key: &str, program: Option<&str>, words: &Value) {
         let is_plain = |word: &str| {
             !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c))
@@ -125,8 +125,8 @@ impl Reading<'_> {
         }
     }
 
-    /// The keys of an inner table are texts like its values, unless the schema declares them or they only
-    /// name such a text.
+    /// Reads a key of an inner table: a text like its value, unless the schema declares it or it only names
+    /// such a text.
     fn read_key(&mut self, key: &str, name: &str, value: &Value) {
         let only_names = is_word(name) && (self.declared.contains(name) || holds_text(value));
         if !only_names || is_path(key) {
@@ -150,7 +150,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Some readers decode a path again.
+    /// Reads a path, also in decoded form: some readers decode it again.
     fn read_path(&mut self, path: &str) {
         let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
         self.subject.paths.push(normalize_path(path, self.workspace));
@@ -164,7 +164,7 @@ impl Reading<'_> {
     }
 }
 
-/// The names of the properties that a schema declares.
+/// Collects the names of the properties that a schema declares.
 fn collect_names<'a>(schema: &'a Value, names: &mut HashSet<&'a str>) {
     match schema {
         Value::Object(object) => object.iter().for_each(|(key, value)| {
@@ -178,12 +178,12 @@ fn collect_names<'a>(schema: &'a Value, names: &mut HashSet<&'a str>) {
     }
 }
 
-/// True for a key that can be the name of something and nothing else.
+/// Returns true for a key that can only be a name.
 fn is_word(key: &str) -> bool {
     !key.is_empty() && key.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '-')
 }
 
-/// True when there is text in a value that is judged itself.
+/// Returns true if the value contains text that is judged itself.
 fn holds_text(value: &Value) -> bool {
     match value {
         Value::String(_) => true,
@@ -206,7 +206,7 @@ fn is_path(key: &str) -> bool {
     PLACES.contains(&key.as_str()) || PATHS.iter().any(|ending| key.ends_with(ending))
 }
 
-/// The path of a `file:` URL of this machine.
+/// Returns the path of a `file:` URL of this machine.
 fn file_url(text: &str) -> Option<String> {
     let url = url::Url::parse(text).ok().filter(|url| url.scheme() == "file")?;
     Some(url.to_file_path().ok()?.display().to_string())
@@ -225,7 +225,7 @@ fn looks_like_a_path(text: &str) -> bool {
     is_line && (rooted || has_drive || (text.contains('/') && !text.contains(char::is_whitespace)))
 }
 
-/// Without `.`, `..` and doubled slashes, as far as words go; relative when below `workspace`.
+/// Removes `.`, `..` and doubled slashes from the text of a path; relative if below `workspace`.
 fn normalize_path(text: &str, workspace: Option<&Path>) -> String {
     let mut out = PathBuf::new();
     for part in Path::new(text).components() {

@@ -1,5 +1,5 @@
-//! The policy that holds while a process runs: what `[tools.policy]` said at the start, and all that it has
-//! said since. The strictest of them decides: a change forbids at once and permits only after a restart,
+//! The policy in force while a process runs: `[tools.policy]` as it was at the start, and every later
+//! version. The strictest of them decides: a change forbids at once but permits only after a restart,
 //! because an agent may be able to write the file.
 
 use std::path::Path;
@@ -9,38 +9,38 @@ use super::{Judgement, Policy, Subject};
 use crate::config::{PolicyConfig, Verdict};
 use wire::units::UnusableSetting;
 
-/// At most this many different policies hold together.
+/// The most different policies that are in force together.
 const MOST: usize = 16;
 
-/// The policies that hold together, shared by all agents.
+/// The policies in force, shared by all agents.
 #[derive(Debug)]
 pub(crate) struct HeldPolicy(RwLock<Arc<Policies>>);
 
-/// The policies that hold together, as one call sees them.
+/// The policies in force, as one call sees them.
 #[derive(Debug)]
 pub(crate) struct Policies(Vec<(PolicyConfig, Arc<Policy>)>);
 
 impl HeldPolicy {
-    /// This policy alone.
+    /// Returns a holder of this policy alone.
     pub(crate) fn new(config: &PolicyConfig, policy: Policy) -> Self {
         Self(RwLock::new(Arc::new(Policies(vec![(config.clone(), Arc::new(policy))]))))
     }
 
-    /// The policies that hold now. A call is judged by them from beginning to end.
+    /// Returns the policies in force. They judge a call from beginning to end.
     pub(crate) fn current(&self) -> Arc<Policies> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// True when this policy holds, and no other one.
+    /// Returns true if this policy is in force, and no other.
     pub(crate) fn is_only(&self, config: &PolicyConfig) -> bool {
         let policies = self.current();
         policies.0.len() == 1 && policies.0[0].0 == *config
     }
 
-    /// The policies that hold once this one is added; `None` when it holds already.
+    /// Returns the policies in force once this one is added; `None` if it is among them already.
     ///
     /// # Errors
-    /// When it cannot be used, or too many hold.
+    /// When it cannot be used, or too many are in force.
     pub(crate) fn prepare_addition(
         &self,
         config: &PolicyConfig,
@@ -60,26 +60,26 @@ impl HeldPolicy {
         Ok(Some(Policies(all)))
     }
 
-    /// From now on these hold.
+    /// Puts these policies in force.
     pub(crate) fn replace_policies(&self, policies: Policies) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policies);
     }
 }
 
 impl Policies {
-    /// The strictest of their judgements.
+    /// Returns the strictest of their judgements.
     pub(crate) fn judge(&self, subject: &Subject) -> Judgement {
         let mut judged = self.0.iter().map(|(_, policy)| policy.judge(subject));
         let first = judged.next().unwrap_or_else(nothing_holds);
         judged.fold(first, stricter)
     }
 
-    /// True when a rule of any of them asks a person before calls of the tool of these names.
+    /// Returns true if a rule of any of them asks a person before calls of the tool of these names.
     pub(crate) fn asks_before(&self, names: &[String]) -> bool {
         self.0.iter().any(|(_, policy)| policy.asks_before(names))
     }
 
-    /// True when some rule has a pattern for paths, so that a file's other names matter.
+    /// Returns true if some rule has a pattern for paths, so that a file's other names matter.
     pub(crate) fn judges_paths(&self) -> bool {
         self.0.iter().any(|(_, policy)| policy.judges_paths())
     }
@@ -97,8 +97,8 @@ fn strictness(verdict: Verdict) -> u8 {
     }
 }
 
-/// The stricter of two judgements; of two that are equally strict the later one, which is what the file says
-/// now.
+/// Returns the stricter of two judgements; of two equally strict ones the later, which is the file's current
+/// one.
 fn stricter(earlier: Judgement, later: Judgement) -> Judgement {
     if strictness(earlier.verdict) > strictness(later.verdict) {
         let source =
@@ -117,7 +117,8 @@ fn stricter(earlier: Judgement, later: Judgement) -> Judgement {
             plan: None,
             is_by_default: false,
         },
-        // A plan is how a pattern read the command: stricter than the command as it was written.
+        // A plan runs the command as a pattern read it, which is stricter than the command as it was
+        // written.
         (one, other) => {
             Judgement { plan: other.or(one), is_by_default, source: later.source, verdict: Verdict::Allow }
         }

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use regex::Regex;
 
-/// Any text for `*`, itself for all else.
+/// Compiles a pattern in which `*` is any text and everything else is literal.
 pub(super) fn compile_wildcard(pattern: &str) -> Result<Regex, regex::Error> {
     Regex::new(&format!("(?s)^{}$", wildcard_expression(pattern)))
 }
 
-/// The inner expression of [`wildcard`].
+/// Returns the inner expression of [`compile_wildcard`].
 pub(super) fn wildcard_expression(pattern: &str) -> String {
     regex::escape(pattern).replace(r"\*", ".*")
 }
@@ -19,7 +19,7 @@ pub(super) fn wildcard_expression(pattern: &str) -> String {
 #[derive(Debug)]
 pub(super) struct PathPattern {
     expression: Regex,
-    /// It speaks of places outside the workspace.
+    /// Whether it matches places outside the workspace.
     is_outside: bool,
 }
 
@@ -32,7 +32,7 @@ impl PathPattern {
         Ok(Self { expression: Regex::new(&format!("(?s)^{}$", path_expression(inside)))?, is_outside })
     }
 
-    /// For `allow`: a pattern of the workspace does not reach outside it.
+    /// Checks an `allow`: a pattern of the workspace does not match outside it.
     pub(super) fn allows(&self, path: &str) -> bool {
         self.is_outside == is_outside(path) && self.touches(path)
     }
@@ -78,8 +78,8 @@ impl HostPattern {
     }
 }
 
-/// The host of a URL as [`HostPattern`]s know it; `None` when there is none or when another reader could find
-/// another one: WHATWG and RFC 3986 disagree on backslashes, and `user@` is mostly there to deceive.
+/// Returns the host of a URL as [`HostPattern`]s know it; `None` if there is no host, or if another reader
+/// could find a different one: WHATWG and RFC 3986 disagree on backslashes, and `user@` usually deceives.
 pub(super) fn host_of(text: &str) -> Option<String> {
     if text.contains(['\\', '@']) || text.contains(|c: char| c.is_control() || c.is_whitespace()) {
         return None;

@@ -1,8 +1,8 @@
-//! Which of an agent's tools the policy never lets run when no person can be asked: derived from the rules
-//! and the tools' names, before any call. Pure.
+//! Finds the tools of an agent that the policy never allows when no person can be asked: from the rules and
+//! the tools' names, before any call. Pure.
 //!
-//! Where names and rules do not settle it, nothing is said: a tool is named only if no call of it could pass.
-//! Called by `cli`, which shows it to the owner.
+//! It names a tool only if no call of it could pass; in doubt it does not. Called by `cli`, which shows it
+//! to the owner.
 
 use super::super::config::{PolicyConfig, Rule, Verdict};
 use super::super::gateway::known;
@@ -11,12 +11,12 @@ use super::super::offer::MCP_PREFIX;
 use super::speaks_of_everything;
 use wire::pattern::matches_stars;
 
-/// The tools among those of an agent's `tools` that are denied whatever they are called with.
+/// Returns those of an agent's `tools` that are denied with any arguments.
 pub fn never_allowed<'a>(policy: &PolicyConfig, tools: &'a [String]) -> Vec<&'a str> {
     tools.iter().map(String::as_str).filter(|tool| !could_run(policy, tool)).collect()
 }
 
-/// A rule that would let it run, as it is written in the configuration.
+/// Returns a rule for the configuration that would allow the tool.
 pub fn rule_for(tool: &str) -> String {
     let pattern = if tool == "exec" { "command = \"git *\"\n" } else { "" };
     format!("[[tools.policy.rule]]\ntool = {tool:?}\n{pattern}then = \"allow\"")
@@ -43,7 +43,7 @@ fn could_run(policy: &PolicyConfig, tool: &str) -> bool {
     policy.default == Verdict::Allow && is_known(tool)
 }
 
-/// The names under which rules know it, as far as they are known without asking its server.
+/// Returns the names under which rules know it, as far as they are known without its server.
 fn rule_names(tool: &str) -> Vec<String> {
     let other = match (tool.strip_prefix(known::PREFIX), tool.strip_prefix(MCP_PREFIX)) {
         (Some(own), _) => Some(own.to_owned()),
@@ -53,7 +53,7 @@ fn rule_names(tool: &str) -> Vec<String> {
     other.into_iter().chain([tool.to_owned()]).collect()
 }
 
-/// Whether an `allow` has patterns for what the tool touches, and only for that.
+/// Returns true if an `allow` has patterns for everything that the tool touches, and no others.
 fn could_cover(rule: &Rule, tool: &str) -> bool {
     let is_local = agent_names().any(|known| known == tool);
     let is_open = speaks_of_everything(rule);
@@ -65,20 +65,20 @@ fn could_cover(rule: &Rule, tool: &str) -> bool {
     covers(&rule.command, is_shell) && covers(&rule.path, !is_shell) && covers(&rule.host, false)
 }
 
-/// It holds for every call of its tools.
+/// Returns true if the rule matches every call of its tools.
 fn is_plain(rule: &Rule) -> bool {
     rule.command.is_none() && rule.path.is_none() && rule.host.is_none()
 }
 
-/// False for what even the default `allow` does not let run.
+/// Returns false for a tool that even the default `allow` does not permit.
 fn is_known(tool: &str) -> bool {
     tool.strip_prefix(known::PREFIX).is_none_or(|own| known::known_names().any(|known| known == own))
 }
 
-/// True when some text fits both patterns; `*` is any text in either.
+/// Returns true if some text matches both patterns; `*` is any text in either.
 fn patterns_overlap(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
-    // From the ends backwards: whether what is left of the two patterns has a text in common.
+    // From the ends backwards: whether some text matches the remainders of both patterns.
     let mut row = vec![false; other.len() + 1];
     for i in (0..=one.len()).rev() {
         let after = row.clone();
@@ -99,7 +99,7 @@ fn patterns_overlap(one: &str, other: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Whether the tool could run under these rules with the default `ask`.
+    /// Checks whether the tool could run under these rules with the default `ask`.
     fn check(rules: &[&str], tool: &str, expected: bool) {
         let rule = rules.iter().map(|text| toml::from_str(text).unwrap()).collect();
         let policy = PolicyConfig { default: Verdict::Ask, rule };

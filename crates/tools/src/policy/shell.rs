@@ -1,7 +1,7 @@
-//! Reads a shell command as far as it is plain: words, quotes and operators. Whatever could make the shell
-//! evaluate something (`$`, backticks, comments, open quotes) is not read at all. Pure. Used by `command`.
+//! Reads a plain shell command: words, quotes and operators. It rejects anything that could make the shell
+//! evaluate something (`$`, backticks, comments, open quotes). Pure. Used by `command`.
 
-/// These join or redirect commands.
+/// The operators that join or redirect commands.
 pub(super) const OPERATORS: [char; 8] = [';', '&', '|', '<', '>', '(', ')', '\n'];
 
 /// Stands for a space inside a word, so that a space in a text is always the end of a word.
@@ -14,11 +14,11 @@ pub(super) struct Word {
     pub(super) text: String,
     /// The word for a shell: quoted parts in single quotes, the rest as it was written.
     pub(super) source: String,
-    /// A part of it was quoted or escaped.
+    /// Whether a part of it was quoted or escaped.
     pub(super) is_quoted: bool,
-    /// The shell would make other words of it: a glob, a brace or a tilde that is not quoted.
+    /// Whether the shell would expand it: an unquoted glob, brace or tilde.
     pub(super) expands: bool,
-    /// For patterns: the places of `*` in `text`, and whether each was quoted.
+    /// For patterns: the positions of `*` in `text`, and whether each was quoted.
     pub(super) stars: Vec<(usize, bool)>,
 }
 
@@ -26,9 +26,9 @@ pub(super) struct Word {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) words: Vec<Word>,
-    /// White space stands before the first word, or alone.
+    /// Whether there is white space before the first word, or only white space.
     pub(super) space_before: bool,
-    /// White space stands after the last word.
+    /// Whether there is white space after the last word.
     pub(super) space_after: bool,
 }
 
@@ -40,19 +40,19 @@ pub(super) struct Line {
 }
 
 impl Part {
-    /// The words as one text, in which a space is always the end of a word.
+    /// Returns the words as one text, in which a space always ends a word.
     pub(super) fn text(&self) -> String {
         let words: Vec<String> = self.words.iter().map(|word| mark_inner_spaces(&word.text)).collect();
         words.join(" ")
     }
 }
 
-/// A word as it stands in [`Part::text`].
+/// Replaces the spaces inside a word, as in [`Part::text`].
 pub(super) fn mark_inner_spaces(word: &str) -> String {
     word.replace(' ', &INNER_SPACE.to_string())
 }
 
-/// A word for a shell that gives exactly this text.
+/// Quotes a word for a shell.
 pub(super) fn quote_word(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
@@ -110,7 +110,7 @@ impl Reader {
     }
 }
 
-/// Reads a command; `None` when a shell might see something else in it.
+/// Reads a command; `None` if a shell might read it differently.
 pub(super) fn read_line(text: &str) -> Option<Line> {
     if text.contains(['$', '`', '\0', '\r', INNER_SPACE]) {
         return None;
