@@ -128,7 +128,7 @@ async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Resu
     let root = root.map_err(|error| format!("{} cannot be used: {error}", setting.workspace.display()))?;
     let tools = ToolSet::open_for_chat(&setting.tools, &chat_policy(&setting.tools.policy), &root)?;
     let journal = Arc::new(Journal::new(Arc::new(tools), root.clone()));
-    let agent = agent(&setting, model, Arc::clone(&journal));
+    let agent = build_agent(&setting, model, Arc::clone(&journal));
     // A single question is not the conversation that `--continue` resumes.
     let kind = if setting.prompt.is_some() && !setting.resume { " -p" } else { "" };
     let place = format!("{NAME}{kind} {}", root.display());

@@ -182,23 +182,23 @@ impl Screen {
 
     /// Shows a question and its answer from before, of each only the first rows.
     pub(super) fn show_exchange(&mut self, question: &str, answer: &str) {
-        self.measure();
+        self.measure_terminal();
         let question = one_line(question, self.width.saturating_sub(2));
-        self.line(&format!("\n{} {}", self.paint.cyan("›"), self.paint.bold(&question)));
+        self.write_line(&format!("\n{} {}", self.paint.cyan("›"), self.paint.bold(&question)));
         let mut markdown = Markdown::new(self.paint, self.moves, self.width);
         let rendered = markdown.push(answer) + &markdown.finish();
         let lines: Vec<&str> = rendered.trim_end().lines().collect();
         for line in lines.iter().take(PAST_ROWS) {
-            self.line(line);
+            self.write_line(line);
         }
         if lines.len() > PAST_ROWS {
-            self.line(&self.paint.dim(&format!("… {} more lines", lines.len() - PAST_ROWS)));
+            self.write_line(&self.paint.dim(&format!("… {} more lines", lines.len() - PAST_ROWS)));
         }
     }
 
-    /// A turn begins.
-    pub(super) fn begin(&mut self) {
-        self.measure();
+    /// Begins a turn.
+    pub(super) fn begin_turn(&mut self) {
+        self.measure_terminal();
         self.markdown = Markdown::new(self.paint, self.moves, self.width);
     }
 

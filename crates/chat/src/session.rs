@@ -91,7 +91,7 @@ impl Session {
         } else {
             "there is no earlier conversation in this directory; this is a new one".to_owned()
         };
-        self.note(&text);
+        self.show_note(&text);
         for (question, answer) in transcript::last_exchanges(
             self.conversation.entries(),
             self.conversation.open_outcome(),

@@ -45,7 +45,7 @@ pub(super) fn last_exchanges(
     for entry in entries {
         match (entry, exchanges.last_mut()) {
             (Entry::ClientMessage(message) | Entry::UserTurn(message), _) => {
-                exchanges.push((said(message).to_owned(), String::new()));
+                exchanges.push((message_text(message).to_owned(), String::new()));
             }
             (Entry::Exchange(exchange), Some((_, answer))) if !exchange.content.trim().is_empty() => {
                 exchange.content.trim().clone_into(answer);
@@ -60,7 +60,7 @@ pub(super) fn last_exchanges(
     exchanges.split_off(skipped)
 }
 
-fn said(message: &Value) -> &str {
+fn message_text(message: &Value) -> &str {
     message["content"].as_str().unwrap_or_default().trim()
 }
 

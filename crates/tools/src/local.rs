@@ -298,7 +298,7 @@ impl Local {
             let tool = format!("{} outside the sandbox", invocation.name);
             let (kind, target, arguments) =
                 (QuestionKind::OutsideSandbox, &Target::Other, &invocation.arguments);
-            let preview = Some(plain(ran.text.trim_end()));
+            let preview = Some(plain_text(ran.text.trim_end()));
             let question = Question { kind, tool: &tool, arguments, target, preview, is_by_default: false };
             if approver.approve(question).await {
                 return exec::run_order(order, Reach::User).await.map(Into::into);
@@ -372,7 +372,7 @@ impl Local {
         let Plan::Program(words) = order.plan.clone() else { return self.run_shared(order).await };
         let directory = order.directory.clone();
         let work = self.with_sandbox(move |sandbox| sandbox.begin_git(&directory, &words)).await?;
-        let mut ran = exec::exec(order, Reach::Repository(&work)).await?;
+        let mut ran = exec::run_order(order, Reach::Repository(&work)).await?;
         if let Some(note) = self.with_sandbox(move |sandbox| sandbox.end_git(work)).await? {
             ran.text = format!("{}\n[{note}]\n", ran.text.trim_end());
         }

@@ -99,7 +99,7 @@ impl Started {
 /// caches: those of commands hold what commands put there.
 fn variables(writable: &[PathBuf]) -> Vec<(&'static str, OsString)> {
     let path = ("PATH", path_without(writable));
-    let home = homes().into_iter().next().filter(|_| !writable.is_empty());
+    let home = home_directories().into_iter().next().filter(|_| !writable.is_empty());
     let cache = |name: &'static str| {
         let below = name.to_ascii_lowercase();
         home.as_ref().map(|home| (name, home.join(".cache/respool").join(below).into_os_string()))

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::super::approval::Asking;
 use super::super::preview::{self, Kind, Row};
 use super::super::terminal::{CTRL_C, CTRL_D, Quiet};
-use super::{MOST_ROWS, Screen, height};
+use super::{MOST_ROWS, Screen, terminal_height};
 use tools::{QuestionKind, Target};
 use wire::visible::{cut_line, make_visible, one_line};
 

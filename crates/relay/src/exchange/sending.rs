@@ -204,10 +204,10 @@ impl Exchange {
         let (size, request, limit) = (body.len(), Arc::clone(&self.request), self.token_limit());
         let upstream = name.to_owned();
         let read = move || {
-            let completion = completion::parse(&body, &upstream, &request.profile.reply.keep)?;
+            let completion = completion::parse_completion(&body, &upstream, &request.profile.reply.keep)?;
             let tag = completion.tags.iter().find(|(key, _)| *key == "system_fingerprint");
             let learned = (completion.usage, tag.map(|(_, fingerprint)| fingerprint.clone()));
-            Ok((learned, interpret(completion, &request, limit)))
+            Ok((learned, interpret_completion(completion, &request, limit)))
         };
         let ((usage, fingerprint), read) = read_by_size(size, name, read).await?;
         self.learn_usage(usage);
@@ -229,7 +229,7 @@ async fn read_by_size<T: Send + 'static>(
     }
     tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| {
         let what = "sent a reply that respool failed to read";
-        Err(UpstreamError::broken(name, 502, ErrorCode::UpstreamError, what, error.to_string()))
+        Err(UpstreamError::new_broken(name, 502, ErrorCode::UpstreamError, what, error.to_string()))
     })
 }
 

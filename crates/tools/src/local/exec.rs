@@ -16,9 +16,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::super::contract::{ToolError, ToolOutput};
 use super::super::environment::Passing;
 use super::super::policy::Plan;
-use super::super::process::{Group, command};
+use super::super::process::{Group, new_command};
 use super::super::sandbox::{Reach, Sandbox, WatchedSettings};
-use super::super::source::timed_out;
+use super::super::source::timeout_error;
 use super::capture::HeadAndTail;
 
 /// The time for a command to end once it is asked to, and for reading its output once it has ended.
@@ -86,9 +86,9 @@ impl Hold {
     }
 }
 
-pub(super) async fn exec(order: &Order<'_>, reach: Reach<'_>) -> Result<Ran, ToolError> {
-    let watched = order.sandbox.watched_settings(reach).map_err(|error| failed(&error))?;
-    let running = match (start(order, reach), &order.plan) {
+pub(super) async fn run_order(order: &Order<'_>, reach: Reach<'_>) -> Result<Ran, ToolError> {
+    let watched = order.sandbox.watched_settings(reach).map_err(|error| start_error(&error))?;
+    let running = match (start_order(order, reach), &order.plan) {
         (Err(error), Plan::Program(words)) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(Ran { text: not_found(words), failed: true });
         }
@@ -98,7 +98,7 @@ pub(super) async fn exec(order: &Order<'_>, reach: Reach<'_>) -> Result<Ran, Too
     let (caller, gone) = oneshot::channel();
     let limit = order.limit;
     let ran = tokio::spawn(async move {
-        let ended = to_its_end(running, limit, gone).await;
+        let ended = wait_for_exit(running, limit, gone).await;
         with_notes(ended, &watched.iter().flat_map(WatchedSettings::restore).collect::<Vec<_>>())
     });
     let ran = ran.await;

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::super::config::McpConfig;
 use super::super::environment::Passing;
-use super::super::process::{AbortOnDrop, Group, command};
+use super::super::process::{AbortOnDrop, Group, new_command};
 use super::super::programs::Started;
 use super::result::root_cause;
 use http_client::client_for;
@@ -224,8 +224,8 @@ async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection
         text: format!("{program} cannot be started: {error}"),
         is_final: matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied),
     };
-    let (program, arguments) = started.line.split_first().ok_or_else(|| Problem::of("it has no program"))?;
-    let mut command = command(program, &Passing::default()).map_err(cannot)?;
+    let (program, arguments) = started.line.split_first().ok_or_else(|| Problem::new("it has no program"))?;
+    let mut command = new_command(program, &Passing::default()).map_err(cannot)?;
     let own = config.env.iter().map(|(name, value)| (name, value.expose()));
     command.args(arguments).current_dir(&started.directory).envs(started.variables).envs(own);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

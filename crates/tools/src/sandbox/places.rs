@@ -90,7 +90,7 @@ impl Places {
             .filter_map(|path| path.canonicalize().ok())
             .collect();
         let homes: Vec<PathBuf> = homes.iter().filter(|home| !explicit.contains(home)).cloned().collect();
-        let own = config.own_files.iter().filter_map(|own| resolve(own)).map(|own| own.real);
+        let own = config.own_files.iter().filter_map(|own| resolve_symlinks(own)).map(|own| own.real);
         Self {
             readable: without_all(real(resolved(&named.readable)), &homes),
             writable: without_all(without_all(real(writable), &homes), &programs),

@@ -17,7 +17,7 @@ use std::time::SystemTime;
 
 use cap_std::fs::{Dir, MetadataExt as _};
 
-use super::super::programs::homes;
+use super::super::programs::home_directories;
 
 /// Settings that programs obey on their own, at the top of the workspace and of each repository.
 const OBEYED: &str = "\
@@ -482,7 +482,7 @@ fn is_own(directory: &Path) -> bool {
 /// Returns the files that a repository's and the person's git configuration names: those that it includes,
 /// hooks, and programs of filters.
 fn named_by_configuration(repository: &Repository) -> Vec<PathBuf> {
-    let homes = homes();
+    let homes = home_directories();
     let own = ["config", "config.worktree"]
         .iter()
         .flat_map(|name| [&repository.common, &repository.own].map(|git| git.join(name)));
