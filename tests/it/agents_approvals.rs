@@ -346,7 +346,7 @@ async fn queued_runs_stop_without_their_lease() {
     };
     let options = |lease| RunOptions { is_detached: true, is_durable: true, lease: Some(lease) };
     let asleep = claim(Duration::ZERO).await.lease;
-    let request = || AgentRequest::of_task("Do it.");
+    let request = || AgentRequest::from_task("Do it.");
     let first = respool.agents.start_run(&agent, request(), options(asleep.clone())).await.unwrap();
     eventually(|| (fake.requests().len() == 1).then_some(())).await;
     let taken_over = claim(Duration::from_mins(1)).await;
