@@ -179,7 +179,7 @@ impl BodyReservation {
         Ok(self.split(piece.len()).attach_to(piece))
     }
 
-    /// Reserves room for a body of this length; false if there is none.
+    /// Reserves room for a body of this length; false if it does not fit.
     fn grows_to(&mut self, length: usize) -> bool {
         let more = (piece_count(length) as usize).saturating_sub(self.held_pieces());
         if more == 0 {

@@ -162,7 +162,7 @@ pub trait Approver: Send + Sync {
         true
     }
 
-    /// Returns the name of whoever has consented to the call already, for the record.
+    /// Returns the name of the person who has consented to the call already, for the record.
     fn prior_consent(&self) -> Option<&str> {
         None
     }

@@ -153,7 +153,7 @@ pub(super) async fn run_with_limit<T>(
     tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(timeout_error(limit, "")))
 }
 
-/// Returns the error of a call that took longer than `limit`, with its output so far.
+/// Returns the error of a call that took longer than `limit`, with the output that it had.
 pub(super) fn timeout_error(limit: Duration, output: &str) -> ToolError {
     let note = format!("[stopped after {}; it may have done a part of its work]", format_seconds(limit));
     ToolError::TimedOut(if output.is_empty() { note } else { format!("{}\n\n{note}", output.trim_end()) })

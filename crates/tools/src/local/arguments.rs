@@ -16,8 +16,8 @@ pub(super) const WORKDIR: &[&str] = &["workdir", "cwd"];
 pub(super) struct Arguments<'a>(pub(super) &'a Map<String, Value>);
 
 impl<'a> Arguments<'a> {
-    /// Finds the argument under whichever of its names was used. Two names in one call are an error: the
-    /// policy might read one and the tool the other.
+    /// Finds the argument under any of its names. Two of them in one call are an error: the policy might
+    /// read one and the tool the other.
     fn find_argument(&self, names: &[&str]) -> Result<Option<&'a Value>, ToolError> {
         let mut present =
             names.iter().filter(|name| self.0.get(**name).is_some_and(|value| !value.is_null()));
