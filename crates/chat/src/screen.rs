@@ -412,7 +412,7 @@ impl Screen {
         // Most servers send one token per piece; some send several.
         let tokens = self.pieces.max(self.bytes / BYTES_PER_TOKEN);
         let tokens = if tokens > 0 { format!(" · {tokens} tokens") } else { String::new() };
-        let line = format!("{spinner} {} · {}{tokens}", status.what, seconds(status.since.elapsed()));
+        let line = format!("{spinner} {} · {}{tokens}", status.what, format_seconds(status.since.elapsed()));
         let room = self.width.saturating_sub(line.chars().count() + 6);
         let tail = if has_thought { end_of(&self.thought, room) } else { String::new() };
         let tail = if tail.is_empty() || room < 10 { String::new() } else { format!(" · {tail}") };

@@ -291,7 +291,7 @@ mod tests {
         let rows = screen.rows_of(&asking);
         assert_eq!((rows.len(), rows[0].text.as_str()), (5, "line 35"));
         assert_eq!(
-            screen.question(&asking, rows.len(), 0),
+            screen.question_text(&asking, rows.len(), 0),
             "  The sandbox may have stopped this command. Run it again with all your files and local services in \
              reach? [y]es  [n]o "
         );

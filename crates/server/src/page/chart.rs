@@ -55,7 +55,7 @@ pub(super) fn bar_chart(title: &str, bars: &[Bar], say: &dyn Fn(f64) -> String) 
 /// empty and the table would still be there.
 fn draw_bars(bars: &[Bar], highest: f64, say: &dyn Fn(f64) -> String) -> String {
     let mut svg = String::new();
-    let draw = draw_bars(
+    let draw = draw_area(
         &SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area(),
         bars,
         highest,
@@ -65,7 +65,7 @@ fn draw_bars(bars: &[Bar], highest: f64, say: &dyn Fn(f64) -> String) -> String 
     draw.ok().and(inside).map(|(inside, _)| inside.to_owned()).unwrap_or_default()
 }
 
-fn draw_bars(
+fn draw_area(
     area: &DrawingArea<SVGBackend<'_>, Shift>,
     bars: &[Bar],
     highest: f64,
