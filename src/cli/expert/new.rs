@@ -9,7 +9,7 @@ use crate::cli::say::say;
 use crate::openexperts::name::{self, NameKind};
 
 /// The files of a new package. `NAME` stands for its name.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     (
         "expert.yaml",
         "# docs/experts-reference.md has every field of this file.
@@ -31,6 +31,13 @@ triggers:
     type: cron
     expr: \"0 8 * * 1-5\"
     process: report
+",
+    ),
+    (
+        "README.md",
+        "# NAME
+
+Answers questions, and reports every working day what was asked. It needs no tools.
 ",
     ),
     (
