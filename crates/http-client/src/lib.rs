@@ -33,9 +33,16 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
 /// Formats an error without its causes. It puts the errors of TLS that a wrong setting leads to into words,
 /// because the library calls them by the names of its types.
 pub fn describe(error: &(dyn Error + 'static)) -> String {
-    let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-    let tls = inner.and_then(|inner| inner.downcast_ref()).or_else(|| error.downcast_ref());
+    let tls = unwrap_io(error).downcast_ref();
     tls.and_then(describe_tls).map_or_else(|| error.to_string(), str::to_owned)
+}
+
+/// Returns the error that I/O errors wrap. They do not name it as their source.
+fn unwrap_io<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    let wrapped = |error: &&'a (dyn Error + 'static)| -> Option<&'a (dyn Error + 'static)> {
+        Some(error.downcast_ref::<io::Error>()?.get_ref()?)
+    };
+    successors(Some(error), wrapped).last().unwrap_or(error)
 }
 
 fn describe_tls(error: &rustls::Error) -> Option<&'static str> {
@@ -63,7 +70,8 @@ mod tests {
 
     fn check(error: rustls::Error, expected: &str) {
         assert_eq!(describe(&error), expected);
-        assert_eq!(chain(&io::Error::other(error)), expected, "as a connection reports it");
+        let reported = io::Error::other(io::Error::other(error));
+        assert_eq!(chain(&reported), expected, "as a connection reports it");
     }
 
     #[test]
