@@ -107,12 +107,21 @@ async function countHeartbeats({ tag, order }) {
 
 // The owner hangs up while the model is silent: the request must leave the model server too.
 async function leave(test, problems) {
-  const reply = await turn(script({ tag: test.tag, ...test.order }), { provider: test.provider, seconds: 6 });
-  await wait(2);
+  const owner = new AbortController();
+  const answer = turn(script({ tag: test.tag, ...test.order }), { provider: test.provider, leave: owner.signal });
+  await until(async () => (await seen(test.tag)).requests.length);
+  owner.abort();
+  const reply = await answer;
+  await until(async () => (await seen(test.tag)).aborted);
   const { requests, aborted } = await seen(test.tag);
   if (reply.status !== 0) problems.push('it did not wait');
   if (requests.length !== 1 || aborted !== 1) problems.push(`${requests.length} requests, ${aborted} aborted`);
-  return { reply: { ...reply, text: '(left after 6 s)' }, requests: requests.length };
+  return { reply: { ...reply, text: '(left)' }, requests: requests.length };
+}
+
+// Waits until it is so, a minute at most.
+async function until(isSo) {
+  for (let tries = 0; tries < 240 && !(await isSo()); tries += 1) await wait(0.25);
 }
 
 // Requests that the relay before the dead address has logged.
