@@ -18,7 +18,7 @@ use crate::alerts::Watched;
 use crate::config::{Flags, Loaded};
 use crate::observe;
 use crate::relay_ports::RelayProbes;
-use crate::server::{Listen, Stop, build_routes, run};
+use crate::server::{self, Listen, Stop, build_routes};
 use crate::upstream::Fleet;
 
 pub(super) fn serve(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
@@ -81,7 +81,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     if let Some(experts) = &experts {
         experts.start(&stop.abort);
     }
-    let left = run_server(listener, routes, stop.clone()).await;
+    let left = server::run_server(listener, routes, stop.clone()).await;
     stop.abort.cancel();
     agents.wait_for_runs(left).await;
     if let Some(experts) = &experts {

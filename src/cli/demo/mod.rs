@@ -23,7 +23,7 @@ use super::upstreams::start_replay;
 use crate::cli::failure::Failure;
 use crate::config::{Environment, FileText, Flags, Settings, resolve};
 use crate::observe;
-use crate::server::{Stop, build_routes, run};
+use crate::server::{Stop, build_routes, run_server};
 use crate::upstream::replay::{Replay, SeenRequest};
 
 #[derive(Args, Debug)]
