@@ -16,7 +16,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use respool::config::{FileText, Flags, resolve};
-use respool::server::{Stop, build_routes, run};
+use respool::server::{Stop, build_routes, run_server};
 use respool::translate::Sealer;
 use respool::translate::messages::read_message;
 use serde_json::{Value, json};

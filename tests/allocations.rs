@@ -88,7 +88,7 @@ mod whole {
     use std::net::SocketAddr;
 
     use respool::config::{FileText, Flags, resolve};
-    use respool::server::{Stop, build_routes, run};
+    use respool::server::{Stop, build_routes, run_server};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};
 

@@ -245,7 +245,7 @@ impl Run {
             (Phase::Pause(_), EventKind::PauseEnded) => self.resume_asking(),
             (Phase::Calls(queue), kind) => self.call_event(queue, kind),
             (Phase::Approval(wait), EventKind::ApprovalDecided(decision)) => {
-                self.apply_decision(wait, &decision)
+                self.apply_decision(wait, &decision);
             }
             (Phase::Approval(wait), _) => {
                 self.phase = Phase::Approval(ApprovalWait { is_escalated: true, ..wait });

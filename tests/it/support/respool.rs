@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use respool::agent::Agents;
 use respool::config::{FileText, resolve};
 use respool::expert::Experts;
-use respool::server::{Stop, build_routes, run};
+use respool::server::{Stop, build_routes, run_server};
 use respool::usage::Ledger;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
