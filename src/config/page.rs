@@ -82,6 +82,7 @@ fn kind_text(key: &Key) -> String {
         Scalar::Size => "size".into(),
         Scalar::HttpUrl => "http or https URL".into(),
         Scalar::Form(name, _) => name.trim_start_matches("a ").trim_start_matches("an ").to_owned(),
+        Scalar::Any => "any".into(),
     };
     match key.shape {
         Shape::One => one,

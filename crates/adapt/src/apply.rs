@@ -51,9 +51,11 @@ fn adapt_tools(object: &mut Object<'_>, rules: &RuleSet) -> Vec<Rule> {
     let Some(tools) = object.get_original("tools").filter(|_| !about_tools.is_empty()) else {
         return Vec::new();
     };
-    let Some((rewritten, applied)) = rewrite_tools(tools, &about_tools) else { return Vec::new() };
-    object.set("tools", rewritten);
-    applied.into_iter().cloned().collect()
+    let rewritten = rewrite_tools(tools, &about_tools);
+    if !rewritten.applied.is_empty() {
+        object.set("tools", rewritten.text.clone());
+    }
+    rewritten.applied.clone()
 }
 
 fn adapt_messages(object: &mut Object<'_>, rules: &RuleSet) -> Vec<Rule> {

@@ -4,14 +4,21 @@
 //! meaning. [`TABLE`] has one row for each: the construct, the servers' words, the change and the loss.
 //! [`find_rule`] reads a refusal and names the rule that answers it; [`adapt`] applies rules to a request body.
 //!
+//! [`Declared`] holds the parameters that the owner declares for a model. [`EffortReader`] writes the effort
+//! of reasoning that a client asks for in the way that the model obeys.
+//!
 //! Everything here is pure and deterministic: two turns of a conversation keep the prefix that they share.
 //! When rules are tried, kept and forgotten is decided in `relay`.
 
 mod apply;
 mod conversation;
+mod declared;
 mod media;
 mod messages;
 mod parameters;
+#[cfg(test)]
+mod properties;
+mod reasoning;
 mod refusal;
 mod rule;
 mod schema;
@@ -19,6 +26,9 @@ mod table;
 mod tools;
 
 pub use apply::{Adapted, adapt};
+pub use declared::{Declared, Fields, UNDECLARABLE};
+pub use media::has_pictures;
+pub use reasoning::{Effort, EffortReader, FAMILIES, Family, Switch, asked_effort};
 pub use refusal::{find_rule, is_known_refusal};
 pub use rule::{Consent, Loss, Parameter, Rule, RuleSet, UnknownRule};
 pub use table::{Row, TABLE, row_of};

@@ -21,6 +21,13 @@ pub(crate) fn replace_media(conversation: &mut Conversation<'_>, rule: &Rule) ->
     changed
 }
 
+/// True when a chat request's body has pictures in its messages.
+pub fn has_pictures(body: &str) -> bool {
+    let messages = Object::parse(body).ok().and_then(|object| object.get_original("messages"));
+    let conversation = messages.and_then(Conversation::read);
+    conversation.is_some_and(|mut conversation| replace_media(&mut conversation, &Rule::NoImages))
+}
+
 /// The text part that stands for this part, if the rule is about it.
 fn text_for(part: &str, rule: &Rule) -> Option<String> {
     let kind = Object::parse(part).ok()?.string("type")?;

@@ -1,6 +1,9 @@
-//! Applies the rules about tools to the `tools` array of a request.
+//! Applies the rules about tools to the `tools` array of a request. The last results are remembered; they
+//! depend on nothing but the array and the rules.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 use wire::{Object, array_elements};
@@ -8,13 +11,55 @@ use wire::{Object, array_elements};
 use crate::rule::Rule;
 use crate::schema::simplify;
 
-/// Rewrites `tools`, an array's text. Returns the rules that changed something, and the new text.
-pub(crate) fn rewrite_tools<'r>(tools: &str, rules: &[&'r Rule]) -> Option<(String, Vec<&'r Rule>)> {
+/// How many rewritten arrays are remembered: a client sends the same tools with each turn, and to read their
+/// schemas takes longer than all the rest.
+const REMEMBERED: usize = 16;
+/// A longer array is not remembered, in bytes.
+const LONGEST: usize = 256 << 10;
+
+/// The last arrays that were rewritten; the one that was used last is the first.
+static RECENT: Mutex<VecDeque<Arc<RewrittenTools>>> = Mutex::new(VecDeque::new());
+
+/// A `tools` array and what certain rules make of it.
+#[derive(Debug)]
+pub(crate) struct RewrittenTools {
+    tools: Box<str>,
+    rules: Vec<Rule>,
+    /// The array's new text.
+    pub(crate) text: String,
+    /// The rules that changed something. Without any the text is empty.
+    pub(crate) applied: Vec<Rule>,
+}
+
+/// Rewrites `tools`, an array's text, by these rules.
+pub(crate) fn rewrite_tools(tools: &str, rules: &[&Rule]) -> Arc<RewrittenTools> {
+    let mut recent = RECENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = recent
+        .iter()
+        .position(|known| *known.tools == *tools && known.rules.iter().eq(rules.iter().copied()));
+    if let Some(known) = known.and_then(|place| recent.remove(place)) {
+        recent.push_front(Arc::clone(&known));
+        return known;
+    }
+    drop(recent);
+    let (text, applied) = rewrite(tools, rules).unwrap_or_default();
+    let rules = rules.iter().copied().cloned().collect();
+    let rewritten = Arc::new(RewrittenTools { tools: tools.into(), rules, text, applied });
+    if tools.len() <= LONGEST {
+        let mut recent = RECENT.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.push_front(Arc::clone(&rewritten));
+        recent.truncate(REMEMBERED);
+    }
+    rewritten
+}
+
+fn rewrite(tools: &str, rules: &[&Rule]) -> Option<(String, Vec<Rule>)> {
     let mut applied: Vec<&Rule> = Vec::new();
     let rewritten: Vec<Cow<'_, str>> = array_elements(tools)?
         .into_iter()
         .map(|tool| rewrite_tool(tool, rules, &mut applied).map_or(Cow::Borrowed(tool), Cow::Owned))
         .collect();
+    let applied: Vec<Rule> = applied.into_iter().cloned().collect();
     (!applied.is_empty()).then(|| (format!("[{}]", rewritten.join(",")), applied))
 }
 
@@ -53,4 +98,23 @@ fn rewrite_parameters(function: &mut Object<'_>, rule: &Rule) -> bool {
         function.set("parameters", schema.to_string());
     }
     changed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_is_what_the_rules_make() {
+        let tools =
+            r#"[{"function":{"name":"f","parameters":{"properties":{"a":{"pattern":"x","format":"uri"}}}}}]"#;
+        let check = |rules: &[&Rule], expected: &str| {
+            for _ in 0..2 {
+                assert_eq!(rewrite_tools(tools, rules).text, expected, "{rules:?}");
+            }
+        };
+        check(&[&Rule::ToolPattern], &tools.replace(r#""pattern":"x","#, ""));
+        check(&[&Rule::ToolFormat], &tools.replace(r#","format":"uri""#, ""));
+        check(&[&Rule::ToolConst], "");
+    }
 }

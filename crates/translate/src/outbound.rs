@@ -320,7 +320,7 @@ mod tests {
     }
 
     fn version(minor: u32) -> ServerTraits {
-        ServerTraits { version: Some((0, minor)) }
+        ServerTraits { version: Some((0, minor)), ..ServerTraits::default() }
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::units::{Secret, Size};
 
 /// One key of the configuration.
@@ -56,6 +58,8 @@ pub enum Scalar {
     HttpUrl,
     /// Text in a form that has a name and a check, which says what is wrong.
     Form(&'static str, fn(&str) -> Result<(), String>),
+    /// Any value, tables included.
+    Any,
 }
 
 /// One value or several.
@@ -328,6 +332,26 @@ impl<T: Setting> Setting for BTreeMap<String, T> {
         let entries: Vec<String> =
             self.iter().map(|(name, value)| format!("{} = {}", quote_toml(name), value.to_toml())).collect();
         if entries.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", entries.join(", ")) }
+    }
+}
+
+impl Setting for Value {
+    const SCALAR: Scalar = Scalar::Any;
+
+    fn to_toml(&self) -> String {
+        match self {
+            Self::Null => String::new(),
+            Self::Array(entries) => {
+                let entries: Vec<String> = entries.iter().map(Setting::to_toml).collect();
+                format!("[{}]", entries.join(", "))
+            }
+            Self::Object(fields) => {
+                let field =
+                    |(name, value): (&String, &Self)| format!("{} = {}", quote_toml(name), value.to_toml());
+                format!("{{ {} }}", fields.iter().map(field).collect::<Vec<_>>().join(", "))
+            }
+            other => other.to_string(),
+        }
     }
 }
 

@@ -5,4 +5,6 @@
 pub struct ServerTraits {
     /// vLLM's version as (major, minor), when it is known.
     pub version: Option<(u32, u32)>,
+    /// It is Ollama, which ignores `chat_template_kwargs`.
+    pub is_ollama: bool,
 }

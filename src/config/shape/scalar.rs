@@ -72,7 +72,7 @@ pub(super) fn read_scalar(
     home: Option<&Path>,
 ) -> Result<ValueKind, ValueError> {
     match (key.scalar, kind) {
-        (Scalar::Switch, kind @ ValueKind::Boolean(_)) => Ok(kind),
+        (Scalar::Any, kind) | (Scalar::Switch, kind @ ValueKind::Boolean(_)) => Ok(kind),
         (Scalar::Count(least), ValueKind::I64(number)) => check_count(number, least),
         (Scalar::Number(least, most), ValueKind::Float(number)) => check_range(number, least, most),
         (Scalar::Number(least, most), ValueKind::I64(number)) =>
@@ -165,6 +165,7 @@ fn describe_mismatch(key: &Key, kind: &ValueKind) -> String {
         Scalar::Size => "a size with its unit",
         Scalar::HttpUrl => "an http or https URL",
         Scalar::Form(name, _) => name,
+        Scalar::Any => "any value",
     };
     let example = if key.shape == Shape::One { format!(", as {}", key.example) } else { String::new() };
     format!("expected {wanted}{example}, found {}", describe_value(kind, key.secret))

@@ -178,7 +178,7 @@ fn put_thinking(chat: &mut Object<'_>, object: &Object<'_>) -> Result<ShownThink
     }
     let kind = thinking.string("type");
     let effort = match (output.get("effort"), kind.as_deref()) {
-        (_, Some("disabled")) => Some("\"low\"".to_owned()),
+        (_, Some("disabled")) => Some("\"none\"".to_owned()),
         (Some(effort), _) => Some(effort.to_owned()),
         (None, Some("enabled")) => {
             thinking.number("budget_tokens").map(|budget| effort_of(budget).to_owned())
@@ -341,7 +341,7 @@ mod tests {
     fn thinking_is_shown_as_it_was_asked_for() {
         for (thinking, shown, effort) in [
             (json!(null), ShownThinking::Nothing, Value::Null),
-            (json!({"type": "disabled"}), ShownThinking::Nothing, json!("low")),
+            (json!({"type": "disabled"}), ShownThinking::Nothing, json!("none")),
             (json!({"type": "adaptive"}), ShownThinking::Text, Value::Null),
             (json!({"type": "adaptive", "display": "omitted"}), ShownThinking::Sealed, Value::Null),
             (json!({"type": "enabled", "budget_tokens": 2048}), ShownThinking::Text, json!("low")),
