@@ -26,6 +26,14 @@ impl Upstream {
         Ok((place, waited))
     }
 
+    /// The error of a request that has waited for a place for as long as it may.
+    pub fn stayed_busy(&self, waited: Duration) -> UpstreamError {
+        let what = format!("had no place within {} s (`fallback_after`)", waited.as_secs_f64());
+        let mut busy = UpstreamError::new_broken(&self.name, 429, ErrorCode::QueueFull, &what, "");
+        busy.tier = Tier::Rejected;
+        busy
+    }
+
     fn full_error(&self, taken: usize, waiting: usize, wait: Duration) -> UpstreamError {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         let seconds = seconds.max(1);

@@ -7,7 +7,7 @@
 //! `server`.
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,12 +21,13 @@ use super::config::{Address, OwnWire, UpstreamConfig};
 use super::connector::new_connector;
 use super::failure::UpstreamError;
 use super::headers::{HOPS, next_hop, strip_hop_by_hop};
-use super::learned_rules::LearnedRules;
+use super::learned_rules::{KeptRules, LearnedRules};
 use super::model_facts::Windows;
 use super::outgoing::Outgoing;
 use super::pool::Pool;
 use super::probes::Probes;
 use super::response::UpstreamResponse;
+use super::rule_file::RuleFile;
 use super::state::UpstreamState;
 use super::unanswered::Unanswered;
 use adapt::RuleSet;
@@ -66,7 +67,9 @@ pub struct Upstream {
     /// When the last probe failed.
     probe_failed: Mutex<Option<Instant>>,
     pub(super) windows: Windows,
-    pub(super) learned_rules: LearnedRules,
+    learned_rules: LearnedRules,
+    /// Where the learned rules are kept; nowhere before it is set.
+    rule_file: OnceLock<Arc<RuleFile>>,
     pub(super) probes: Probes,
 }
 
@@ -110,6 +113,7 @@ impl Upstream {
             probe_failed: Mutex::default(),
             windows: Windows::default(),
             learned_rules: LearnedRules::default(),
+            rule_file: OnceLock::new(),
             probes: Probes::default(),
         })
     }
@@ -185,6 +189,9 @@ impl Upstream {
             let version =
                 object.and_then(|object| object.string("version")).and_then(|text| parse_version(&text));
             self.update_traits(|target| target.version = target.version.or(version));
+            if let Some(version) = version {
+                self.note_server(version);
+            }
             Ok(())
         };
         let _: Result<&(), ()> = self.probed.get_or_try_init(|| ask).await;
@@ -197,10 +204,8 @@ impl Upstream {
         if let Some(version) =
             parse_version(text).filter(|version| self.server_traits().version != Some(*version))
         {
-            let known = self.update_traits(|target| target.version.replace(version));
-            if known.is_some() {
-                self.forget_rules();
-            }
+            self.update_traits(|target| target.version = Some(version));
+            self.note_server(version);
         }
     }
 
@@ -268,17 +273,42 @@ impl Upstream {
 
     /// The rules for this model; empty when none were learned, or when it is time to try without them.
     pub fn rules(&self, model: &str) -> Arc<RuleSet> {
-        self.learned_rules.get(model)
+        self.learned_rules.get(model, clock::now())
     }
 
     /// Adds rules that made a request of this model succeed. Returns those that are new.
     pub fn learn_rules(&self, model: &str, rules: &RuleSet) -> RuleSet {
-        self.learned_rules.learn(model, rules)
+        let new = self.learned_rules.learn(model, rules, clock::now());
+        if !new.is_empty() {
+            self.save_rules();
+        }
+        new
     }
 
-    /// Forgets all rules: another version of the server may take what the last one refused.
-    pub fn forget_rules(&self) {
-        self.learned_rules.clear();
+    /// Keeps the rules in this file, and takes over those that it holds.
+    pub fn keep_rules_in(&self, file: &Arc<RuleFile>) {
+        if self.rule_file.set(Arc::clone(file)).is_ok() {
+            self.restore_rules(&file.rules_of(&self.name));
+        }
+    }
+
+    pub(super) fn restore_rules(&self, kept: &KeptRules) {
+        self.learned_rules.restore(kept);
+    }
+
+    /// Forgets the rules if the server has another version than before.
+    fn note_server(&self, (major, minor): (u32, u32)) {
+        if self.learned_rules.note_server(&format!("vllm {major}.{minor}")) {
+            self.save_rules();
+        }
+    }
+
+    fn save_rules(&self) {
+        let Some(file) = self.rule_file.get() else { return };
+        if let Err(error) = file.keep(&self.name, self.learned_rules.to_kept()) {
+            let error = error.to_string();
+            tracing::warn!(target: "respool::upstream", upstream = self.name, error, "learned rules cannot be kept");
+        }
     }
 
     fn no_answer(&self, error: &Unanswered) -> UpstreamError {

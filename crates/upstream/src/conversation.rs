@@ -9,11 +9,18 @@ use std::fmt::Display;
 
 use http::{HeaderMap, HeaderValue, header};
 
+use super::priority::{Priority, read_priority};
 use super::{Who, digest};
 use wire::{ChatRequest, Object, decode_string};
 
 /// Headers that name the conversation.
-const SESSION: [&str; 2] = ["session_id", "x-session-affinity"];
+const SESSION: [&str; 5] = [
+    "session_id",
+    "x-session-affinity",
+    "x-claude-code-session-id",
+    "x-session-id",
+    "x-qwen-code-session-id",
+];
 
 /// The bytes of each message that count: enough to distinguish conversations, however long a system prompt
 /// is.
@@ -24,7 +31,7 @@ const BEGINNING: usize = 8 << 10;
 pub fn identify_chat(headers: &HeaderMap, request: &ChatRequest<'_>) -> Who {
     let conversation =
         named_conversation(headers, &request.object).unwrap_or_else(|| beginning_digest(request));
-    Who { client: client_digest(headers), conversation }
+    Who { client: client_digest(headers), conversation, priority: read_priority(headers, request) }
 }
 
 /// Identifies the client and conversation of any other request.
@@ -35,6 +42,7 @@ pub fn identify_other(headers: &HeaderMap, body: Option<&Object<'_>>, text: &[u8
     Who {
         client: client_digest(headers),
         conversation: named.unwrap_or_else(|| digest(&text[..text.len().min(BEGINNING)])),
+        priority: Priority::default(),
     }
 }
 
@@ -99,7 +107,11 @@ mod tests {
         other(plain, conversation(&[], &body("t", "hi", "x")));
         let named = conversation(&[("session_id", "a:0")], &body("s", "hi", "x"));
         other(plain, named);
-        same(named, conversation(&[("x-session-affinity", "a:0")], &body("t", "bye", "y")));
+        for header in
+            ["x-session-affinity", "x-claude-code-session-id", "x-session-id", "x-qwen-code-session-id"]
+        {
+            same(named, conversation(&[(header, "a:0")], &body("t", "bye", "y")));
+        }
         same(
             named,
             conversation(&[("session_id", "a:0"), ("x-session-affinity", "b:0")], &body("s", "hi", "x")),

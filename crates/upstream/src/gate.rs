@@ -245,7 +245,7 @@ mod tests {
     }
 
     fn who(client: u64) -> Who {
-        Who { client, conversation: client }
+        Who { client, conversation: client, ..Who::default() }
     }
 
     #[tokio::test]

@@ -20,6 +20,8 @@ pub struct ModelFacts {
     /// The dialects that it is likely to write, by its name, the path of its weights, and the server's
     /// account of its parser or chat template.
     pub prior: PreferredDialects,
+    /// It has reasoned although the request switched that off.
+    pub ignores_off: bool,
 }
 
 /// Facts about the models of one upstream.

@@ -1,9 +1,12 @@
-//! Who of those that wait is next: the client that was served least recently, of its conversations the one
-//! that was served least recently, of that the oldest request. So a client with fifty waiting requests delays
-//! another one by a single request, and a crowd of sub-agents does not hold up the conversation that started
-//! them. Pure; `gate` is the caller.
+//! Chooses the next of those that wait: the most urgent; among equals the client that was served least
+//! recently, of its conversations the one that was served least recently, of that the oldest request. A
+//! request becomes more urgent the longer it waits, so each is served one day. So a client with fifty waiting
+//! requests delays another one by a single request, and a crowd of sub-agents does not hold up the
+//! conversation that started them. Pure; `gate` is the caller.
 
 use std::collections::HashMap;
+
+use super::priority::Priority;
 
 /// On whose behalf a request waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,6 +15,8 @@ pub struct Who {
     pub client: u64,
     /// A digest of what names the conversation, or of its beginning.
     pub conversation: u64,
+    /// How urgent the request is.
+    pub priority: Priority,
 }
 
 /// Those that wait, each with what is needed to call it up.
@@ -29,12 +34,17 @@ pub(super) struct FairQueue<T> {
 struct QueueEntry<T> {
     ticket: u64,
     who: Who,
+    /// The turn at which it came.
+    since: u64,
     call: T,
 }
 
 /// The turn at which each was served last. Of two that were never served the one that waits longer is first.
 #[derive(Debug, Default)]
 struct Served(HashMap<u64, u64>);
+
+/// After this many turns a waiting request is as urgent as those of the next priority.
+const TURNS_TO_RISE: u64 = 8;
 
 /// The number of clients that are remembered at least; further ones were served too long ago to matter.
 const REMEMBERED: u64 = 1024;
@@ -60,14 +70,17 @@ impl<T> FairQueue<T> {
     /// Lines up; the ticket is for leaving early.
     pub(super) fn push(&mut self, who: Who, call: T) -> u64 {
         self.tickets += 1;
-        self.waiting.push(QueueEntry { ticket: self.tickets, who, call });
+        self.waiting.push(QueueEntry { ticket: self.tickets, who, since: self.turns, call });
         self.tickets
     }
 
     /// Takes out the one whose turn it is.
     pub(super) fn pop(&mut self) -> Option<T> {
         let last = |waiting: &QueueEntry<T>| {
-            (self.clients.last(waiting.who.client), self.conversations.last(waiting.who.conversation))
+            let Who { client, conversation, priority } = waiting.who;
+            let risen = (self.turns - waiting.since) / TURNS_TO_RISE;
+            let urgency = (priority as u64).saturating_sub(risen);
+            (urgency, self.clients.last(client), self.conversations.last(conversation))
         };
         let (next, _) = self.waiting.iter().enumerate().min_by_key(|(_, waiting)| last(waiting))?;
         let next = self.waiting.remove(next);
@@ -108,7 +121,8 @@ mod tests {
 
     fn who(name: &str) -> Who {
         let mut letters = name.bytes().map(u64::from);
-        Who { client: letters.next().unwrap(), conversation: letters.next().unwrap() }
+        let (client, conversation) = (letters.next().unwrap(), letters.next().unwrap());
+        Who { client, conversation, ..Who::default() }
     }
 
     /// Requests are named by client, conversation and number; they arrive in this order.
@@ -127,6 +141,34 @@ mod tests {
         check("Ax1 Ax2 Ax3 Ax4 By1 By2", "Ax1 By1 Ax2 By2 Ax3 Ax4");
         check("Ax1 Ax2 Ax3 Ay1 Az1", "Ax1 Ay1 Az1 Ax2 Ax3");
         check("Aa1 Ab1 Ac1 Ad1 Bx1 Bx2", "Aa1 Bx1 Ab1 Bx2 Ac1 Ad1");
+    }
+
+    #[test]
+    fn the_most_urgent_is_next() {
+        let mut queue = FairQueue::default();
+        let urgency = [Priority::Background, Priority::Subagent, Priority::Interactive, Priority::Background];
+        for (number, priority) in urgency.into_iter().enumerate() {
+            queue.push(Who { priority, ..who("Ax") }, number);
+        }
+        let order: Vec<usize> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(order, [2, 1, 0, 3]);
+    }
+
+    /// Two interactive requests wait at any time, and the background request has its turn all the same.
+    #[test]
+    fn background_requests_do_not_starve() {
+        let mut queue = FairQueue::default();
+        queue.push(Who { priority: Priority::Background, ..who("Bz") }, "background");
+        queue.push(who("Ax"), "interactive");
+        let mut turns = 0;
+        loop {
+            queue.push(who("Ax"), "interactive");
+            turns += 1;
+            if queue.pop() == Some("background") {
+                break;
+            }
+        }
+        assert!((16..=18).contains(&turns), "{turns}");
     }
 
     #[test]
@@ -164,7 +206,7 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let mut queue = FairQueue::default();
         for key in 0..10_000 {
-            queue.push(Who { client: key, conversation: key }, ());
+            queue.push(Who { client: key, conversation: key, ..Who::default() }, ());
             queue.pop();
         }
         assert!(

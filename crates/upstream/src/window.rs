@@ -60,6 +60,13 @@ impl Upstream {
         }
     }
 
+    /// Notes that a model has reasoned although the request switched that off. Returns true the first time.
+    pub fn note_disobedience(&self, model: &str) -> bool {
+        let mut is_new = false;
+        self.learn_model(model, |facts| is_new = !std::mem::replace(&mut facts.ignores_off, true));
+        is_new
+    }
+
     /// True when the server has listed this model, or answered a request for it.
     pub fn has_seen_model(&self, model: &str) -> bool {
         self.windows.models.read().unwrap_or_else(PoisonError::into_inner).contains_key(model)
@@ -119,7 +126,12 @@ impl Upstream {
 
     /// Learns from an answer of `/v1/models`.
     pub fn learn_list(&self, body: &[u8]) {
-        for Listed { id: model, window, is_harmony, prior, .. } in parse_model_list(body) {
+        let models = parse_model_list(body);
+        let is_ollama = models.iter().any(|model| model.is_ollama);
+        if self.server_traits().is_ollama != is_ollama {
+            self.update_traits(|traits| traits.is_ollama = is_ollama);
+        }
+        for Listed { id: model, window, is_harmony, prior, .. } in models {
             self.learn_model(&model, |facts| {
                 facts.window = window.or(facts.window);
                 facts.is_harmony = is_harmony;
@@ -238,6 +250,7 @@ struct Listed {
     is_harmony: bool,
     prior: PreferredDialects,
     server: Option<Server>,
+    is_ollama: bool,
 }
 
 /// The models in the list. A request without `model` goes to the first.
@@ -252,8 +265,9 @@ fn parse_model_list(body: &[u8]) -> Vec<Listed> {
         let root = model.string("root").unwrap_or_default();
         let is_harmony = is_gpt_oss(&id) || is_gpt_oss(&root);
         let prior = PreferredDialects::from_model_names([id.as_str(), root.as_str()]);
-        let server = Server::from_owner(&model.string("owned_by").unwrap_or_default());
-        Some(Listed { id, window: model.number("max_model_len"), is_harmony, prior, server })
+        let owner = model.string("owned_by").unwrap_or_default();
+        let (server, is_ollama) = (Server::from_owner(&owner), owner == "library");
+        Some(Listed { id, window: model.number("max_model_len"), is_harmony, prior, server, is_ollama })
     };
     let mut models: Vec<_> = models.into_iter().filter_map(model).collect();
     let first = models.first().map(|model| Listed { id: String::new(), ..model.clone() });
@@ -299,6 +313,22 @@ mod tests {
         let list = br#"{"data":[{"id":"a","owned_by":"sglang"},{"id":"b","owned_by":"vllm"}]}"#;
         let servers: Vec<_> = parse_model_list(list).into_iter().map(|model| model.server).collect();
         assert_eq!(servers, [Some(Server::SgLang), None, Some(Server::SgLang)]);
+    }
+
+    #[test]
+    fn ollama_is_known_by_its_list() {
+        let upstream = Upstream::new(&crate::UpstreamConfig::default()).unwrap();
+        upstream.learn_list(br#"{"data":[{"id":"llama3.3","owned_by":"library"}]}"#);
+        assert!(upstream.server_traits().is_ollama);
+        upstream.learn_list(br#"{"data":[{"id":"llama3.3","owned_by":"vllm"}]}"#);
+        assert!(!upstream.server_traits().is_ollama);
+    }
+
+    #[test]
+    fn disobedience_is_new_once() {
+        let upstream = Upstream::new(&crate::UpstreamConfig::default()).unwrap();
+        assert!(upstream.note_disobedience("m") && !upstream.note_disobedience("m"));
+        assert!(upstream.note_disobedience("other"));
     }
 
     #[test]
