@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use adapt::{Rule, RuleSet};
+use adapt::{Declared, EffortReader, Rule, RuleSet};
 use translate::{Additions, Outbound, outbound};
 use wire::{ChatRequest, Pieces, ServerTraits, encode_string};
 
@@ -20,6 +20,10 @@ pub(super) struct Adaptation<'a> {
     pub(super) outbound: Outbound,
     /// The upstream is asked for unparsed text.
     pub(super) is_raw: bool,
+    /// The body has parameters that the owner declares.
+    pub(super) is_declared: bool,
+    /// The parameters that the owner declares for the model.
+    pub(super) declared: &'a Declared,
     /// The model as the client named it.
     pub(super) model: &'a str,
     /// The model as upstreams name it.
@@ -41,12 +45,17 @@ pub(super) struct Adapted {
 
 /// Adapts the request that stands in `original`. It takes the fields of `request`. Without edits the
 /// original's bytes go up.
-pub(super) fn adapt_request(
-    request: &mut ChatRequest<'_>,
+pub(super) fn adapt_request<'a>(
+    request: &mut ChatRequest<'a>,
     original: &Bytes,
-    how: &Adaptation<'_>,
+    how: &Adaptation<'a>,
 ) -> Adapted {
     let mut edits = how.added.apply(&mut request.messages);
+    let (model, declared) = (how.target_model, how.declared);
+    let reader = EffortReader { model, is_ollama: how.target.is_ollama, declared };
+    if reader.write_effort(&mut request.object) {
+        edits.push("reasoning");
+    }
     edits.extend(outbound(request, how.outbound, how.is_raw, how.target));
     if how.model != how.target_model {
         request.object.set("model", encode_string(how.target_model));
@@ -57,6 +66,9 @@ pub(super) fn adapt_request(
     } else {
         std::mem::take(&mut request.object).into_pieces(original)
     };
+    if how.is_declared {
+        edits.push("declared");
+    }
     let edited = Adapted { body, edits };
     if how.rules.is_empty() { edited } else { apply_rules(edited, how.rules) }
 }
@@ -82,7 +94,10 @@ mod tests {
         let original = Bytes::from_static(body.as_bytes());
         let mut request = ChatRequest::parse(&original).unwrap();
         let (added, target, rules) = (Additions::default(), ServerTraits::default(), RuleSet::new());
+        let declared = Declared::default();
         let how = Adaptation {
+            is_declared: false,
+            declared: &declared,
             outbound: Outbound::AsAsked,
             is_raw: false,
             model: "m",

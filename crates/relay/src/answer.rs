@@ -7,6 +7,7 @@ use bytes::Bytes;
 use super::candidates::no_upstream;
 use super::client::Origin;
 use super::exchange::{Exchange, ExchangeReply};
+use super::fallback::Fallbacks;
 use super::fit::{count_tokens, refuse_full};
 use super::outcome::Whole;
 use super::relay::Relay;
@@ -34,11 +35,12 @@ pub enum Opened {
 pub struct ReadRequest {
     relay: Arc<Relay>,
     request: Arc<ClientRequest>,
+    fallbacks: Option<Box<Fallbacks>>,
 }
 
 impl ReadRequest {
-    pub(super) fn new(relay: Arc<Relay>, request: ClientRequest) -> Self {
-        Self { relay, request: Arc::new(request) }
+    pub(super) fn new(relay: Arc<Relay>, request: ClientRequest, fallbacks: Option<Box<Fallbacks>>) -> Self {
+        Self { relay, request: Arc::new(request), fallbacks }
     }
 
     /// Returns the profile of the request.
@@ -92,7 +94,7 @@ impl ReadRequest {
     /// # Errors
     /// The error that the client gets.
     pub async fn ask_model(self) -> Result<Opened, ApiError> {
-        let mut exchange = Box::new(Exchange::new(self.relay, self.request));
+        let mut exchange = Box::new(Exchange::new(self.relay, self.request, self.fallbacks));
         if let Err(full) = refuse_full(&exchange.request) {
             return Err(exchange.fail_with(&full));
         }

@@ -186,7 +186,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_leaves_a_failing_queue() {
         let order: Arc<[_]> = [upstream("a"), upstream("b")].into();
-        let who = Who { client: 1, conversation: 1 };
+        let who = Who { client: 1, conversation: 1, ..Who::default() };
         let [at_a, at_b] =
             [order[0].wait_for_place(who).await.unwrap(), order[1].wait_for_place(who).await.unwrap()];
         let mut longer_at_b = Box::pin(order[1].wait_for_place(who));

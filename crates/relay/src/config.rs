@@ -1,7 +1,7 @@
 //! How replies are requested and streamed: the top-level modes, `[models."ID"]`, `[recovery]` and
 //! `[context]`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +9,11 @@ use std::time::Duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
-use adapt::Consent;
+use adapt::{Consent, Declared, Fields, UNDECLARABLE};
 use tool_call_parser::PreferredDialects;
 use translate::ResponseTemplate;
 use upstream::OwnWire;
+use wire::settings::Scalar;
 use wire::units::deserialize_duration;
 
 wire::string_enum! {
@@ -137,6 +138,20 @@ impl RelayConfig {
         }
     }
 
+    /// The models that may answer in the place of this one, and how long a request waits for it before.
+    pub fn fallback(&self, id: &str) -> (&[String], Duration) {
+        let own = self
+            .target_chain(id)
+            .filter_map(|id| self.models.get(id))
+            .find(|model| !model.fallback.is_empty());
+        own.map_or((&[], Duration::ZERO), |model| (&model.fallback, model.fallback_after))
+    }
+
+    /// The model that answers requests with pictures in the place of this one.
+    pub fn vision(&self, id: &str) -> Option<&str> {
+        self.target_chain(id).find_map(|id| self.models.get(id)?.vision.as_deref())
+    }
+
     /// The APIs that the server of this model answers itself, where the model's own settings say so.
     pub fn own_wires(&self, id: &str) -> Option<&[OwnWire]> {
         self.target_chain(id).find_map(|id| self.models.get(id)?.wires.as_deref())
@@ -152,11 +167,33 @@ impl RelayConfig {
         self.models.iter().filter(|(_, model)| model.target.is_some()).map(|(id, _)| id.as_str())
     }
 
+    /// The parameters that are declared for each id. Ids without any are left out.
+    pub fn declared_parameters(&self) -> HashMap<String, Arc<Declared>> {
+        let of = |id: &String| {
+            let own: Vec<&ModelConfig> = self.target_chain(id).filter_map(|id| self.models.get(id)).collect();
+            let from_target = own.iter().rev();
+            from_target.fold(Declared::default(), |below, model| model.own_parameters().lay_over(&below))
+        };
+        let declared = self.models.keys().map(|id| (id.clone(), Arc::new(of(id))));
+        declared.filter(|(_, declared)| !declared.is_empty()).collect()
+    }
+
     /// Returns the id, its target, the target's target and so on. It also ends where an unchecked
     /// configuration goes in a circle.
     fn target_chain<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a str> {
         let next = |id: &&str| self.models.get(*id)?.target.as_deref();
         std::iter::successors(Some(id), next).take(self.models.len() + 1)
+    }
+}
+
+impl ModelConfig {
+    fn own_parameters(&self) -> Declared {
+        Declared {
+            set: self.set.clone(),
+            default: self.default.clone(),
+            strip: self.strip.clone(),
+            reasoning_off: self.reasoning_off.clone(),
+        }
     }
 }
 
@@ -171,6 +208,29 @@ wire::settings! {
     pub struct ModelConfig {
         /// The model that this id is another name for.
         pub target: Option<String> = None, when_unset("the id names a model", r#""gpt-oss-120b""#);
+        /// Fields of the chat request that this model always gets, whatever the client says. Tables are
+        /// joined field by field.
+        pub set: Fields = Fields::new(),
+            with_example("{ chat_template_kwargs = { enable_thinking = false } }");
+        /// Fields that it gets where the client leaves them out.
+        pub default: Fields = Fields::new(), with_example("{ temperature = 1.0 }");
+        /// Fields that it does not get, with dots between the names of nested ones.
+        pub strip: Vec<String> = Vec::new(), with_form(DECLARABLE), with_example(r#"["metadata", "extra.user"]"#);
+        /// Fields that switch this model's reasoning off, for clients that ask for that in any of the usual
+        /// ways. Known families need none (docs/requests.md).
+        pub reasoning_off: Fields = Fields::new(),
+            with_example("{ chat_template_kwargs = { thinking = false } }");
+        /// Models that answer in its place, one after the other, when it fails, when the prompt does not fit
+        /// it, or when it is busy for longer than `fallback_after`; when a budget is spent, the first without
+        /// a price. `UPSTREAM/MODEL` asks only this upstream. Each request begins with the model that the
+        /// client named.
+        pub fallback: Vec<String> = Vec::new(), with_example(r#"["gpt-oss-20b", "cloud/gpt-5"]"#);
+        /// How long a request waits for a place at this model's upstream, or for one that is starting, before
+        /// a fallback is asked.
+        #[serde(deserialize_with = "deserialize_duration")]
+        pub fallback_after: Duration = Duration::from_secs(10);
+        /// The model that answers requests with pictures in this model's place.
+        pub vision: Option<String> = None, when_unset("pictures go to the model itself", r#""qwen3-vl""#);
         /// As `tools_mode`, for this model.
         pub tools_mode: Option<ToolsMode> = None, when_unset("as for all models", r#""live""#);
         /// As `tool_parsing`, for this model.
@@ -195,6 +255,17 @@ wire::settings! {
             when_unset("the parser finds its dialect", r#"'{"fields": {"content": {}, "tool_calls": {"open": "<call>", "close": "</call>", "content": "json"}}}'"#);
     }
 }
+
+/// A field that may be left out.
+const DECLARABLE: Scalar = Scalar::Form("a field of the chat request", |field| {
+    if UNDECLARABLE.contains(&field) {
+        Err(format!("`{field}` makes the request what it is; it cannot be left out"))
+    } else if field.split('.').any(str::is_empty) {
+        Err(format!("{field:?} is not the path of a field, as \"extra.user\""))
+    } else {
+        Ok(())
+    }
+});
 
 /// Reads a template, or loads the file that holds it.
 fn read_template<'de, D: Deserializer<'de>>(template: D) -> Result<Option<Arc<ResponseTemplate>>, D::Error> {

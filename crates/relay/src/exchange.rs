@@ -5,6 +5,7 @@
 mod changes;
 mod conclusion;
 mod sending;
+mod standing_in;
 mod state;
 
 use std::sync::Arc;
@@ -31,7 +32,13 @@ impl Exchange {
     /// The error that the client gets.
     pub(super) async fn run(&mut self) -> Result<ExchangeReply, ApiError> {
         loop {
-            match self.decide_next().await {
+            let decision = self.decide_next().await;
+            if let Some(reason) = self.fallback_reason(&decision)
+                && Box::pin(self.fall_back(reason)).await
+            {
+                continue;
+            }
+            match decision {
                 Decision::Deliver(place) => return Ok(self.deliver_reply(place)),
                 Decision::Fail | Decision::LookUp(_) => return Err(self.final_error()),
                 Decision::Attempt(next) => {
@@ -87,8 +94,8 @@ impl Exchange {
             ..Known::default()
         };
         loop {
-            let limits = &self.request.settings.recovery;
-            match decide(&self.history, &known, limits, self.request.received.elapsed()) {
+            let limits = self.recovery_limits();
+            match decide(&self.history, &known, &limits, self.request.received.elapsed()) {
                 // Boxed as it is rare: every request pays for the size of its future.
                 Decision::LookUp(lookup) => Box::pin(self.look_up(lookup, &mut known)).await,
                 decision => return decision,

@@ -11,11 +11,12 @@ use super::attempt::Attempt;
 use super::client::{Origin, Wire};
 use super::config::{Modes, ReasoningField, ToolParsing, ToolsMode};
 use super::history_analysis::HistoryAnalysis;
-use super::recent::RecentRequest;
+use super::recent::{PrefixLoss, RecentRequest};
 use super::relay::Relay;
 use super::request::{
     ClientRequest, OutgoingRequest, ReplyForm, RequestProfile, RequestTraits, Route, ServingPlan,
 };
+use adapt::{Effort, asked_effort};
 use telemetry::metrics;
 use tool_call_parser::PreferredDialects;
 use translate::{ClientProgram, Outbound, ReplyRules, STOP_REASON, Situation, needs_version, used_ids};
@@ -29,12 +30,24 @@ static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 struct ParsedRequest<'a> {
     request: ChatRequest<'a>,
     body: &'a Bytes,
+    /// The body has parameters that the owner declares.
+    is_declared: bool,
     /// The recent request that it resembles.
     recent: Option<Arc<RecentRequest>>,
     model: String,
     target_model: String,
+    tools_mode: Option<ToolsMode>,
     who: Who,
     history: HistoryAnalysis,
+}
+
+/// Restrictions on who receives a request. The default has no restriction.
+#[derive(Debug, Default)]
+pub(super) struct Receiver {
+    /// The name of the only upstream that may be asked.
+    pub(super) upstream: Option<String>,
+    /// How a reply with tools is asked for, whatever the model's settings say.
+    pub(super) tools_mode: Option<ToolsMode>,
 }
 
 impl Relay {
@@ -44,6 +57,22 @@ impl Relay {
     /// # Errors
     /// 400 when the body is not such a request, 404 when no upstream serves its model.
     pub async fn read(self: &Arc<Self>, body: Bytes, origin: Origin) -> Result<ReadRequest, ApiError> {
+        let (body, fallbacks) = self.stand_ins(body, &origin);
+        let request = self.read_request(body, origin, Receiver::default()).await?;
+        Ok(ReadRequest::new(Arc::clone(self), request, fallbacks))
+    }
+
+    /// Reads a request for this receiver.
+    pub(super) async fn read_request(
+        self: &Arc<Self>,
+        body: Bytes,
+        origin: Origin,
+        receiver: Receiver,
+    ) -> Result<ClientRequest, ApiError> {
+        let (body, is_declared) = match self.declared_body(&body) {
+            Some(declared) => (declared, true),
+            None => (body, false),
+        };
         let recent = self.recent.find_similar(&body, std::time::Instant::now());
         let known = recent.as_deref().map(RecentRequest::known_parts).unwrap_or_default();
         let request = ChatRequest::parse_known(&body, known).map_err(|fault| ApiError::from(&fault))?;
@@ -55,16 +84,33 @@ impl Relay {
             // Boxed as it is rare: every request pays for the size of its future.
             _ => Box::pin(self.look_up_serving(&model, &target_model, who, &origin)).await?,
         };
+        let upstreams = match &receiver.upstream {
+            Some(name) => upstreams.iter().filter(|upstream| upstream.name == *name).cloned().collect(),
+            None => upstreams,
+        };
         let upstream = first_of(&upstreams).ok_or_else(no_upstream)?;
         let history = self.analyse_history(&request, &origin.headers);
+        if asked_effort(&request.object).is_some() {
+            // Ollama reads another field than the rest.
+            upstream.learn_models_aside(&origin.headers);
+        }
         let depends_on_version = needs_version(&request) || !history.added.reasoning.is_empty();
         if depends_on_version && upstream.server_traits().version.is_none() {
             Box::pin(upstream.probe_version()).await;
         }
-        let parsed =
-            ParsedRequest { request, body: &body, recent: recent.clone(), model, target_model, who, history };
-        let request = self.assemble_request(parsed, upstream, upstreams, origin);
-        Ok(ReadRequest::new(Arc::clone(self), request))
+        let recent = recent.clone();
+        let parsed = ParsedRequest {
+            request,
+            body: &body,
+            is_declared,
+            recent,
+            model,
+            target_model,
+            tools_mode: receiver.tools_mode,
+            who,
+            history,
+        };
+        Ok(self.assemble_request(parsed, upstream, upstreams, origin))
     }
 
     /// Returns the upstreams that serve a model, once their lists were fetched again.
@@ -93,14 +139,34 @@ impl Relay {
         upstreams: Arc<[Arc<Upstream>]>,
         origin: Origin,
     ) -> ClientRequest {
-        let ParsedRequest { mut request, body, recent, model, target_model, who, history } = parsed;
+        let ParsedRequest {
+            request,
+            body,
+            is_declared,
+            recent,
+            model,
+            target_model,
+            tools_mode,
+            who,
+            history,
+        } = parsed;
+        let declared = Arc::clone(self.declared_parameters(&model));
         metrics::reasoning_recalled(history.added.reasoning.len(), history.missed);
-        let modes = self.config.modes_for(&model);
+        let mut modes = self.config.modes_for(&model);
+        modes.tools_mode = tools_mode.unwrap_or(modes.tools_mode);
         let profile = self.build_profile(&request, model, modes, &origin);
         let prior = likely_dialects(&profile, modes.dialects, &target_model, &upstream);
         let tools = self.recent.declared_tools(&request, recent.as_deref());
         // Before anything is edited.
-        self.recent.remember_request(body, &request, recent.as_ref(), &tools, std::time::Instant::now());
+        let conversation_rules =
+            recent.as_deref().and_then(|recent| recent.rules_for(body)).unwrap_or_default();
+        let found = (&tools, &conversation_rules);
+        let loss =
+            self.recent.remember_request(body, &request, recent.as_ref(), found, std::time::Instant::now());
+        if let Some(PrefixLoss { message, bytes }) = loss {
+            let place = message.map_or_else(|| "tools".to_owned(), |number| format!("message {number}"));
+            origin.record.prefix_lost(&place, bytes);
+        }
         let response_template = self.config.response_template(&profile.model);
         let rules = ReplyRules { response_template, ..ReplyRules::of(&request, tools, prior) };
         let traits = RequestTraits {
@@ -108,18 +174,25 @@ impl Relay {
             wants_raw: modes.tool_parsing == ToolParsing::Raw && Situation::is_free_to_call(&request),
             is_free: Situation::is_free(&request),
             has_tools: request.tools().is_some(),
+            wants_no_reasoning: asked_effort(&request.object) == Some(Effort::Off),
+            is_declared,
             has_stop: request.object.get("stop").is_some(),
             taken_ids: Arc::new(used_ids(&request)),
         };
+        let (target, known_rules) =
+            (upstream.server_traits(), conversation_rules.rules_for(&upstream, &target_model));
         let how = Adaptation {
             outbound: traits.outbound,
+            is_declared,
+            declared: &declared,
             is_raw: traits.wants_raw && !upstream.model_facts(&target_model).is_harmony,
             model: &profile.model,
             target_model: &target_model,
             added: &history.added,
-            target: &upstream.server_traits(),
-            rules: &upstream.rules(&target_model),
+            target: &target,
+            rules: &known_rules,
         };
+        let mut request = request;
         let adapted = adapt_request(&mut request, body, &how);
         let first = Attempt::first(upstream, adapted, rules.token_limit);
         let Origin { headers, request_id, path_and_query, received, record, progress, .. } = origin;
@@ -127,7 +200,8 @@ impl Relay {
         ClientRequest {
             profile: Arc::new(profile),
             history,
-            plan: ServingPlan { first, upstreams, who, target_model },
+            conversation_rules,
+            plan: ServingPlan { first, upstreams, who, target_model, declared },
             traits,
             rules,
             outgoing: OutgoingRequest { body: body.clone(), headers, path_and_query },

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::conversation_rules::ConversationRules;
 use tool_call_parser::Tools;
 use translate::declared;
 use wire::{ChatRequest, KnownMessage, KnownParts, KnownTools};
@@ -56,6 +57,8 @@ pub(super) struct RecentRequest {
     beginning: Box<[u8]>,
     /// Where the first words of the user end, and the bytes before.
     first_words: (usize, Box<[u8]>),
+    /// The rules of its conversation.
+    rules: Arc<ConversationRules>,
 }
 
 /// Tools of a request, as they were read.
@@ -64,6 +67,16 @@ pub(super) struct RecentTools {
     known: KnownTools,
     /// Read from them.
     tools: Arc<Tools>,
+}
+
+/// The prompt of a conversation's request differs early from that of the last one, so the server reads again
+/// what it had in its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PrefixLoss {
+    /// The number of the first message that differs; `None` for the tools, which stand before all messages.
+    pub(super) message: Option<usize>,
+    /// Bytes of the last request that the two do not share.
+    pub(super) bytes: usize,
 }
 
 impl Recent {
@@ -113,17 +126,19 @@ impl Recent {
         Some(request)
     }
 
-    /// Remembers a request that was read with what `known` knew of it. `tools`: as they were declared.
+    /// Remembers a request that was read with what `known` knew of it. `found`: the tools that it declares,
+    /// and the rules of its conversation. Returns what the conversation lost of its prefix.
     pub(super) fn remember_request(
         &self,
         body: &[u8],
         request: &ChatRequest<'_>,
         known: Option<&Arc<RecentRequest>>,
-        tools: &Arc<Tools>,
+        found: (&Arc<Tools>, &Arc<ConversationRules>),
         now: Instant,
-    ) {
+    ) -> Option<PrefixLoss> {
+        let (tools, rules) = found;
         if body.len() < SHORT {
-            return;
+            return None;
         }
         let before = known.map(|known| known.messages.as_slice()).unwrap_or_default();
         let messages = request.known_messages(before);
@@ -132,8 +147,10 @@ impl Recent {
             && messages.iter().zip(before).all(|(new, old)| Arc::ptr_eq(new, old))
             && (request.has_known_tools() || request.tools().is_none());
         if of_same.is_some() && is_unchanged {
-            return;
+            return None;
         }
+        let has_same_tools = request.has_known_tools() || of_same.is_some_and(|old| old.tools.is_none());
+        let loss = of_same.and_then(|old| old.prefix_loss(&messages, has_same_tools));
         let tools = match known.and_then(|known| known.tools.as_ref()).filter(|_| request.has_known_tools()) {
             Some(tools) => Some(Arc::clone(tools)),
             None => {
@@ -141,11 +158,11 @@ impl Recent {
             }
         };
         let beginning = body[..SAMPLE.min(body.len())].into();
-        let new =
-            Arc::new(RecentRequest { messages, tools, beginning, first_words: first_words(body, request) });
+        let (first_words, rules) = (first_words(body, request), Arc::clone(rules));
+        let new = Arc::new(RecentRequest { messages, tools, beginning, first_words, rules });
         // One request does not push all others out.
         if new.size() > self.limits.bytes / 2 {
-            return;
+            return None;
         }
         let mut kept = self.lock_requests(now);
         if let Some(old) = of_same {
@@ -159,6 +176,7 @@ impl Recent {
         };
         let many = kept.iter().map(|(_, request)| &**request).map(fits).take_while(|fits| *fits).count();
         kept.truncate(many.min(self.limits.requests));
+        loss
     }
 
     /// Locks the requests, and drops those that are too old.
@@ -180,6 +198,24 @@ impl RecentRequest {
     /// Its tools.
     pub(super) fn tools(&self) -> Option<&Arc<Tools>> {
         self.tools.as_ref().map(|tools| &tools.tools)
+    }
+
+    /// The rules of its conversation; `None` when the body is of another one.
+    pub(super) fn rules_for(&self, body: &[u8]) -> Option<Arc<ConversationRules>> {
+        self.is_of_same_conversation(body).then(|| Arc::clone(&self.rules))
+    }
+
+    /// The loss of the prefix, where a later request of the conversation shares less than half of this one.
+    fn prefix_loss(&self, messages: &[Arc<KnownMessage>], has_same_tools: bool) -> Option<PrefixLoss> {
+        let size =
+            |messages: &[Arc<KnownMessage>]| messages.iter().map(|message| message.text_len()).sum::<usize>();
+        let tools = self.tools.as_ref().map_or(0, |tools| tools.known.text_len());
+        let total = size(&self.messages) + tools;
+        let shared =
+            messages.iter().zip(&self.messages).take_while(|(new, old)| Arc::ptr_eq(new, old)).count();
+        let kept = if has_same_tools { size(&self.messages[..shared]) + tools } else { 0 };
+        let message = has_same_tools.then_some(shared);
+        (2 * kept < total).then_some(PrefixLoss { message, bytes: total - kept })
     }
 
     fn is_of_same_conversation(&self, body: &[u8]) -> bool {
@@ -219,14 +255,20 @@ mod tests {
     /// Reads a body as `request` does. Returns how many of its messages were known, and whether its tools
     /// were.
     fn read(recent: &Recent, body: &str, now: Instant) -> (usize, bool) {
+        let (same, is_known, _) = read_with_loss(recent, body, now);
+        (same, is_known)
+    }
+
+    fn read_with_loss(recent: &Recent, body: &str, now: Instant) -> (usize, bool, Option<PrefixLoss>) {
         let known = recent.find_similar(body.as_bytes(), now);
         let parts = known.as_ref().map(|known| known.known_parts()).unwrap_or_default();
         let request = ChatRequest::parse_known(body.as_bytes(), parts).unwrap();
         let before = parts.messages;
         let same = request.known_messages(before);
         let same = same.iter().zip(before).filter(|(new, old)| Arc::ptr_eq(new, old)).count();
-        recent.remember_request(body.as_bytes(), &request, known.as_ref(), &Arc::default(), now);
-        (same, request.has_known_tools())
+        let found = (&Arc::default(), &Arc::default());
+        let loss = recent.remember_request(body.as_bytes(), &request, known.as_ref(), found, now);
+        (same, request.has_known_tools(), loss)
     }
 
     #[test]
@@ -243,6 +285,21 @@ mod tests {
         assert_eq!(read(&recent, &body(&["a", "c", "d"]), now), (3, true));
         assert_eq!(recent.lock_requests(now).len(), 2, "one for each conversation");
         assert_eq!(recent.lock_requests(now + Duration::from_hours(2)).len(), 0);
+    }
+
+    #[test]
+    fn the_loss_of_a_prefix_is_found() {
+        let (recent, now) = (Recent::new(RecentLimits::default()), Instant::now());
+        let loss = |body: &str| read_with_loss(&recent, body, now).2;
+        assert_eq!(loss(&body(&["a"])), None);
+        assert_eq!(loss(&body(&["a", "b"])), None, "the conversation goes on");
+        assert_eq!(loss(&body(&["a", "c"])), None, "most of the prompt is the same");
+        let mut changed = body(&["a", "c"]);
+        changed.replace_range(4_000..4_001, "t");
+        let found = loss(&changed).unwrap();
+        assert!(found.message == Some(0) && found.bytes > 9_000, "{found:?}");
+        let found = loss(&changed.replace(r#""name":"f""#, r#""name":"g""#)).unwrap();
+        assert_eq!(found.message, None, "the tools differ");
     }
 
     #[test]

@@ -3,19 +3,29 @@
 //! What it does with a request stands in `reading` (a body becomes a `ClientRequest`), `answer` (which
 //! becomes a reply) and `forward` (requests that it does not read).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::config::{FinalErrors, RelayConfig};
 use super::memory::{Memory, MemoryLimits};
 use super::recent::{Recent, RecentLimits};
+use bytes::Bytes;
+
+use adapt::Declared;
 use tool_call_parser::PreferredDialects;
 use translate::GuardLimits;
 use upstream::{Fleet, OutcomeReport, Tier, Upstream, UpstreamError};
+use wire::Object;
 
 /// Relays requests to the configured upstreams.
 #[derive(Debug)]
 pub struct Relay {
     pub(super) config: Arc<RelayConfig>,
+    /// The parameters that the owner declares, by the id that clients use.
+    declared: HashMap<String, Arc<Declared>>,
+    nothing_declared: Arc<Declared>,
+    /// Some model has another one that may answer in its place.
+    pub(super) has_stand_ins: bool,
     pub(super) fleet: Arc<Fleet>,
     pub(super) max_body: usize,
     pub(super) guard: GuardLimits,
@@ -38,7 +48,11 @@ impl Relay {
         let memory = config.recovery.reasoning_memory.then(|| Arc::new(Memory::new(MemoryLimits::default())));
         let recent = Recent::new(RecentLimits::default());
         let (max_body, guard) = (limits.max_body, limits.guard);
-        Self { config: Arc::new(config), fleet, max_body, guard, memory, recent }
+        let (declared, nothing_declared) = (config.declared_parameters(), Arc::default());
+        let has_stand_ins =
+            config.models.values().any(|model| !model.fallback.is_empty() || model.vision.is_some());
+        let config = Arc::new(config);
+        Self { config, declared, nothing_declared, has_stand_ins, fleet, max_body, guard, memory, recent }
     }
 
     /// Returns the relay that follows this one when the configuration changes. It remembers the same
@@ -68,6 +82,22 @@ impl Relay {
     /// The model that an id stands for.
     pub fn target<'a>(&'a self, id: &'a str) -> &'a str {
         self.config.target(id)
+    }
+
+    /// The parameters that the owner declares for the model of this id.
+    pub(super) fn declared_parameters(&self, id: &str) -> &Arc<Declared> {
+        self.declared.get(id).unwrap_or(&self.nothing_declared)
+    }
+
+    /// The body with the parameters that the owner declares for its model. `None` when nothing changes.
+    pub(super) fn declared_body(&self, body: &Bytes) -> Option<Bytes> {
+        if self.declared.is_empty() {
+            return None;
+        }
+        let text = std::str::from_utf8(body).ok()?;
+        let model = Object::parse(text).ok()?.string("model")?;
+        let declared = self.declared_parameters(&model);
+        (!declared.changes_nothing()).then(|| declared.apply_to_body(text).map(Bytes::from)).flatten()
     }
 
     /// The window that the configuration gives to the model of this id.

@@ -404,9 +404,9 @@ impl ReplyStream {
 
     /// A turn has left whole.
     fn record_turn(&self, turn: &Turn) {
-        self.record.turn(turn);
-        if let Some(exchange) = &self.exchange {
-            exchange.request.remember(turn);
+        match &self.exchange {
+            Some(exchange) => exchange.complete_turn(turn),
+            None => self.record.turn(turn),
         }
     }
 

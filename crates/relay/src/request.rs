@@ -13,8 +13,9 @@ use super::adaptation::{Adaptation, Adapted, adapt_request};
 use super::attempt::{Attempt, Changed, Fit};
 use super::client::{RequestProgress, Wire};
 use super::config::RelayConfig;
+use super::conversation_rules::ConversationRules;
 use super::history_analysis::HistoryAnalysis;
-use adapt::RuleSet;
+use adapt::{Declared, RuleSet};
 use telemetry::RequestRecord;
 use translate::{ClientProgram, FreeTextPatterns, Head, Ids, Outbound, Remedy, ReplyRules};
 use upstream::{Upstream, Who};
@@ -101,6 +102,8 @@ pub(super) struct ClientRequest {
     pub(super) profile: Arc<RequestProfile>,
     /// The consequences of the conversation's past.
     pub(super) history: HistoryAnalysis,
+    /// The rules that requests of its conversation are adapted by.
+    pub(super) conversation_rules: Arc<ConversationRules>,
     /// Who may serve it.
     pub(super) plan: ServingPlan,
     /// Facts that decide which attempts are possible.
@@ -128,6 +131,8 @@ pub(super) struct ServingPlan {
     pub(super) who: Who,
     /// The model as upstreams name it.
     pub(super) target_model: String,
+    /// The parameters that the owner declares for the model.
+    pub(super) declared: Arc<Declared>,
 }
 
 /// The facts that decide which attempts a request permits.
@@ -140,6 +145,10 @@ pub(super) struct RequestTraits {
     pub(super) is_free: bool,
     pub(super) has_tools: bool,
     pub(super) has_stop: bool,
+    /// The client asks for a reply without reasoning.
+    pub(super) wants_no_reasoning: bool,
+    /// The body has parameters that the owner declares.
+    pub(super) is_declared: bool,
     /// The ids of all calls in the conversation.
     pub(super) taken_ids: Arc<HashSet<String>>,
 }
@@ -169,15 +178,18 @@ impl ClientRequest {
             _ => self.traits.wants_raw && can_be_raw,
         };
         let original = changed.as_ref().map_or(&self.outgoing.body, |changed| &changed.body);
-        let known = upstream.rules(&self.plan.target_model);
+        let known = self.conversation_rules.rules_for(upstream, &self.plan.target_model);
         let rules: RuleSet = known.union(&on_trial).cloned().collect();
+        let target = upstream.server_traits();
         let how = Adaptation {
             outbound: self.traits.outbound,
+            is_declared: self.traits.is_declared,
+            declared: &self.plan.declared,
             is_raw,
             model: &self.profile.model,
             target_model: &self.plan.target_model,
             added: &self.history.added,
-            target: &upstream.server_traits(),
+            target: &target,
             rules: &rules,
         };
         let Adapted { body, edits } = match ChatRequest::parse(original) {

@@ -31,6 +31,8 @@ pub const RETRIES: &str = "respool_upstream_retries_total";
 pub const SECOND_ATTEMPTS: &str = "respool_second_attempts_total";
 /// Requests whose first reply was useless, by the last fault and whether they got a good reply.
 pub const RESCUES: &str = "respool_rescues_total";
+/// Requests whose prompt shared less than half with that of their conversation's last request.
+pub const PREFIXES_LOST: &str = "respool_prompt_prefixes_lost_total";
 /// Heartbeats sent while an upstream was silent.
 pub const HEARTBEATS: &str = "respool_heartbeats_total";
 /// Requests in flight at an upstream.
@@ -240,6 +242,11 @@ pub fn rescue(fault: &'static str, rescued: bool) {
     counter!(RESCUES, "fault" => fault, "rescued" => rescued).increment(1);
 }
 
+/// Counts a request whose prompt begins differently than its conversation's last one.
+pub fn prefix_lost() {
+    counter!(PREFIXES_LOST).increment(1);
+}
+
 /// Counts usage rows that could not be stored.
 pub fn usage_rows_lost(count: u64) {
     counter!(USAGE_LOST).increment(count);
@@ -316,6 +323,10 @@ fn describe() {
     metrics::describe_counter!(
         RESCUES,
         "Requests with second attempts, by the last fault and whether they got an answer"
+    );
+    metrics::describe_counter!(
+        PREFIXES_LOST,
+        "Requests whose prompt shared less than half with that of their conversation's last request"
     );
     metrics::describe_counter!(HEARTBEATS, "Heartbeats sent while an upstream was silent");
     metrics::describe_gauge!(UPSTREAM_IN_FLIGHT, "Requests in flight at an upstream");

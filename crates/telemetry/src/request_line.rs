@@ -76,6 +76,11 @@ pub(super) struct RequestLine {
     pub(super) counted: Option<&'static str>,
     /// The parts of the conversation that were cut to make it fit.
     pub(super) trimmed: Option<String>,
+    /// Where the prompt first differs from that of the conversation's last request, and the bytes that the
+    /// server reads again.
+    pub(super) prefix_lost: Option<String>,
+    /// The models that others answered for, each with the reason.
+    fallbacks: Vec<String>,
     /// Attempts beyond the first.
     pub(super) retries: u32,
     /// Heartbeats sent.
@@ -131,6 +136,8 @@ impl RequestLine {
             loop_stopped: None,
             counted: None,
             trimmed: None,
+            prefix_lost: None,
+            fallbacks: vec![],
             retries: 0,
             heartbeats: 0,
             dialects: vec![],
@@ -248,6 +255,17 @@ impl RequestLine {
         self.retries += 1;
         self.end_attempt(None, Some(reason));
         ::metrics::counter!(metrics::RETRIES, "reason" => reason).increment(1);
+    }
+
+    /// Notes that another model answers: its name is the one in the log, the metrics and the row.
+    pub(super) fn fall_back(&mut self, asked: &str, why: &'static str, answers: &str) {
+        // A request may go to another model before any was asked.
+        if !self.upstream.is_empty() {
+            self.retry("fallback");
+        }
+        self.fallbacks.push(format!("{asked}:{why}"));
+        answers.clone_into(&mut self.model);
+        self.known_model.clear();
     }
 
     /// Counts a second attempt, with the fault of the useless reply, the remedy, and the reply's tokens.
@@ -423,6 +441,8 @@ impl Drop for RequestLine {
             loop_stopped = self.loop_stopped,
             counted = self.counted,
             trimmed = self.trimmed,
+            prefix_lost = self.prefix_lost,
+            fallback = (!self.fallbacks.is_empty()).then(|| self.fallbacks.join(",")),
             retries = some(self.retries),
             heartbeats = some(self.heartbeats),
             calls = some(self.calls),
@@ -464,6 +484,14 @@ mod tests {
         let mut line = RequestLine::of(Arc::new(RequestStart::new("r".into(), "POST /", "other")));
         line.repairs = names;
         assert_eq!(line.take_row(Duration::ZERO, None).repairs, "duplicate,unreadable");
+    }
+
+    #[test]
+    fn the_row_names_the_model_that_answered() {
+        let mut line = RequestLine::of(Arc::new(RequestStart::new("r".into(), "POST /", "other")));
+        line.fall_back("big", "overflow", "small");
+        assert_eq!(line.fallbacks, ["big:overflow"]);
+        assert_eq!(line.take_row(Duration::ZERO, None).model, "small");
     }
 
     /// Three Hermes calls of one reply were counted as one of Hermes and two native ones.

@@ -290,6 +290,11 @@ impl Ledger {
         !self.settings().budgets.is_empty()
     }
 
+    /// True for a model without a price.
+    pub fn is_free(&self, model: &str) -> bool {
+        self.settings().prices.paid(model).is_none()
+    }
+
     /// Refuses a request whose key's, agent's or day's budget is spent.
     ///
     /// # Errors

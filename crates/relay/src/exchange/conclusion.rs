@@ -33,8 +33,7 @@ impl Exchange {
                 reply.earlier_prompts = self.history.spent_before_last().prompt;
                 for choice in &mut reply.choices {
                     choice.fills_window = fills_window && choice.turn.finish == Some(FinishReason::Length);
-                    self.request.record.turn(&choice.turn);
-                    self.request.remember(&choice.turn);
+                    self.complete_turn(&choice.turn);
                 }
                 ExchangeReply::Whole(Whole::Reply(reply))
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, header};
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 
 use super::state::{Current, Exchange};
 use crate::attempt::{Attempt, Fit};
@@ -115,11 +115,20 @@ impl Exchange {
 
     /// Chooses the upstream of the next attempt; the attempt for it is the current one then.
     async fn choose_upstream(&mut self, change: Change) -> Result<Chosen, Refused> {
-        let AdmittedUpstream { upstream, place: queue_place, report, queued } =
-            match self.candidates.next().await {
-                Some(admitted) => admitted?,
-                None => return Err((Arc::clone(&self.request.plan.first.upstream), no_upstream())),
-            };
+        let patience = self.patience();
+        let next = self.candidates.next();
+        let admitted = match patience {
+            None => next.await,
+            Some(patience) => timeout(patience, next).await.unwrap_or_else(|_| {
+                let upstream = Arc::clone(&self.request.plan.first.upstream);
+                let error = upstream.stayed_busy(patience);
+                Some(Err((upstream, error)))
+            }),
+        };
+        let AdmittedUpstream { upstream, place: queue_place, report, queued } = match admitted {
+            Some(admitted) => admitted?,
+            None => return Err((Arc::clone(&self.request.plan.first.upstream), no_upstream())),
+        };
         self.request.record.asks(&upstream.name, self.candidates.tried_count(), queued);
         if self.history.attempts.is_empty() {
             upstream.state.count_request();
@@ -236,6 +245,7 @@ async fn read_by_size<T: Send + 'static>(
 /// Keeps the rules with which the request was accepted.
 fn learn_rules(attempt: &mut Attempt, request: &ClientRequest) {
     let on_trial = std::mem::take(&mut attempt.on_trial);
+    request.conversation_rules.add(&attempt.upstream, &request.plan.target_model, &on_trial);
     let learned = attempt.upstream.learn_rules(&request.plan.target_model, &on_trial);
     for rule in learned {
         tracing::warn!(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::attempt::Attempt;
 use crate::candidates::Candidates;
+use crate::fallback::Fallbacks;
 use crate::outcome::{AttemptOutcome, Finding, History, Refusal, Whole};
 use crate::relay::Relay;
 use crate::request::ClientRequest;
@@ -12,7 +13,7 @@ use adapt::Rule;
 use translate::{Fault, ReplyRules, Shows};
 use upstream::{Place as QueuePlace, Upstream, UpstreamError, UpstreamResponse};
 use wire::Pieces;
-use wire::turn::Usage;
+use wire::turn::{Turn, Usage};
 
 /// One request's attempts.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub(crate) struct Exchange {
     pub(crate) has_spoken: bool,
     /// A stream was begun, so that only another stream can take its place.
     pub(super) expects_stream: bool,
+    /// The models that may answer in the place of the current one.
+    pub(super) fallbacks: Option<Box<Fallbacks>>,
     /// The rule that would avoid the last refusal, and that the owner has not allowed.
     pub(super) withheld_rule: Option<Rule>,
 }
@@ -52,7 +55,11 @@ pub(crate) enum ExchangeReply {
 }
 
 impl Exchange {
-    pub(crate) fn new(relay: Arc<Relay>, request: Arc<ClientRequest>) -> Self {
+    pub(crate) fn new(
+        relay: Arc<Relay>,
+        request: Arc<ClientRequest>,
+        fallbacks: Option<Box<Fallbacks>>,
+    ) -> Self {
         let candidates = Candidates::new(Arc::clone(&request.plan.upstreams), Some(request.plan.who));
         Self {
             relay,
@@ -62,6 +69,7 @@ impl Exchange {
             current: None,
             has_spoken: false,
             expects_stream: false,
+            fallbacks,
             withheld_rule: None,
         }
     }
@@ -106,6 +114,7 @@ impl Exchange {
             current.attempt.upstream.state.count_useful_reply();
             (current.attempt.body, current.attempt.changed) = (Pieces::default(), None);
         }
+        self.fallbacks = None;
         // The exchange is its only owner, except for a moment.
         if let Some(request) = Arc::get_mut(&mut self.request) {
             request.release_bytes();
@@ -128,6 +137,28 @@ impl Exchange {
     /// Returns the rules for reading the reply of the current attempt.
     pub(crate) fn reply_rules(&self) -> ReplyRules {
         ReplyRules { token_limit: self.token_limit(), ..self.request.rules.clone() }
+    }
+
+    /// Records and remembers a turn that leaves. A model that reasons although the client has switched that
+    /// off is reported once.
+    pub(crate) fn complete_turn(&self, turn: &Turn) {
+        self.request.record.turn(turn);
+        self.request.remember(turn);
+        if !self.request.traits.wants_no_reasoning || turn.reasoning.trim().is_empty() {
+            return;
+        }
+        let (Some(Current { attempt, .. }), model) = (&self.current, &self.request.plan.target_model) else {
+            return;
+        };
+        if attempt.upstream.note_disobedience(model) {
+            tracing::warn!(
+                target: "respool::upstream",
+                upstream = attempt.upstream.name,
+                model,
+                "the model reasons although clients switch that off: name the fields that it obeys in \
+                 `[models.\"{model}\"] reasoning_off` (docs/requests.md)"
+            );
+        }
     }
 
     /// The limit on the reply of the current attempt, in tokens.

@@ -27,8 +27,14 @@ pub(crate) async fn begin_turn(app: &App, chat: Bytes, origin: Origin) -> Result
     let record = &origin.record;
     let named = named_agent(app, &chat);
     let name = named.as_ref().map_or("", |named| &*named.agent.name);
-    check_budget(app, record.start().key(), name)
-        .inspect_err(|_| record_refused(app, &origin.record, &chat))?;
+    let chat = match check_budget(app, record.start().key(), name) {
+        Ok(()) => chat,
+        Err(spent) => {
+            let is_free = |model: &str| app.usage.is_free(model);
+            let free = app.relay.free_fallback(&chat, record, is_free).filter(|_| named.is_none());
+            free.ok_or(spent).inspect_err(|_| record_refused(app, record, &chat))?
+        }
+    };
     if let Some(named) = named {
         // Boxed as it is another path: every request pays for the size of this future.
         let run = Box::pin(agent::begin_run(app.clone(), named, &chat, &origin.headers, record)).await?;

@@ -1,0 +1,71 @@
+//! The rules that the requests of one conversation are adapted by.
+//!
+//! A rule that an upstream teaches while a conversation goes on changes only later conversations. A running
+//! one keeps its form, and with it the beginning of its prompt, which the server has cached. It takes
+//! a rule when one of its own requests was refused. Called by `reading`, `request` and `exchange`.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use adapt::RuleSet;
+use upstream::Upstream;
+
+/// The rules of one conversation, for each upstream and model that it has asked.
+#[derive(Debug, Default)]
+pub(super) struct ConversationRules(Mutex<Vec<RulesOfModel>>);
+
+#[derive(Debug)]
+struct RulesOfModel {
+    upstream: String,
+    model: String,
+    rules: Arc<RuleSet>,
+}
+
+impl ConversationRules {
+    /// The rules for this upstream and model: those of the conversation's first request to it.
+    pub(super) fn rules_for(&self, upstream: &Upstream, model: &str) -> Arc<RuleSet> {
+        let mut known = self.lock();
+        if let Some(found) = known.iter().find(|known| known.is_for(upstream, model)) {
+            return Arc::clone(&found.rules);
+        }
+        let rules = upstream.rules(model);
+        let (upstream, model) = (upstream.name.clone(), model.to_owned());
+        known.push(RulesOfModel { upstream, model, rules: Arc::clone(&rules) });
+        rules
+    }
+
+    /// Adds rules with which a request of the conversation was accepted.
+    pub(super) fn add(&self, upstream: &Upstream, model: &str, new: &RuleSet) {
+        if let Some(known) = self.lock().iter_mut().find(|known| known.is_for(upstream, model)) {
+            known.rules = Arc::new(known.rules.union(new).cloned().collect());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<RulesOfModel>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RulesOfModel {
+    fn is_for(&self, upstream: &Upstream, model: &str) -> bool {
+        self.upstream == upstream.name && self.model == model
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adapt::Rule;
+    use upstream::UpstreamConfig;
+
+    #[test]
+    fn a_running_conversation_keeps_its_rules() {
+        let upstream = Upstream::new(&UpstreamConfig::default()).unwrap();
+        let (running, pattern) = (ConversationRules::default(), RuleSet::from([Rule::ToolPattern]));
+        assert!(running.rules_for(&upstream, "m").is_empty());
+        upstream.learn_rules("m", &pattern);
+        assert!(running.rules_for(&upstream, "m").is_empty(), "its prefix stays");
+        assert_eq!(*ConversationRules::default().rules_for(&upstream, "m"), pattern);
+        running.add(&upstream, "m", &pattern);
+        assert_eq!(*running.rules_for(&upstream, "m"), pattern);
+    }
+}

@@ -1,0 +1,177 @@
+//! The models that answer in the place of another one: after it has failed, when the prompt does not fit it,
+//! when it is busy for too long, when the budget is spent, and when it cannot see.
+//!
+//! A fallback is a request of its own, read again from the client's bytes with the other model's name and
+//! settings. Each request begins with the model that the client named. Called by `answer` and `exchange`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::client::Origin;
+use super::config::ToolsMode;
+use super::reading::Receiver;
+use super::relay::Relay;
+use super::request::{ClientRequest, Route};
+use adapt::has_pictures;
+use telemetry::RequestRecord;
+use wire::{ApiError, Object, encode_string};
+
+/// The models that may still answer a request in the place of the one that was asked.
+#[derive(Debug)]
+pub(super) struct Fallbacks {
+    /// The client's body.
+    body: Bytes,
+    origin: Origin,
+    models: VecDeque<String>,
+    /// How long the request waits for a model that is busy or starting while another one is left.
+    patience: Duration,
+}
+
+/// Why another model answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FallbackReason {
+    Failed,
+    /// The prompt does not fit the model's window.
+    Overflow,
+    /// There was no place at its upstream in time.
+    Busy,
+    /// A budget is spent, and the other model costs nothing.
+    Budget,
+    /// There are pictures, and the model cannot see.
+    Pictures,
+}
+
+impl FallbackReason {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Overflow => "overflow",
+            Self::Busy => "busy",
+            Self::Budget => "budget",
+            Self::Pictures => "pictures",
+        }
+    }
+}
+
+impl Fallbacks {
+    pub(super) fn is_empty(&self) -> bool {
+        self.models.is_empty()
+    }
+
+    /// How long the request waits for the current model.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        (!self.is_empty()).then_some(self.patience)
+    }
+
+    /// Reads the request for the next model that can be asked. `route`: how the request is served, which a
+    /// model that answers in the middle of it cannot change.
+    pub(super) async fn next_request(
+        &mut self,
+        relay: &Arc<Relay>,
+        asked: &str,
+        route: Route,
+        reason: FallbackReason,
+    ) -> Option<ClientRequest> {
+        while let Some(name) = self.models.pop_front() {
+            match relay.read_for(&name, self, route).await {
+                Ok(request) => {
+                    let (record, profile) = (&self.origin.record, &request.profile);
+                    record.falls_back(asked, reason.as_str(), &profile.model);
+                    if profile.model_is_known {
+                        record.known_model(&profile.model);
+                    }
+                    return Some(request);
+                }
+                Err(error) => {
+                    let why = error.message;
+                    tracing::warn!(target: "respool::upstream", model = name, why, "the fallback cannot be asked");
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Relay {
+    /// The body for the model that answers, and the models that may answer in its place.
+    pub(super) fn stand_ins(&self, body: Bytes, origin: &Origin) -> (Bytes, Option<Box<Fallbacks>>) {
+        if !self.has_stand_ins {
+            return (body, None);
+        }
+        let Some(model) = model_of(&body) else { return (body, None) };
+        let asked = self.body_for_sighted_model(&body, &model, &origin.record);
+        let (models, patience) = self.config.fallback(&model);
+        let fallbacks = (!models.is_empty()).then(|| {
+            let models = models.iter().cloned().collect();
+            Box::new(Fallbacks { body: body.clone(), origin: origin.clone(), models, patience })
+        });
+        (asked.unwrap_or(body), fallbacks)
+    }
+
+    /// The body for a model with sight, where the one that was asked has none and there are pictures.
+    fn body_for_sighted_model(&self, body: &Bytes, model: &str, record: &RequestRecord) -> Option<Bytes> {
+        let sighted = self.config.vision(model)?;
+        let text = std::str::from_utf8(body).ok()?;
+        if !has_pictures(text) {
+            return None;
+        }
+        record.falls_back(model, FallbackReason::Pictures.as_str(), sighted);
+        with_model(body, sighted)
+    }
+
+    /// The body for the first fallback of its model that costs nothing, for a request whose budget is spent.
+    pub fn free_fallback(
+        &self,
+        body: &Bytes,
+        record: &RequestRecord,
+        is_free: impl Fn(&str) -> bool,
+    ) -> Option<Bytes> {
+        if !self.has_stand_ins {
+            return None;
+        }
+        let model = model_of(body)?;
+        let (models, _) = self.config.fallback(&model);
+        let is_ours = |name: &&String| self.split_upstream(name).0.is_none();
+        let free = models.iter().filter(is_ours).find(|name| is_free(self.target(name)))?;
+        record.falls_back(&model, FallbackReason::Budget.as_str(), free);
+        with_model(body, free)
+    }
+
+    async fn read_for(
+        self: &Arc<Self>,
+        name: &str,
+        fallbacks: &Fallbacks,
+        route: Route,
+    ) -> Result<ClientRequest, ApiError> {
+        let (upstream, model) = self.split_upstream(name);
+        let body = with_model(&fallbacks.body, model).unwrap_or_else(|| fallbacks.body.clone());
+        let tools_mode = if route == Route::Live { ToolsMode::Live } else { ToolsMode::Buffered };
+        let receiver = Receiver { upstream: upstream.map(str::to_owned), tools_mode: Some(tools_mode) };
+        // Boxed as it is rare: every request pays for the size of its future.
+        Box::pin(self.read_request(body, fallbacks.origin.clone(), receiver)).await
+    }
+
+    /// `UPSTREAM/MODEL` as the upstream's name and the model's; a model's name may have slashes, too.
+    fn split_upstream<'a>(&self, name: &'a str) -> (Option<&'a str>, &'a str) {
+        let is_upstream = |prefix: &str| self.fleet.iter().any(|upstream| upstream.name == prefix);
+        match name.split_once('/') {
+            Some((prefix, model)) if is_upstream(prefix) && !self.config.models.contains_key(name) => {
+                (Some(prefix), model)
+            }
+            _ => (None, name),
+        }
+    }
+}
+
+fn model_of(body: &Bytes) -> Option<String> {
+    Object::parse(std::str::from_utf8(body).ok()?).ok()?.string("model")
+}
+
+fn with_model(body: &Bytes, model: &str) -> Option<Bytes> {
+    let mut object = Object::parse(std::str::from_utf8(body).ok()?).ok()?;
+    object.set("model", encode_string(model));
+    Some(Bytes::from(object.to_json()))
+}
