@@ -80,8 +80,8 @@ enum Command {
         #[command(flatten)]
         options: WithUpstream,
     },
-    /// List the upstreams, whether each answers, and its models.
-    #[command(after_help = "Example:\n  respool upstreams --json")]
+    /// List the upstreams: whether each answers, its models, and how requests for them are adapted.
+    #[command(after_help = "Examples:\n  respool upstreams --json\n  respool upstreams forget gpu-box")]
     Upstreams {
         #[command(flatten)]
         arguments: upstream_list::UpstreamsArgs,
@@ -231,7 +231,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Demo(arguments) => demo::run_demo(arguments),
         Command::Check { options } => check::run_check(&Configured::from(options).load()?),
         Command::Upstreams { options, arguments } => {
-            upstream_list::list_upstreams(&Configured::from(options).load()?, &arguments)
+            upstream_list::upstreams(&Configured::from(options).load()?, &arguments)
         }
         Command::Chat(arguments) => chat::run_chat(&arguments),
         Command::Runs { options, command } => {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use clap::Args;
-use serde_json::Value;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
@@ -12,31 +12,89 @@ use super::runtime::new_runtime;
 use super::say::{flat_text, say};
 use super::upstreams::ServedUpstreams;
 use crate::config::Loaded;
+use crate::upstream::{KeptModelRules, KeptRules, RuleFile};
 
 /// How long a server has to list its models, which needs no computation.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct UpstreamsArgs {
     /// Print JSON, for programs
     #[arg(long)]
     json: bool,
+    #[command(subcommand)]
+    command: Option<UpstreamsCommand>,
 }
 
-pub(super) fn list_upstreams(loaded: &Loaded, arguments: &UpstreamsArgs) -> Result<(), Failure> {
+#[derive(Subcommand, Debug)]
+enum UpstreamsCommand {
+    /// Forget how requests for this upstream are adapted. A running server follows within seconds.
+    #[command(after_help = "Example:\n  respool upstreams forget gpu-box")]
+    Forget {
+        /// The upstream's name
+        name: String,
+    },
+}
+
+/// Executes `respool upstreams`.
+pub(super) fn upstreams(loaded: &Loaded, arguments: &UpstreamsArgs) -> Result<(), Failure> {
+    match &arguments.command {
+        Some(UpstreamsCommand::Forget { name }) => forget(loaded, name),
+        None => list_upstreams(loaded, arguments),
+    }
+}
+
+fn forget(loaded: &Loaded, name: &str) -> Result<(), Failure> {
+    let names: Vec<&str> = loaded.settings.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
+    if !names.contains(&name) {
+        let known = names.join(", ");
+        return Err(Failure::from(format!("There is no upstream `{name}`. Available upstreams: {known}")));
+    }
+    let file = RuleFile::new(&loaded.settings.store.state_dir);
+    let had_rules =
+        file.forget(name).map_err(|error| format!("the learned rules cannot be changed: {error}"))?;
+    say(&match had_rules {
+        true => format!("Requests for `{name}` begin unchanged again."),
+        false => format!("Requests for `{name}` were not adapted: nothing to forget."),
+    });
+    Ok(())
+}
+
+fn list_upstreams(loaded: &Loaded, arguments: &UpstreamsArgs) -> Result<(), Failure> {
     let abort = CancellationToken::new();
     let found = new_runtime()?.block_on(async {
         let upstreams = ServedUpstreams::open(&loaded.settings, &abort).await;
         let upstreams = upstreams.map_err(|found| loaded.problems(found))?;
         Ok::<_, Failure>(ask_all(&upstreams.fleet, ANSWER_WITHIN).await)
     })?;
+    let rules = RuleFile::new(&loaded.settings.store.state_dir);
     if arguments.json {
-        let all: Vec<Value> = found.iter().map(Reachability::json).collect();
+        let entry = |upstream: &Reachability| {
+            let mut entry = upstream.json();
+            entry["learned_rules"] = json!(rules.rules_of(&upstream.name).models);
+            entry
+        };
+        let all: Vec<Value> = found.iter().map(entry).collect();
         say(&format!("{:#}", Value::from(all)));
     } else {
         table_lines(&found).iter().for_each(|line| say(&flat_text(line)));
+        for upstream in &found {
+            rule_lines(&upstream.name, &rules.rules_of(&upstream.name))
+                .iter()
+                .for_each(|line| say(&flat_text(line)));
+        }
     }
     Ok(())
+}
+
+/// Writes a line for each model that is sent adapted requests.
+fn rule_lines(upstream: &str, rules: &KeptRules) -> Vec<String> {
+    let line = |model: &KeptModelRules| {
+        let (since, names) = (clock::format(model.learned_at), model.rules.join(", "));
+        format!("{upstream}: requests for {} are adapted since {since}: {names}", model.model)
+    };
+    rules.models.iter().map(line).collect()
 }
 
 /// Writes a line for each upstream, and one for each further model.

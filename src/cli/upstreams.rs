@@ -9,7 +9,7 @@ use super::failure::Failure;
 use crate::config::Settings;
 use crate::units::UnusableSetting;
 use crate::upstream::replay::{self, Replay};
-use crate::upstream::{Address, Fleet, LISTS_EVERY, Upstream, UpstreamConfig};
+use crate::upstream::{Address, Fleet, LISTS_EVERY, RuleFile, Upstream, UpstreamConfig};
 
 /// The upstreams in use, with the settings they were created from.
 pub(super) struct ServedUpstreams {
@@ -17,7 +17,7 @@ pub(super) struct ServedUpstreams {
     pub(super) fleet: Arc<Fleet>,
     /// In the same order.
     configs: Vec<UpstreamConfig>,
-    /// Stops asking for their model lists.
+    /// Stops asking for their model lists, and looking for changes of their rules.
     lists: DropGuard,
 }
 
@@ -90,6 +90,9 @@ impl ServedUpstreams {
         }
         let fleet = Arc::new(Fleet::new(upstreams, LISTS_EVERY));
         let lists = abort.child_token();
+        let rules = Arc::new(RuleFile::new(&settings.store.state_dir));
+        fleet.iter().for_each(|upstream| upstream.keep_rules_in(&rules));
+        tokio::spawn(rules.watch(Arc::clone(&fleet), lists.clone()));
         if fleet.is_several() {
             tokio::spawn(Arc::clone(&fleet).keep_lists(lists.clone()));
         }

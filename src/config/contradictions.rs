@@ -8,6 +8,7 @@ use super::settings::Settings;
 use super::tree::{Table, find_value, place_of};
 use super::variables::Environment;
 
+use crate::adapt::UNDECLARABLE;
 use crate::agent::{AgentConfig, OPERATOR_KEY, Parser};
 use crate::alerts::SinkKind;
 use crate::expert::ExpertConfig;
@@ -31,6 +32,7 @@ pub(super) fn check_settings(
     check.check_upstreams(settings);
     check.model_ids(settings);
     check.dialects_exist(settings);
+    check.check_declared_fields(settings);
     check.check_alias_loops(settings);
     check.check_gateway(settings);
     check.check_experts(settings);
@@ -260,6 +262,22 @@ impl Check<'_> {
                     self.report(
                         &["models", id, "dialects"],
                         format!("there is no dialect {name:?}; docs/dialects.md lists them"),
+                    );
+                }
+            }
+        }
+    }
+
+    /// The fields that `[models]` declares leave the request what it is.
+    fn check_declared_fields(&mut self, settings: &Settings) {
+        for (id, model) in &settings.relay.models {
+            let tables =
+                [("set", &model.set), ("default", &model.default), ("reasoning_off", &model.reasoning_off)];
+            for (table, fields) in tables {
+                for field in UNDECLARABLE.into_iter().filter(|field| fields.contains_key(*field)) {
+                    self.report(
+                        &["models", id, table, field],
+                        format!("`{field}` makes the request what it is; only the client can set it"),
                     );
                 }
             }

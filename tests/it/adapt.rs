@@ -10,7 +10,8 @@ use crate::support::fake_vllm::{FakeVllm, Seen};
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
-use respool::adapt::{Loss, Row, Rule, TABLE, row_of};
+use respool::adapt::{FAMILIES, Loss, Row, Rule, Switch, TABLE, row_of};
+use respool::upstream::RuleFile;
 
 fn refusal(status: u16, words: &str) -> Script {
     Script::json(status, &replies::error(status, words, "BadRequestError"))
@@ -122,11 +123,96 @@ async fn each_attempt_removes_one_cause() {
     assert_eq!((sent.len(), &sent[2]["messages"], &sent[3]["messages"]), (4, &expected, &expected));
 }
 
+const VARIANTS: &str = r#"
+[models."qwen3.6"]
+default = { temperature = 0.7, chat_template_kwargs = { keep = 1 } }
+strip = ["metadata", "extra.user"]
+[models."qwen3.6:nothink"]
+target = "qwen3.6"
+set = { chat_template_kwargs = { enable_thinking = false } }
+"#;
+
+#[tokio::test]
+async fn variants_declare_their_parameters() {
+    let fake = FakeVllm::start([ok(), ok()]).await;
+    let respool = Respool::with(&fake, VARIANTS).await;
+    let asked = json!({"model": "qwen3.6:nothink", "messages": [{"role": "user", "content": "hi"}], "metadata": {"a": 1},
+        "extra": {"user": 1, "id": 2}, "chat_template_kwargs": {"enable_thinking": true}});
+    let mut plain = asked.clone();
+    plain["model"] = json!("qwen3.6");
+    for body in [&asked, &plain] {
+        assert_eq!(exchange(respool.address, &Request::chat(body)).await.status, 200);
+    }
+    let sent: Vec<Value> = fake.requests().iter().map(Seen::json).collect();
+    for (body, thinks) in sent.iter().zip([false, true]) {
+        assert_eq!((&body["model"], &body["temperature"]), (&json!("qwen3.6"), &json!(0.7)));
+        assert_eq!(body["chat_template_kwargs"], json!({"enable_thinking": thinks, "keep": 1}));
+        assert_eq!((body.get("metadata"), &body["extra"]), (None, &json!({"id": 2})));
+    }
+}
+
+#[tokio::test]
+async fn no_reasoning_reaches_the_model() {
+    let config = "[models.\"house\"]\nreasoning_off = { chat_template_kwargs = { mode = \"quick\" } }\n";
+    let fake = FakeVllm::start([ok(), ok(), ok(), ok()]).await;
+    let respool = Respool::with(&fake, config).await;
+    for model in ["Qwen/Qwen3-32B", "house", "gpt-oss-20b"] {
+        let body = json!({"model": model, "messages": [{"role": "user", "content": "hi"}], "think": false});
+        assert_eq!(exchange(respool.address, &Request::chat(&body)).await.status, 200);
+    }
+    let messages = json!({"model": "Qwen/Qwen3-32B", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}],
+        "thinking": {"type": "disabled"}});
+    assert_eq!(
+        exchange(respool.address, &Request::post("/v1/messages", messages.to_string())).await.status,
+        200
+    );
+    let sent: Vec<Value> = fake.requests().iter().map(Seen::json).collect();
+    assert_eq!(sent[0]["chat_template_kwargs"], json!({"enable_thinking": false}));
+    assert_eq!(sent[1]["chat_template_kwargs"], json!({"mode": "quick"}));
+    assert_eq!(sent[2]["reasoning_effort"], "low");
+    assert_eq!(sent[3]["chat_template_kwargs"], json!({"enable_thinking": false}));
+}
+
+#[test]
+fn fields_that_make_the_request_cannot_be_declared() {
+    for declared in ["set = { messages = [] }", "default = { model = \"x\" }", "strip = [\"stream\"]"] {
+        let text = format!("[models.m]\n{declared}\n");
+        let file = respool::config::FileText { path: "test.toml".as_ref(), text: &text };
+        let problems = respool::config::resolve(Some(file), &Default::default(), &Default::default())
+            .err()
+            .unwrap_or_else(|| panic!("{declared} is taken"));
+        assert!(problems.to_string().contains("makes the request what it is"), "{problems}");
+    }
+}
+
+#[tokio::test]
+async fn learned_rules_outlive_a_restart() {
+    let row = &TABLE[0];
+    let body = request(row.example.0);
+    let state = tempfile::tempdir().unwrap();
+    let config = format!("state_dir = {:?}\n", state.path());
+    let fake = FakeVllm::start([refusal(400, row.said[0].1), ok(), ok(), ok()]).await;
+    for sent in [2, 3] {
+        let respool = Respool::with(&fake, &config).await;
+        assert_eq!(exchange(respool.address, &Request::chat(&body)).await.status, 200);
+        assert_eq!(fake.requests().len(), sent, "only the first turn is refused");
+        respool.killed().await;
+    }
+    let file = RuleFile::new(state.path());
+    assert_eq!(file.rules_of("box").models[0].rules, [row.rule.to_string()]);
+    assert!(file.forget("box").unwrap());
+    let respool = Respool::with(&fake, &config).await;
+    assert_eq!(exchange(respool.address, &Request::chat(&body)).await.status, 200);
+    assert_eq!(fake.requests()[3].json()["tools"], body["tools"], "it begins unchanged again");
+}
+
 const HEAD: &str = "# What servers refuse, and what is sent instead
 
 When a model server refuses a request, respool reads the refusal, makes the smallest change that avoids its cause, and sends the
 request again: at most four times, one named cause each. A rule is kept for that server and model once the changed request has
-succeeded. The next request then goes right at once. After a day, and when the server's version changes, a request is tried unchanged.
+succeeded, also across restarts. The next conversation then goes right at once; one that is under way keeps the form of its requests,
+and so the prompt that the server has cached, unless it is refused itself. After a day, and when the server's version changes, a new
+conversation is tried unchanged. `respool upstreams` shows the rules, and `respool upstreams forget NAME` forgets them.
 
 A change that costs part of the meaning needs your consent: the refusal then names the setting. Pictures, audio and files are the
 exception, because they stay in the conversation and every later request would fail: they become a text that says so, unless
@@ -138,6 +224,66 @@ This page is generated from the table of rules (`crates/adapt/src/table.rs`); to
 | rule | refused | sent instead | lost | in whose words |
 |---|---|---|---|---|
 ";
+
+const DECLARED: &str = "
+## Declared for a model
+
+```toml
+[models.\"qwen3.6\"]
+default = { temperature = 0.7 }           # where the client says nothing
+strip = [\"metadata\", \"extra.user\"]     # left out; dots lead into nested fields
+
+[models.\"qwen3.6:nothink\"]
+target = \"qwen3.6\"                      # a variant, which clients see in /v1/models
+set = { chat_template_kwargs = { enable_thinking = false } }   # whatever the client says
+```
+
+`strip` comes first, then `default`, then `set`; tables are joined field by field. A variant adds to what its target declares.
+`model`, `messages`, `stream` and `stream_options` cannot be declared.
+
+### Reasoning off, low, high
+
+Clients say in several ways how much a model should reason: `reasoning_effort`, `reasoning.effort`, `reasoning.enabled`, `thinking`,
+`enable_thinking`, `think`, and Anthropic's `thinking` on `/v1/messages`. respool adds the way that the model's family obeys. Other
+models get the request as it came, unless `[models.\"X\"] reasoning_off` names the fields that switch reasoning off. Ollama gets
+`reasoning_effort`. If `set` decides it, the client's wish changes nothing. When a model reasons all the same, the log says so once.
+
+| family | what it obeys |
+|---|---|
+";
+
+const STAND_INS: &str = "
+## Another model answers
+
+```toml
+[models.\"gpt-oss-120b\"]
+fallback = [\"gpt-oss-20b\", \"cloud/gpt-5\"]   # `cloud` is the name of an upstream
+fallback_after = \"10s\"
+vision = \"qwen3-vl\"
+```
+
+The next model of `fallback` is asked when the model fails or gives no usable reply, when the prompt does not fit its window, and when
+it is busy or starting for longer than `fallback_after`. When a budget is spent, the first fallback without a price is asked. A request
+that is at fault itself goes to no other model, and neither does one whose reply has begun to leave. Each request begins with the model
+that the client named. A request with pictures goes to the model that `vision` names. The log line says why (`fallback`), and names the
+model that answered, as the page, the reports and the prices do. A key that may use a model may use its fallbacks.
+
+## Who waits for whom
+
+Where an upstream has `max_concurrency`, a person goes before a sub-agent, and that before work in the background; after 8 turns of the
+queue a request is as urgent as the next kind, so nothing waits for ever. A request says what it is in the header
+`x-respool-priority` or in `metadata.priority`: `interactive` (the default), `subagent` or `background`. Heartbeats, scheduled jobs and
+sub-agents of OpenClaw, and sub-agents and titles of Claude Code, are recognised.
+";
+
+fn switch_in_words(switch: Switch) -> String {
+    match switch {
+        Switch::Effort => "`reasoning_effort`: low, medium, high; it is never off".to_owned(),
+        Switch::EffortOrNone => "`reasoning_effort`, with `none` for off".to_owned(),
+        Switch::Template(field) => format!("`chat_template_kwargs.{field}`"),
+        Switch::Budget => "`chat_template_kwargs.thinking_budget`".to_owned(),
+    }
+}
 
 fn loss(row: &Row) -> String {
     match row.loss {
@@ -165,6 +311,11 @@ fn the_page_of_rules_is_current() {
          or limited to the server's range (`parameter.at_most:NAME:NUMBER`). Leaving out `tool_choice`, `response_format`, \
          `max_tokens`, `max_completion_tokens`, `stop` or `n` needs consent.\n",
     );
+    page.push_str(DECLARED);
+    for family in FAMILIES {
+        writeln!(page, "| {} | {} |", family.name, switch_in_words(family.switch)).unwrap();
+    }
+    page.push_str(STAND_INS);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/requests.md");
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, &page).unwrap();

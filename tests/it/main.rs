@@ -32,6 +32,7 @@ mod experts_isolated;
 mod experts_killed;
 mod experts_run;
 mod experts_separation;
+mod fallback;
 mod faults;
 mod first_minute;
 mod forms;
