@@ -180,7 +180,7 @@ async fn resume_run(loaded: &Loaded, id: &str) -> Result<(), Failure> {
         Some(resumed) => resumed,
         // Without agents no store of runs is used.
         None if app.agents.store().is_none() => Err(format!("its agent `{agent}` is not configured")),
-        None => app.agents.resume_run(id).await,
+        None => app.agents.resume_run(id).await.map_err(|error| error.to_string()),
     };
     let mut watch = resumed.map_err(|why| format!("the run {id} cannot be resumed: {why}"))?;
     let ended = loop {

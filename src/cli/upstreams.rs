@@ -33,7 +33,8 @@ impl ServedUpstreams {
         let mut made = Vec::new();
         for config in &settings.upstreams {
             let upstream = start_upstream(config, abort).await.map_err(|failure| failure.to_string());
-            let upstream = upstream.and_then(|config| Upstream::new(&config));
+            let upstream =
+                upstream.and_then(|config| Upstream::new(&config).map_err(|error| error.to_string()));
             made.push(upstream.map(Arc::new));
         }
         Self::serving_upstreams(settings, made, abort)
@@ -53,14 +54,15 @@ impl ServedUpstreams {
             let Some((before, upstream)) =
                 before.and_then(|index| Some((&self.configs[index], self.fleet.iter().nth(index)?)))
             else {
-                return Upstream::new(config).map(Arc::new);
+                return Upstream::new(config).map(Arc::new).map_err(|error| error.to_string());
             };
             if before == config {
                 return Ok(Arc::clone(upstream));
             }
             // A replay keeps the address at which it was started.
             let url = if before.url == config.url { upstream.address().clone() } else { config.url.clone() };
-            Upstream::succeeding(upstream, &UpstreamConfig { url, ..config.clone() }).map(Arc::new)
+            let changed = Upstream::succeeding(upstream, &UpstreamConfig { url, ..config.clone() });
+            changed.map(Arc::new).map_err(|error| error.to_string())
         });
         Self::serving_upstreams(settings, made.collect(), abort)
     }

@@ -19,6 +19,7 @@ use super::facts::{FactsError, RunFacts};
 use super::new_setup::new_setup;
 use super::request::AgentRequest;
 use super::resume;
+use super::resume_error::ResumeError;
 use super::run::Run;
 use super::run_snapshot::RunSnapshot;
 use super::stored::{REPEATABLE_FOR, new_run_id, or_log};
@@ -220,24 +221,24 @@ impl Agents {
     /// Resumes an interrupted run of a configured agent.
     ///
     /// # Errors
-    /// Why it cannot be resumed, for people.
-    pub async fn resume_run(&self, id: &str) -> Result<Watch, String> {
+    /// The reason why it cannot be resumed.
+    pub async fn resume_run(&self, id: &str) -> Result<Watch, ResumeError> {
         let stored = resume::load_run(self.store(), id).await?;
         let agent = self.get(&stored.row.agent);
-        let agent = agent.ok_or_else(|| format!("its agent `{}` is not configured", stored.row.agent))?;
+        let agent = agent.ok_or_else(|| ResumeError::NoAgent(stored.row.agent.clone()))?;
         resume::stored_run(&self.active, &agent, &stored, None, RunOptions::default()).await
     }
 
     /// Resumes a run of an agent that is not among the configured ones.
     ///
     /// # Errors
-    /// Why it cannot be resumed, for people.
+    /// The reason why it cannot be resumed.
     pub async fn resume_as(
         &self,
         agent: &Arc<Agent>,
         id: &str,
         options: RunOptions,
-    ) -> Result<Watch, String> {
+    ) -> Result<Watch, ResumeError> {
         let stored = resume::load_run(self.store(), id).await?;
         resume::stored_run(&self.active, agent, &stored, None, options).await
     }
@@ -364,7 +365,7 @@ impl Agents {
             let Ok(stored) = resume::load_run(Some(store), &id).await else { continue };
             let options = RunOptions { is_detached: true, ..RunOptions::default() };
             if let Err(why) = resume::stored_run(&self.active, &agent, &stored, None, options).await {
-                tracing::warn!(target: "respool::agent", run_id = id, why, "the run cannot be resumed");
+                tracing::warn!(target: "respool::agent", run_id = id, %why, "the run cannot be resumed");
             }
         }
     }
@@ -412,7 +413,7 @@ impl Agents {
             if detached.is_some()
                 && let Err(why) = self.resume_run(&row.id).await
             {
-                tracing::warn!(target: "respool::agent", run_id = row.id, why, "the run cannot be resumed");
+                tracing::warn!(target: "respool::agent", run_id = row.id, %why, "the run cannot be resumed");
             }
         }
     }

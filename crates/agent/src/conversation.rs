@@ -20,6 +20,7 @@ use super::journal::{Committed, Journal};
 use super::new_setup::new_setup;
 use super::outcome::Outcome;
 use super::request::AgentRequest;
+use super::resume_error::ResumeError;
 use super::run::Run;
 use super::setup::ModelSizes;
 use super::stored::{new_run_id, restore};
@@ -86,20 +87,15 @@ impl Conversation {
     /// Resumes the last conversation of this place. False when there is no such conversation.
     ///
     /// # Errors
-    /// Why it cannot be resumed, for people.
-    pub async fn resume_last(&mut self) -> Result<bool, String> {
-        let store = self
-            .store
-            .clone()
-            .ok_or("no earlier conversation is available: conversations are not kept here")?;
-        let text = |error: StoreError| error.0;
-        store.mark_orphans().await.map_err(text)?;
-        let Some(id) = store.unanswered_run(&self.place, 0).await.map_err(text)? else { return Ok(false) };
-        let Some(stored) = store.run(&id).await.map_err(text)? else { return Ok(false) };
-        let (run, _) = restore(&stored).ok_or("it was written by another version of respool")?;
-        let Some(epoch) = store.claim(&id, ClaimScope::IdleOrCancelled).await.map_err(text)? else {
-            return Err("it is open in another terminal; close it there, or begin a new one".into());
-        };
+    /// The reason why it cannot be resumed.
+    pub async fn resume_last(&mut self) -> Result<bool, ResumeError> {
+        let store = self.store.clone().ok_or(ResumeError::NotStored)?;
+        store.mark_orphans().await?;
+        let Some(id) = store.unanswered_run(&self.place, 0).await? else { return Ok(false) };
+        let Some(stored) = store.run(&id).await? else { return Ok(false) };
+        let (run, _) = restore(&stored).ok_or(ResumeError::OtherVersion)?;
+        let epoch = store.claim(&id, ClaimScope::IdleOrCancelled).await?;
+        let epoch = epoch.ok_or(ResumeError::OpenElsewhere)?;
         let journal = Journal::new(&id, epoch, Some(store), stored.events.len() as u64);
         self.held = Some(Held { run, journal });
         Ok(true)

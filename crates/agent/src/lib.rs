@@ -33,6 +33,7 @@ mod reading;
 pub mod report;
 mod request;
 mod resume;
+mod resume_error;
 mod run;
 mod run_snapshot;
 mod setup;
@@ -59,6 +60,7 @@ pub use facts::{FactsError, MadeCall, RunFacts};
 pub use failure::{FailureKind, ModelFailure};
 pub use outcome::{Limit, Outcome};
 pub use request::{AgentRequest, client_digest};
+pub use resume_error::ResumeError;
 pub use run::Run;
 pub use run_snapshot::RunSnapshot;
 pub use setup::{

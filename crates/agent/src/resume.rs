@@ -13,6 +13,7 @@ use super::definition::Agent;
 use super::driver::WorkEnd;
 use super::event::{Event, EventKind};
 use super::request::{AgentRequest, normalize_id};
+use super::resume_error::ResumeError;
 use super::run::Run;
 use super::step::Step;
 use super::stored::{REPEATABLE_FOR, or_log, restore};
@@ -87,39 +88,36 @@ pub(super) async fn resume_unanswered(
     }
 }
 
-/// Goes on with a stored run that no process works on.
+/// Resumes a stored run that no process works on.
 ///
 /// # Errors
-/// Why that cannot be, for people.
+/// The reason why it cannot be resumed.
 pub(super) async fn stored_run(
     active: &Arc<ActiveRuns>,
     agent: &Arc<Agent>,
     stored: &StoredRun,
     authorization: Option<HeaderValue>,
     options: RunOptions,
-) -> Result<Watch, String> {
-    let store = active.store.clone().ok_or(NO_STORE)?;
-    let (run, _) = restore(stored).ok_or(OTHER_VERSION)?;
+) -> Result<Watch, ResumeError> {
+    let store = active.store.clone().ok_or(ResumeError::NoStore)?;
+    let (run, _) = restore(stored).ok_or(ResumeError::OtherVersion)?;
     if !run.awaited_calls().is_empty() {
-        return Err("it waits for its client's tool results".into());
+        return Err(ResumeError::AwaitsClient);
     }
     let work = stored_work(stored, run, authorization, EventKind::Resumed, "resumed");
     let work = Work { options, ..work };
-    let claimed = active.claim_run(agent, store, false, work).await.map_err(|error| error.0)?;
-    claimed.ok_or_else(|| format!("it is {}", stored.row.status.as_str()))
+    let claimed = active.claim_run(agent, store, false, work).await?;
+    claimed.ok_or(ResumeError::NotClaimed(stored.row.status))
 }
 
-/// A run from the store by its id.
+/// Loads a run from the store by its id.
 ///
 /// # Errors
-/// When there is no such run, with the reason for people.
-pub(super) async fn load_run(store: Option<&Arc<Store>>, id: &str) -> Result<StoredRun, String> {
-    let stored = store.ok_or(NO_STORE)?.run(id).await.map_err(|error| error.0)?;
-    stored.ok_or_else(|| format!("there is no run {id}"))
+/// When there is no such run, or the store cannot be read.
+pub(super) async fn load_run(store: Option<&Arc<Store>>, id: &str) -> Result<StoredRun, ResumeError> {
+    let stored = store.ok_or(ResumeError::NoStore)?.run(id).await?;
+    stored.ok_or_else(|| ResumeError::NoRun(id.to_owned()))
 }
-
-const NO_STORE: &str = "the store of runs is not open; the log says why";
-const OTHER_VERSION: &str = "it was written by another version of respool";
 
 /// Work on a run that waited in memory.
 fn parked_work(parked: Parked, request: &AgentRequest, authorization: Option<HeaderValue>) -> Work {

@@ -65,7 +65,7 @@ impl Experts {
             }
         };
         let options = RunOptions { is_detached: true, ..RunOptions::default() };
-        Ok(Some(self.agents.resume_as(&agent, run, options).await?))
+        Ok(Some(self.agents.resume_as(&agent, run, options).await.map_err(|error| error.to_string())?))
     }
 
     async fn give_up(&self, name: &str, run: &str, why: &str) -> Result<(), StoreError> {

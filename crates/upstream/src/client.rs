@@ -28,6 +28,7 @@ use super::pool::Pool;
 use super::probes::Probes;
 use super::response::UpstreamResponse;
 use super::rule_file::RuleFile;
+use super::setup_error::{SetupError, SetupProblem};
 use super::state::UpstreamState;
 use super::unanswered::Unanswered;
 use adapt::RuleSet;
@@ -94,9 +95,9 @@ impl Upstream {
     ///
     /// # Errors
     /// When the key is not a valid header value, or TLS cannot be set up.
-    pub fn new(config: &UpstreamConfig) -> Result<Self, String> {
-        let authorization =
-            config.api_key.as_ref().map(|key| bearer_header(key, &config.name)).transpose()?;
+    pub fn new(config: &UpstreamConfig) -> Result<Self, SetupError> {
+        let failed = |problem| SetupError { upstream: config.name.clone(), problem };
+        let authorization = config.api_key.as_ref().map(bearer_header).transpose().map_err(failed)?;
         Ok(Self {
             name: config.name.clone(),
             shared_name: config.name.as_str().into(),
@@ -107,7 +108,7 @@ impl Upstream {
             authorization,
             client_keys_end_here: config.client_keys_end_here,
             timeout: config.timeout,
-            pool: new_pool(&config.url).map_err(|error| format!("upstream `{}`: {error}", config.name))?,
+            pool: new_pool(&config.url).map_err(failed)?,
             target: RwLock::default(),
             probed: OnceCell::new(),
             probe_failed: Mutex::default(),
@@ -123,7 +124,7 @@ impl Upstream {
     ///
     /// # Errors
     /// Those of [`Upstream::new`].
-    pub fn succeeding(before: &Self, config: &UpstreamConfig) -> Result<Self, String> {
+    pub fn succeeding(before: &Self, config: &UpstreamConfig) -> Result<Self, SetupError> {
         let new = Self::new(config)?;
         let is_same = before.name == config.name && before.address == config.url;
         let state = if is_same { UpstreamState::succeeding(&before.state, config) } else { new.state };
@@ -321,16 +322,15 @@ impl Upstream {
     }
 }
 
-fn new_pool(address: &Address) -> Result<Pool, String> {
+fn new_pool(address: &Address) -> Result<Pool, SetupProblem> {
     let connector = new_connector(address.is_tls())?;
     let url = address.endpoint_url("").unwrap_or_else(|| "http://replay.invalid".to_owned());
-    Pool::new(connector, Uri::try_from(url).map_err(|error| format!("it has no usable address: {error}"))?)
+    Pool::new(connector, Uri::try_from(url).map_err(SetupProblem::Address)?)
 }
 
-fn bearer_header(key: &Secret, name: &str) -> Result<HeaderValue, String> {
+fn bearer_header(key: &Secret) -> Result<HeaderValue, SetupProblem> {
     let value = HeaderValue::from_str(&format!("Bearer {}", key.expose()));
-    let mut value = value
-        .map_err(|_| format!("the key of upstream `{name}` holds characters that no header can carry"))?;
+    let mut value = value.map_err(|_| SetupProblem::Key)?;
     value.set_sensitive(true);
     Ok(value)
 }

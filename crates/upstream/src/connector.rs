@@ -12,6 +12,8 @@ use hyper_util::client::legacy::connect::dns::GaiResolver;
 use rustls::{ClientConfig, RootCertStore};
 use tower::util::{MapErr, ServiceExt as _};
 
+use super::setup_error::SetupProblem;
+
 /// After a silence of this length the system asks whether the other end of a connection is still there.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
@@ -39,7 +41,7 @@ impl Error for ResolveError {
 ///
 /// # Errors
 /// When TLS cannot be set up, or the certificates cannot be read.
-pub(super) fn new_connector(is_tls: bool) -> Result<Connector, String> {
+pub(super) fn new_connector(is_tls: bool) -> Result<Connector, SetupProblem> {
     let resolver: Resolver = GaiResolver::new().map_err(ResolveError);
     let mut tcp = HttpConnector::new_with_resolver(resolver);
     tcp.set_nodelay(true);
@@ -52,13 +54,13 @@ pub(super) fn new_connector(is_tls: bool) -> Result<Connector, String> {
     Ok(tls.https_or_http().enable_http1().wrap_connector(tcp))
 }
 
-fn tls_config(is_tls: bool) -> Result<ClientConfig, String> {
+fn tls_config(is_tls: bool) -> Result<ClientConfig, SetupProblem> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|error| format!("TLS cannot be set up: {error}"))?;
+    let builder = builder.map_err(SetupProblem::Tls)?;
     let builder = if is_tls {
         let roots = builder.with_native_roots();
-        roots.map_err(|error| format!("the system's certificates cannot be read: {error}"))?
+        roots.map_err(SetupProblem::Certificates)?
     } else {
         builder.with_root_certificates(RootCertStore::empty())
     };

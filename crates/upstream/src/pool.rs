@@ -28,6 +28,7 @@ use tower::util::ServiceExt as _;
 
 use super::connector::Connector;
 use super::outgoing::Outgoing;
+use super::setup_error::SetupProblem;
 use super::unanswered::Unanswered;
 
 /// A server that does not accept a connection within this time is not there. Covers the TLS handshake too:
@@ -77,8 +78,8 @@ pub struct Live {
 
 impl Pool {
     /// Connections to the host of `to`.
-    pub(super) fn new(connector: Connector, to: Uri) -> Result<Self, String> {
-        let host = host_header(&to).ok_or_else(|| format!("{to} names no host"))?;
+    pub(super) fn new(connector: Connector, to: Uri) -> Result<Self, SetupProblem> {
+        let host = host_header(&to).ok_or_else(|| SetupProblem::NoHost(to.clone()))?;
         Ok(Self { connector, to, host, idle: Arc::default() })
     }
 

@@ -145,7 +145,7 @@ impl Worker {
                 match self.experts.agents.resume_as(&agent, run, options).await {
                     Ok(watch) => watch,
                     Err(why) => {
-                        tracing::warn!(target: "respool::expert", run_id = run, why, "the attempt cannot go on here");
+                        tracing::warn!(target: "respool::expert", run_id = run, %why, "the attempt cannot go on here");
                         return Ok(self.experts.agents.run_facts(run).await.and_then(|facts| facts.outcome));
                     }
                 }
