@@ -1,4 +1,5 @@
-//! The reasons why a client for an upstream cannot be made. Plain data; made by `client`, `connector` and `pool`.
+//! The reasons why a client for an upstream cannot be made. Plain data; made by `client`, `connector` and
+//! `pool`.
 
 use std::error::Error;
 use std::{fmt, io};
