@@ -1,8 +1,9 @@
-//! The configuration: defaults ← file ← environment ← flags, checked whole, with every problem reported at once.
+//! The configuration: defaults ← file ← environment ← flags, checked whole, with every problem reported at
+//! once.
 //!
-//! Each crate declares its sections (`wire::settings!`): types, defaults, limits and the text that people read. Here they are
-//! composed, layered and checked. The declared [`KEYS`] drive the checks, `config show`, the generated page and the example
-//! file. No module imports this one but `main` and `cli`.
+//! Each crate declares its sections (`wire::settings!`): types, defaults, limits and the text that people
+//! read. Here they are composed, layered and checked. The declared [`KEYS`] drive the checks, `config show`,
+//! the generated page and the example file. No module imports this one but `main` and `cli`.
 
 mod changes;
 mod contradictions;

@@ -1,5 +1,5 @@
-//! Finds settings that are valid but will not do what their owner expects: `serve` logs them, `check` prints them. Looks only at the
-//! settings.
+//! Finds settings that are valid but will not do what their owner expects: `serve` logs them, `check` prints
+//! them. Looks only at the settings.
 
 use url::Url;
 

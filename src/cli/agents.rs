@@ -1,4 +1,5 @@
-//! Builds the agents of a configuration: their prompts, how they reach a model, their tools, and the store of their runs.
+//! Builds the agents of a configuration: their prompts, how they reach a model, their tools, and the store of
+//! their runs.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! `respool alerts`: shows the alerts that a server has found, tests the sinks, and silences rules. Reads and writes the
-//! state directory, also while a server uses it.
+//! `respool alerts`: shows the alerts that a server has found, tests the sinks, and silences rules. Reads and
+//! writes the state directory, also while a server uses it.
 
 use std::time::Duration;
 

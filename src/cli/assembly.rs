@@ -1,4 +1,5 @@
-//! Builds an app from the settings: upstreams, agents, experts, usage, alerts and everything else that requests meet.
+//! Builds an app from the settings: upstreams, agents, experts, usage, alerts and everything else that
+//! requests meet.
 
 use std::sync::Arc;
 

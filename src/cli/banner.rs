@@ -1,5 +1,6 @@
 //! The banner of `respool serve` on a terminal: the address of the page, the values to enter in clients, the
-//! upstreams and their models, and the place of the log. Elsewhere the line `ready` says what a program needs.
+//! upstreams and their models, and the place of the log. Elsewhere the line `ready` says what a program
+//! needs.
 
 use std::io::{self, IsTerminal as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

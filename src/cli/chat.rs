@@ -53,8 +53,8 @@ pub(super) struct ChatArgs {
     /// The model [default: the first one that the endpoint lists]
     #[arg(long, value_name = "ID")]
     model: Option<String>,
-    /// The system prompt [default: `systematic_exploration_prompt.md` next to the configuration file, otherwise
-    /// respool's own]
+    /// The system prompt [default: `systematic_exploration_prompt.md` next to the configuration file,
+    /// otherwise respool's own]
     #[arg(long, value_name = "FILE", conflicts_with = "continue")]
     system: Option<PathBuf>,
     /// Run commands and change files without asking; whatever the policy denies stays denied
@@ -63,8 +63,8 @@ pub(super) struct ChatArgs {
     /// Continue the last conversation of this directory
     #[arg(long)]
     r#continue: bool,
-    /// Answer this prompt and exit: the answer goes to standard output, everything else to standard error; `-` reads
-    /// the prompt from standard input
+    /// Answer this prompt and exit: the answer goes to standard output, everything else to standard error;
+    /// `-` reads the prompt from standard input
     #[arg(short = 'p', long = "prompt", value_name = "TEXT")]
     prompt: Option<String>,
 }
@@ -179,8 +179,8 @@ fn with_key(settings: &mut Settings, preset: &Preset, key: Option<String>) -> Re
     Ok(())
 }
 
-/// The chat works in other people's directories, so its own files go elsewhere: a relative `state_dir` begins at the
-/// configuration's directory, and the log's files begin at `state_dir`.
+/// The chat works in other people's directories, so its own files go elsewhere: a relative `state_dir` begins
+/// at the configuration's directory, and the log's files begin at `state_dir`.
 fn anchor_paths(settings: &mut Settings, directory: Option<PathBuf>) {
     if let Some(directory) = directory {
         settings.store.state_dir = directory.join(&settings.store.state_dir);

@@ -1,4 +1,5 @@
-//! `respool expert`: validates, installs, shows, updates and removes expert packages, and decides about approvals.
+//! `respool expert`: validates, installs, shows, updates and removes expert packages, and decides about
+//! approvals.
 
 mod approvals;
 mod bind;
@@ -43,8 +44,8 @@ impl OfExpert {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ExpertCommand {
-    /// Check a package and report all faults, each with its place and a correction; exits with 1 if it does not
-    /// load.
+    /// Check a package and report all faults, each with its place and a correction; exits with 1 if it does
+    /// not load.
     #[command(after_help = "Example:\n  respool expert validate ./support-desk --json")]
     Validate {
         /// The directory of a package, or the name of an installed expert
@@ -95,7 +96,8 @@ pub(super) enum ExpertCommand {
         /// Where the operations are: mcp, gateway or local
         #[arg(long = "type", id = "kind", value_name = "TYPE", default_value = "mcp", value_parser = ["mcp", "gateway", "local"])]
         kind: String,
-        /// `OPERATION=NAME` sets the name that an operation has on the server; `OPERATION=` removes it; other names are kept
+        /// `OPERATION=NAME` sets the name that an operation has on the server; `OPERATION=` removes it; other
+        /// names are kept
         #[arg(long = "operation", value_name = "OPERATION=NAME")]
         operations: Vec<String>,
         /// Remove the binding instead
@@ -167,15 +169,16 @@ pub(super) enum ExpertCommand {
         /// Go back to the version before the last update
         #[arg(long, conflicts_with_all = ["all", "source"])]
         rollback: bool,
-        /// Also install a major version, an older one or one that cannot be compared, and overwrite changes made by hand
+        /// Also install a major version, an older one or one that cannot be compared, and overwrite changes
+        /// made by hand
         #[arg(long)]
         force: bool,
         /// Consent to everything that the update lets the expert do
         #[arg(long)]
         yes: bool,
     },
-    /// Remove an installed expert; shows its open work, and asks you first. Its data and bindings stay unless you
-    /// add --purge.
+    /// Remove an installed expert; shows its open work, and asks you first. Its data and bindings stay unless
+    /// you add --purge.
     #[command(alias = "rm", after_help = "Example:\n  respool expert remove support-desk")]
     Remove {
         /// The expert

@@ -1,7 +1,8 @@
-//! The command line: turns arguments into a checked configuration, runs the subcommand, and returns its exit code.
+//! The command line: turns arguments into a checked configuration, runs the subcommand, and returns its exit
+//! code.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong usage, 78 bad configuration (`EX_CONFIG` of sysexits.h, which a systemd unit can
-//! be configured not to restart on).
+//! Exit codes: 0 done, 1 failed, 2 wrong usage, 78 bad configuration (`EX_CONFIG` of sysexits.h, which a
+//! systemd unit can be configured not to restart on).
 
 mod advice;
 mod agents;
@@ -133,7 +134,8 @@ enum Command {
         #[command(subcommand)]
         command: expert::ExpertCommand,
     },
-    /// Point an agent client at respool: show the change to its settings, ask, write it and try one turn; or undo it.
+    /// Point an agent client at respool: show the change to its settings, ask, write it and try one turn; or
+    /// undo it.
     #[command(after_help = "Example:\n  respool setup openclaw --upstream http://gpu-box:8000")]
     Setup(setup::SetupArgs),
     /// Run respool as a service of your user: install or remove it, show its status and log.

@@ -1,7 +1,7 @@
-//! Reloads the configuration while the server runs: on SIGHUP and when the file changes. The file is validated as a whole; if it is
-//! wrong, the old configuration stays in effect, which is logged, shown on the page and alerted. `config` says what takes effect at once
-//! and what needs a restart. Requests and runs in progress finish with what they began with. The key file has a separate watch
-//! (`server`).
+//! Reloads the configuration while the server runs: on SIGHUP and when the file changes. The file is
+//! validated as a whole; if it is wrong, the old configuration stays in effect, which is logged, shown on the
+//! page and alerted. `config` says what takes effect at once and what needs a restart. Requests and runs in
+//! progress finish with what they began with. The key file has a separate watch (`server`).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -169,7 +169,8 @@ impl Reloading {
     }
 }
 
-/// The parts of a file's metadata that change when it is written: time, length and identity. `None` without a file.
+/// The parts of a file's metadata that change when it is written: time, length and identity. `None` without a
+/// file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp(Option<(SystemTime, u64, u64)>);
 

@@ -1,5 +1,5 @@
-//! `respool runs`: lists and shows agent runs, resumes an interrupted one, cancels or removes one. Works on the store
-//! directly, also while a server uses it.
+//! `respool runs`: lists and shows agent runs, resumes an interrupted one, cancels or removes one. Works on
+//! the store directly, also while a server uses it.
 
 use std::sync::Arc;
 
@@ -97,7 +97,8 @@ async fn list_runs(store: &Store, arguments: &ListArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the runs in order, each followed by its children with their depth. A child without a listed parent names it.
+/// Returns the runs in order, each followed by its children with their depth. A child without a listed parent
+/// names it.
 fn nest_runs(rows: &[RunRow]) -> Vec<(&RunRow, usize)> {
     fn add_run<'a>(rows: &'a [RunRow], row: &'a RunRow, depth: usize, all: &mut Vec<(&'a RunRow, usize)>) {
         all.push((row, depth));

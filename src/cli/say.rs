@@ -1,6 +1,6 @@
-//! Prints everything that the command line prints. On a terminal, text is made [`visible`], so text from servers, models
-//! and files cannot act on it. In a file or a pipe it stays byte for byte. Nothing else in `cli` prints; a lint enforces
-//! this.
+//! Prints everything that the command line prints. On a terminal, text is made [`visible`], so text from
+//! servers, models and files cannot act on it. In a file or a pipe it stays byte for byte. Nothing else in
+//! `cli` prints; a lint enforces this.
 
 use std::io::{self, IsTerminal, Write};
 

@@ -1,5 +1,5 @@
-//! The secret that seals reasoning which clients keep. It belongs to the installation if there is a state directory, otherwise to this
-//! process.
+//! The secret that seals reasoning which clients keep. It belongs to the installation if there is a state
+//! directory, otherwise to this process.
 //!
 //! Without the file, reasoning that clients send back after a restart is ignored. Called by `serve`.
 

@@ -52,7 +52,8 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let listener = bind_address(&settings.server.listen).await?;
     announce(loaded, &listener, &upstreams.fleet)?;
     tokio::spawn(stop_when_signalled(stop.clone(), stop_signals()?));
-    // A file that reaches its size limit (systemd's `LimitFSIZE=`) then fails the write instead of ending the process.
+    // A file that reaches its size limit (systemd's `LimitFSIZE=`) then fails the write instead of ending the
+    // process.
     let _ = signal(SignalKind::from_raw(nix::libc::SIGXFSZ));
     let (agents, access, experts) = (Arc::clone(&app.agents), Arc::clone(&app.access), app.experts.clone());
     let usage = Arc::clone(&app.usage);
@@ -134,7 +135,8 @@ async fn bind_address(listen: &Listen) -> Result<TcpListener, Failure> {
     })
 }
 
-/// A thousand streams need two thousand descriptors; many systems start a process with 1024 and allow it more.
+/// A thousand streams need two thousand descriptors; many systems start a process with 1024 and allow it
+/// more.
 fn raise_descriptor_limit() {
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(target: "respool::server", %error, "the limit of open files cannot be raised");

@@ -40,7 +40,8 @@ impl ServedUpstreams {
         Self::serving_upstreams(settings, made, abort)
     }
 
-    /// The upstreams of a changed configuration. Unchanged ones continue as they are; changed ones keep their places at the server.
+    /// The upstreams of a changed configuration. Unchanged ones continue as they are; changed ones keep their
+    /// places at the server.
     ///
     /// # Errors
     /// Every unusable upstream.

@@ -1,4 +1,5 @@
-//! The lines that `respool --version` prints besides the number: the commit, the target, and what was compiled in.
+//! The lines that `respool --version` prints besides the number: the commit, the target, and what was
+//! compiled in.
 
 use std::sync::LazyLock;
 

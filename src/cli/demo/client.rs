@@ -1,4 +1,5 @@
-//! The client of the tour: a generic HTTP client and SSE parser that joins the chunks of a stream and knows nothing about respool.
+//! The client of the tour: a generic HTTP client and SSE parser that joins the chunks of a stream and knows
+//! nothing about respool.
 
 use std::time::{Duration, Instant};
 

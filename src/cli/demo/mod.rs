@@ -1,7 +1,8 @@
-//! `respool demo`: a tour of what goes wrong between a client and a model server, and what respool makes of it.
+//! `respool demo`: a tour of what goes wrong between a client and a model server, and what respool makes of
+//! it.
 //!
-//! Every scene sends one request twice with the same ordinary client: directly to a replay of recorded vLLM replies, and through a
-//! complete relay on loopback. `--serve` stays up afterwards, for any client.
+//! Every scene sends one request twice with the same ordinary client: directly to a replay of recorded vLLM
+//! replies, and through a complete relay on loopback. `--serve` stays up afterwards, for any client.
 
 mod client;
 mod scenes;

@@ -1,4 +1,5 @@
-//! Renders a scene as text: what the model said, what a client would have received, and what it receives. Pure.
+//! Renders a scene as text: what the model said, what a client would have received, and what it receives.
+//! Pure.
 
 use serde_json::Value;
 

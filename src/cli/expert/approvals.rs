@@ -1,9 +1,9 @@
-//! `respool expert approvals`: lists calls that wait for a person's consent, and decides about them. Works on the store
-//! directly; a server on the same store resumes the runs.
+//! `respool expert approvals`: lists calls that wait for a person's consent, and decides about them. Works on
+//! the store directly; a server on the same store resumes the runs.
 //!
-//! Deciding needs an operator's key in `RESPOOL_OPERATOR_KEY`, because an agent that runs commands could run this one.
-//! The key is checked against those that `respool serve` left in the store, not against the configuration, which the
-//! caller chooses.
+//! Deciding needs an operator's key in `RESPOOL_OPERATOR_KEY`, because an agent that runs commands could run
+//! this one. The key is checked against those that `respool serve` left in the store, not against the
+//! configuration, which the caller chooses.
 
 use clap::Subcommand;
 use serde_json::Value;

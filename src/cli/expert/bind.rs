@@ -84,7 +84,8 @@ fn is_required(package: &Package, name: &str, tool: &str) -> Result<(), Failure>
     Err(Failure::Failed(format!("{name} requires no tool {tool:?}: {known}")))
 }
 
-/// Returns the binding that was asked for. Earlier names of operations stay while the tool is bound to the same server.
+/// Returns the binding that was asked for. Earlier names of operations stay while the tool is bound to the
+/// same server.
 fn new_binding(wanted: &Wanted, before: Option<&Binding>) -> Result<Binding, Failure> {
     let kind = match wanted.kind.as_str() {
         "gateway" => BindingType::Gateway,

@@ -1,4 +1,5 @@
-//! `respool expert fire`: queues an event of a trigger by hand. Works on the store directly; a server executes the event.
+//! `respool expert fire`: queues an event of a trigger by hand. Works on the store directly; a server
+//! executes the event.
 
 use std::fs;
 

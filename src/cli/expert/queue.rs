@@ -1,5 +1,5 @@
-//! `respool expert queue, dead-letters, outbox, drafts`: lists what waits, what failed, and what is delivered. Works on the
-//! store directly, also while a server uses it.
+//! `respool expert queue, dead-letters, outbox, drafts`: lists what waits, what failed, and what is
+//! delivered. Works on the store directly, also while a server uses it.
 
 use clap::Subcommand;
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! `respool expert remove`: shows an expert's open work and the folders to be deleted, asks, and removes the expert.
+//! `respool expert remove`: shows an expert's open work and the folders to be deleted, asks, and removes the
+//! expert.
 
 use std::fs;
 use std::io::ErrorKind;

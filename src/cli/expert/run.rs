@@ -1,4 +1,5 @@
-//! `respool expert run`: gets one answer of an expert, or executes one process, in this process and on the same store as a server.
+//! `respool expert run`: gets one answer of an expert, or executes one process, in this process and on the
+//! same store as a server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,8 @@ use crate::store::{EntryState, MessageFilter, Queue as _, Store};
 /// How long to wait for an expert's servers.
 const FIRST_START: Duration = Duration::from_secs(30);
 
-/// Sends a message to an expert and prints its answer. Log lines go only to the configured file, so that the answer stands alone.
+/// Sends a message to an expert and prints its answer. Log lines go only to the configured file, so that the
+/// answer stands alone.
 pub(super) fn send_message(config: &Loaded, name: &str, message: &str) -> Result<(), Failure> {
     let flush = observe::init_file(&config.settings.log).map_err(|why| log_problem(config, why))?;
     let done = new_runtime()?.block_on(async {

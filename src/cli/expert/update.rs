@@ -1,4 +1,5 @@
-//! `respool expert update`: shows the changes of an update, asks for consent to what it loosens, and applies it.
+//! `respool expert update`: shows the changes of an update, asks for consent to what it loosens, and applies
+//! it.
 
 use super::installed::state_files;
 use super::package::fetch_package;

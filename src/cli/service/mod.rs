@@ -1,8 +1,8 @@
-//! `respool service install|uninstall|status|logs`: runs respool as a service of this user, with systemd or (on macOS)
-//! launchd.
+//! `respool service install|uninstall|status|logs`: runs respool as a service of this user, with systemd or
+//! (on macOS) launchd.
 //!
-//! The unit is the one in `deploy/`, with the path of this program. Settings stay where they are; options given here go
-//! into an environment file that only its owner can read.
+//! The unit is the one in `deploy/`, with the path of this program. Settings stay where they are; options
+//! given here go into an environment file that only its owner can read.
 
 mod files;
 mod manager;
@@ -136,7 +136,8 @@ fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> 
         ));
     }
     if let Err(why) = manager.start(&paths.unit) {
-        // If the program ends at once, the start itself fails. Its exit code and its log then say more than the manager.
+        // If the program ends at once, the start itself fails. Its exit code and its log then say more than
+        // the manager.
         if !matches!(manager.state(), State::Failed(_)) {
             return Err(why);
         }
@@ -271,7 +272,8 @@ fn wait_until_ready(manager: Manager, paths: &Paths) -> Result<(), Failure> {
     Err(format!("{}\n{}{log}", answer.explain(&address), manager.state()).into())
 }
 
-/// Where the service listens: according to its environment file, else the configuration file, else the default.
+/// Where the service listens: according to its environment file, else the configuration file, else the
+/// default.
 fn listen_address(paths: &Paths) -> Result<String, Failure> {
     let environment = read_file(&paths.environment)?.unwrap_or_default();
     let listen = match files::value_of(&environment, "RESPOOL__LISTEN") {
@@ -291,8 +293,8 @@ fn read_file(file: &Path) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Writes a temporary file with its final mode and renames it: a crash leaves the old or the new file, and a key is never
-/// readable to others.
+/// Writes a temporary file with its final mode and renames it: a crash leaves the old or the new file, and a
+/// key is never readable to others.
 fn write_file(file: &Path, text: &str, mode: u32) -> Result<(), Failure> {
     use std::io::Write as _;
     use std::os::unix::fs::PermissionsExt as _;

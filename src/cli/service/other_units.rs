@@ -1,5 +1,6 @@
-//! Finds units called `respool` that `respool service install` did not write: from a package for all users, or from an administrator for
-//! the whole system. Only reads; if systemd does not answer, it looks in the unit directories.
+//! Finds units called `respool` that `respool service install` did not write: from a package for all users,
+//! or from an administrator for the whole system. Only reads; if systemd does not answer, it looks in the
+//! unit directories.
 
 use std::path::{Path, PathBuf};
 

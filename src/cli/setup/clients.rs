@@ -1,7 +1,7 @@
 //! Edits each agent client's configuration so that it uses respool. Pure: text in, text out.
 //!
-//! Formats: Codex 0.169, Claude Code 2.1.330, opencode 1.18.33, qwen-code 0.24.4, cline 3.0.65, each tested with exactly these settings
-//! (docs/clients.md). Called by `setup`.
+//! Formats: Codex 0.169, Claude Code 2.1.330, opencode 1.18.33, qwen-code 0.24.4, cline 3.0.65, each tested
+//! with exactly these settings (docs/clients.md). Called by `setup`.
 
 use std::path::{Path, PathBuf};
 
@@ -88,7 +88,8 @@ impl Client {
         .map_err(|why| format!("{} cannot be edited: {why}", file.display()).into())
     }
 
-    /// The settings from `before`, plus the changes made since `after` was written; `None` if those touch what respool wrote.
+    /// The settings from `before`, plus the changes made since `after` was written; `None` if those touch
+    /// what respool wrote.
     pub(super) fn restore_settings(self, after: &str, present: &str, before: &str) -> Option<String> {
         if present == after {
             return Some(before.to_owned());
@@ -199,7 +200,8 @@ fn table_at<'s>(
     entry.as_object_mut().ok_or_else(|| format!("`{key}` is not an object").into())
 }
 
-/// The models that Claude Code asks for, by its own names: of the main turn, of small ones, and of subagents and commands that name one.
+/// The models that Claude Code asks for, by its own names: of the main turn, of small ones, and of subagents
+/// and commands that name one.
 const MODELS: [&str; 5] = [
     "ANTHROPIC_MODEL",
     "ANTHROPIC_DEFAULT_HAIKU_MODEL",

@@ -1,5 +1,5 @@
-//! Changes a client's settings file, and undoes the change. Copies of the settings before and after the change stay
-//! next to the file until it is undone.
+//! Changes a client's settings file, and undoes the change. Copies of the settings before and after the
+//! change stay next to the file until it is undone.
 
 use std::fs;
 use std::io::{self, IsTerminal as _, Write as _};

@@ -1,5 +1,5 @@
-//! `respool setup CLIENT`: points an agent client at respool. It shows the change to the client's settings, asks, tries one
-//! real turn, and can undo the change.
+//! `respool setup CLIENT`: points an agent client at respool. It shows the change to the client's settings,
+//! asks, tries one real turn, and can undo the change.
 
 mod arguments;
 mod clients;

@@ -1,7 +1,7 @@
 //! Edits `openclaw.json` so that OpenClaw uses respool. Pure: text in, text out; comments and layout stay.
 //!
-//! The file is JSON5. A provider that points at the model server is redirected to respool under its present name, because sessions and
-//! fallback lists refer to it; if there is none, the provider `respool` is added.
+//! The file is JSON5. A provider that points at the model server is redirected to respool under its present
+//! name, because sessions and fallback lists refer to it; if there is none, the provider `respool` is added.
 
 use crate::cli::failure::Failure;
 use jsonc_parser::ParseOptions;
@@ -166,7 +166,8 @@ fn write_provider(entry: &CstObject, wanted: &Wanted, id: &str) -> Result<(), Fa
     Ok(())
 }
 
-/// The entry that docs/openclaw.md recommends. The current client knows more keys than the old one, which refuses unknown ones.
+/// The entry that docs/openclaw.md recommends. The current client knows more keys than the old one, which
+/// refuses unknown ones.
 fn model_entry(id: &str, window: Option<u64>, is_current: bool) -> Value {
     let mut entry = json!({
         "id": id, "name": id, "reasoning": true, "input": ["text"],

@@ -1,5 +1,5 @@
-//! `respool setup openclaw`: asks the model server for its models, shows the change to `openclaw.json`, has OpenClaw itself validate it,
-//! and only then writes it.
+//! `respool setup openclaw`: asks the model server for its models, shows the change to `openclaw.json`, has
+//! OpenClaw itself validate it, and only then writes it.
 //!
 //! The parent module sets up the other clients; its file handling is used here.
 
@@ -163,8 +163,8 @@ fn base_url(url: &str) -> String {
     url.trim_end_matches('/').trim_end_matches("/v1").to_owned()
 }
 
-/// OpenClaw's own validation, before anything is written. If it refused the file already before the change, this says nothing about the
-/// change.
+/// OpenClaw's own validation, before anything is written. If it refused the file already before the change,
+/// this says nothing about the change.
 fn validate_change(
     installed: Option<&OpenClaw>,
     present: &str,
