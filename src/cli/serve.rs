@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -138,7 +139,11 @@ async fn bind_address(listen: &Listen) -> Result<TcpListener, Failure> {
 /// A thousand streams need two thousand descriptors; many systems start a process with 1024 and allow it
 /// more.
 fn raise_descriptor_limit() {
-    if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
+    // macOS refuses more than its `OPEN_MAX`, and reports no limit.
+    let most = if cfg!(target_os = "macos") { 10_240 } else { u64::MAX };
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard.min(most), hard));
+    if let Err(error) = raised {
         tracing::warn!(target: "respool::server", %error, "the limit of open files cannot be raised");
     }
 }

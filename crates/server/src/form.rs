@@ -43,7 +43,7 @@ pub(super) async fn buffer_form(
     record: &RequestRecord,
 ) -> Result<BufferedUpload, ApiError> {
     let fields = RecordedFields { app: app.clone(), record: record.clone() };
-    let declared = http_body::Body::size_hint(&body).exact();
+    let declared = hyper::body::Body::size_hint(&body).exact();
     let mut rest = BodyExt::into_data_stream(body);
     let mut prefix = FormPrefix::default();
     // The row of a request that a budget refuses names its model.

@@ -14,7 +14,7 @@ use std::time::Instant;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
+use hyper::body::{Frame, SizeHint};
 
 use super::key_limits::Exceeded;
 use super::keys::ClientKey;
@@ -114,7 +114,7 @@ struct WatchedBody {
     request: Arc<MeteredRequest>,
 }
 
-impl http_body::Body for WatchedBody {
+impl hyper::body::Body for WatchedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

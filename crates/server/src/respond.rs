@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use http_body::Body as _;
+use hyper::body::Body as _;
 
 use super::final_error::ErrorForm;
 use relay::RequestProgress;

@@ -104,7 +104,7 @@ async fn buffered_upload(
     body: Body,
     record: &RequestRecord,
 ) -> Result<BufferedUpload, ApiError> {
-    if http_body::Body::is_end_stream(&body) {
+    if hyper::body::Body::is_end_stream(&body) {
         return Ok(BufferedUpload::new(Passing::Whole(Pieces::default()), String::new()));
     }
     let content_type =
@@ -114,7 +114,7 @@ async fn buffered_upload(
     if let Some(reader) = form_reader(headers).filter(|_| is_read) {
         return form::buffer_form(app, reader, body, record).await;
     }
-    let length = http_body::Body::size_hint(&body).exact();
+    let length = hyper::body::Body::size_hint(&body).exact();
     let max = app.limits.max_body;
     // What is larger than a chat request may be is left to the server.
     let is_json = content_type.starts_with("application/json") && length.is_none_or(|length| length <= max.0);

@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures::{Stream, TryStreamExt as _};
-use http_body::{Body, Frame, SizeHint};
 use http_body_util::{Full, StreamBody};
+use hyper::body::{Body, Frame, SizeHint};
 use tower::BoxError;
 use wire::Pieces;
 

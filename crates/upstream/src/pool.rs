@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Method, Request, Response, Uri, header};
-use http_body::{Body, Frame, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper_rustls::MaybeHttpsStream;

@@ -10,7 +10,7 @@ use landlock::{
     ABI, Access as _, AccessFs, BitFlags, PathBeneath, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _,
     RulesetStatus, Scope,
 };
-use rlimit::Resource;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
 use super::bubblewrap::open_place;
@@ -69,12 +69,12 @@ fn give_up_capabilities() {
 
 fn limit() {
     let lower = |resource: Resource, most: u64| {
-        let hard = resource.get_hard().unwrap_or(most).min(most);
-        let _ = resource.set(hard, hard);
+        let hard = getrlimit(resource).map_or(most, |(_, hard)| hard.min(most));
+        let _ = setrlimit(resource, hard, hard);
     };
-    lower(Resource::CORE, 0);
-    lower(Resource::NPROC, MOST_PROCESSES);
-    lower(Resource::FSIZE, LARGEST_FILE);
+    lower(Resource::RLIMIT_CORE, 0);
+    lower(Resource::RLIMIT_NPROC, MOST_PROCESSES);
+    lower(Resource::RLIMIT_FSIZE, LARGEST_FILE);
     // When memory runs out, the command goes before respool.
     let _ = std::fs::write("/proc/self/oom_score_adj", "300");
 }

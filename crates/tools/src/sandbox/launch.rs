@@ -10,6 +10,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::process::{Child, Command};
 
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, Signal, raise};
 use nix::unistd::{Pid, setsid};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -148,7 +149,7 @@ fn leave(end: End) -> u8 {
     match end {
         End::Code(code) => u8::try_from(code).unwrap_or(u8::MAX),
         End::Signal(number) => {
-            let _ = rlimit::Resource::CORE.set(0, 0);
+            let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
             if let Ok(signal) = Signal::try_from(number) {
                 let mut set = SigSet::empty();
                 set.add(signal);
