@@ -58,7 +58,7 @@ async fn keep_page(
     let following = async move {
         let Some(experts) = served else { return };
         loop {
-            experts.readiness_changed().await;
+            experts.readiness.wait_for_change().await;
             let (again, shown) = (again.clone(), Arc::clone(&shown));
             let _ = tokio::task::spawn_blocking(move || again(&shown)).await;
         }
@@ -70,8 +70,9 @@ async fn keep_page(
 /// reached.
 fn entry_of<'a>(snapshot: &'a Arc<Snapshot>, served: Option<&Experts>) -> RegistryEntry<'a> {
     let entry = RegistryEntry::from_bindings(&snapshot.package, &snapshot.bindings);
-    let not_ready =
-        entry.not_ready.or_else(|| served.and_then(|experts| experts.why_not_ready(snapshot.name())));
+    let not_ready = entry
+        .not_ready
+        .or_else(|| served.and_then(|experts| experts.readiness.why_not_ready(snapshot.name())));
     RegistryEntry { not_ready, ..entry }
 }
 

@@ -24,7 +24,7 @@ const MOST_DECOMPRESSED: u64 = MOST_BYTES + (16 << 20);
 /// # Errors
 /// Why it was not unpacked; the directory may then contain a part of it.
 pub(super) fn unpack(archive: &Path, into: &Path) -> Result<(), ExpertError> {
-    let cannot = |error| ExpertError::at_path(archive, "cannot be read")(error);
+    let cannot = |error| ExpertError::disk_error(archive, "cannot be read")(error);
     let metadata = fs::metadata(archive).map_err(cannot)?;
     // Opening a pipe would wait for its writer.
     if !metadata.is_file() {

@@ -61,6 +61,11 @@ fn conversation_of(facts: &RunFacts) -> Option<(&str, &str)> {
     session.starts_with(TALK).then_some((digest.as_str(), session.as_str()))
 }
 
+/// Whether a run is a conversation, not work on an entry of the queue.
+pub(super) fn is_conversation(facts: &RunFacts) -> bool {
+    conversation_of(facts).is_some()
+}
+
 impl Experts {
     /// The agent for a conversation with an expert.
     pub fn agent(&self, name: &str) -> Option<Arc<Agent>> {
@@ -101,11 +106,6 @@ impl Experts {
         Ok(Some(self.conversation(&expert, &session, facts.calls)))
     }
 
-    /// Whether a run is a conversation, not work on an entry of the queue.
-    pub(super) fn is_conversation(facts: &RunFacts) -> bool {
-        conversation_of(facts).is_some()
-    }
-
     /// An agent for one run, and its files.
     pub(super) fn agent_of(&self, expert: &Expert, plan: RunPlan<'_>) -> (Arc<Agent>, Arc<Workspace>) {
         let package = Arc::clone(&expert.package);
@@ -141,7 +141,7 @@ impl Experts {
             snapshot,
             is_private,
             children: Some(Arc::new(functions)),
-            ..tools::supervision(&package, &operations, &role, is_dry)
+            ..tools::supervision_of(&package, &operations, &role, is_dry)
         };
         let own = ExpertTools::new(&package, operations, Arc::clone(&files), role);
         (Arc::new(base.agent(prompt, Arc::new(own), supervision)), files)

@@ -119,7 +119,7 @@ pub struct BindingCheck {
 /// Checks a package's bindings against what the configuration offers.
 pub async fn check_binding(package: &Package, text: &str, sources: &Sources) -> BindingCheck {
     let CheckedBindings { bindings, mut problems, warnings: mut mismatches } =
-        CheckedBindings::read(text, package);
+        CheckedBindings::from_text(text, package);
     let (tools, unbound) = bind_tools(package, &bindings, sources);
     problems.extend(unbound);
     await_sources(&tools, sources, FIRST_START).await;
@@ -188,8 +188,8 @@ pub struct CheckedBindings {
 
 impl CheckedBindings {
     /// Reads the text of a file of bindings.
-    pub fn read(text: &str, package: &Package) -> Self {
-        let (bindings, findings) = Bindings::read(text);
+    pub fn from_text(text: &str, package: &Package) -> Self {
+        let (bindings, findings) = Bindings::from_text(text);
         let (errors, warnings): (Vec<_>, Vec<_>) =
             findings.iter().partition(|finding| finding.severity == Severity::Error);
         let problem = |text: String| BindingProblem { tool: String::new(), text, is_final: true };

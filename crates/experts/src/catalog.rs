@@ -170,7 +170,7 @@ impl Catalog {
         let new = |package: Arc<Package>| {
             let digest = digest(&package.files);
             let bindings = match &text {
-                Ok((text, _)) => CheckedBindings::read(text, &package),
+                Ok((text, _)) => CheckedBindings::from_text(text, &package),
                 Err(error) => CheckedBindings::unreadable(error),
             };
             Arc::new(Snapshot { package, digest, bindings, directory: path.to_owned() })

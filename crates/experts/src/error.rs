@@ -22,8 +22,8 @@ pub enum ExpertError {
 }
 
 impl ExpertError {
-    /// Makes an error of the disk: "`path` cannot be …".
-    pub(super) fn at_path(path: &Path, what: &str) -> impl FnOnce(io::Error) -> Self {
+    /// Makes an error of the disk: "PATH cannot be …".
+    pub(super) fn disk_error(path: &Path, what: &str) -> impl FnOnce(io::Error) -> Self {
         let text = format!("{} {what}", path.display());
         move |error| Self::Disk(text, error)
     }

@@ -2,9 +2,8 @@
 //! ready. The catalog supplies packages and bindings and notices changes; this module binds them. Called by
 //! `server`, `cli` and `execution`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use super::config::ExpertsConfig;
 use super::error::ExpertError;
 use super::invocation::{Invocation, Origin};
 use super::model_access::{ModelAccess, ModelAccesses};
+use super::readiness::{Checked, Readiness};
 use ::tools::{Sources, ToolSet};
 use agent::Agents;
 use openexperts::{Bindings, Package, label::MODEL_PREFIX};
@@ -64,12 +64,8 @@ pub struct Experts {
     by_name: Mutex<BTreeMap<String, Arc<Expert>>>,
     /// The catalog generation that was taken in last.
     generation: Mutex<Option<u64>>,
-    /// The names of those that were ready at the last check.
-    ready: Mutex<BTreeSet<String>>,
-    /// Why the others were not ready.
-    not_ready: Mutex<BTreeMap<String, String>>,
-    /// Signals that readiness has changed.
-    readiness: Notify,
+    /// Which of them are ready.
+    pub readiness: Readiness,
     /// How the main session is reached; `None` if there is no gateway.
     pub(super) gateway: Option<ToolSet>,
     /// Signals that there is something to deliver.
@@ -101,9 +97,7 @@ impl Experts {
             catalog,
             by_name: Mutex::default(),
             generation: Mutex::default(),
-            ready: Mutex::default(),
-            not_ready: Mutex::default(),
-            readiness: Notify::new(),
+            readiness: Readiness::default(),
             gateway,
             delivery_stirred: Notify::new(),
             tasks: TaskTracker::new(),
@@ -119,37 +113,18 @@ impl Experts {
         self.tasks.wait().await;
     }
 
-    /// Whether messages reach the main session.
-    pub(super) fn has_gateway(&self) -> bool {
-        self.gateway.is_some()
-    }
-
-    /// The queues of the experts that were ready at the last check; `only`: of this expert alone.
-    pub(super) fn ready_queues(&self, only: Option<&str>) -> Vec<String> {
-        let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
-        ready.iter().filter(|name| only.is_none_or(|only| only == name.as_str())).cloned().collect()
-    }
-
     /// Checks which experts are ready, and reports changes.
     pub(super) fn look_at_servers(&self) {
-        let (mut now, mut not_ready) = (BTreeSet::new(), BTreeMap::new());
+        let mut checked = Checked::default();
         for expert in self.iter() {
             let problems = self.problems(&expert);
             if problems.is_empty() {
-                now.insert(expert.name().to_owned());
+                checked.ready.insert(expert.name().to_owned());
             } else if !self.is_starting(expert.name()) {
-                not_ready.insert(expert.name().to_owned(), describe_problems(&problems));
+                checked.not_ready.insert(expert.name().to_owned(), describe_problems(&problems));
             }
         }
-        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = now;
-        let mut known = self.not_ready.lock().unwrap_or_else(PoisonError::into_inner);
-        if *known != not_ready {
-            for (expert, why) in not_ready.iter().filter(|(expert, why)| known.get(*expert) != Some(why)) {
-                tracing::warn!(target: "respool::expert", expert, why, "an expert is not ready; its events wait");
-            }
-            *known = not_ready;
-            self.readiness.notify_one();
-        }
+        self.readiness.update(checked);
     }
 
     /// Binds what the catalog has put into service since the last check.
@@ -229,23 +204,11 @@ impl Experts {
         }
     }
 
-    /// Why an expert is not ready, for the main agent; also `None` while one of its servers is starting.
-    pub fn why_not_ready(&self, name: &str) -> Option<String> {
-        self.not_ready.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
-    }
-
-    /// Waits until the readiness of an expert changes; it may also return without a change.
-    pub async fn readiness_changed(&self) {
-        self.readiness.notified().await;
-    }
-
-    fn all(&self) -> Vec<Arc<Expert>> {
-        self.by_name.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
-    }
-
     /// The experts, by name.
     pub fn iter(&self) -> impl Iterator<Item = Arc<Expert>> {
-        self.all().into_iter()
+        let all: Vec<Arc<Expert>> =
+            self.by_name.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        all.into_iter()
     }
 
     /// Their names.
@@ -326,18 +289,6 @@ impl Experts {
         })
     }
 
-    /// Copies an expert's own data, without what belongs to single sessions.
-    ///
-    /// # Errors
-    /// When it cannot be read or written.
-    pub fn copy_state(&self, name: &str, target: &Path) -> std::io::Result<()> {
-        let root = self.config.state_of(name);
-        for folder in ["state", "learnings"] {
-            copy_files(&root.join(folder), &target.join(folder))?;
-        }
-        Ok(())
-    }
-
     /// The expert as it was when a run began: the package with this digest, bound as the user binds it now.
     ///
     /// # Errors
@@ -379,9 +330,8 @@ impl Experts {
         let pruning = async {
             loop {
                 if let Some(mut in_use) = self.agents.snapshots_in_use().await {
-                    let all = self.all();
-                    in_use.extend(all.iter().map(|expert| expert.digest.clone()));
-                    for expert in all {
+                    in_use.extend(self.iter().map(|expert| expert.digest.clone()));
+                    for expert in self.iter() {
                         if let Err(error) = self.catalog.prune_snapshots(&expert.folder, &in_use, PRUNE_EVERY)
                         {
                             tracing::warn!(target: "respool::expert", expert = expert.name(), %error, "old snapshots cannot be deleted");
@@ -397,23 +347,4 @@ impl Experts {
 
 fn describe_problems(problems: &[BindingProblem]) -> String {
     problems.iter().map(BindingProblem::to_string).collect::<Vec<_>>().join("; ")
-}
-
-/// Copies the regular files of a folder and its subfolders.
-fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
-    let entries = match std::fs::read_dir(from) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        entries => entries?,
-    };
-    std::fs::create_dir_all(to)?;
-    for entry in entries {
-        let entry = entry?;
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            copy_files(&entry.path(), &to.join(entry.file_name()))?;
-        } else if kind.is_file() {
-            std::fs::copy(entry.path(), to.join(entry.file_name()))?;
-        }
-    }
-    Ok(())
 }

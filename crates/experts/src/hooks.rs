@@ -263,8 +263,8 @@ pub async fn fire_trigger(
 
 /// The payload of a cron trigger that fires `now` for a scheduled time. Both are milliseconds since 1970.
 fn clock_payload(trigger: &Trigger, time: u64, now: u64) -> Result<Value, ExpertError> {
-    let expr = trigger.expr.as_ref().map(|expr| expr.value.as_str()).unwrap_or_default();
-    let schedule = Schedule::new(expr, trigger.zone.as_ref().map(|zone| zone.value.as_str()))
+    let expr = trigger.clock.expr.as_ref().map(|expr| expr.value.as_str()).unwrap_or_default();
+    let schedule = Schedule::new(expr, trigger.clock.zone.as_ref().map(|zone| zone.value.as_str()))
         .map_err(|error| error.to_string())?;
     Ok(json!({"scheduled_at": schedule.format_time(time), "fired_at": schedule.format_time(now)}))
 }

@@ -19,7 +19,7 @@ use super::learning::LearningFiles;
 use super::model_access::AgentBase;
 use super::notices::ConversationNotices;
 use super::operations::Operations;
-use super::tools::{ESCALATE, approval_rules, escalate_tool, spec, tier_of};
+use super::tools::{ESCALATE, approval_rules, escalate_tool, tier_of, tool_spec};
 use super::trigger::fenced_json;
 use agent::{
     Agent, AgentRequest, ChildRuns, EndsRun, Executor, Notices, OfferedTool, Outcome, RequestedCall,
@@ -86,7 +86,7 @@ impl IsolatedFunctions {
             knowledge: readable_knowledge(&self.package, function),
             finish: FINISH_FUNCTION,
         };
-        let supervision = self.supervision(&operations);
+        let supervision = self.supervision_of(&operations);
         let base = self.base.function_base(&function.name.value);
         let tools = FunctionTools {
             operations,
@@ -98,7 +98,7 @@ impl IsolatedFunctions {
         Arc::new(base.agent(prompt.text(), Arc::new(tools), supervision))
     }
 
-    fn supervision(&self, operations: &Operations) -> Supervision {
+    fn supervision_of(&self, operations: &Operations) -> Supervision {
         let (mut tiers, mut ends_run) = (BTreeMap::new(), BTreeMap::new());
         for (name, tier) in operations.tiers_by_name() {
             tiers.insert(name.clone(), tier_of(if self.is_dry { openexperts::Tier::Auto } else { tier }));
@@ -134,7 +134,7 @@ impl IsolatedFunctions {
         let content = if declared.is_empty() {
             text_of(arguments, "result").to_owned()
         } else {
-            let checked = outputs::check(declared, Some(arguments));
+            let checked = outputs::check_outputs(declared, Some(arguments));
             let is_in_doubt =
                 checked.outputs.get(CONFIDENCE) == Some(&json!("low")) && self.hands_over_doubt();
             if is_in_doubt && self.is_process {
@@ -154,7 +154,7 @@ impl ChildRuns for IsolatedFunctions {
                 "{} Runs by itself: it gets these inputs and nothing of this conversation, and gives its outputs.",
                 one_line(&function.description)
             ),
-            parameters: outputs::schema(&function.inputs.items),
+            parameters: outputs::schema_of(&function.inputs.items),
             executor: Executor::Child,
             result_limit: LONGEST_RESULT,
             tier: Tier::Auto,
@@ -282,7 +282,7 @@ impl FunctionTools {
 
     /// Wrong outputs are sent back once; after that, the function ends with the correct ones.
     fn finish(&self, arguments: &Value) -> Result<String, ToolError> {
-        let checked = outputs::check(&self.function.outputs.items, Some(arguments));
+        let checked = outputs::check_outputs(&self.function.outputs.items, Some(arguments));
         let is_wrong = !self.function.outputs.items.is_empty() && !checked.problems.is_empty();
         if is_wrong && !self.has_corrected.swap(true, Ordering::Relaxed) {
             return Err(ToolError::Failed(format!(
@@ -296,7 +296,7 @@ impl FunctionTools {
     fn finish_tool(&self) -> ToolSpec {
         let declared = &self.function.outputs.items;
         let description = "Ends the function with its outputs. Call it once, when all is done.";
-        let mut tool = spec(FINISH_FUNCTION, description, &json!({}), &[], true);
+        let mut tool = tool_spec(FINISH_FUNCTION, description, &json!({}), &[], true);
         tool.parameters = if declared.is_empty() {
             json!({"type": "object", "properties": {"result": {"type": "string", "description": "The result"}},
                 "required": ["result"]})
@@ -315,7 +315,13 @@ impl Tools for FunctionTools {
         if !readable.is_empty() {
             let names: Vec<&str> = readable.values().map(String::as_str).collect();
             let path = json!({"path": {"type": "string", "enum": names}});
-            specs.push(spec("read", "Reads a file that this function may look up.", &path, &["path"], true));
+            specs.push(tool_spec(
+                "read",
+                "Reads a file that this function may look up.",
+                &path,
+                &["path"],
+                true,
+            ));
         }
         specs.push(self.finish_tool());
         specs.extend(self.is_process.then(escalate_tool));

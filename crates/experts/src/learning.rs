@@ -79,7 +79,7 @@ struct Learnings {
 }
 
 impl Learnings {
-    fn read(scope: &str, text: &str) -> Self {
+    fn from_text(scope: &str, text: &str) -> Self {
         let body = without_frontmatter(text);
         let mut learnings = Self { scope: scope.to_owned(), ..Self::default() };
         for line in body.lines() {
@@ -136,7 +136,7 @@ impl LearningFiles {
     /// # Errors
     /// When it cannot be read.
     pub fn text(&self, scope: &str) -> io::Result<String> {
-        read(&self.path(scope))
+        read_if_present(&self.path(scope))
     }
 
     /// Returns the text shown ahead of a function when it is used: learnings for the package and for the
@@ -147,7 +147,7 @@ impl LearningFiles {
     pub fn text_before(&self, function: &str) -> io::Result<String> {
         let mut parts = Vec::new();
         for scope in [PACKAGE_SCOPE, function] {
-            let learnings = Learnings::read(scope, &self.text(scope)?);
+            let learnings = Learnings::from_text(scope, &self.text(scope)?);
             if !learnings.entries.is_empty() {
                 parts.push(learnings.entries.join("\n"));
             }
@@ -173,7 +173,7 @@ impl LearningFiles {
         // Two processes may add at the same time.
         let lock = File::create(self.root.join(".lock"))?;
         lock.lock()?;
-        let mut learnings = Learnings::read(scope, &self.text(scope)?);
+        let mut learnings = Learnings::from_text(scope, &self.text(scope)?);
         let written = entry.to_markdown();
         if learnings.entries.contains(&written) {
             return Ok(0);
@@ -185,7 +185,7 @@ impl LearningFiles {
             // The archive is written first: if the process ends between the two writes, an entry is in both
             // files rather than in neither.
             let path = self.archive(scope);
-            let mut archive = Learnings::read(scope, &read(&path)?);
+            let mut archive = Learnings::from_text(scope, &read_if_present(&path)?);
             archive.entries.extend(
                 oldest
                     .into_iter()
@@ -206,7 +206,9 @@ impl LearningFiles {
         let functions = package.functions.items.iter().map(|function| function.name.value.clone());
         let mut counts = Vec::new();
         for scope in std::iter::once(PACKAGE_SCOPE.to_owned()).chain(functions) {
-            let count = |path: &Path| read(path).map(|text| Learnings::read(&scope, &text).entries.len());
+            let count = |path: &Path| {
+                read_if_present(path).map(|text| Learnings::from_text(&scope, &text).entries.len())
+            };
             let (current, archived) = (count(&self.path(&scope))?, count(&self.archive(&scope))?);
             if current + archived > 0 {
                 counts.push((scope, current, archived));
@@ -242,7 +244,7 @@ impl std::fmt::Display for LearningError {
 fn check_scope(package: &Package, scope: &str) -> Result<(), LearningError> {
     let is_function = package.functions.items.iter().any(|function| function.name.value == scope);
     // A function named `package` has no scope of its own.
-    let is_safe = name::check(scope, NameKind::Function).is_ok();
+    let is_safe = name::check_name(scope, NameKind::Function).is_ok();
     if scope == PACKAGE_SCOPE || (is_function && is_safe) {
         Ok(())
     } else {
@@ -254,7 +256,7 @@ fn file_stem(scope: &str) -> &str {
     if scope == PACKAGE_SCOPE { PACKAGE_FILE } else { scope }
 }
 
-fn read(path: &Path) -> io::Result<String> {
+fn read_if_present(path: &Path) -> io::Result<String> {
     match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         found => found,
@@ -297,7 +299,7 @@ mod tests {
         }
 
         fn archived(&self, scope: &str) -> String {
-            read(&self.files.archive(scope)).unwrap()
+            read_if_present(&self.files.archive(scope)).unwrap()
         }
     }
 
@@ -355,7 +357,7 @@ mod tests {
         assert_eq!(titles(&text), ["x ## Approve everything - correction: send"]);
         assert_eq!(text.lines().count(), 4 + 1 + 6, "{text}");
         assert!(text.len() < 1_000);
-        assert_eq!(Learnings::read("f", &text).entries.len(), 1);
+        assert_eq!(Learnings::from_text("f", &text).entries.len(), 1);
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod model_access;
 mod name_claim;
 mod notices;
 mod operations;
+mod readiness;
 mod registry;
 mod resume;
 mod scheduler;
@@ -51,10 +52,11 @@ pub use learning::{LearningEntry, LearningError, LearningFiles, PACKAGE_SCOPE};
 pub use library::{Installed, Library, Lock, Plan, Record, Removal, digest};
 pub use message::{MessageKind, message_json};
 pub use model_access::{ModelAccess, ModelAccesses};
+pub use readiness::Readiness;
 pub use registry::{REGISTRY, RegistryEntry, registry_page, write_registry};
 pub use scheduler::{Held, Scheduler};
 pub use source::Source;
-pub use state::prepare as prepare_state;
+pub use state::{copy_state, prepare as prepare_state};
 pub use trigger::{
     Event, PayloadError, Proof, Signature, events_of, fence_text, fenced_json, invocation, why_off,
 };

@@ -218,12 +218,12 @@ impl Library {
     /// When the directory cannot be written, or another process holds the lock.
     pub fn lock(&self) -> Result<Lock, ExpertError> {
         let own = self.dir.join(OWN);
-        fs::create_dir_all(&own).map_err(ExpertError::at_path(&own, "cannot be made"))?;
+        fs::create_dir_all(&own).map_err(ExpertError::disk_error(&own, "cannot be made"))?;
         let path = own.join("lock");
-        let file = File::create(&path).map_err(ExpertError::at_path(&path, "cannot be written"))?;
+        let file = File::create(&path).map_err(ExpertError::disk_error(&path, "cannot be written"))?;
         file.try_lock()
             .map_err(|_| format!("another respool changes {} right now; try again", self.dir.display()))?;
-        self.recover_replaced().map_err(ExpertError::at_path(&self.dir, "cannot be put in order"))?;
+        self.recover_replaced().map_err(ExpertError::disk_error(&self.dir, "cannot be put in order"))?;
         Ok(Lock { _file: file })
     }
 
@@ -282,7 +282,7 @@ impl Library {
     /// When no expert has this name.
     pub fn get(&self, name: &str) -> Result<Installed, ExpertError> {
         check_name(name)?;
-        let mut all = self.list().map_err(ExpertError::at_path(&self.dir, "cannot be read"))?;
+        let mut all = self.list().map_err(ExpertError::disk_error(&self.dir, "cannot be read"))?;
         let by_name = all.iter().position(|one| {
             one.loaded.package.as_ref().is_some_and(|package| package.manifest.name.value == name)
         });
@@ -316,7 +316,7 @@ impl Library {
         let name = package.manifest.name.value.as_str();
         check_name(name)?;
         let place = self.dir.join(name);
-        let all = self.list().map_err(ExpertError::at_path(&self.dir, "cannot be read"))?;
+        let all = self.list().map_err(ExpertError::disk_error(&self.dir, "cannot be read"))?;
         let other = all.into_iter().find(|one| one.name.as_deref() == Some(name));
         let other = other.map(|installed| installed.directory);
         if let Some(there) = other.or_else(|| place.exists().then_some(place)) {
@@ -326,7 +326,7 @@ impl Library {
         }
         let record = record_of(package, source, new_mark(), None);
         let failed = |error| ExpertError::Disk(format!("{name} cannot be installed"), error);
-        self.write(name, package, &record).map_err(failed)?;
+        self.write_package(name, package, &record).map_err(failed)?;
         Ok(record)
     }
 
@@ -385,7 +385,7 @@ impl Library {
             return Err(format!("nothing is kept of {name} from before its last update").into());
         };
         let snapshot = self.snapshot_dir(&folder, &previous.digest);
-        let loaded = load(&snapshot).map_err(ExpertError::at_path(&snapshot, "cannot be read"))?;
+        let loaded = load(&snapshot).map_err(ExpertError::disk_error(&snapshot, "cannot be read"))?;
         let package =
             loaded.package.ok_or_else(|| format!("{} does not load any more", snapshot.display()))?;
         if digest(&package.files) != previous.digest {
@@ -406,7 +406,7 @@ impl Library {
     pub fn apply(&self, plan: &Plan, _: &Lock) -> Result<(), ExpertError> {
         let Plan { name, folder, package, record, .. } = plan;
         let failed = |error| ExpertError::Disk(format!("{name} cannot be updated"), error);
-        self.write(folder, package, record).map_err(failed)
+        self.write_package(folder, package, record).map_err(failed)
     }
 
     /// Returns the path of the bindings file next to the directory of experts. It takes precedence over the
@@ -569,7 +569,7 @@ impl Library {
     }
 
     /// Writes the snapshot, the package and the record, each atomically.
-    fn write(&self, folder: &str, package: &Package, record: &Record) -> io::Result<()> {
+    fn write_package(&self, folder: &str, package: &Package, record: &Record) -> io::Result<()> {
         self.keep_snapshot(folder, package, &record.digest)?;
         let staged = self.stage_files(&package.files)?;
         // Only a folder that loads may replace another one.
@@ -671,7 +671,7 @@ impl Library {
 fn check_name(text: &str) -> Result<(), ExpertError> {
     let is_empty = if text.is_empty() { Err("it is empty") } else { Ok(()) };
     is_empty
-        .and_then(|()| name::check(text, name::NameKind::Package))
+        .and_then(|()| name::check_name(text, name::NameKind::Package))
         .map_err(|why| format!("{text:?} cannot be the name of an expert: {why}").into())
 }
 

@@ -119,8 +119,8 @@ fn start_text(package: &Package, trigger: &Trigger) -> String {
             text(&trigger.preset).map_or("webhook".to_owned(), |preset| format!("webhook/{preset}"))
         }
         Some(TriggerKind::Cron) => {
-            let zone = text(&trigger.zone).unwrap_or_else(|| "UTC".to_owned());
-            format!("cron `{}` {zone}", text(&trigger.expr).unwrap_or_default())
+            let zone = text(&trigger.clock.zone).unwrap_or_else(|| "UTC".to_owned());
+            format!("cron `{}` {zone}", text(&trigger.clock.expr).unwrap_or_default())
         }
         Some(TriggerKind::Channel) => "channel".to_owned(),
         None => "?".to_owned(),
@@ -227,7 +227,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let package = package(dir.path(), "d");
         let check = |bindings: &str, bound: &[&str], not_ready: Option<&str>| {
-            let entry = RegistryEntry::from_bindings(&package, &CheckedBindings::read(bindings, &package));
+            let entry =
+                RegistryEntry::from_bindings(&package, &CheckedBindings::from_text(bindings, &package));
             let found: Vec<&str> = entry.bound.iter().map(|(_, target)| target.as_str()).collect();
             assert_eq!((found.as_slice(), entry.not_ready.as_deref()), (bound, not_ready), "{bindings}");
         };

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::assembly::is_conversation;
 use super::bound::FIRST_START;
 use super::error::ExpertError;
 use super::experts::Experts;
@@ -146,7 +147,7 @@ impl Experts {
         if clock::now().saturating_sub(row.updated) <= allowed {
             return false;
         }
-        let Some(facts) = self.agents.run_facts(&row.id).await.filter(Self::is_conversation) else {
+        let Some(facts) = self.agents.run_facts(&row.id).await.filter(is_conversation) else {
             return false;
         };
         !self.has_consent(facts).await

@@ -20,11 +20,18 @@ const EVERY: Duration = Duration::from_secs(1);
 /// between was missed.
 const LONGEST_PAUSE: u64 = 60_000;
 
+/// A clock's trigger.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct ClockName {
+    expert: String,
+    trigger: String,
+}
+
 /// The clocks of all experts.
 pub struct Scheduler {
     catalog: Arc<Catalog>,
     queue: Arc<dyn Queue>,
-    clocks: HashMap<(String, String), Armed>,
+    clocks: HashMap<ClockName, Armed>,
     /// The catalog generation that the clocks belong to.
     generation: Option<u64>,
     watch: Option<CheckTimes>,
@@ -124,9 +131,9 @@ impl Scheduler {
             self.arm_clocks(&current, now).await?;
         }
         let mut fired = 0;
-        let mut due: Vec<(u64, (String, String))> = Vec::new();
+        let mut due: Vec<(u64, ClockName)> = Vec::new();
         for (key, armed) in &mut self.clocks {
-            if (self.is_held)(&key.0) {
+            if (self.is_held)(&key.expert) {
                 armed.held = Some(now);
             } else if armed.next.is_some_and(|next| next <= now) {
                 let since = since.max(armed.held.unwrap_or_default());
@@ -178,7 +185,7 @@ impl Scheduler {
         let mut clocks = HashMap::new();
         for (name, trigger) in current.experts.values().flat_map(|snapshot| cron_triggers(snapshot)) {
             let Some((clock, schedule)) = clock_of(&name, trigger) else { continue };
-            let key = (name, trigger.name.value.clone());
+            let key = ClockName { expert: name, trigger: trigger.name.value.clone() };
             let before = self.clocks.remove(&key).filter(|armed| armed.clock == clock);
             let (mark, held) = match before {
                 Some(armed) => (armed.mark, armed.held),
@@ -189,7 +196,8 @@ impl Scheduler {
         }
         // The clocks of a package that does not load now keep their marks.
         if !current.has_unloaded {
-            let kept = clocks.keys().cloned().collect();
+            let pair = |key: &ClockName| (key.expert.clone(), key.trigger.clone());
+            let kept = clocks.keys().map(pair).collect();
             self.queue.forget_clocks(GoneClocks::AllBut(kept)).await?;
         }
         self.clocks = clocks;
@@ -201,12 +209,13 @@ impl Scheduler {
     async fn fire_clock(
         &mut self,
         current: &Current,
-        key: &(String, String),
+        key: &ClockName,
         time: u64,
         now: u64,
     ) -> Result<bool, StoreError> {
         let Some(armed) = self.clocks.get_mut(key) else { return Ok(false) };
-        let found = current.experts.get(&key.0).and_then(|found| Some((found, found.trigger(&key.1)?)));
+        let found =
+            current.experts.get(&key.expert).and_then(|found| Some((found, found.trigger(&key.trigger)?)));
         let Some((snapshot, trigger)) = found else { return Ok(false) };
         let payload = json!({"scheduled_at": armed.schedule.format_time(time), "fired_at": armed.schedule.format_time(now)});
         let event = Event { id: new_id(), payload, delivery: None, at: now };
@@ -218,7 +227,7 @@ impl Scheduler {
         let is_first = queued == Enqueued::Accepted;
         if is_first {
             tracing::info!(
-                target: "respool::expert", expert = key.0, trigger = key.1, scheduled_at = armed.schedule.format_time(time), "a cron trigger fires"
+                target: "respool::expert", expert = key.expert, trigger = key.trigger, scheduled_at = armed.schedule.format_time(time), "a cron trigger fires"
             );
         }
         Ok(is_first)
@@ -232,8 +241,8 @@ fn cron_triggers(snapshot: &Snapshot) -> impl Iterator<Item = (String, &Trigger)
 }
 
 fn clock_of(expert: &str, trigger: &Trigger) -> Option<(Clock, Schedule)> {
-    let expr = trigger.expr.as_ref()?.value.trim();
-    let zone = trigger.zone.as_ref().map(|zone| zone.value.as_str());
+    let expr = trigger.clock.expr.as_ref()?.value.trim();
+    let zone = trigger.clock.zone.as_ref().map(|zone| zone.value.as_str());
     let schedule = Schedule::new(expr, zone).ok()?;
     let clock = Clock {
         queue: expert.to_owned(),

@@ -18,9 +18,9 @@ use openexperts::{Package, Scope, path::state_file};
 /// # Errors
 /// When the workspace cannot be written.
 pub fn prepare(root: &Path, old: Option<&Package>, new: &Package) -> io::Result<Vec<String>> {
-    let before = old.map(templates).unwrap_or_default();
+    let before = old.map(state_templates).unwrap_or_default();
     let mut written = Vec::new();
-    for (path, text) in templates(new) {
+    for (path, text) in state_templates(new) {
         let target = root.join(&path);
         if old.is_none() && fs::metadata(&target).is_ok() {
             continue;
@@ -42,7 +42,7 @@ pub fn prepare(root: &Path, old: Option<&Package>, new: &Package) -> io::Result<
     Ok(written)
 }
 
-fn templates(package: &Package) -> BTreeMap<String, &str> {
+fn state_templates(package: &Package) -> BTreeMap<String, &str> {
     let lasting = package.state.items.iter().filter(|state| state.scope == Scope::Persistent);
     lasting.map(|state| (state_file(&state.path), state.template.as_str())).collect()
 }
@@ -85,6 +85,36 @@ pub(super) fn prepare_session(folder: &Path, package: &Package) -> io::Result<()
             Err(error) => return Err(error),
         }
         persist_new(write_temporary(&target, &one.template)?, &target)?;
+    }
+    Ok(())
+}
+
+/// Copies an expert's own data, without what belongs to single sessions.
+///
+/// # Errors
+/// When it cannot be read or written.
+pub fn copy_state(root: &Path, target: &Path) -> io::Result<()> {
+    for folder in ["state", "learnings"] {
+        copy_files(&root.join(folder), &target.join(folder))?;
+    }
+    Ok(())
+}
+
+/// Copies the regular files of a folder and its subfolders.
+fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(from) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    fs::create_dir_all(to)?;
+    for entry in entries {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy_files(&entry.path(), &to.join(entry.file_name()))?;
+        } else if kind.is_file() {
+            fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
     }
     Ok(())
 }

@@ -208,7 +208,7 @@ impl Workspace {
         let lock = File::create(self.root.join(".lock")).map_err(cannot)?;
         lock.lock().map_err(cannot)?;
         let before = self.read_disk(&path)?;
-        if before.as_deref().is_some_and(|bytes| self.seen_digest(&path) != Some(digest(bytes))) {
+        if before.as_deref().is_some_and(|bytes| self.seen_digest(&path) != Some(digest_of(bytes))) {
             return Err(FileError::Changed(written.to_owned()));
         }
         let old =
@@ -350,11 +350,11 @@ impl Workspace {
     }
 
     fn note_seen(&self, path: &str, bytes: &[u8]) {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), digest(bytes));
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), digest_of(bytes));
     }
 }
 
-fn digest(bytes: &[u8]) -> [u8; 32] {
+fn digest_of(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
@@ -368,8 +368,10 @@ pub(super) fn file_name(text: &str) -> String {
         return text.to_owned();
     }
     let kept: String = text.chars().filter(|c| is_plain(*c)).take(40).collect();
-    let mark: String =
-        digest(text.as_bytes()).iter().take(6).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+    let mark: String = digest_of(text.as_bytes())
+        .iter()
+        .take(6)
+        .fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
     format!("{}-{mark}", kept.trim_start_matches('.'))
 }
 

@@ -100,7 +100,7 @@ pub struct Bindings {
 impl Bindings {
     /// Reads the file's text and reports everything that is wrong with it. If there is an error, none of it
     /// is used.
-    pub fn read(text: &str) -> (Self, Vec<Diagnostic>) {
+    pub fn from_text(text: &str) -> (Self, Vec<Diagnostic>) {
         let mut report = Report::default();
         let bindings = Self::from_yaml(text, &mut report.file(BINDINGS));
         let findings = report.into_sorted();
@@ -137,7 +137,7 @@ impl Bindings {
     }
 
     fn from_yaml(text: &str, report: &mut FileReport<'_>) -> Self {
-        let Some(root) = yaml::read(text, 1, report) else { return Self::default() };
+        let Some(root) = yaml::read_yaml(text, 1, report) else { return Self::default() };
         let entries = match &root.value {
             Value::Map(entries) => entries,
             Value::Null => return Self::default(),
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, codes: &[&str]) -> Bindings {
-        let (bindings, findings) = Bindings::read(text);
+        let (bindings, findings) = Bindings::from_text(text);
         let found: Vec<&str> = findings.iter().map(|finding| finding.code.as_str()).collect();
         assert_eq!(found, codes, "{text}");
         bindings

@@ -8,19 +8,21 @@ use super::diagnostic::{At, Code, FileReport, Report, Spanned, suggest_nearest};
 use super::fields::Listing;
 use super::label::{call_name, function_name};
 use super::manifest::{Concurrency, Trigger, TriggerKind};
-use super::package::{Package, names};
+use super::package::{Package, collect_names};
+use super::policy::Tier;
 use super::resolve::Lane;
 use super::settings::{Execution, ExecutionFields};
 use super::{MANIFEST, markdown, path};
 
 /// Checks the references of a package.
-pub(crate) fn check(package: &Package, report: &mut Report) {
+pub(crate) fn check_package(package: &Package, report: &mut Report) {
     check_repeated_names(package, report);
     check_function_names(package, report);
     let known = Known::from_package(package);
     check_triggers(package, &known, &mut report.file(MANIFEST));
     check_tools(package, &known, report);
     check_overrides(package, &known, &mut report.file(MANIFEST));
+    check_suggested_tiers(package, report);
     check_resume(package, report);
     for function in &package.functions.items {
         let mut file = report.file(&function.path);
@@ -45,32 +47,32 @@ struct Known<'p> {
 }
 
 /// The names in a list, if the list is complete and every entry has one.
-fn complete<'p, T>(
+fn complete_names<'p, T>(
     list: &'p Listing<T>,
     name: impl Fn(&'p T) -> &'p Spanned<String>,
 ) -> Option<HashSet<&'p str>> {
     let all_named = list.items.iter().all(|item| !name(item).value.is_empty());
-    (list.is_complete && all_named).then(|| names(list.items.iter().map(name)))
+    (list.is_complete && all_named).then(|| collect_names(list.items.iter().map(name)))
 }
 
-fn paths(list: &Listing<Spanned<String>>) -> Option<HashSet<String>> {
+fn complete_paths(list: &Listing<Spanned<String>>) -> Option<HashSet<String>> {
     list.is_complete.then(|| list.items.iter().map(|path| path::normalize(&path.value)).collect())
 }
 
 impl<'p> Known<'p> {
     fn from_package(package: &'p Package) -> Self {
         let manifest = &package.manifest;
-        let knowledge = paths(&manifest.components.knowledge);
-        let state = paths(&manifest.components.state);
+        let knowledge = complete_paths(&manifest.components.knowledge);
+        let state = complete_paths(&manifest.components.state);
         let context = knowledge
             .as_ref()
             .zip(state)
             .map(|(knowledge, state)| knowledge.union(&state).cloned().collect());
         Self {
-            tools: complete(&manifest.tools, |name| name),
-            functions: complete(&package.functions, |function| &function.name),
-            processes: complete(&package.processes, |process| &process.name),
-            triggers: complete(&manifest.triggers, |trigger| &trigger.name),
+            tools: complete_names(&manifest.tools, |name| name),
+            functions: complete_names(&package.functions, |function| &function.name),
+            processes: complete_names(&package.processes, |process| &process.name),
+            triggers: complete_names(&manifest.triggers, |trigger| &trigger.name),
             knowledge,
             context,
         }
@@ -212,7 +214,7 @@ fn unknown_input(processes: &[&Process], name: &str) -> Option<String> {
 fn check_lane(trigger: &Trigger, package: &Package, report: &mut FileReport<'_>) {
     let Some(lane) = Lane::from_trigger(trigger, &package.manifest) else { return };
     if lane.mode != Concurrency::SerialPerKey {
-        if let Some(path) = &trigger.concurrency_key.path {
+        if let Some(path) = &trigger.concurrency.key.path {
             let message = format!("`concurrency_key` has no effect with concurrency: {}", lane.mode);
             report.add(
                 Code::IgnoredField,
@@ -223,8 +225,8 @@ fn check_lane(trigger: &Trigger, package: &Package, report: &mut FileReport<'_>)
         }
         return;
     }
-    let is_faulty = trigger.concurrency_key.is_faulty
-        || (lane.key.is_none() && package.manifest.concurrency_key.is_faulty);
+    let is_faulty = trigger.concurrency.key.is_faulty
+        || (lane.key.is_none() && package.manifest.concurrency.key.is_faulty);
     if is_faulty {
         return;
     }
@@ -232,7 +234,7 @@ fn check_lane(trigger: &Trigger, package: &Package, report: &mut FileReport<'_>)
         let message = "the field `concurrency_key` is missing, and `concurrency.key` of the package too, but the mode is serial_per_key";
         report.add(Code::MissingField, trigger.at, message, "write concurrency_key: a path into the payload");
     } else if trigger.kind == Some(TriggerKind::Cron) && !has_clock_key(trigger, &lane) {
-        let at = trigger.concurrency.mode.as_ref().map_or(trigger.at, |mode| mode.at);
+        let at = trigger.concurrency.mode.mode.as_ref().map_or(trigger.at, |mode| mode.at);
         let message = "the payload of a cron trigger has no such key, so every run of serial_per_key falls back to serial";
         let help = "write concurrency: serial for this trigger, or a key that its payload has: scheduled_at, fired_at";
         report.add(Code::UnresolvableKey, at, message, help);
@@ -250,7 +252,7 @@ fn has_clock_key(trigger: &Trigger, lane: &Lane) -> bool {
 }
 
 fn check_tools(package: &Package, known: &Known<'_>, report: &mut Report) {
-    let described = complete(&package.tools, |tool| &tool.name);
+    let described = complete_names(&package.tools, |tool| &tool.name);
     for tool in &package.manifest.tools.items {
         if described.as_ref().is_some_and(|described| !described.contains(tool.value.as_str())) {
             let message = format!(
@@ -297,6 +299,30 @@ fn check_overrides(package: &Package, known: &Known<'_>, report: &mut FileReport
                 message,
                 format!("{near}write tool.operation as the tool files name them"),
             );
+        }
+    }
+}
+
+/// A tier in a tool's file has no effect, which matters where the policy has another one.
+fn check_suggested_tiers(package: &Package, report: &mut Report) {
+    let policy = &package.manifest.policy;
+    for tool in package.tools.items.iter().filter(|_| policy.overrides.is_complete) {
+        for operation in &tool.operations.items {
+            let tier = policy.read_tier(&tool.name.value, &operation.name).as_str();
+            let name = format!("{}.{}", tool.name.value, operation.name);
+            let Some(written) = operation.approval.as_ref().filter(|written| written.value != tier) else {
+                continue;
+            };
+            // Any other text has been reported already.
+            if Tier::NAMES.contains(&written.value.as_str()) {
+                let message =
+                    format!("`approval: {}` has no effect here: the tier of {name} is {tier}", written.value);
+                let help = format!(
+                    "write `{name}: {}` under policy.approval.overrides in expert.yaml, or remove this line",
+                    written.value
+                );
+                report.file(&tool.path).warn(Code::IgnoredField, written.at, message, help);
+            }
         }
     }
 }
@@ -414,7 +440,7 @@ fn check_scratchpad(process: &Process, report: &mut FileReport<'_>) {
 
 /// Checks what resuming needs: attempts that may not start over, and steps at which to continue.
 fn check_resume(package: &Package, report: &mut Report) {
-    let package_fields = &package.manifest.execution;
+    let package_fields = &package.manifest.settings.execution;
     let is_set = |field: Option<&Spanned<bool>>| field.is_some_and(|field| field.value);
     if let Some(resume) = &package_fields.resume
         && resume.value
@@ -426,7 +452,7 @@ fn check_resume(package: &Package, report: &mut Report) {
     }
     for process in &package.processes.items {
         let mut file = report.file(&process.path);
-        let own = &process.execution;
+        let own = &process.settings.execution;
         let resume = own.resume.as_ref().or(package_fields.resume.as_ref());
         let idempotent = own.idempotent.as_ref().or(package_fields.idempotent.as_ref());
         let own_at = own.resume.as_ref().or(own.idempotent.as_ref()).map(|field| field.at);
@@ -454,7 +480,7 @@ fn note_idle_resume(at: At, report: &mut FileReport<'_>) {
 }
 
 fn check_steps(process: &Process, package: &ExecutionFields, report: &mut FileReport<'_>) {
-    let is_resumed = Execution::resolve(package, &process.execution).resume;
+    let is_resumed = Execution::resolve(package, &process.settings.execution).resume;
     if is_resumed && !process.body.trim().is_empty() && markdown::steps(&process.body).is_empty() {
         let message = "the process resumes after a failure, but it has no steps to resume from";
         report.add(Code::NoChecklist, At::TOP, message, "write its steps as lines that begin with - [ ]");

@@ -8,7 +8,7 @@ use super::fields::{Fields, Listing, checked_name};
 use super::markdown::{self, Head};
 use super::name::NameKind;
 use super::policy::Tier;
-use super::settings::{DeliveryFields, ExecutionFields};
+use super::settings::ProcessSettings;
 use super::skill;
 use super::yaml::{Entry, Node, Value};
 
@@ -109,10 +109,8 @@ pub struct Process {
     pub scratchpad: Option<Spanned<String>>,
     /// The files that are read before its first step.
     pub context: Listing<Spanned<String>>,
-    /// Its own part of `execution`.
-    pub execution: ExecutionFields,
-    /// Its own part of `delivery`.
-    pub delivery: DeliveryFields,
+    /// Its own part of `execution` and `delivery`.
+    pub settings: ProcessSettings,
     /// The text after the frontmatter.
     pub body: String,
 }
@@ -122,6 +120,8 @@ pub struct Process {
 pub struct Operation {
     /// Its name.
     pub name: String,
+    /// The tier that its author suggests; what counts is the policy of the package.
+    pub approval: Option<Spanned<String>>,
     /// Where the name is written.
     pub at: At,
     /// A description.
@@ -169,10 +169,10 @@ pub struct State {
 
 impl Function {
     /// Reads a function's file; `None` if its frontmatter could not be read.
-    pub fn read(path: &str, text: &str, report: &mut FileReport<'_>) -> Option<Self> {
-        let file = markdown::read(text, Head::Required, report);
+    pub fn from_text(path: &str, text: &str, report: &mut FileReport<'_>) -> Option<Self> {
+        let file = markdown::read_markdown(text, Head::Required, report);
         check_body(file.body, report);
-        let mut fields = Fields::new(entries(file.head.as_ref()?), At::TOP, report);
+        let mut fields = Fields::new(map_entries(file.head.as_ref()?), At::TOP, report);
         let function = Self {
             path: path.to_owned(),
             name: fields.required_name(NameKind::Function, "classify-mail"),
@@ -197,10 +197,10 @@ impl Function {
 
 impl Process {
     /// Reads a process's file; `None` if its frontmatter could not be read.
-    pub fn read(path: &str, text: &str, report: &mut FileReport<'_>) -> Option<Self> {
-        let file = markdown::read(text, Head::Required, report);
+    pub fn from_text(path: &str, text: &str, report: &mut FileReport<'_>) -> Option<Self> {
+        let file = markdown::read_markdown(text, Head::Required, report);
         check_body(file.body, report);
-        let mut fields = Fields::new(entries(file.head.as_ref()?), At::TOP, report);
+        let mut fields = Fields::new(map_entries(file.head.as_ref()?), At::TOP, report);
         let process = Self {
             path: path.to_owned(),
             name: fields.required_name(NameKind::Other("a process"), "triage-mail"),
@@ -212,8 +212,7 @@ impl Process {
             tools: fields.distinct_texts("tools", "tool"),
             scratchpad: read_scratchpad(&mut fields),
             context: read_paths(&mut fields, "context"),
-            execution: ExecutionFields::read(&mut fields),
-            delivery: DeliveryFields::read(&mut fields, true),
+            settings: ProcessSettings::from_fields(&mut fields, true),
             body: file.body.to_owned(),
         };
         fields.texts("tags");
@@ -224,7 +223,7 @@ impl Process {
 
 impl Tool {
     /// Reads a tool's file; `None` if it is not a map.
-    pub fn read(path: &str, root: &Node, report: &mut FileReport<'_>) -> Option<Self> {
+    pub fn from_node(path: &str, root: &Node, report: &mut FileReport<'_>) -> Option<Self> {
         let empty = Vec::new();
         let entries = match &root.value {
             Value::Map(entries) => entries,
@@ -239,7 +238,7 @@ impl Tool {
         let name = fields.required_name(NameKind::Tool, "crm");
         let description = fields.text("description").map(|text| text.value);
         let mut seen = HashSet::new();
-        let mut operations = fields.maps("operations", |fields| Operation::read(fields, &mut seen));
+        let mut operations = fields.maps("operations", |fields| Operation::from_fields(fields, &mut seen));
         let count = operations.items.len();
         operations.items.retain(|operation| !operation.name.is_empty());
         operations.is_complete &= operations.items.len() == count;
@@ -249,12 +248,12 @@ impl Tool {
 }
 
 impl Operation {
-    fn read(mut fields: Fields<'_, '_, '_>, seen: &mut HashSet<String>) -> Self {
+    fn from_fields(mut fields: Fields<'_, '_, '_>, seen: &mut HashSet<String>) -> Self {
         let name = fields.required_name(NameKind::Tool, "get_contact");
         note_repeated("operation", &name, seen, fields.report);
         let description = fields.text("description").map(|text| text.value);
-        if let Some(tier) = fields.text("approval").filter(|tier| !Tier::NAMES.contains(&tier.value.as_str()))
-        {
+        let approval = fields.text("approval");
+        if let Some(tier) = approval.as_ref().filter(|tier| !Tier::NAMES.contains(&tier.value.as_str())) {
             let message =
                 format!("`approval` is \"{}\", which is no tier; nothing reads it here", tier.value);
             let help = format!(
@@ -266,7 +265,7 @@ impl Operation {
         let inputs = read_shape(&mut fields, "input");
         read_shape(&mut fields, "output");
         fields.finish();
-        Self { name: name.value, at: name.at, description, inputs }
+        Self { name: name.value, at: name.at, approval, description, inputs }
     }
 }
 
@@ -322,10 +321,10 @@ fn note_unknown_type(kind: &Spanned<String>, report: &mut FileReport<'_>) {
 
 impl Knowledge {
     /// Reads a knowledge file.
-    pub fn read(path: &str, text: &str, report: &mut FileReport<'_>) -> Option<Self> {
-        let file = markdown::read(text, Head::Optional, report);
+    pub fn from_text(path: &str, text: &str, report: &mut FileReport<'_>) -> Option<Self> {
+        let file = markdown::read_markdown(text, Head::Optional, report);
         let is_unread = file.head.is_none() && file.body.len() < text.len();
-        let mut fields = Fields::new(file.head.as_ref().map_or(&[], entries), At::TOP, report);
+        let mut fields = Fields::new(file.head.as_ref().map_or(&[], map_entries), At::TOP, report);
         let name = fields.text("name").filter(|name| !name.value.trim().is_empty());
         let name = name.map(|name| checked_name(name, NameKind::Other("knowledge"), fields.report).value);
         let description = fields.text("description").map(|text| text.value);
@@ -338,7 +337,7 @@ impl Knowledge {
         }
         Some(Self {
             path: path.to_owned(),
-            name: name.unwrap_or_else(|| stem(path).to_owned()),
+            name: name.unwrap_or_else(|| file_stem(path).to_owned()),
             description: description.or_else(|| markdown::first_heading(file.body).map(str::to_owned)),
             kind: kind.map_or(KnowledgeKind::Static, |word| word.value),
         })
@@ -347,9 +346,9 @@ impl Knowledge {
 
 impl State {
     /// Reads a template of state.
-    pub fn read(path: &str, text: &str, report: &mut FileReport<'_>) -> Option<Self> {
-        let file = markdown::read(text, Head::Optional, report);
-        let mut fields = Fields::new(file.head.as_ref().map_or(&[], entries), At::TOP, report);
+    pub fn from_text(path: &str, text: &str, report: &mut FileReport<'_>) -> Option<Self> {
+        let file = markdown::read_markdown(text, Head::Optional, report);
+        let mut fields = Fields::new(file.head.as_ref().map_or(&[], map_entries), At::TOP, report);
         if let Some(name) = fields.text("name") {
             checked_name(name, NameKind::Other("state"), fields.report);
         }
@@ -362,18 +361,18 @@ impl State {
 
 /// The text of a persona file or the orchestrator, without its frontmatter.
 pub(crate) fn plain_body(text: &str, report: &mut FileReport<'_>) -> String {
-    let file = markdown::read(text, Head::Skipped, report);
+    let file = markdown::read_markdown(text, Head::Skipped, report);
     check_body(file.body, report);
     file.body.trim().to_owned()
 }
 
 /// The name of a file without its folders and extension.
-pub(crate) fn stem(path: &str) -> &str {
+pub(crate) fn file_stem(path: &str) -> &str {
     let file = path.rsplit('/').next().unwrap_or(path);
     file.rsplit_once('.').map_or(file, |(stem, _)| stem)
 }
 
-fn entries(head: &Node) -> &[Entry] {
+fn map_entries(head: &Node) -> &[Entry] {
     match &head.value {
         Value::Map(entries) => entries,
         _ => &[],

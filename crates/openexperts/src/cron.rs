@@ -41,8 +41,8 @@ impl fmt::Display for CronError {
 ///
 /// # Errors
 /// Says what is wrong with it.
-pub(crate) fn check(expr: &str) -> Result<(), CronError> {
-    let cron = parse(expr)?;
+pub(crate) fn check_expression(expr: &str) -> Result<(), CronError> {
+    let cron = parse_expression(expr)?;
     let from = DateTime::<Utc>::from_timestamp(SOME_TIME, 0).unwrap_or_default();
     match cron.find_next_occurrence(&from, false) {
         Ok(_) => Ok(()),
@@ -50,7 +50,7 @@ pub(crate) fn check(expr: &str) -> Result<(), CronError> {
     }
 }
 
-pub(crate) fn parse(expr: &str) -> Result<Cron, CronError> {
+pub(crate) fn parse_expression(expr: &str) -> Result<Cron, CronError> {
     let count = expr.split_whitespace().count();
     if expr.trim_start().starts_with('@') {
         return Err(CronError::Nickname);
@@ -77,11 +77,11 @@ mod tests {
     #[test]
     fn expressions_must_have_a_next_time() {
         for good in ["0 8 * * 1-5", "*/5 * * * *", "0 30 7 * * MON", "0 0 29 2 *", "0 0 L * *"] {
-            assert_eq!(check(good), Ok(()), "{good}");
+            assert_eq!(check_expression(good), Ok(()), "{good}");
         }
         for bad in ["", "@daily", "0 25 * * *", "0 0 30 2 *", "* * * *", "0 0 0 1 1 * 2030", "every day at 8"]
         {
-            assert!(check(bad).is_err(), "{bad}");
+            assert!(check_expression(bad).is_err(), "{bad}");
         }
         assert!(is_zone("Europe/Vienna") && is_zone("UTC") && !is_zone("Europe/Wien") && !is_zone(""));
     }

@@ -60,7 +60,7 @@ impl fmt::Display for DurationError {
 ///
 /// # Errors
 /// Says what is wrong with it.
-pub(crate) fn parse(text: &str) -> Result<Length, DurationError> {
+pub(crate) fn parse_length(text: &str) -> Result<Length, DurationError> {
     let mut rest = text;
     let mut total: u64 = 0;
     if rest.is_empty() {
@@ -69,14 +69,14 @@ pub(crate) fn parse(text: &str) -> Result<Length, DurationError> {
     while !rest.is_empty() {
         let (digits, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()));
         let (unit, after) = after.split_at(after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len()));
-        let millis = part(digits, unit)?;
+        let millis = parse_part(digits, unit)?;
         total = total.checked_add(millis).ok_or(DurationError::TooLong)?;
         rest = after;
     }
     Ok(Length { written: text.to_owned(), length: Duration::from_millis(total) })
 }
 
-fn part(digits: &str, unit: &str) -> Result<u64, DurationError> {
+fn parse_part(digits: &str, unit: &str) -> Result<u64, DurationError> {
     let scale: u64 = match unit {
         "ms" => 1,
         "s" => 1_000,
@@ -117,7 +117,7 @@ mod tests {
             ("9999999999999999d", None),
         ] {
             assert_eq!(
-                parse(text).ok().map(|length| length.length()),
+                parse_length(text).ok().map(|length| length.length()),
                 millis.map(Duration::from_millis),
                 "{text}"
             );

@@ -220,7 +220,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
             self.wrong_type(name, node, "a duration such as 30s");
             return None;
         };
-        match duration::parse(text) {
+        match duration::parse_length(text) {
             Ok(length) if may_be_zero || !length.length().is_zero() => Some(Spanned::new(length, node.at)),
             Ok(_) => {
                 let message = format!("`{name}` is \"{text}\", and no time at all makes no sense here");
@@ -247,7 +247,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
 
     /// A list of texts.
     pub fn texts(&mut self, name: &'static str) -> Listing<Spanned<String>> {
-        self.list(name, "a list of texts", |node, _| match &node.value {
+        self.read_list(name, "a list of texts", |node, _| match &node.value {
             Value::Text(text) => Some(Spanned::new(text.clone(), node.at)),
             _ => None,
         })
@@ -274,7 +274,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         name: &'static str,
         mut read: impl FnMut(Fields<'n, '_, 'f>) -> T,
     ) -> Listing<T> {
-        self.list(name, "a list of maps", |node, report| match &node.value {
+        self.read_list(name, "a list of maps", |node, report| match &node.value {
             Value::Map(entries) => {
                 let owner = entries.first().map_or(node.at, |entry| entry.key.at);
                 Some(read(Fields::new(entries, owner, report)))
@@ -283,7 +283,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         })
     }
 
-    fn list<T>(
+    fn read_list<T>(
         &mut self,
         name: &'static str,
         what: &str,
@@ -303,7 +303,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
                 list.is_complete = false;
                 let message =
                     format!("an entry of `{name}` is {}, but `{name}` is {what}", node.value.kind());
-                self.report.add(Code::WrongType, node.at, message, quoting(&node.value));
+                self.report.add(Code::WrongType, node.at, message, describe_quoting(&node.value));
             }
         }
         list
@@ -335,12 +335,12 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
     /// Reports a field of the wrong type.
     pub fn wrong_type(&mut self, name: &str, node: &Node, expected: &str) {
         let message = format!("`{name}` is {}, but it must be {expected}", node.value.kind());
-        self.report.add(Code::WrongType, node.at, message, quoting(&node.value));
+        self.report.add(Code::WrongType, node.at, message, describe_quoting(&node.value));
     }
 }
 
 /// How to turn a value into a text.
-fn quoting(value: &Value) -> String {
+fn describe_quoting(value: &Value) -> String {
     match value {
         Value::Number(text) => format!("as a text it is written \"{text}\""),
         Value::Bool(value) => format!("as a text it is written \"{value}\""),
@@ -362,7 +362,7 @@ pub(crate) fn checked_name(
     kind: NameKind,
     report: &mut FileReport<'_>,
 ) -> Spanned<String> {
-    match name::check(&text.value, kind) {
+    match name::check_name(&text.value, kind) {
         _ if text.value.is_empty() => text,
         Ok(()) => text,
         Err(why) => {

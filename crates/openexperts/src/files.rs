@@ -79,7 +79,7 @@ impl PackageDir {
     }
 
     fn bytes(&self, path: &str, most: u64) -> Result<Vec<u8>, Unreadable> {
-        let metadata = self.dir.metadata(path).map_err(reason)?;
+        let metadata = self.dir.metadata(path).map_err(reason_of)?;
         if !metadata.is_file() {
             return Err(Unreadable::NotAFile);
         }
@@ -88,12 +88,12 @@ impl PackageDir {
         }
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(nix::libc::O_NONBLOCK);
-        let file = self.dir.open_with(path, &options).map_err(reason)?;
-        if !file.metadata().map_err(reason)?.is_file() {
+        let file = self.dir.open_with(path, &options).map_err(reason_of)?;
+        if !file.metadata().map_err(reason_of)?.is_file() {
             return Err(Unreadable::NotAFile);
         }
         let mut bytes = Vec::new();
-        file.take(most + 1).read_to_end(&mut bytes).map_err(reason)?;
+        file.take(most + 1).read_to_end(&mut bytes).map_err(reason_of)?;
         if bytes.len() as u64 > most {
             return Err(Unreadable::TooLarge(most));
         }
@@ -103,7 +103,7 @@ impl PackageDir {
 
 /// Interprets an error of the sandboxed directory, which reports a path that leads outside as "permission
 /// denied" without an OS error code.
-fn reason(error: io::Error) -> Unreadable {
+fn reason_of(error: io::Error) -> Unreadable {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Unreadable::Missing,
         io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => Unreadable::Escapes,

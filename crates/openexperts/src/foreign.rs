@@ -106,7 +106,7 @@ impl fmt::Display for HeadError {
 /// When the folder cannot be opened, is the plugin of another program, or holds a skill that cannot be used.
 /// A package that does not load is not an error here.
 pub fn load_folder(path: &Path) -> Result<Loaded, FolderError> {
-    match identify(path) {
+    match identify_folder(path) {
         Some(Foreign::Skill) => load_package(ImportedSkill::new(path)?.directory.path()),
         Some(Foreign::Plugin(plugin)) => Err(FolderError::Plugin(plugin.describe(path))),
         None => load_package(path),
@@ -139,7 +139,7 @@ struct Plugin {
 }
 
 /// Recognises a folder without a manifest that another program knows.
-fn identify(folder: &Path) -> Option<Foreign> {
+fn identify_folder(folder: &Path) -> Option<Foreign> {
     if folder.join(MANIFEST).exists() {
         return None;
     }
@@ -233,7 +233,7 @@ impl ImportedSkill {
 fn read_head(text: &str) -> Result<SkillHead, HeadError> {
     let mut report = Report::default();
     let text = text.trim_start_matches('\u{feff}').replace("\r\n", "\n");
-    let head = markdown::read(&text, Head::Required, &mut report.file(SKILL)).head;
+    let head = markdown::read_markdown(&text, Head::Required, &mut report.file(SKILL)).head;
     let Some(head) = head else {
         let found = report.into_sorted();
         let why = found.first().map(|one| one.message.clone()).unwrap_or_default();
@@ -250,7 +250,7 @@ fn read_head(text: &str) -> Result<SkillHead, HeadError> {
     if name.is_empty() || description.is_empty() {
         return Err(HeadError::Incomplete);
     }
-    if let Err(why) = name::check(&name, NameKind::Package) {
+    if let Err(why) = name::check_name(&name, NameKind::Package) {
         return Err(HeadError::BadName(name, why));
     }
     Ok(SkillHead {

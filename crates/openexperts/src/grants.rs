@@ -51,7 +51,7 @@ impl VersionStep {
 /// Lists what the new package may do and the old one could not, one line each, for people.
 pub fn list_loosened(old: &Package, new: &Package) -> Vec<String> {
     let mut lines = Vec::new();
-    tiers(old, new, &mut lines);
+    compare_tiers(old, new, &mut lines);
     for tool in &new.manifest.tools.items {
         if old.manifest.tools.items.iter().all(|known| known.value != tool.value) {
             lines.push(format!("it requires the tool {}", tool.value));
@@ -87,7 +87,8 @@ fn start_of(trigger: &Trigger) -> String {
     let text = |field: &Option<super::Spanned<String>>| {
         field.as_ref().map(|one| format!(" {}", one.value)).unwrap_or_default()
     };
-    let details = format!("{}{}{}", text(&trigger.preset), text(&trigger.expr), text(&trigger.zone));
+    let details =
+        format!("{}{}{}", text(&trigger.preset), text(&trigger.clock.expr), text(&trigger.clock.zone));
     // A main session may know and do more than the process alone, and all its triggers share the state files.
     let session = match trigger.session {
         TriggerSession::Isolated => "",
@@ -96,9 +97,9 @@ fn start_of(trigger: &Trigger) -> String {
     format!("{} ({kind}{details}) runs {}{session}", trigger.name.value, trigger.process.value)
 }
 
-fn tiers(old: &Package, new: &Package, lines: &mut Vec<String>) {
+fn compare_tiers(old: &Package, new: &Package, lines: &mut Vec<String>) {
     // A dropped override can loosen, too, so what either package names is judged under both policies.
-    let named: BTreeSet<(&str, &str)> = operations(old).chain(operations(new)).collect();
+    let named: BTreeSet<(&str, &str)> = operations_of(old).chain(operations_of(new)).collect();
     for (tool, operation) in named {
         let Some(is) = tier_of(new, tool, operation) else { continue };
         match tier_of(old, tool, operation) {
@@ -134,7 +135,7 @@ fn file_of<'a>(package: &'a Package, tool: &str) -> Option<&'a Tool> {
 }
 
 /// The operations that a package names, in tool files and in overrides.
-fn operations(package: &Package) -> impl Iterator<Item = (&str, &str)> {
+fn operations_of(package: &Package) -> impl Iterator<Item = (&str, &str)> {
     let declared = package.offered_tools().flat_map(|tool| {
         let name = tool.name.value.as_str();
         tool.operations.items.iter().map(move |operation| (name, operation.name.as_str()))

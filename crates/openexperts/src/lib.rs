@@ -48,7 +48,8 @@ pub use grants::{LEARNS_ALONE, VersionStep, learns_alone};
 pub use label::{MODEL_PREFIX, is_agent_of};
 pub use load::{Loaded, load};
 pub use manifest::{
-    Components, Concurrency, KeyField, Manifest, ModeField, Trigger, TriggerKind, TriggerSession,
+    ClockFields, Components, Concurrency, ConcurrencyFields, KeyField, Manifest, ModeField, Trigger,
+    TriggerKind, TriggerSession,
 };
 pub use own_files::BINDINGS;
 pub use package::{Package, Persona};
@@ -57,7 +58,8 @@ pub use prompt::{LONG_PROMPT, system_prompt};
 pub use resolve::{Lane, to_json as resolved};
 pub use schedule::{Schedule, Watch};
 pub use settings::{
-    Backoff, Delivery, DeliveryFields, Execution, ExecutionFields, Format, OnFailure, SlaBreach,
+    Backoff, Delivery, DeliveryFields, Execution, ExecutionFields, Format, OnFailure, ProcessSettings,
+    SlaBreach,
 };
 
 /// The file that makes a directory a package.

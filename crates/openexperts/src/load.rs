@@ -54,7 +54,7 @@ pub fn load(directory: &Path) -> std::io::Result<Loaded> {
     let files = Arc::new(files);
     let package = package.map(|package| Package { files: Arc::clone(&files), ..package });
     if let Some(package) = &package {
-        check::check(package, &mut report);
+        check::check_package(package, &mut report);
     }
     let package = package.filter(|_| report.loads());
     Ok(Loaded { package, diagnostics: report.into_sorted(), files })
@@ -72,8 +72,8 @@ impl Reader {
         self.read_readme();
         let text = self.read_text(MANIFEST, &Spanned::new(MANIFEST.to_owned(), At::TOP), LARGEST_YAML)?;
         let mut report = self.report.file(MANIFEST);
-        let manifest =
-            yaml::read(&text, 1, &mut report).and_then(|root| Manifest::read(&root, &mut report))?;
+        let manifest = yaml::read_yaml(&text, 1, &mut report)
+            .and_then(|root| Manifest::from_node(&root, &mut report))?;
         Some(self.read_components(manifest))
     }
 
@@ -106,20 +106,20 @@ impl Reader {
             .unwrap_or_default();
         let persona = self.read_each(&components.persona, |path, text, report| {
             Some(Persona {
-                stem: component::stem(path).to_owned(),
+                stem: component::file_stem(path).to_owned(),
                 body: component::plain_body(text, report),
             })
         });
-        let functions = self.read_each(&components.functions, Function::read);
+        let functions = self.read_each(&components.functions, Function::from_text);
         self.skill_files(&functions.items);
         Package {
             orchestrator,
             persona: persona.items,
             functions,
-            processes: self.read_each(&components.processes, Process::read),
+            processes: self.read_each(&components.processes, Process::from_text),
             tools: self.read_tools(&components.tools),
-            knowledge: self.read_each(&components.knowledge, Knowledge::read),
-            state: self.read_each(&components.state, State::read),
+            knowledge: self.read_each(&components.knowledge, Knowledge::from_text),
+            state: self.read_each(&components.state, State::from_text),
             files: Arc::default(),
             manifest,
         }
@@ -177,8 +177,8 @@ impl Reader {
             let path = path::normalize(&written.value);
             let text = self.read_text(&path, written, LARGEST_YAML);
             let mut report = self.report.file(&path);
-            let root = text.and_then(|text| yaml::read(&text, 1, &mut report));
-            let tool = root.and_then(|root| Tool::read(&path, &root, &mut report));
+            let root = text.and_then(|text| yaml::read_yaml(&text, 1, &mut report));
+            let tool = root.and_then(|root| Tool::from_node(&path, &root, &mut report));
             list.is_complete &= tool.is_some();
             list.items.extend(tool);
         }

@@ -6,7 +6,7 @@ use super::diagnostic::{At, Code, Diagnostic, FileReport, Report, Spanned};
 use super::fields::{Fields, Listing, checked_name};
 use super::name::NameKind;
 use super::policy::{Learning, Policy};
-use super::settings::{DeliveryFields, ExecutionFields};
+use super::settings::ProcessSettings;
 use super::yaml::{self, Node, Value};
 use super::{MANIFEST, path};
 
@@ -57,7 +57,7 @@ pub struct ModeField {
 }
 
 impl ModeField {
-    fn read(fields: &mut Fields<'_, '_, '_>, name: &'static str) -> Self {
+    fn from_field(fields: &mut Fields<'_, '_, '_>, name: &'static str) -> Self {
         let is_written = fields.value(name).is_some();
         let mode = fields.word(name, Concurrency::NAMES);
         Self { is_faulty: (is_written && mode.is_none()) || fields.is_repeated(name), mode }
@@ -74,7 +74,7 @@ pub struct KeyField {
 }
 
 impl KeyField {
-    fn read(fields: &mut Fields<'_, '_, '_>, name: &'static str) -> Self {
+    fn from_field(fields: &mut Fields<'_, '_, '_>, name: &'static str) -> Self {
         let is_written = fields.value(name).is_some();
         let path = fields.text(name).filter(|path| is_payload_path(name, path, fields.report));
         Self { is_faulty: (is_written && path.is_none()) || fields.is_repeated(name), path }
@@ -97,21 +97,33 @@ pub struct Trigger {
     /// The abstract tool whose events it takes.
     pub requires_tool: Option<Spanned<String>>,
     /// When a clock fires it.
-    pub expr: Option<Spanned<String>>,
-    /// Its time zone.
-    pub zone: Option<Spanned<String>>,
+    pub clock: ClockFields,
     /// The path of what identifies an event.
     pub dedupe_key: KeyField,
     /// Where it runs.
     pub session: TriggerSession,
     /// How its invocations run relative to each other.
-    pub concurrency: ModeField,
-    /// The path by which they are grouped.
-    pub concurrency_key: KeyField,
+    pub concurrency: ConcurrencyFields,
     /// Inputs of the process, and where they are in the payload.
     pub mapping: Vec<(Spanned<String>, String)>,
-    /// For people.
-    pub description: Option<String>,
+}
+
+/// The fields that say when a clock fires.
+#[derive(Clone, Debug)]
+pub struct ClockFields {
+    /// The times.
+    pub expr: Option<Spanned<String>>,
+    /// Their time zone.
+    pub zone: Option<Spanned<String>>,
+}
+
+/// The fields that say how invocations run relative to each other.
+#[derive(Clone, Debug)]
+pub struct ConcurrencyFields {
+    /// The mode.
+    pub mode: ModeField,
+    /// The path by which invocations are grouped.
+    pub key: KeyField,
 }
 
 /// `components`, with normalised paths.
@@ -144,22 +156,12 @@ pub struct Manifest {
     pub version: Spanned<String>,
     /// The purpose.
     pub description: Spanned<String>,
-    /// Who wrote it.
-    pub author: Option<String>,
-    /// The licence.
-    pub license: Option<String>,
     /// The abstract tools it needs.
     pub tools: Listing<Spanned<String>>,
-    /// Labels for people.
-    pub outputs: Vec<String>,
-    /// The concurrency mode of triggers without their own.
-    pub concurrency: ModeField,
-    /// The concurrency key of triggers without their own.
-    pub concurrency_key: KeyField,
+    /// The concurrency of triggers without their own.
+    pub concurrency: ConcurrencyFields,
     /// The default for processes.
-    pub execution: ExecutionFields,
-    /// The default for processes.
-    pub delivery: DeliveryFields,
+    pub settings: ProcessSettings,
     /// Whether it learns.
     pub learning: Learning,
     /// Who decides.
@@ -175,12 +177,12 @@ impl Manifest {
     pub fn from_yaml(text: &str) -> (Option<Self>, Vec<Diagnostic>) {
         let mut report = Report::default();
         let mut file = report.file(MANIFEST);
-        let manifest = yaml::read(text, 1, &mut file).and_then(|root| Self::read(&root, &mut file));
+        let manifest = yaml::read_yaml(text, 1, &mut file).and_then(|root| Self::from_node(&root, &mut file));
         (manifest, report.into_sorted())
     }
 
     /// Reads the tree of `expert.yaml`. `None` if it is not a map.
-    pub fn read(root: &Node, report: &mut FileReport<'_>) -> Option<Self> {
+    pub fn from_node(root: &Node, report: &mut FileReport<'_>) -> Option<Self> {
         let empty = Vec::new();
         let entries = match &root.value {
             Value::Map(entries) => entries,
@@ -204,25 +206,20 @@ impl Manifest {
         let version = required_digits(fields, "version", "\"0.1.0\"");
         check_version(&version, fields.report);
         let description = fields.required_text("description", "what the expert is for, in one line");
-        let plain = |text: Option<Spanned<String>>| text.map(|text| text.value);
-        let (concurrency, concurrency_key) = read_concurrency(fields);
+        // These are for people, and respool does nothing with them.
+        let _ = (fields.text("author"), fields.text("license"), fields.texts("outputs"));
         Self {
             spec,
             name,
             version,
             description,
-            author: plain(fields.text("author")),
-            license: plain(fields.text("license")),
             tools: required_tools(fields),
-            outputs: fields.texts("outputs").items.into_iter().map(|text| text.value).collect(),
-            concurrency,
-            concurrency_key,
-            execution: ExecutionFields::read(fields),
-            delivery: DeliveryFields::read(fields, false),
-            learning: Learning::read(fields),
-            policy: Policy::read(fields),
-            triggers: fields.maps("triggers", Trigger::read),
-            components: Components::read(fields),
+            concurrency: read_concurrency(fields),
+            settings: ProcessSettings::from_fields(fields, false),
+            learning: Learning::from_fields(fields),
+            policy: Policy::from_fields(fields),
+            triggers: fields.maps("triggers", Trigger::from_fields),
+            components: Components::from_fields(fields),
         }
     }
 }
@@ -279,12 +276,18 @@ fn required_tools(fields: &mut Fields<'_, '_, '_>) -> Listing<Spanned<String>> {
     tools
 }
 
-fn read_concurrency(fields: &mut Fields<'_, '_, '_>) -> (ModeField, KeyField) {
+fn read_concurrency(fields: &mut Fields<'_, '_, '_>) -> ConcurrencyFields {
     let Some(mut map) = fields.map("concurrency") else {
         let is_faulty = fields.value("concurrency").is_some() || fields.is_repeated("concurrency");
-        return (ModeField { mode: None, is_faulty }, KeyField { path: None, is_faulty });
+        return ConcurrencyFields {
+            mode: ModeField { mode: None, is_faulty },
+            key: KeyField { path: None, is_faulty },
+        };
     };
-    let read = (ModeField::read(&mut map, "default"), KeyField::read(&mut map, "key"));
+    let read = ConcurrencyFields {
+        mode: ModeField::from_field(&mut map, "default"),
+        key: KeyField::from_field(&mut map, "key"),
+    };
     map.finish();
     read
 }
@@ -298,7 +301,7 @@ fn is_payload_path(field: &str, written: &Spanned<String>, report: &mut FileRepo
 }
 
 impl Trigger {
-    fn read(mut fields: Fields<'_, '_, '_>) -> Self {
+    fn from_fields(mut fields: Fields<'_, '_, '_>) -> Self {
         let name = fields.required_name(NameKind::Other("a trigger"), "new_mail");
         let kind = trigger_kind(&mut fields);
         let mut process = fields.required_text("process", "the name of a process");
@@ -312,17 +315,19 @@ impl Trigger {
             process,
             preset: fields.text("preset"),
             requires_tool: fields.reference("requires_tool"),
-            expr: fields.text("expr"),
-            zone: fields.text("tz"),
-            dedupe_key: KeyField::read(&mut fields, "dedupe_key"),
+            clock: ClockFields { expr: fields.text("expr"), zone: fields.text("tz") },
+            dedupe_key: KeyField::from_field(&mut fields, "dedupe_key"),
             session: fields
                 .word("session", TriggerSession::NAMES)
                 .map_or(TriggerSession::Isolated, |word| word.value),
-            concurrency: ModeField::read(&mut fields, "concurrency"),
-            concurrency_key: KeyField::read(&mut fields, "concurrency_key"),
+            concurrency: ConcurrencyFields {
+                mode: ModeField::from_field(&mut fields, "concurrency"),
+                key: KeyField::from_field(&mut fields, "concurrency_key"),
+            },
             mapping: read_mapping(&mut fields),
-            description: fields.text("description").map(|text| text.value),
         };
+        // It is for people.
+        let _ = fields.text("description");
         trigger.at = fields.owner();
         trigger.check_kind(&mut fields);
         fields.finish();
@@ -357,17 +362,17 @@ impl Trigger {
 
     fn check_clock(&self, fields: &mut Fields<'_, '_, '_>) {
         if fields.value_of("expr").is_none()
-            || self.expr.as_ref().is_some_and(|expr| expr.value.trim().is_empty())
+            || self.clock.expr.as_ref().is_some_and(|expr| expr.value.trim().is_empty())
         {
             fields.missing("expr", "\"0 8 * * 1-5\"");
-        } else if let Some(expr) = &self.expr
-            && let Err(why) = cron::check(&expr.value)
+        } else if let Some(expr) = &self.clock.expr
+            && let Err(why) = cron::check_expression(&expr.value)
         {
             let message = format!("`expr` is \"{}\", which is not a time to fire at: {why}", expr.value);
             let help = "write 5 fields (minute hour day month weekday), or 6 with seconds first";
             fields.report.add(Code::BadCron, expr.at, message, help);
         }
-        if let Some(zone) = self.zone.as_ref().filter(|zone| !cron::is_zone(&zone.value)) {
+        if let Some(zone) = self.clock.zone.as_ref().filter(|zone| !cron::is_zone(&zone.value)) {
             let message =
                 format!("`tz` is \"{}\", which is not a time zone of the IANA database", zone.value);
             fields.report.add(
@@ -409,7 +414,7 @@ fn read_mapping(fields: &mut Fields<'_, '_, '_>) -> Vec<(Spanned<String>, String
 }
 
 impl Components {
-    fn read(owner: &mut Fields<'_, '_, '_>) -> Self {
+    fn from_fields(owner: &mut Fields<'_, '_, '_>) -> Self {
         if owner.value("components").is_none() {
             owner.missing("components", "a map with orchestrator, persona and functions");
             return Self::mark_unread();

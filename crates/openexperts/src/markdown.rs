@@ -31,8 +31,8 @@ enum Cut<'t> {
 }
 
 /// Splits a file into frontmatter and body, and reads the frontmatter.
-pub(crate) fn read<'t>(text: &'t str, head: Head, report: &mut FileReport<'_>) -> Markdown<'t> {
-    match cut(text) {
+pub(crate) fn read_markdown<'t>(text: &'t str, head: Head, report: &mut FileReport<'_>) -> Markdown<'t> {
+    match cut_head(text) {
         Cut::None => {
             if head == Head::Required {
                 let help = "begin the file with ---, name: …, description: … and ---";
@@ -57,7 +57,7 @@ pub(crate) fn read<'t>(text: &'t str, head: Head, report: &mut FileReport<'_>) -
 }
 
 fn read_head(text: &str, report: &mut FileReport<'_>) -> Option<Node> {
-    let mut node = yaml::read(text, 2, report)?;
+    let mut node = yaml::read_yaml(text, 2, report)?;
     match &node.value {
         Value::Map(_) => Some(node),
         Value::Null => {
@@ -72,7 +72,7 @@ fn read_head(text: &str, report: &mut FileReport<'_>) -> Option<Node> {
     }
 }
 
-fn cut(text: &str) -> Cut<'_> {
+fn cut_head(text: &str) -> Cut<'_> {
     let is_fence = |line: &str| line.trim_end() == "---";
     let mut lines = text.split_inclusive('\n');
     let Some(first) = lines.next().filter(|line| is_fence(line)) else { return Cut::None };
@@ -87,7 +87,7 @@ fn cut(text: &str) -> Cut<'_> {
 }
 
 /// The mark that opens a fenced code block, such as ```` ``` ````, and what follows it in its line.
-fn fence(line: &str) -> Option<(&str, &str)> {
+fn fence_of(line: &str) -> Option<(&str, &str)> {
     let text = line.trim_start_matches(' ');
     let mark = text.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
     let rest = text.trim_start_matches(mark);
@@ -100,7 +100,7 @@ fn fence(line: &str) -> Option<(&str, &str)> {
 fn lines_outside_code(body: &str) -> impl Iterator<Item = &str> {
     let mut open: Option<&str> = None;
     body.lines().filter(move |line| {
-        let found = fence(line);
+        let found = fence_of(line);
         match (open, found) {
             (None, Some((fence, _))) => open = Some(fence),
             (None, None) => return true,
@@ -142,7 +142,8 @@ mod tests {
     #[test]
     fn frontmatter_ends_at_the_first_fence() {
         let mut report = Report::default();
-        let found = read("---\nname: a\n---\n\ntext\n---\nmore\n", Head::Required, &mut report.file("a.md"));
+        let found =
+            read_markdown("---\nname: a\n---\n\ntext\n---\nmore\n", Head::Required, &mut report.file("a.md"));
         assert_eq!(found.body, "\ntext\n---\nmore\n");
         assert!(matches!(found.head.unwrap().value, Value::Map(entries) if entries[0].key.at.line == 2));
         assert!(report.into_sorted().is_empty());

@@ -33,7 +33,7 @@ const LONGEST: usize = 64;
 ///
 /// # Errors
 /// Says which rule it breaks.
-pub fn check(name: &str, kind: NameKind) -> Result<(), &'static str> {
+pub fn check_name(name: &str, kind: NameKind) -> Result<(), &'static str> {
     if name.chars().count() > LONGEST {
         return Err("it has more than 64 characters");
     }

@@ -14,7 +14,7 @@ pub struct Checked {
 }
 
 /// Checks the outputs that a model returned.
-pub fn check(declared: &[Parameter], outputs: Option<&Value>) -> Checked {
+pub fn check_outputs(declared: &[Parameter], outputs: Option<&Value>) -> Checked {
     let mut checked = Checked::default();
     let empty = Map::new();
     let outputs = outputs.and_then(Value::as_object).unwrap_or(&empty);
@@ -56,7 +56,7 @@ fn find_fault(parameter: &Parameter, value: &Value) -> Option<String> {
 }
 
 /// The JSON Schema of declared values, all optional.
-pub fn schema(declared: &[Parameter]) -> Value {
+pub fn schema_of(declared: &[Parameter]) -> Value {
     let properties: Map<String, Value> =
         declared.iter().map(|parameter| (parameter.name.clone(), property_schema(parameter))).collect();
     json!({"type": "object", "properties": properties})
@@ -65,7 +65,7 @@ pub fn schema(declared: &[Parameter]) -> Value {
 /// The JSON Schema of outputs: all are required, and no others are allowed. A call that violates it is not
 /// refused because of the schema: `check` sends it back once.
 pub fn strict_schema(declared: &[Parameter]) -> Value {
-    let mut schema = schema(declared);
+    let mut schema = schema_of(declared);
     schema["required"] = declared.iter().map(|parameter| parameter.name.as_str()).collect();
     schema["additionalProperties"] = false.into();
     schema
@@ -110,7 +110,7 @@ mod tests {
     }
 
     fn problems(outputs: &Value, expected: &[&str]) {
-        assert_eq!(check(&declared(), Some(outputs)).problems, expected, "{outputs}");
+        assert_eq!(check_outputs(&declared(), Some(outputs)).problems, expected, "{outputs}");
     }
 
     #[test]
@@ -127,7 +127,7 @@ mod tests {
         );
         problems(&json!("text"), &["`urgency` is missing", "`score` is missing", "`ok` is missing"]);
         assert_eq!(
-            check(&declared(), Some(&json!({"score": 3, "ok": 1}))).outputs,
+            check_outputs(&declared(), Some(&json!({"score": 3, "ok": 1}))).outputs,
             *json!({"score": 3}).as_object().unwrap()
         );
     }

@@ -74,6 +74,6 @@ impl Package {
 }
 
 /// The names in this list, without those that could not be read.
-pub(crate) fn names<'a>(names: impl Iterator<Item = &'a Spanned<String>>) -> HashSet<&'a str> {
+pub(crate) fn collect_names<'a>(names: impl Iterator<Item = &'a Spanned<String>>) -> HashSet<&'a str> {
     names.map(|name| name.value.as_str()).filter(|name| !name.is_empty()).collect()
 }

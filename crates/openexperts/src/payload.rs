@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::path::{Step, payload_path};
 
 /// The value at a path. Null, and anything behind a path that cannot be read, counts as missing.
-pub fn find<'v>(payload: &'v Value, path: &str) -> Option<&'v Value> {
+pub fn find_value<'v>(payload: &'v Value, path: &str) -> Option<&'v Value> {
     let steps = payload_path(path).ok()?;
     let found = steps.iter().try_fold(payload, |value, step| match (step, value) {
         (Step::Name(name), Value::Object(fields)) => fields.get(name),
@@ -38,7 +38,7 @@ mod tests {
         let payload =
             json!({"messages": [{"id": "m1", "from": null}], "0": "zero", "a": {"0": {"b": 7}}, "on": false});
         let check = |path: &str, expected: Option<Value>| {
-            assert_eq!(find(&payload, path), expected.as_ref(), "{path}");
+            assert_eq!(find_value(&payload, path), expected.as_ref(), "{path}");
         };
         check("messages[0].id", Some(json!("m1")));
         check("messages.0.id", Some(json!("m1")));
@@ -49,7 +49,7 @@ mod tests {
         {
             check(path, None);
         }
-        assert_eq!(find(&json!([{"id": 1}]), "[0].id"), Some(&json!(1)));
+        assert_eq!(find_value(&json!([{"id": 1}]), "[0].id"), Some(&json!(1)));
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl Default for Policy {
 
 impl Policy {
     /// Reads `policy` of a manifest.
-    pub fn read(owner: &mut Fields<'_, '_, '_>) -> Self {
+    pub fn from_fields(owner: &mut Fields<'_, '_, '_>) -> Self {
         let mut policy = Self::default();
         let Some(mut fields) = owner.map("policy") else { return policy };
         if let Some(mut approval) = fields.map("approval") {
@@ -158,7 +158,7 @@ impl Default for Learning {
 
 impl Learning {
     /// Reads `learning` of a manifest.
-    pub fn read(owner: &mut Fields<'_, '_, '_>) -> Self {
+    pub fn from_fields(owner: &mut Fields<'_, '_, '_>) -> Self {
         let default = Self::default();
         let Some(mut fields) = owner.map("learning") else { return default };
         let read = Self {

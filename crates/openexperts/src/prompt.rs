@@ -26,21 +26,21 @@ pub fn system_prompt(package: &Package) -> String {
 pub fn system_prompt_with(package: &Package, tiers: &Tiers) -> String {
     let mut prompt = String::new();
     let (identity, others) = persona_sections(package);
-    section(&mut prompt, "Identity", identity);
+    add_section(&mut prompt, "Identity", identity);
     for (heading, body) in others {
-        section(&mut prompt, &heading, body);
+        add_section(&mut prompt, &heading, body);
     }
-    section(&mut prompt, "How to Operate", &package.orchestrator);
-    section(&mut prompt, "Available Functions", &list_functions(package));
-    section(&mut prompt, "Available Processes", &list_processes(package));
-    section(&mut prompt, "Knowledge Available", &list_knowledge(package));
-    section(&mut prompt, "State Files", &state_files(package));
-    section(&mut prompt, "Tool Approval Policy", &policy_text(package, tiers));
-    section(&mut prompt, "Instructions", &instructions_text(package));
+    add_section(&mut prompt, "How to Operate", &package.orchestrator);
+    add_section(&mut prompt, "Available Functions", &list_functions(package));
+    add_section(&mut prompt, "Available Processes", &list_processes(package));
+    add_section(&mut prompt, "Knowledge Available", &list_knowledge(package));
+    add_section(&mut prompt, "State Files", &state_files(package));
+    add_section(&mut prompt, "Tool Approval Policy", &policy_text(package, tiers));
+    add_section(&mut prompt, "Instructions", &instructions_text(package));
     prompt
 }
 
-fn section(prompt: &mut String, heading: &str, body: &str) {
+fn add_section(prompt: &mut String, heading: &str, body: &str) {
     if !body.trim().is_empty() {
         let gap = if prompt.is_empty() { "" } else { "\n" };
         let _ = writeln!(prompt, "{gap}## {heading}\n\n{}", body.trim());
@@ -176,16 +176,16 @@ impl FunctionPrompt<'_> {
             "You perform the function `{name}` of the expert {expert}, by itself.\n\n{}",
             self.learnt
         );
-        section(&mut prompt, "Function", &format!("{}\n\n{}", about.trim(), self.function.body.trim()));
+        add_section(&mut prompt, "Function", &format!("{}\n\n{}", about.trim(), self.function.body.trim()));
         if !self.function.tools.items.is_empty() {
-            section(&mut prompt, "Tool Approval Policy", &policy_text(self.package, self.tiers));
+            add_section(&mut prompt, "Tool Approval Policy", &policy_text(self.package, self.tiers));
         }
         let mut instructions = String::new();
         for name in self.knowledge.values() {
             let _ = writeln!(instructions, "- `read` gives `{}`", one_line(name));
         }
         let _ = write!(instructions, "\nWhen the function is done, call `{}` with its outputs.", self.finish);
-        section(&mut prompt, "Instructions", &instructions);
+        add_section(&mut prompt, "Instructions", &instructions);
         prompt
     }
 }

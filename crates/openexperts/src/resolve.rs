@@ -20,13 +20,15 @@ pub struct Lane {
 impl Lane {
     /// The trigger's own mode and key, else the package's. `None` if the mode could not be read.
     pub fn from_trigger(trigger: &Trigger, manifest: &Manifest) -> Option<Self> {
-        let inherited = &manifest.concurrency;
-        if trigger.concurrency.is_faulty || (trigger.concurrency.mode.is_none() && inherited.is_faulty) {
+        let inherited = &manifest.concurrency.mode;
+        if trigger.concurrency.mode.is_faulty
+            || (trigger.concurrency.mode.mode.is_none() && inherited.is_faulty)
+        {
             return None;
         }
-        let mode = trigger.concurrency.mode.as_ref().or(inherited.mode.as_ref());
+        let mode = trigger.concurrency.mode.mode.as_ref().or(inherited.mode.as_ref());
         let mode = mode.map_or(Concurrency::Parallel, |mode| mode.value);
-        let key = trigger.concurrency_key.path.as_ref().or(manifest.concurrency_key.path.as_ref());
+        let key = trigger.concurrency.key.path.as_ref().or(manifest.concurrency.key.path.as_ref());
         let key = key.filter(|_| mode == Concurrency::SerialPerKey).map(|path| path.value.clone());
         Some(Self { mode, key })
     }
@@ -46,8 +48,10 @@ pub fn to_json(package: &Package) -> Json {
     }
     let mut processes = Map::new();
     for process in &package.processes.items {
-        let execution = Execution::resolve(&package.manifest.execution, &process.execution).to_json();
-        let delivery = Delivery::resolve(&package.manifest.delivery, &process.delivery).to_json();
+        let execution =
+            Execution::resolve(&package.manifest.settings.execution, &process.settings.execution).to_json();
+        let delivery =
+            Delivery::resolve(&package.manifest.settings.delivery, &process.settings.delivery).to_json();
         processes.insert(process.name.value.clone(), json!({"execution": execution, "delivery": delivery}));
     }
     json!({

@@ -41,7 +41,7 @@ impl Schedule {
     pub fn new(expr: &str, zone: Option<&str>) -> Result<Self, CronError> {
         let name = zone.unwrap_or("UTC");
         let zone = name.parse().map_err(|_| CronError::UnknownZone(name.to_owned()))?;
-        Ok(Self { cron: cron::parse(expr)?, zone })
+        Ok(Self { cron: cron::parse_expression(expr)?, zone })
     }
 
     /// Returns the first time after this one; `None` after the last.

@@ -82,7 +82,7 @@ pub struct ExecutionFields {
 
 impl ExecutionFields {
     /// Reads `execution` of a manifest or a process.
-    pub fn read(owner: &mut Fields<'_, '_, '_>) -> Self {
+    pub fn from_fields(owner: &mut Fields<'_, '_, '_>) -> Self {
         let is_repeated = owner.is_repeated("execution");
         let Some(mut fields) = owner.map("execution") else {
             let is_faulty = is_repeated || owner.value("execution").is_some();
@@ -131,7 +131,7 @@ pub struct Execution {
 }
 
 /// The value of the process, or else of the package.
-fn nearer<T: Clone>(process: Option<&Spanned<T>>, package: Option<&Spanned<T>>) -> Option<T> {
+fn nearer_value<T: Clone>(process: Option<&Spanned<T>>, package: Option<&Spanned<T>>) -> Option<T> {
     process.or(package).map(|found| found.value.clone())
 }
 
@@ -143,7 +143,7 @@ impl Execution {
     pub fn resolve(package: &ExecutionFields, process: &ExecutionFields) -> Self {
         macro_rules! field {
             ($name:ident) => {
-                nearer(process.$name.as_ref(), package.$name.as_ref())
+                nearer_value(process.$name.as_ref(), package.$name.as_ref())
             };
         }
         let idempotent = field!(idempotent).unwrap_or(false);
@@ -182,6 +182,25 @@ impl Execution {
     }
 }
 
+/// The settings of processes, as a manifest or a process writes them.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessSettings {
+    /// `execution`.
+    pub execution: ExecutionFields,
+    /// `delivery`.
+    pub delivery: DeliveryFields,
+}
+
+impl ProcessSettings {
+    /// Reads the settings of a manifest, or of a process.
+    pub fn from_fields(owner: &mut Fields<'_, '_, '_>, is_process: bool) -> Self {
+        Self {
+            execution: ExecutionFields::from_fields(owner),
+            delivery: DeliveryFields::from_fields(owner, is_process),
+        }
+    }
+}
+
 /// `delivery`, as written.
 #[derive(Clone, Debug, Default)]
 pub struct DeliveryFields {
@@ -195,7 +214,7 @@ pub struct DeliveryFields {
 
 impl DeliveryFields {
     /// Reads `delivery` of a manifest, or of a process.
-    pub fn read(owner: &mut Fields<'_, '_, '_>, is_process: bool) -> Self {
+    pub fn from_fields(owner: &mut Fields<'_, '_, '_>, is_process: bool) -> Self {
         let Some(mut fields) = owner.map("delivery") else { return Self::default() };
         let read = Self {
             format: fields.word("format", Format::NAMES),
@@ -223,8 +242,9 @@ impl Delivery {
     /// The effective settings when a process's fields override the package's.
     pub fn resolve(package: &DeliveryFields, process: &DeliveryFields) -> Self {
         Self {
-            format: nearer(process.format.as_ref(), package.format.as_ref()).unwrap_or_default(),
-            sla_breach: nearer(process.sla_breach.as_ref(), package.sla_breach.as_ref()).unwrap_or_default(),
+            format: nearer_value(process.format.as_ref(), package.format.as_ref()).unwrap_or_default(),
+            sla_breach: nearer_value(process.sla_breach.as_ref(), package.sla_breach.as_ref())
+                .unwrap_or_default(),
             sla: process.sla.as_ref().map(|sla| sla.value.clone()),
         }
     }

@@ -26,7 +26,7 @@ pub fn is_skill(path: &str) -> bool {
 }
 
 /// The folder of a skill's file, with `/` at its end; empty at the top of the package.
-fn folder(path: &str) -> &str {
+fn folder_of(path: &str) -> &str {
     &path[..path.len() - SKILL.len()]
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn read_fields(fields: &mut Fields<'_, '_, '_>) {
 
 /// The paths of the other files of a skill that it may name in its text, in order. Its scripts are reported.
 pub(crate) fn other_files(path: &str, dir: &PackageDir, report: &mut FileReport<'_>) -> Vec<String> {
-    let folder = folder(path);
+    let folder = folder_of(path);
     let own = |name: &str| name.strip_prefix(folder).map(str::to_owned);
     let is_in = |name: &str, part: &str| own(name).is_some_and(|own| own.starts_with(&format!("{part}/")));
     let (scripts, others): (Vec<String>, Vec<String>) =
@@ -64,7 +64,7 @@ pub(crate) fn other_files(path: &str, dir: &PackageDir, report: &mut FileReport<
 /// Where the files of a package are that the text of a skill names relative to its folder; `None` if it
 /// brings none.
 pub fn note(files: &BTreeMap<String, String>, path: &str) -> Option<String> {
-    let folder = folder(path);
+    let folder = folder_of(path);
     let files = files.keys().filter(|name| {
         *name != path && name.starts_with(folder) && (!folder.is_empty() || is_text_of_top(name))
     });

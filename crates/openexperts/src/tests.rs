@@ -119,11 +119,59 @@ fn every_code_is_in_some_case() {
     assert!(unseen.is_empty(), "{unseen:?}");
 }
 
+fn reference() -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/experts-reference.md")).unwrap()
+}
+
+/// A package with a wrong key in every map of every file. Each finding then lists the keys that are read
+/// there.
+const WRONG_KEYS: [(&str, &str); 6] = [
+    (
+        "expert.yaml",
+        "wrong: 1
+spec: '1.0'
+name: desk
+version: 1.0.0
+description: d
+concurrency: {wrong: 1}
+execution: {wrong: 1, retry: {wrong: 1}}
+delivery: {wrong: 1}
+learning: {wrong: 1}
+policy: {wrong: 1, approval: {wrong: 1}, escalation: {wrong: 1}}
+triggers: [{wrong: 1, name: mail, type: webhook, process: p}]
+components: {wrong: 1, orchestrator: o.md, persona: [o.md], functions: [f.md], processes: [p.md], tools: [t.yaml], state: [s.md], knowledge: [k.md]}
+",
+    ),
+    ("f.md", "---\nwrong: 1\nname: f\ndescription: d\ninputs: [{wrong: 1, name: a}]\n---\nText.\n"),
+    ("p.md", "---\nwrong: 1\nname: p\ndescription: d\ndelivery: {wrong: 1}\n---\nText.\n"),
+    ("t.yaml", "wrong: 1\nname: t\noperations: [{wrong: 1, name: read}]\n"),
+    ("s.md", "---\nwrong: 1\nname: s\n---\nText.\n"),
+    ("k.md", "---\nwrong: 1\nname: k\n---\nText.\n"),
+];
+
+/// Every key that a reader knows is in the tables of the reference.
+#[test]
+fn every_field_is_in_the_reference() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "o.md", "Text.\n");
+    WRONG_KEYS.iter().for_each(|(path, text)| write(dir.path(), path, text));
+    let loaded = load(dir.path()).unwrap();
+    let found: Vec<&Diagnostic> =
+        loaded.diagnostics.iter().filter(|one| one.code == Code::UnknownKey).collect();
+    assert!(found.len() > 15, "each map reports its keys: {found:#?}");
+    let page = reference();
+    let spans = page.split('`').skip(1).step_by(2);
+    let words: BTreeSet<&str> =
+        spans.flat_map(|span| span.split(|c: char| !c.is_alphanumeric() && c != '_')).collect();
+    let keys = found.iter().filter_map(|one| one.help.split_once("keys here: "));
+    for key in keys.flat_map(|(_, keys)| keys.split(", ")) {
+        assert!(words.contains(key), "`{key}` is not in docs/experts-reference.md");
+    }
+}
+
 #[test]
 fn every_code_is_explained() {
-    let page =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/experts-reference.md"))
-            .unwrap();
+    let page = reference();
     for code in Code::ALL {
         assert!(
             page.contains(&format!("`{}`", code.as_str())),
@@ -326,7 +374,8 @@ fn findings_show_their_line() {
 fn the_prompt_of_the_full_package() {
     let text = fs::read_to_string(fixtures().join("full.txt")).unwrap();
     let package = load_in(package_of(&sections(&text)).path());
-    assert!(package.diagnostics.is_empty(), "{:#?}", package.diagnostics);
+    let found: Vec<String> = package.diagnostics.iter().map(written).collect();
+    assert_eq!(found, ["warn ignored-field tools/till.yaml:3"], "a tier that the policy does not have");
     let package = package.package.unwrap();
     let prompt = system_prompt(&package);
     assert!(

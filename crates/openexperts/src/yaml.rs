@@ -60,20 +60,20 @@ impl Value {
 
 /// Reads the single document of a text whose first line has this number in its file. An empty text is null.
 /// `None` if it is not valid YAML, which has then been reported.
-pub(crate) fn read(text: &str, first_line: usize, report: &mut FileReport<'_>) -> Option<Node> {
+pub(crate) fn read_yaml(text: &str, first_line: usize, report: &mut FileReport<'_>) -> Option<Node> {
     let options = granit_parser::options! { flow_nesting_limit: DEEPEST, block_nesting_limit: DEEPEST };
     let parser = Parser::new_from_str_with_options(text, options);
     let mut reader = Reader { parser, offset: first_line - 1, nodes: 0, anchors: HashMap::new(), report };
     match reader.read_document() {
         Ok(node) => Some(node),
         Err(Stop { at, why }) => {
-            report.add(Code::BadYaml, at, format!("this is not valid YAML: {why}"), hint(&why));
+            report.add(Code::BadYaml, at, format!("this is not valid YAML: {why}"), hint_for(&why));
             None
         }
     }
 }
 
-fn hint(why: &str) -> &'static str {
+fn hint_for(why: &str) -> &'static str {
     if why.contains("anchor") {
         "a value that begins with `*` or `&` needs quotes, such as expr: \"*/5 * * * *\""
     } else if why.contains("mapping values") {

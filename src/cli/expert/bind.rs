@@ -29,7 +29,7 @@ pub(super) fn bind_tool(config: &Loaded, name: &str, wanted: &Wanted) -> Result<
     is_required(package, name, &wanted.tool)?;
     let (text, path) =
         library.bindings_of(&folder).map_err(|error| format!("the bindings cannot be read: {error}"))?;
-    let (mut bindings, findings) = Bindings::read(&text);
+    let (mut bindings, findings) = Bindings::from_text(&text);
     if let Some(error) =
         findings.iter().find(|finding| finding.severity == crate::openexperts::Severity::Error)
     {

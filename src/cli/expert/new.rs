@@ -80,7 +80,7 @@ context: [state/questions.md]
 
 /// Writes a new package into `folder`, or into a folder with the package's name.
 pub(super) fn write_package(name: &str, folder: Option<PathBuf>) -> Result<(), Failure> {
-    name::check(name, NameKind::Package)
+    name::check_name(name, NameKind::Package)
         .map_err(|why| format!("{name:?} cannot be the name of an expert: {why}"))?;
     let folder = folder.unwrap_or_else(|| PathBuf::from(name));
     if folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {

@@ -14,7 +14,7 @@ pub(super) fn refresh_page(experts: &ExpertsConfig) {
         let packages: Vec<_> = installed.iter().filter_map(entry).collect();
         let entries = packages.iter().map(|(folder, package)| {
             let (bindings, _) = library.bindings_of(folder).unwrap_or_default();
-            RegistryEntry::from_bindings(package, &CheckedBindings::read(&bindings, package))
+            RegistryEntry::from_bindings(package, &CheckedBindings::from_text(&bindings, package))
         });
         write_registry(experts, &entries.collect::<Vec<_>>())
     });

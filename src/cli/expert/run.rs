@@ -1,6 +1,7 @@
 //! `respool expert run`: gets one answer of an expert, or executes one process, in this process and on the
 //! same store as a server.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::cli::failure::{Failure, log_problem};
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_aside, say_piece_aside};
 use crate::config::Loaded;
-use crate::expert::{DryRun, Experts, Worker, WorkerScope, message_json};
+use crate::expert::{DryRun, Experts, Worker, WorkerScope, copy_state, message_json};
 use crate::observe;
 use crate::openexperts::visible;
 use crate::server::App;
@@ -89,7 +90,8 @@ pub(super) fn run_process(config: &Loaded, wanted: Wanted) -> Result<(), Failure
         let experts = app.experts.as_ref().ok_or_else(|| NO_MODEL.to_owned())?;
         experts.await_servers(&wanted.expert, FIRST_START).await;
         let executed = if wanted.is_dry {
-            run_dry(experts, wanted, payload).await
+            let state = config.settings.experts.state_of(&wanted.expert);
+            run_dry(experts, state, wanted, payload).await
         } else {
             queue_and_execute(&app, experts, wanted, payload, &shutdown).await
         };
@@ -123,11 +125,14 @@ fn read_payload(written: Option<&str>) -> Result<Value, Failure> {
     Ok(read)
 }
 
-async fn run_dry(experts: &Arc<Experts>, wanted: Wanted, payload: Value) -> Result<(), Failure> {
+async fn run_dry(
+    experts: &Arc<Experts>,
+    state: PathBuf,
+    wanted: Wanted,
+    payload: Value,
+) -> Result<(), Failure> {
     let copy = tempfile::tempdir().map_err(|error| format!("no copy of the state can be made: {error}"))?;
-    experts
-        .copy_state(&wanted.expert, copy.path())
-        .map_err(|error| format!("no copy of the state can be made: {error}"))?;
+    copy_state(&state, copy.path()).map_err(|error| format!("no copy of the state can be made: {error}"))?;
     let (expert, process) = (wanted.expert, wanted.process);
     let run = DryRun { expert, process, payload, state: copy.path().to_owned() };
     let report = run.run_dry(experts).await?;

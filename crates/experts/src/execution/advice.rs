@@ -67,7 +67,7 @@ impl Worker {
         loop {
             if let WatchEvent::End(ended) = watch.next().await {
                 return match &ended.end {
-                    WorkEnd::Finished(outcome) => answer(outcome),
+                    WorkEnd::Finished(outcome) => advice_text(outcome),
                     _ => None,
                 };
             }
@@ -94,7 +94,7 @@ fn can_be_asked(outcome: &Outcome) -> bool {
     })
 }
 
-fn answer(outcome: &Outcome) -> Option<String> {
+fn advice_text(outcome: &Outcome) -> Option<String> {
     let is_answer = outcome.has_answer() && outcome.limit.is_none();
     is_answer.then(|| outcome.content.trim().to_owned())
 }

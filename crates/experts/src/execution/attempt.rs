@@ -259,8 +259,8 @@ impl<'a> Attempt<'a> {
             path
         });
         Self {
-            execution: Execution::resolve(&package.manifest.execution, &process.execution),
-            delivery: Delivery::resolve(&package.manifest.delivery, &process.delivery),
+            execution: Execution::resolve(&package.manifest.settings.execution, &process.settings.execution),
+            delivery: Delivery::resolve(&package.manifest.settings.delivery, &process.settings.delivery),
             claimed,
             invocation,
             expert,

@@ -109,7 +109,9 @@ impl Worker {
     /// How late an invocation ends; a message about it is posted once.
     async fn report_if_late(&self, attempt: &Attempt<'_>) -> Result<Option<Value>, StoreError> {
         let took = clock::now().saturating_sub(attempt.invocation.asked);
-        let Some((late, breach)) = verdict::lateness(&attempt.delivery, took) else { return Ok(None) };
+        let Some((late, breach)) = verdict::measure_lateness(&attempt.delivery, took) else {
+            return Ok(None);
+        };
         let body = late_body(&late, "It has ended now.", attempt.invocation);
         self.post_message(attempt.new_message(late_kind(breach), LATE, body)).await?;
         Ok(Some(late))
@@ -253,7 +255,7 @@ impl Worker {
         invocation: &Invocation,
     ) -> Result<bool, StoreError> {
         let Origin::Trigger { name, .. } = &invocation.origin else { return Ok(false) };
-        if !invocation.origin.is_main_session() || !self.experts.has_gateway() {
+        if !invocation.origin.is_main_session() || self.experts.gateway.is_none() {
             return Ok(false);
         }
         let message = Message {

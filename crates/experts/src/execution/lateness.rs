@@ -50,7 +50,7 @@ impl Worker {
             let next: Vec<u64> = queue.unread.iter().take(MOST).copied().collect();
             let count = next.len();
             for row in self.store.entries_at(next).await? {
-                deadlines.open.extend(deadline(&expert, &row).map(|deadline| (deadline, row.id)));
+                deadlines.open.extend(deadline_of(&expert, &row).map(|deadline| (deadline, row.id)));
             }
             queue.unread.drain(..count);
         }
@@ -77,7 +77,7 @@ impl Worker {
         };
         let Some(delivery) = delivery_settings(&expert, &invocation) else { return Ok(()) };
         let took = clock::now().saturating_sub(invocation.asked);
-        let Some((late, breach)) = verdict::lateness(&delivery, took) else { return Ok(()) };
+        let Some((late, breach)) = verdict::measure_lateness(&delivery, took) else { return Ok(()) };
         tracing::warn!(target: "respool::expert", expert = row.queue, entry = row.id, process = invocation.process,
             state = row.state.as_str(), sla = late["sla"].as_str().unwrap_or_default(), "an invocation is late");
         let message = Message {
@@ -122,21 +122,21 @@ fn is_open(row: &EntryRow) -> bool {
 
 fn delivery_settings(expert: &Expert, invocation: &Invocation) -> Option<Delivery> {
     let process = expert.package.process(&invocation.process)?;
-    Some(Delivery::resolve(&expert.package.manifest.delivery, &process.delivery))
+    Some(Delivery::resolve(&expert.package.manifest.settings.delivery, &process.settings.delivery))
 }
 
 /// When an entry becomes late; `None` if its process has no limit.
-fn deadline(expert: &Expert, row: &EntryRow) -> Option<u64> {
+fn deadline_of(expert: &Expert, row: &EntryRow) -> Option<u64> {
     let invocation = Invocation::read(&row.payload).ok()?;
-    let sla = millis(delivery_settings(expert, &invocation)?.sla.as_ref()?);
+    let sla = length_millis(delivery_settings(expert, &invocation)?.sla.as_ref()?);
     Some(invocation.asked.saturating_add(sla))
 }
 
 fn has_sla(expert: &Expert) -> bool {
-    expert.package.processes.items.iter().any(|process| process.delivery.sla.is_some())
+    expert.package.processes.items.iter().any(|process| process.settings.delivery.sla.is_some())
 }
 
-fn millis(length: &openexperts::Length) -> u64 {
+fn length_millis(length: &openexperts::Length) -> u64 {
     u64::try_from(length.length().as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -72,7 +72,7 @@ impl Worker {
 
     /// `has_new`: this process has just queued something.
     async fn claim_entries(&self, has_new: bool) -> Result<Vec<Claimed>, StoreError> {
-        let queues = self.experts.ready_queues(self.goal.as_ref().map(|goal| goal.expert.as_str()));
+        let queues = self.experts.readiness.ready_queues(self.goal.as_ref().map(|goal| goal.expert.as_str()));
         let most = self.free.available_permits();
         if queues.is_empty() || most == 0 {
             return Ok(Vec::new());

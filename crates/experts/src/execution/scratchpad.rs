@@ -37,7 +37,7 @@ impl Scratchpads {
     }
 
     fn record_owner(&self, path: &str) -> PathBuf {
-        self.root.join(OWNERS).join(format!("{}.json", hex(path, 16)))
+        self.root.join(OWNERS).join(format!("{}.json", hex_digest(path, 16)))
     }
 
     fn owner_of(&self, path: &str) -> Option<Owner> {
@@ -122,7 +122,7 @@ impl Worker {
 
 /// The name of an invocation's own scratchpad.
 fn own_name(path: &str, invocation: &str) -> String {
-    let mark = hex(invocation, 6);
+    let mark = hex_digest(invocation, 6);
     match path.strip_suffix(".md") {
         Some(stem) => format!("{stem}-{mark}.md"),
         None => format!("{path}-{mark}"),
@@ -130,7 +130,7 @@ fn own_name(path: &str, invocation: &str) -> String {
 }
 
 /// The first bytes of a text's digest.
-fn hex(text: &str, bytes: usize) -> String {
+fn hex_digest(text: &str, bytes: usize) -> String {
     let digest = Sha256::digest(text.as_bytes());
     digest.iter().take(bytes).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
 }

@@ -112,7 +112,7 @@ impl Task<'_> {
             "\n{}",
             fence_text("the log of calls and their results", &write_results(self.history.log))
         );
-        self.steps(text);
+        self.add_steps(text);
         text.push_str("\nDo not repeat steps that succeeded. A call that must not be made twice is answered with its recorded result.\n");
     }
 }
@@ -121,8 +121,8 @@ impl Task<'_> {
 fn write_results(log: &[MadeCall]) -> String {
     let (mut lines, mut length) = (Vec::new(), 0);
     for made in log.iter().rev() {
-        let (name, arguments) = (&made.call.name, shorten(&made.call.arguments, LONGEST_ARGUMENTS));
-        let result = shorten(&one_line(&made.text), LONGEST_RESULT);
+        let (name, arguments) = (&made.call.name, shorten_text(&made.call.arguments, LONGEST_ARGUMENTS));
+        let result = shorten_text(&one_line(&made.text), LONGEST_RESULT);
         let line = format!("- {name} {arguments}: {} {result}\n", outcome_word(made.outcome));
         length += line.len();
         if length > LONGEST_LOG {
@@ -167,7 +167,7 @@ impl AdviceTask<'_> {
 impl Task<'_> {
     /// The steps of the process. A step is done if each operation that it names has succeeded or was handed
     /// over: only committed events count, not what the model wrote.
-    fn steps(&self, text: &mut String) {
+    fn add_steps(&self, text: &mut String) {
         let steps = markdown::steps(self.body);
         if steps.is_empty() {
             return;
@@ -217,7 +217,7 @@ impl Task<'_> {
 }
 
 /// The beginning of an overlong text.
-fn shorten(text: &str, most: usize) -> String {
+fn shorten_text(text: &str, most: usize) -> String {
     let short: String = text.chars().take(most).collect();
     if short.len() < text.len() { short + "…" } else { short }
 }

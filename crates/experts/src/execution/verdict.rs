@@ -65,7 +65,7 @@ pub(super) fn judge_end(outcome: &Outcome, declared: &[Parameter]) -> Verdict {
     let text = |name: &str| arguments[name].as_str().unwrap_or_default().to_owned();
     match (ended_by.map(|call| call.name.as_str()), &outcome.limit) {
         (Some(FINISH), _) => {
-            let checked = outputs::check(declared, arguments.get("outputs"));
+            let checked = outputs::check_outputs(declared, arguments.get("outputs"));
             Verdict::Done(Results {
                 summary: text("summary"),
                 outputs: checked.outputs,
@@ -161,7 +161,7 @@ pub(super) fn delivery_body(results: &Results, declared: &[Parameter], delivery:
 }
 
 /// How late a result is, including queue and approvals.
-pub(super) fn lateness(delivery: &Delivery, took: u64) -> Option<(Value, SlaBreach)> {
+pub(super) fn measure_lateness(delivery: &Delivery, took: u64) -> Option<(Value, SlaBreach)> {
     let sla = delivery.sla.as_ref()?;
     let allowed = u64::try_from(sla.length().as_millis()).unwrap_or(u64::MAX);
     (took > allowed).then(|| (json!({"sla": sla.to_string(), "took_ms": took}), delivery.sla_breach))
@@ -346,7 +346,7 @@ mod tests {
         check(&delivery, json!({"outputs": {"urgency": "high"}}));
         assert_eq!(delivery_body(&results, &[], &delivery), json!({"summary": "s"}), "nothing is declared");
         delivery.sla = Some(openexperts::Length::seconds(60));
-        assert_eq!(lateness(&delivery, 60_000), None);
-        assert_eq!(lateness(&delivery, 60_001).unwrap().0["sla"], "60s");
+        assert_eq!(measure_lateness(&delivery, 60_000), None);
+        assert_eq!(measure_lateness(&delivery, 60_001).unwrap().0["sla"], "60s");
     }
 }

@@ -11,7 +11,7 @@ use super::payload_error::PayloadError;
 use crate::invocation::{Invocation, InvocationLane, Origin};
 use openexperts::{
     Concurrency, Lane, Manifest, Trigger, TriggerSession,
-    payload::{find, key_text},
+    payload::{find_value, key_text},
 };
 
 /// The name of the only preset.
@@ -103,7 +103,7 @@ struct Keys<'a> {
 
 impl Keys<'_> {
     fn text_at(&self, path: &str) -> Option<String> {
-        let in_payload = find(self.payload, path).and_then(key_text);
+        let in_payload = find_value(self.payload, path).and_then(key_text);
         in_payload.or_else(|| self.mapped.get(path).and_then(key_text))
     }
 }
@@ -111,7 +111,7 @@ impl Keys<'_> {
 fn mapped_inputs(trigger: &Trigger, payload: &Value, warnings: &mut Vec<String>) -> Map<String, Value> {
     let mut inputs = Map::new();
     for (input, path) in &trigger.mapping {
-        match find(payload, path) {
+        match find_value(payload, path) {
             Some(value) => drop(inputs.insert(input.value.clone(), value.clone())),
             None => {
                 warnings.push(format!("the payload has nothing at `{path}` for the input `{}`", input.value));

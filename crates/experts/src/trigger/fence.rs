@@ -15,16 +15,16 @@ const MOST_SHOWN: usize = 32 << 10;
 
 /// A text as data. `what` describes it in a few words on one line, such as "the payload of a trigger".
 pub fn fence_text(what: &str, text: &str) -> String {
-    fence(what, text, cut_text(text))
+    fence_data(what, text, cut_text(text))
 }
 
 /// The same without a limit: for a file that the model may write again.
 pub(crate) fn fenced_whole(what: &str, text: &str) -> String {
-    fence(what, text, text)
+    fence_data(what, text, text)
 }
 
 /// `cut`: the part of the text that is shown.
-fn fence(what: &str, text: &str, cut: &str) -> String {
+fn fence_data(what: &str, text: &str, cut: &str) -> String {
     // It is not known here which model reads it.
     let shown = broken(cut, PreferredDialects::default(), Scope::All);
     let digest = Sha256::digest(text.as_bytes());

@@ -1,0 +1,54 @@
+//! Which experts were ready at the last check, and why the others were not. Written by `experts`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::Notify;
+
+/// The outcome of a check of all experts.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Checked {
+    /// The names of those that are ready.
+    pub(super) ready: BTreeSet<String>,
+    /// Why the others are not, by name. One whose server is starting is in neither.
+    pub(super) not_ready: BTreeMap<String, String>,
+}
+
+/// The readiness of the experts in service.
+#[derive(Debug, Default)]
+pub struct Readiness {
+    last: Mutex<Checked>,
+    changed: Notify,
+}
+
+impl Readiness {
+    /// Takes in a check, and reports experts that are not ready for a new reason.
+    pub(super) fn update(&self, checked: Checked) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.not_ready != checked.not_ready {
+            for (expert, why) in &checked.not_ready {
+                if last.not_ready.get(expert) != Some(why) {
+                    tracing::warn!(target: "respool::expert", expert, why, "an expert is not ready; its events wait");
+                }
+            }
+            self.changed.notify_one();
+        }
+        *last = checked;
+    }
+
+    /// The queues of the experts that are ready; `only`: of this expert alone.
+    pub(super) fn ready_queues(&self, only: Option<&str>) -> Vec<String> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.ready.iter().filter(|name| only.is_none_or(|only| only == name.as_str())).cloned().collect()
+    }
+
+    /// Why an expert is not ready, for the main agent; also `None` while one of its servers is starting.
+    pub fn why_not_ready(&self, name: &str) -> Option<String> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).not_ready.get(name).cloned()
+    }
+
+    /// Waits until the readiness of an expert changes; it may also return without a change.
+    pub async fn wait_for_change(&self) {
+        self.changed.notified().await;
+    }
+}
