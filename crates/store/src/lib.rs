@@ -10,6 +10,7 @@ mod error;
 mod key_usage;
 mod operators;
 mod outbox;
+mod port;
 mod queue;
 mod responses;
 mod run_rows;
@@ -24,6 +25,7 @@ pub use error::StoreError;
 pub use key_usage::{KeyUsage, KeyUsages};
 pub use operators::{OperatorKey, Operators};
 pub use outbox::{MessageFilter, MessageRow, NewMessage, Outbox};
+pub use port::StorePort;
 pub use queue::{
     Backoff, BackoffKind, ClaimRequest, Claimed, Clock, ClockTime, DedupeKey, Enqueued, EntryEnd, EntryLease,
     EntryRow, EntryState, GoneClocks, LaneKey, NewEntry, Queue, QueueEntries,
@@ -33,7 +35,7 @@ pub use run_rows::{Cleared, RunFilter, RunRow, RunRows, StoredEvent, StoredRun, 
 pub use runs::{Ack, Append, ClaimScope, NewRun, Runs};
 pub use sqlite::{Dimension, StoredUsage, UsageQuery, UsageStore, UsageSum};
 pub use status::Status;
-pub use store::{Store, StorePort};
+pub use store::Store;
 
 #[cfg(test)]
 mod conformance;

@@ -1,54 +1,19 @@
 //! The store as the rest of respool has it: a port, and the engine behind it that the configuration chose.
 
-use std::fmt::Debug;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::approvals::Approvals;
 use super::config::{RunsConfig, StoreConfig};
 use super::error::StoreError;
-use super::key_usage::KeyUsages;
-use super::operators::Operators;
-use super::outbox::Outbox;
+use super::port::StorePort;
 use super::queue::{
-    ClaimRequest, Claimed, Clock, Enqueued, EntryEnd, EntryLease, GoneClocks, NewEntry, Queue, QueueEntries,
+    ClaimRequest, Claimed, Clock, Enqueued, EntryEnd, EntryLease, GoneClocks, NewEntry, Queue,
 };
-use super::responses::Responses;
-use super::run_rows::RunRows;
-use super::runs::{FIRST_EPOCH, Runs};
+use super::runs::FIRST_EPOCH;
 use super::sqlite::SqliteStore;
-
-/// All that is needed of a database. What a method of one of these traits promises holds for every engine
-/// (`conformance.rs`).
-pub trait StorePort:
-    Approvals
-    + KeyUsages
-    + Operators
-    + Outbox
-    + Queue
-    + QueueEntries
-    + Responses
-    + RunRows
-    + Runs
-    + Debug
-    + Send
-    + Sync
-{
-    /// The place of the data, for people and without a password.
-    fn place(&self) -> String;
-
-    /// Checks that the data is still where it was when the store was opened. If it is not, writes fail.
-    ///
-    /// # Errors
-    /// When it was removed or replaced.
-    fn check_file(&self) -> Result<(), StoreError>;
-
-    /// Returns how often this process has committed, and how many of these commits waited for the disk.
-    fn commits(&self) -> (u64, u64);
-}
 
 /// The store of this process. Dropping the last of it ends its threads once they have written what waits.
 #[derive(Debug)]

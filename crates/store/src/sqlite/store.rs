@@ -14,7 +14,7 @@ use super::space;
 use super::writer::{CommitCounts, Durability, Job, Writer};
 use crate::config::{ResponsesConfig, RunsConfig, StoreConfig};
 use crate::error::StoreError;
-use crate::store::StorePort;
+use crate::port::StorePort;
 
 /// The store of one state directory. Dropping the last of it ends the writing thread once it has written what
 /// waits.

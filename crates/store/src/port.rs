@@ -1,0 +1,42 @@
+//! The port of the store: what respool needs of a database. Each engine behind it implements all of it.
+
+use std::fmt::Debug;
+
+use super::approvals::Approvals;
+use super::error::StoreError;
+use super::key_usage::KeyUsages;
+use super::operators::Operators;
+use super::outbox::Outbox;
+use super::queue::{Queue, QueueEntries};
+use super::responses::Responses;
+use super::run_rows::RunRows;
+use super::runs::Runs;
+
+/// All that is needed of a database. What a method of one of these traits promises holds for every engine
+/// (`conformance.rs`).
+pub trait StorePort:
+    Approvals
+    + KeyUsages
+    + Operators
+    + Outbox
+    + Queue
+    + QueueEntries
+    + Responses
+    + RunRows
+    + Runs
+    + Debug
+    + Send
+    + Sync
+{
+    /// The place of the data, for people and without a password.
+    fn place(&self) -> String;
+
+    /// Checks that the data is still where it was when the store was opened. If it is not, writes fail.
+    ///
+    /// # Errors
+    /// When it was removed or replaced.
+    fn check_file(&self) -> Result<(), StoreError>;
+
+    /// Returns how often this process has committed, and how many of these commits waited for the disk.
+    fn commits(&self) -> (u64, u64);
+}
