@@ -26,7 +26,7 @@ use super::setup::ModelSizes;
 use super::stored::{new_run_id, restore};
 use super::telemetry::Telemetry;
 use super::transcript::{Entry, Iteration};
-use store::{ClaimScope, NewRun, Status, Store, StoreError};
+use store::{ClaimScope, NewRun, Status, Store};
 use telemetry::ErrorReport;
 use tools::Approver;
 
