@@ -623,6 +623,34 @@ fn an_index_that_leads_outside_is_refused() {
     }
 }
 
+/// respool reads the index that a filter has put in place of git's: no pipe, device, secret or endless file.
+#[test]
+fn an_index_that_is_no_file_is_not_read() {
+    for forge in [
+        "mkfifo .git/index",
+        "ln -s /dev/zero .git/index",
+        "ln -s ~/.ssh/id_rsa .git/index",
+        "truncate -s 20G .git/index",
+    ] {
+        let site = Site::with_repository();
+        site.person("git config filter.x.clean 'sh ./filter.sh'");
+        let script = format!(
+            "for p in /proc/[0-9]*; do case $(cat $p/comm) in git) kill -9 ${{p#/proc/}};; esac; done; rm -f .git/index; {forge}"
+        );
+        fs::write(site.work("filter.sh"), script).unwrap();
+        let outputs = site.run(
+            &[],
+            &[
+                "echo '* filter=x' > .gitattributes; echo b > b; true",
+                "git add b",
+                "git ls-files; cat .git/index | wc -l",
+            ],
+        );
+        assert!(outputs[2].starts_with("a\n"), "{forge}: {outputs:#?}");
+        site.assert_not_escaped(&outputs);
+    }
+}
+
 /// `ORIG_HEAD` would be taken over.
 #[test]
 fn gits_own_work_starts_no_named_program() {

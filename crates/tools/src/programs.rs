@@ -19,11 +19,23 @@ const CODE: &str = "py pyz pyw js mjs cjs jsx ts mts cts tsx rb pl php lua sh ba
 /// Files that describe the programs of a project.
 const MANIFESTS: &str =
     "package.json pyproject.toml Cargo.toml deno.json deno.jsonc go.mod compose.yaml Makefile";
-/// Programs that run what their first word names, also a directory.
-const INTERPRETERS: [&str; 6] = ["python", "node", "deno", "bun", "ruby", "php"];
+/// Programs that run what their first word names, whatever that is.
+const INTERPRETERS: &str = "python pypy node nodejs deno bun bunx ruby perl php npm npx pnpm pnpx yarn uv uvx pipx go java dotnet sh bash dash zsh fish";
+/// Words between such a program and that one.
+const SUBCOMMANDS: [&str; 5] = ["run", "exec", "x", "dlx", "tool"];
 /// Options that name a project from which a program is started.
-const PROJECT_OPTIONS: [&str; 7] =
-    ["--directory", "--prefix", "--project", "--cwd", "--dir", "-C", "--manifest-path"];
+const PROJECT_OPTIONS: [&str; 10] = [
+    "--directory",
+    "--prefix",
+    "--project",
+    "--cwd",
+    "--dir",
+    "-C",
+    "--manifest-path",
+    "--from",
+    "--with-editable",
+    "--package",
+];
 /// The caches of programs that start others from them, where commands write the usual one.
 const CACHES: [&str; 9] = [
     "npm_config_cache",
@@ -76,7 +88,7 @@ impl Started {
         let Some((name, arguments)) = line.split_first() else { return Err("it has no program".to_owned()) };
         let current = std::env::current_dir().unwrap_or_else(|_| "/".into());
         let program = if name.contains('/') { current.join(name) } else { find_in_path(name, writable)? };
-        let code = CommandLine { program: &program, arguments, current: &current }.code();
+        let code = code_of(&program, arguments, &current);
         if let Some(code) = code.iter().find(|code| !is_out_of_reach(code, writable)) {
             return Err(format!(
                 "{} is where commands write, and respool starts no code from there outside the sandbox: move it out of the workspace \
@@ -107,41 +119,37 @@ fn variables(writable: &[PathBuf]) -> Vec<(&'static str, OsString)> {
     std::iter::once(path).chain(CACHES.into_iter().filter_map(cache)).collect()
 }
 
-/// An owner's command line.
-struct CommandLine<'a> {
-    program: &'a Path,
-    arguments: &'a [String],
-    current: &'a Path,
+/// Returns the files and directories whose code a command line runs, as far as its words say that.
+fn code_of(program: &Path, arguments: &[String], current: &Path) -> Vec<PathBuf> {
+    // Also those of a line for a shell.
+    let words: Vec<&str> = arguments.iter().flat_map(|argument| argument.split_whitespace()).collect();
+    let values = || words.iter().map(|word| value_of(word).1);
+    let directories = values().map(|value| current.join(value)).filter(|path| path.is_dir());
+    let bases: Vec<PathBuf> = directories.chain([current.to_owned()]).collect();
+    let files = values().flat_map(|value| bases.iter().map(move |base| base.join(value)));
+    let all: Vec<&str> = program.to_str().into_iter().chain(words.iter().copied()).collect();
+    let projects = (1..all.len()).filter(|place| is_project(&all, *place));
+    let projects = projects.map(|place| current.join(value_of(all[place]).1)).filter(|path| path.exists());
+    files.filter(|path| is_code(path)).chain(projects).chain([program.to_owned()]).collect()
 }
 
-impl CommandLine<'_> {
-    /// Returns the files and directories whose code it runs, as far as its words say that.
-    fn code(&self) -> Vec<PathBuf> {
-        let values = || self.arguments.iter().map(|word| value_of(word).1);
-        let directories = values().map(|value| self.current.join(value)).filter(|path| path.is_dir());
-        let bases: Vec<PathBuf> = directories.chain([self.current.to_owned()]).collect();
-        let files = values().flat_map(|value| bases.iter().map(move |base| base.join(value)));
-        let projects = self.arguments.iter().enumerate().filter(|(place, _)| self.is_project(*place));
-        let projects =
-            projects.map(|(_, word)| self.current.join(value_of(word).1)).filter(|path| path.is_dir());
-        files.filter(|path| is_code(path)).chain(projects).chain([self.program.to_owned()]).collect()
+/// True for the value of an option that names a project, and for the first word after an interpreter.
+fn is_project(words: &[&str], place: usize) -> bool {
+    let is_named = |option: &str| PROJECT_OPTIONS.contains(&option);
+    if value_of(words[place]).0.is_some_and(is_named) || is_named(words[place - 1]) {
+        return true;
     }
-
-    /// True for the value of an option that names a project, and for what an interpreter runs.
-    fn is_project(&self, place: usize) -> bool {
-        let (option, _) = value_of(&self.arguments[place]);
-        let before = place.checked_sub(1).map(|before| self.arguments[before].as_str());
-        let is_first = self.arguments.iter().position(|word| !word.starts_with('-')) == Some(place);
-        let program = self.program.file_stem().map(OsStr::to_string_lossy).unwrap_or_default();
-        let is_interpreter = INTERPRETERS.iter().any(|known| program.starts_with(known));
-        [option, before].into_iter().flatten().any(|option| PROJECT_OPTIONS.contains(&option))
-            || (is_first && is_interpreter)
-    }
+    let is_own = |word: &&&str| !word.starts_with('-') && !SUBCOMMANDS.contains(*word);
+    let before = words[..place].iter().rfind(is_own).copied().map(Path::new).and_then(Path::file_name);
+    let before = before.map(OsStr::to_string_lossy).unwrap_or_default();
+    let name = before.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    INTERPRETERS.split(' ').any(|known| known == name)
 }
 
 /// The option and the value of `--option=value`; any other word is a value.
 fn value_of(word: &str) -> (Option<&str>, &str) {
-    word.split_once('=').map_or((None, word), |(option, value)| (Some(option), value))
+    let (option, value) = word.split_once('=').map_or((None, word), |(option, value)| (Some(option), value));
+    (option, value.strip_prefix("file://").unwrap_or(value))
 }
 
 /// True for a file that an interpreter or the system runs, and for what describes a project's programs.
@@ -353,6 +361,12 @@ mod tests {
             &["sh", "--directory", &at("srv"), "run", "server.js"],
             &["env", &format!("--prefix={}", at("project")), "start"],
             &["env", "--directory", &at("notes"), "-m", "x"],
+            &["env", "node", &at("srv")],
+            &["bash", &at("data.db")],
+            &["env", "deno", "run", &format!("file://{}", at("top.py"))],
+            &["sh", "-c", &format!("cd {} && exec node server.js", at("srv"))],
+            &["env", "go", "run", &at("project")],
+            &["env", "uvx", "--from", &at("notes"), "x"],
             &["env", "--manifest-path", &at("project/package.json")],
             &[&at(".venv/bin/python"), "-m", "x"],
         ] {
@@ -360,9 +374,12 @@ mod tests {
             assert!(why.contains("is where commands write"), "{line:?}: {why}");
             assert!(started(line, &work.join("elsewhere")).is_ok(), "{line:?}");
         }
-        for line in
-            [&["env", "server", &at("notes")][..], &["env", "--db", &at("data.db")], &["env", &at("")]]
-        {
+        for line in [
+            &["env", "server", &at("notes")][..],
+            &["env", "--db", &at("data.db")],
+            &["env", &at("")],
+            &["env", "npx", "-y", "server", &at("project")],
+        ] {
             assert_eq!(started(line, &work).unwrap().line[1..], line[1..], "{line:?}");
         }
     }

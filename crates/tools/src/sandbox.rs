@@ -210,11 +210,11 @@ impl Sandbox {
     /// # Errors
     /// When git would follow a repository that a command made, or a file cannot be written.
     pub(super) fn end_git(&self, work: GitWork) -> io::Result<Option<String>> {
-        if work.has_new_index() {
+        if let Some(index) = work.new_index()? {
             let repository = &work.repository;
             let known = self.submodules(repository);
             let is_foreign = |path: &&PathBuf| self.protected().has_foreign_repository(path, repository);
-            let entries = self.index_entries(repository, Some(&work))?;
+            let entries = self.index_entries(repository, Some(index))?;
             if let Some(entry) = entries.iter().find(|entry| git::leads_elsewhere(&entry.name)) {
                 return Err(io::Error::other(format!(
                     "the new index names {:?}, which is not in the work tree, so nothing was taken over",
@@ -244,12 +244,11 @@ impl Sandbox {
     ///
     /// # Errors
     /// When git does not read it.
-    fn index_entries(&self, repository: &Repository, work: Option<&GitWork>) -> io::Result<Vec<IndexEntry>> {
+    fn index_entries(&self, repository: &Repository, index: Option<PathBuf>) -> io::Result<Vec<IndexEntry>> {
         let (Some(git), Some(launcher)) = (&self.git, &self.launcher) else { return Ok(Vec::new()) };
         let mut spec = self.base_spec(&repository.top);
         spec.readable.extend([self.workspace.clone(), repository.top.clone()]);
         // With git's real directory: only the index is new.
-        let index = work.and_then(GitWork::copied_index);
         spec.readable.extend(index.clone());
         let (control, _held) = io::pipe()?;
         let mut command = std::process::Command::new(launcher);

@@ -45,6 +45,10 @@ const TAKEN_OVER: &str = "\
 const LASTING: &str = "HEAD index packed-refs shallow";
 /// Of these, files that all work trees of a repository share.
 const SHARED: &str = "packed-refs shallow";
+/// The most that is read of git's files, which are held in memory, and how much each one counts besides its
+/// content.
+const MOST_BYTES: u64 = 512 << 20;
+const BYTES_OF_FILE: u64 = 1 << 10;
 /// The beginning of the name of the directory of new objects. git itself removes what an accident left there.
 const NEW_OBJECTS: &str = "tmp_objdir-respool-";
 
@@ -166,16 +170,17 @@ impl GitWork {
         ]
     }
 
-    /// True when the copy has another index.
-    pub(super) fn has_new_index(&self) -> bool {
-        self.copies.first().is_some_and(|copy| {
-            fs::read(copy.directory.path().join("index")).ok().as_ref() != copy.before.get(Path::new("index"))
-        })
-    }
-
-    /// The index that git has written.
-    pub(super) fn copied_index(&self) -> Option<PathBuf> {
-        self.copies.first().map(|copy| copy.directory.path().join("index"))
+    /// The index that git has written, if it is another one.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(super) fn new_index(&self) -> io::Result<Option<PathBuf>> {
+        let Some(copy) = self.copies.first() else { return Ok(None) };
+        let index = Path::new("index");
+        let after = files_of(copy.directory.path())?;
+        // A pipe in its place is no index, and would never be read to its end.
+        let is_new = after.contains_key(index) && after.get(index) != copy.before.get(index);
+        Ok(is_new.then(|| copy.directory.path().join(index)))
     }
 
     /// Takes over what git wrote, and returns the names of what it left besides.
@@ -320,17 +325,23 @@ fn is_lock(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "lock")
 }
 
-/// Reads the files of a directory of git's that may be taken over. It follows no links.
+/// Reads the files of a directory of git's that may be taken over. It follows no links and opens no pipes: a
+/// program that git has started may have made them.
 fn files_of(git: &Path) -> io::Result<Files> {
     let mut files = Files::new();
+    let mut left = MOST_BYTES;
     let mut waiting: Vec<PathBuf> =
         TAKEN_OVER.split_ascii_whitespace().chain(REFERENCES).map(PathBuf::from).collect();
     while let Some(name) = waiting.pop() {
         let path = git.join(&name);
-        let Ok(kind) = path.symlink_metadata().map(|data| data.file_type()) else { continue };
-        if kind.is_file() && !is_lock(&name) {
+        let Ok(data) = path.symlink_metadata() else { continue };
+        if data.is_file() && !is_lock(&name) {
+            let size = data.len().saturating_add(BYTES_OF_FILE);
+            left = left.checked_sub(size).ok_or_else(|| {
+                io::Error::other(format!("{} and other files of git's are too large", path.display()))
+            })?;
             files.insert(name, fs::read(path)?);
-        } else if kind.is_dir() {
+        } else if data.is_dir() {
             let entries = fs::read_dir(path)?.flatten();
             waiting.extend(entries.map(|entry| name.join(entry.file_name())));
         }

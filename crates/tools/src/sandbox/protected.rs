@@ -493,6 +493,7 @@ fn named_by_configuration(repository: &Repository) -> Vec<PathBuf> {
     while let Some(file) = waiting.pop() {
         let is_first = read.len() < MOST_CONFIGURATIONS && read.insert(file.clone());
         let text = is_first.then(|| fs::read_to_string(&file).ok()).flatten().unwrap_or_default();
+        let text = text.replace("\\\n", "");
         for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
             let key = key.trim().rsplit([' ', '\t', ']']).next().unwrap_or_default().to_ascii_lowercase();
             let words = value.split_whitespace().chain([value.trim()]);
