@@ -69,14 +69,16 @@ pub(super) fn build_agents(
     bounds: RelayLimits,
     equipped: Vec<Equipped>,
     shutdown: CancellationToken,
-) -> Arc<Agents> {
+) -> Result<Arc<Agents>, UnusableSetting> {
     let all = agents_with_models(settings, relay, fleet, bounds, equipped);
     // The usage of named keys is counted in this store too.
     let has_experts = settings.experts.dir.is_dir() || settings.experts.model.is_some();
-    let needs_store = !all.is_empty() || has_experts || settings.server.client_keys_file.is_some();
-    let store = if needs_store { open_store(settings) } else { None };
+    let has_database = settings.store.store.url.is_some();
+    let needs_store =
+        !all.is_empty() || has_experts || has_database || settings.server.client_keys_file.is_some();
+    let store = if needs_store { open_store(settings)? } else { None };
     let report = ErrorReport::new(settings.log.errors_dir.clone());
-    Arc::new(Agents::new(all, store, report, settings.log.content, shutdown))
+    Ok(Arc::new(Agents::new(all, store, report, settings.log.content, shutdown)))
 }
 
 /// Each agent, with how it reaches its model.
@@ -173,8 +175,9 @@ fn reasoning_field(settings: &Settings, config: &AgentConfig) -> Option<&'static
     }
 }
 
-/// Agents also work without a store: respool reports what cannot be kept, and no answer is lost.
-fn open_store(settings: &Settings) -> Option<Arc<Store>> {
+/// Agents also work without a store: respool reports what cannot be kept, and no answer is lost. A database
+/// that several processes share is not left out silently.
+fn open_store(settings: &Settings) -> Result<Option<Arc<Store>>, UnusableSetting> {
     match Store::open(&settings.store) {
         Ok(store) => {
             if let Some(aside) = &store.set_aside {
@@ -184,11 +187,22 @@ fn open_store(settings: &Settings) -> Option<Arc<Store>> {
                     "the store of runs was damaged: it was set aside and a new one created"
                 );
             }
-            Some(Arc::new(store))
+            if settings.store.store.url.is_some() {
+                tracing::warn!(
+                    target: "respool::store",
+                    database = store.place(),
+                    "runs, queue, approvals and kept responses are shared; usage records, budgets, limits, alerts and experts' files are \
+                     still those of this process alone (docs/scaling.md)"
+                );
+            }
+            Ok(Some(Arc::new(store)))
+        }
+        Err(error) if settings.store.store.url.is_some() => {
+            Err(UnusableSetting::new(&["store", "url"], error.0))
         }
         Err(error) => {
             tracing::error!(target: "respool::store", %error, "runs are not stored and will not survive a restart");
-            None
+            Ok(None)
         }
     }
 }

@@ -117,7 +117,8 @@ pub(super) async fn assemble(
         Traces::open(&settings.otlp).map_err(|why| vec![UnusableSetting::new(&["otlp", "endpoint"], why)])?;
     let usage = usage::open_ledger(settings).await?;
     let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
-    let agents = build_agents(settings, &relay, &fleet, bounds, equipped, abort.clone());
+    let agents = build_agents(settings, &relay, &fleet, bounds, equipped, abort.clone())
+        .map_err(|problem| vec![problem])?;
     agents.use_accounts(access.clone());
     let alerts = Alerts::new(super::alerts::alerts_config(settings), settings.store.state_dir.clone(), abort);
     let alerts = Arc::new(alerts);

@@ -40,8 +40,10 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     }
     let stop = Stop::default();
     let parts = open_parts(settings, &stop.abort).await;
+    let mut served = settings.clone();
+    served.store.node.is_server = true;
     let Assembled { app, upstreams, sources, traces } =
-        assemble(settings, &stop.abort, parts).await.map_err(|found| loaded.problems(found))?;
+        assemble(&served, &stop.abort, parts).await.map_err(|found| loaded.problems(found))?;
     for misspelt in &loaded.misspelt {
         tracing::warn!(target: "respool::server", "{}", misspelt_note(misspelt));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use wire::units::{Size, deserialize_duration};
+use wire::units::{Secret, Size, deserialize_duration};
 
 wire::settings! {
     /// The store's settings.
@@ -20,6 +20,38 @@ wire::settings! {
             pub runs: RunsConfig = RunsConfig::default();
             /// Which responses are kept there.
             pub responses: ResponsesConfig = ResponsesConfig::default();
+            /// The database that several processes share.
+            pub store: DatabaseConfig = DatabaseConfig::default();
+            /// This process among them.
+            pub node: NodeConfig = NodeConfig::default();
+        }
+    }
+}
+
+wire::settings! {
+    /// `[store]`.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct DatabaseConfig {
+        /// The `PostgreSQL` database (15 or newer) that several processes share, for runs, the queue,
+        /// approvals and kept responses (docs/scaling.md).
+        pub url: Option<Secret> = None,
+            when_unset("everything is kept in files of `state_dir`", r#""postgres://respool@db.example/respool""#);
+        /// How many connections this process opens to the database, besides one that says that it lives.
+        pub pool: usize = 10;
+    }
+}
+
+wire::settings! {
+    /// `[node]`.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct NodeConfig {
+        /// The name of this process among those that share a database; each needs its own.
+        pub name: Option<String> = None, when_unset("the host's name and a random part", r#""a""#);
+        derived {
+            /// True for a process that serves, which takes the name. Other commands do not.
+            pub is_server: bool = false;
         }
     }
 }

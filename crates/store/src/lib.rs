@@ -1,8 +1,8 @@
 //! Durable state: runs as their setup and their events, the queue, and responses that clients keep. The only
 //! crate that knows SQL.
 //!
-//! The port is types and one trait for each subject, without SQL, and `sqlite` is an engine behind it. What
-//! the rows mean is the business of `agent`: setups and events are texts here.
+//! The port is types and one trait for each subject, without SQL; `sqlite` and `postgres` are engines behind
+//! it. What the rows mean is the business of `agent`: setups and events are texts here.
 
 mod approvals;
 pub mod config;
@@ -11,6 +11,7 @@ mod key_usage;
 mod operators;
 mod outbox;
 mod port;
+mod postgres;
 mod queue;
 mod responses;
 mod run_rows;
@@ -20,7 +21,7 @@ mod status;
 mod store;
 
 pub use approvals::{ApprovalChange, ApprovalRow, ApprovalState, Approvals, LateDecision, WokenRun};
-pub use config::{ResponsesConfig, RunsConfig, StoreConfig};
+pub use config::{DatabaseConfig, NodeConfig, ResponsesConfig, RunsConfig, StoreConfig};
 pub use error::StoreError;
 pub use key_usage::{KeyUsage, KeyUsages};
 pub use operators::{OperatorKey, Operators};

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use super::config::{RunsConfig, StoreConfig};
 use super::error::StoreError;
 use super::port::StorePort;
+use super::postgres::PostgresStore;
 use super::queue::{
     ClaimRequest, Claimed, Clock, Enqueued, EntryEnd, EntryLease, GoneClocks, NewEntry, Queue,
 };
@@ -31,9 +32,13 @@ impl Store {
     /// Opens or makes the store, and brings its schema up to date.
     ///
     /// # Errors
-    /// When the directory or the file cannot be used. A file that is damaged is set aside and a new one
-    /// begun, unless another process uses it.
+    /// When the database, or the directory or the file, cannot be used. A file that is damaged is set aside
+    /// and a new one begun, unless another process uses it.
     pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
+        if let Some(url) = &config.store.url {
+            let opened = PostgresStore::open(config, url.expose())?;
+            return Ok(Self { port: Box::new(opened), runs: config.runs.clone(), set_aside: None });
+        }
         let opened = SqliteStore::open(config)?;
         let set_aside = opened.set_aside.clone();
         Ok(Self { port: Box::new(opened), runs: config.runs.clone(), set_aside })
@@ -41,7 +46,7 @@ impl Store {
 
     /// True when there is a store already.
     pub fn is_present(config: &StoreConfig) -> bool {
-        SqliteStore::is_present(config)
+        config.store.url.is_some() || SqliteStore::is_present(config)
     }
 
     /// The configured limits of what is kept of runs.

@@ -7,6 +7,7 @@
 )]
 
 pub mod idle_time;
+pub mod postgres_server;
 pub mod rows;
 pub mod seed;
 pub mod stores;

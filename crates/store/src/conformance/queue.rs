@@ -359,10 +359,8 @@ pub(super) async fn a_cancelled_run_frees_its_lane(bed: &Bed) {
     store.hold(&held.lease, "a person is asked".into()).await.unwrap();
     assert!(store.request_cancel("run-a", 11).await.unwrap());
     let row = store.entry("a").await.unwrap().unwrap();
-    assert_eq!(
-        (row.state, row.ended, row.note.as_deref()),
-        (EntryState::Failed, Some(11), Some("its run was cancelled"))
-    );
+    assert_eq!((row.state, row.note.as_deref()), (EntryState::Failed, Some("its run was cancelled")));
+    assert!(row.ended.is_some());
 
     // The process that worked on this one is gone.
     let left = claim_one(&store).await.unwrap();

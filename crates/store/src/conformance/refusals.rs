@@ -1,0 +1,64 @@
+//! A database that cannot be used is refused at the start, in words that say what to do.
+
+use postgres::{Client, NoTls};
+use wire::units::Secret;
+
+use super::Bed;
+use crate::{NodeConfig, Store, StoreConfig};
+
+/// Opens the store of a changed configuration. Returns why it was refused.
+fn refusal(bed: &Bed, change: impl FnOnce(&mut StoreConfig)) -> String {
+    let mut config = bed.config.clone();
+    change(&mut config);
+    Store::open(&config).err().map(|error| error.0).unwrap_or_default()
+}
+
+fn url_of(bed: &Bed) -> String {
+    bed.config.store.url.as_ref().unwrap().expose().to_owned()
+}
+
+fn run_sql(bed: &Bed, sql: &'static str) {
+    let url = url_of(bed);
+    let run = move || Client::connect(&url, NoTls).unwrap().batch_execute(sql).unwrap();
+    std::thread::spawn(run).join().unwrap();
+}
+
+#[tokio::test]
+async fn unusable_urls_are_refused() {
+    let Some(bed) = Bed::new_postgres() else { return };
+    let url = url_of(&bed);
+    let check = |from: &str, to: &str, expected: &str| {
+        let changed = url.replace(from, to);
+        let why = refusal(&bed, |config| config.store.url = Some(Secret::new(changed)));
+        assert!(why.contains(expected), "{why}");
+    };
+    check("host=", "hos=", "`store.url` cannot be read");
+    check("dbname=", "dbname=no_", "make this database");
+    check("sslmode=disable", "sslmode=require", "asks for TLS");
+    check("host=", "host=/nowhere", "PostgreSQL cannot be used");
+    run_sql(&bed, "CREATE ROLE no_rights LOGIN");
+    check("user=postgres", "user=no_rights", "right to create and use the schema");
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused() {
+    let Some(bed) = Bed::new_postgres() else { return };
+    drop(bed.open());
+    run_sql(&bed, "UPDATE respool.schema_version SET version = 99");
+    drop(bed.open());
+    run_sql(&bed, "UPDATE respool.schema_version SET oldest_that_may_use_it = 98");
+    let why = refusal(&bed, |_| {});
+    assert!(why.contains("schema 99 of a newer respool"), "{why}");
+}
+
+#[tokio::test]
+async fn two_nodes_need_two_names() {
+    let Some(bed) = Bed::new_postgres() else { return };
+    let node = |is_server| NodeConfig { name: Some("a".to_owned()), is_server };
+    let first = bed.open_with(|config| config.node = node(true));
+    let why = refusal(&bed, |config| config.node = node(true));
+    assert!(why.contains("another process named \"a\""), "{why}");
+    drop(bed.open_with(|config| config.node = node(false)));
+    drop(first);
+    drop(bed.open_with(|config| config.node = node(true)));
+}

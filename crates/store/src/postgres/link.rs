@@ -1,0 +1,295 @@
+//! The connections of this process. Each belongs to a thread, which takes one piece of work after another.
+//! The client is synchronous, and the runtime's threads never wait for the database.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use postgres::error::SqlState;
+use postgres::types::ToSql;
+use postgres::{Client, Config, Error, NoTls, Row, Statement};
+use tokio::sync::oneshot;
+
+use crate::error::StoreError;
+
+/// A caller waits this long. The work may still be done later, as after a lost connection.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// How often work is tried that another transaction stood in the way of, or whose connection was lost before
+/// anything could be committed.
+const TRIES: u32 = 5;
+/// A statement, or a process that is stopped in a transaction, holds its locks no longer than this. Said in
+/// each transaction, because a pooler between here and the database keeps nothing of a session.
+const BEGIN: &str =
+    "BEGIN; SET LOCAL statement_timeout = '20s'; SET LOCAL idle_in_transaction_session_timeout = '20s'";
+
+pub(super) type Values<'v> = &'v [&'v (dyn ToSql + Sync)];
+
+type Job = Box<dyn FnOnce(&mut Link) + Send>;
+
+/// The threads that work on the database.
+#[derive(Debug)]
+pub(super) struct Pool {
+    jobs: mpsc::Sender<Job>,
+    commits: Arc<AtomicU64>,
+}
+
+impl Pool {
+    /// Starts a thread for each connection. They connect when there is work.
+    pub(super) fn start(config: &Config, connections: usize) -> Result<Self, StoreError> {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        let (queue, commits) = (Arc::new(Mutex::new(queue)), Arc::new(AtomicU64::new(0)));
+        for number in 0..connections.max(1) {
+            let queue = Arc::clone(&queue);
+            let mut link = Link::new(config.clone(), Arc::clone(&commits));
+            let work = move || {
+                loop {
+                    let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(job) = job else { return };
+                    job(&mut link);
+                }
+            };
+            std::thread::Builder::new()
+                .name(format!("store-{number}"))
+                .spawn(work)
+                .map_err(|error| StoreError(format!("the store's thread cannot be started: {error}")))?;
+        }
+        Ok(Self { jobs, commits })
+    }
+
+    pub(super) fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
+    }
+
+    /// Runs work in a transaction of its own, and again when another transaction stood in its way. Returns
+    /// once it is committed, which survives a power failure of the database's machine.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl Fn(&mut Change<'_>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (caller, answer) = oneshot::channel();
+        let job = move |link: &mut Link| {
+            // The caller may be gone; the commit stands.
+            let _ = caller.send(link.transact(&work));
+        };
+        let ended = || StoreError("the store's threads have ended; restart respool".to_owned());
+        self.jobs.send(Box::new(job)).map_err(|_| ended())?;
+        match tokio::time::timeout(ANSWER_WITHIN, answer).await {
+            Ok(answered) => answered.unwrap_or_else(|_| Err(ended())),
+            Err(_) => Err(StoreError(format!(
+                "the database did not answer within {} s; look at its load and at the network",
+                ANSWER_WITHIN.as_secs()
+            ))),
+        }
+    }
+
+    /// Runs a statement whose result no one waits for.
+    pub(super) fn run_later(&self, sql: &'static str, value: String) {
+        let job = move |link: &mut Link| {
+            let _ = link.transact(&|change: &mut Change<'_>| change.execute(sql, &[&value]));
+        };
+        let _ = self.jobs.send(Box::new(job));
+    }
+}
+
+/// A connection that is made when it is needed, and again after it was lost.
+pub(super) struct Link {
+    config: Config,
+    client: Option<Client>,
+    statements: HashMap<String, Statement>,
+    commits: Arc<AtomicU64>,
+}
+
+impl Link {
+    pub(super) fn new(config: Config, commits: Arc<AtomicU64>) -> Self {
+        Self { config, client: None, statements: HashMap::new(), commits }
+    }
+
+    /// Runs work in a transaction.
+    pub(super) fn transact<T>(
+        &mut self,
+        work: &dyn Fn(&mut Change<'_>) -> Result<T, Error>,
+    ) -> Result<T, StoreError> {
+        for tried in 1.. {
+            match self.try_once(work) {
+                Ok(value) => return Ok(value),
+                Err(Failed::MayRepeat(_)) if tried < TRIES => {}
+                Err(Failed::MayRepeat(error) | Failed::Final(error)) => return Err(explain(&error)),
+            }
+        }
+        Err(StoreError("the database cannot be used".to_owned()))
+    }
+
+    fn try_once<T>(&mut self, work: &dyn Fn(&mut Change<'_>) -> Result<T, Error>) -> Result<T, Failed> {
+        let was_connected = self.client.as_ref().is_some_and(|client| !client.is_closed());
+        let client = match self.client.take().filter(|_| was_connected) {
+            Some(client) => client,
+            None => {
+                self.statements.clear();
+                self.config.connect(NoTls).map_err(Failed::Final)?
+            }
+        };
+        let client = self.client.insert(client);
+        let mut change = Change { client, statements: &mut self.statements };
+        let done = change.client.batch_execute(BEGIN).and_then(|()| work(&mut change));
+        let value = match done {
+            Ok(value) => value,
+            Err(error) => {
+                let is_lost = change.client.is_closed();
+                if !is_lost {
+                    let _ = change.client.batch_execute("ROLLBACK");
+                }
+                // Nothing of a connection that was lost before the commit is kept.
+                let may_repeat = (is_lost && was_connected) || is_conflict(&error);
+                return Err(if may_repeat { Failed::MayRepeat(error) } else { Failed::Final(error) });
+            }
+        };
+        let committed = change.client.batch_execute("COMMIT");
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        // Where the connection is lost now, no one knows whether the commit stands.
+        committed.map(|()| value).map_err(Failed::Final)
+    }
+}
+
+enum Failed {
+    MayRepeat(Error),
+    Final(Error),
+}
+
+/// Whether another transaction stood in the way.
+fn is_conflict(error: &Error) -> bool {
+    error.code().is_some_and(|code| {
+        *code == SqlState::T_R_DEADLOCK_DETECTED || *code == SqlState::T_R_SERIALIZATION_FAILURE
+    })
+}
+
+/// A database error, with what to do about it.
+pub(super) fn explain(error: &Error) -> StoreError {
+    let Some(found) = error.as_db_error() else {
+        return StoreError(format!(
+            "PostgreSQL cannot be used: {}; check `store.url`, the server and the network",
+            with_causes(error)
+        ));
+    };
+    let code = found.code();
+    let todo =
+        if *code == SqlState::INVALID_PASSWORD || *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION {
+            "check user and password in `store.url`, and the server's pg_hba.conf"
+        } else if *code == SqlState::INVALID_CATALOG_NAME {
+            "make this database, or name another one in `store.url`"
+        } else if *code == SqlState::INSUFFICIENT_PRIVILEGE {
+            "give the user of `store.url` the right to create and use the schema `respool`"
+        } else if *code == SqlState::DISK_FULL {
+            "the database's disk is full: make room"
+        } else if *code == SqlState::READ_ONLY_SQL_TRANSACTION {
+            "this server is a standby or read-only: name the primary in `store.url`"
+        } else {
+            "see the error"
+        };
+    StoreError(format!("PostgreSQL says: {} (SQLSTATE {}); {todo}", found.message(), code.code()))
+}
+
+fn with_causes(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(next) = cause {
+        text = format!("{text}: {next}");
+        cause = next.source();
+    }
+    text
+}
+
+/// A transaction under way. Its statements are prepared once for each connection.
+pub(super) struct Change<'l> {
+    client: &'l mut Client,
+    statements: &'l mut HashMap<String, Statement>,
+}
+
+impl Change<'_> {
+    fn prepare(&mut self, sql: &str) -> Result<Statement, Error> {
+        if let Some(known) = self.statements.get(sql) {
+            return Ok(known.clone());
+        }
+        let statement = self.client.prepare(sql)?;
+        self.statements.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+
+    /// Runs a statement that changes rows. Returns how many it changed.
+    pub(super) fn execute(&mut self, sql: &str, values: Values<'_>) -> Result<usize, Error> {
+        let statement = self.prepare(sql)?;
+        Ok(usize::try_from(self.client.execute(&statement, values)?).unwrap_or(usize::MAX))
+    }
+
+    /// Runs a statement that changes rows. True when it changed any.
+    pub(super) fn has_changed(&mut self, sql: &str, values: Values<'_>) -> Result<bool, Error> {
+        Ok(self.execute(sql, values)? > 0)
+    }
+
+    /// Returns the first row of a query.
+    pub(super) fn find<T>(
+        &mut self,
+        sql: &str,
+        values: Values<'_>,
+        row: impl FnOnce(&Row) -> Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
+        let statement = self.prepare(sql)?;
+        self.client.query(&statement, values)?.first().map(row).transpose()
+    }
+
+    /// Returns all rows of a query.
+    pub(super) fn list<T>(
+        &mut self,
+        sql: &str,
+        values: Values<'_>,
+        row: impl FnMut(&Row) -> Result<T, Error>,
+    ) -> Result<Vec<T>, Error> {
+        let statement = self.prepare(sql)?;
+        self.client.query(&statement, values)?.iter().map(row).collect()
+    }
+
+    /// Whether a query has any row.
+    pub(super) fn exists(&mut self, sql: &str, values: Values<'_>) -> Result<bool, Error> {
+        Ok(self.find(sql, values, |_| Ok(()))?.is_some())
+    }
+
+    /// Waits until no other transaction holds these names, and holds them until the end of this one.
+    pub(super) fn lock(&mut self, mut names: Vec<String>) -> Result<(), Error> {
+        // In one order, so that two transactions do not wait for each other.
+        names.sort_unstable();
+        names.dedup();
+        let sql = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))::text";
+        names.iter().try_for_each(|name| self.find(sql, &[name], |_| Ok(())).map(drop))
+    }
+
+    /// Runs statements of a migration.
+    pub(super) fn run_script(&mut self, sql: &str) -> Result<(), Error> {
+        self.client.batch_execute(sql)
+    }
+}
+
+/// A number as the database has it. Its integers are as_bigint; times and places are far from that.
+pub(super) fn as_bigint(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// A limit of rows as the database has it.
+pub(super) fn limit(most: usize) -> i64 {
+    i64::try_from(most).unwrap_or(i64::MAX)
+}
+
+/// A span in milliseconds as the database has it.
+pub(super) fn span(duration: Duration) -> i64 {
+    // Added to a time, it must stay a number.
+    as_bigint(clock::millis(duration)).min(i64::MAX / 4)
+}
+
+/// A column that holds a time or a count.
+pub(super) fn number(row: &Row, index: usize) -> Result<u64, Error> {
+    Ok(row.try_get::<_, i64>(index)?.unsigned_abs())
+}
+
+/// A column that holds a time, or nothing.
+pub(super) fn some_number(row: &Row, index: usize) -> Result<Option<u64>, Error> {
+    Ok(row.try_get::<_, Option<i64>>(index)?.map(i64::unsigned_abs))
+}

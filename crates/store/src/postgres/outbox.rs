@@ -1,0 +1,105 @@
+//! The outbox in `PostgreSQL`.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use postgres::{Error, Row};
+
+use super::PostgresStore;
+use super::link::{Change, as_bigint, limit, number, some_number, span};
+use crate::error::StoreError;
+use crate::outbox::{FIRST_TRIED_WITHIN, MessageFilter, MessageRow, NewMessage, Outbox};
+
+#[async_trait]
+impl Outbox for PostgresStore {
+    async fn post(&self, message: NewMessage, now: u64) -> Result<bool, StoreError> {
+        self.pool.run(move |change| insert(change, &message, true, now)).await
+    }
+
+    async fn keep_message(&self, message: NewMessage, now: u64) -> Result<bool, StoreError> {
+        self.pool.run(move |change| insert(change, &message, false, now)).await
+    }
+
+    async fn claim_messages(&self, lease: Duration, most: usize) -> Result<Vec<MessageRow>, StoreError> {
+        self.pool.run(move |change| claim(change, lease, most)).await
+    }
+
+    async fn message_delivered(&self, id: &str, at: u64) -> Result<bool, StoreError> {
+        let id = id.to_owned();
+        let sql = "UPDATE respool.outbox SET delivered = $2, note = NULL WHERE id = $1 AND delivered IS NULL";
+        self.pool.run(move |change| change.has_changed(sql, &[&id, &as_bigint(at)])).await
+    }
+
+    async fn deliver_after(&self, id: &str, pause: Duration, note: String) -> Result<bool, StoreError> {
+        let id = id.to_owned();
+        let sql = "UPDATE respool.outbox SET due = respool.now_ms() + $2, note = $3 WHERE id = $1 AND delivered IS NULL";
+        self.pool.run(move |change| change.has_changed(sql, &[&id, &span(pause), &note])).await
+    }
+
+    async fn forget_messages(&self, before: u64) -> Result<usize, StoreError> {
+        let sql = "DELETE FROM respool.outbox WHERE created < $1";
+        self.pool.run(move |change| change.execute(sql, &[&as_bigint(before)])).await
+    }
+
+    async fn messages(&self, filter: MessageFilter, most: usize) -> Result<Vec<MessageRow>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM respool.outbox
+             WHERE ($1::text IS NULL OR expert = $1) AND ($2::text IS NULL OR kind = $2) AND ($3::text IS NULL OR entry = $3)
+             ORDER BY created DESC, place DESC LIMIT $4"
+        );
+        let MessageFilter { expert, kind, entry } = filter;
+        self.pool.run(move |change| change.list(&sql, &[&expert, &kind, &entry, &limit(most)], row)).await
+    }
+
+    async fn message(&self, id: &str) -> Result<Option<MessageRow>, StoreError> {
+        let (id, sql) = (id.to_owned(), format!("SELECT {COLUMNS} FROM respool.outbox WHERE id = $1"));
+        self.pool.run(move |change| change.find(&sql, &[&id], row)).await
+    }
+}
+
+/// Posts a message. `needs_delivery`: it is sent, and not only kept. False when one of its id was posted
+/// before.
+pub(super) fn insert(
+    change: &mut Change<'_>,
+    message: &NewMessage,
+    needs_delivery: bool,
+    now: u64,
+) -> Result<bool, Error> {
+    let NewMessage { id, expert, entry, kind, body } = message;
+    // The messages of an entry are in the order in which they were posted, also within one millisecond.
+    let sql = "INSERT INTO respool.outbox (id, expert, entry, kind, created, due, body, delivered)
+         VALUES ($1, $2, $3, $4,
+                 coalesce((SELECT max(created) + 1 FROM respool.outbox WHERE created >= $5 AND entry = $3), $5),
+                 least($5, respool.now_ms()), $6, CASE WHEN $7 THEN NULL ELSE $5 END)
+         ON CONFLICT DO NOTHING";
+    change.has_changed(sql, &[id, expert, entry, kind, &as_bigint(now), body, &needs_delivery])
+}
+
+fn claim(change: &mut Change<'_>, lease: Duration, most: usize) -> Result<Vec<MessageRow>, Error> {
+    let sql = format!(
+        "UPDATE respool.outbox SET due = respool.now_ms() + $1, attempts = attempts + 1
+         WHERE id IN (
+             SELECT id FROM respool.outbox
+             WHERE delivered IS NULL AND due <= respool.now_ms()
+                 AND (attempts > 0 OR created > respool.now_ms() - $3 OR kind = 'approval')
+             ORDER BY due LIMIT $2 FOR UPDATE SKIP LOCKED)
+         RETURNING {COLUMNS}"
+    );
+    let mut claimed =
+        change.list(&sql, &[&span(lease), &limit(most), &as_bigint(FIRST_TRIED_WITHIN)], row)?;
+    claimed.sort_by_key(|row| row.created);
+    Ok(claimed)
+}
+
+const COLUMNS: &str = "id, expert, entry, kind, body, created, attempts, delivered, note";
+
+fn row(row: &Row) -> Result<MessageRow, Error> {
+    let (id, expert, entry) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    Ok(MessageRow {
+        message: NewMessage { id, expert, entry, kind: row.try_get(3)?, body: row.try_get(4)? },
+        created: number(row, 5)?,
+        attempts: row.try_get::<_, i32>(6)?.unsigned_abs(),
+        delivered: some_number(row, 7)?,
+        note: row.try_get(8)?,
+    })
+}

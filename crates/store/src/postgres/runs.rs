@@ -1,0 +1,205 @@
+//! Runs in `PostgreSQL`: begun, appended to, claimed, cancelled. Each change locks the row of its run first,
+//! so that the epoch it has seen holds until its commit.
+
+use async_trait::async_trait;
+use postgres::{Error, Row};
+
+use super::link::{Change, as_bigint};
+use super::{PostgresStore, approvals, outbox, queue};
+use crate::error::StoreError;
+use crate::queue::EntryLease;
+use crate::runs::{Ack, Append, ClaimScope, FIRST_EPOCH, NewRun, Runs};
+use crate::status::Status;
+
+#[async_trait]
+impl Runs for PostgresStore {
+    async fn begin(&self, run: NewRun) -> Result<(), StoreError> {
+        let owner = self.owner.clone();
+        self.pool.run(move |change| begin(change, &run, None, &owner)).await
+    }
+
+    async fn begin_leased(&self, run: NewRun, lease: &EntryLease) -> Result<bool, StoreError> {
+        let (lease, owner) = (lease.clone(), self.owner.clone());
+        let work = move |change: &mut Change<'_>| {
+            let holds = queue::set_run(change, &lease, &run.id, &run.fingerprint)?;
+            if holds {
+                begin(change, &run, None, &owner)?;
+            }
+            Ok(holds)
+        };
+        self.pool.run(work).await
+    }
+
+    async fn append(&self, append: Append) -> Result<Ack, StoreError> {
+        let owner = self.owner.clone();
+        self.pool.run(move |change| write_append(change, &append, &owner)).await
+    }
+
+    async fn claim(&self, run: &str, scope: ClaimScope) -> Result<Option<u64>, StoreError> {
+        let (run, owner) = (run.to_owned(), self.owner.clone());
+        self.pool.run(move |change| claim(change, &run, &owner, scope)).await
+    }
+
+    async fn claim_leased(&self, run: &str, lease: &EntryLease) -> Result<Option<u64>, StoreError> {
+        let (run, lease, owner) = (run.to_owned(), lease.clone(), self.owner.clone());
+        let work = move |change: &mut Change<'_>| {
+            if queue::check_lease(change, &lease)? {
+                claim(change, &run, &owner, ClaimScope::Any)
+            } else {
+                Ok(None)
+            }
+        };
+        self.pool.run(work).await
+    }
+
+    async fn request_cancel(&self, run: &str, at: u64) -> Result<bool, StoreError> {
+        let run = run.to_owned();
+        self.pool.run(move |change| cancel(change, &run, at)).await
+    }
+
+    async fn forget_cancel(&self, run: &str, epoch: u64) -> Result<bool, StoreError> {
+        let run = run.to_owned();
+        let sql =
+            "UPDATE respool.runs SET cancel = false WHERE id = $1 AND epoch = $2 AND status = 'running'";
+        self.pool.run(move |change| change.has_changed(sql, &[&run, &as_bigint(epoch)])).await
+    }
+
+    async fn mark_answered(&self, run: &str) -> Result<bool, StoreError> {
+        let run = run.to_owned();
+        let sql = "UPDATE respool.runs SET answered = true WHERE id = $1 AND status <> 'running'";
+        self.pool.run(move |change| change.has_changed(sql, &[&run])).await
+    }
+
+    async fn mark_orphans(&self) -> Result<usize, StoreError> {
+        self.pool.run(mark_orphans).await
+    }
+}
+
+fn begin(change: &mut Change<'_>, run: &NewRun, parent: Option<&str>, owner: &str) -> Result<(), Error> {
+    let sql = "INSERT INTO respool.runs (id, agent, status, owner, created, updated, fingerprint, setup, client, epoch, parent)
+         VALUES ($1, $2, 'running', $3, $4, $4, $5, $6,
+                 CASE WHEN $9::text IS NULL THEN $7 ELSE (SELECT client FROM respool.runs WHERE id = $9) END, $8, $9)";
+    let NewRun { id, agent, at, fingerprint, client, setup } = run;
+    let (at, epoch) = (as_bigint(*at), as_bigint(FIRST_EPOCH));
+    change.execute(sql, &[id, agent, &owner, &at, fingerprint, setup, client, &epoch, &parent]).map(drop)
+}
+
+/// The epoch grows with every claim, so that a process which held the run before can write nothing more.
+fn claim(change: &mut Change<'_>, run: &str, owner: &str, scope: ClaimScope) -> Result<Option<u64>, Error> {
+    let sql = "UPDATE respool.runs SET owner = $2, status = 'running', answered = false, epoch = epoch + 1
+         WHERE id = $1 AND NOT cancel
+           AND (status IN ('interrupted', 'suspended', 'awaiting_approval') OR ($3 AND status = 'cancelled')
+                OR ($4 AND status = 'running'))
+         RETURNING epoch";
+    let (with_cancelled, with_running) = (scope != ClaimScope::Idle, scope == ClaimScope::Any);
+    change.find(sql, &[&run, &owner, &with_cancelled, &with_running], |row| super::link::number(row, 0))
+}
+
+fn write_append(change: &mut Change<'_>, append: &Append, owner: &str) -> Result<Ack, Error> {
+    if is_lost(change, append)? {
+        return Ok(Ack { lost: true, cancel: false });
+    }
+    write_parts(change, append, owner)?;
+    if append.status.is_over() {
+        close_children(change, &append.run)?;
+    }
+    let sql = "UPDATE respool.runs SET status = $2, updated = $3 WHERE id = $1 RETURNING cancel";
+    let values: [&(dyn postgres::types::ToSql + Sync); 3] =
+        [&append.run, &append.status.as_str(), &as_bigint(append.at)];
+    let cancel = change.find(sql, &values, |row| row.try_get(0))?.unwrap_or(false);
+    if cancel && append.status != Status::Running && !append.status.is_over() {
+        // Nothing else would end it: only runs that are executed look at the request to cancel.
+        end_cancelled(change, &append.run)?;
+    }
+    Ok(Ack { cancel, lost: false })
+}
+
+/// Writes what comes with an event: the event itself, calls, an approval, a message, a child run.
+fn write_parts(change: &mut Change<'_>, append: &Append, owner: &str) -> Result<(), Error> {
+    if let Some((seq, kind, body)) = &append.event {
+        // An event whose writer gave up waiting is written again: the same number is the same event.
+        let sql = "INSERT INTO respool.events (run, seq, at, kind, body) VALUES ($1, $2, $3, $4, $5)
+             ON CONFLICT DO NOTHING";
+        change.execute(sql, &[&append.run, &as_bigint(*seq), &as_bigint(append.at), kind, body])?;
+    }
+    for id in &append.client_calls {
+        let sql = "INSERT INTO respool.client_calls (id, run) VALUES ($1, $2)
+             ON CONFLICT (id) DO UPDATE SET run = excluded.run";
+        change.execute(sql, &[id, &append.run])?;
+    }
+    if let Some(approval) = &append.approval {
+        approvals::change(change, &append.run, append.at, approval)?;
+    }
+    if let Some(message) = &append.message {
+        outbox::insert(change, message, true, append.at)?;
+    }
+    if let Some(child) = &append.child {
+        begin(change, child, Some(&append.run), owner)?;
+    }
+    Ok(())
+}
+
+/// Whether another process has claimed the run since this writer did. If not, none does before the commit.
+fn is_lost(change: &mut Change<'_>, append: &Append) -> Result<bool, Error> {
+    let sql = "SELECT epoch FROM respool.runs WHERE id = $1 FOR UPDATE";
+    let epoch: Option<i64> = change.find(sql, &[&append.run], |row| row.try_get(0))?;
+    Ok(epoch.is_some_and(|epoch| epoch != as_bigint(append.epoch)))
+}
+
+fn cancel(change: &mut Change<'_>, run: &str, _at: u64) -> Result<bool, Error> {
+    let sql = "UPDATE respool.runs
+         SET cancel = true, status = CASE status WHEN 'running' THEN 'running' ELSE 'cancelled' END
+         WHERE id = $1 AND status IN ('running', 'suspended', 'interrupted', 'awaiting_approval')";
+    let found = change.has_changed(sql, &[&run])?;
+    if change.exists("SELECT 1 FROM respool.runs WHERE id = $1 AND status = 'cancelled'", &[&run])? {
+        end_cancelled(change, run)?;
+    } else {
+        // The process that executes a child learns of it by the child's own commits.
+        let sql = "WITH RECURSIVE line (id) AS (
+                 SELECT id FROM respool.runs WHERE parent = $1
+                 UNION SELECT runs.id FROM respool.runs JOIN line ON runs.parent = line.id)
+             UPDATE respool.runs SET cancel = true
+             WHERE id IN (SELECT id FROM line) AND status IN ('running', 'suspended', 'interrupted', 'awaiting_approval')";
+        change.execute(sql, &[&run])?;
+    }
+    Ok(found)
+}
+
+/// Ends a cancelled run that no process executes, with all that belongs to it.
+fn end_cancelled(change: &mut Change<'_>, run: &str) -> Result<(), Error> {
+    change.execute("UPDATE respool.runs SET status = 'cancelled' WHERE id = $1", &[&run])?;
+    close_children(change, run)?;
+    approvals::withdraw(change, run)?;
+    queue::give_up_run(change, run)
+}
+
+/// Cancels the children of a run that is over: no process works on them.
+fn close_children(change: &mut Change<'_>, run: &str) -> Result<(), Error> {
+    let sql = "SELECT id FROM respool.runs WHERE parent = $1";
+    let children: Vec<String> = change.list(sql, &[&run], |row| row.try_get(0))?;
+    for child in children {
+        let sql = "UPDATE respool.runs SET status = 'cancelled'
+             WHERE id = $1 AND status IN ('running', 'suspended', 'interrupted', 'awaiting_approval')";
+        change.execute(sql, &[&child])?;
+        approvals::withdraw(change, &child)?;
+        close_children(change, &child)?;
+    }
+    Ok(())
+}
+
+/// Marks the runs of nodes that have not been seen for too long.
+fn mark_orphans(change: &mut Change<'_>) -> Result<usize, Error> {
+    let sql = "UPDATE respool.runs SET status = 'interrupted'
+         WHERE status = 'running' AND NOT EXISTS (
+             SELECT 1 FROM respool.nodes WHERE nodes.owner = runs.owner AND seen > respool.now_ms() - $1)
+         RETURNING id, cancel";
+    let row = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?));
+    let interrupted: Vec<(String, bool)> =
+        change.list(sql, &[&super::link::span(super::nodes::GONE_AFTER)], row)?;
+    for (run, is_cancelled) in &interrupted {
+        if *is_cancelled {
+            end_cancelled(change, run)?;
+        }
+    }
+    Ok(interrupted.len())
+}

@@ -1,0 +1,71 @@
+//! The schema of the database, and which versions of respool may use it.
+
+use super::link::{Change, Link};
+use crate::error::StoreError;
+
+/// The oldest server that has all that is used here.
+const OLDEST_SERVER: i32 = 150_000;
+/// The schema, as the steps from each version to the next. Each says the oldest schema version that a respool
+/// must know to use the result.
+const STEPS: [(&str, i32); 1] = [(include_str!("schema.sql"), 1)];
+/// The version that this respool knows.
+const KNOWN: i32 = 1;
+
+const VERSIONS: &str = "CREATE SCHEMA IF NOT EXISTS respool;
+    CREATE TABLE IF NOT EXISTS respool.schema_version (
+        only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+        version integer NOT NULL,
+        oldest_that_may_use_it integer NOT NULL)";
+
+/// The state of a database before an update.
+enum Found {
+    Usable,
+    OldServer(String),
+    Newer { version: i32, oldest: i32 },
+}
+
+/// Brings the schema up to date. Several processes that start together do it one after another.
+pub(super) fn prepare(link: &mut Link) -> Result<(), StoreError> {
+    match link.transact(&update)? {
+        Found::Usable => Ok(()),
+        Found::OldServer(version) => Err(StoreError(format!(
+            "the server is PostgreSQL {version}, and respool needs 15 or newer: update it, or name another one in `store.url`"
+        ))),
+        Found::Newer { version, oldest } => Err(StoreError(format!(
+            "the database has schema {version} of a newer respool, which one that knows {oldest} or newer may use; this one knows \
+             {KNOWN}: start that version"
+        ))),
+    }
+}
+
+fn update(change: &mut Change<'_>) -> Result<Found, postgres::Error> {
+    let text = |row: &postgres::Row| row.try_get::<_, String>(0);
+    let number = change.find("SELECT current_setting('server_version_num')", &[], text)?.unwrap_or_default();
+    if number.parse().unwrap_or(0) < OLDEST_SERVER {
+        let version = change.find("SELECT current_setting('server_version')", &[], text)?;
+        return Ok(Found::OldServer(version.unwrap_or_default()));
+    }
+    change.lock(vec!["schema".to_owned()])?;
+    // A user who may not make a schema can use one that is there.
+    if !change.exists(
+        "SELECT 1 FROM pg_tables WHERE schemaname = 'respool' AND tablename = 'schema_version'",
+        &[],
+    )? {
+        change.run_script(VERSIONS)?;
+    }
+    let sql = "SELECT version, oldest_that_may_use_it FROM respool.schema_version";
+    let found = change.find(sql, &[], |row| Ok((row.try_get::<_, i32>(0)?, row.try_get::<_, i32>(1)?)))?;
+    let (version, oldest) = found.unwrap_or((0, 0));
+    if oldest > KNOWN {
+        return Ok(Found::Newer { version, oldest });
+    }
+    let done = usize::try_from(version).unwrap_or_default();
+    for (index, (step, oldest)) in STEPS.iter().enumerate().skip(done) {
+        change.run_script(step)?;
+        let version = i32::try_from(index + 1).unwrap_or(i32::MAX);
+        let sql = "INSERT INTO respool.schema_version (version, oldest_that_may_use_it) VALUES ($1, $2)
+             ON CONFLICT (only_row) DO UPDATE SET version = $1, oldest_that_may_use_it = $2";
+        change.execute(sql, &[&version, oldest])?;
+    }
+    Ok(Found::Usable)
+}
