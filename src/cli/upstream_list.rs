@@ -54,10 +54,8 @@ fn forget(loaded: &Loaded, name: &str) -> Result<(), Failure> {
     let file = RuleFile::new(&loaded.settings.store.state_dir);
     let had_rules =
         file.forget(name).map_err(|error| format!("the learned rules cannot be changed: {error}"))?;
-    say(&match had_rules {
-        true => format!("Requests for `{name}` begin unchanged again."),
-        false => format!("Requests for `{name}` were not adapted: nothing to forget."),
-    });
+    let done = if had_rules { "begin unchanged again." } else { "were not adapted: nothing to forget." };
+    say(&format!("Requests for `{name}` {done}"));
     Ok(())
 }
 

@@ -178,9 +178,13 @@ fn fields_that_make_the_request_cannot_be_declared() {
     for declared in ["set = { messages = [] }", "default = { model = \"x\" }", "strip = [\"stream\"]"] {
         let text = format!("[models.m]\n{declared}\n");
         let file = respool::config::FileText { path: "test.toml".as_ref(), text: &text };
-        let problems = respool::config::resolve(Some(file), &Default::default(), &Default::default())
-            .err()
-            .unwrap_or_else(|| panic!("{declared} is taken"));
+        let problems = respool::config::resolve(
+            Some(file),
+            &std::collections::BTreeMap::new(),
+            &respool::config::Flags::default(),
+        )
+        .err()
+        .unwrap_or_else(|| panic!("{declared} is taken"));
         assert!(problems.to_string().contains("makes the request what it is"), "{problems}");
     }
 }

@@ -10,6 +10,7 @@ use super::answer::ReadRequest;
 use super::attempt::Attempt;
 use super::client::{Origin, Wire};
 use super::config::{Modes, ReasoningField, ToolParsing, ToolsMode};
+use super::conversation_rules::ConversationRules;
 use super::history_analysis::HistoryAnalysis;
 use super::recent::{PrefixLoss, RecentRequest};
 use super::relay::Relay;
@@ -18,7 +19,7 @@ use super::request::{
 };
 use adapt::{Effort, asked_effort};
 use telemetry::metrics;
-use tool_call_parser::PreferredDialects;
+use tool_call_parser::{PreferredDialects, Tools};
 use translate::{ClientProgram, Outbound, ReplyRules, STOP_REASON, Situation, needs_version, used_ids};
 use upstream::{Serving, Upstream, Who, choose_upstream, conversation};
 use wire::{ApiError, ChatRequest, ErrorCode};
@@ -158,27 +159,11 @@ impl Relay {
         let prior = likely_dialects(&profile, modes.dialects, &target_model, &upstream);
         let tools = self.recent.declared_tools(&request, recent.as_deref());
         // Before anything is edited.
-        let conversation_rules =
-            recent.as_deref().and_then(|recent| recent.rules_for(body)).unwrap_or_default();
-        let found = (&tools, &conversation_rules);
-        let loss =
-            self.recent.remember_request(body, &request, recent.as_ref(), found, std::time::Instant::now());
-        if let Some(PrefixLoss { message, bytes }) = loss {
-            let place = message.map_or_else(|| "tools".to_owned(), |number| format!("message {number}"));
-            origin.record.prefix_lost(&place, bytes);
-        }
+        let conversation_rules = self.remember(body, &request, recent.as_ref(), &tools, &origin);
         let response_template = self.config.response_template(&profile.model);
         let rules = ReplyRules { response_template, ..ReplyRules::of(&request, tools, prior) };
-        let traits = RequestTraits {
-            outbound: outbound_form(profile.route),
-            wants_raw: modes.tool_parsing == ToolParsing::Raw && Situation::is_free_to_call(&request),
-            is_free: Situation::is_free(&request),
-            has_tools: request.tools().is_some(),
-            wants_no_reasoning: asked_effort(&request.object) == Some(Effort::Off),
-            is_declared,
-            has_stop: request.object.get("stop").is_some(),
-            taken_ids: Arc::new(used_ids(&request)),
-        };
+        let wants_raw = modes.tool_parsing == ToolParsing::Raw;
+        let traits = request_traits(&request, profile.route, wants_raw, is_declared);
         let (target, known_rules) =
             (upstream.server_traits(), conversation_rules.rules_for(&upstream, &target_model));
         let how = Adaptation {
@@ -210,6 +195,26 @@ impl Relay {
             progress,
             settings: Arc::clone(&self.config),
         }
+    }
+
+    /// Remembers the request, and notes where its conversation lost its prefix. Returns the rules of the
+    /// conversation.
+    fn remember(
+        &self,
+        body: &Bytes,
+        request: &ChatRequest<'_>,
+        recent: Option<&Arc<RecentRequest>>,
+        tools: &Arc<Tools>,
+        origin: &Origin,
+    ) -> Arc<ConversationRules> {
+        let rules = recent.and_then(|recent| recent.rules_for(body)).unwrap_or_default();
+        let now = std::time::Instant::now();
+        let loss = self.recent.remember_request(body, request, recent, (tools, &rules), now);
+        if let Some(PrefixLoss { message, bytes }) = loss {
+            let place = message.map_or_else(|| "tools".to_owned(), |number| format!("message {number}"));
+            origin.record.prefix_lost(&place, bytes);
+        }
+        rules
     }
 
     /// On whose behalf places at upstreams are taken.
@@ -263,6 +268,25 @@ impl Relay {
             created: clock::now_in_seconds(),
             context_window: modes.context_window,
         }
+    }
+}
+
+/// The facts that decide which attempts a request permits. `wants_raw`: the model's calls are read here.
+fn request_traits(
+    request: &ChatRequest<'_>,
+    route: Route,
+    wants_raw: bool,
+    is_declared: bool,
+) -> RequestTraits {
+    RequestTraits {
+        outbound: outbound_form(route),
+        wants_raw: wants_raw && Situation::is_free_to_call(request),
+        is_free: Situation::is_free(request),
+        has_tools: request.tools().is_some(),
+        wants_no_reasoning: asked_effort(&request.object) == Some(Effort::Off),
+        is_declared,
+        has_stop: request.object.get("stop").is_some(),
+        taken_ids: Arc::new(used_ids(request)),
     }
 }
 

@@ -54,9 +54,11 @@ impl RuleFile {
     /// # Errors
     /// When the file cannot be written.
     pub(super) fn keep(&self, upstream: &str, rules: KeptRules) -> io::Result<()> {
-        self.change(|contents| match rules.models.is_empty() {
-            true => contents.upstreams.remove(upstream).is_some(),
-            false => contents.upstreams.insert(upstream.to_owned(), rules.clone()) != Some(rules),
+        self.change(|contents| {
+            if rules.models.is_empty() {
+                return contents.upstreams.remove(upstream).is_some();
+            }
+            contents.upstreams.insert(upstream.to_owned(), rules.clone()) != Some(rules)
         })
         .map(drop)
     }
