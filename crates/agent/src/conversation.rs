@@ -26,7 +26,7 @@ use super::setup::ModelSizes;
 use super::stored::{new_run_id, restore};
 use super::telemetry::Telemetry;
 use super::transcript::{Entry, Iteration};
-use store::{ClaimScope, NewRun, Status, Store};
+use store::{ClaimScope, NewRun, Status, Store, StoredRun};
 use telemetry::ErrorReport;
 use tools::Approver;
 
@@ -84,15 +84,21 @@ impl Conversation {
         Self { agent, store, report, log_content, place, held: None, asked: None }
     }
 
-    /// Resumes the last conversation of this place. False when there is no such conversation.
+    /// Resumes the latest conversation of its own place and `others`. False when there is no such conversation.
     ///
     /// # Errors
     /// The reason why it cannot be resumed.
-    pub async fn resume_last(&mut self) -> Result<bool, ResumeError> {
+    pub async fn resume_last(&mut self, others: &[String]) -> Result<bool, ResumeError> {
         let store = self.store.clone().ok_or(ResumeError::NotStored)?;
         store.mark_orphans().await?;
-        let Some(id) = store.unanswered_run(&self.place, 0).await? else { return Ok(false) };
-        let Some(stored) = store.run(&id).await? else { return Ok(false) };
+        let mut latest: Option<StoredRun> = None;
+        for place in others.iter().chain([&self.place]) {
+            let Some(id) = store.unanswered_run(place, 0).await? else { continue };
+            let found = store.run(&id).await?;
+            latest = latest.into_iter().chain(found).max_by_key(|stored| stored.row.updated);
+        }
+        let Some(stored) = latest else { return Ok(false) };
+        let id = stored.row.id.clone();
         let (run, _) = restore(&stored).ok_or(ResumeError::OtherVersion)?;
         let epoch = store.claim(&id, ClaimScope::IdleOrCancelled).await?;
         let epoch = epoch.ok_or(ResumeError::OpenElsewhere)?;

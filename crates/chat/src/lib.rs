@@ -129,9 +129,10 @@ async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Resu
     let tools = ToolSet::open_for_chat(&setting.tools, &chat_policy(&setting.tools.policy), &root)?;
     let journal = Arc::new(Journal::new(Arc::new(tools), root.clone()));
     let agent = build_agent(&setting, model, Arc::clone(&journal));
-    // A single question is not the conversation that `--continue` resumes.
-    let kind = if setting.prompt.is_some() && !setting.resume { " -p" } else { "" };
-    let place = format!("{NAME}{kind} {}", root.display());
+    // A single question is not the conversation that `--continue` resumes, but `--continue -p` resumes either.
+    let (talks, questions) = (format!("{NAME} {}", root.display()), format!("{NAME} -p {}", root.display()));
+    let (place, others) =
+        if setting.prompt.is_some() { (questions, vec![talks]) } else { (talks, Vec::new()) };
     let models = Arc::clone(&setting.models);
     let approvals = Approvals { store: setting.store.clone(), operator_key: setting.operator_key };
     let conversation = Conversation::new(agent, setting.store, setting.report, setting.log_content, place);
@@ -140,7 +141,7 @@ async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Resu
     session.yes = setting.yes;
     session.is_attended = terminal;
     if setting.resume {
-        session.take_up().await?;
+        session.take_up(&others).await?;
     }
     // Not earlier: the resumed conversation may be old.
     session.clear_old();

@@ -80,8 +80,8 @@ impl Session {
     }
 
     /// Resumes the last conversation of this directory.
-    pub(super) async fn take_up(&mut self) -> Result<(), String> {
-        let taken = self.conversation.resume_last().await;
+    pub(super) async fn take_up(&mut self, others: &[String]) -> Result<(), String> {
+        let taken = self.conversation.resume_last(others).await;
         let taken = taken.map_err(|why| format!("the last conversation of this directory: {why}"))?;
         let turns = transcript::turn_count(self.conversation.entries());
         let is_interrupted = self.conversation.is_interrupted();
