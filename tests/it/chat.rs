@@ -215,8 +215,7 @@ async fn conversations_open_in_one_terminal() {
         std::fs::write(work.join("go"), "").unwrap();
         refused
     };
-    let (first, refused) =
-        tokio::join!(place.chat(&url, "", &["--continue", "--yes", "-p", "Wait."]), meanwhile);
+    let (first, refused) = tokio::join!(place.chat(&url, "", &["--yes", "-p", "Wait."]), meanwhile);
     assert_eq!((stdout(&first).as_str(), refused.status.code()), ("first\n", Some(1)));
     assert!(stderr(&refused).contains("open in another terminal"), "{}", stderr(&refused));
     let after = place.chat(&url, "", &["--continue", "-p", "x"]).await;
@@ -239,7 +238,7 @@ async fn conversations_continue_in_another_process() {
     let place = Place::new();
     let run = ("shell_command", json!({"command": "echo 41 > n; cat n"}));
     let fake = FakeVllm::start([calls(&[run]), text(&["It is 41."]), text(&["It was 41."])]).await;
-    place.chat(&fake.url(), "", &["--continue", "--yes", "-p", "Make a number."]).await;
+    place.chat(&fake.url(), "", &["--yes", "-p", "Make a number."]).await;
     let done = place.chat(&fake.url(), "", &["--continue", "-p", "Which was it?"]).await;
     assert_eq!(stdout(&done), "It was 41.\n");
     assert!(stderr(&done).contains("going on with the last conversation (1 turn)"), "{}", stderr(&done));
@@ -273,7 +272,7 @@ async fn killed_conversations_continue() {
     let fake = FakeVllm::start([calls(&[run]), text(&["I see."])]).await;
     let (begun, url) = (place.work().join("begun"), fake.url());
     tokio::select! {
-        done = place.chat(&url, "", &["--continue", "--yes", "-p", "Wait."]) => panic!("it ended: {done:?}"),
+        done = place.chat(&url, "", &["--yes", "-p", "Wait."]) => panic!("it ended: {done:?}"),
         () = crate::support::eventually(|| begun.exists().then_some(())) => {}
     }
     // One that ended and was not waited for has no command line.
