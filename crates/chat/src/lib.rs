@@ -129,7 +129,7 @@ async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Resu
     let tools = ToolSet::open_for_chat(&setting.tools, &chat_policy(&setting.tools.policy), &root)?;
     let journal = Arc::new(Journal::new(Arc::new(tools), root.clone()));
     let agent = build_agent(&setting, model, Arc::clone(&journal));
-    // A single question is not the conversation that `--continue` resumes, but `--continue -p` resumes either.
+    // `--continue` resumes no single question, except with `-p`.
     let (talks, questions) = (format!("{NAME} {}", root.display()), format!("{NAME} -p {}", root.display()));
     let (place, others) =
         if setting.prompt.is_some() { (questions, vec![talks]) } else { (talks, Vec::new()) };
