@@ -84,7 +84,7 @@ impl Conversation {
         Self { agent, store, report, log_content, place, held: None, asked: None }
     }
 
-    /// Resumes the latest conversation of its own place and of `others`. Returns false when there is none.
+    /// Resumes the latest conversation of its own place and of `others`; false if the store has none.
     ///
     /// # Errors
     /// The reason why it cannot be resumed.
