@@ -122,12 +122,11 @@ impl Link {
 
     fn try_once<T>(&mut self, work: &dyn Fn(&mut Change<'_>) -> Result<T, Error>) -> Result<T, Failed> {
         let was_connected = self.client.as_ref().is_some_and(|client| !client.is_closed());
-        let client = match self.client.take().filter(|_| was_connected) {
-            Some(client) => client,
-            None => {
-                self.statements.clear();
-                self.config.connect(NoTls).map_err(Failed::Final)?
-            }
+        let client = if let Some(client) = self.client.take().filter(|_| was_connected) {
+            client
+        } else {
+            self.statements.clear();
+            self.config.connect(NoTls).map_err(Failed::Final)?
         };
         let client = self.client.insert(client);
         let mut change = Change { client, statements: &mut self.statements };
@@ -268,7 +267,7 @@ impl Change<'_> {
     }
 }
 
-/// A number as the database has it. Its integers are as_bigint; times and places are far from that.
+/// A number as the database has it. Its integers are signed; times and places are far from that.
 pub(super) fn as_bigint(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
