@@ -63,7 +63,7 @@ fn read_log(file: &std::path::Path) -> Result<String, Failure> {
 /// Returns true for a line from within the time. A line that cannot be read is kept in the list.
 fn is_recent(line: &str, arguments: &ListArgs) -> bool {
     let at = serde_json::from_str::<Line>(line).ok().and_then(|line| humantime::parse_rfc3339(&line.at).ok());
-    let millis = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok()).map(clock::millis);
+    let millis = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok()).map(clock::to_millis);
     millis.is_none_or(|millis| arguments.includes(millis))
 }
 

@@ -26,7 +26,7 @@ pub(super) struct ListArgs {
 impl ListArgs {
     /// Returns true for a time, in milliseconds since 1970, that `--since` includes.
     pub(super) fn includes(&self, at: u64) -> bool {
-        self.since.is_none_or(|span| at >= clock::before(span))
+        self.since.is_none_or(|span| at >= clock::time_ago(span))
     }
 
     /// Prints the rows that were asked for, as JSON or one line each, and how many of them there are.

@@ -40,7 +40,7 @@ impl Reachability {
         let model = |model: &ListedModel| json!({"id": model.id, "context_window": model.window});
         json!({
             "name": self.name, "ready": self.problem.is_none(), "problem": self.problem,
-            "milliseconds": clock::millis(self.took),
+            "milliseconds": clock::to_millis(self.took),
             "models": self.models.iter().map(model).collect::<Vec<_>>(),
         })
     }

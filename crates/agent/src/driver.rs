@@ -306,7 +306,7 @@ impl Driver {
         let called = self.call_in_time(&invocation, step.approved_by.as_deref()).await;
         self.waited += began.elapsed();
         let display = called.as_ref().ok().and_then(|output| output.display.clone());
-        let took = clock::millis(began.elapsed());
+        let took = clock::to_millis(began.elapsed());
         let ended = tool_end(called, took);
         let (call, display) = (&step.call, display.as_deref());
         (self.observer)(Activity::ToolFinished { call, ended: &ended, display });

@@ -56,7 +56,7 @@ impl ModelClient {
         // A summary is the run's own business.
         let observer: &Observer = if purpose == CallPurpose::Summary { &|_| {} } else { observer };
         let answer = Arc::clone(&self.model).ask(request, observer).await;
-        let took = clock::millis(began.elapsed());
+        let took = clock::to_millis(began.elapsed());
         let error_code = match &answer {
             Err(error) => error.code.map(ErrorCode::as_str),
             Ok(ModelAnswer::TimedOut) => Some(ErrorCode::ModelTimeout.as_str()),

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::{SinkConfig, SinkKind};
 use super::message::Message;
-use http_client::{chain, client_for};
+use http_client::{error_chain, client_for};
 use telemetry::metrics;
 
 /// How many messages wait for one sink.
@@ -76,7 +76,7 @@ impl std::error::Error for SinkError {}
 
 /// Keeps the address out of the error, because it may hold a secret.
 fn no_answer(error: reqwest::Error) -> SinkError {
-    SinkError::NoAnswer(chain(&error.without_url()))
+    SinkError::NoAnswer(error_chain(&error.without_url()))
 }
 
 /// Where messages are handed in.

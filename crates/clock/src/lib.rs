@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Returns the time in milliseconds since 1970; 0 for a clock that stands before that.
 pub fn now() -> u64 {
-    millis(system_time().duration_since(UNIX_EPOCH).unwrap_or_default())
+    to_millis(system_time().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
 /// Returns the time as the interfaces of files and spans take it.
@@ -21,25 +21,25 @@ pub fn now_in_seconds() -> u64 {
 }
 
 /// Returns the time that was `span` ago, in milliseconds since 1970.
-pub fn before(span: Duration) -> u64 {
-    now().saturating_sub(millis(span))
+pub fn time_ago(span: Duration) -> u64 {
+    now().saturating_sub(to_millis(span))
 }
 
 /// Returns a span in milliseconds. A span beyond the range becomes the longest one.
-pub fn millis(span: Duration) -> u64 {
+pub fn to_millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Writes a time in milliseconds since 1970 as people read it, to the second: `2026-11-24T08:00:00Z`. A time
 /// beyond the year 9999 is written as the last one before it.
-pub fn format(at: u64) -> String {
+pub fn format_time(at: u64) -> String {
     const LAST: u64 = 253_402_300_799_000;
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(at.min(LAST))).to_string()
 }
 
 /// Returns the date of today in UTC: `2026-11-24`.
-pub fn today() -> String {
-    format(now()).chars().take(10).collect()
+pub fn today_utc() -> String {
+    format_time(now()).chars().take(10).collect()
 }
 
 #[cfg(test)]
@@ -48,14 +48,14 @@ mod tests {
 
     #[test]
     fn times_are_written_to_the_second() {
-        assert_eq!(format(1_795_223_698_999), "2026-11-21T01:14:58Z");
-        assert_eq!(format(u64::MAX), "9999-12-31T23:59:59Z");
+        assert_eq!(format_time(1_795_223_698_999), "2026-11-21T01:14:58Z");
+        assert_eq!(format_time(u64::MAX), "9999-12-31T23:59:59Z");
     }
 
     #[test]
     fn spans_are_clamped() {
-        assert_eq!(millis(Duration::MAX), u64::MAX);
-        assert_eq!(before(Duration::MAX), 0);
+        assert_eq!(to_millis(Duration::MAX), u64::MAX);
+        assert_eq!(time_ago(Duration::MAX), 0);
     }
 
     #[test]

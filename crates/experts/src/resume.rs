@@ -143,7 +143,7 @@ impl Experts {
     /// Whether a conversation was interrupted too long ago to act by itself now. Calls that a person approved
     /// are made at any age.
     async fn is_too_old(&self, row: &RunRow) -> bool {
-        let allowed = clock::millis(RESUMABLE_FOR);
+        let allowed = clock::to_millis(RESUMABLE_FOR);
         if clock::now().saturating_sub(row.updated) <= allowed {
             return false;
         }

@@ -214,7 +214,7 @@ fn learning_of(arguments: &Map<String, Value>) -> LearningEntry {
     let text = |name: &str| arguments.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     LearningEntry {
         title: text("title"),
-        date: clock::today(),
+        date: clock::today_utc(),
         source: text("source"),
         observation: text("observation"),
         correction: text("correction"),
@@ -329,7 +329,7 @@ pub(super) fn tier_of(tier: Tier) -> agent::Tier {
 }
 
 fn millis(length: std::time::Duration) -> u64 {
-    clock::millis(length)
+    clock::to_millis(length)
 }
 
 #[cfg(test)]

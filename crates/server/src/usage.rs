@@ -63,7 +63,7 @@ fn read_query(query: &str, key: Option<String>) -> Result<(UsageQuery, bool), Ap
         }
     }
     let by = dimensions(&by).map_err(|why| wrong("by", why))?;
-    Ok((UsageQuery { since: clock::before(since), until: u64::MAX, by, key }, costs))
+    Ok((UsageQuery { since: clock::time_ago(since), until: u64::MAX, by, key }, costs))
 }
 
 #[cfg(test)]

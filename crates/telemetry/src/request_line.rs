@@ -323,7 +323,7 @@ impl RequestLine {
         let RowFacts { agent, run, key, usage: own } = std::mem::take(&mut self.row);
         let of_account = || self.start.key().map(str::to_owned);
         UsageRow {
-            at: clock::before(duration),
+            at: clock::time_ago(duration),
             id: self.start.id.clone(),
             route: self.route.into(),
             key: key.or_else(of_account).unwrap_or_default(),

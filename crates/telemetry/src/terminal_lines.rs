@@ -50,7 +50,7 @@ where
         } else {
             self.event_line(&fields, *metadata.level())
         };
-        let time = clock::format(clock::now());
+        let time = clock::format_time(clock::now());
         let time = time.get(11..19).unwrap_or_default();
         writeln!(writer, "{} {line}", self.coloured(DIM, time))
     }

@@ -1,13 +1,13 @@
-//! Which undeclared argument stands for a required one that is missing: `file_path` for `path`, `cmd` for
+//! Finds the undeclared argument that was meant as a missing required one: `file_path` for `path`, `cmd` for
 //! `command`.
 //!
-//! Answers only when one name can mean one other, in both directions. Used by `coerce`.
+//! It matches two names only if neither has another candidate. Used by `coerce`.
 
 use serde_json::{Map, Value};
 
 use super::tools::plain;
 
-/// Names that tools use for the same thing, without `-`, `_` and letters' case.
+/// Names that tools use for the same thing, in lower case without `-` and `_`.
 const SYNONYMS: [&[&str]; 12] = [
     &["path", "filepath", "file", "filename", "targetfile", "absolutepath", "fullpath", "pathname"],
     &["path", "directory", "dir", "folder", "dirpath", "directorypath"],
@@ -23,7 +23,7 @@ const SYNONYMS: [&[&str]; 12] = [
     &["code", "source", "sourcecode", "script"],
 ];
 
-/// The declared name that each undeclared one stands for, where there is no doubt. `fits` says whether a
+/// Pairs undeclared names with the declared names that they mean, if there is no doubt. `fits` says whether a
 /// value suits a declared argument.
 pub(crate) fn meant<'a>(
     object: &'a Map<String, Value>,
@@ -44,7 +44,7 @@ pub(crate) fn meant<'a>(
     pairs.into_iter().filter(|(_, wanted)| rivals(wanted) == 1).collect()
 }
 
-/// Synonyms, singular and plural, or one letter's difference.
+/// Returns true for synonyms, singular and plural, and names that differ by one letter.
 fn is_near(one: &str, other: &str) -> bool {
     let (one, other) = (plain(one), plain(other));
     let synonyms =
@@ -56,7 +56,8 @@ fn is_plural(many: &str, one: &str) -> bool {
     many.strip_suffix('s') == Some(one)
 }
 
-/// One letter more, less, another, or two exchanged, in a name of five letters or more that begins alike.
+/// Returns true for one letter more, less or different, or two exchanged letters, in names of at least five
+/// letters with the same first letter.
 fn differs_by_one(one: &str, other: &str) -> bool {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let (short, long) = if one.len() <= other.len() { (one, other) } else { (other, one) };

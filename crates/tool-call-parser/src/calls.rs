@@ -1,7 +1,7 @@
-//! The shapes in which models write calls as JSON, reduced to a name and arguments.
+//! Reduces the forms in which models write calls as JSON to a name and arguments.
 //!
-//! Knows nothing of where the JSON stood. A tool's *definition*, a call's result and ordinary JSON data are
-//! told apart from calls here. Used by the dialects; `settle` turns what is found into calls that may leave.
+//! The place of the JSON does not matter here. A tool's *definition*, a call's result and ordinary JSON data
+//! are distinguished from calls. Used by the dialects; `settle` turns the result into calls that may leave.
 
 use std::collections::BTreeMap;
 
@@ -22,18 +22,18 @@ pub(crate) struct RawCall {
     pub(crate) name: String,
     /// The arguments.
     pub(crate) arguments: Args,
-    /// Arguments whose text stood in no quotes: their schema says what it means.
+    /// Arguments whose text had no quotes: their schema decides its type.
     pub(crate) unquoted: BTreeMap<String, Delimited>,
-    /// The repairs that reading it has made.
+    /// The repairs made while reading it.
     pub(crate) repairs: Repairs,
 }
 
 /// How a text was delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delimited {
-    /// By tags of its own: whatever stands between them is the user's.
+    /// By its own tags: all text between them belongs to the value.
     Tags,
-    /// By what follows it: another family's marks in it show that it was misread.
+    /// By the following text: another family's marks in it show that it was misread.
     Nothing,
 }
 
@@ -42,12 +42,12 @@ pub(crate) enum Delimited {
 pub(crate) enum Args {
     /// A text that should be one JSON object.
     Text(String),
-    /// A value that has been read already.
+    /// A value that is already parsed.
     Value(Value),
 }
 
 impl Args {
-    /// About how many bytes they have.
+    /// Estimates the bytes of the arguments.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -63,39 +63,39 @@ impl Default for Args {
 }
 
 impl RawCall {
-    /// A call whose arguments are still text.
+    /// Makes a call whose arguments are still text.
     pub(crate) fn text(name: &str, arguments: &str) -> Self {
         Self { name: name.to_owned(), arguments: Args::Text(arguments.to_owned()), ..Self::default() }
     }
 
-    /// A call whose arguments were written one by one, their texts without quotes.
+    /// Makes a call whose arguments were written one by one without quotes.
     pub(crate) fn from_unquoted(name: &str, fields: Map<String, Value>, delimited: Delimited) -> Self {
         let texts = fields.iter().filter(|(_, value)| value.is_string());
         let unquoted = texts.map(|(key, _)| (key.clone(), delimited)).collect();
         Self { unquoted, ..Self::fields(name, fields) }
     }
 
-    /// A call whose arguments were written one by one, with types of their own.
+    /// Makes a call whose arguments were written one by one with their types.
     pub(crate) fn fields(name: &str, fields: Map<String, Value>) -> Self {
         Self { name: name.to_owned(), arguments: Args::Value(Value::Object(fields)), ..Self::default() }
     }
 }
 
-/// A value as JSON. The value's own `to_string` goes through a formatter, and takes several times as long.
+/// Writes a value as JSON. The value's own `to_string` uses a formatter and takes several times as long.
 pub(crate) fn json_text(value: &Value) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// How much the surroundings say that a call is meant.
+/// The evidence from the surroundings that JSON is a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// The JSON stands in a dialect's own marks.
+    /// The JSON is inside a dialect's own marks.
     Marked,
-    /// The JSON stands on its own: it must have exactly a call's shape.
+    /// The JSON has no marks, so it must have exactly a call's form.
     Bare,
 }
 
-/// The key of the name with the keys that may hold its arguments.
+/// The keys of the name, each with the possible keys of the arguments.
 const SHAPES: [(&str, &[&str]); 7] = [
     ("name", &["arguments", "parameters", "args", "params", "input", "tool_input"]),
     ("function", &["arguments", "parameters", "args", "params", "input"]),
@@ -110,7 +110,7 @@ const SHAPES: [(&str, &[&str]); 7] = [
 const COMPANIONS: [&str; 9] =
     ["id", "type", "call_id", "tool_call_id", "index", "thought", "thoughts", "reasoning", "explanation"];
 
-/// Reads a text that is one JSON value as calls. `Ok` of an empty list: it is JSON, but no call.
+/// Reads calls from a text that is one JSON value. The list is empty for JSON that is not a call.
 pub(crate) fn read(text: &str, trust: Trust, tools: &Tools) -> Result<Vec<RawCall>, Unreadable> {
     if trust == Trust::Marked && text.starts_with("{{") {
         return read_single(&text.replace("{{", "{").replace("}}", "}"), trust, tools);
@@ -118,8 +118,8 @@ pub(crate) fn read(text: &str, trust: Trust, tools: &Tools) -> Result<Vec<RawCal
     read_single(text, trust, tools)
 }
 
-/// Braces are doubled where a prompt was a Python format string and the model took it literally; here they
-/// are single.
+/// Reads a text after doubled braces were made single. A model doubles them when its prompt was an
+/// unformatted Python format string.
 fn read_single(text: &str, trust: Trust, tools: &Tools) -> Result<Vec<RawCall>, Unreadable> {
     let read = lenient_json::read(text)?;
     let mut calls = Vec::new();
@@ -138,7 +138,7 @@ fn read_single(text: &str, trust: Trust, tools: &Tools) -> Result<Vec<RawCall>, 
     Ok(calls)
 }
 
-/// Arguments with integers that would be rounded stay text.
+/// Keeps arguments as text if they have integers that would be rounded.
 fn keep_digits(text: &str, calls: &mut [RawCall]) {
     let mut integers = digits::find(text);
     for call in calls {
@@ -148,7 +148,7 @@ fn keep_digits(text: &str, calls: &mut [RawCall]) {
     }
 }
 
-/// Adds the calls that `value` holds; false when it holds anything else.
+/// Adds the calls in `value`; false if it has anything else.
 fn collect(value: Value, trust: Trust, tools: &Tools, calls: &mut Vec<RawCall>) -> bool {
     match value {
         Value::Array(items) if !items.is_empty() => {
@@ -217,8 +217,8 @@ fn with(name: &str, arguments: Value) -> RawCall {
     RawCall { name: name.to_owned(), arguments, ..RawCall::default() }
 }
 
-/// A bare call has a name, arguments that are an object (or the text of one), and nothing that a call does
-/// not have.
+/// Returns true for a name and arguments that are an object (or the text of one), without keys that a call
+/// does not have.
 fn is_bare_call(rest: &Map<String, Value>, name_key: &str, arguments: &Value) -> bool {
     let object = match arguments {
         Value::Object(_) | Value::Null => true,
@@ -228,7 +228,7 @@ fn is_bare_call(rest: &Map<String, Value>, name_key: &str, arguments: &Value) ->
     object && rest.keys().all(|key| key == name_key || COMPANIONS.contains(&key.as_str()))
 }
 
-/// A tool's definition has the same keys as a call, but its parameters are a schema.
+/// Returns true for a tool's definition, which has the same keys as a call, but a schema as its parameters.
 fn is_definition(object: &Map<String, Value>, name: &str, tools: &Tools) -> bool {
     let parameters = object.get("parameters").and_then(Value::as_object);
     let is_schema = parameters.is_some_and(|parameters| {
@@ -242,7 +242,7 @@ fn is_definition(object: &Map<String, Value>, name: &str, tools: &Tools) -> bool
     is_schema && takes_schema().is_none()
 }
 
-/// `{"name": "read", "path": "a"}`: the other keys are the arguments.
+/// Reads `{"name": "read", "path": "a"}`, in which the other keys are the arguments.
 fn flat(name: &str, mut rest: Map<String, Value>, tools: &Tools) -> Option<RawCall> {
     let tool = tools.resolve(name)?.tool;
     let declared = super::schema::properties(tool.schema());
@@ -253,7 +253,7 @@ fn flat(name: &str, mut rest: Map<String, Value>, tools: &Tools) -> Option<RawCa
     Some(RawCall::fields(name, rest))
 }
 
-/// `{"read": {"path": "a"}}`: the name is the key.
+/// Reads `{"read": {"path": "a"}}`, in which the name is the key.
 fn read_keyed(object: Map<String, Value>, trust: Trust, tools: &Tools) -> Option<RawCall> {
     let (name, value) = object.into_iter().next().filter(|_| trust == Trust::Marked)?;
     let object = matches!(value, Value::Object(_)) && tools.resolve(&name).is_some();

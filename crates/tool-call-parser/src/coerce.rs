@@ -1,8 +1,8 @@
-//! Makes arguments fit the tool's JSON Schema where that loses nothing, and tells what it changed.
+//! Makes arguments fit the tool's JSON Schema if that loses nothing, and reports the changes.
 //!
-//! A value that fits is never touched. What does not fit is read the way the model plainly meant it: `"10"`
-//! as 10, a JSON text as the object it holds, one item as a list of one. What still does not fit afterwards
-//! is left as it was: `schema` lists the problems and the caller decides. Used by `settle`.
+//! A value that fits is never changed. Other values are read in the way that the model clearly meant: `"10"`
+//! as 10, a JSON text as its object, one item as a list of one. A value that still does not fit stays
+//! unchanged: `schema` lists the problems and the caller decides. Used by `settle`.
 
 use serde_json::{Map, Number, Value};
 
@@ -15,7 +15,7 @@ use super::schema::{
 
 /// Keys that models wrap the arguments in.
 const WRAPPERS: [&str; 6] = ["parameters", "arguments", "args", "input", "params", "kwargs"];
-/// Deeper values are left as they are.
+/// Deeper values stay unchanged.
 const MAX_DEPTH: usize = 32;
 
 /// Coerces a call's arguments; `repairs` gets the names of the changes.
@@ -24,12 +24,12 @@ pub(crate) fn arguments(value: Value, document: Document<'_>, repairs: &mut Repa
     Coercion { document, repairs }.value(value, document.root, 0)
 }
 
-/// Whether there is nothing to change.
+/// Returns true if nothing needs a change.
 pub(crate) fn fits(value: &Value, document: Document<'_>) -> bool {
     accepts(value, document.root, document) && unwrappable(value, document.root).is_none()
 }
 
-/// `{"parameters": {…}}` where the tool has no such property.
+/// Finds the arguments in `{"parameters": {…}}`, if the tool has no such property.
 fn unwrappable<'a>(value: &Value, schema: &'a Value) -> Option<&'a Map<String, Value>> {
     let declared = properties(resolve(schema, schema))?;
     let object = value.as_object().filter(|object| object.len() == 1)?;
@@ -56,7 +56,7 @@ fn unwrap(value: Value, schema: &Value, repairs: &mut Repairs) -> Value {
     }
 }
 
-/// The one property that a bare value can only have been meant for: the only required one, and a string.
+/// Returns the property that a bare value must mean: the only required one, if it is a string.
 pub(crate) fn sole_string(schema: &Value) -> Option<&str> {
     let schema = resolve(schema, schema);
     let mut names = required_names(schema);
@@ -89,7 +89,7 @@ impl Coercion<'_> {
         }
     }
 
-    /// The first branch of `anyOf`/`oneOf` that the value can be made to fit.
+    /// Coerces a value to the first branch of `anyOf`/`oneOf` that it can fit.
     fn by_branch(&mut self, value: Value, schema: &Value, depth: usize) -> Value {
         for branch in branches(schema) {
             if !self.document.steps.take(weight(&value)) {
@@ -122,7 +122,7 @@ impl Coercion<'_> {
         }
     }
 
-    /// One item where a list is wanted, if the item fits and can only be one.
+    /// Makes a list of a single item, if the item fits and is certainly only one.
     fn list_of_one(&self, value: &Value, schema: &Value, depth: usize) -> Option<Value> {
         let is_one = match value {
             Value::Null | Value::Array(_) => false,
@@ -157,7 +157,7 @@ impl Coercion<'_> {
         fitted
     }
 
-    /// The members under the names that they were meant to have.
+    /// Renames members to the declared names that they mean.
     fn renamed(
         &mut self,
         object: Map<String, Value>,
@@ -197,7 +197,7 @@ impl Coercion<'_> {
         object.into_iter().map(|(name, value)| (wanted(name), value)).collect()
     }
 
-    /// A key that differs from a declared one only in case, `-` and `_`, when the declared one is not there.
+    /// Returns the declared key that differs only in case, `-` and `_`, if the object lacks it.
     fn key(&mut self, name: &str, present: &[&str], declared: &Map<String, Value>) -> String {
         if declared.contains_key(name) {
             return name.to_owned();
@@ -217,7 +217,7 @@ impl Coercion<'_> {
         }
     }
 
-    /// The listed value that differs only in case, surrounding space or type (`"1"` for 1).
+    /// Finds the listed value that differs only in case, surrounding space or type (`"1"` for 1).
     fn choice(&self, value: &Value, schema: &Value) -> Option<Value> {
         let listed = schema.get("enum").and_then(Value::as_array).map(Vec::as_slice);
         let constant = schema.get("const").map(std::slice::from_ref);
@@ -246,13 +246,13 @@ impl Coercion<'_> {
     }
 }
 
-/// The steps of comparing the names of an object with one another and with the declared ones.
+/// Returns the steps of comparing an object's names with each other and with the declared ones.
 fn cost_of_names(object: &Map<String, Value>, declared: &Map<String, Value>) -> usize {
     let lengths: usize = object.keys().chain(declared.keys()).map(|name| 1 + name.len() / 8).sum();
     lengths.saturating_mul(object.len())
 }
 
-/// Whether a text may hold several items, or is JSON that could not be read.
+/// Returns true if a text may contain several items, or is unreadable JSON.
 fn may_hold_more(text: &str) -> bool {
     let trimmed = text.trim();
     trimmed.is_empty()
@@ -261,7 +261,7 @@ fn may_hold_more(text: &str) -> bool {
         || lenient_json::literal(trimmed).is_some_and(|value| value.is_null())
 }
 
-/// `value` as that type, if nothing is lost.
+/// Converts `value` to a type, if that loses nothing.
 pub(crate) fn to_type(value: &Value, name: &str) -> Option<Value> {
     match (name, value) {
         ("string", Value::Number(_) | Value::Bool(_) | Value::Object(_) | Value::Array(_)) => {
@@ -281,7 +281,7 @@ pub(crate) fn to_type(value: &Value, name: &str) -> Option<Value> {
     }
 }
 
-/// An integer written as text; `10.0` is one, `1e2` and `10.5` are left alone.
+/// Reads an integer written as text. `10.0` counts, `1e2` and `10.5` do not.
 fn integer(text: &str) -> Option<Number> {
     let digits = text.strip_suffix(".0").unwrap_or(text);
     let number: Number = serde_json::from_str(digits).ok()?;
@@ -298,8 +298,8 @@ fn boolean(text: &str) -> Option<Value> {
     }
 }
 
-/// An object or array that a string holds as JSON, as a Python literal, or as JSON with its quotes escaped
-/// twice, and nothing else.
+/// Reads a string that contains only an object or array: as JSON, as a Python literal, or as JSON with its
+/// quotes escaped twice.
 fn read_structured(text: &str) -> Option<Value> {
     let escaped = || serde_json::from_str::<String>(&format!("\"{}\"", text.trim())).ok();
     whole(text).or_else(|| whole(&escaped().filter(|_| text.contains("\\\""))?))

@@ -1,8 +1,8 @@
-//! Integers beyond 64 bits keep their digits when arguments are written again.
+//! Keeps the digits of integers beyond 64 bits when arguments are rewritten.
 //!
-//! `serde_json` holds such a number as the nearest float. Its `arbitrary_precision` would keep the digits,
-//! but for the whole binary, and there `1.0` and `1.00` would differ. So the digits are taken from the text
-//! the model wrote and put back where the float stands. Used by `calls`, `settle` and `ledger`.
+//! `serde_json` reads such a number as the nearest float. Its `arbitrary_precision` would keep the digits,
+//! but it affects the whole binary, in which `1.0` and `1.00` would then differ. So the digits are taken from
+//! the model's text and put back in place of the float. Used by `calls`, `settle` and `ledger`.
 
 use serde_json::Number;
 
@@ -11,16 +11,16 @@ const LONG: usize = 19;
 /// After this many integers that are not in the rewritten arguments, no others are searched for.
 const MOST_MISSES: usize = 16;
 
-/// An integer that no 64 bits hold.
+/// An integer that does not fit into 64 bits.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BigInteger<'a> {
-    /// As it was written.
+    /// Its original text.
     digits: &'a str,
-    /// As `serde_json` writes it.
+    /// Its text as `serde_json` writes it.
     rounded: String,
 }
 
-/// All of them outside strings, in order.
+/// Finds all such integers outside strings, in order.
 pub(crate) fn find(text: &str) -> Vec<BigInteger<'_>> {
     let bytes = text.as_bytes();
     let digit = |at: &usize| bytes.get(*at).is_some_and(u8::is_ascii_digit);

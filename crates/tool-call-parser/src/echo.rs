@@ -1,7 +1,6 @@
 //! Drops copies of native arguments from the reasoning: vLLM 0.10 leaves them there when it extracts a call.
 //!
-//! Passes everything through untouched while no native call has come. Used by the engine for the reasoning
-//! field.
+//! Passes all text through until a native call has come. Used by the engine for the reasoning field.
 
 use serde_json::Value;
 
@@ -14,7 +13,7 @@ use crate::event::Dropped;
 /// Longer objects are passed on.
 const MAX_HELD: usize = 1 << 20;
 
-/// Marks that begin calls and that no reasoning has by chance: the text from them on may be a call at the end
+/// Marks that begin calls and that reasoning never has by chance: the text after one may be a call at the end
 /// of the reply.
 const CALL_MARKS: &[&str] = &[
     "<|open|>tools<|sep|>",
@@ -24,7 +23,7 @@ const CALL_MARKS: &[&str] = &[
     "<｜tool▁calls▁begin｜>",
 ];
 
-/// The end of the reasoning, while it may be a call that a server left there.
+/// The end of the reasoning, as long as it may be a call that a server left there.
 #[derive(Debug, Default)]
 pub(crate) struct ReasoningTail {
     text: String,
@@ -32,7 +31,7 @@ pub(crate) struct ReasoningTail {
 }
 
 impl ReasoningTail {
-    /// Takes the next piece, and returns the text that is surely reasoning.
+    /// Takes the next piece, and returns the text that is certainly reasoning.
     pub(crate) fn push(&mut self, delta: &str) -> String {
         self.text.push_str(delta);
         if self.begins_call {
@@ -51,7 +50,7 @@ impl ReasoningTail {
     }
 }
 
-/// Marks that may stand behind the last call.
+/// Marks that may follow the last call.
 const END_MARKS: [&str; 9] = [
     "<|close|>call<|sep|>",
     "<|close|>tools<|sep|>",
@@ -64,7 +63,7 @@ const END_MARKS: [&str; 9] = [
     "<|im_end|>",
 ];
 
-/// Whether the text behind a call holds nothing but marks.
+/// Returns true if the text after a call has nothing but marks.
 pub(crate) fn is_call_end(text: &str) -> bool {
     let mut rest = text.trim();
     while let Some(next) = END_MARKS.iter().find_map(|mark| rest.strip_prefix(mark)) {
@@ -73,7 +72,7 @@ pub(crate) fn is_call_end(text: &str) -> bool {
     rest.is_empty()
 }
 
-/// Takes a mark that opens a group of calls from the end of a text.
+/// Removes a mark that opens a group of calls from the end of a text.
 pub(crate) fn without_call_mark(text: &str) -> &str {
     let end = text.trim_end();
     CALL_MARKS.iter().find_map(|mark| end.strip_suffix(mark)).unwrap_or(text)

@@ -1,7 +1,7 @@
-//! The incremental parser: takes text and native calls as they come and says what is certain.
+//! The incremental parser: takes text and native calls as they come, and emits the parts that are certain.
 //!
-//! Emits nothing that a later piece could change, holds back only a suffix that may still become a call, and
-//! settles the rest at the end, so any split of the same text gives the same events. `parse` uses it for
+//! It emits nothing that a later piece could change, and holds back only a suffix that may still become a
+//! call. The rest is settled at the end, so any split of a text gives the same events. `parse` uses it for
 //! whole texts, callers use it directly for streams.
 
 use std::sync::Arc;
@@ -47,12 +47,12 @@ pub struct Engine {
     content: Scanner,
     reasoning: Echo,
     reasoning_tail: ReasoningTail,
-    /// The last native call, if it may lack its end: it waits for the next one, or for how the reply ended.
+    /// The last native call, if it may lack its end. It waits for the next call, or for the end of the reply.
     unsure: Option<(RawCall, Settled)>,
 }
 
 impl Engine {
-    /// An engine for one choice of one reply to a request that declared `tools`.
+    /// Makes an engine for one choice of a reply to a request that declared `tools`.
     pub fn new(tools: Arc<Tools>, options: Options) -> Self {
         let reasoning = Echo::default();
         Self {
@@ -67,14 +67,14 @@ impl Engine {
         }
     }
 
-    /// The same with a table of dialects of its own.
+    /// Makes an engine with its own table of dialects.
     #[cfg(test)]
     pub(crate) fn with_dialects(tools: Arc<Tools>, table: &[&'static dialects::Dialect]) -> Self {
         let openers = Box::leak(Box::new(openers::Openers::new(table)));
         Self { content: Scanner::with(openers, false), ..Self::new(tools, Options::default()) }
     }
 
-    /// Takes the next piece of text and appends to `out` what has become certain.
+    /// Takes the next piece of text and appends the certain events to `out`.
     pub fn push<E: From<Event>>(&mut self, field: Field, delta: &str, out: &mut Vec<E>) {
         match field {
             Field::Reasoning => {
@@ -95,8 +95,8 @@ impl Engine {
         self.ledger.drain(out);
     }
 
-    /// Takes one native call, whole. A whole reply gives its native calls before its text, so that they win
-    /// over a copy in the text; a live one as they complete.
+    /// Takes one complete native call. For a whole reply, push native calls before the text, so that they win
+    /// over a copy in the text; for a live one, push each as it completes.
     pub fn native<E: From<Event>>(&mut self, call: NativeCall, out: &mut Vec<E>) {
         let raw = match glm::in_name(&call.name) {
             Some((name, fields)) => RawCall { id: call.id, ..RawCall::fields(&name, fields) },
@@ -114,13 +114,13 @@ impl Engine {
         self.ledger.drain(out);
     }
 
-    /// Something follows the reasoning, so a call in it was only considered.
+    /// Releases the reasoning: other text follows, so a call in it was only considered.
     fn release_reasoning(&mut self) {
         let tail = self.reasoning_tail.take();
         self.reasoning.push(&tail, &mut self.ledger);
     }
 
-    /// Settles a native call. Its arguments may be XML that the server did not read.
+    /// Settles a native call, whose arguments may be XML that the server did not parse.
     fn settle_native(&self, raw: RawCall) -> (RawCall, Settled) {
         let Args::Text(text) = &raw.arguments else {
             let settled = settle(&raw, &self.tools, &self.steps);
@@ -139,9 +139,8 @@ impl Engine {
         (raw, settled)
     }
 
-    /// A server that cannot close what the token limit cut leaves the end away (`{"path":"a"`), or all of it:
-    /// vLLM
-    /// 0.32 sends `{}`.
+    /// Returns true for a call that the token limit may have cut. The server then omits the end
+    /// (`{"path":"a"`), or all arguments: vLLM 0.32 sends `{}`.
     fn may_lack_its_end(&self, raw: &RawCall, settled: &Settled) -> bool {
         match settled {
             Settled::Call(ready) if ready.repairs.contains(&Repair::Unclosed) => true,
@@ -165,7 +164,7 @@ impl Engine {
         }
     }
 
-    /// Settles what was held back. Nothing may be pushed afterwards.
+    /// Settles the text that was held back. Nothing may be pushed afterwards.
     pub fn finish<E: From<Event>>(&mut self, end: End, out: &mut Vec<E>) {
         self.settle_unsure(end.cut);
         self.reasoning.finish(&mut self.ledger);
@@ -177,7 +176,7 @@ impl Engine {
         self.ledger.drain(out);
     }
 
-    /// A turn that has neither text nor a call may have its call in the reasoning.
+    /// Searches the reasoning for a call, if the turn has neither text nor a call.
     fn search_reasoning(&mut self, end: End) {
         let mut tail = self.reasoning_tail.take();
         let reasoning = self.ledger.take_reasoning() + &tail;
@@ -205,7 +204,7 @@ impl Engine {
         }
     }
 
-    /// The fuzzy dialect: a call that the text announces in plain words.
+    /// Tries the fuzzy dialect: a call that the text announces in plain words.
     fn guess(&mut self, reasoning: &str) {
         let spoken = self.ledger.take_spoken();
         let call =

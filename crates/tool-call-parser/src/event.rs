@@ -2,36 +2,36 @@
 //!
 //! Plain data: no serde, no I/O. Produced by the engine.
 
-/// One tool call, complete: a name the request declared and arguments that are a JSON object.
+/// One complete tool call: a declared name and arguments that are a JSON object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolCall {
-    /// The server's own id, if it gave one. The parser invents none.
+    /// The server's own id, if it sent one. The parser makes no ids.
     pub id: Option<String>,
     /// A tool's name exactly as it was declared.
     pub name: String,
     /// The text of one JSON object, `{}` when there are no arguments.
     pub arguments: String,
-    /// Violations of the tool's schema that are left in the arguments; empty when there are none.
+    /// The remaining violations of the tool's schema in the arguments.
     pub problems: Vec<String>,
 }
 
-/// Something worth a log field: a repair, or model output that did not leave as a call.
+/// A note for the log: a repair, or output that did not leave as a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
     /// Text was read as calls in this dialect (the dialect's name in the table).
     Dialect(&'static str),
     /// A repair made to a call; the name is stable and used as a metric label.
     Repaired(&'static str),
-    /// A call that the model began or wrote and that was not sent.
+    /// A call that the model wrote or began, and that was not sent.
     Dropped {
-        /// The name as the model wrote it, empty when it got no further.
+        /// The name as the model wrote it, empty if it ended before that.
         name: String,
-        /// Why it was held back.
+        /// The reason why it was not sent.
         why: Dropped,
-        /// The arguments as the model wrote them; `None` when it did not get that far.
+        /// The arguments as the model wrote them; `None` if it ended before that.
         arguments: Option<String>,
     },
-    /// Text that is written like a call, in a dialect's own marks, and stayed in the content: other text
+    /// Text in the form of a call, with a dialect's own marks, that stayed in the content: other text
     /// followed it, or the reply has no call that can leave.
     LeftAsText {
         /// The name as the model wrote it, empty when it cannot be read.
@@ -42,7 +42,7 @@ pub enum Note {
 }
 
 impl Note {
-    /// The reply was not cut: a call that ends early is the model's own mistake.
+    /// Corrects a note when the reply was not cut: a call that ends early is the model's own mistake.
     pub fn mark_unclosed(&mut self) {
         if let Self::Dropped { why: why @ Dropped::Truncated, .. } = self {
             *why = Dropped::Unclosed;
@@ -50,22 +50,22 @@ impl Note {
     }
 }
 
-/// Why a call was not sent.
+/// The reason why a call was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
-    /// No declared tool answers to that name.
+    /// No declared tool has that name.
     Undeclared,
     /// The reply ended inside the call.
     Truncated,
     /// The model ended its turn inside the call, although no limit was reached.
     Unclosed,
-    /// The call stands in the reasoning: the model only considered it.
+    /// The call is in the reasoning: the model only considered it.
     InReasoning,
     /// The arguments could not be read as a JSON object.
     Unreadable,
     /// A field that the tool's schema requires is missing.
     MissingRequired,
-    /// The same call came twice, by different ways.
+    /// The same call came twice, in two ways.
     Duplicate,
     /// The client asked for one call at most.
     NotParallel,
@@ -74,7 +74,7 @@ pub enum Dropped {
 }
 
 impl Dropped {
-    /// A stable name for logs and metrics.
+    /// Returns a stable name for logs and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Undeclared => "undeclared",
@@ -103,7 +103,7 @@ pub enum Event {
     Note(Note),
 }
 
-/// A whole reply: the same as its events, with neighbouring pieces joined.
+/// A whole reply: the content of its events, with neighbouring pieces joined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parsed {
     /// All reasoning.
@@ -127,7 +127,7 @@ impl Parsed {
         }
     }
 
-    /// True when the reply has neither content nor a call.
+    /// Returns true when the reply has neither content nor a call.
     pub fn is_blank(&self) -> bool {
         self.calls.is_empty() && self.content.trim().is_empty()
     }

@@ -1,11 +1,11 @@
-//! The input of the engine: texts with their field, native calls, the request's rules, and how the reply
-//! ended.
+//! The input of the engine: texts with their field, native calls, the request's rules, and the end of the
+//! reply.
 //!
 //! Plain data. Used by the engine and everything below it.
 
 use super::PreferredDialects;
 
-/// Which field of the upstream's message a text came in.
+/// The field of the upstream's message that had a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// `content`.
@@ -35,12 +35,12 @@ pub struct Options {
     pub parallel: bool,
     /// True when the client asked for JSON content (`response_format`): bare JSON is then content.
     pub json_wanted: bool,
-    /// Switches on the natural-language dialect ("I will search for X").
+    /// True enables the natural-language dialect ("I will search for X").
     pub fuzzy: bool,
     /// The dialects that the model is likely to write.
     pub preferred_dialects: PreferredDialects,
-    /// Calls count in reasoning too that the model ended itself. (Reasoning that it did not end is searched
-    /// when the turn has nothing else.)
+    /// True also reads calls in reasoning that the model ended itself. (Unended reasoning is searched when
+    /// the turn has nothing else.)
     pub read_reasoning: bool,
     /// True when the reply may begin inside reasoning: some chat templates write the opening mark, and only
     /// the closing one (`</think>`) shows that the text before it was reasoning. Calls then wait for the end
@@ -50,7 +50,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The options for a reply that is there as a whole: a call that waits for its end costs no time.
+    /// Returns the options for a complete reply, in which a call that waits for the end costs no time.
     pub fn for_whole_reply() -> Self {
         Self { may_begin_in_reasoning: true, ..Self::default() }
     }
@@ -70,7 +70,7 @@ impl Default for Options {
     }
 }
 
-/// How the upstream's reply ended.
+/// The end of the upstream's reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
     /// True when the token limit cut the reply (`finish_reason: "length"`), or the reply broke off.

@@ -1,30 +1,30 @@
-//! Finds where a JSON-like value ends, byte by byte and resumable, so that a call can arrive in any number of
+//! Finds the end of a JSON-like value, byte by byte and resumable, so that a call can arrive in any number of
 //! pieces.
 //!
-//! For valid JSON the answer is exact. For what models write instead (single quotes, unescaped quotes,
-//! missing closers, comments) it follows the same rules as `lenient_json`, which then reads the span. Used by
-//! the dialects and `scanner`.
+//! For valid JSON the result is exact. For the variants of models (single quotes, unescaped quotes, missing
+//! closers, comments) it follows the same rules as `lenient_json`, which then reads the span. Used by the
+//! dialects and `scanner`.
 
 use memchr::memchr2;
 
-/// Where the value ends, as far as the text shows.
+/// The end of a value, as far as the text shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Span {
     /// The value is not finished yet.
     More,
     /// The value ends before this offset.
     Complete(usize),
-    /// The byte at this offset cannot stand in a value: whatever the value lacks will not come.
+    /// The byte at this offset cannot be part of a value, so the value stays incomplete.
     Stopped(usize),
 }
 
-/// Whose strings and brackets are meant.
+/// The syntax of strings and brackets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     /// JSON as models write it.
     Json,
-    /// Python call syntax: a quote always closes, parentheses count as brackets, every byte may stand outside
-    /// strings.
+    /// Python call syntax: a quote always closes, parentheses count as brackets, and any byte may occur
+    /// outside strings.
     Python,
 }
 
@@ -57,21 +57,21 @@ pub(crate) enum Role {
     Item,
 }
 
-/// How far ahead a quote's successors are looked at; farther away they count as closing it.
+/// The bytes after a quote that are examined. Beyond them, the quote counts as closing.
 const LOOKAHEAD: usize = 160;
 
 impl JsonSpan {
-    /// A scan that starts at `from`, which must hold the opening bracket.
+    /// Begins a scan at `from`, the place of the opening bracket.
     pub(crate) fn new(from: usize, style: Style) -> Self {
         Self { style, stack: Vec::new(), inside: Inside::Plain, expects_key: false, position: from }
     }
 
-    /// True when the text ended inside a string: closing it would invent content.
+    /// Returns true when the text ended inside a string: to close it would invent content.
     pub(crate) fn in_text(&self) -> bool {
         matches!(self.inside, Inside::Text(_))
     }
 
-    /// Goes on as far as `text` reaches; `eof` says that no more will come.
+    /// Scans on to the end of `text`; `eof` says that no more will come.
     pub(crate) fn advance(&mut self, text: &str, eof: bool) -> Span {
         let bytes = text.as_bytes();
         while self.position < bytes.len() {
@@ -114,8 +114,8 @@ impl JsonSpan {
         self.expects_key = bracket == b'{';
     }
 
-    /// Closes the nearest bracket of that kind and every unclosed one inside it; a closer without opener is
-    /// passed over.
+    /// Closes the nearest bracket of this kind and every open one inside it; a closer without opener is
+    /// ignored.
     fn close(&mut self, closer: u8) -> Option<Span> {
         let opener = match closer {
             b'}' => b'{',
@@ -130,7 +130,8 @@ impl JsonSpan {
         self.stack.is_empty().then_some(Span::Complete(self.position))
     }
 
-    /// An apostrophe opens a string only where a value or key may begin.
+    /// Returns true for a quote that opens a string. An apostrophe does so only where a value or key may
+    /// begin.
     fn opens_text(&self, bytes: &[u8]) -> bool {
         let before = bytes[..self.position].iter().rev().find(|byte| !byte.is_ascii_whitespace());
         self.style == Style::Python || before.is_none_or(|byte| b"{[,:".contains(byte))
@@ -190,13 +191,13 @@ impl JsonSpan {
     }
 }
 
-/// Bytes that may stand outside strings in what models write as JSON.
+/// Returns true for bytes that may occur outside strings in a model's JSON.
 fn may_stand(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte.is_ascii_whitespace() || b"+-._*#$'".contains(&byte) || byte >= 0x80
 }
 
-/// Whether a quote closes its string, by what follows it. `None`: the text ends too early to tell. In valid
-/// JSON every quote that ends a string is judged to do so; an unescaped quote inside a string usually is not.
+/// Decides by the following text whether a quote closes its string; `None` when the text is too short. The
+/// decision is right for every quote in valid JSON, and usually right for an unescaped quote inside a string.
 pub(crate) fn quote_closes(after: &[u8], role: Role) -> Option<bool> {
     let window = &after[..after.len().min(LOOKAHEAD)];
     let whole = window.len() == LOOKAHEAD;
@@ -216,7 +217,8 @@ pub(crate) fn quote_closes(after: &[u8], role: Role) -> Option<bool> {
     }
 }
 
-/// After closing brackets another quote means that all of it is text: `"return "x" }"`.
+/// Decides for a quote that closing brackets follow: another quote after them means that all of it is text,
+/// as in `"return "x" }"`.
 fn after_closers(rest: &[u8], whole: bool) -> Option<bool> {
     let next = rest.iter().find(|byte| !b"}]".contains(byte) && !byte.is_ascii_whitespace());
     match next {
@@ -225,8 +227,8 @@ fn after_closers(rest: &[u8], whole: bool) -> Option<bool> {
     }
 }
 
-/// After `,` in an object a key must come: a quoted text followed by `:`, or a bare word, or the end of the
-/// object.
+/// Decides for a quote that `,` follows in an object: a key must follow, which is a quoted text with `:`, or
+/// a bare word, or the end of the object.
 fn before_key(rest: &[u8], whole: bool) -> Option<bool> {
     let unknown = whole.then_some(true);
     let Some(start) = rest.iter().position(|byte| !byte.is_ascii_whitespace()) else { return unknown };
@@ -256,7 +258,7 @@ fn bare_key(rest: &[u8]) -> Option<bool> {
     end.map(|end| rest[end] == b':')
 }
 
-/// The end of the value that starts at `from`, when all of it is there.
+/// Finds the end of the value at the beginning of a complete text.
 #[cfg(test)]
 pub(crate) fn span_of(text: &str) -> Span {
     JsonSpan::new(0, Style::Json).advance(text, true)

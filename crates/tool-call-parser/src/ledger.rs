@@ -1,8 +1,8 @@
-//! The record of what the engine emitted: emits the events of a turn, and keeps a call from leaving twice or
-//! unwanted.
+//! Emits the events of a turn, and prevents that a call leaves twice or unwanted.
 //!
-//! The scanners say what text means; the ledger decides which part of it leaves. Order of events is the order
-//! of certainty, the same for every split of the same text. Used by the scanners and the engine.
+//! The scanners find the meaning of text; the ledger decides which part of it leaves. Events come in the
+//! order in which they become certain, which is the same for every split of a text. Used by the scanners and
+//! the engine.
 
 use rustc_hash::FxHashMap;
 use serde_json::Value;
@@ -22,20 +22,21 @@ const KEPT_REASONING: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Ledger {
     options: Options,
-    /// Events that have not been handed over yet.
+    /// Events that the caller has not taken yet.
     events: Vec<Event>,
     /// Arguments of native calls, to recognise copies.
     native: Objects,
     sent: SentCalls,
-    /// A call that repeats the one before it: a loop, if the reply is cut; wanted, if anything else follows.
+    /// A call that repeats the previous one. It was a loop if the reply is cut, and intended if anything else
+    /// follows.
     repeat: Option<Box<Ready>>,
     last_text_call: Option<usize>,
-    /// Calls read from text, while it may turn out that the text was reasoning: a template may have written
-    /// its opening mark, and only the closing one tells.
+    /// Calls read from text that may turn out to be reasoning: if a template wrote its opening mark, only the
+    /// closing mark shows it.
     deferred: Vec<Deferred>,
-    /// Some reasoning has come: what follows is the answer.
+    /// Returns true when reasoning has come: the next text is the answer.
     has_reasoned: bool,
-    /// No more text will come.
+    /// Returns true when no more text will come.
     closing: bool,
     /// The text of calls that did not leave, shown if the turn would be blank without it.
     refused: String,
@@ -52,7 +53,7 @@ enum Deferred {
     Text,
 }
 
-/// A call's name and what its arguments say.
+/// A call's name and the meaning of its arguments.
 type Content = (String, Value);
 
 /// The calls that have left.
@@ -71,7 +72,7 @@ struct SentCall {
 }
 
 impl SentCalls {
-    /// Adds a call and answers its number.
+    /// Adds a call and returns its number.
     fn add(&mut self, content: Content, from_text: bool) -> usize {
         let number = self.count;
         self.count += 1;
@@ -81,7 +82,7 @@ impl SentCalls {
         number
     }
 
-    /// Whether a copy of a native call was quicker than the call itself. Each copy counts once.
+    /// Returns true if a copy of a native call came before the call itself. Each copy counts once.
     fn match_copy(&mut self, native: &Content) -> bool {
         let copy = self.by_content.get_mut(native).filter(|sent| sent.unmatched > 0);
         copy.map(|sent| sent.unmatched -= 1).is_some()
@@ -107,17 +108,17 @@ impl Ledger {
         }
     }
 
-    /// Hands over what has become certain.
+    /// Moves the certain events to `out`.
     pub(crate) fn drain<E: From<Event>>(&mut self, out: &mut Vec<E>) {
         out.extend(self.events.drain(..).map(E::from));
     }
 
-    /// True when the turn has neither text nor a call.
+    /// Returns true when the turn has neither text nor a call.
     pub(crate) fn is_blank(&self) -> bool {
         !self.has_content && self.is_without_calls()
     }
 
-    /// True when no call has left or is about to.
+    /// Returns true when no call has left or is about to.
     pub(crate) fn is_without_calls(&self) -> bool {
         self.has_sent_none() && !self.deferred.iter().any(|deferred| matches!(deferred, Deferred::Call(..)))
     }
@@ -179,19 +180,20 @@ impl Ledger {
         }
     }
 
-    /// Whether reasoning has come that is known to be that.
+    /// Returns true when text has come that is certainly reasoning.
     pub(crate) fn has_reasoned(&self) -> bool {
         self.has_reasoned
     }
 
-    /// The model ended its reasoning itself: calls in it were only considered, unless the request wants them.
+    /// Ends reasoning that the model closed: calls in it were only considered, unless the request wants them.
     pub(crate) fn reasoning_closed(&mut self) {
         if !self.options.read_reasoning {
             self.reasoning.clear();
         }
     }
 
-    /// A closing mark shows that all the text before it was reasoning: calls in it were only considered.
+    /// Turns all earlier text into reasoning, because its closing mark has come: calls in it were only
+    /// considered.
     pub(crate) fn reasoning_ended(&mut self) {
         self.has_reasoned = true;
         for deferred in std::mem::take(&mut self.deferred) {
@@ -214,7 +216,7 @@ impl Ledger {
         self.note(Note::Dropped { name: name.to_owned(), why, arguments: None });
     }
 
-    /// The same of a call that was read: its arguments go along.
+    /// Notes a call that was read but cannot leave, with its arguments.
     fn note_refused(&mut self, raw: &RawCall, why: Dropped) {
         self.note(Note::Dropped {
             name: raw.name.clone(),
@@ -238,7 +240,7 @@ impl Ledger {
         }
     }
 
-    /// A native call: it wins over every copy of it.
+    /// Takes a native call, which wins over every copy of it.
     pub(crate) fn native_call(&mut self, raw: &RawCall, settled: Settled) {
         match settled {
             Settled::Call(ready) => self.send(ready, false),
@@ -251,7 +253,7 @@ impl Ledger {
         }
     }
 
-    /// A call read from text; `source` is that text.
+    /// Takes a call read from text; `source` is that text.
     pub(crate) fn text_call(&mut self, raw: &RawCall, settled: Settled, source: &str) {
         match settled {
             Settled::Refused(why) => self.note_refused(raw, why),
@@ -264,7 +266,7 @@ impl Ledger {
         }
     }
 
-    /// Whether the text is surely no reasoning.
+    /// Returns true when the text is certainly not reasoning.
     fn is_answer(&self) -> bool {
         let may_be_reasoning = self.options.may_begin_in_reasoning && !self.has_reasoned;
         self.closing || !may_be_reasoning && self.deferred.is_empty()
@@ -321,7 +323,7 @@ impl Ledger {
         self.events.push(Event::ToolCall(call));
     }
 
-    /// A call that was written twice in a row leaves twice, unless the reply was cut in that loop.
+    /// Settles a repeated call: it leaves again, unless the reply was cut in that loop.
     fn settle_repeat(&mut self, cut: bool) {
         match self.repeat.take() {
             Some(ready) if cut => self.note_dropped(&ready.call.name, Dropped::Duplicate),
@@ -330,7 +332,7 @@ impl Ledger {
         }
     }
 
-    /// The end of the turn: nothing that was written is lost when nothing else is left.
+    /// Ends the turn. If it would be blank, it shows the text of refused calls.
     pub(crate) fn close(&mut self, cut: bool) {
         self.closing = true;
         self.send_deferred();

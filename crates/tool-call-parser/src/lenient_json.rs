@@ -1,8 +1,8 @@
-//! Reads JSON as models write it: what is meant, and which repairs that took.
+//! Reads JSON as models write it, and reports the repairs.
 //!
 //! Repairs: single quotes, trailing and missing commas, comments, Python literals, bare words, raw newlines
-//! and bad escapes in strings, unescaped quotes where what follows decides, missing closers behind a whole
-//! value. Never invents content: a text that ends anywhere else has no value. Strict JSON is read by
+//! and bad escapes in strings, unescaped quotes if the following text decides, missing closers after a whole
+//! value. It never invents content: a text that ends anywhere else has no value. Strict JSON is read by
 //! `serde_json` first. Used by `calls` and the dialects.
 
 use serde_json::{Map, Number, Value};
@@ -19,22 +19,22 @@ const MAX_DEPTH: usize = 127;
 pub(crate) struct Lenient {
     /// The value.
     pub(crate) value: Value,
-    /// Where it ends in the text.
+    /// Its end in the text.
     pub(crate) end: usize,
     /// The repairs.
     pub(crate) repairs: Repairs,
 }
 
-/// Why a text has no value.
+/// The reason why a text has no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
-    /// It ends inside a string, before a value, or behind one that may not be whole.
+    /// It ends inside a string, before a value, or after a value that may be incomplete.
     Truncated,
-    /// It is something else.
+    /// It is not JSON.
     NotJson,
 }
 
-/// Reads one value at the start of `text` (after whitespace); what follows it is the caller's business.
+/// Reads one value at the start of `text` (after white space). The caller decides about the rest.
 pub(crate) fn read(text: &str) -> Result<Lenient, Unreadable> {
     let mut strict = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     if let Some(Ok(value)) = strict.next() {
@@ -56,8 +56,7 @@ struct Reader<'a> {
     text: &'a str,
     at: usize,
     python: bool,
-    /// True when the last thing that was read is surely whole: more text could not have made it another
-    /// value.
+    /// True when the last value is certainly complete: more text could not change it.
     whole: bool,
     repairs: Repairs,
 }
@@ -114,7 +113,7 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// The text ended with brackets open: they are closed only behind a whole value.
+    /// Closes the brackets that are open at the end of the text, but only after a complete value.
     fn unclosed(&mut self, value: Value) -> Result<Value, Unreadable> {
         if !self.whole {
             return Err(Unreadable::Truncated);
@@ -201,7 +200,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes the comma between values, and notes one that is missing or too many.
+    /// Takes the comma between values, and notes a missing or additional one.
     fn separator(&mut self, closer: u8) {
         self.space();
         if self.peek() == Some(b',') {
@@ -272,7 +271,7 @@ impl<'a> Reader<'a> {
         text
     }
 
-    /// A number, a literal in any language's spelling, or a bare word, which becomes a string.
+    /// Reads a number, a literal in any language's spelling, or a bare word, which becomes a string.
     fn word(&mut self, role: Role) -> Result<Value, Unreadable> {
         let rest = self.rest();
         let end = rest.find([',', '}', ']', ')', '\n', '"', '{', '[', '<']).unwrap_or(rest.len());
@@ -298,7 +297,7 @@ fn is_bare(word: &str) -> bool {
     word.len() <= 200 && word.starts_with(|char: char| char.is_alphabetic() || "_./~$@".contains(char))
 }
 
-/// `true`, `None` and their kin.
+/// Reads `true`, `None` and the like.
 pub(crate) fn literal(word: &str) -> Option<Value> {
     match word {
         "true" | "True" | "TRUE" => Some(Value::Bool(true)),
@@ -308,7 +307,7 @@ pub(crate) fn literal(word: &str) -> Option<Value> {
     }
 }
 
-/// A number as JSON or as people write it (`+1`, `.5`, `1.`, `1_000`).
+/// Reads a number as JSON or as people write it (`+1`, `.5`, `1.`, `1_000`).
 fn number(word: &str) -> Option<Value> {
     if let Ok(number) = serde_json::from_str::<Number>(word) {
         return Some(Value::Number(number));
@@ -326,7 +325,7 @@ fn is_windows_path(raw: &str) -> bool {
     bytes.len() > 2 && bytes[0].is_ascii_alphabetic() && &bytes[1..3] == b":\\"
 }
 
-/// Resolves escapes; an unknown one keeps its backslash. The flag tells whether there was one.
+/// Resolves escapes; an unknown one keeps its backslash. The flag is true if there was one.
 fn unescape(raw: &str, quote: u8) -> (String, bool) {
     let mut text = String::with_capacity(raw.len());
     let mut bad = false;
@@ -346,7 +345,7 @@ fn unescape(raw: &str, quote: u8) -> (String, bool) {
     (text, bad)
 }
 
-/// One escape at the start of `text`: how many bytes it takes and what it means, if anything.
+/// Reads an escape at the start of `text`: its bytes and its meaning, if it has one.
 fn escape(text: &str, quote: u8) -> (usize, Option<char>) {
     let Some(char) = text[1..].chars().next() else { return (1, None) };
     let simple = match char {

@@ -1,4 +1,4 @@
-//! The tool-call parser's interface. Reading begins in `engine`; `dialects` holds the table of what it reads.
+//! The tool-call parser's interface. Reading begins in `engine`; `dialects` has the table of dialects.
 //!
 #![expect(clippy::doc_markdown, reason = "the README names model families as their makers write them")]
 #![doc = include_str!("../README.md")]
@@ -73,7 +73,7 @@ pub fn parse(text: &str, tools: impl Into<Arc<Tools>>) -> Parsed {
     events.into_iter().collect()
 }
 
-/// A text that was meant to be a JSON object, as one; `None` when it cannot be read as that, or breaks off.
+/// Mends a text that was meant to be a JSON object; `None` when it is unreadable or incomplete.
 pub fn mended_object(text: &str) -> Option<String> {
     let read = lenient_json::read(text).ok()?;
     read.value.is_object().then(|| read.value.to_string())

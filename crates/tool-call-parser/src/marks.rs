@@ -5,8 +5,8 @@
 const FIRST_PART: usize = 4 << 10;
 const LONGER: usize = 4;
 
-/// The first of `marks` in `text`: where it stands and how long it is. A mark that is not there costs no more
-/// than a few times the way to the one that is, as a text may have thousands of marks.
+/// Finds the first of `marks` in `text`: its place and its length. A missing mark costs at most a few times the
+/// way to the one that is found, as a text may have thousands of marks.
 pub(crate) fn earliest(text: &str, marks: &[&str]) -> Option<(usize, usize)> {
     let (mut from, mut to) = (0, FIRST_PART);
     loop {
@@ -33,7 +33,7 @@ fn earliest_before(text: &[u8], place: usize, marks: &[&str]) -> Option<(usize, 
     best
 }
 
-/// The length of the longest suffix that is a proper prefix of a mark.
+/// Returns the length of the longest suffix that is a proper prefix of a mark.
 pub(crate) fn partial_suffix(text: &str, marks: &[&str]) -> usize {
     let longest = marks.iter().map(|mark| mark.len()).max().unwrap_or(0);
     let bytes = text.as_bytes();

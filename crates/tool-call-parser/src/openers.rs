@@ -1,7 +1,8 @@
-//! Finds by a few bytes which dialects' marks may stand at a place, so that most places cost next to nothing.
+//! Finds the dialects whose marks may begin at a place by a few bytes, so that most places cost next to
+//! nothing.
 //!
-//! Built once from the table of dialects, and the only thing that the scanner knows of them: a new row works
-//! whatever bytes its marks begin with. Used by the scanner.
+//! Built once from the table of dialects. The scanner knows nothing else about them: a new row works with any
+//! marks. Used by the scanner.
 
 use std::sync::LazyLock;
 
@@ -9,17 +10,17 @@ use memchr::{memchr, memchr2, memchr3};
 
 use super::dialects::{Dialect, Opens, TABLE, TagForm};
 
-/// Up to this distance, in bytes, looking is quicker than searching.
+/// Up to this distance, in bytes, a loop is quicker than a search.
 const NEAR: usize = 16;
 /// The length of text that is searched for triggers at a time, in bytes.
 const WINDOW: usize = 256;
-/// Bytes that the scanner itself waits for: a new line, and code.
+/// The scanner's own trigger bytes: a new line, and code.
 const OWN: [u8; 2] = [b'\n', b'`'];
 
 #[derive(Debug)]
 pub(super) struct Opener {
     pub(super) mark: &'static str,
-    /// The mark's first eight bytes, and which of them it has.
+    /// The mark's first eight bytes, with a mask of those that it has.
     word: u64,
     mask: u64,
     pub(super) line: bool,
@@ -40,7 +41,8 @@ impl Opener {
         Self { mark, word, mask, line, form: None, dialect, index }
     }
 
-    /// Whether the mark stands there, or as much of it as there is text. One comparison tells most.
+    /// Returns true if the text begins with the mark, or is a beginning of it. One comparison decides most
+    /// cases.
     pub(super) fn begins(&self, text: &[u8]) -> bool {
         if let Some(form) = self.form {
             return form.begins(text);
@@ -59,26 +61,26 @@ impl Opener {
 /// The marks of a table of dialects.
 #[derive(Debug)]
 pub(super) struct Openers {
-    /// By their first byte, in the table's order.
+    /// The openers by their first byte, in the table's order.
     lists: Vec<Vec<Opener>>,
     prefixes: Vec<Prefixes>,
-    /// By the byte at which they are found.
+    /// The late marks by the byte at which they are found.
     late: Vec<Vec<Late>>,
-    /// The bytes before that one, by the first of them.
+    /// The bytes before that byte, by the first of them.
     beginnings: Vec<Vec<&'static [u8]>>,
     triggers: Triggers,
 }
 
-/// A mark in running text that is found by a byte inside it, because its first one is too common to look for.
+/// A mark in running text that is found by a byte inside it, because its first byte is too common.
 #[derive(Clone, Copy, Debug)]
 struct Late {
     mark: &'static [u8],
-    /// Where that byte stands in it: never first.
+    /// The place of that byte in the mark: never the first.
     pivot: usize,
 }
 
 impl Late {
-    /// Whether the mark stands at the end of the text, up to its pivot. Two bytes tell most.
+    /// Returns true if the text ends with the mark up to its pivot. Two bytes decide most cases.
     fn ends(&self, text: &[u8]) -> bool {
         text.len() > self.pivot
             && text[text.len() - 2] == self.mark[self.pivot - 1]
@@ -87,7 +89,7 @@ impl Late {
     }
 }
 
-/// Those of all dialects.
+/// The openers of all dialects.
 pub(super) static OPENERS: LazyLock<Openers> = LazyLock::new(|| Openers::new(TABLE));
 
 impl Openers {
@@ -123,35 +125,36 @@ impl Openers {
         Self { lists, prefixes, late, beginnings, triggers }
     }
 
-    /// The openers whose mark begins with this byte.
+    /// Returns the openers whose mark begins with this byte.
     pub(super) fn list(&self, first: u8) -> &[Opener] {
         &self.lists[usize::from(first)]
     }
 
-    /// The places in that list of those that may stand where this text begins.
+    /// Returns the places in that list of the openers that may begin this text.
     pub(super) fn places(&self, text: &[u8]) -> &[usize] {
         self.prefixes[usize::from(text[0])].openers(text)
     }
 
-    /// Whether a mark of running text begins where these bytes stand, or as much of it as there is text.
+    /// Returns true if a mark of running text begins these bytes, or is longer than them and begins like
+    /// them.
     pub(super) fn may_begin(&self, bytes: &[u8]) -> bool {
         let list = self.list(bytes[0]);
         self.places(bytes).iter().any(|place| !list[*place].line && list[*place].begins(bytes))
     }
 
-    /// The first byte at which something may begin.
+    /// Finds the first byte at which a mark may begin.
     pub(super) fn trigger(&self, bytes: &[u8]) -> Option<usize> {
         self.triggers.find(bytes)
     }
 
-    /// The length of the part before `at` of the longest late mark that has its pivot there. `text` is all
-    /// that may belong to it.
+    /// Returns the length of the part before `at` of the longest late mark with its pivot there. `text` is
+    /// all that may belong to it.
     pub(super) fn late_before(&self, text: &[u8], at: usize) -> Option<usize> {
         let late = &self.late[usize::from(text[at])];
         late.iter().filter(|late| late.ends(&text[..=at])).map(|late| late.pivot).max()
     }
 
-    /// The length of the suffix that may become a late mark whose pivot has not come yet.
+    /// Returns the length of the suffix that may become a late mark whose pivot has not come yet.
     pub(super) fn partial_late(&self, tail: &[u8]) -> usize {
         let mut suffix = &tail[tail.len() - self.triggers.reach.min(tail.len())..];
         let pairs = &self.triggers.late_pairs;
@@ -167,19 +170,19 @@ impl Openers {
     }
 }
 
-/// The bytes to look for.
+/// The bytes to search for.
 #[derive(Debug)]
 struct Triggers {
     bytes: Vec<u8>,
     is_trigger: [bool; 256],
     late_pairs: Pairs,
-    /// No late mark has its pivot farther in.
+    /// The farthest place of a late mark's pivot.
     reach: usize,
 }
 
 impl Triggers {
-    /// Marks that begin with a letter or digit, or as no other one does, are found by another byte where they
-    /// have one.
+    /// Chooses the trigger bytes. A mark that begins with a letter or digit, or with a unique byte, is found
+    /// by a later byte if it has a suitable one.
     fn new(marks: &[&'static str]) -> (Self, Vec<Late>) {
         let mut found =
             Self { bytes: Vec::new(), is_trigger: [false; 256], late_pairs: Pairs::default(), reach: 0 };
@@ -201,7 +204,7 @@ impl Triggers {
         }
     }
 
-    /// By which byte a mark is found; `None`: by its first one.
+    /// Chooses the byte by which a mark is found; `None` for its first byte.
     fn late(&mut self, mark: &'static str) -> Option<Late> {
         let bytes = mark.as_bytes();
         let known = bytes.iter().position(|byte| self.is_trigger[usize::from(*byte)]);
@@ -216,8 +219,8 @@ impl Triggers {
         Some(Late { mark: bytes, pivot })
     }
 
-    /// The nearest bytes are looked at one by one; then it is searched window by window, so that what one
-    /// search passes over the other does not pass over again and again.
+    /// Finds the first trigger. It compares the nearest bytes one by one, and then searches window by window,
+    /// so that two searches do not pass over the same text again and again.
     fn find(&self, bytes: &[u8]) -> Option<usize> {
         let (near, far) = bytes.split_at(bytes.len().min(NEAR));
         let here = near.iter().position(|byte| self.is_trigger[usize::from(*byte)]);
@@ -245,7 +248,7 @@ impl Triggers {
     }
 }
 
-/// Which first and second bytes texts begin with: these tell most places apart.
+/// The first and second bytes of a set of texts, which distinguish most places.
 #[derive(Debug)]
 struct Pairs {
     firsts: [bool; 256],
@@ -268,7 +271,7 @@ impl Pairs {
         }
     }
 
-    /// Whether one of them may begin as this text does, which may be its beginning only.
+    /// Returns true if one of the texts may begin like this text, which may be incomplete.
     fn may_begin(&self, text: &[u8]) -> bool {
         let first = usize::from(text[0]);
         self.firsts[first]
@@ -278,14 +281,14 @@ impl Pairs {
     }
 }
 
-/// Which openers may stand where, by the second and third byte there.
+/// Finds openers by the second and third byte of a place.
 #[derive(Debug)]
 struct Prefixes {
-    /// The class of each second and third byte: those that no mark has are in class 0.
+    /// The class of each second and third byte. Bytes that no mark has are in class 0.
     seconds: [u8; 256],
     thirds: [u8; 256],
     width: usize,
-    /// By both classes: places in the list of openers, in order.
+    /// The places in the list of openers by both classes, in order.
     lists: Vec<Vec<usize>>,
     /// All places.
     all: Vec<usize>,
@@ -312,20 +315,20 @@ impl Prefixes {
         Self { seconds, thirds, width, lists, all: (0..openers.len()).collect() }
     }
 
-    /// The cell for a text; `None` while it is too short to tell.
+    /// Returns the cell for a text; `None` while it is too short.
     fn cell(&self, text: &[u8]) -> Option<usize> {
         let [_, second, third, ..] = text else { return None };
         let class = |classes: &[u8; 256], byte: &u8| usize::from(classes[usize::from(*byte)]);
         Some(class(&self.seconds, second) * self.width + class(&self.thirds, third))
     }
 
-    /// The openers that may stand there.
+    /// Returns the openers that may begin a text.
     fn openers(&self, text: &[u8]) -> &[usize] {
         self.cell(text).map_or(&self.all, |cell| &self.lists[cell])
     }
 }
 
-/// A class for each byte that some mark has at that place, and how many classes there are.
+/// Assigns a class to each byte that some mark has at that place. The second part is the number of classes.
 fn classes(openers: &[Opener], place: usize) -> ([u8; 256], usize) {
     let mut classes = [0; 256];
     let mut count = 1;

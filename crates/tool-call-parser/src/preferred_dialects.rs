@@ -1,7 +1,7 @@
-//! Which dialects a model is likely to write, by its name or by what the owner says: they are asked first.
+//! The dialects that a model is likely to write, by its name or the owner's setting. They are asked first.
 //!
-//! A preference is an order and never a wall: fine-tunes mix forms, and a name that tells nothing changes
-//! nothing. Used by the scanner; the relay makes one per request.
+//! A preference only changes the order: fine-tunes mix forms, and an unknown name has no effect. Used by the
+//! scanner; the relay makes one per request.
 
 use std::sync::LazyLock;
 
@@ -24,11 +24,11 @@ static FAMILIES: LazyLock<[Vec<(&'static str, PreferredDialects)>; 256]> = LazyL
 pub struct PreferredDialects(u64);
 
 impl PreferredDialects {
-    /// One that says nothing.
+    /// No preference.
     pub const NONE: Self = Self(0);
 
-    /// The dialects that models of such a name write. `names` are everything that the server reports about
-    /// the model: the served name, the path of its weights, its parser.
+    /// Returns the dialects that models of such names write. `names`: everything that the server reports
+    /// about the model, which is the served name, the path of its weights, and its parser.
     pub fn from_model_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let preferred = names.into_iter().map(|name| Self::from_plain_name(plain(name).as_bytes()));
         preferred.fold(Self::NONE, Self::union)
@@ -42,13 +42,13 @@ impl PreferredDialects {
             .fold(Self::NONE, |preferred, (_, (_, dialect))| preferred.union(*dialect))
     }
 
-    /// The dialects of these names.
+    /// Returns the dialects with these names.
     pub fn from_dialect_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let names: Vec<&str> = names.into_iter().collect();
         Self::select(|index| names.contains(&TABLE[index].name))
     }
 
-    /// The dialects whose own marks stand in a chat template.
+    /// Returns the dialects whose own marks are in a chat template.
     pub fn from_template(template: &str) -> Self {
         Self::select(|index| {
             TABLE[index].opens.marks().iter().any(|mark| is_own(mark) && template.contains(mark))
@@ -63,7 +63,7 @@ impl PreferredDialects {
         )
     }
 
-    /// Returns this preference, or the other where this one is empty.
+    /// Returns this preference, or the other one if this one is empty.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         if self.is_empty() { other } else { self }
@@ -75,18 +75,18 @@ impl PreferredDialects {
         Self(self.0 | other.0)
     }
 
-    /// True when it names this dialect.
+    /// Returns true when this dialect is preferred.
     pub fn has(self, dialect: &str) -> bool {
         self.names().any(|name| name == dialect)
     }
 
-    /// The names of its dialects.
+    /// Returns the names of the preferred dialects.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let likely = move |index: &usize| self.0 & (1 << index) != 0;
         (0..TABLE.len().min(64)).filter(likely).map(|index| TABLE[index].name)
     }
 
-    /// True when it says nothing.
+    /// Returns true when there is no preference.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -95,7 +95,7 @@ impl PreferredDialects {
         opener.index < 64 && self.0 & (1 << opener.index) != 0
     }
 
-    /// The places in `list` in the order in which they are asked, each with its rank.
+    /// Returns the places in `list` in the order in which they are asked, each with its rank.
     pub(super) fn order<'a>(
         self,
         list: &'a [Opener],
@@ -112,7 +112,7 @@ impl PreferredDialects {
     }
 }
 
-/// A name without case and punctuation: `openai/gpt-oss-120b` is `openaigptoss120b`.
+/// Removes case and punctuation from a name: `openai/gpt-oss-120b` becomes `openaigptoss120b`.
 fn plain(name: &str) -> String {
     let mut plain = String::with_capacity(name.len());
     plain.extend(name.chars().filter(|char| char.is_alphanumeric()).flat_map(char::to_lowercase));

@@ -1,9 +1,10 @@
-//! Tells text *about* calls from calls: words before a call that announce an example rather than an action.
+//! Distinguishes text *about* calls from calls, by words before a call that announce an example rather than
+//! an action.
 //!
-//! A call executed because documentation quoted it is as bad as a call missed, so the words decide only where
-//! form alone does not: in running text, and before fences. Used by the dialects.
+//! An executed quotation is as bad as a missed call, so the words decide only if the form does not: in
+//! running text, and before fences. Used by the dialects.
 
-/// How much of the text before is looked at.
+/// The bytes before a call that are read.
 const REACH: usize = 160;
 
 /// Words that announce an example, a syntax or a refusal.
@@ -32,7 +33,7 @@ const ANNOUNCERS: [&str; 22] = [
     "instead of",
 ];
 
-/// True when the last sentence or two of `before` announce an example.
+/// Returns true when the last sentence or two of `before` announce an example.
 pub(crate) fn announces_example(before: &str) -> bool {
     let before = before.trim_end();
     let start = before.ceil_char_boundary(before.len().saturating_sub(REACH));
@@ -42,7 +43,7 @@ pub(crate) fn announces_example(before: &str) -> bool {
     ANNOUNCERS.iter().any(|word| sentence.contains(word))
 }
 
-/// The last sentence; its own end mark does not count.
+/// Returns the last sentence. Its own end mark does not count.
 fn last_sentence(text: &str) -> &str {
     let inner = text.trim_end_matches(['.', ':', '!', '?', ' ', '\n']);
     let start = [". ", "! ", "? ", ".\n", "!\n", "?\n"]

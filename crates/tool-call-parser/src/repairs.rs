@@ -1,9 +1,8 @@
-//! The repairs that reading a call may take: their names in notes and metrics, what each does, and when it is
-//! safe.
+//! The possible repairs of a call: their names in notes and metrics, their effects, and when each is safe.
 //!
-//! A repair changes the form of a call, never what the tool would do. What would need more is refused, and
-//! the model is asked again. `docs/dialects.md` prints this table. Used by `lenient_json`, `coerce`, `settle`
-//! and the scanner.
+//! A repair changes the form of a call, never its effect. A call that would need more is refused, and the
+//! model is asked again. `docs/dialects.md` prints this table. Used by `lenient_json`, `coerce`, `settle` and
+//! the scanner.
 
 use std::collections::BTreeSet;
 
@@ -42,7 +41,7 @@ pub(crate) enum Repair {
 /// A row of the reference page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
-    /// Tells which row it is: the order is tested.
+    /// The repair of this row. A test compares the order.
     #[cfg_attr(not(test), expect(dead_code, reason = "the test of the order reads it"))]
     pub(crate) repair: Repair,
     pub(crate) name: &'static str,
@@ -193,7 +192,7 @@ pub(crate) const TABLE: [Row; 24] = [
 ];
 
 impl Repair {
-    /// The stable name in notes and metrics.
+    /// Returns the stable name in notes and metrics.
     pub(crate) fn name(self) -> &'static str {
         TABLE[self as usize].name
     }

@@ -1,13 +1,13 @@
-//! Checks a value against a tool's JSON Schema: the keywords that tool declarations use, nothing more.
+//! Checks a value against a tool's JSON Schema, limited to the keywords that tool declarations use.
 //!
 //! The `jsonschema` crate does all of JSON Schema and brings two dozen crates (two regex engines, big
-//! numbers, URI and IDN tables) into a binary that needs "does this fit, and what is missing". Unknown
-//! keywords are passed over: a value is never called wrong for a rule that is not understood. `pattern` and
-//! `format` are not checked. Used by `coerce`.
+//! numbers, URI and IDN tables) into a binary that only asks "does this fit, and what is missing". Unknown
+//! keywords are ignored: a value never fails an unknown rule. `pattern` and `format` are not checked. Used by
+//! `coerce`.
 //!
 //! Schemas come from clients and MCP servers, and a small one can describe more combinations than any machine
 //! can try. So a pair of a value and a referenced schema is checked once, and all checks of a reply share a
-//! number of [`Steps`]. What they do not suffice for counts as right.
+//! number of [`Steps`]. Values that were not checked count as right.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -15,49 +15,48 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-/// How deep nested schemas are followed.
+/// The deepest nesting of schemas that is followed.
 const MAX_DEPTH: usize = 48;
-/// How long a chain of `$ref` may be.
+/// The longest chain of `$ref`.
 const MAX_REFERENCES: usize = 8;
 /// The longest pointer in a `$ref`, in bytes.
 const MAX_POINTER: usize = 512;
-/// More problems than this are not listed.
+/// The most problems that are listed.
 const MAX_PROBLEMS: usize = 8;
-/// How many steps the checks of one reply may take, besides those that its calls bring: some 10 ms of work.
+/// The steps of one reply's checks, in addition to those that its calls bring: some 10 ms of work.
 const STEPS_OF_REPLY: usize = 100_000;
-/// A step covers this many bytes of text.
+/// The bytes of text that a step covers.
 const BYTES_OF_STEP: usize = 32;
 
-/// The work that checking the calls of one reply may still take. A step is one look at a schema or at a small
-/// value.
+/// The remaining work for checks of one reply's calls. A step is one look at a schema or at a small value.
 #[derive(Debug)]
 pub(crate) struct Steps(Cell<usize>);
 
 impl Steps {
-    /// The steps of a new reply.
+    /// Returns the steps of a new reply.
     pub(crate) fn of_reply() -> Self {
         Self(Cell::new(STEPS_OF_REPLY))
     }
 
-    /// Adds some, so that many calls can be checked as well as few.
+    /// Adds steps, so that many calls can be checked as well as few.
     pub(crate) fn add(&self, count: usize) {
         self.0.set(self.0.get().saturating_add(count));
     }
 
-    /// Takes some. False, with nothing left, where there are too few.
+    /// Takes steps. False, with no steps left, when there are too few.
     pub(crate) fn take(&self, count: usize) -> bool {
         let left = self.0.get().checked_sub(count);
         self.0.set(left.unwrap_or_default());
         left.is_some()
     }
 
-    /// True when work was left out.
+    /// Returns true when checks were skipped.
     pub(crate) fn are_spent(&self) -> bool {
         self.0.get() == 0
     }
 }
 
-/// A tool's schema, and the work that checking against it may take.
+/// A tool's schema, and the remaining work for checks against it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Document<'a> {
     /// The whole schema, in which references are looked up.
@@ -65,7 +64,7 @@ pub(crate) struct Document<'a> {
     pub(crate) steps: &'a Steps,
 }
 
-/// The steps that one look at all of a value takes.
+/// Returns the steps of one look at a whole value.
 pub(crate) fn weight(value: &Value) -> usize {
     1 + match value {
         Value::String(text) => text.len() / BYTES_OF_STEP,
@@ -77,10 +76,10 @@ pub(crate) fn weight(value: &Value) -> usize {
     }
 }
 
-/// In an object of so few fields, comparing each key costs less than hashing one.
+/// The most fields of an object in which comparing each key costs less than hashing one.
 const FEW_FIELDS: usize = 8;
 
-/// The value of a keyword in a schema.
+/// Returns the value of a keyword in a schema.
 fn keyword<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
     let fields = schema.as_object()?;
     if fields.len() > FEW_FIELDS {
@@ -89,7 +88,7 @@ fn keyword<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
     fields.iter().find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// Follows `$ref` into the same document (`#/$defs/X`); a reference that leads nowhere is no rule at all.
+/// Follows `$ref` inside the document (`#/$defs/X`). An unresolvable reference has no rules.
 pub(crate) fn resolve<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     let mut schema = schema;
     for _ in 0..MAX_REFERENCES {
@@ -101,7 +100,7 @@ pub(crate) fn resolve<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     &Value::Null
 }
 
-/// The type names a schema allows; empty when it does not say.
+/// Returns the types that a schema allows; empty when it has no `type`.
 pub(crate) fn types(schema: &Value) -> Vec<&str> {
     match keyword(schema, "type") {
         Some(Value::String(name)) => vec![standard(name)],
@@ -110,7 +109,7 @@ pub(crate) fn types(schema: &Value) -> Vec<&str> {
     }
 }
 
-/// JSON Schema's own word for a type that tools also call by Python's or another language's name.
+/// Translates another language's name of a type, such as Python's, to that of JSON Schema.
 fn standard(name: &str) -> &str {
     match name {
         "float" | "double" => "number",
@@ -124,22 +123,22 @@ fn standard(name: &str) -> &str {
     }
 }
 
-/// The declared properties of an object schema.
+/// Returns the declared properties of an object schema.
 pub(crate) fn properties(schema: &Value) -> Option<&Map<String, Value>> {
     keyword(schema, "properties").and_then(Value::as_object)
 }
 
-/// The names in `required`.
+/// Returns the names in `required`.
 pub(crate) fn required_names(schema: &Value) -> impl Iterator<Item = &str> {
     keyword(schema, "required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// The schemas of `anyOf` and `oneOf`.
+/// Returns the schemas of `anyOf` and `oneOf`.
 pub(crate) fn branches(schema: &Value) -> impl Iterator<Item = &Value> {
     ["anyOf", "oneOf"].into_iter().filter_map(|key| keyword(schema, key)?.as_array()).flatten()
 }
 
-/// True when `value` is of that JSON Schema type.
+/// Returns true when `value` has that JSON Schema type.
 pub(crate) fn is_type(value: &Value, name: &str) -> bool {
     match name {
         "string" => value.is_string(),
@@ -155,12 +154,12 @@ pub(crate) fn is_type(value: &Value, name: &str) -> bool {
     }
 }
 
-/// True when `value` breaks no rule that is understood.
+/// Returns true when `value` breaks no known rule.
 pub(crate) fn accepts(value: &Value, schema: &Value, document: Document<'_>) -> bool {
     problems(value, schema, document).is_empty()
 }
 
-/// Returns the violations of `value`, each with the place it is at.
+/// Returns the violations of `value`, each with its place.
 pub(crate) fn problems(value: &Value, schema: &Value, document: Document<'_>) -> Vec<String> {
     let mut check = Check { document, problems: Vec::new(), references: HashMap::new() };
     check.value(value, schema, &Path::Arguments, 0);
@@ -170,7 +169,7 @@ pub(crate) fn problems(value: &Value, schema: &Value, document: Document<'_>) ->
 /// The place of a value in the arguments.
 #[derive(Clone, Copy, Debug)]
 enum Path<'a> {
-    /// All of them.
+    /// The arguments themselves.
     Arguments,
     Member(&'a Path<'a>, &'a str),
     Item(&'a Path<'a>, usize),
@@ -190,8 +189,7 @@ impl fmt::Display for Path<'_> {
 struct Check<'a> {
     document: Document<'a>,
     problems: Vec<String>,
-    /// Whether a value fits a schema that a reference leads to, by their addresses. True also while it is
-    /// being checked.
+    /// Whether a value fits a referenced schema, by their addresses. Also true while the check is running.
     references: HashMap<(*const Value, *const Value), bool>,
 }
 
@@ -223,7 +221,7 @@ impl Check<'_> {
         }
     }
 
-    /// True when a check finds no problem.
+    /// Returns true when a check finds no problem.
     fn fits(&mut self, check: impl FnOnce(&mut Self)) -> bool {
         let before = self.problems.len();
         check(self);
@@ -267,7 +265,7 @@ impl Check<'_> {
         }
     }
 
-    /// Takes the steps of comparing a value with so many others.
+    /// Takes the steps for comparing a value with `count` others.
     fn may_compare(&self, value: &Value, count: usize) -> bool {
         self.document.steps.take(weight(value).saturating_mul(count))
     }
@@ -331,7 +329,7 @@ impl Check<'_> {
         }
     }
 
-    /// Counting is not free, and most texts have no bounds.
+    /// Checks the bounds of a text. It counts characters only if there are bounds.
     fn text(&mut self, text: &str, schema: &Value, path: &Path<'_>) {
         let bounds = ["minLength", "maxLength"];
         let has_bounds = bounds.iter().any(|bound| keyword(schema, bound).is_some());
@@ -359,7 +357,7 @@ fn count(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// Equal as JSON Schema means it: `1` and `1.0` are the same number.
+/// Compares values by JSON Schema's rules: `1` and `1.0` are the same number.
 pub(crate) fn same(one: &Value, other: &Value) -> bool {
     one == other || (one.is_number() && one.as_f64() == other.as_f64())
 }

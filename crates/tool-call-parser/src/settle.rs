@@ -1,8 +1,8 @@
-//! Turns a call as written into one that may leave: a declared name, arguments that are a JSON object and fit
-//! the schema.
+//! Turns a written call into one that may leave, with a declared name and a JSON object as its arguments that
+//! fits the schema.
 //!
-//! Says why when it may not. Knows nothing of the text around the call. Used by the engine for native and
-//! text calls.
+//! Otherwise it returns the reason. The text around the call does not matter here. Used by the engine for
+//! native and text calls.
 
 use serde_json::{Map, Value, json};
 
@@ -16,12 +16,12 @@ use super::unquoted;
 use super::{coerce, dialects, schema};
 use crate::event::{Dropped, ToolCall};
 
-/// Whether a call may leave.
+/// The decision whether a call may leave.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Settled {
-    /// It may.
+    /// The call may leave.
     Call(Box<Ready>),
-    /// It may not.
+    /// The call may not leave.
     Refused(Dropped),
 }
 
@@ -31,12 +31,12 @@ pub(crate) struct Ready {
     pub(crate) call: ToolCall,
     /// The repairs.
     pub(crate) repairs: Repairs,
-    /// The meaning of its arguments, by which calls are compared: their value, or their text where a number
+    /// The meaning of its arguments, by which calls are compared: their value, or their text if a number
     /// would be rounded.
     pub(crate) meaning: Value,
 }
 
-/// Settles one call. `steps`: of its reply.
+/// Settles one call. `steps`: those of its reply.
 pub(crate) fn settle(call: &RawCall, tools: &Tools, steps: &Steps) -> Settled {
     let Some(resolved) = tools.resolve(&call.name) else { return Settled::Refused(Dropped::Undeclared) };
     let mut repairs = call.repairs.clone();
@@ -71,16 +71,16 @@ fn lacks_required(object: &Map<String, Value>, document: Document<'_>) -> bool {
     is_affordable && schema::required_names(document.root).any(|name| !object.contains_key(name))
 }
 
-/// Arguments as the schema wants them, as far as they can be changed to that.
+/// Arguments after the changes for the schema.
 struct Fitted {
     value: Value,
-    /// Their own text, if nothing was changed.
+    /// Their original text, if nothing was changed.
     verbatim: Option<String>,
-    /// The rules that they still break.
+    /// The rules that they still violate.
     problems: Vec<String>,
 }
 
-/// Fits a value to the schema. A value that took too many steps stays as it was.
+/// Fits a value to the schema. A value that needs too many steps stays unchanged.
 fn fit(value: Value, verbatim: Option<String>, document: Document<'_>, repairs: &mut Repairs) -> Fitted {
     if coerce::fits(&value, document) {
         return Fitted { value, verbatim, problems: Vec::new() };
@@ -96,7 +96,7 @@ fn fit(value: Value, verbatim: Option<String>, document: Document<'_>, repairs: 
     Fitted { value: fitted, verbatim, problems }
 }
 
-/// A hidden tool leaves through OpenClaw's `tool_call`.
+/// Wraps the call of a hidden tool in OpenClaw's `tool_call`.
 fn leaving(mut ready: Ready, resolved: &Resolved<'_>) -> Ready {
     if resolved.hidden {
         let id = json!(ready.call.name);
@@ -107,7 +107,7 @@ fn leaving(mut ready: Ready, resolved: &Resolved<'_>) -> Ready {
     ready
 }
 
-/// The arguments as an object, and their own text when that was valid as it stood.
+/// Reads the arguments as an object, with their original text if that was valid.
 fn read(
     call: &RawCall,
     document: Document<'_>,
@@ -131,7 +131,7 @@ fn read(
     }
 }
 
-/// Gives texts that stood in no quotes the type that the schema asks for.
+/// Gives texts without quotes the type that the schema requires.
 fn with_types(mut value: Value, call: &RawCall, document: Document<'_>) -> Result<Value, Dropped> {
     let Value::Object(fields) = &mut value else { return Ok(value) };
     let declared = schema::properties(schema::resolve(document.root, document.root));
@@ -164,7 +164,7 @@ fn from_text(
     }
 }
 
-/// A JSON string where an object should be: double-encoded, or a bare value.
+/// Reads a JSON string in place of an object: double-encoded JSON, or a bare value.
 fn from_inner(
     inner: String,
     document: Document<'_>,
@@ -210,13 +210,13 @@ fn read_repaired(
     }
 }
 
-/// The inside of a Markdown fence that is the whole text, and the text itself otherwise.
+/// Returns the inside of a Markdown fence around the whole text, or else the text itself.
 pub(crate) fn without_fence(text: &str) -> &str {
     let inside = text.strip_prefix("```").and_then(|rest| rest.split_once('\n')).map(|(_, body)| body);
     inside.map_or(text, |body| body.trim_end().trim_end_matches('`').trim())
 }
 
-/// A bare value is the one required string argument, if there is exactly one.
+/// Makes a bare value the one required string argument, if there is exactly one.
 fn wrap(value: Value, rules: &Value, repairs: &mut Repairs) -> Result<Value, Dropped> {
     let Some(name) = coerce::sole_string(rules) else { return Err(Dropped::Unreadable) };
     let text = match value {

@@ -1,9 +1,9 @@
 //! The marks of chat templates: the special tokens with which a family's template writes turns, calls and
-//! reasoning. Text from outside that holds one looks to the model like another message.
+//! reasoning. The model takes foreign text with such a token for another message.
 //!
-//! A mark is broken by one space after its first character: no tokenizer then finds its token, and every
-//! reader still sees what stood there. Facts are from the families' tokenizers and templates. Pure. Used by
-//! `agent` on the way to a model, and by `tools` to find in a file what a model has read in broken form.
+//! A space after the first character breaks a mark: no tokenizer finds its token then, and readers still
+//! recognise it. Facts are from the families' tokenizers and templates. Pure. Used by `agent` on the way to a
+//! model, and by `tools` to find text in a file that a model has read in broken form.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ use crate::preferred_dialects::PreferredDialects;
 pub struct Template {
     /// The families.
     pub name: &'static str,
-    /// The dialects that these families write: by them a model's template is found.
+    /// The dialects that these families write, by which a model's template is found.
     pub dialects: &'static [&'static str],
     /// Marks that begin or end a message, a role or a text.
     pub turns: &'static [&'static str],
@@ -23,12 +23,12 @@ pub struct Template {
     pub calls: &'static [&'static str],
 }
 
-/// Which marks are meant.
+/// A selection of marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// All of them: for what tools and servers say.
+    /// All marks: for text from tools and servers.
     All,
-    /// Only those of turns: for the model's own words, which it may imitate.
+    /// Only the marks of turns: for the model's own text, which it may imitate.
     Turns,
 }
 
@@ -462,10 +462,10 @@ pub const TEMPLATES: &[Template] = &[
     },
 ];
 
-/// Characters that marks begin with.
+/// The first characters of marks.
 const FIRST: [char; 4] = ['<', '[', ']', '◁'];
 
-/// Reasoning is framed alike in most families.
+/// The marks of reasoning, which most families share.
 const REASONING: &[&str] = &[
     "<think>",
     "</think>",
@@ -481,13 +481,13 @@ const REASONING: &[&str] = &[
 const MOST_CHARS: usize = 64;
 const MOST_OF_HALF: usize = 40;
 
-/// No mark is longer, in bytes.
+/// The longest mark, in bytes.
 const LONGEST: usize = 256;
 
 /// One mark of a template.
 struct Mark {
     text: &'static str,
-    /// The bits of its templates.
+    /// The bits of the templates that have it.
     templates: u64,
     is_turn: bool,
 }
@@ -512,7 +512,7 @@ fn second(text: &str) -> u8 {
     text.as_bytes().get(1).map_or(0, u8::to_ascii_lowercase)
 }
 
-/// The marks at the beginning of a text, in any case.
+/// Finds the marks at the beginning of a text, ignoring case.
 fn marks_at(text: &str) -> impl Iterator<Item = &'static Mark> {
     let begins = move |mark: &&Mark| {
         let start = text.as_bytes().get(..mark.text.len());
@@ -521,14 +521,14 @@ fn marks_at(text: &str) -> impl Iterator<Item = &'static Mark> {
     MARKS[usize::from(second(text))].iter().filter(begins)
 }
 
-/// The marks that open a template's dialects and that ordinary text does not have.
+/// Returns the marks that open a template's dialects and that ordinary text does not have.
 fn openers(template: &Template) -> impl Iterator<Item = &'static str> {
     let dialects = TABLE.iter().filter(|dialect| template.dialects.contains(&dialect.name));
     let marks = dialects.flat_map(|dialect| dialect.opens.marks());
     marks.copied().filter(|mark| mark.len() > 3 && mark.starts_with(FIRST))
 }
 
-/// The templates of models that write these dialects: all, where nothing is known.
+/// Returns the templates of models that write these dialects, or all of them without a preference.
 fn templates(dialects: PreferredDialects) -> u64 {
     let is_likely = |template: &Template| template.dialects.iter().any(|name| dialects.has(name));
     let of = |(index, template)| if is_likely(template) { 1_u64 << index } else { 0 };
@@ -538,11 +538,10 @@ fn templates(dialects: PreferredDialects) -> u64 {
     }
 }
 
-/// Where a space breaks the marks of a text, in order. `dialects`: those that the model writes; none: all
-/// families' marks.
+/// Returns the places where a space breaks the marks of a text, in order. `dialects`: those that the model
+/// writes; without any, the marks of all families count.
 pub fn breaks(text: &str, dialects: PreferredDialects, scope: Scope) -> Vec<usize> {
-    // Most texts, such as the keys of schemas, have no mark: which marks are meant need not be found out for
-    // them.
+    // Most texts, such as the keys of schemas, have no mark, so the templates need not be looked up.
     if !text.contains(FIRST) {
         return Vec::new();
     }
@@ -555,9 +554,9 @@ pub fn breaks(text: &str, dialects: PreferredDialects, scope: Scope) -> Vec<usiz
     text.match_indices(FIRST).filter(is_mark).map(|(at, first)| at + first.len()).collect()
 }
 
-/// Tokens have one of these forms in most families, also those that no list has
-/// (`<|reserved_special_token_7|>`), and ordinary text does not: `<|x|>`, `<｜x｜>`, `<|x>`, `<x|>`. The length
-/// of one at the beginning of a text.
+/// Returns the length of a token at the beginning of a text, by its form: `<|x|>`, `<｜x｜>`, `<|x>`, `<x|>`.
+/// The tokens of most families have one of these forms, even unlisted ones (`<|reserved_special_token_7|>`),
+/// and ordinary text does not.
 fn form_length(text: &str) -> Option<usize> {
     let inner = text.strip_prefix('<')?;
     if let Some(rest) = inner.strip_prefix('｜') {
@@ -571,14 +570,14 @@ fn form_length(text: &str) -> Option<usize> {
     whole.or_else(|| if is_open { closed(text, rest, name, ">", MOST_OF_HALF) } else { None })
 }
 
-/// The length of the text up to the end of `close`, which has to stand behind a name of at most that many
+/// Returns the length of the text up to the end of `close`, which must follow a name of at most `most`
 /// characters.
 fn closed(text: &str, rest: &str, name: &str, close: &str, most: usize) -> Option<usize> {
     let is_closed = !name.is_empty() && name.chars().count() <= most && rest[name.len()..].starts_with(close);
     is_closed.then(|| text.len() - rest.len() + name.len() + close.len())
 }
 
-/// The text with its marks broken.
+/// Breaks the marks in a text.
 pub fn broken(text: &str, dialects: PreferredDialects, scope: Scope) -> Cow<'_, str> {
     match breaks(text, dialects, scope).as_slice() {
         [] => Cow::Borrowed(text),
@@ -586,7 +585,7 @@ pub fn broken(text: &str, dialects: PreferredDialects, scope: Scope) -> Cow<'_, 
     }
 }
 
-/// The text with a space at each of these places.
+/// Inserts a space at each of these places.
 pub fn with_spaces(text: &str, places: &[usize]) -> String {
     let mut out = String::with_capacity(text.len() + places.len());
     let mut from = 0;
@@ -599,8 +598,8 @@ pub fn with_spaces(text: &str, places: &[usize]) -> String {
     out
 }
 
-/// Restores in a model's text the marks that it knows in broken form only: those that `original` has whole
-/// and not broken.
+/// Restores the marks in a model's text that it knows only in broken form: those that `original` has
+/// unbroken.
 pub fn mended<'a>(text: &'a str, original: &str) -> Cow<'a, str> {
     let mut out = String::new();
     let mut from = 0;
@@ -626,14 +625,14 @@ pub fn mended<'a>(text: &'a str, original: &str) -> Cow<'a, str> {
     Cow::Owned(out)
 }
 
-/// The length of the shortest mark at the beginning of a text.
+/// Returns the length of the shortest mark at the beginning of a text.
 fn mark_length(text: &str) -> Option<usize> {
     let listed = marks_at(text).map(|mark| mark.text.len()).min();
     let ends = [listed, form_length(text)];
     ends.into_iter().flatten().min()
 }
 
-/// The rows of the reference page.
+/// Writes the rows of the reference page.
 pub(super) fn reference() -> String {
     use std::fmt::Write as _;
     let mut rows = String::new();

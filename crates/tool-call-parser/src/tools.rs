@@ -1,5 +1,5 @@
-//! The tools a request declared: names, schemas that are parsed only when a call needs them, and which tool a
-//! name that a model wrote stands for. Also the tools behind OpenClaw's Tool Search, which leave through its
+//! The tools of a request: their names, their schemas, which are parsed only when a call needs them, and the
+//! tool that a written name means. Also the tools behind OpenClaw's Tool Search, which leave through its
 //! `tool_call`.
 
 use std::collections::HashMap;
@@ -11,12 +11,12 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// The tool through which OpenClaw's Tool Search runs the tools it hides.
+/// The tool through which OpenClaw's Tool Search runs hidden tools.
 const INDIRECT: &str = "tool_call";
 /// Namespaces that models put before a name.
 const NAMESPACES: [&str; 8] =
     ["functions.", "function.", "tools.", "tool.", "functions:", "functions/", "tools:", "default_api."];
-/// Words that leak from harmony headers and are no part of a name.
+/// Words that leak from harmony headers and are not part of a name.
 const HEADER_WORDS: [&str; 8] =
     ["assistant", "commentary", "analysis", "final", "json", "code", "user", "tool"];
 
@@ -34,12 +34,12 @@ impl Tool {
         Self { name, schema_text, schema: OnceLock::new() }
     }
 
-    /// True when the schema declares properties.
+    /// Returns true when the schema declares properties.
     pub(crate) fn takes_arguments(&self) -> bool {
         super::schema::properties(self.schema()).is_some_and(|declared| !declared.is_empty())
     }
 
-    /// The JSON Schema of the arguments (`function.parameters`), `{}` when none was declared.
+    /// Returns the JSON Schema of the arguments (`function.parameters`), `{}` when none was declared.
     pub fn schema(&self) -> &Value {
         self.schema.get_or_init(|| {
             let parsed = self.schema_text.as_deref().and_then(|text| serde_json::from_str(text).ok());
@@ -48,14 +48,14 @@ impl Tool {
     }
 }
 
-/// The tool that a written name stands for.
+/// The tool that a written name means.
 #[derive(Clone, Copy, Debug)]
 pub struct Resolved<'a> {
     /// The tool whose arguments these are.
     pub tool: &'a Tool,
-    /// True when the tool is hidden and the call must leave as `tool_call{id, args}`.
+    /// Returns true when the tool is hidden and the call must leave as `tool_call{id, args}`.
     pub hidden: bool,
-    /// True when the name had to be repaired.
+    /// Returns true when the name had to be repaired.
     pub repaired: bool,
 }
 
@@ -72,9 +72,9 @@ struct Names {
     exact: HashMap<String, usize>,
     /// Names without case, `-` and `_`; `None` when two tools share one.
     plain: HashMap<String, Option<usize>>,
-    /// The length of the shortest of all these, to refuse most of what is no name without a look.
+    /// The length of the shortest name, by which most other words are refused quickly.
     shortest: usize,
-    /// The bytes that a name begins with.
+    /// The first bytes of names.
     firsts: Bytes,
 }
 
@@ -126,10 +126,10 @@ impl Tools {
     /// Reads the request's `tools` array (OpenAI's shape:
     /// `[{"type":"function","function":{name,parameters}}]`).
     ///
-    /// Skips entries of another shape: a request may hold tools that the server runs itself.
+    /// Skips entries of another form: a request may have tools that the server runs itself.
     ///
     /// # Errors
-    /// The text is not a JSON array.
+    /// When the text is not a JSON array.
     pub fn from_json(array: &str) -> Result<Self, ToolsError> {
         let entries: Vec<Box<RawValue>> =
             serde_json::from_str(array).map_err(|cause| ToolsError { cause })?;
@@ -138,7 +138,7 @@ impl Tools {
         Ok(functions.map(|function| (function.name, function.parameters)).collect())
     }
 
-    /// From names and schema texts (`function.parameters`) that were found already.
+    /// Makes the tools from names and schema texts (`function.parameters`) that were already parsed.
     pub fn from_parts<'a>(tools: impl IntoIterator<Item = (String, Option<&'a str>)>) -> Self {
         let mut declared = Names::default();
         tools.into_iter().for_each(|(name, parameters)| declared.add(name, parameters.map(Into::into)));
@@ -154,7 +154,7 @@ impl Tools {
         }
     }
 
-    /// The tool of exactly this name.
+    /// Finds the tool with exactly this name.
     pub fn get(&self, name: &str) -> Option<&Tool> {
         if self.declared.too_short(name) {
             return None;
@@ -162,23 +162,23 @@ impl Tools {
         self.declared.exact.get(name).map(|&index| &self.declared.list[index])
     }
 
-    /// All declared tools, in the order of the request.
+    /// Returns all declared tools, in the order of the request.
     pub fn iter(&self) -> impl Iterator<Item = &Tool> {
         self.declared.list.iter()
     }
 
-    /// The names of all declared tools, in the order of the request.
+    /// Returns the names of all declared tools, in the order of the request.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.iter().map(|tool| tool.name.as_str())
     }
 
-    /// True when the request declared none.
+    /// Returns true when the request declared no tools.
     pub fn is_empty(&self) -> bool {
         self.declared.list.is_empty()
     }
 
-    /// The tool that a written name stands for: exactly, or after taking away namespaces, leaked tokens, and
-    /// differences of case, `-` and `_`. Two candidates mean none.
+    /// Finds the tool that a written name means: exactly, or without namespaces, leaked tokens, and
+    /// differences of case, `-` and `_`. With two candidates the result is `None`.
     pub fn resolve(&self, written: &str) -> Option<Resolved<'_>> {
         if let Some(tool) = self.get(written) {
             return Some(Resolved { tool, hidden: false, repaired: false });
@@ -193,18 +193,18 @@ impl Tools {
         find(&self.hidden, written).map(|tool| Resolved { tool, hidden: true, repaired: true })
     }
 
-    /// True when some callable name begins with this text.
+    /// Returns true when some callable name begins with this text.
     pub(crate) fn begins(&self, text: &str) -> bool {
         let lists = [&self.declared.list, &self.hidden.list];
         lists.into_iter().flatten().any(|tool| tool.name.starts_with(text))
     }
 
-    /// True when a callable name, or `functions.` before one, may begin with this byte.
+    /// Returns true when a callable name, or `functions.` before one, may begin with this byte.
     pub(crate) fn may_begin_with(&self, byte: u8) -> bool {
         byte == b'f' || self.declared.firsts.has(byte) || self.hidden.firsts.has(byte)
     }
 
-    /// The only tool, when there is one.
+    /// Returns the only tool, if there is just one.
     pub(crate) fn only(&self) -> Option<&Tool> {
         self.declared.list.first().filter(|_| self.declared.list.len() == 1)
     }
@@ -226,7 +226,8 @@ impl Names {
         self.list.push(Tool::new(name, parameters));
     }
 
-    /// A text of other letters than ASCII's may be shorter than the name that it stands for.
+    /// Returns true for a text that is too short for any name. A text with letters outside ASCII may be
+    /// shorter than the name that it means.
     fn too_short(&self, name: &str) -> bool {
         name.len() < self.shortest && name.is_ascii()
     }
@@ -247,19 +248,19 @@ impl FromIterator<(String, Option<Box<RawValue>>)> for Tools {
     }
 }
 
-/// A name without what models get wrong in it.
+/// Normalises a name: removes the differences that models introduce.
 pub(crate) fn plain(name: &str) -> String {
     name.chars().filter(|char| !matches!(char, '-' | '_')).flat_map(char::to_lowercase).collect()
 }
 
-/// True when nothing of the name is left once header words and tokens are taken away, or it names a builtin
-/// of the model's training (`python`, `browser.search`, `container.exec`), which no client can run.
+/// Returns true for a name that consists of header words and tokens, or that is a builtin of the model's
+/// training (`python`, `browser.search`, `container.exec`), which no client can run.
 pub(crate) fn is_noise(written: &str) -> bool {
     let builtin = ["python", "browser.", "container."].iter().any(|name| written.starts_with(name));
     builtin || segments(written).all(|segment| segment.is_empty() || HEADER_WORDS.contains(&segment))
 }
 
-/// The one tool that the name, or one part of it between leaked tokens, stands for.
+/// Finds the one tool that the name, or a part of it between leaked tokens, means.
 fn find<'a>(names: &'a Names, written: &str) -> Option<&'a Tool> {
     if written.len() > 512 || names.too_short(written) {
         return None;
@@ -269,8 +270,8 @@ fn find<'a>(names: &'a Names, written: &str) -> Option<&'a Tool> {
     found.all(|other| other == first).then(|| &names.list[first])
 }
 
-/// The parts of a polluted name: `assistant<|channel|>bash<|channel|>commentary`, `read" parameter=…`,
-/// `x</arg_value>`.
+/// Splits a polluted name into its parts: `assistant<|channel|>bash<|channel|>commentary`, `read"
+/// parameter=…`, `x</arg_value>`.
 fn segments(written: &str) -> impl Iterator<Item = &str> {
     let tokens = written.split("<|").enumerate().map(|(index, part)| match (index, part.split_once("|>")) {
         (0, _) | (_, None) => part,
@@ -297,7 +298,7 @@ fn find_segment(names: &Names, segment: &str) -> Option<usize> {
     })
 }
 
-/// Kimi's `functions.NAME:IDX`.
+/// Removes the index from Kimi's `functions.NAME:IDX`.
 fn without_index(name: &str) -> &str {
     match name.rsplit_once(':') {
         Some((name, index)) if !name.is_empty() && index.bytes().all(|byte| byte.is_ascii_digit()) => name,

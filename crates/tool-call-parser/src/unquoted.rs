@@ -1,7 +1,6 @@
-//! Text that stands where no quotes tell its type: the value of a tag, a bare value, a whole body instead of
-//! an object.
+//! Reads text whose type no quotes show: the value of a tag, a bare value, a whole body instead of an object.
 //!
-//! The schema decides what such a text is; where it says nothing, JSON's own types stay. Used by `settle`.
+//! The schema decides the type; without one, JSON's own types count. Used by `settle`.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +8,7 @@ use super::coerce;
 use super::lenient_json;
 use super::schema::{self, Document, branches, is_type, properties, resolve, types};
 
-/// The value that a text means for an argument with this schema (`None`: undeclared).
+/// Reads the value of an argument with this schema (`None`: undeclared).
 pub(crate) fn value(text: &str, rule: Option<&Value>, document: Document<'_>) -> Value {
     let as_text = || Value::String(text.to_owned());
     let Some(rule) = rule.map(|rule| resolve(rule, document.root)) else { return as_text() };
@@ -26,7 +25,7 @@ pub(crate) fn value(text: &str, rule: Option<&Value>, document: Document<'_>) ->
     read.unwrap_or_else(as_text)
 }
 
-/// The types that a schema allows; true when it lists values too.
+/// Collects the types that a schema allows; true when it also lists values.
 fn collect_kinds<'a>(
     rule: &'a Value,
     document: Document<'a>,
@@ -53,7 +52,7 @@ fn of_kind(text: &str, kind: &str) -> Option<Value> {
     coerce::to_type(&Value::String(text.to_owned()), kind).filter(|value| is_type(value, kind))
 }
 
-/// JSON's own types, and Python's words for them.
+/// Reads JSON's own types, and Python's words for them.
 fn read_untyped(text: &str) -> Value {
     let trimmed = text.trim();
     let json = serde_json::from_str(trimmed).ok().filter(|value| !Value::is_string(value));
@@ -61,7 +60,7 @@ fn read_untyped(text: &str) -> Value {
     json.or_else(literal).unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
-/// Arguments written as `key=value` or `key: value`, one or several, when every key is declared.
+/// Reads arguments written as `key=value` or `key: value`, one or several, if every key is declared.
 pub(crate) fn read_keyed(text: &str, document: Document<'_>) -> Option<Map<String, Value>> {
     let declared = properties(resolve(document.root, document.root))?;
     let mut fields = Map::new();
@@ -73,7 +72,7 @@ pub(crate) fn read_keyed(text: &str, document: Document<'_>) -> Option<Map<Strin
     Some(fields).filter(|fields| !fields.is_empty())
 }
 
-/// The text cut before every declared key that stands behind a separator.
+/// Splits the text before every declared key that follows a separator.
 fn pairs<'a>(text: &'a str, declared: &Map<String, Value>) -> Vec<&'a str> {
     let mut pairs = Vec::new();
     let mut rest = text.trim();
@@ -87,7 +86,7 @@ fn pairs<'a>(text: &'a str, declared: &Map<String, Value>) -> Vec<&'a str> {
     pairs
 }
 
-/// A name with `=` or `:` behind it at the beginning of the text, and what follows.
+/// Splits off a name with `=` or `:` at the beginning of the text.
 fn key_of(text: &str) -> Option<(&str, &str)> {
     let quoted = text.strip_prefix(['"', '\'']).unwrap_or(text);
     let end = quoted.find(|char: char| !(char.is_alphanumeric() || "_-".contains(char)))?;
@@ -104,8 +103,7 @@ fn unquote(text: &str) -> &str {
     inside.filter(|inside| !inside.contains(['"', '\''])).unwrap_or(text)
 }
 
-/// Whether a bare text can be the one argument of a tool: nothing in it looks like JSON or like a
-/// key.
+/// Returns true if a bare text can be the only argument of a tool: nothing in it looks like JSON or a key.
 pub(crate) fn is_one_value(text: &str, rules: &Value) -> bool {
     let declared = properties(resolve(rules, rules));
     let is_declared = |key: &str| declared.is_some_and(|declared| declared.contains_key(key));

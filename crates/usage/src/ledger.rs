@@ -280,7 +280,7 @@ impl Ledger {
     async fn clear(&self) {
         let Some(store) = &self.store else { return };
         let config = self.settings().config.clone();
-        if let Err(error) = store.clear(clock::before(config.keep), config.max_size.0).await {
+        if let Err(error) = store.clear(clock::time_ago(config.keep), config.max_size.0).await {
             tracing::warn!(target: "respool::usage", %error, "old usage records cannot be deleted");
         }
     }

@@ -54,8 +54,8 @@ impl Ended {
             loop_stopped: !row.loop_stopped.is_empty(),
             overflowed: (row.error_code == ErrorCode::ContextLengthExceeded.as_str())
                 .then(|| identity_of(row)),
-            waited: clock::millis(row.waited),
-            first_byte: row.first_byte.map(clock::millis),
+            waited: clock::to_millis(row.waited),
+            first_byte: row.first_byte.map(clock::to_millis),
             error: failed.then(|| (row.upstream.clone(), row.error_code.clone())),
         }
     }

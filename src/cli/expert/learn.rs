@@ -61,7 +61,7 @@ pub(super) fn add_learning(experts: &ExpertsConfig, arguments: LearnArgs) -> Res
     };
     let entry = LearningEntry {
         title,
-        date: clock::today(),
+        date: clock::today_utc(),
         source: "a person, by the command line".to_owned(),
         observation: observation.unwrap_or_default(),
         correction: correction.unwrap_or_default(),

@@ -1,8 +1,8 @@
-//! A name, then keys and values between a family's own tags: what Hunyuan's suffixed tags, K2 Horizon,
-//! `IQuest` and Solar share.
+//! A name, then keys and values between a family's own tags: the common form of Hunyuan's suffixed tags, K2
+//! Horizon, `IQuest` and Solar.
 //!
-//! The call's end is looked for first. A value ends at its closing tag where another key or the end of the
-//! call follows, so it may hold anything else.
+//! The call's end is searched first. A value ends at its closing tag if another key or the end of the call
+//! follows, so it may contain anything else.
 
 use serde_json::{Map, Value};
 
@@ -11,28 +11,28 @@ use crate::calls::{Delimited, RawCall};
 use crate::event::Dropped;
 use crate::marks::earliest;
 
-/// A longer text is no tool's name.
+/// The longest name of a tool.
 const NAME: usize = 128;
 
 /// The tags of one family. An empty one is not written.
 #[derive(Clone, Debug)]
 pub(super) struct Tags {
-    /// The beginning of a call. A call whose end is missing ends where the next one begins.
+    /// The beginning of a call. A call without its end ends at the beginning of the next.
     pub(super) call: String,
     /// The end of a call.
     pub(super) end: String,
     /// The mark that may stand between the name and the first key.
     pub(super) separator: String,
-    /// Around a key.
+    /// The tags around a key.
     pub(super) key: (String, String),
-    /// Around the type of a value.
+    /// The tags around the type of a value.
     pub(super) kind: (String, String),
-    /// Around a value.
+    /// The tags around a value.
     pub(super) value: (String, String),
 }
 
 impl Tags {
-    /// XML's tags of the usual names with a prefix or a suffix in each.
+    /// Makes XML tags of the usual names with a prefix or a suffix in each.
     pub(super) fn with_affixes(prefix: &str, suffix: &str) -> Self {
         let open = |name: &str| format!("<{prefix}{name}{suffix}>");
         let close = |name: &str| format!("</{prefix}{name}{suffix}>");
@@ -78,7 +78,7 @@ pub(super) fn read(view: &View<'_>, from: usize, tags: &Tags, ends: &'static [&'
     }
 }
 
-/// The call, if its body holds nothing but whole pairs.
+/// Reads the call, if its body has nothing but complete pairs.
 fn pairs(name: &str, body: &str, tags: &Tags) -> Option<RawCall> {
     let mut fields = Map::new();
     let mut typed = Vec::new();
@@ -101,7 +101,7 @@ fn pairs(name: &str, body: &str, tags: &Tags) -> Option<RawCall> {
     rest.is_empty().then_some(call)
 }
 
-/// Returns the type that its tags name, and the text behind them.
+/// Returns the type in its tags, and the text after them.
 fn kind<'a>(text: &'a str, tags: &Tags) -> Option<(Option<&'a str>, &'a str)> {
     let after = text.trim_start().strip_prefix(&tags.kind.0).filter(|_| !tags.kind.0.is_empty());
     match after {
@@ -110,7 +110,7 @@ fn kind<'a>(text: &'a str, tags: &Tags) -> Option<(Option<&'a str>, &'a str)> {
     }
 }
 
-/// The value's text and what follows it.
+/// Splits off the value's text.
 fn value<'a>(text: &'a str, tags: &Tags) -> Option<(&'a str, &'a str)> {
     let (open, close) = (&tags.value.0, &tags.value.1);
     let text = if open.is_empty() { text } else { text.trim_start().strip_prefix(open)? };
@@ -125,7 +125,7 @@ fn value<'a>(text: &'a str, tags: &Tags) -> Option<(&'a str, &'a str)> {
     }
 }
 
-/// A value, and whether its type is known. (K2 Horizon writes `array[string]` too.)
+/// Reads a value; the flag is true if its type is known. (K2 Horizon also writes `array[string]`.)
 fn read_value(text: &str, kind: Option<&str>) -> (Value, bool) {
     let kind = kind.and_then(|kind| kind.split('[').next()).map(str::trim);
     let json = || serde_json::from_str(text.trim()).ok();

@@ -1,9 +1,8 @@
 //! Calls as JSON with nothing around them: one object, several, one per line, an array, guided
 //! `{"tool_calls": […]}`.
 //!
-//! The value must have exactly a call's shape and name declared tools. At the start of the answer it is a
-//! call whatever follows; after text it is one only if nothing but calls follows and the text does not
-//! announce an example.
+//! The value must have exactly a call's form and name declared tools. At the start of the answer it is always
+//! a call; after text only if nothing but calls follows and the text does not announce an example.
 
 use serde::de::IgnoredAny;
 
@@ -73,8 +72,8 @@ fn read(view: &View<'_>) -> Step {
     complete(view, end)
 }
 
-/// Without marks nothing but its own end shows that an object is a call; a list of whole ones may lack its
-/// bracket.
+/// Reads a value without its end. Without marks, only its own end shows that an object is a call, but a list
+/// of complete ones may lack its bracket.
 fn unclosed(view: &View<'_>) -> Step {
     let list = format!("{}]", view.text.trim_end());
     let whole = !view.cut && view.text.starts_with('[') && serde_json::from_str::<IgnoredAny>(&list).is_ok();
@@ -102,7 +101,8 @@ fn found(view: &View<'_>, calls: Vec<RawCall>, end: usize) -> Step {
     }
 }
 
-/// On its own line, or after the end of a sentence; not in the middle of one, not quoted, not in an example.
+/// Returns true on its own line, or after the end of a sentence; not inside one, in a quotation or in an
+/// example.
 fn may_stand_here(view: &View<'_>) -> bool {
     let before = view.before.trim_end().chars().next_back();
     let after_sentence = before.is_none_or(|char| ".:!?)>…。：！？".contains(char));
@@ -118,7 +118,7 @@ enum Peek {
     Maybe,
 }
 
-/// Looks at the first key, and at the name if it comes first: most JSON that is not a call ends here.
+/// Checks the first key, and the name if it comes first: most JSON that is not a call is rejected here.
 fn peek(view: &View<'_>) -> Peek {
     let text = view.text;
     let mut at = view.skip_space(1);
@@ -147,7 +147,7 @@ fn peek(view: &View<'_>) -> Peek {
     if rest.starts_with("name") { name(view, key_from + length) } else { Peek::Maybe }
 }
 
-/// Where the text stops being the beginning of a known key, whatever comes later.
+/// Returns the offset at which the text certainly stops being the beginning of a known key.
 fn first_difference(key: &str) -> usize {
     let differs = |end: &usize| !FIRST_KEYS.iter().any(|known| known.starts_with(&key[..*end]));
     (1..=key.len()).find(differs).unwrap_or(key.len() + 1)
@@ -175,7 +175,7 @@ fn ended(view: &View<'_>) -> Peek {
     if view.eof { Peek::No(view.text.len()) } else { Peek::More }
 }
 
-/// The value is cut off: a call that is not sent if it names a declared tool, text otherwise.
+/// Handles a value that was cut off: a call that is not sent if it names a declared tool, text otherwise.
 fn cut(view: &View<'_>) -> Step {
     match envelope::written_name(view.text).filter(|name| view.tools.resolve(name).is_some()) {
         _ if !view.cut => Step::Not(view.text.len()),
@@ -184,7 +184,7 @@ fn cut(view: &View<'_>) -> Step {
     }
 }
 
-/// The end, with a `;` or `,` that separates this call from another one.
+/// Returns the end, after a `;` or `,` that separates this call from the next.
 fn separator(view: &View<'_>, end: usize) -> Option<usize> {
     let next = view.skip_space(end);
     let Some(byte) = view.text.as_bytes().get(next) else {

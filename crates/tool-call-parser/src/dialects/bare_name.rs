@@ -1,5 +1,6 @@
 //! A declared name at the start of a line with its arguments right after it: `read{"path": …}`,
-//! `functions.read({…})`, `read(path="…")`. What Mistral and others look like once their tokens are stripped.
+//! `functions.read({…})`, `read(path="…")`. The calls of Mistral and others look like this without their
+//! tokens.
 
 use super::{Dialect, MarkAt, Opens, Step, View, Wait, named_json, pythonic};
 use crate::json_span::{JsonSpan, Span, Style};
@@ -21,7 +22,8 @@ fn read(view: &View<'_>) -> Step {
     let end = text
         .find(|char: char| !(char.is_ascii_alphanumeric() || "_.-:".contains(char)))
         .unwrap_or(text.len());
-    // The offset does not say how much of the name was there: that depends on the split of the text.
+    // The offset must not depend on the part of the name that has arrived, which depends on the split of the
+    // text.
     if end == 0 || end > 128 {
         return Step::Not(1);
     }
@@ -52,7 +54,7 @@ fn read(view: &View<'_>) -> Step {
     step.without_firmness()
 }
 
-/// GLM-4's own form, only as the beginning of an answer.
+/// Reads GLM-4's own form, only at the beginning of an answer.
 fn next_line(view: &View<'_>, name: &str, at: usize) -> Step {
     match view.text.as_bytes().get(at) {
         _ if !view.first => Step::Not(at),

@@ -65,7 +65,7 @@ fn read(view: &View<'_>) -> Step {
     arguments(view, body[..length].trim(), after)
 }
 
-/// V3: the name stands after the separator, up to the end of the line.
+/// Reads V3's form, in which the name follows the separator, up to the end of the line.
 fn with_type(view: &View<'_>, from: usize) -> Step {
     let rest = &view.text[from..];
     match rest.find(['\n', '{', '`']) {

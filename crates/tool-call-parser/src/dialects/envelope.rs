@@ -1,6 +1,7 @@
-//! Calls as JSON between marks of their own: `<tool_call>{…}</tool_call>` and everything built like it.
+//! Calls as JSON between their own marks: `<tool_call>{…}</tool_call>` and everything of this form.
 //!
-//! One reader serves all: one or more JSON values after the opening mark, then the closing mark, if it comes.
+//! One reader serves all of them: one or more JSON values after the opening mark, then the closing mark, if
+//! it comes.
 
 use super::{Dialect, Found, MarkAt, Opens, Step, View, Wait};
 use crate::calls::{self, RawCall, Trust};
@@ -77,7 +78,7 @@ pub(super) fn json(view: &View<'_>, from: usize, closers: &'static [&'static str
     values(view, from, closers, Trust::Marked)
 }
 
-/// The same of JSON that has exactly a call's shape.
+/// Reads JSON calls that have exactly a call's form.
 pub(super) fn read_exact_json(view: &View<'_>, from: usize, closers: &'static [&'static str]) -> Step {
     values(view, from, closers, Trust::Bare)
 }
@@ -141,7 +142,7 @@ impl Calls {
     }
 }
 
-/// Where the body begins: after the line of a `json` fence, if there is one.
+/// Returns the beginning of the body: after the line of a `json` fence, if there is one.
 fn fence(view: &View<'_>, from: usize) -> Result<usize, Step> {
     let start = view.skip_space(from);
     match view.mark_at(start, &["```json\n", "```\n"]) {
@@ -171,20 +172,20 @@ fn value(view: &View<'_>, start: usize, closers: &[&str], trust: Trust) -> Resul
     };
     match calls::read(&view.text[start..end], trust, view.tools) {
         Ok(calls) => Ok(JsonCalls { calls, end, broken: false }),
-        // Nothing closed it, and its last value may not be whole.
+        // It has no closing mark, and its last value may be incomplete.
         Err(Unreadable::Truncated) if end == view.text.len() && view.eof => Err(truncated_call(view, start)),
         Err(_) => Ok(broken_call(view, start, end)),
     }
 }
 
-/// The text ended inside a string. If a closing mark stands in there, the quotes are what is wrong.
+/// Looks for a closing mark inside a string in which the text ended: then the quotes are wrong.
 fn closed_in_text(view: &View<'_>, start: usize, closers: &[&str]) -> Result<usize, Step> {
     let closer = closers.iter().filter_map(|closer| view.text[start..].find(closer)).min();
     closer.map(|length| start + length).ok_or_else(|| truncated_call(view, start))
 }
 
-/// A call that cannot be read. What is wrong with it may have hidden its end: then it ends before the next
-/// line that begins another one.
+/// Handles an unreadable call. Its mistake may have hidden its end, so it ends before the next line that
+/// begins another call.
 fn broken_call(view: &View<'_>, start: usize, end: usize) -> JsonCalls {
     let text = &view.text[start..end];
     let line =
@@ -194,13 +195,13 @@ fn broken_call(view: &View<'_>, start: usize, end: usize) -> JsonCalls {
     JsonCalls { calls: vec![call], end: start + text.len(), broken: true }
 }
 
-/// A call that the reply's end cut off.
+/// Handles a call that the end of the reply cut off.
 pub(super) fn truncated_call(view: &View<'_>, start: usize) -> Step {
     let name = written_name(&view.text[start..]).unwrap_or_default();
     Step::Read(Found::Drop(name.to_owned(), Dropped::Truncated), view.text.len())
 }
 
-/// The value of the first name-like key.
+/// Returns the value of the first key for a name.
 pub(super) fn written_name(text: &str) -> Option<&str> {
     let keys = ["\"name\"", "\"tool_name\"", "\"tool\"", "\"function\"", "'name'"];
     let (at, key) = keys.iter().filter_map(|key| Some((text.find(key)?, key))).min()?;
@@ -218,7 +219,7 @@ enum Closed {
     No,
 }
 
-/// Looks behind a value. Skips stray closers and separators if a mark or another value comes after them.
+/// Reads the text after a value. Skips stray closers and separators before a mark or another value.
 fn close(view: &View<'_>, end: usize, closers: &[&str]) -> Result<Closed, Step> {
     let rest = &view.text[end..];
     let stray = rest.trim_start_matches(|char: char| char.is_whitespace() || ",;}]`".contains(char));

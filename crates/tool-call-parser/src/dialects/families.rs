@@ -1,12 +1,12 @@
-//! Which model families others parse, by which of our rows they are read, and which cases show it: a table of
-//! the reference page. Facts are from the lists of parsers of vLLM, `SGLang`, llama.cpp and SMG at their
-//! newest.
+//! The model families for which other projects have parsers, the rows here that read them, and the cases that
+//! show it: a table of the reference page. Facts are from the newest lists of parsers of vLLM, `SGLang`,
+//! llama.cpp and SMG.
 
 /// One family.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Family {
     pub(super) name: &'static str,
-    /// Who has a parser for it, and how it is called there.
+    /// The projects with a parser for it, and the parser's name there.
     pub(super) parsers: &'static str,
     /// The rows that read it.
     pub(super) dialects: &'static [&'static str],

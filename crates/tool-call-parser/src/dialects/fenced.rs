@@ -1,7 +1,7 @@
 //! Calls in a Markdown fence: `json` or unlabelled with nothing but calls in it and after it, or labelled
 //! `tool_call`.
 //!
-//! Every other fence is text, byte for byte: the scanner passes over it.
+//! Every other fence is text: the scanner skips it.
 
 use super::{Dialect, Found, Opens, Step, View, Wait, envelope, pythonic};
 use crate::calls::{self, RawCall, Trust};

@@ -1,9 +1,9 @@
-//! Marks that frame a call, an answer or a turn and mean nothing by themselves; and closing marks of
-//! reasoning whose opening mark the chat template wrote.
+//! Marks that only frame a call, an answer or a turn, and closing marks of reasoning whose opening mark the
+//! chat template wrote.
 
 use super::{Dialect, Found, Opens, Step, View, Wait};
 
-/// More space than this behind an end token parts it from what follows.
+/// More space than this after an end token separates it from the next text.
 const SPACE: usize = 1024;
 
 pub(super) static ENDINGS: Dialect = Dialect {
@@ -102,7 +102,7 @@ fn ending(view: &View<'_>) -> Step {
         return if view.first { Step::Read(Found::Skip, view.mark) } else { Step::Not(view.mark) };
     }
     let next = view.skip_space(view.mark);
-    // First of all: what has come of the space must not decide.
+    // This comes first, because the space that has arrived must not decide.
     if next > view.mark + SPACE {
         return Step::Not(view.mark);
     }
@@ -136,7 +136,7 @@ fn end_of_reasoning(view: &View<'_>) -> Step {
     }
 }
 
-/// Whether a sentence speaks of the mark: it stands between words, or in quotes. `None` while the text is too
+/// Returns true if a sentence mentions the mark, between words or in quotes; `None` while the text is too
 /// short.
 fn is_mentioned(view: &View<'_>) -> Option<bool> {
     if view.line_start || view.before.is_empty() {

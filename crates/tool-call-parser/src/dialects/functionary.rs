@@ -2,7 +2,7 @@
 
 use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
 
-/// A longer text is no tool's name.
+/// The longest name of a tool.
 const NAME: usize = 128;
 /// The recipient of an answer.
 const ALL: &str = "all";

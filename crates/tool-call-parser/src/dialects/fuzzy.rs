@@ -1,9 +1,9 @@
 //! Natural language: "I will search for X using `web_search`", "let me run `ls -la`". Off unless
 //! `Options::fuzzy` is set.
 //!
-//! Only for runs in which respool itself is the agent: it guesses. The engine asks it at the end of a turn
-//! that has no call, never while text streams; the first sentence that states an intention counts, and only
-//! for a declared tool.
+//! It guesses, so it is only for runs in which respool itself is the agent. The engine asks it at the end of
+//! a turn without a call, never while text streams. The first sentence that states an intention counts, and
+//! only for a declared tool.
 
 use serde_json::{Map, Value};
 
@@ -59,7 +59,7 @@ const VERBS: [(&str, &[&str]); 14] = [
     ("run ", &["exec", "shell", "bash"]),
 ];
 
-/// The call that a text announces, if it announces one.
+/// Finds the call that a text announces.
 pub(crate) fn intention(text: &str, tools: &Tools) -> Option<RawCall> {
     text.split_inclusive(['\n', '!', '?'])
         .flat_map(|line| line.split(". "))
@@ -82,7 +82,7 @@ fn in_sentence(sentence: &str, tools: &Tools) -> Option<RawCall> {
     call(tool, argument(&sentence[at..])?)
 }
 
-/// The quoted text, or else the text up to the first word that begins another subject.
+/// Returns the quoted text, or else the text up to the first word that begins another subject.
 fn argument(rest: &str) -> Option<&str> {
     for quote in ['`', '"', '\''] {
         if let Some(inside) = rest.split_once(quote).and_then(|(_, after)| after.split_once(quote)) {

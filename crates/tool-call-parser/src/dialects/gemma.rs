@@ -1,6 +1,6 @@
 //! Gemma 4's `<|tool_call>call:name{key:value}<tool_call|>`, and the same stripped of its tokens.
 //!
-//! Keys are bare, strings stand between `<|"|>` tokens or in quotes or bare up to the next key.
+//! Keys are bare. Strings are between `<|"|>` tokens, in quotes, or bare up to the next key.
 
 use serde_json::{Map, Value};
 
@@ -10,7 +10,7 @@ use crate::lenient_json;
 
 /// The marks around a string: Gemma 4's token, and `FunctionGemma`'s.
 const QUOTES: [&str; 2] = ["<|\"|>", "<escape>"];
-/// Longer calls are text: their end is searched from the beginning with every closing brace.
+/// The longest call. The end is searched from the beginning with every closing brace.
 const LIMIT: usize = 256 << 10;
 const ENDS: &[&str] =
     &["<tool_call|>", "<|tool_response>", "<end_function_call>", "<start_function_response>"];
@@ -85,7 +85,7 @@ fn braces(view: &View<'_>, name: &str, at: usize, marked: bool) -> Step {
     }
 }
 
-/// The length of the balanced braces at the start of `text`; what stands between quote tokens does not count.
+/// Returns the length of the balanced braces at the start of `text`, ignoring text between quote tokens.
 fn find_balanced_end(text: &str) -> Option<usize> {
     let mut depth = 0;
     let mut at = 0;
@@ -109,7 +109,7 @@ fn find_balanced_end(text: &str) -> Option<usize> {
     None
 }
 
-/// The arguments, and which of them were bare.
+/// The arguments, and the names of the bare ones.
 #[derive(Default)]
 struct Fields {
     values: Map<String, Value>,
@@ -124,7 +124,7 @@ impl Fields {
     }
 }
 
-/// `key:value` pairs, separated by commas that another key follows.
+/// Reads `key:value` pairs, which are separated by commas before the next key.
 fn fields(body: &str) -> Option<Fields> {
     let mut fields = Fields::default();
     let mut rest = body.trim();
@@ -140,7 +140,7 @@ fn fields(body: &str) -> Option<Fields> {
     Some(fields)
 }
 
-/// A value, what follows it, and whether it was a bare text.
+/// Reads a value; the second part is the rest, and the flag is true for bare text.
 fn value(text: &str) -> (Value, &str, bool) {
     for quote in QUOTES {
         if let Some((inside, next)) = text.strip_prefix(quote).and_then(|inside| inside.split_once(quote)) {
@@ -160,7 +160,7 @@ fn value(text: &str) -> (Value, &str, bool) {
     (literal.unwrap_or_else(|| Value::String(bare.to_owned())), &text[end..], is_text)
 }
 
-/// A quoted, nested or listed value: quote tokens become quotes first.
+/// Reads a quoted, nested or listed value, after quote tokens were replaced by quotes.
 fn read_structured(text: &str) -> Option<(Value, &str)> {
     let quote = QUOTES.into_iter().find(|quote| text.contains(quote)).filter(|_| !text.starts_with('"'));
     let Some(quote) = quote else {

@@ -1,4 +1,4 @@
-//! `GigaChat` 3: a JSON call behind `<|function_call|>`, or in a message of the role `function call`.
+//! `GigaChat` 3: a JSON call after `<|function_call|>`, or in a message of the role `function call`.
 
 use super::{Dialect, Opens, Step, View, Wait, envelope};
 

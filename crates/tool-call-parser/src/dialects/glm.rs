@@ -45,7 +45,7 @@ fn read(view: &View<'_>) -> Step {
 /// Marks that may follow the name or a pair. Stray closing tags are skipped.
 const NEXT: [&str; 4] = ["<arg_key>", "</tool_call>", "</arg_value>", "</arg_key>"];
 
-/// The pairs from `from` on, and the end of the call.
+/// Reads the pairs from `from` on, and the end of the call.
 pub(super) fn pairs(view: &View<'_>, name: &str, from: usize) -> Step {
     let mut fields = Map::new();
     let mut broken = false;
@@ -89,7 +89,7 @@ pub(super) fn pairs(view: &View<'_>, name: &str, from: usize) -> Step {
     }
 }
 
-/// Whether every declared argument is there, so that a call without its end can lack none.
+/// Returns true if every declared argument is present, so that a call without its end is still complete.
 fn has_all(view: &View<'_>, name: &str, fields: &Map<String, Value>) -> bool {
     let declared = view.tools.resolve(name).and_then(|found| properties(found.tool.schema()));
     declared.is_none_or(|declared| declared.keys().all(|key| fields.contains_key(key)))
@@ -108,7 +108,7 @@ struct Pair {
     whole: bool,
 }
 
-/// One pair at `at`. `Err(None)`: cut off.
+/// Reads one pair at `at`; `Err(None)` if it is cut off.
 fn pair(view: &View<'_>, at: usize) -> Result<Pair, Option<Step>> {
     let missing = |wait| if view.eof { None } else { Some(Step::More(wait)) };
     let text = view.text;
@@ -127,12 +127,12 @@ fn pair(view: &View<'_>, at: usize) -> Result<Pair, Option<Step>> {
     Ok(Pair { key, value: text[from..end].to_owned(), end: end + "</arg_value>".len(), whole })
 }
 
-/// Marks that end a key; the value's tag, when its own is missing.
+/// Marks that end a key: its own tag, or the value's tag if that is missing.
 const KEY_ENDS: &[&str] = &["<arg_value>", "</arg_key>"];
-/// The most closing tags inside a value: the next one ends it.
+/// The most closing tags inside a value. The next one ends it.
 const FALSE_ENDS: usize = 512;
 
-/// The closing tag that is followed by another key or the end of the call: others belong to the value.
+/// Finds the closing tag that another key or the end of the call follows. Others belong to the value.
 fn value_end(view: &View<'_>, from: usize) -> Result<usize, Wait> {
     let mut at = from;
     for _ in 0..FALSE_ENDS {
@@ -156,7 +156,7 @@ fn value_end(view: &View<'_>, from: usize) -> Result<usize, Wait> {
     Ok(at - 1)
 }
 
-/// A whole call that a server put into the name of a native call.
+/// Reads a whole call that a server put into the name of a native call.
 pub(crate) fn in_name(name: &str) -> Option<(String, Map<String, Value>)> {
     let (tool, mut rest) = name.split_once("<arg_key>")?;
     let mut fields = Map::new();

@@ -1,8 +1,8 @@
 //! gpt-oss' harmony format, raw: channels become reasoning and content, messages to a tool become calls.
 //!
-//! Headers are read as leniently as they come: recipient in the role or the channel part, doubled channels,
-//! glued content types, a missing `<|message|>`. What is addressed to the model's builtin tools is dropped:
-//! no client can run it.
+//! Headers are read leniently: recipient in the role or the channel part, doubled channels, glued content
+//! types, a missing `<|message|>`. Messages to the model's builtin tools are dropped, because no client can
+//! run them.
 
 use serde_json::{Map, Value};
 
@@ -14,9 +14,9 @@ use crate::repairs::Repair;
 use crate::schema::properties;
 use crate::tools::is_noise;
 
-/// A header is never longer.
+/// The longest header.
 const HEADER: usize = 320;
-/// A recipient is never longer.
+/// The longest recipient.
 const LONGEST_NAME: usize = 128;
 const ENDS: &[&str] = &["<|call|>", "<|end|>", "<|return|>", "<|endoftext|>", "<|eom|>"];
 const BODY_ENDS: &[&str] =
@@ -26,12 +26,12 @@ const INSIDE: [&str; 4] = ["<|start|>", "<|channel|>", "<|constrain|>", "<|messa
 /// Words after `to=` that do not name a tool.
 const PEOPLE: [&str; 8] =
     ["assistant", "user", "system", "developer", "final", "commentary", "analysis", "self"];
-/// The end of a message of the model to itself.
+/// The lane of a message from the model to itself.
 const THOUGHT: Lane = Lane::Reasoning(
     &["<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|start|>", "<|channel|>"],
     &["<|start|>", "<|channel|>"],
 );
-/// The end of a message to the user. Calls that it quotes stay text, so a header of another message ends it
+/// The lane of a message to the user. Calls that it quotes stay text, so another message's header ends it
 /// only with a channel.
 const ANSWER: Lane = Lane::Answer(
     &["<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|start|>assistant<|channel|>"],
@@ -88,14 +88,13 @@ fn is_to(header: &str, person: &str) -> bool {
     })
 }
 
-/// The reply continues a header that the chat template began: its recipient comes first.
+/// Reads a reply that continues a header of the chat template: its recipient comes first.
 fn from_recipient(view: &View<'_>) -> Step {
     if !view.first {
         return Step::Not(view.mark);
     }
     let name = view.body();
-    // However much of the text there is: what ends the name stands right behind the longest one at the
-    // latest.
+    // The end of the name comes right after the longest name at the latest, however much text has arrived.
     let window = name.floor_char_boundary(LONGEST_NAME + 1);
     let Some(length) = name[..window].find(['<', ' ', '{', '\n']) else {
         let is_over = name.len() > LONGEST_NAME;
@@ -111,7 +110,7 @@ fn from_recipient(view: &View<'_>) -> Step {
     if marked || known { read_message(view) } else { Step::Not(view.mark + length) }
 }
 
-/// Returns where the header ends and where the body begins: at `<|message|>`, or at a brace after a
+/// Returns the end of the header and the beginning of the body: at `<|message|>`, or at a brace after a
 /// recipient.
 pub(super) fn read_header(view: &View<'_>) -> Result<(usize, usize), Step> {
     let window = view.text.floor_char_boundary(HEADER);
@@ -127,7 +126,7 @@ pub(super) fn read_header(view: &View<'_>) -> Result<(usize, usize), Step> {
     match (brace, message) {
         (Some(at), _) if text[..at].contains("to=") => Ok((at, at)),
         (None, Some(at)) => Ok((at, at + "<|message|>".len())),
-        // Before anything else: what a longer text is does not depend on how it ends.
+        // This comes first, because the end of a text that is too long must not decide.
         (None, None) if view.text.len() >= HEADER => Err(Step::Not(end)),
         (None, None) if !view.eof => Err(Step::More(Wait::Any)),
         (None, None) if view.cut => {
@@ -137,7 +136,7 @@ pub(super) fn read_header(view: &View<'_>) -> Result<(usize, usize), Step> {
     }
 }
 
-/// Where something else begins: a header has no other angle brackets than its tokens'.
+/// Finds the beginning of other text: a header's only angle brackets are those of its tokens.
 fn foreign(text: &str) -> Option<usize> {
     let is_inside = |at: &usize| {
         let rest = &text[*at..];
@@ -146,7 +145,7 @@ fn foreign(text: &str) -> Option<usize> {
     memchr::memchr_iter(b'<', text.as_bytes()).find(|at| !is_inside(at))
 }
 
-/// The tool that a header addresses, if it addresses one.
+/// Returns the tool to which a header is addressed.
 fn recipient(header: &str) -> Option<&str> {
     let mut found = header.match_indices("to=").map(|(at, _)| {
         let name = &header[at + 3..];
@@ -179,7 +178,7 @@ fn call(view: &View<'_>, name: &str, body: usize) -> Step {
 const ATEM: &str = "<atem:function_calls>";
 const ATEM_END: &str = "</atem:function_calls>";
 
-/// Muse Glimmer's body: tags instead of JSON. `None`: it is another.
+/// Reads Muse Glimmer's body, which has tags instead of JSON; `None` for another body.
 fn atem(view: &View<'_>, start: usize) -> Option<Step> {
     let rest = &view.text[start..];
     if !rest.starts_with(ATEM) {
@@ -232,8 +231,8 @@ fn raw(view: &View<'_>, name: &str, start: usize) -> Step {
     }
 }
 
-/// A body that is not a JSON object: the arguments that stand behind some junk, XML tags, or one text.
-/// `None`: it begins as markup and cannot be read as that.
+/// Reads a body that is not a JSON object: arguments after some junk, XML tags, or one text. `None` for
+/// unreadable markup.
 fn raw_call(view: &View<'_>, name: &str, body: &str) -> Option<RawCall> {
     let object = body.find('{').map(|at| body[at..].trim());
     let takes = |object: &&str| {
@@ -254,7 +253,8 @@ fn raw_call(view: &View<'_>, name: &str, body: &str) -> Option<RawCall> {
     Some(RawCall::text(name, body))
 }
 
-/// A builtin of the model's training, or a tool that was not declared: nothing a client could do with it.
+/// Drops a message to a builtin of the model's training, or to an undeclared tool, which no client could
+/// execute.
 fn to_nobody(view: &View<'_>, name: &str, body: usize) -> Step {
     let name = name.split("<|").next().unwrap_or(name);
     if !(is_noise(name) || view.first) {

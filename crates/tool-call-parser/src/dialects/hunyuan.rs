@@ -6,7 +6,7 @@ use crate::event::Dropped;
 const OUTER: &str = "<tool_calls>";
 const INNER: &str = "<tool_call>";
 const SEPARATOR: &str = "<tool_sep>";
-/// Marks that follow the name where no separator does.
+/// Marks that follow the name without a separator.
 const NEXT: [&str; 2] = ["<arg_key>", "</tool_call>"];
 const END: &[&str] = &["</tool_call>"];
 
@@ -40,7 +40,7 @@ fn read(view: &View<'_>) -> Step {
     let after = match rest.strip_prefix(SEPARATOR) {
         Some(_) => from + length + SEPARATOR.len(),
         None if SEPARATOR.starts_with(rest) => return view.wait_or_reject(Wait::Any),
-        // Hy4 writes none, which is GLM's form between Hunyuan's outer tags.
+        // Hy4 writes no separator, which is GLM's form between Hunyuan's outer tags.
         None if outer && NEXT.iter().any(|mark| rest.starts_with(mark)) => from + length,
         None if outer && NEXT.iter().any(|mark| mark.starts_with(rest)) => {
             return view.wait_or_reject(Wait::Any);

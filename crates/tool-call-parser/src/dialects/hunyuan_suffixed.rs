@@ -5,7 +5,7 @@ use super::{Dialect, Found, MarkAt, Opens, Step, View, Wait};
 
 const OUTER: &str = "<tool_calls:";
 const INNER: &str = "<tool_call:";
-/// The beginnings of what may end a call.
+/// The beginnings of the tags that may end a call.
 const ENDS: &[&str] = &["</tool_call:", INNER];
 /// The longest suffix that is recognised, in bytes.
 const SUFFIX: usize = 32;
@@ -49,7 +49,7 @@ fn read(view: &View<'_>) -> Step {
     }
 }
 
-/// The suffix behind the mark, and where its tag ends.
+/// Returns the suffix after the mark, and the end of its tag.
 fn suffix<'a>(view: &'a View<'_>) -> Result<(&'a str, usize), Step> {
     let body = view.body();
     let is_suffix = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');

@@ -1,7 +1,8 @@
 //! Inkling's messages: `<|message_model|>NAME<|content_invoke_tool_json|>{…}<|end_message|>`, with text and
 //! thinking between.
 //!
-//! The header's name is not needed: the JSON has one too. A call in free text names no tool and cannot leave.
+//! The header's name is not needed, because the JSON has it too. A call in free text names no tool, so it
+//! cannot leave.
 
 use super::{Dialect, Found, Lane, Opens, Step, View, Wait, envelope};
 use crate::event::Dropped;
@@ -15,7 +16,7 @@ const END: &[&str] = &["<|end_message|>"];
 /// Marks that may follow a header, or a body that cannot be read.
 const NEXT: &[&str] =
     &[JSON, TEXT, "<|content_text|>", THINKING, "<|end_message|>", MESSAGE, "<|content_model_end_sampling|>"];
-/// A header is never longer.
+/// The longest header.
 const HEADER: usize = 160;
 
 pub(super) static DIALECT: Dialect = Dialect {
@@ -39,7 +40,7 @@ fn read(view: &View<'_>) -> Step {
     }
 }
 
-/// The name before a call belongs to it; everything else behind the token is text.
+/// Reads a header. The name before a call belongs to it; all other text after the token is content.
 fn header(view: &View<'_>) -> Step {
     let window = view.text.floor_char_boundary(HEADER);
     let rest = &view.text[view.mark..window];

@@ -128,8 +128,8 @@ fn read(view: &View<'_>) -> Step {
     Step::Not(start + 1)
 }
 
-/// Reads a call from its name on, which begins `head`. `closers`: the marks that may end the wrapper behind
-/// it.
+/// Reads a call from its name on, with which `head` begins. `closers`: the marks that may end the wrapper
+/// after it.
 pub(super) fn invocation(view: &View<'_>, head: &str, tags: Tags<'_>, closers: &[&str]) -> Step {
     let from = view.text.len() - head.len();
     let Some(length) = head.find(['>', '\n']) else {
@@ -159,7 +159,7 @@ pub(super) fn invocation(view: &View<'_>, head: &str, tags: Tags<'_>, closers: &
     tagged::read(view, name, body, tags, closers)
 }
 
-/// `<atem:invoke name="NAME.NAME">` at `start`: the body that Muse Glimmer addresses to a tool.
+/// Reads `<atem:invoke name="NAME.NAME">` at `start`, the body that Muse Glimmer addresses to a tool.
 pub(super) fn atem(view: &View<'_>, start: usize) -> Option<Step> {
     let rest = &view.text[start..];
     let head = rest.strip_prefix(ATEM_FORM.open)?;

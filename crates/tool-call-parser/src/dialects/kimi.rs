@@ -52,7 +52,7 @@ fn read(view: &View<'_>) -> Step {
     }
 }
 
-/// The name in the id. A counter alone means the only tool, or the only one that takes such arguments.
+/// Returns the name in the id. A bare counter means the only tool, or the only one that takes such arguments.
 fn name<'a>(view: &'a View<'_>, id: &'a str, start: usize) -> &'a str {
     let is_counter = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
     if !is_counter {

@@ -13,7 +13,7 @@ const ARGUMENT: &str = "<|open|>argument ";
 const ARGUMENT_END: &[&str] = &["<|close|>argument<|sep|>"];
 const CALL_END: &[&str] = &["<|close|>call<|sep|>"];
 const THINK_END: &[&str] = &["<|close|>think<|sep|>"];
-/// A tag is never longer.
+/// The longest tag.
 const TAG: usize = 256;
 
 pub(super) static DIALECT: Dialect = Dialect {
@@ -48,7 +48,7 @@ fn read(view: &View<'_>) -> Step {
     }
 }
 
-/// A tag that the end of the reply cut is dropped; a longer text is no tag.
+/// Drops a tag that the end of the reply cut. A longer text is not a tag.
 fn unfinished_tag(view: &View<'_>, body: &str) -> Step {
     match body.len() {
         length if length >= TAG => Step::Not(view.mark + TAG),
@@ -89,7 +89,7 @@ fn call(view: &View<'_>, tag: &str, from: usize) -> Step {
     }
 }
 
-/// The arguments, and those of them whose type is for the schema to say.
+/// The arguments, and the names of those whose type the schema decides.
 #[derive(Default)]
 struct Fields {
     values: Map<String, Value>,
@@ -97,7 +97,7 @@ struct Fields {
 }
 
 impl Fields {
-    /// Reads the argument at `at` and answers where it ends.
+    /// Reads the argument at `at` and returns its end.
     fn read(&mut self, view: &View<'_>, at: usize) -> Result<usize, Wait> {
         let head = at + ARGUMENT.len();
         let length = view.text[head..].find(SEPARATOR).ok_or(Wait::Mark(head, &[SEPARATOR]))?;
@@ -120,7 +120,7 @@ impl Fields {
     }
 }
 
-/// The value of an attribute, its entities resolved.
+/// Returns the value of an attribute with its entities resolved.
 fn attribute(tag: &str, name: &str) -> Option<String> {
     let (_, rest) = tag.split_once(&format!("{name}=\""))?;
     let (value, _) = rest.split_once('"')?;

@@ -1,13 +1,13 @@
-//! `[TOOL:name|arg=value|arg=value]` markers, as prompts of home-made executors ask for.
+//! `[TOOL:name|arg=value|arg=value]` markers, which prompts of home-made executors request.
 //!
-//! Spaces around everything, pipes and brackets in values are forgiven. A marker without arguments is text.
+//! Spaces anywhere and pipes and brackets in values are accepted. A marker without arguments is text.
 
 use serde_json::{Map, Value};
 
 use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
 use crate::calls::{Delimited, RawCall};
 
-/// Longer markers are text.
+/// The longest marker.
 const LIMIT: usize = 32 << 10;
 
 pub(super) static DIALECT: Dialect = Dialect {
@@ -99,7 +99,7 @@ fn arguments(view: &View<'_>, name: &str, from: usize, end: usize) -> Step {
     )
 }
 
-/// One value without a key: for a tool with one required string argument.
+/// Reads one value without a key, for a tool with one required string argument.
 fn single(view: &View<'_>, name: &str, value: &str, end: usize) -> Step {
     let value = value.trim();
     if value.is_empty() { Step::Not(end) } else { named_json::call(view, RawCall::text(name, value), end) }
@@ -112,7 +112,7 @@ fn key(part: &str) -> Option<(&str, &str)> {
     name.then_some((key, value))
 }
 
-/// Takes away space and quotes around the whole value.
+/// Removes space and quotes around the whole value.
 fn unquote(value: &mut Value) {
     let Value::String(text) = value else { return };
     *text = text.trim().to_owned();

@@ -4,7 +4,7 @@ use super::{Dialect, Found, MarkAt, Opens, Step, View, Wait, named_json};
 use crate::event::Dropped;
 
 const END: &[&str] = &["</use_mcp_tool>"];
-/// A longer text is no name.
+/// The longest name.
 const NAME: usize = 256;
 
 pub(super) static DIALECT: Dialect = Dialect {
@@ -48,7 +48,7 @@ fn read(view: &View<'_>) -> Step {
     }
 }
 
-/// One element's text, and where its closing tag ends.
+/// One element's text, and the end of its closing tag.
 struct Element<'a> {
     text: &'a str,
     end: usize,
@@ -76,7 +76,7 @@ fn read_element<'a>(
     }
 }
 
-/// The written name under which the request declares a server's tool.
+/// Returns the name under which the request declares a server's tool.
 fn declared_name(view: &View<'_>, server: &str, tool: &str) -> Option<String> {
     let joined = ["_", ".", "/"].map(|between| format!("{server}{between}{tool}"));
     let prefixed = format!("mcp__{server}__{tool}");

@@ -1,15 +1,15 @@
 //! `MiniCPM5`'s `<function name="…"><param name="…">…</param></function>`.
 //!
-//! These marks are plain XML that a text may well be about, so only a whole call that fits its tool counts;
-//! all else is text.
+//! Ordinary text may have such XML, so only a complete call that fits its tool counts; everything else is
+//! text.
 
 use super::tagged::{self, Tags};
 use super::{Dialect, Found, Opens, Step, View};
 
 const SPACED: &str = "<function name=";
-/// Behind a server that strips the space.
+/// The form behind a server that strips the space.
 const GLUED: &str = "<functionname=";
-/// Behind a server that shows the tokenizer's sign for a space.
+/// The form behind a server that shows the tokenizer's sign for a space.
 const RAW: &str = "<functionĠname=";
 const TAGS: Tags<'_> = Tags::new("<param name=", "</param>", false).within(&["</function>"]);
 

@@ -1,5 +1,4 @@
-//! `MiniMax` M3: every tag stands behind a token of its own, arguments are tags of their own name, lists are
-//! `<item>`s.
+//! `MiniMax` M3: a token precedes every tag, each argument is a tag with its name, and lists are `<item>`s.
 
 use serde_json::{Map, Value};
 
@@ -15,7 +14,7 @@ const INVOKE: &str = "<invoke name=";
 const END: &[&str] = &["]<]minimax[>[</invoke>"];
 /// Tags that only frame the calls.
 const FRAMES: [&str; 3] = ["<tool_call>", "</tool_call>", "</invoke>"];
-/// Deeper values are not read.
+/// The deepest nesting of values that is read.
 const MAX_DEPTH: usize = 32;
 
 pub(super) static DIALECT: Dialect = Dialect {
@@ -74,13 +73,13 @@ fn invocation(view: &View<'_>, name: &str, from: usize) -> Step {
     }
 }
 
-/// Reads tags by the schema of what they hold.
+/// Reads tags by the schemas of their contents.
 struct Values<'a> {
     document: Document<'a>,
 }
 
 impl Values<'_> {
-    /// All tags in `body`; `None` when anything but space stands between them.
+    /// Reads all tags in `body`; `None` if there is other text between them.
     fn members(&self, body: &str, rule: Option<&Value>, depth: usize) -> Option<Vec<(String, Value)>> {
         if depth >= MAX_DEPTH {
             return None;
@@ -99,7 +98,7 @@ impl Values<'_> {
         Some(members)
     }
 
-    /// The schema of one member, or of a list's items.
+    /// Returns the schema of a member, or of a list's items.
     fn rule_of<'s>(&'s self, rule: Option<&'s Value>, key: &str, depth: usize) -> Option<&'s Value> {
         let rule = resolve(rule?, self.document.root);
         let own = properties(rule).and_then(|declared| declared.get(key));
@@ -135,7 +134,7 @@ impl Values<'_> {
     }
 }
 
-/// Where the tag that belongs to this one begins: the same tag may stand inside it.
+/// Returns the beginning of the matching closing tag. The same tag may be nested.
 fn matching(text: &str, key: &str, close: &str) -> Option<usize> {
     let open = format!("{TOKEN}<{key}>");
     let mut depth = 0_usize;

@@ -1,5 +1,5 @@
-//! Mistral's `[TOOL_CALLS]`: an array of calls, or (from tokenizer v11 on) a name with its arguments per
-//! mark.
+//! Mistral's `[TOOL_CALLS]`: an array of calls or, from tokenizer v11 on, a name with its arguments after
+//! each mark.
 
 use super::{Dialect, Found, Opens, Step, View, Wait, envelope, named_json};
 
@@ -54,12 +54,12 @@ fn arguments(view: &View<'_>, name: &str, at: usize) -> Step {
     if marks { named_json::read(view, name, start, &[]) } else { no_call(view) }
 }
 
-/// The mark without a call: at the start of the answer it is a token that leaked, elsewhere it is text.
+/// Handles the mark without a call: at the start of the answer it is a leaked token, elsewhere it is text.
 fn no_call(view: &View<'_>) -> Step {
     if view.first { Step::Read(Found::Skip, view.mark) } else { Step::Not(view.mark) }
 }
 
-/// A few words on the same line after the array are junk of the same kind as before it.
+/// Skips a few words on the same line after the array, which are junk like those before it.
 fn trail(view: &View<'_>, end: usize) -> Option<usize> {
     let rest = &view.text[end..];
     match rest.find('\n') {

@@ -1,7 +1,7 @@
-//! The dialects: every way in which a model writes a call into text, one file each.
+//! The dialects: each way in which models write a call into text has one file.
 //!
-//! `view` holds the types that a dialect is made of, `registry` the table of all dialects, `reference` the
-//! page in `docs/dialects.md`.
+//! `view` has the types of a dialect, `registry` the table of all dialects, `reference` the page in
+//! `docs/dialects.md`.
 
 mod argument_pairs;
 mod arrow;

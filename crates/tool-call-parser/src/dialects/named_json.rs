@@ -1,5 +1,5 @@
-//! A name, some marks, and the arguments as JSON: the part that Mistral, `DeepSeek`, Kimi, harmony and others
-//! share.
+//! A name, some marks, and the arguments as JSON: the common part of Mistral, `DeepSeek`, Kimi, harmony and
+//! others.
 
 use super::{Found, Step, View, Wait};
 use crate::calls::RawCall;
@@ -21,12 +21,12 @@ pub(super) fn read(view: &View<'_>, name: &str, start: usize, closers: &[&str]) 
     }
 }
 
-/// One call that ends at `end`.
+/// Returns one call that ends at `end`.
 pub(super) fn call(view: &View<'_>, call: RawCall, end: usize) -> Step {
     Step::Read(Found::Calls { calls: vec![call], firm: view.line_start || !view.is_quoted() }, end)
 }
 
-/// A call to `name` that the reply's end cut off.
+/// Handles a call of `name` that the end of the reply cut off.
 pub(super) fn truncated_call(view: &View<'_>, name: &str) -> Step {
     Step::Read(Found::Drop(name.to_owned(), Dropped::Truncated), view.text.len())
 }

@@ -4,7 +4,7 @@ use super::{Dialect, MarkAt, Opens, Step, View, Wait, named_json};
 
 /// The line that Step-Audio writes before the name.
 const TYPE: &str = "function\n";
-/// A longer text is no tool's name.
+/// The longest name of a tool.
 const NAME: usize = 128;
 
 pub(super) static DIALECT: Dialect = Dialect {
@@ -43,7 +43,7 @@ fn read(view: &View<'_>) -> Step {
     }
 }
 
-/// GLM-5.3 Flash writes the tool's category before its name: `Files/read`.
+/// Removes the category that GLM-5.3 Flash writes before a tool's name: `Files/read`.
 fn without_category<'a>(name: &'a str, view: &View<'_>) -> &'a str {
     match name.rsplit_once('/') {
         Some((_, bare)) if view.tools.resolve(name).is_none() => bare,

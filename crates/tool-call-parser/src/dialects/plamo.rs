@@ -1,4 +1,4 @@
-//! `PLaMo` 3's tags: `<|plamo:begin_tool_name:plamo|>` and its kin around a name and a JSON object.
+//! `PLaMo` 3's tags: `<|plamo:begin_tool_name:plamo|>` and the like around a name and a JSON object.
 
 use super::{Dialect, Found, MarkAt, Opens, Step, View, Wait, named_json};
 
@@ -11,7 +11,7 @@ const ARGUMENTS_END: &str = "<|plamo:end_tool_arguments:plamo|>";
 const FRAMES: [&str; 4] =
     ["begin_tool_requests:plamo|>", "end_tool_requests:plamo|>", "end_tool_request:plamo|>", "tag|>"];
 const CALL: &str = "begin_tool_request:plamo|>";
-/// A name is never longer.
+/// The longest name.
 const WINDOW: usize = 192;
 
 pub(super) static DIALECT: Dialect = Dialect {
@@ -66,7 +66,7 @@ fn call(view: &View<'_>, from: usize) -> Step {
     }
 }
 
-/// Where the mark ends that must stand at `from`, perhaps behind space.
+/// Returns the end of the mark that must follow at `from`, perhaps after space.
 fn expect(view: &View<'_>, from: usize, mark: &str) -> Result<usize, Step> {
     let start = view.skip_space(from);
     match view.mark_at(start, &[mark]) {
@@ -77,7 +77,7 @@ fn expect(view: &View<'_>, from: usize, mark: &str) -> Result<usize, Step> {
     }
 }
 
-/// The text has ended before its call has.
+/// Handles the end of the text inside a call.
 fn ended(view: &View<'_>, name: &str) -> Step {
     if view.cut { named_json::truncated_call(view, name) } else { view.wait_or_reject(Wait::Any) }
 }

@@ -1,7 +1,7 @@
 //! Calls in Python's syntax: `[f(a=1), g()]`, in a list, between tags, or with Llama's `.call`.
 //!
-//! Bare lists are calls only when every name is declared and nothing but calls follows; positional arguments
-//! are read only where the tool leaves no doubt. Strings follow Python's rules.
+//! Bare lists are calls only if every name is declared and nothing but calls follows. Positional arguments
+//! are read only if the tool leaves no doubt. Strings follow Python's rules.
 
 use serde_json::{Map, Value};
 
@@ -62,7 +62,7 @@ fn bare(view: &View<'_>) -> Step {
     Step::Read(Found::Calls { calls, firm: false }, end)
 }
 
-/// Calls between marks, from `start` on.
+/// Reads calls between marks, from `start` on.
 pub(super) fn read_marked(view: &View<'_>, start: usize, closers: &'static [&'static str]) -> Step {
     let in_list = view.text[start..].starts_with('[');
     match peek(view, if in_list { view.skip_space(start + 1) } else { start }) {
@@ -100,13 +100,13 @@ pub(super) fn read_marked(view: &View<'_>, start: usize, closers: &'static [&'st
     }
 }
 
-/// A call that the reply's end cut off.
+/// Handles a call that the end of the reply cut off.
 pub(super) fn cut(view: &View<'_>, at: usize) -> Step {
     let name: &str = view.text[at..].trim_start_matches('[').split('(').next().unwrap_or_default();
     Step::Read(Found::Drop(name.trim().to_owned(), crate::event::Dropped::Truncated), view.text.len())
 }
 
-/// Whether a name and an opening parenthesis stand at `at`; `None` if the text is too short to tell.
+/// Returns true for a name and an opening parenthesis at `at`; `None` if the text is too short.
 fn peek(view: &View<'_>, at: usize) -> Option<bool> {
     let rest = &view.text[at..];
     let end = name_length(rest);
@@ -120,7 +120,7 @@ fn name_length(text: &str) -> usize {
     text.find(|char: char| !(char.is_alphanumeric() || "_.-:".contains(char))).unwrap_or(text.len())
 }
 
-/// Calls separated by commas, semicolons or line ends; `None` when anything else stands there.
+/// Reads calls separated by commas, semicolons or line ends; `None` if there is other text.
 pub(super) fn list(text: &str) -> Option<Vec<RawCall>> {
     let mut calls = Vec::new();
     let mut rest = text.trim();
@@ -132,7 +132,7 @@ pub(super) fn list(text: &str) -> Option<Vec<RawCall>> {
     Some(calls)
 }
 
-/// One call at the start of `text`, and its length.
+/// Reads one call at the start of `text`; the second part is its length.
 pub(super) fn call(text: &str) -> Option<(RawCall, usize)> {
     let open = name_length(text);
     let name = &text[..open];

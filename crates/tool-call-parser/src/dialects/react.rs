@@ -1,4 +1,4 @@
-//! `ReAct`: `Action: name` and `Action Input: arguments` on lines of their own.
+//! `ReAct`: `Action: name` and `Action Input: arguments` on separate lines.
 
 use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
 use crate::calls::RawCall;
@@ -6,7 +6,7 @@ use crate::coerce;
 use crate::marks::earliest;
 
 const INPUT: [&str; 4] = ["Action Input:", "**Action Input:**", "Action input:", "Input:"];
-/// Lines before which the text of an input ends.
+/// The beginnings of lines that end an input.
 const NEXT: &[&str] = &["\nObservation", "\nThought:", "\nAction:"];
 
 pub(super) static DIALECT: Dialect = Dialect {
@@ -46,7 +46,7 @@ fn read(view: &View<'_>) -> Step {
     input(view, name, at + mark.len())
 }
 
-/// `NAME[argument]`, as the paper on `ReAct` writes it.
+/// Reads `NAME[argument]`, the form in the paper on `ReAct`.
 fn read_bracketed(view: &View<'_>, line: &str) -> Option<RawCall> {
     let (name, argument) = line.strip_suffix(']')?.split_once('[')?;
     let tool = view.tools.get(name)?;

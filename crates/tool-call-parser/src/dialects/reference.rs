@@ -1,9 +1,9 @@
-//! The reference page of all dialects, and the table of the README. Both are generated.
+//! Generates the reference page of all dialects, and the table of the README.
 
 use super::{Dialect, TABLE, families};
 use crate::{repairs, templates};
 
-/// The reference page of all dialects, in Markdown. `docs/dialects.md` is this text; a test compares them.
+/// Writes the reference page of all dialects, in Markdown. A test compares it with `docs/dialects.md`.
 pub fn reference() -> String {
     use std::fmt::Write as _;
     let mut page = String::from(
@@ -53,8 +53,8 @@ pub fn reference() -> String {
     page
 }
 
-/// The dialects with the models that write them, as a table in Markdown. The crate's README holds it; a test
-/// compares them.
+/// Writes a table of the dialects with the models that write them, in Markdown. A test compares it with the
+/// crate's README.
 #[cfg(test)]
 fn summary() -> String {
     let rows = TABLE.iter().map(|dialect| {
@@ -64,7 +64,7 @@ fn summary() -> String {
     format!("| dialect | written by |\n|---|---|\n{}", rows.collect::<String>())
 }
 
-/// Where respool decides otherwise than other parsers, and why.
+/// The decisions in which respool differs from other parsers, with the reasons.
 const ARGUED: &str = "\n# Decided otherwise\n\n\
 - **A name that is not declared is not guessed.** vLLM's `minicpm5` turns `get_details_by_phone` into a declared\n  \
 `get_customer_by_phone`, and `get_line_details{customer_id, line_id}` into `get_details_by_id{id}`. That is another call than the\n  \

@@ -11,7 +11,7 @@ use super::{
     namespaced, plamo, pythonic, qwen_xml, react, solar, think, tool_tag, tool_url, wrapped,
 };
 
-/// All dialects, most explicit first. The order decides when two begin alike.
+/// All dialects, the most explicit first. The order decides between two with the same mark.
 pub static TABLE: &[&Dialect] = &[
     &echo::DIALECT,
     &think::DIALECT,
@@ -71,7 +71,7 @@ pub static TABLE: &[&Dialect] = &[
     &fuzzy::DIALECT,
 ];
 
-/// Whether some dialect's own mark stands in a text. Brackets, fences and words are no marks of their own.
+/// Returns true if a text has some dialect's own mark. Brackets, fences and words do not count.
 pub(crate) fn holds_mark(text: &str) -> bool {
     static MARKS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
         let marks = TABLE.iter().flat_map(|dialect| dialect.opens.marks());
@@ -80,7 +80,7 @@ pub(crate) fn holds_mark(text: &str) -> bool {
     text.contains(['<', '[', ']', '◁']) && MARKS.iter().any(|mark| text.contains(mark))
 }
 
-/// Whether a mark is hardly ever written for something else.
+/// Returns true if a mark is hardly ever written for another purpose.
 pub(crate) fn is_own(mark: &str) -> bool {
     mark.len() > 5 && mark.starts_with(|first: char| !first.is_alphanumeric())
 }

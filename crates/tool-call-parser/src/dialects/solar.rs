@@ -32,7 +32,7 @@ const CALLS: &str = "<|tool_calls|>";
 const BEGIN: &str = "<|tool_call:begin|>";
 const NAME: &str = "<|tool_call:name|>";
 const ARGUMENTS: &str = "<|tool_call:args|>";
-/// An id, or a name, is never longer.
+/// The longest id or name.
 const WINDOW: usize = 160;
 
 pub(super) static FIRST: Dialect = Dialect {
@@ -73,7 +73,7 @@ fn first(view: &View<'_>) -> Step {
     }
 }
 
-/// The text up to a mark, and where that mark ends.
+/// Returns the text up to a mark, and the end of that mark.
 fn part<'a>(view: &'a View<'_>, from: usize, mark: &str) -> Result<(&'a str, usize), Step> {
     let text = &view.text[from..];
     let window = &text[..text.floor_char_boundary(WINDOW)];

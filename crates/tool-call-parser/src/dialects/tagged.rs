@@ -1,6 +1,6 @@
-//! Parameters as tags: what Qwen3-Coder's `<function=…>`, Anthropic's `<invoke …>` and others have in common.
+//! Parameters as tags: the common part of Qwen3-Coder's `<function=…>`, Anthropic's `<invoke …>` and others.
 //!
-//! A value may hold anything, also text that looks like tags: a closing tag ends it only where another
+//! A value may contain anything, even text that looks like tags: a closing tag ends it only if another
 //! parameter or the end of the call follows.
 
 use serde_json::{Map, Value};
@@ -18,19 +18,20 @@ pub(super) struct Tags<'a> {
     pub(super) close: &'a str,
     /// The end of the call; the first one is the call's own.
     pub(super) ends: &'a [&'a str],
-    /// Parts of the ends: reading goes on when one of them has arrived.
+    /// Parts of the ends: reading resumes when one of them has arrived.
     pub(super) wakes: &'static [&'static str],
-    /// The template puts each value on lines of its own: one line break at each end is not the value's.
+    /// True when the template puts each value on separate lines, so that one line break at each end does not
+    /// belong to it.
     pub(super) own_lines: bool,
 }
 
 impl<'a> Tags<'a> {
-    /// Tags of parameters without a call around them.
+    /// Makes tags of parameters without a call around them.
     pub(super) const fn new(open: &'a str, close: &'a str, own_lines: bool) -> Self {
         Self { open, close, ends: &[], wakes: &[], own_lines }
     }
 
-    /// The same inside a call that one of these marks ends.
+    /// Adds the marks that may end the call around the parameters.
     pub(super) const fn within(self, ends: &'static [&'static str]) -> Self {
         Self { ends, wakes: ends, ..self }
     }
@@ -53,7 +54,7 @@ pub(super) fn read(view: &View<'_>, name: &str, from: usize, tags: Tags<'_>, clo
     }
 }
 
-/// Where the parameters end and where the call does. `Err(None)`: it was cut off.
+/// Returns the end of the parameters and that of the call; `Err(None)` if it was cut off.
 fn body_end(view: &View<'_>, from: usize, tags: Tags<'_>) -> Result<(usize, usize), Option<Step>> {
     let text = view.text;
     let first_open = text[from..].find(tags.open).map_or(text.len(), |at| from + at);
@@ -89,7 +90,7 @@ fn body_end(view: &View<'_>, from: usize, tags: Tags<'_>) -> Result<(usize, usiz
     Err(Some(Step::Not(at)))
 }
 
-/// Reads a text that holds nothing but parameters.
+/// Reads a text that has nothing but parameters.
 pub(super) fn read_parameters(name: &str, text: &str, tags: Tags<'_>) -> Option<RawCall> {
     fields(name, text, tags).filter(|call| call.arguments != Args::default())
 }
@@ -115,7 +116,7 @@ fn fields(name: &str, body: &str, tags: Tags<'_>) -> Option<RawCall> {
     (rest.is_empty() || !is_empty).then_some(call)
 }
 
-/// The type of a value, as its tag gives it.
+/// The type of a value in its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Unknown,
@@ -123,7 +124,7 @@ enum Kind {
     Json,
 }
 
-/// The name, quoted or not, and what `string="…"` says.
+/// Reads the name, quoted or not, and the type in `string="…"`.
 fn attributes(head: &str) -> (&str, Kind) {
     let name = head.trim().trim_start_matches(['"', '\'']);
     let end = name.find(['"', '\'', ' ']).unwrap_or(name.len());
@@ -135,7 +136,7 @@ fn attributes(head: &str) -> (&str, Kind) {
     (&name[..end], kind)
 }
 
-/// A value, and whether its type is known.
+/// A value; the flag is true if its type is known.
 struct Written {
     value: Value,
     typed: bool,
@@ -161,8 +162,8 @@ impl Written {
 const DATA: &str = "<![CDATA[";
 const DATA_END: &str = "]]>";
 
-/// Where the sections of character data end that stand one behind the other at the beginning of a value, in
-/// bytes from its beginning; zero without any. `None`: the last one has no end.
+/// Returns the end of the sections of character data at the beginning of a value, in bytes; zero without any,
+/// `None` if the last one has no end.
 fn character_data_end(value: &str) -> Option<usize> {
     let mut end = 0;
     while value[end..].trim_start().starts_with(DATA) {
@@ -171,7 +172,7 @@ fn character_data_end(value: &str) -> Option<usize> {
     Some(end)
 }
 
-/// Whether a place stands within character data.
+/// The relation of a place to character data.
 enum Covered {
     No,
     Until(usize),
@@ -179,8 +180,8 @@ enum Covered {
     Open,
 }
 
-/// Looks for character data that covers the place `end`. `from`: no parameter before it is of interest any
-/// more.
+/// Looks for character data that covers the place `end`. `from`: the place before which no parameter matters
+/// any more.
 fn character_data_over(text: &str, from: &mut usize, end: usize, tags: Tags<'_>) -> Covered {
     while let Some(open) = text.get(*from..end).and_then(|text| text.find(tags.open)) {
         let head = *from + open + tags.open.len();
@@ -195,7 +196,7 @@ fn character_data_over(text: &str, from: &mut usize, end: usize, tags: Tags<'_>)
     Covered::No
 }
 
-/// Returns the text in XML's sections of character data, when the value is nothing else.
+/// Returns the text in XML's sections of character data, if the value has nothing else.
 fn character_data(text: &str) -> Option<String> {
     let mut inside = String::new();
     let mut rest = text.trim();
@@ -207,7 +208,7 @@ fn character_data(text: &str) -> Option<String> {
     (rest.is_empty() && text.trim_start().starts_with(DATA)).then_some(inside)
 }
 
-/// The value and what follows it.
+/// Splits off the value.
 fn split_value<'a>(text: &'a str, tags: Tags<'_>) -> (&'a str, &'a str) {
     let begin = character_data_end(text).unwrap_or_default();
     let mut at = begin;
@@ -215,7 +216,8 @@ fn split_value<'a>(text: &'a str, tags: Tags<'_>) -> (&'a str, &'a str) {
         let end = at + found;
         let after = text[end + tags.close.len()..].trim_start();
         if after.is_empty() || after.starts_with(tags.open) {
-            // The first closing tag there is: if another parameter begins before it, this one's is missing.
+            // The first closing tag counts. If another parameter begins before it, this parameter's own is
+            // missing.
             if at == begin
                 && let Some(next) = text[begin..end].find(&format!("\n{}", tags.open))
             {
@@ -232,7 +234,7 @@ fn split_value<'a>(text: &'a str, tags: Tags<'_>) -> (&'a str, &'a str) {
     }
 }
 
-/// Takes away what the template put around the value.
+/// Removes the line breaks that the template put around the value.
 fn trim_own_lines<'a>(value: &'a str, tags: Tags<'_>) -> &'a str {
     match value.strip_prefix('\n').filter(|_| tags.own_lines) {
         Some(inside) => inside.strip_suffix('\n').unwrap_or(inside),

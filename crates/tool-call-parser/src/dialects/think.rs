@@ -1,7 +1,6 @@
 //! Thinking in the content: `<think>…</think>` and its relatives become reasoning, closed or not.
 //!
-//! A mark counts at the start of a line only; in running text it is text. What follows the end mark is the
-//! answer.
+//! A mark counts only at the start of a line; in running text it is text. The answer follows the end mark.
 
 use super::{Dialect, Found, Lane, Opens, Step, View};
 

@@ -1,6 +1,6 @@
 //! Cline's form: a declared tool's name as a tag, with a tag for each argument.
 //!
-//! Any text may hold XML, so only a whole element counts that holds nothing but declared arguments.
+//! Any text may have XML, so only a complete element with nothing but declared arguments counts.
 
 use super::xml_arguments::read_elements;
 use super::{Dialect, Found, Opens, Step, TagForm, View, Wait, named_json};

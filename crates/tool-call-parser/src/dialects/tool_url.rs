@@ -2,7 +2,7 @@
 
 use super::{Dialect, Opens, Step, View, Wait, named_json};
 
-/// A longer text is no tool's name.
+/// The longest name of a tool.
 const NAME: usize = 128;
 
 pub(super) static DIALECT: Dialect = Dialect {

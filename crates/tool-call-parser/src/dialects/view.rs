@@ -1,4 +1,4 @@
-//! The shape of a dialect: what opens it, how it reads on from there, and the part of the text that it sees.
+//! The parts of a dialect: its marks, its reader, and the part of the text that it sees.
 //!
 //! A dialect is one file with one [`Dialect`] value. Used by every dialect, the registry and the scanner.
 
@@ -19,13 +19,13 @@ pub(crate) const BEHIND: usize = 256;
 pub struct Dialect {
     /// Its name in notes and metrics.
     pub name: &'static str,
-    /// Which models write it.
+    /// The models that write it.
     pub models: &'static str,
     /// Parts of such models' names, without case and punctuation.
     pub families: &'static [&'static str],
     /// Its grammar, in a few lines.
     pub grammar: &'static str,
-    /// An example with the tool `read{path}` where it has calls.
+    /// An example; a call is of the tool `read{path}`.
     pub example: &'static str,
     pub(crate) opens: Opens,
     pub(crate) read: fn(&View<'_>) -> Step,
@@ -45,7 +45,7 @@ pub(crate) enum Opens {
 }
 
 impl Opens {
-    /// Its marks.
+    /// Returns the marks.
     pub(crate) fn marks(self) -> &'static [&'static str] {
         match self {
             Self::Anywhere(marks) | Self::Line(marks) => marks,
@@ -64,14 +64,14 @@ pub(crate) enum TagForm {
 }
 
 impl TagForm {
-    /// The names of tags that count behind a namespace.
+    /// The names of tags that count after a namespace.
     pub(crate) const LOCAL: [&'static str; 2] = ["invoke name=", "function_calls>"];
     /// The longest namespace.
     const NAMESPACE: usize = 24;
     /// The longest name.
     const NAME: usize = 128;
 
-    /// Whether a tag of this form begins the text, or a part of one is the whole text.
+    /// Returns true if the text begins with a tag of this form, or is a part of one.
     pub(crate) fn begins(self, text: &[u8]) -> bool {
         let Some((b'<', name)) = text.split_first() else { return false };
         if name.first().is_some_and(|first| !first.is_ascii_alphabetic()) {
@@ -92,10 +92,10 @@ impl TagForm {
     }
 }
 
-/// The text from a mark on, and what a dialect may know of its surroundings.
+/// The text from a mark on, with the surroundings that a dialect may know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View<'a> {
-    /// From the first byte of the mark to the end of what has arrived.
+    /// The text from the first byte of the mark to the end of the arrived text.
     pub(crate) text: &'a str,
     /// The length of the mark.
     pub(crate) mark: usize,
@@ -105,43 +105,41 @@ pub(crate) struct View<'a> {
     pub(crate) cut: bool,
     /// The tools that may be called.
     pub(crate) tools: &'a Tools,
-    /// For checks against their schemas.
+    /// The steps for checks against their schemas.
     pub(crate) steps: &'a Steps,
     /// At most [`crate::dialects::BEHIND`] bytes of text before the mark.
     pub(crate) before: &'a str,
-    /// True when only spaces stand before the mark on its line.
+    /// True when only spaces precede the mark on its line.
     pub(crate) line_start: bool,
     /// True when the answer has no text yet.
     pub(crate) first: bool,
-    /// True when only space stands between the mark and a call or token before it.
+    /// True when only space separates the mark from a call or token before it.
     pub(crate) after_call: bool,
     /// True when the client asked for JSON.
     pub(crate) json_wanted: bool,
-    /// True for text that is being searched for calls after the turn turned out to have no answer.
+    /// True for reasoning that is searched for calls because the turn has no answer.
     pub(crate) reasoning: bool,
     /// The arguments of the upstream's native calls.
     pub(crate) native: &'a Objects,
-    /// True when reasoning has come that is known to be that.
+    /// True when text has come that is certainly reasoning.
     pub(crate) reasoned: bool,
 }
 
-/// The answer of a dialect to the text that has arrived. It may depend only on text up to the offset it
-/// names.
+/// The answer of a dialect to the arrived text. It may depend only on text up to its own offset.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// The text is not of this dialect; seen at this offset.
+    /// The text is not of this dialect, as it shows at this offset.
     Not(usize),
-    /// It cannot tell yet. Never answered when `eof`.
+    /// More text is needed. Never the answer at `eof`.
     More(Wait),
-    /// It is, up to `end`.
+    /// The text is of this dialect, up to this offset.
     Read(Found, usize),
-    /// The same of calls that count only if each of them may leave; otherwise the text is not of this
-    /// dialect.
+    /// Calls that count only if each of them may leave; otherwise the text is not of this dialect.
     ReadIfValid(Vec<RawCall>, bool, usize),
 }
 
 impl Step {
-    /// The same calls, if nothing but calls follows them.
+    /// Makes calls depend on the text after them: nothing but calls may follow.
     pub(crate) fn without_firmness(self) -> Self {
         match self {
             Self::Read(Found::Calls { calls, .. }, end) => {
@@ -152,24 +150,23 @@ impl Step {
     }
 }
 
-/// Where text goes.
+/// The destination of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// To the content; calls may begin.
+    /// To the content, in which calls may begin.
     Content,
-    /// To the reasoning, until one of the first marks; the second ones among them begin what comes next.
+    /// To the reasoning, until one of the first marks. The second ones among them belong to the next part.
     Reasoning(&'static [&'static str], &'static [&'static str]),
-    /// To the content, until one of these marks: nothing in it is a call. The second ones begin what comes
-    /// next.
+    /// To the content without calls, until one of these marks. The second ones belong to the next part.
     Answer(&'static [&'static str], &'static [&'static str]),
-    /// To the content, until a line that closes the fence: this character, at least this often.
+    /// To the content, until a line closes the fence with at least this number of this character.
     Fence(u8, usize),
 }
 
-/// When to ask again.
+/// The time to ask again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// With any more text.
+    /// With the next text.
     Any,
     /// When the JSON-like value that starts at this offset has ended.
     Json(usize),
@@ -182,32 +179,32 @@ pub(crate) enum Wait {
 /// The result of reading.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// Calls. A firm one stands whatever follows; another only if nothing but calls follows.
+    /// Calls. A firm one always counts; another only if nothing but calls follows.
     Calls {
         /// The calls.
         calls: Vec<RawCall>,
-        /// Whether they stand whatever follows.
+        /// True when they always count.
         firm: bool,
     },
-    /// Marks that mean nothing by themselves.
+    /// Marks without their own meaning.
     Skip,
-    /// The text goes on in another lane.
+    /// The text continues in another lane.
     Lane(Lane),
-    /// A call that certainly is one and cannot leave.
+    /// A certain call that cannot leave.
     Drop(String, Dropped),
     /// The text before the mark was reasoning.
     EndOfReasoning,
-    /// A call of this dialect, of that name, that cannot leave: text, unless other calls stand around it.
+    /// A call of this name that cannot leave. It is text unless there are other calls around it.
     Broken(String, Dropped),
 }
 
 impl View<'_> {
-    /// The text after the mark.
+    /// Returns the text after the mark.
     pub(crate) fn body(&self) -> &str {
         &self.text[self.mark..]
     }
 
-    /// The offset of the first byte at or after `from` that is not whitespace.
+    /// Returns the offset of the first byte from `from` on that is not white space.
     pub(crate) fn skip_space(&self, from: usize) -> usize {
         if self.text.as_bytes().get(from).copied().is_some_and(is_plainly_no_space) {
             return from;
@@ -216,7 +213,7 @@ impl View<'_> {
         from + rest.len() - rest.trim_start().len()
     }
 
-    /// Looks for one of `marks` exactly at `from`: its length, or whether more text may still make one.
+    /// Looks for one of `marks` exactly at `from`.
     pub(crate) fn mark_at(&self, from: usize, marks: &[&str]) -> MarkAt {
         let rest = &self.text[from..];
         if let Some(mark) = marks.iter().find(|mark| rest.starts_with(**mark)) {
@@ -226,7 +223,8 @@ impl View<'_> {
         if partial { MarkAt::Perhaps } else { MarkAt::No }
     }
 
-    /// The end of one of `closers` after at most a little space from `end`; `end` itself if none is there.
+    /// Returns the end of one of `closers` that follows `end` after at most a little space, or else `end`
+    /// itself.
     pub(crate) fn closing(&self, end: usize, closers: &[&str]) -> Result<usize, Step> {
         let next = self.skip_space(end);
         if closers.is_empty() || next - end > 64 {
@@ -239,7 +237,7 @@ impl View<'_> {
         }
     }
 
-    /// A call that cannot leave, with its end mark, or up to the first of several that may follow.
+    /// Returns a call that cannot leave, up to its only end mark, or before the first of several marks.
     pub(crate) fn broken_until(
         &self,
         from: usize,
@@ -250,7 +248,8 @@ impl View<'_> {
         self.until(from, marks, Found::Broken(name.to_owned(), why))
     }
 
-    /// The same for what is certainly a call.
+    /// Returns a certain call that cannot leave, up to its only end mark, or before the first of several
+    /// marks.
     pub(crate) fn dropped_until(
         &self,
         from: usize,
@@ -269,12 +268,12 @@ impl View<'_> {
         }
     }
 
-    /// "Not this dialect", or "more" while text may still come: for a text that ended too early.
+    /// Answers a text that is too short: "more" while text may still come, else "not this dialect".
     pub(crate) fn wait_or_reject(&self, wait: Wait) -> Step {
         if self.eof { Step::Not(self.text.len()) } else { Step::More(wait) }
     }
 
-    /// The text before speaks *about* a call rather than making one.
+    /// Returns true when the text before speaks *about* a call rather than making one.
     pub(crate) fn is_quoted(&self) -> bool {
         quotation::announces_example(self.before)
     }
@@ -287,6 +286,6 @@ pub(crate) enum MarkAt {
     Here(usize),
     /// The text ends within what may become one.
     Perhaps,
-    /// None.
+    /// There is no mark.
     No,
 }

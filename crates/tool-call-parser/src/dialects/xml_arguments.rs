@@ -1,8 +1,8 @@
-//! Arguments that a model wrote as XML tags, whole: the body of a harmony message, or of a native call that a
-//! server did not read.
+//! Reads complete arguments in XML tags: the body of a harmony message, or of a native call that a server did
+//! not parse.
 //!
-//! A text that begins with a tag is either read to its last byte or refused. It is never one argument's
-//! value.
+//! A text that begins with a tag is either read to its last byte or refused. It never becomes the value of
+//! one argument.
 
 use serde_json::{Map, Value};
 
@@ -11,22 +11,22 @@ use crate::calls::{Delimited, RawCall};
 use crate::schema;
 use crate::tools::Tool;
 
-/// Each form of a parameter's tags. The values of Beam (Reflection) stand on lines of their own.
+/// The forms of a parameter's tags. The values of Beam (Reflection) are on separate lines.
 const FORMS: [Tags<'_>; 3] = [
     Tags::new("<rfl:parameter name=", "</rfl:parameter>", true),
     Tags::new("<parameter name=", "</parameter>", true),
     Tags::new("<parameter=", "</parameter>", true),
 ];
 
-/// Whether a text begins with a tag. Tokens such as `<|message|>` are not tags.
+/// Returns true if a text begins with a tag. Tokens such as `<|message|>` are not tags.
 pub(crate) fn begins_with_tag(text: &str) -> bool {
     let after = text.trim_start().strip_prefix('<');
     after
         .is_some_and(|after| after.starts_with(|first: char| first.is_alphabetic() || "!?/_".contains(first)))
 }
 
-/// Reads the tags as a call of `tool`. `None`: the text holds anything else too, or an argument that the tool
-/// does not have.
+/// Reads the tags as a call of `tool`; `None` if there is other text, or an argument that the tool does not
+/// have.
 pub(crate) fn read_call(tool: &Tool, text: &str) -> Option<RawCall> {
     let text = text.trim();
     let declared = schema::properties(tool.schema());
@@ -55,13 +55,13 @@ pub(super) fn read_elements(text: &str, declared: &Map<String, Value>) -> Option
     Some(fields).filter(|fields| !fields.is_empty())
 }
 
-/// The declared argument whose opening tag begins the text, and the text behind the tag.
+/// Returns the declared argument whose opening tag begins the text, and the text after the tag.
 fn opening_tag<'a>(text: &'a str, declared: &Map<String, Value>) -> Option<(&'a str, &'a str)> {
     let (key, after) = text.strip_prefix('<')?.split_once('>')?;
     declared.contains_key(key).then_some((key, after))
 }
 
-/// The value and the text behind its closing tag: the first one that another element or the end follows.
+/// Splits off the value: it ends at the first closing tag that another element or the end follows.
 fn split_element<'a>(key: &str, text: &'a str, declared: &Map<String, Value>) -> Option<(&'a str, &'a str)> {
     let close = format!("</{key}>");
     text.match_indices(&close).find_map(|(at, _)| {
@@ -70,7 +70,7 @@ fn split_element<'a>(key: &str, text: &'a str, declared: &Map<String, Value>) ->
     })
 }
 
-/// Takes one line break from each end of a value that stands on lines of its own.
+/// Removes one line break at each end of a value on separate lines.
 fn without_own_lines(value: &str) -> &str {
     let inside = value.strip_prefix('\n').map(|value| value.strip_suffix('\n').unwrap_or(value));
     inside.unwrap_or(value)

@@ -1,5 +1,5 @@
-//! Candidates: lets the dialects whose marks may stand at a place read on from there, and takes what they
-//! found.
+//! Tries candidates: asks the dialects whose marks may begin at a place to read from there, and takes the
+//! result.
 
 use super::state::{Held, Holds, Io, MAX_HELD, Open, Waiting};
 use super::{MAX_RUN, QUOTED_LINE, Scanner};
@@ -16,7 +16,7 @@ const CUT_MARK: usize = 6;
 
 /// Trying candidates.
 impl Scanner {
-    /// Lets the dialects that may begin at `open.at` read, in order. False when one of them needs more text.
+    /// Asks the dialects that may begin at `open.at`, in order. False when one of them needs more text.
     pub(super) fn attempt(&mut self, mut open: Open, io: &mut Io<'_>) -> bool {
         if !self.wakes(&mut open) {
             self.open = Some(open);
@@ -87,7 +87,7 @@ impl Scanner {
         wakes
     }
 
-    /// Whether the mark stands there, or as much of it as there is text.
+    /// Returns true if the mark begins at the candidate, or if the text there is a beginning of the mark.
     fn may_open(&self, open: &Open, opener: &Opener, io: &Io<'_>) -> bool {
         let bytes = &self.buffer.as_bytes()[open.at..];
         if opener.line && !open.line_start {
@@ -112,7 +112,7 @@ impl Scanner {
         (opener.dialect.read)(&view)
     }
 
-    /// `spaced`: only space stands between what has left and the mark.
+    /// Makes the dialect's view. `spaced`: only space separates the released text from the mark.
     fn view<'a>(&'a self, open: &Open, spaced: bool, io: &'a Io<'_>) -> View<'a> {
         let from = self.buffer.ceil_char_boundary(open.at.saturating_sub(BEHIND));
         let before = &self.buffer[from..open.at];
@@ -136,8 +136,8 @@ impl Scanner {
         }
     }
 
-    /// A candidate that came to nothing costs what was read of it. When the credit is used up, what was read
-    /// is passed over instead of being searched again.
+    /// Charges a failed candidate for the text that was read. Without credit, that text is skipped instead of
+    /// searched again.
     pub(super) fn spend(&mut self, open: &mut Open, seen: usize) {
         self.rescanned += seen;
         if self.rescanned > 64 * 1024 + 4 * (self.gone + open.at) {
@@ -145,7 +145,7 @@ impl Scanner {
         }
     }
 
-    /// No dialect begins here: it is text, and so is what was held for want of it.
+    /// Continues after a place where no dialect begins. Text that was held for it is released.
     pub(super) fn nothing(&mut self, open: &Open, io: &mut Io<'_>) {
         let bytes = &self.buffer.as_bytes()[open.at..];
         let char = bytes[0];
@@ -185,7 +185,7 @@ impl Scanner {
             Found::Skip | Found::Lane(_) | Found::EndOfReasoning => {
                 self.accept_held(false, io);
                 self.take(open.at, end, io);
-                // A reply of nothing but the end of its reasoning may have lost the rest on the server.
+                // If the reply has only the end of its reasoning, the server may have lost the rest.
                 if !(matches!(found, Found::EndOfReasoning) && io.ledger.is_blank()) {
                     self.note_framing(io);
                 }
@@ -211,8 +211,8 @@ impl Scanner {
         }
     }
 
-    /// Only a reply that was cut has truncated calls. In another one the model did not finish them, and what
-    /// it wrote is shown when nothing else is left.
+    /// Notes a call that was not sent. Only a reply that was cut has truncated calls. Otherwise the model did
+    /// not finish the call, and its text is shown if there is no other.
     fn note_dropped_call(&self, name: &str, why: Dropped, (start, end): (usize, usize), io: &mut Io<'_>) {
         let unclosed = why == Dropped::Truncated && !self.cut;
         if self.reasoning {
@@ -225,7 +225,7 @@ impl Scanner {
     }
 }
 
-/// Whether each of these calls fits its tool.
+/// Returns true if each of these calls fits its tool.
 fn may_leave(calls: &[RawCall], io: &Io<'_>) -> bool {
     calls.iter().all(|call| matches!(settle(call, io.tools, io.steps), Settled::Call(_)))
 }

@@ -1,5 +1,5 @@
-//! Calls that were read: firm ones leave at once, others only if nothing but calls follows; what cannot be
-//! read is dropped next to calls and is text without them.
+//! Handles calls that were read: firm ones leave immediately, others only if nothing but calls follows. An
+//! unreadable call is dropped next to other calls, and is text without them.
 
 use super::Scanner;
 use super::state::{Held, Holds, Io, Open};
@@ -8,7 +8,7 @@ use crate::dialects::{self, Dialect};
 use crate::event::{Dropped, Note};
 use crate::settle::{Settled, settle};
 
-/// Calls.
+/// Taking and releasing calls.
 impl Scanner {
     pub(super) fn hold(&mut self, held: Held, end: usize) {
         self.held.push(held);
@@ -35,7 +35,7 @@ impl Scanner {
     ) -> bool {
         let settled = |call: RawCall| {
             let settled = match settle(&call, io.tools, io.steps) {
-                // The call's own end is there, so nothing cut it.
+                // The call has its own end, so nothing cut it.
                 Settled::Refused(Dropped::Truncated) => Settled::Refused(Dropped::Unclosed),
                 settled => settled,
             };
@@ -67,8 +67,8 @@ impl Scanner {
         true
     }
 
-    /// Another dialect may read something better here. If none does, a call in marks of its own is held: next
-    /// to calls it is one that cannot leave.
+    /// Holds a call of an undeclared tool, because another dialect may read the text better. If none does, a
+    /// call with its own marks is held: next to other calls it counts as a call that cannot leave.
     fn hold_undeclared(&mut self, held: Held, firm: bool, open: Open, io: &mut Io<'_>) -> bool {
         let own_marks = dialects::holds_mark(&self.buffer[held.source.0..held.source.1]);
         let mut next = open.past_this_opener();
@@ -96,8 +96,8 @@ impl Scanner {
         }
     }
 
-    /// Nothing but calls followed: what was held are calls. What could not be read among them is dropped;
-    /// alone it is text.
+    /// Accepts the held parts as calls, because nothing but calls followed. Unreadable ones are dropped next
+    /// to calls, and are text alone.
     pub(super) fn accept_held(&mut self, among_calls: bool, io: &mut Io<'_>) {
         let Some(first) = self.held.first() else { return };
         let start = first.source.0;
@@ -121,7 +121,8 @@ impl Scanner {
         }
     }
 
-    /// Text followed: what was held is text, and so is every later call that is not firm: they are examples.
+    /// Releases the held parts as text, because text followed. Every later call that is not firm is an
+    /// example too.
     pub(super) fn release_held(&mut self, at: usize, io: &mut Io<'_>) {
         if self.held.is_empty() {
             return;
@@ -131,7 +132,7 @@ impl Scanner {
         self.release(at, io);
     }
 
-    /// Releases what was held as text, except for the marks between.
+    /// Releases the held parts as text, except for the marks between them.
     fn take_frames(&mut self, io: &mut Io<'_>) {
         for held in std::mem::take(&mut self.held) {
             match held.holds {
@@ -147,7 +148,7 @@ impl Scanner {
         }
     }
 
-    /// Takes a part that scanning has passed already.
+    /// Takes a part that the scan has already passed.
     fn take_aside(&mut self, (start, end): (usize, usize), io: &mut Io<'_>) {
         let (scan, fresh, code) = (self.scan, self.fresh, self.code);
         self.take(start, end, io);

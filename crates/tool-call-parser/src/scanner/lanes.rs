@@ -1,4 +1,4 @@
-//! Stretches of text that are read as a whole: reasoning, an answer in a message of its own, a fence.
+//! Reads stretches of text as a whole: reasoning, an answer in its own message, a fence.
 
 use super::state::Io;
 use super::{MAX_CLOSING, Scanner};

@@ -1,9 +1,10 @@
-//! Walks over a growing text once, finds where a dialect may begin, and lets the dialects read on from there.
+//! Walks over a growing text once, finds the places where a dialect may begin, and asks the dialects to read
+//! from there.
 //!
-//! Holds back only what may still become a call (or the space before one), and releases it when that is
-//! disproved. Every decision depends on the text and on offsets in it, never on how it was split. Work is
-//! linear: a mark that comes to nothing is passed over byte by byte only while there is credit for it. Used
-//! by the engine, once per field.
+//! It holds back only text that may still become a call (or the space before one), and releases it when that
+//! is impossible. Every decision depends on the text and on offsets in it, never on its split into pieces.
+//! Work is linear: text after a failed mark is searched again only while there is credit for it. Used by the
+//! engine, once per field.
 
 mod attempt;
 mod held;
@@ -21,14 +22,14 @@ use super::space::is_plainly_no_space;
 
 /// A longer run of space is content, even before a call.
 const MAX_SPACE: usize = 1024;
-/// A longer line closes no fence, if it is not decided by then.
+/// A longer line does not close a fence, unless that is decided earlier.
 const MAX_CLOSING: usize = 256;
-/// Of a longer run of backticks the rest counts as another one.
+/// The longest run of backticks. The rest of a longer one counts as another run.
 const MAX_RUN: usize = 64;
-/// The length of the pieces in which a long text is taken, in bytes: text leaves the buffer before more is
+/// The length of the pieces in which a long text is read, in bytes: text leaves the buffer before more is
 /// copied into it.
 const PIECE: usize = 64 << 10;
-/// In place of a backtick run's length: the line is quoted and holds no calls.
+/// Replaces the length of a backtick run when the line is quoted and has no calls.
 const QUOTED_LINE: usize = usize::MAX;
 
 /// One field's text.
@@ -41,7 +42,7 @@ pub(crate) struct Scanner {
     /// The first byte of the buffer that has not left.
     head: usize,
     scan: usize,
-    /// From `head` up to here there is only space.
+    /// The end of the space that begins at `head`.
     white: usize,
     lane: Lane,
     /// The length of the backtick run that opened an inline code span on this line.
@@ -56,23 +57,23 @@ pub(crate) struct Scanner {
     rescanned: usize,
     eof: bool,
     cut: bool,
-    /// Text that is searched for calls only: nothing in it is firm.
+    /// True when the text is only searched for calls: nothing in it is firm.
     reasoning: bool,
-    /// Where the last mark stood that was found by a byte inside it.
+    /// The place of the last mark that was found by a byte inside it.
     tried_late: Option<usize>,
-    /// The place of the calls that were held last and left, in bytes from the beginning of the text.
+    /// The bytes of the last calls that were held and left, from the beginning of the text.
     last_calls: Option<Range<usize>>,
     last_note: Option<&'static str>,
     noted_framing: bool,
 }
 
 impl Scanner {
-    /// A scanner for content, or, for `reasoning`, one that looks for calls and emits nothing else.
+    /// Makes a scanner for content or, for `reasoning`, one that looks for calls and emits nothing else.
     pub(crate) fn new(reasoning: bool) -> Self {
         Self::with(&OPENERS, reasoning)
     }
 
-    /// The same for a table of its own.
+    /// Makes a scanner with its own table.
     pub(super) fn with(openers: &'static Openers, reasoning: bool) -> Self {
         Self {
             openers,
@@ -121,7 +122,7 @@ impl Scanner {
         self.release_up_to(self.buffer.len(), true, io);
     }
 
-    /// Returns the place of the calls that were held last and left, in bytes from the beginning of the text.
+    /// Returns the bytes of the last calls that were held and left, from the beginning of the text.
     pub(crate) fn last_calls(&self) -> Option<Range<usize>> {
         self.last_calls.clone()
     }
@@ -133,7 +134,7 @@ impl Scanner {
         self.forget();
     }
 
-    /// One step; false when more text is needed.
+    /// Takes one step; false when more text is needed.
     fn step(&mut self, io: &mut Io<'_>) -> bool {
         match self.lane {
             Lane::Reasoning(closers, kept) => self.reasoning_step(closers, kept, io),
@@ -147,7 +148,7 @@ impl Scanner {
         }
     }
 
-    /// Everything before this offset is certain to be text.
+    /// Returns the offset before which everything is certainly text.
     fn certain(&self) -> usize {
         if !self.held.is_empty() {
             return self.head;
@@ -160,12 +161,12 @@ impl Scanner {
         }
     }
 
-    /// A suffix that may become a mark which is found by a later byte is not certain.
+    /// Excludes a suffix that may become a mark which a later byte will reveal.
     fn before_late_mark(&self, end: usize) -> usize {
         end - self.openers.partial_late(&self.buffer.as_bytes()[self.head..end])
     }
 
-    /// Emits text up to `end`, holding back the space at its end, which a call would swallow.
+    /// Emits text up to `end`. The space at its end is held back, because a call would drop it.
     fn release(&mut self, end: usize, io: &mut Io<'_>) {
         self.release_up_to(end, false, io);
     }
@@ -204,7 +205,7 @@ impl Scanner {
         }
     }
 
-    /// Whether only space stands between `head` and `end`. No byte of it is looked at twice.
+    /// Returns true if there is only space between `head` and `end`. No byte is compared twice.
     fn is_space_up_to(&mut self, end: usize) -> bool {
         let from = self.white.max(self.head);
         if from < end {
@@ -217,7 +218,7 @@ impl Scanner {
         self.white >= end || self.head >= end
     }
 
-    /// Emits the text before a mark and passes over the mark. Space between the two is dropped.
+    /// Emits the text before a mark and skips the mark. Space between the two is dropped.
     fn take(&mut self, at: usize, end: usize, io: &mut Io<'_>) {
         self.release(at, io);
         if self.long_space && at > self.head && !self.reasoning {
@@ -296,7 +297,7 @@ impl Scanner {
         }
     }
 
-    /// A run of backticks opens or closes an inline code span.
+    /// Reads a run of backticks, which opens or closes an inline code span.
     fn backticks(&mut self, at: usize) -> bool {
         let rest = &self.buffer.as_bytes()[at..];
         let length = rest.iter().take(MAX_RUN).take_while(|byte| **byte == b'`').count();
@@ -313,8 +314,8 @@ impl Scanner {
         true
     }
 
-    /// Where a mark begins that was found by a byte inside it. If it comes to nothing, that byte may still
-    /// begin another.
+    /// Returns the beginning of a mark that was found by a byte inside it. If the mark fails, that byte may
+    /// still begin another.
     fn late_mark(&mut self, at: usize) -> Option<usize> {
         let text = &self.buffer.as_bytes()[self.head..];
         let before = self.openers.late_before(text, at - self.head)?;

@@ -1,5 +1,5 @@
 //! The state of a scanner between two pieces of text: the candidate that waits for more, and the parts that
-//! wait for the text behind them.
+//! wait for the text after them.
 
 use crate::Options;
 use crate::calls::RawCall;
@@ -11,7 +11,7 @@ use crate::schema::Steps;
 use crate::settle::Settled;
 use crate::tools::Tools;
 
-/// The most of a candidate that the dialects see, in bytes. A longer one is text: no argument is that big.
+/// The longest candidate that the dialects see, in bytes. A longer one is text: no argument is that long.
 pub(super) const MAX_HELD: usize = 24 << 20;
 /// The bytes of one candidate that may be read again, in addition to a multiple of its length.
 const REREAD: usize = 64 << 10;
@@ -25,21 +25,21 @@ pub(crate) struct Io<'a> {
     pub(crate) ledger: &'a mut Ledger,
 }
 
-/// A candidate: a dialect may begin at `at`.
+/// A candidate: a place at which a dialect may begin.
 #[derive(Debug)]
 pub(super) struct Open {
     pub(super) at: usize,
-    /// Where scanning goes on if it comes to nothing.
+    /// The place at which the scan goes on if the candidate fails.
     pub(super) resume: usize,
     pub(super) line_start: bool,
     /// The place in the order in which the openers are asked.
     pub(super) opener: usize,
-    /// A call of an undeclared tool that one dialect read here, if no other can do better.
+    /// A call of an undeclared tool that a dialect read here, in case no other reads the text better.
     pub(super) undeclared: Option<Box<Held>>,
     pub(super) waits: Option<Waiting>,
     /// The number of bytes that dialects read before they asked for more.
     read: usize,
-    /// Dialects are not asked again before the text is this long.
+    /// The length of text at which dialects are asked again.
     pub(super) until: usize,
 }
 
@@ -48,18 +48,18 @@ impl Open {
         Self { at, resume, line_start, opener: 0, undeclared: None, waits: None, read: 0, until: 0 }
     }
 
-    /// The same place for the dialects after the one that was asked last.
+    /// Continues at the same place with the next dialects.
     pub(super) fn past_this_opener(self) -> Self {
         Self { opener: self.opener + 1, waits: None, read: 0, until: 0, ..self }
     }
 
-    /// Remembers the first such call.
+    /// Remembers the first call of an undeclared tool.
     pub(super) fn keep_undeclared(&mut self, held: Held) {
         self.undeclared.get_or_insert_with(|| Box::new(held));
     }
 
-    /// A dialect that reads `length` bytes from their beginning every time it is woken must not be woken too
-    /// often: once its credit is used up, the text has to grow by an eighth first.
+    /// Charges a dialect that reads `length` bytes from the beginning each time. Without credit, it waits
+    /// until the text has grown by an eighth.
     pub(super) fn charge(&mut self, length: usize) {
         self.read += length;
         if self.read > REREAD + 8 * length {
@@ -87,7 +87,7 @@ impl From<Wait> for Waiting {
     }
 }
 
-/// A part of the text that waits for the text behind it.
+/// A part of the text that waits for the text after it.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) dialect: &'static Dialect,
@@ -99,8 +99,8 @@ pub(super) struct Held {
 pub(super) enum Holds {
     /// Calls that leave only if nothing but calls follows.
     Calls(Vec<(RawCall, Settled)>),
-    /// Text that is written like a call of this name and cannot leave.
+    /// Text in the form of a call of this name that cannot leave.
     Broken(String, Dropped),
-    /// Marks between such things.
+    /// Marks between such parts.
     Frame,
 }
