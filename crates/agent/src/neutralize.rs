@@ -12,7 +12,7 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use tool_call_parser::PreferredDialects;
-use tool_call_parser::templates::{Scope, breaks, broken, with_spaces};
+use tool_call_parser::templates::{Scope, break_marks, find_breaks, with_spaces};
 use wire::pattern::compile_pattern;
 
 /// How respool itself writes results and notes where the form has no role for them.
@@ -47,7 +47,7 @@ impl MarkEscaper {
 
     /// The text of a result with its marks broken, and how many of them are a template's.
     pub(super) fn break_marks(self, text: &str) -> (String, usize) {
-        let mut places = breaks(text, self.0, Scope::All);
+        let mut places = find_breaks(text, self.0, Scope::All);
         let marks = places.len();
         places.extend(OWN.find_iter(text).map(|found| found.start() + 1));
         places.sort_unstable();
@@ -57,12 +57,12 @@ impl MarkEscaper {
 
     /// The words of a tool's declaration, or of respool about texts of others.
     pub(super) fn escape_text(self, text: &str) -> Cow<'_, str> {
-        broken(text, self.0, Scope::All)
+        break_marks(text, self.0, Scope::All)
     }
 
     /// The model's own words: their turns are broken, and the marks of its calls stay, which it may imitate.
     pub(super) fn own_words(self, text: &str) -> Cow<'_, str> {
-        broken(text, self.0, Scope::Turns)
+        break_marks(text, self.0, Scope::Turns)
     }
 
     /// The arguments of a call, as JSON text.

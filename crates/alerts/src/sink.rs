@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::{SinkConfig, SinkKind};
 use super::message::Message;
-use http_client::{error_chain, client_for};
+use http_client::{client_for, error_chain};
 use telemetry::metrics;
 
 /// How many messages wait for one sink.

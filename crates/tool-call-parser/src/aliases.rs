@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::tools::plain;
+use super::tools::normalise_name;
 
 /// Names that tools use for the same thing, in lower case without `-` and `_`.
 const SYNONYMS: [&[&str]; 12] = [
@@ -25,7 +25,7 @@ const SYNONYMS: [&[&str]; 12] = [
 
 /// Pairs undeclared names with the declared names that they mean, if there is no doubt. `fits` says whether a
 /// value suits a declared argument.
-pub(crate) fn meant<'a>(
+pub(crate) fn match_missing<'a>(
     object: &'a Map<String, Value>,
     declared: &Map<String, Value>,
     missing: &[&'a str],
@@ -46,7 +46,7 @@ pub(crate) fn meant<'a>(
 
 /// Returns true for synonyms, singular and plural, and names that differ by one letter.
 fn is_near(one: &str, other: &str) -> bool {
-    let (one, other) = (plain(one), plain(other));
+    let (one, other) = (normalise_name(one), normalise_name(other));
     let synonyms =
         SYNONYMS.iter().any(|names| names.contains(&one.as_str()) && names.contains(&other.as_str()));
     synonyms || is_plural(&one, &other) || is_plural(&other, &one) || differs_by_one(&one, &other)
@@ -83,7 +83,11 @@ mod tests {
         let declared: Map<String, Value> =
             missing.iter().map(|name| ((*name).to_owned(), json!({}))).collect();
         let object = object.as_object().unwrap();
-        assert_eq!(meant(object, &declared, missing, |value, _| value.is_string()), expected, "{object:?}");
+        assert_eq!(
+            match_missing(object, &declared, missing, |value, _| value.is_string()),
+            expected,
+            "{object:?}"
+        );
     }
 
     #[test]

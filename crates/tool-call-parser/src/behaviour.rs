@@ -342,7 +342,7 @@ fn with_native(native: &[(&str, &str)], texts: &[(Field, &str)]) -> Parsed {
     let mut out: Vec<Event> = Vec::new();
     for (name, arguments) in native {
         let call = NativeCall { id: None, name: (*name).into(), arguments: (*arguments).into() };
-        engine.native(call, &mut out);
+        engine.push_native(call, &mut out);
     }
     for (field, text) in texts {
         text.chars().for_each(|char| engine.push(*field, &char.to_string(), &mut out));
@@ -387,7 +387,7 @@ fn in_order(steps: &[Step], cut: bool) -> (String, Vec<Dropped>) {
         match *step {
             Step::Native(name, arguments) => {
                 let call = NativeCall { id: None, name: name.into(), arguments: arguments.into() };
-                engine.native(call, &mut out);
+                engine.push_native(call, &mut out);
             }
             Step::Text(text) => engine.push(Field::Content, text, &mut out),
         }

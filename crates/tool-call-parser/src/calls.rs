@@ -48,7 +48,7 @@ pub(crate) enum Args {
 
 impl Args {
     /// Estimates the bytes of the arguments.
-    pub(crate) fn size(&self) -> usize {
+    pub(crate) fn estimated_size(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
             Self::Value(value) => weight(value).saturating_mul(8),
@@ -64,7 +64,7 @@ impl Default for Args {
 
 impl RawCall {
     /// Makes a call whose arguments are still text.
-    pub(crate) fn text(name: &str, arguments: &str) -> Self {
+    pub(crate) fn from_text(name: &str, arguments: &str) -> Self {
         Self { name: name.to_owned(), arguments: Args::Text(arguments.to_owned()), ..Self::default() }
     }
 
@@ -72,11 +72,11 @@ impl RawCall {
     pub(crate) fn from_unquoted(name: &str, fields: Map<String, Value>, delimited: Delimited) -> Self {
         let texts = fields.iter().filter(|(_, value)| value.is_string());
         let unquoted = texts.map(|(key, _)| (key.clone(), delimited)).collect();
-        Self { unquoted, ..Self::fields(name, fields) }
+        Self { unquoted, ..Self::from_fields(name, fields) }
     }
 
     /// Makes a call whose arguments were written one by one with their types.
-    pub(crate) fn fields(name: &str, fields: Map<String, Value>) -> Self {
+    pub(crate) fn from_fields(name: &str, fields: Map<String, Value>) -> Self {
         Self { name: name.to_owned(), arguments: Args::Value(Value::Object(fields)), ..Self::default() }
     }
 }
@@ -111,7 +111,7 @@ const COMPANIONS: [&str; 9] =
     ["id", "type", "call_id", "tool_call_id", "index", "thought", "thoughts", "reasoning", "explanation"];
 
 /// Reads calls from a text that is one JSON value. The list is empty for JSON that is not a call.
-pub(crate) fn read(text: &str, trust: Trust, tools: &Tools) -> Result<Vec<RawCall>, Unreadable> {
+pub(crate) fn read_calls(text: &str, trust: Trust, tools: &Tools) -> Result<Vec<RawCall>, Unreadable> {
     if trust == Trust::Marked && text.starts_with("{{") {
         return read_single(&text.replace("{{", "{").replace("}}", "}"), trust, tools);
     }
@@ -123,7 +123,7 @@ pub(crate) fn read(text: &str, trust: Trust, tools: &Tools) -> Result<Vec<RawCal
 fn read_single(text: &str, trust: Trust, tools: &Tools) -> Result<Vec<RawCall>, Unreadable> {
     let read = lenient_json::read(text)?;
     let mut calls = Vec::new();
-    if !collect(read.value, trust, tools, &mut calls) {
+    if !collect_calls(read.value, trust, tools, &mut calls) {
         calls.clear();
     }
     for call in &mut calls {
@@ -140,24 +140,25 @@ fn read_single(text: &str, trust: Trust, tools: &Tools) -> Result<Vec<RawCall>, 
 
 /// Keeps arguments as text if they have integers that would be rounded.
 fn keep_digits(text: &str, calls: &mut [RawCall]) {
-    let mut integers = digits::find(text);
+    let mut integers = digits::find_big_integers(text);
     for call in calls {
         if let (Args::Value(value), false) = (&call.arguments, integers.is_empty()) {
-            call.arguments = Args::Text(digits::restore(&json_text(value), &mut integers));
+            call.arguments = Args::Text(digits::restore_digits(&json_text(value), &mut integers));
         }
     }
 }
 
 /// Adds the calls in `value`; false if it has anything else.
-fn collect(value: Value, trust: Trust, tools: &Tools, calls: &mut Vec<RawCall>) -> bool {
+fn collect_calls(value: Value, trust: Trust, tools: &Tools, calls: &mut Vec<RawCall>) -> bool {
     match value {
         Value::Array(items) if !items.is_empty() => {
-            let found: Vec<bool> = items.into_iter().map(|item| collect(item, trust, tools, calls)).collect();
+            let found: Vec<bool> =
+                items.into_iter().map(|item| collect_calls(item, trust, tools, calls)).collect();
             found.iter().all(|call| *call) || (trust == Trust::Marked && found.contains(&true))
         }
         Value::Object(object) => from_object(object, trust, tools, calls),
         Value::String(text) if trust == Trust::Marked && text.trim_start().starts_with('{') => {
-            lenient_json::read(&text).is_ok_and(|read| collect(read.value, trust, tools, calls))
+            lenient_json::read(&text).is_ok_and(|read| collect_calls(read.value, trust, tools, calls))
         }
         _ => false,
     }
@@ -170,13 +171,13 @@ fn from_object(
     calls: &mut Vec<RawCall>,
 ) -> bool {
     if let Some(list @ Value::Array(_)) = object.get_mut("tool_calls") {
-        return collect(list.take(), trust, tools, calls);
+        return collect_calls(list.take(), trust, tools, calls);
     }
     let id = object.get("id").and_then(Value::as_str).map(str::to_owned);
     for key in ["function", "function_call", "tool_call"] {
         if let Some(inner @ Value::Object(_)) = object.get_mut(key) {
             let before = calls.len();
-            let found = collect(inner.take(), trust, tools, calls);
+            let found = collect_calls(inner.take(), trust, tools, calls);
             calls[before..].iter_mut().for_each(|call| call.id.clone_from(&id));
             return found;
         }
@@ -198,17 +199,17 @@ fn read_named(mut object: Map<String, Value>, trust: Trust, tools: &Tools) -> Op
         if let Some(key) = argument_keys.iter().find(|key| object.contains_key(**key)) {
             let value = object.shift_remove(*key)?;
             return (trust == Trust::Marked || is_bare_call(&object, name_key, &value))
-                .then(|| with(&name, value));
+                .then(|| call_with_value(&name, value));
         }
         if trust == Trust::Marked && name_key != "action" {
             object.shift_remove(name_key);
-            return flat(&name, object, tools);
+            return read_flat(&name, object, tools);
         }
     }
     read_keyed(object, trust, tools)
 }
 
-fn with(name: &str, arguments: Value) -> RawCall {
+fn call_with_value(name: &str, arguments: Value) -> RawCall {
     let arguments = match arguments {
         Value::String(text) => Args::Text(text),
         Value::Null => Args::default(),
@@ -243,21 +244,21 @@ fn is_definition(object: &Map<String, Value>, name: &str, tools: &Tools) -> bool
 }
 
 /// Reads `{"name": "read", "path": "a"}`, in which the other keys are the arguments.
-fn flat(name: &str, mut rest: Map<String, Value>, tools: &Tools) -> Option<RawCall> {
+fn read_flat(name: &str, mut rest: Map<String, Value>, tools: &Tools) -> Option<RawCall> {
     let tool = tools.resolve(name)?.tool;
     let declared = super::schema::properties(tool.schema());
     rest.retain(|key, _| {
         let known = declared.is_some_and(|declared| declared.contains_key(key));
         known || !(COMPANIONS.contains(&key.as_str()) || matches!(key.as_str(), "description" | "parameters"))
     });
-    Some(RawCall::fields(name, rest))
+    Some(RawCall::from_fields(name, rest))
 }
 
 /// Reads `{"read": {"path": "a"}}`, in which the name is the key.
 fn read_keyed(object: Map<String, Value>, trust: Trust, tools: &Tools) -> Option<RawCall> {
     let (name, value) = object.into_iter().next().filter(|_| trust == Trust::Marked)?;
     let object = matches!(value, Value::Object(_)) && tools.resolve(&name).is_some();
-    object.then(|| with(&name, value))
+    object.then(|| call_with_value(&name, value))
 }
 
 #[cfg(test)]
@@ -268,7 +269,7 @@ mod tests {
 
     fn check(text: &str, trust: Trust, expected: &[(&str, Value)]) {
         let tools: Tools = [("read".to_owned(), None), ("exec".to_owned(), None)].into_iter().collect();
-        let calls = read(text, trust, &tools).unwrap_or_else(|why| panic!("{text}: {why:?}"));
+        let calls = read_calls(text, trust, &tools).unwrap_or_else(|why| panic!("{text}: {why:?}"));
         let found: Vec<(&str, Value)> = calls
             .iter()
             .map(|call| match &call.arguments {

@@ -67,7 +67,7 @@ impl Case {
         let mut out: Vec<Event> = Vec::new();
         if self.field == "tool_calls" {
             for Native { name, arguments } in serde_json::from_str::<Vec<Native>>(&self.text).unwrap() {
-                engine.native(NativeCall { id: None, name, arguments }, &mut out);
+                engine.push_native(NativeCall { id: None, name, arguments }, &mut out);
             }
         } else {
             let field = if self.field == "reasoning" { Field::Reasoning } else { Field::Content };

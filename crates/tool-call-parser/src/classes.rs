@@ -78,7 +78,7 @@ static NEW: Dialect = Dialect {
     read: |view| match view.body().find("@@") {
         None => view.wait_or_reject(super::dialects::Wait::Any),
         Some(length) => {
-            let call = RawCall::text("read", &view.body()[..length]);
+            let call = RawCall::from_text("read", &view.body()[..length]);
             Step::Read(Found::Calls { calls: vec![call], firm: true }, view.mark + length + 2)
         }
     },

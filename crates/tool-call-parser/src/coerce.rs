@@ -10,7 +10,8 @@ use super::aliases;
 use super::lenient_json;
 use super::repairs::{Repair, Repairs};
 use super::schema::{
-    Document, accepts, branches, is_type, properties, required_names, resolve, same, types, weight,
+    Document, accepts, branches, is_same, is_type, properties, required_names, resolve_reference, type_names,
+    weight,
 };
 
 /// Keys that models wrap the arguments in.
@@ -19,27 +20,28 @@ const WRAPPERS: [&str; 6] = ["parameters", "arguments", "args", "input", "params
 const MAX_DEPTH: usize = 32;
 
 /// Coerces a call's arguments; `repairs` gets the names of the changes.
-pub(crate) fn arguments(value: Value, document: Document<'_>, repairs: &mut Repairs) -> Value {
-    let value = unwrap(value, document.root, repairs);
-    Coercion { document, repairs }.value(value, document.root, 0)
+pub(crate) fn coerce_arguments(value: Value, document: Document<'_>, repairs: &mut Repairs) -> Value {
+    let value = unwrap_arguments(value, document.root, repairs);
+    Coercion { document, repairs }.coerce_value(value, document.root, 0)
 }
 
 /// Returns true if nothing needs a change.
-pub(crate) fn fits(value: &Value, document: Document<'_>) -> bool {
-    accepts(value, document.root, document) && unwrappable(value, document.root).is_none()
+pub(crate) fn fits_schema(value: &Value, document: Document<'_>) -> bool {
+    accepts(value, document.root, document) && wrapping_properties(value, document.root).is_none()
 }
 
-/// Finds the arguments in `{"parameters": {…}}`, if the tool has no such property.
-fn unwrappable<'a>(value: &Value, schema: &'a Value) -> Option<&'a Map<String, Value>> {
-    let declared = properties(resolve(schema, schema))?;
+/// Returns the declared properties if the value wraps the arguments, as in `{"parameters": {…}}`, and the
+/// tool has no such property.
+fn wrapping_properties<'a>(value: &Value, schema: &'a Value) -> Option<&'a Map<String, Value>> {
+    let declared = properties(resolve_reference(schema, schema))?;
     let object = value.as_object().filter(|object| object.len() == 1)?;
     let (key, inner) = object.iter().next()?;
     let wraps = WRAPPERS.contains(&key.as_str()) && !declared.contains_key(key) && !declared.is_empty();
     (wraps && (inner.is_object() || inner.is_string())).then_some(declared)
 }
 
-fn unwrap(value: Value, schema: &Value, repairs: &mut Repairs) -> Value {
-    let Some(declared) = unwrappable(&value, schema) else { return value };
+fn unwrap_arguments(value: Value, schema: &Value, repairs: &mut Repairs) -> Value {
+    let Some(declared) = wrapping_properties(&value, schema) else { return value };
     let inner = match value.as_object().and_then(|object| object.values().next()) {
         Some(Value::String(text)) => lenient_json::read(text).ok().map(|read| read.value),
         other => other.cloned(),
@@ -58,11 +60,11 @@ fn unwrap(value: Value, schema: &Value, repairs: &mut Repairs) -> Value {
 
 /// Returns the property that a bare value must mean: the only required one, if it is a string.
 pub(crate) fn sole_string(schema: &Value) -> Option<&str> {
-    let schema = resolve(schema, schema);
+    let schema = resolve_reference(schema, schema);
     let mut names = required_names(schema);
     let name = names.next().filter(|_| names.next().is_none())?;
-    let rule = resolve(properties(schema)?.get(name)?, schema);
-    types(rule).contains(&"string").then_some(name)
+    let rule = resolve_reference(properties(schema)?.get(name)?, schema);
+    type_names(rule).contains(&"string").then_some(name)
 }
 
 struct Coercion<'a> {
@@ -71,33 +73,33 @@ struct Coercion<'a> {
 }
 
 impl Coercion<'_> {
-    fn value(&mut self, value: Value, schema: &Value, depth: usize) -> Value {
-        let schema = resolve(schema, self.document.root);
+    fn coerce_value(&mut self, value: Value, schema: &Value, depth: usize) -> Value {
+        let schema = resolve_reference(schema, self.document.root);
         if depth > MAX_DEPTH || accepts(&value, schema, self.document) {
             return value;
         }
-        if let Some(choice) = self.choice(&value, schema) {
+        if let Some(choice) = self.matching_choice(&value, schema) {
             self.repairs.insert(Repair::Enum);
             return choice;
         }
-        let value = self.by_branch(value, schema, depth);
-        let value = self.by_type(value, schema, depth);
+        let value = self.coerce_to_branch(value, schema, depth);
+        let value = self.coerce_to_type(value, schema, depth);
         match value {
-            Value::Object(object) => Value::Object(self.object(object, schema, depth)),
-            Value::Array(items) => Value::Array(self.items(items, schema, depth)),
+            Value::Object(object) => Value::Object(self.coerce_object(object, schema, depth)),
+            Value::Array(items) => Value::Array(self.coerce_items(items, schema, depth)),
             other => other,
         }
     }
 
     /// Coerces a value to the first branch of `anyOf`/`oneOf` that it can fit.
-    fn by_branch(&mut self, value: Value, schema: &Value, depth: usize) -> Value {
+    fn coerce_to_branch(&mut self, value: Value, schema: &Value, depth: usize) -> Value {
         for branch in branches(schema) {
             if !self.document.steps.take(weight(&value)) {
                 break;
             }
             let mut repairs = Repairs::new();
             let mut attempt = Coercion { document: self.document, repairs: &mut repairs };
-            let candidate = attempt.value(value.clone(), branch, depth + 1);
+            let candidate = attempt.coerce_value(value.clone(), branch, depth + 1);
             if accepts(&candidate, branch, self.document) {
                 self.repairs.append(&mut repairs);
                 return candidate;
@@ -106,8 +108,8 @@ impl Coercion<'_> {
         value
     }
 
-    fn by_type(&mut self, value: Value, schema: &Value, depth: usize) -> Value {
-        let types = types(schema);
+    fn coerce_to_type(&mut self, value: Value, schema: &Value, depth: usize) -> Value {
+        let types = type_names(schema);
         let fits = types.is_empty() || types.iter().any(|name| is_type(&value, name));
         if fits || !self.document.steps.take(types.len().saturating_mul(weight(&value))) {
             return value;
@@ -132,18 +134,23 @@ impl Coercion<'_> {
         let rule = schema.get("items").unwrap_or(&Value::Null);
         let mut repairs = Repairs::new();
         let mut attempt = Coercion { document: self.document, repairs: &mut repairs };
-        let item = is_one.then(|| attempt.value(value.clone(), rule, depth + 1))?;
+        let item = is_one.then(|| attempt.coerce_value(value.clone(), rule, depth + 1))?;
         accepts(&item, rule, self.document).then(|| Value::Array(vec![item]))
     }
 
-    fn object(&mut self, object: Map<String, Value>, schema: &Value, depth: usize) -> Map<String, Value> {
+    fn coerce_object(
+        &mut self,
+        object: Map<String, Value>,
+        schema: &Value,
+        depth: usize,
+    ) -> Map<String, Value> {
         let Some(declared) = properties(schema) else { return object };
         let mut fitted = Map::new();
         let must: Vec<&str> = required_names(schema).collect();
-        for (name, value) in self.renamed(object, declared, &must) {
+        for (name, value) in self.rename_members(object, declared, &must) {
             let rule = declared.get(&name).or_else(|| schema.get("additionalProperties"));
             let value = match rule {
-                Some(rule) => self.value(value, rule, depth + 1),
+                Some(rule) => self.coerce_value(value, rule, depth + 1),
                 None => value,
             };
             let refused_null =
@@ -158,18 +165,18 @@ impl Coercion<'_> {
     }
 
     /// Renames members to the declared names that they mean.
-    fn renamed(
+    fn rename_members(
         &mut self,
         object: Map<String, Value>,
         declared: &Map<String, Value>,
         must: &[&str],
     ) -> Map<String, Value> {
         let is_declared = object.keys().all(|name| declared.contains_key(name));
-        if is_declared || !self.document.steps.take(cost_of_names(&object, declared)) {
+        if is_declared || !self.document.steps.take(name_cost(&object, declared)) {
             return object;
         }
         let names: Vec<&str> = object.keys().map(String::as_str).collect();
-        let alike: Vec<String> = names.iter().map(|name| self.key(name, &names, declared)).collect();
+        let alike: Vec<String> = names.iter().map(|name| self.declared_key(name, &names, declared)).collect();
         let object: Map<String, Value> =
             alike.into_iter().zip(object.into_iter().map(|(_, value)| value)).collect();
         let missing: Vec<&str> = must
@@ -183,7 +190,7 @@ impl Coercion<'_> {
         let fits = |value: &Value, name: &str| {
             declared.get(name).is_some_and(|rule| accepts(value, rule, self.document))
         };
-        let meant: Vec<(String, String)> = aliases::meant(&object, declared, &missing, fits)
+        let meant: Vec<(String, String)> = aliases::match_missing(&object, declared, &missing, fits)
             .into_iter()
             .map(|(name, wanted)| (name.to_owned(), wanted.to_owned()))
             .collect();
@@ -198,17 +205,18 @@ impl Coercion<'_> {
     }
 
     /// Returns the declared key that differs only in case, `-` and `_`, if the object lacks it.
-    fn key(&mut self, name: &str, present: &[&str], declared: &Map<String, Value>) -> String {
+    fn declared_key(&mut self, name: &str, present: &[&str], declared: &Map<String, Value>) -> String {
         if declared.contains_key(name) {
             return name.to_owned();
         }
-        let plain = super::tools::plain(name);
+        let plain = super::tools::normalise_name(name);
         let mut alike = declared
             .keys()
-            .filter(|key| super::tools::plain(key) == plain && !present.contains(&key.as_str()));
+            .filter(|key| super::tools::normalise_name(key) == plain && !present.contains(&key.as_str()));
         match (alike.next(), alike.next()) {
             (Some(key), None)
-                if present.iter().filter(|other| super::tools::plain(other) == plain).count() == 1 =>
+                if present.iter().filter(|other| super::tools::normalise_name(other) == plain).count()
+                    == 1 =>
             {
                 self.repairs.insert(Repair::Key);
                 key.clone()
@@ -218,7 +226,7 @@ impl Coercion<'_> {
     }
 
     /// Finds the listed value that differs only in case, surrounding space or type (`"1"` for 1).
-    fn choice(&self, value: &Value, schema: &Value) -> Option<Value> {
+    fn matching_choice(&self, value: &Value, schema: &Value) -> Option<Value> {
         let listed = schema.get("enum").and_then(Value::as_array).map(Vec::as_slice);
         let constant = schema.get("const").map(std::slice::from_ref);
         let choices = listed.or(constant)?;
@@ -232,22 +240,22 @@ impl Coercion<'_> {
         };
         let mut alike = choices.iter().filter(|choice| match choice {
             Value::String(choice) => choice.eq_ignore_ascii_case(&text),
-            Value::Array(_) | Value::Object(_) => same(choice, value),
-            other => other.to_string() == text || same(other, value),
+            Value::Array(_) | Value::Object(_) => is_same(choice, value),
+            other => other.to_string() == text || is_same(other, value),
         });
         alike.next().filter(|_| alike.next().is_none()).cloned()
     }
 
-    fn items(&mut self, items: Vec<Value>, schema: &Value, depth: usize) -> Vec<Value> {
+    fn coerce_items(&mut self, items: Vec<Value>, schema: &Value, depth: usize) -> Vec<Value> {
         match schema.get("items") {
-            Some(rule) => items.into_iter().map(|item| self.value(item, rule, depth + 1)).collect(),
+            Some(rule) => items.into_iter().map(|item| self.coerce_value(item, rule, depth + 1)).collect(),
             None => items,
         }
     }
 }
 
 /// Returns the steps of comparing an object's names with each other and with the declared ones.
-fn cost_of_names(object: &Map<String, Value>, declared: &Map<String, Value>) -> usize {
+fn name_cost(object: &Map<String, Value>, declared: &Map<String, Value>) -> usize {
     let lengths: usize = object.keys().chain(declared.keys()).map(|name| 1 + name.len() / 8).sum();
     lengths.saturating_mul(object.len())
 }
@@ -258,7 +266,7 @@ fn may_hold_more(text: &str) -> bool {
     trimmed.is_empty()
         || trimmed.starts_with(['[', '{', '"'])
         || trimmed.contains([',', ';', '\n'])
-        || lenient_json::literal(trimmed).is_some_and(|value| value.is_null())
+        || lenient_json::parse_literal(trimmed).is_some_and(|value| value.is_null())
 }
 
 /// Converts `value` to a type, if that loses nothing.
@@ -267,14 +275,14 @@ pub(crate) fn to_type(value: &Value, name: &str) -> Option<Value> {
         ("string", Value::Number(_) | Value::Bool(_) | Value::Object(_) | Value::Array(_)) => {
             Some(Value::String(value.to_string()))
         }
-        ("integer", Value::String(text)) => integer(text.trim()).map(Value::Number),
+        ("integer", Value::String(text)) => parse_integer(text.trim()).map(Value::Number),
         ("number", Value::String(text)) => serde_json::from_str(text.trim()).ok().map(Value::Number),
-        ("boolean", Value::String(text)) => boolean(text.trim()),
+        ("boolean", Value::String(text)) => parse_boolean(text.trim()),
         ("boolean", Value::Number(number)) => match number.as_u64() {
             Some(flag @ (0 | 1)) => Some(Value::Bool(flag == 1)),
             _ => None,
         },
-        ("null", Value::String(text)) => lenient_json::literal(text.trim()).filter(Value::is_null),
+        ("null", Value::String(text)) => lenient_json::parse_literal(text.trim()).filter(Value::is_null),
         ("object", Value::String(text)) => read_structured(text).filter(Value::is_object),
         ("array", Value::String(text)) => read_structured(text).filter(Value::is_array),
         _ => None,
@@ -282,13 +290,13 @@ pub(crate) fn to_type(value: &Value, name: &str) -> Option<Value> {
 }
 
 /// Reads an integer written as text. `10.0` counts, `1e2` and `10.5` do not.
-fn integer(text: &str) -> Option<Number> {
+fn parse_integer(text: &str) -> Option<Number> {
     let digits = text.strip_suffix(".0").unwrap_or(text);
     let number: Number = serde_json::from_str(digits).ok()?;
     (number.is_i64() || number.is_u64()).then_some(number)
 }
 
-fn boolean(text: &str) -> Option<Value> {
+fn parse_boolean(text: &str) -> Option<Value> {
     if text.eq_ignore_ascii_case("true") {
         Some(Value::Bool(true))
     } else if text.eq_ignore_ascii_case("false") {
@@ -302,10 +310,10 @@ fn boolean(text: &str) -> Option<Value> {
 /// quotes escaped twice.
 fn read_structured(text: &str) -> Option<Value> {
     let escaped = || serde_json::from_str::<String>(&format!("\"{}\"", text.trim())).ok();
-    whole(text).or_else(|| whole(&escaped().filter(|_| text.contains("\\\""))?))
+    read_whole(text).or_else(|| read_whole(&escaped().filter(|_| text.contains("\\\""))?))
 }
 
-fn whole(text: &str) -> Option<Value> {
+fn read_whole(text: &str) -> Option<Value> {
     let text = text.trim();
     let opens = text.starts_with(['{', '[']);
     let read = opens.then(|| lenient_json::read(text).ok()).flatten()?;
@@ -320,9 +328,9 @@ mod tests {
     use crate::schema::Steps;
 
     fn coerced(value: Value, schema: &Value, repairs: &mut Repairs) -> Value {
-        let steps = Steps::of_reply();
+        let steps = Steps::reply_budget();
         let document = Document { root: schema, steps: &steps };
-        if fits(&value, document) { value } else { arguments(value, document, repairs) }
+        if fits_schema(&value, document) { value } else { coerce_arguments(value, document, repairs) }
     }
 
     fn check(property: &Value, given: &Value, expected: &Value) {

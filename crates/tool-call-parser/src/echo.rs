@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Field;
 use super::json_span::{JsonSpan, Span, Style};
 use super::ledger::Ledger;
-use super::marks::{earliest, partial_suffix};
+use super::marks::{find_earliest, partial_suffix};
 use crate::event::Dropped;
 
 /// Longer objects are passed on.
@@ -35,16 +35,16 @@ impl ReasoningTail {
     pub(crate) fn push(&mut self, delta: &str) -> String {
         self.text.push_str(delta);
         if self.begins_call {
-            return if self.text.len() > MAX_HELD { self.take() } else { String::new() };
+            return if self.text.len() > MAX_HELD { self.take_held() } else { String::new() };
         }
-        let found = earliest(&self.text, CALL_MARKS).map(|(at, _)| at);
+        let found = find_earliest(&self.text, CALL_MARKS).map(|(at, _)| at);
         self.begins_call = found.is_some();
         let end = found.unwrap_or_else(|| self.text.len() - partial_suffix(&self.text, CALL_MARKS));
         self.text.drain(..end).collect()
     }
 
     /// Takes the text that was held back.
-    pub(crate) fn take(&mut self) -> String {
+    pub(crate) fn take_held(&mut self) -> String {
         self.begins_call = false;
         std::mem::take(&mut self.text)
     }
@@ -89,13 +89,13 @@ pub(crate) struct Echo {
 impl Echo {
     /// Takes the next piece.
     pub(crate) fn push(&mut self, delta: &str, ledger: &mut Ledger) {
-        if ledger.native().is_empty() && self.held.is_empty() {
-            return ledger.text(Field::Reasoning, delta);
+        if ledger.native_arguments().is_empty() && self.held.is_empty() {
+            return ledger.emit_text(Field::Reasoning, delta);
         }
         let mut rest = delta;
         if self.held.is_empty() {
-            let Some(at) = rest.find('{') else { return ledger.text(Field::Reasoning, rest) };
-            ledger.text(Field::Reasoning, &rest[..at]);
+            let Some(at) = rest.find('{') else { return ledger.emit_text(Field::Reasoning, rest) };
+            ledger.emit_text(Field::Reasoning, &rest[..at]);
             rest = &rest[at..];
         }
         self.held.push_str(rest);
@@ -105,7 +105,7 @@ impl Echo {
     /// Settles what is held.
     pub(crate) fn finish(&mut self, ledger: &mut Ledger) {
         self.settle(true, ledger);
-        ledger.text(Field::Reasoning, &std::mem::take(&mut self.held));
+        ledger.emit_text(Field::Reasoning, &std::mem::take(&mut self.held));
     }
 
     fn settle(&mut self, eof: bool, ledger: &mut Ledger) {
@@ -119,13 +119,13 @@ impl Echo {
             };
             self.span = None;
             let object = serde_json::from_str::<Value>(&self.held[..end]).ok();
-            if object.is_some_and(|object| ledger.native().contains(&object)) {
+            if object.is_some_and(|object| ledger.native_arguments().contains(&object)) {
                 ledger.note_dropped("", Dropped::Duplicate);
             } else {
-                ledger.text(Field::Reasoning, &self.held[..end]);
+                ledger.emit_text(Field::Reasoning, &self.held[..end]);
             }
             let next = self.held[end..].find('{').map_or(self.held.len(), |at| end + at);
-            ledger.text(Field::Reasoning, &self.held[end..next]);
+            ledger.emit_text(Field::Reasoning, &self.held[end..next]);
             self.held.drain(..next);
         }
     }

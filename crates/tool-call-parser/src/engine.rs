@@ -13,7 +13,7 @@ use super::ledger::Ledger;
 use super::repairs::Repair;
 use super::scanner::{Io, Scanner};
 use super::schema::Steps;
-use super::settle::{Settled, settle};
+use super::settle::{Settled, settle_call};
 use super::{End, Field, NativeCall, Options, Tools};
 #[cfg(test)]
 use super::{dialects, openers};
@@ -48,7 +48,7 @@ pub struct Engine {
     reasoning: Echo,
     reasoning_tail: ReasoningTail,
     /// The last native call, if it may lack its end. It waits for the next call, or for the end of the reply.
-    unsure: Option<(RawCall, Settled)>,
+    pending: Option<(RawCall, Settled)>,
 }
 
 impl Engine {
@@ -57,13 +57,13 @@ impl Engine {
         let reasoning = Echo::default();
         Self {
             tools,
-            steps: Steps::of_reply(),
+            steps: Steps::reply_budget(),
             options,
             ledger: Ledger::new(options),
             content: Scanner::new(false),
             reasoning,
             reasoning_tail: ReasoningTail::default(),
-            unsure: None,
+            pending: None,
         }
     }
 
@@ -71,7 +71,7 @@ impl Engine {
     #[cfg(test)]
     pub(crate) fn with_dialects(tools: Arc<Tools>, table: &[&'static dialects::Dialect]) -> Self {
         let openers = Box::leak(Box::new(openers::Openers::new(table)));
-        Self { content: Scanner::with(openers, false), ..Self::new(tools, Options::default()) }
+        Self { content: Scanner::with_openers(openers, false), ..Self::new(tools, Options::default()) }
     }
 
     /// Takes the next piece of text and appends the certain events to `out`.
@@ -97,39 +97,39 @@ impl Engine {
 
     /// Takes one complete native call. For a whole reply, push native calls before the text, so that they win
     /// over a copy in the text; for a live one, push each as it completes.
-    pub fn native<E: From<Event>>(&mut self, call: NativeCall, out: &mut Vec<E>) {
-        let raw = match glm::in_name(&call.name) {
-            Some((name, fields)) => RawCall { id: call.id, ..RawCall::fields(&name, fields) },
-            None => RawCall { id: call.id, ..RawCall::text(&call.name, &call.arguments) },
+    pub fn push_native<E: From<Event>>(&mut self, call: NativeCall, out: &mut Vec<E>) {
+        let raw = match glm::read_call_in_name(&call.name) {
+            Some((name, fields)) => RawCall { id: call.id, ..RawCall::from_fields(&name, fields) },
+            None => RawCall { id: call.id, ..RawCall::from_text(&call.name, &call.arguments) },
         };
         self.release_reasoning();
-        self.settle_unsure(false);
+        self.resolve_pending(false);
         let (raw, settled) = self.settle_native(raw);
         self.ledger.expect_copies(&raw, &settled);
         if self.may_lack_its_end(&raw, &settled) {
-            self.unsure = Some((raw, settled));
+            self.pending = Some((raw, settled));
         } else {
-            self.ledger.native_call(&raw, settled);
+            self.ledger.take_native_call(&raw, settled);
         }
         self.ledger.drain(out);
     }
 
     /// Releases the reasoning: other text follows, so a call in it was only considered.
     fn release_reasoning(&mut self) {
-        let tail = self.reasoning_tail.take();
+        let tail = self.reasoning_tail.take_held();
         self.reasoning.push(&tail, &mut self.ledger);
     }
 
     /// Settles a native call, whose arguments may be XML that the server did not parse.
     fn settle_native(&self, raw: RawCall) -> (RawCall, Settled) {
         let Args::Text(text) = &raw.arguments else {
-            let settled = settle(&raw, &self.tools, &self.steps);
+            let settled = settle_call(&raw, &self.tools, &self.steps);
             return (raw, settled);
         };
         let tool = self.tools.resolve(&raw.name).filter(|_| xml_arguments::begins_with_tag(text));
         let settled = match tool.map(|found| xml_arguments::read_call(found.tool, text)) {
-            None => settle(&raw, &self.tools, &self.steps),
-            Some(Some(call)) => settle(
+            None => settle_call(&raw, &self.tools, &self.steps),
+            Some(Some(call)) => settle_call(
                 &RawCall { id: raw.id.clone(), name: raw.name.clone(), ..call },
                 &self.tools,
                 &self.steps,
@@ -153,32 +153,32 @@ impl Engine {
         }
     }
 
-    fn settle_unsure(&mut self, cut: bool) {
-        match self.unsure.take() {
+    fn resolve_pending(&mut self, cut: bool) {
+        match self.pending.take() {
             Some((raw, _)) if cut => self.ledger.note_dropped(&raw.name, Dropped::Truncated),
             Some((raw, Settled::Refused(Dropped::Truncated))) => {
-                self.ledger.native_call(&raw, Settled::Refused(Dropped::Unclosed));
+                self.ledger.take_native_call(&raw, Settled::Refused(Dropped::Unclosed));
             }
-            Some((raw, settled)) => self.ledger.native_call(&raw, settled),
+            Some((raw, settled)) => self.ledger.take_native_call(&raw, settled),
             None => {}
         }
     }
 
     /// Settles the text that was held back. Nothing may be pushed afterwards.
     pub fn finish<E: From<Event>>(&mut self, end: End, out: &mut Vec<E>) {
-        self.settle_unsure(end.cut);
+        self.resolve_pending(end.cut);
         self.reasoning.finish(&mut self.ledger);
         let mut io =
             Io { tools: &self.tools, steps: &self.steps, options: self.options, ledger: &mut self.ledger };
         self.content.finish(end.cut, &mut io);
         self.search_reasoning(end);
-        self.ledger.close(end.cut);
+        self.ledger.close_turn(end.cut);
         self.ledger.drain(out);
     }
 
     /// Searches the reasoning for a call, if the turn has neither text nor a call.
     fn search_reasoning(&mut self, end: End) {
-        let mut tail = self.reasoning_tail.take();
+        let mut tail = self.reasoning_tail.take_held();
         let reasoning = self.ledger.take_reasoning() + &tail;
         if self.options.calls_wanted && self.ledger.is_blank() {
             let mut io = Io {
@@ -197,22 +197,22 @@ impl Engine {
                 tail.truncate(without_call_mark(&tail).len());
             }
         }
-        self.ledger.text(Field::Reasoning, &tail);
+        self.ledger.emit_text(Field::Reasoning, &tail);
         let guesses = self.options.fuzzy && self.options.calls_wanted && !end.cut;
         if guesses && self.ledger.is_without_calls() {
-            self.guess(&reasoning);
+            self.guess_call(&reasoning);
         }
     }
 
     /// Tries the fuzzy dialect: a call that the text announces in plain words.
-    fn guess(&mut self, reasoning: &str) {
+    fn guess_call(&mut self, reasoning: &str) {
         let spoken = self.ledger.take_spoken();
-        let call =
-            fuzzy::intention(reasoning, &self.tools).or_else(|| fuzzy::intention(&spoken, &self.tools));
+        let call = fuzzy::find_intention(reasoning, &self.tools)
+            .or_else(|| fuzzy::find_intention(&spoken, &self.tools));
         if let Some(call) = call {
-            self.ledger.note(Note::Dialect("fuzzy"));
-            let settled = settle(&call, &self.tools, &self.steps);
-            self.ledger.text_call(&call, settled, "");
+            self.ledger.add_note(Note::Dialect("fuzzy"));
+            let settled = settle_call(&call, &self.tools, &self.steps);
+            self.ledger.take_text_call(&call, settled, "");
         }
     }
 }

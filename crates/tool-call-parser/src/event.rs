@@ -118,7 +118,7 @@ pub struct Parsed {
 
 impl Parsed {
     /// Adds one event.
-    pub fn apply(&mut self, event: Event) {
+    pub fn apply_event(&mut self, event: Event) {
         match event {
             Event::Reasoning(text) => self.reasoning.push_str(&text),
             Event::Content(text) => self.content.push_str(&text),
@@ -136,7 +136,7 @@ impl Parsed {
 impl FromIterator<Event> for Parsed {
     fn from_iter<I: IntoIterator<Item = Event>>(events: I) -> Self {
         let mut parsed = Self::default();
-        events.into_iter().for_each(|event| parsed.apply(event));
+        events.into_iter().for_each(|event| parsed.apply_event(event));
         parsed
     }
 }

@@ -67,7 +67,7 @@ impl JsonSpan {
     }
 
     /// Returns true when the text ended inside a string: to close it would invent content.
-    pub(crate) fn in_text(&self) -> bool {
+    pub(crate) fn is_in_text(&self) -> bool {
         matches!(self.inside, Inside::Text(_))
     }
 
@@ -76,8 +76,8 @@ impl JsonSpan {
         let bytes = text.as_bytes();
         while self.position < bytes.len() {
             let step = match self.inside {
-                Inside::Plain => self.plain(bytes, eof),
-                Inside::Text(quote) => self.text(bytes, quote, eof),
+                Inside::Plain => self.step_plain(bytes, eof),
+                Inside::Text(quote) => self.skip_text(bytes, quote, eof),
                 Inside::LineComment => self.skip_past(bytes, b"\n"),
                 Inside::BlockComment => self.skip_past(bytes, b"*/"),
             };
@@ -90,18 +90,18 @@ impl JsonSpan {
         Span::More
     }
 
-    fn plain(&mut self, bytes: &[u8], eof: bool) -> Option<Span> {
+    fn step_plain(&mut self, bytes: &[u8], eof: bool) -> Option<Span> {
         let byte = bytes[self.position];
         match byte {
-            b'{' | b'[' => self.open(byte),
-            b'(' if self.style == Style::Python => self.open(byte),
-            b'}' | b']' => return self.close(byte),
-            b')' if self.style == Style::Python => return self.close(byte),
+            b'{' | b'[' => self.open_bracket(byte),
+            b'(' if self.style == Style::Python => self.open_bracket(byte),
+            b'}' | b']' => return self.close_bracket(byte),
+            b')' if self.style == Style::Python => return self.close_bracket(byte),
             b'"' => self.inside = Inside::Text(byte),
             b'\'' if self.opens_text(bytes) => self.inside = Inside::Text(byte),
             b',' => self.expects_key = self.stack.last() == Some(&b'{'),
             b':' => self.expects_key = false,
-            b'/' if self.style == Style::Json => return self.comment(bytes, eof),
+            b'/' if self.style == Style::Json => return self.skip_comment(bytes, eof),
             _ if self.style == Style::Json && !may_stand(byte) => return Some(Span::Stopped(self.position)),
             _ => {}
         }
@@ -109,14 +109,14 @@ impl JsonSpan {
         None
     }
 
-    fn open(&mut self, bracket: u8) {
+    fn open_bracket(&mut self, bracket: u8) {
         self.stack.push(bracket);
         self.expects_key = bracket == b'{';
     }
 
     /// Closes the nearest bracket of this kind and every open one inside it; a closer without opener is
     /// ignored.
-    fn close(&mut self, closer: u8) -> Option<Span> {
+    fn close_bracket(&mut self, closer: u8) -> Option<Span> {
         let opener = match closer {
             b'}' => b'{',
             b']' => b'[',
@@ -137,7 +137,7 @@ impl JsonSpan {
         self.style == Style::Python || before.is_none_or(|byte| b"{[,:".contains(byte))
     }
 
-    fn comment(&mut self, bytes: &[u8], eof: bool) -> Option<Span> {
+    fn skip_comment(&mut self, bytes: &[u8], eof: bool) -> Option<Span> {
         match bytes.get(self.position + 1) {
             Some(b'/') => self.inside = Inside::LineComment,
             Some(b'*') => self.inside = Inside::BlockComment,
@@ -158,7 +158,7 @@ impl JsonSpan {
         Some(Span::More)
     }
 
-    fn text(&mut self, bytes: &[u8], quote: u8, eof: bool) -> Option<Span> {
+    fn skip_text(&mut self, bytes: &[u8], quote: u8, eof: bool) -> Option<Span> {
         let Some(found) = memchr2(quote, b'\\', &bytes[self.position..]) else {
             self.position = bytes.len();
             return Some(Span::More);
@@ -169,7 +169,7 @@ impl JsonSpan {
             self.position = if escaped.is_some() || eof { at + 2 } else { at };
             return escaped.is_none().then_some(Span::More);
         }
-        match self.closes(&bytes[at + 1..]) {
+        match self.closes_text(&bytes[at + 1..]) {
             None if !eof => {
                 self.position = at;
                 return Some(Span::More);
@@ -181,7 +181,7 @@ impl JsonSpan {
         None
     }
 
-    fn closes(&self, after: &[u8]) -> Option<bool> {
+    fn closes_text(&self, after: &[u8]) -> Option<bool> {
         let role = match self.stack.last() {
             Some(b'{') if self.expects_key => Role::Key,
             Some(b'{') => Role::Member,
@@ -207,8 +207,8 @@ pub(crate) fn quote_closes(after: &[u8], role: Role) -> Option<bool> {
     let rest = &window[next..];
     match (rest[0], role) {
         (b':', _) => Some(role == Role::Key),
-        (b'}' | b']', _) => after_closers(rest, whole),
-        (b',', Role::Member) => before_key(&rest[1..], whole),
+        (b'}' | b']', _) => ends_after_closers(rest, whole),
+        (b',', Role::Member) => key_follows(&rest[1..], whole),
         (b',', _) => Some(role == Role::Item),
         (b'<', _) => rest.get(1).map(|&byte| b"/|".contains(&byte) || byte >= 0x80),
         (b'/', _) => rest.get(1).map(|byte| b"/*".contains(byte)),
@@ -219,7 +219,7 @@ pub(crate) fn quote_closes(after: &[u8], role: Role) -> Option<bool> {
 
 /// Decides for a quote that closing brackets follow: another quote after them means that all of it is text,
 /// as in `"return "x" }"`.
-fn after_closers(rest: &[u8], whole: bool) -> Option<bool> {
+fn ends_after_closers(rest: &[u8], whole: bool) -> Option<bool> {
     let next = rest.iter().find(|byte| !b"}]".contains(byte) && !byte.is_ascii_whitespace());
     match next {
         None => whole.then_some(true),
@@ -229,14 +229,14 @@ fn after_closers(rest: &[u8], whole: bool) -> Option<bool> {
 
 /// Decides for a quote that `,` follows in an object: a key must follow, which is a quoted text with `:`, or
 /// a bare word, or the end of the object.
-fn before_key(rest: &[u8], whole: bool) -> Option<bool> {
+fn key_follows(rest: &[u8], whole: bool) -> Option<bool> {
     let unknown = whole.then_some(true);
     let Some(start) = rest.iter().position(|byte| !byte.is_ascii_whitespace()) else { return unknown };
     let quote = rest[start];
     if quote != b'"' && quote != b'\'' {
         return match quote {
             b'}' | b'/' => Some(true),
-            byte if byte.is_ascii_alphabetic() => bare_key(&rest[start..]).or(unknown),
+            byte if byte.is_ascii_alphabetic() => is_bare_key(&rest[start..]).or(unknown),
             _ => Some(false),
         };
     }
@@ -253,7 +253,7 @@ fn before_key(rest: &[u8], whole: bool) -> Option<bool> {
     unknown
 }
 
-fn bare_key(rest: &[u8]) -> Option<bool> {
+fn is_bare_key(rest: &[u8]) -> Option<bool> {
     let end = rest.iter().position(|&byte| !(byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'));
     end.map(|end| rest[end] == b':')
 }

@@ -73,7 +73,7 @@ struct SentCall {
 
 impl SentCalls {
     /// Adds a call and returns its number.
-    fn add(&mut self, content: Content, from_text: bool) -> usize {
+    fn add_call(&mut self, content: Content, from_text: bool) -> usize {
         let number = self.count;
         self.count += 1;
         let sent = self.by_content.entry(content).or_default();
@@ -128,7 +128,7 @@ impl Ledger {
     }
 
     /// Returns the arguments of the native calls that have come.
-    pub(crate) fn native(&self) -> &Objects {
+    pub(crate) fn native_arguments(&self) -> &Objects {
         &self.native
     }
 
@@ -143,7 +143,7 @@ impl Ledger {
     }
 
     /// Emits text.
-    pub(crate) fn text(&mut self, field: Field, text: &str) {
+    pub(crate) fn emit_text(&mut self, field: Field, text: &str) {
         if text.is_empty() {
             return;
         }
@@ -186,7 +186,7 @@ impl Ledger {
     }
 
     /// Ends reasoning that the model closed: calls in it were only considered, unless the request wants them.
-    pub(crate) fn reasoning_closed(&mut self) {
+    pub(crate) fn close_reasoning(&mut self) {
         if !self.options.read_reasoning {
             self.reasoning.clear();
         }
@@ -194,7 +194,7 @@ impl Ledger {
 
     /// Turns all earlier text into reasoning, because its closing mark has come: calls in it were only
     /// considered.
-    pub(crate) fn reasoning_ended(&mut self) {
+    pub(crate) fn reclassify_as_reasoning(&mut self) {
         self.has_reasoned = true;
         for deferred in std::mem::take(&mut self.deferred) {
             if let Deferred::Call(ready) = deferred {
@@ -205,20 +205,20 @@ impl Ledger {
 
     /// Notes a repair that belongs to no call.
     pub(crate) fn note_repair(&mut self, repair: Repair) {
-        self.note(Note::Repaired(repair.name()));
+        self.add_note(Note::Repaired(repair.name()));
     }
 
-    pub(crate) fn note(&mut self, note: Note) {
+    pub(crate) fn add_note(&mut self, note: Note) {
         self.events.push(Event::Note(note));
     }
 
     pub(crate) fn note_dropped(&mut self, name: &str, why: Dropped) {
-        self.note(Note::Dropped { name: name.to_owned(), why, arguments: None });
+        self.add_note(Note::Dropped { name: name.to_owned(), why, arguments: None });
     }
 
     /// Notes a call that was read but cannot leave, with its arguments.
     fn note_refused(&mut self, raw: &RawCall, why: Dropped) {
-        self.note(Note::Dropped {
+        self.add_note(Note::Dropped {
             name: raw.name.clone(),
             why,
             arguments: Some(written_text(&raw.arguments)),
@@ -241,9 +241,9 @@ impl Ledger {
     }
 
     /// Takes a native call, which wins over every copy of it.
-    pub(crate) fn native_call(&mut self, raw: &RawCall, settled: Settled) {
+    pub(crate) fn take_native_call(&mut self, raw: &RawCall, settled: Settled) {
         match settled {
-            Settled::Call(ready) => self.send(ready, false),
+            Settled::Call(ready) => self.send_call(ready, false),
             Settled::Refused(why) => {
                 self.note_refused(raw, why);
                 if why == Dropped::Undeclared && !super::tools::is_noise(&raw.name) {
@@ -254,14 +254,14 @@ impl Ledger {
     }
 
     /// Takes a call read from text; `source` is that text.
-    pub(crate) fn text_call(&mut self, raw: &RawCall, settled: Settled, source: &str) {
+    pub(crate) fn take_text_call(&mut self, raw: &RawCall, settled: Settled, source: &str) {
         match settled {
             Settled::Refused(why) => self.note_refused(raw, why),
             Settled::Call(ready) if !self.options.calls_wanted => {
                 self.note_dropped(&ready.call.name, Dropped::NotWanted);
                 self.keep_refused(source);
             }
-            Settled::Call(ready) if self.is_answer() => self.send(ready, true),
+            Settled::Call(ready) if self.is_answer() => self.send_call(ready, true),
             Settled::Call(ready) => self.deferred.push(Deferred::Call(ready)),
         }
     }
@@ -275,7 +275,7 @@ impl Ledger {
     fn send_deferred(&mut self) {
         for deferred in std::mem::take(&mut self.deferred) {
             match deferred {
-                Deferred::Call(ready) => self.send(ready, true),
+                Deferred::Call(ready) => self.send_call(ready, true),
                 Deferred::Text => self.settle_repeat(false),
             }
         }
@@ -288,7 +288,7 @@ impl Ledger {
         self.refused.push_str(text);
     }
 
-    fn send(&mut self, mut ready: Box<Ready>, from_text: bool) {
+    fn send_call(&mut self, mut ready: Box<Ready>, from_text: bool) {
         let content = (ready.call.name.clone(), std::mem::take(&mut ready.meaning));
         let name = &content.0;
         let same = self.sent.by_content.get(&content).map(|sent| sent.last);
@@ -313,13 +313,13 @@ impl Ledger {
             self.repeat = Some(ready);
             return;
         }
-        let number = self.sent.add(content, from_text);
+        let number = self.sent.add_call(content, from_text);
         self.last_text_call = from_text.then_some(number);
-        self.emit(*ready);
+        self.emit_call(*ready);
     }
 
-    fn emit(&mut self, Ready { call, repairs, .. }: Ready) {
-        repairs.into_iter().for_each(|repair| self.note(Note::Repaired(repair.name())));
+    fn emit_call(&mut self, Ready { call, repairs, .. }: Ready) {
+        repairs.into_iter().for_each(|repair| self.add_note(Note::Repaired(repair.name())));
         self.events.push(Event::ToolCall(call));
     }
 
@@ -327,19 +327,19 @@ impl Ledger {
     fn settle_repeat(&mut self, cut: bool) {
         match self.repeat.take() {
             Some(ready) if cut => self.note_dropped(&ready.call.name, Dropped::Duplicate),
-            Some(ready) => self.emit(*ready),
+            Some(ready) => self.emit_call(*ready),
             None => {}
         }
     }
 
     /// Ends the turn. If it would be blank, it shows the text of refused calls.
-    pub(crate) fn close(&mut self, cut: bool) {
+    pub(crate) fn close_turn(&mut self, cut: bool) {
         self.closing = true;
         self.send_deferred();
         self.settle_repeat(cut);
         if self.is_blank() && !self.refused.is_empty() {
             let refused = std::mem::take(&mut self.refused);
-            self.text(Field::Content, &refused);
+            self.emit_text(Field::Content, &refused);
         }
     }
 }

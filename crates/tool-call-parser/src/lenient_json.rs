@@ -41,14 +41,14 @@ pub(crate) fn read(text: &str) -> Result<Lenient, Unreadable> {
         return Ok(Lenient { value, end: strict.byte_offset(), repairs: Repairs::new() });
     }
     let mut reader = Reader::new(text, false);
-    let value = reader.value(0, Role::Item)?;
+    let value = reader.read_value(0, Role::Item)?;
     Ok(Lenient { value, end: reader.at, repairs: reader.repairs })
 }
 
 /// Reads a Python literal (the value of a keyword argument): quotes close at once, parentheses are tuples.
 pub(crate) fn read_python(text: &str) -> Result<(Value, usize), Unreadable> {
     let mut reader = Reader::new(text, true);
-    let value = reader.value(0, Role::Item)?;
+    let value = reader.read_value(0, Role::Item)?;
     Ok((value, reader.at))
 }
 
@@ -74,12 +74,12 @@ impl<'a> Reader<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    fn repair(&mut self, repair: Repair) {
+    fn note_repair(&mut self, repair: Repair) {
         self.repairs.insert(repair);
     }
 
     /// Skips whitespace and comments.
-    fn space(&mut self) {
+    fn skip_space(&mut self) {
         loop {
             let rest = self.rest();
             self.at += rest.len() - rest.trim_start().len();
@@ -91,81 +91,81 @@ impl<'a> Reader<'a> {
             } else {
                 return;
             };
-            self.repair(Repair::Comment);
+            self.note_repair(Repair::Comment);
             self.at += end.unwrap_or(rest.len());
         }
     }
 
-    fn value(&mut self, depth: usize, role: Role) -> Result<Value, Unreadable> {
-        self.space();
+    fn read_value(&mut self, depth: usize, role: Role) -> Result<Value, Unreadable> {
+        self.skip_space();
         if depth > MAX_DEPTH {
             return Err(Unreadable::NotJson);
         }
         let value = match self.peek() {
             None => return Err(Unreadable::Truncated),
-            Some(b'{') => self.object(depth)?,
-            Some(b'[') => self.array(depth, b']')?,
-            Some(b'(') if self.python => self.array(depth, b')')?,
-            Some(b'"' | b'\'') => self.string(role).map(Value::String)?,
-            Some(_) => return self.word(role),
+            Some(b'{') => self.read_object(depth)?,
+            Some(b'[') => self.read_array(depth, b']')?,
+            Some(b'(') if self.python => self.read_array(depth, b')')?,
+            Some(b'"' | b'\'') => self.read_string(role).map(Value::String)?,
+            Some(_) => return self.read_word(role),
         };
         self.whole = true;
         Ok(value)
     }
 
     /// Closes the brackets that are open at the end of the text, but only after a complete value.
-    fn unclosed(&mut self, value: Value) -> Result<Value, Unreadable> {
+    fn close_at_end(&mut self, value: Value) -> Result<Value, Unreadable> {
         if !self.whole {
             return Err(Unreadable::Truncated);
         }
-        self.repair(Repair::Unclosed);
+        self.note_repair(Repair::Unclosed);
         Ok(value)
     }
 
-    fn object(&mut self, depth: usize) -> Result<Value, Unreadable> {
+    fn read_object(&mut self, depth: usize) -> Result<Value, Unreadable> {
         self.at += 1;
         self.whole = false;
         let mut object = Map::new();
         loop {
-            self.space();
+            self.skip_space();
             match self.peek() {
-                None => return self.unclosed(Value::Object(object)),
+                None => return self.close_at_end(Value::Object(object)),
                 Some(b'}') => {
                     self.at += 1;
                     return Ok(Value::Object(object));
                 }
                 Some(b']') if !object.is_empty() => {
-                    self.repair(Repair::Unclosed);
+                    self.note_repair(Repair::Unclosed);
                     return Ok(Value::Object(object));
                 }
                 Some(b',') => {
-                    self.repair(Repair::Comma);
+                    self.note_repair(Repair::Comma);
                     self.at += 1;
                     self.whole = false;
                 }
-                Some(_) => self.member(&mut object, depth)?,
+                Some(_) => self.read_member(&mut object, depth)?,
             }
         }
     }
 
-    fn member(&mut self, object: &mut Map<String, Value>, depth: usize) -> Result<(), Unreadable> {
-        let key = self.key()?;
+    fn read_member(&mut self, object: &mut Map<String, Value>, depth: usize) -> Result<(), Unreadable> {
+        let key = self.read_key()?;
         self.whole = false;
-        self.space();
+        self.skip_space();
         match self.peek() {
             None => return Err(Unreadable::Truncated),
             Some(b':') => self.at += 1,
             Some(_) => return Err(Unreadable::NotJson),
         }
-        let value = self.value(depth + 1, Role::Member)?;
+        let value = self.read_value(depth + 1, Role::Member)?;
         object.insert(key, value);
-        self.separator(b'}');
+        self.read_separator(b'}');
         Ok(())
     }
 
-    fn key(&mut self) -> Result<String, Unreadable> {
+    fn read_key(&mut self) -> Result<String, Unreadable> {
         if matches!(self.peek(), Some(b'"' | b'\'')) {
-            return self.string(Role::Key);
+            return self.read_string(Role::Key);
         }
         let rest = self.rest();
         let end = rest.find(|char: char| !(char.is_alphanumeric() || "_-$.".contains(char)));
@@ -173,69 +173,69 @@ impl<'a> Reader<'a> {
         if end == 0 {
             return Err(Unreadable::NotJson);
         }
-        self.repair(Repair::Quotes);
+        self.note_repair(Repair::Quotes);
         self.at += end;
         Ok(rest[..end].to_owned())
     }
 
-    fn array(&mut self, depth: usize, closer: u8) -> Result<Value, Unreadable> {
+    fn read_array(&mut self, depth: usize, closer: u8) -> Result<Value, Unreadable> {
         self.at += 1;
         self.whole = false;
         let mut items = Vec::new();
         loop {
-            self.space();
+            self.skip_space();
             match self.peek() {
                 Some(byte) if byte == closer => {
                     self.at += 1;
                     return Ok(Value::Array(items));
                 }
-                None => return self.unclosed(Value::Array(items)),
+                None => return self.close_at_end(Value::Array(items)),
                 Some(b'}') => {
-                    self.repair(Repair::Unclosed);
+                    self.note_repair(Repair::Unclosed);
                     return Ok(Value::Array(items));
                 }
-                Some(_) => items.push(self.value(depth + 1, Role::Item)?),
+                Some(_) => items.push(self.read_value(depth + 1, Role::Item)?),
             }
-            self.separator(closer);
+            self.read_separator(closer);
         }
     }
 
     /// Takes the comma between values, and notes a missing or additional one.
-    fn separator(&mut self, closer: u8) {
-        self.space();
+    fn read_separator(&mut self, closer: u8) {
+        self.skip_space();
         if self.peek() == Some(b',') {
             self.at += 1;
             self.whole = false;
-            self.space();
+            self.skip_space();
             if self.peek() == Some(closer) {
-                self.repair(Repair::Comma);
+                self.note_repair(Repair::Comma);
             }
         } else if !matches!(self.peek(), None | Some(b'}' | b']' | b')')) {
-            self.repair(Repair::Comma);
+            self.note_repair(Repair::Comma);
         }
     }
 
-    fn string(&mut self, role: Role) -> Result<String, Unreadable> {
+    fn read_string(&mut self, role: Role) -> Result<String, Unreadable> {
         let quote = self.text.as_bytes()[self.at];
         if self.python && self.rest().starts_with(["\"\"\"", "'''"].as_slice()[usize::from(quote == b'\'')]) {
-            return self.triple();
+            return self.read_triple_quoted();
         }
         if quote == b'\'' {
-            self.repair(Repair::Quotes);
+            self.note_repair(Repair::Quotes);
         }
         let start = self.at + 1;
         let end = self.closing_quote(start, quote, role).ok_or(Unreadable::Truncated)?;
         self.at = end + 1;
         let raw = &self.text[start..end];
-        Ok(self.unescape(raw, quote))
+        Ok(self.unescape_text(raw, quote))
     }
 
-    fn triple(&mut self) -> Result<String, Unreadable> {
+    fn read_triple_quoted(&mut self) -> Result<String, Unreadable> {
         let start = self.at + 3;
         let end = self.text[start..].find(&self.text[self.at..start]).ok_or(Unreadable::Truncated)?;
         self.at = start + end + 3;
         let raw = &self.text[start..start + end];
-        Ok(self.unescape(raw, 0))
+        Ok(self.unescape_text(raw, 0))
     }
 
     fn closing_quote(&mut self, start: usize, quote: u8, role: Role) -> Option<usize> {
@@ -248,22 +248,22 @@ impl<'a> Reader<'a> {
             } else if self.python || quote_closes(&bytes[at + 1..], role) != Some(false) {
                 return Some(at);
             } else {
-                self.repair(Repair::InnerQuotes);
+                self.note_repair(Repair::InnerQuotes);
                 at += 1;
             }
         }
     }
 
-    fn unescape(&mut self, raw: &str, quote: u8) -> String {
+    fn unescape_text(&mut self, raw: &str, quote: u8) -> String {
         if raw.bytes().any(|byte| byte < 0x20) && !self.python {
-            self.repair(Repair::RawNewline);
+            self.note_repair(Repair::RawNewline);
         }
         if !raw.contains('\\') {
             return raw.to_owned();
         }
-        let (text, bad) = unescape(raw, quote);
+        let (text, bad) = resolve_escapes(raw, quote);
         if bad {
-            self.repair(Repair::Escape);
+            self.note_repair(Repair::Escape);
             if is_windows_path(raw) {
                 return raw.replace("\\\\", "\\");
             }
@@ -272,21 +272,21 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a number, a literal in any language's spelling, or a bare word, which becomes a string.
-    fn word(&mut self, role: Role) -> Result<Value, Unreadable> {
+    fn read_word(&mut self, role: Role) -> Result<Value, Unreadable> {
         let rest = self.rest();
         let end = rest.find([',', '}', ']', ')', '\n', '"', '{', '[', '<']).unwrap_or(rest.len());
         let word = rest[..end].split("//").next().unwrap_or_default().trim_end();
         if word.is_empty() {
             return Err(Unreadable::NotJson);
         }
-        let literal = literal(word);
+        let literal = parse_literal(word);
         self.whole = literal.is_some();
-        let value = literal.or_else(|| number(word));
+        let value = literal.or_else(|| parse_number(word));
         if value.is_none() && (role != Role::Member || self.python || !is_bare(word)) {
             return Err(Unreadable::NotJson);
         }
         if serde_json::from_str::<Value>(word).is_err() {
-            self.repair(Repair::Literal);
+            self.note_repair(Repair::Literal);
         }
         self.at += word.len();
         Ok(value.unwrap_or_else(|| Value::String(word.to_owned())))
@@ -298,7 +298,7 @@ fn is_bare(word: &str) -> bool {
 }
 
 /// Reads `true`, `None` and the like.
-pub(crate) fn literal(word: &str) -> Option<Value> {
+pub(crate) fn parse_literal(word: &str) -> Option<Value> {
     match word {
         "true" | "True" | "TRUE" => Some(Value::Bool(true)),
         "false" | "False" | "FALSE" => Some(Value::Bool(false)),
@@ -308,7 +308,7 @@ pub(crate) fn literal(word: &str) -> Option<Value> {
 }
 
 /// Reads a number as JSON or as people write it (`+1`, `.5`, `1.`, `1_000`).
-fn number(word: &str) -> Option<Value> {
+fn parse_number(word: &str) -> Option<Value> {
     if let Ok(number) = serde_json::from_str::<Number>(word) {
         return Some(Value::Number(number));
     }
@@ -326,13 +326,13 @@ fn is_windows_path(raw: &str) -> bool {
 }
 
 /// Resolves escapes; an unknown one keeps its backslash. The flag is true if there was one.
-fn unescape(raw: &str, quote: u8) -> (String, bool) {
+fn resolve_escapes(raw: &str, quote: u8) -> (String, bool) {
     let mut text = String::with_capacity(raw.len());
     let mut bad = false;
     let mut rest = raw;
     while let Some(at) = rest.find('\\') {
         text.push_str(&rest[..at]);
-        let (used, resolved) = escape(&rest[at..], quote);
+        let (used, resolved) = read_escape(&rest[at..], quote);
         if let Some(char) = resolved {
             text.push(char);
         } else {
@@ -346,7 +346,7 @@ fn unescape(raw: &str, quote: u8) -> (String, bool) {
 }
 
 /// Reads an escape at the start of `text`: its bytes and its meaning, if it has one.
-fn escape(text: &str, quote: u8) -> (usize, Option<char>) {
+fn read_escape(text: &str, quote: u8) -> (usize, Option<char>) {
     let Some(char) = text[1..].chars().next() else { return (1, None) };
     let simple = match char {
         'n' => '\n',
@@ -356,13 +356,13 @@ fn escape(text: &str, quote: u8) -> (usize, Option<char>) {
         'f' => '\u{c}',
         '"' | '\\' | '/' => char,
         '\'' if quote != b'"' => char,
-        'u' => return unicode(text),
+        'u' => return read_unicode(text),
         _ => return (1, None),
     };
     (1 + char.len_utf8(), Some(simple))
 }
 
-fn unicode(text: &str) -> (usize, Option<char>) {
+fn read_unicode(text: &str) -> (usize, Option<char>) {
     let unit = |at: usize| text.get(at..at + 4).and_then(|hex| u32::from_str_radix(hex, 16).ok());
     let Some(high) = unit(2) else { return (1, None) };
     if (0xD800..0xDC00).contains(&high)

@@ -12,7 +12,7 @@ fn native(name: &str, arguments: &str) -> Parsed {
     let mut engine = Engine::new(Arc::new(Tools::from_json(TOOLS).unwrap()), Options::default());
     let mut events: Vec<Event> = Vec::new();
     let call = NativeCall { id: None, name: name.to_owned(), arguments: arguments.to_owned() };
-    engine.native(call, &mut events);
+    engine.push_native(call, &mut events);
     engine.finish(End::default(), &mut events);
     events.into_iter().collect()
 }

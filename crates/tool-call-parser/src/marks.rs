@@ -7,10 +7,10 @@ const LONGER: usize = 4;
 
 /// Finds the first of `marks` in `text`: its place and its length. A missing mark costs at most a few times the
 /// way to the one that is found, as a text may have thousands of marks.
-pub(crate) fn earliest(text: &str, marks: &[&str]) -> Option<(usize, usize)> {
+pub(crate) fn find_earliest(text: &str, marks: &[&str]) -> Option<(usize, usize)> {
     let (mut from, mut to) = (0, FIRST_PART);
     loop {
-        if let Some((at, length)) = earliest_before(&text.as_bytes()[from..], to - from, marks) {
+        if let Some((at, length)) = find_earliest_before(&text.as_bytes()[from..], to - from, marks) {
             return Some((from + at, length));
         }
         if to >= text.len() {
@@ -21,7 +21,7 @@ pub(crate) fn earliest(text: &str, marks: &[&str]) -> Option<(usize, usize)> {
 }
 
 /// Of the marks that begin before a place, the first. Each search ends where the one before found its mark.
-fn earliest_before(text: &[u8], place: usize, marks: &[&str]) -> Option<(usize, usize)> {
+fn find_earliest_before(text: &[u8], place: usize, marks: &[&str]) -> Option<(usize, usize)> {
     let mut best: Option<(usize, usize)> = None;
     for mark in marks {
         let before = best.map_or(place, |(at, _)| at);
@@ -53,10 +53,10 @@ mod tests {
         for before in [0, 1, FIRST_PART - 3, FIRST_PART - 1, FIRST_PART, FIRST_PART * LONGER - 2, 100_000] {
             let text = format!("{}<long><b><a>", " ".repeat(before));
             for marks in [&["<a>", "<b>", "<long>"][..], &["<long>", "<a>"], &["<c>", "<long>"]] {
-                assert_eq!(earliest(&text, marks), Some((before, 6)), "{before} {marks:?}");
+                assert_eq!(find_earliest(&text, marks), Some((before, 6)), "{before} {marks:?}");
             }
-            assert_eq!(earliest(&text, &["<a>"]), Some((before + 9, 3)));
-            assert_eq!(earliest(&text, &["<c>"]), None);
+            assert_eq!(find_earliest(&text, &["<a>"]), Some((before + 9, 3)));
+            assert_eq!(find_earliest(&text, &["<c>"]), None);
         }
     }
 
@@ -65,7 +65,7 @@ mod tests {
     fn missing_marks_cost_little() {
         let text = "<a>".repeat(400_000);
         let mut place = 0;
-        while let Some((at, length)) = earliest(&text[place..], &["<b>", "<a>", "<c>"]) {
+        while let Some((at, length)) = find_earliest(&text[place..], &["<b>", "<a>", "<c>"]) {
             place += at + length;
         }
         assert_eq!(place, text.len());

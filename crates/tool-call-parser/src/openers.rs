@@ -43,9 +43,9 @@ impl Opener {
 
     /// Returns true if the text begins with the mark, or is a beginning of it. One comparison decides most
     /// cases.
-    pub(super) fn begins(&self, text: &[u8]) -> bool {
+    pub(super) fn may_begin(&self, text: &[u8]) -> bool {
         if let Some(form) = self.form {
-            return form.begins(text);
+            return form.may_begin(text);
         }
         if let Some(head) = text.first_chunk::<8>()
             && u64::from_le_bytes(*head) & self.mask != self.word
@@ -81,7 +81,7 @@ struct Late {
 
 impl Late {
     /// Returns true if the text ends with the mark up to its pivot. Two bytes decide most cases.
-    fn ends(&self, text: &[u8]) -> bool {
+    fn ends_text(&self, text: &[u8]) -> bool {
         text.len() > self.pivot
             && text[text.len() - 2] == self.mark[self.pivot - 1]
             && text[text.len() - 1 - self.pivot] == self.mark[0]
@@ -126,24 +126,24 @@ impl Openers {
     }
 
     /// Returns the openers whose mark begins with this byte.
-    pub(super) fn list(&self, first: u8) -> &[Opener] {
+    pub(super) fn openers_for(&self, first: u8) -> &[Opener] {
         &self.lists[usize::from(first)]
     }
 
     /// Returns the places in that list of the openers that may begin this text.
-    pub(super) fn places(&self, text: &[u8]) -> &[usize] {
-        self.prefixes[usize::from(text[0])].openers(text)
+    pub(super) fn candidate_places(&self, text: &[u8]) -> &[usize] {
+        self.prefixes[usize::from(text[0])].candidates(text)
     }
 
     /// Returns true if a mark of running text begins these bytes, or is longer than them and begins like
     /// them.
     pub(super) fn may_begin(&self, bytes: &[u8]) -> bool {
-        let list = self.list(bytes[0]);
-        self.places(bytes).iter().any(|place| !list[*place].line && list[*place].begins(bytes))
+        let list = self.openers_for(bytes[0]);
+        self.candidate_places(bytes).iter().any(|place| !list[*place].line && list[*place].may_begin(bytes))
     }
 
     /// Finds the first byte at which a mark may begin.
-    pub(super) fn trigger(&self, bytes: &[u8]) -> Option<usize> {
+    pub(super) fn next_trigger(&self, bytes: &[u8]) -> Option<usize> {
         self.triggers.find(bytes)
     }
 
@@ -151,7 +151,7 @@ impl Openers {
     /// all that may belong to it.
     pub(super) fn late_before(&self, text: &[u8], at: usize) -> Option<usize> {
         let late = &self.late[usize::from(text[at])];
-        late.iter().filter(|late| late.ends(&text[..=at])).map(|late| late.pivot).max()
+        late.iter().filter(|late| late.ends_text(&text[..=at])).map(|late| late.pivot).max()
     }
 
     /// Returns the length of the suffix that may become a late mark whose pivot has not come yet.
@@ -194,7 +194,7 @@ impl Triggers {
         };
         let (early, rest): (Vec<&str>, Vec<&str>) = marks.iter().partition(|mark| is_early(mark));
         early.iter().for_each(|mark| found.add(mark.as_bytes()[0]));
-        let late = rest.into_iter().filter_map(|mark| found.late(mark)).collect();
+        let late = rest.into_iter().filter_map(|mark| found.late_mark(mark)).collect();
         (found, late)
     }
 
@@ -205,7 +205,7 @@ impl Triggers {
     }
 
     /// Chooses the byte by which a mark is found; `None` for its first byte.
-    fn late(&mut self, mark: &'static str) -> Option<Late> {
+    fn late_mark(&mut self, mark: &'static str) -> Option<Late> {
         let bytes = mark.as_bytes();
         let known = bytes.iter().position(|byte| self.is_trigger[usize::from(*byte)]);
         let rare = || bytes.iter().position(|byte| !byte.is_ascii_alphanumeric() && *byte != b' ');
@@ -296,8 +296,8 @@ struct Prefixes {
 
 impl Prefixes {
     fn new(openers: &[Opener]) -> Self {
-        let (seconds, height) = classes(openers, 1);
-        let (thirds, width) = classes(openers, 2);
+        let (seconds, height) = byte_classes(openers, 1);
+        let (thirds, width) = byte_classes(openers, 2);
         let goes = |opener: &Opener, place: usize, classes: &[u8; 256], class: usize| {
             opener
                 .mark
@@ -323,13 +323,13 @@ impl Prefixes {
     }
 
     /// Returns the openers that may begin a text.
-    fn openers(&self, text: &[u8]) -> &[usize] {
+    fn candidates(&self, text: &[u8]) -> &[usize] {
         self.cell(text).map_or(&self.all, |cell| &self.lists[cell])
     }
 }
 
 /// Assigns a class to each byte that some mark has at that place. The second part is the number of classes.
-fn classes(openers: &[Opener], place: usize) -> ([u8; 256], usize) {
+fn byte_classes(openers: &[Opener], place: usize) -> ([u8; 256], usize) {
     let mut classes = [0; 256];
     let mut count = 1;
     for byte in openers.iter().filter_map(|opener| opener.mark.as_bytes().get(place)) {
@@ -356,7 +356,7 @@ mod tests {
         {
             let text = format!("{}{mark} tail", "word ".repeat(60));
             let start = text.len() - mark.len() - " tail".len();
-            let at = openers.trigger(text.as_bytes()).unwrap_or(usize::MAX);
+            let at = openers.next_trigger(text.as_bytes()).unwrap_or(usize::MAX);
             let begins = if at == start { Some(0) } else { openers.late_before(text.as_bytes(), at) };
             assert_eq!(begins.map(|before| at - before), Some(start), "{mark}");
         }

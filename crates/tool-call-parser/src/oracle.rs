@@ -298,7 +298,7 @@ fn calls_are_valid(tools: &Tools, options: Options, turn: &Parsed) {
         let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or(Value::Null);
         assert!(tool.is_some() && arguments.is_object(), "{call:?}");
         if let Some(tool) = tool {
-            let document = schema::Document { root: tool.schema(), steps: &schema::Steps::of_reply() };
+            let document = schema::Document { root: tool.schema(), steps: &schema::Steps::reply_budget() };
             let valid = schema::accepts(&arguments, document.root, document);
             assert_eq!(valid, call.problems.is_empty(), "{call:?}");
         }

@@ -30,7 +30,7 @@ impl PreferredDialects {
     /// Returns the dialects that models of such names write. `names`: everything that the server reports
     /// about the model, which is the served name, the path of its weights, and its parser.
     pub fn from_model_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
-        let preferred = names.into_iter().map(|name| Self::from_plain_name(plain(name).as_bytes()));
+        let preferred = names.into_iter().map(|name| Self::from_plain_name(normalise_name(name).as_bytes()));
         preferred.fold(Self::NONE, Self::union)
     }
 
@@ -96,7 +96,7 @@ impl PreferredDialects {
     }
 
     /// Returns the places in `list` in the order in which they are asked, each with its rank.
-    pub(super) fn order<'a>(
+    pub(super) fn ask_order<'a>(
         self,
         list: &'a [Opener],
         places: &'a [usize],
@@ -113,7 +113,7 @@ impl PreferredDialects {
 }
 
 /// Removes case and punctuation from a name: `openai/gpt-oss-120b` becomes `openaigptoss120b`.
-fn plain(name: &str) -> String {
+fn normalise_name(name: &str) -> String {
     let mut plain = String::with_capacity(name.len());
     plain.extend(name.chars().filter(|char| char.is_alphanumeric()).flat_map(char::to_lowercase));
     plain

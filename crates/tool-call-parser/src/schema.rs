@@ -34,7 +34,7 @@ pub(crate) struct Steps(Cell<usize>);
 
 impl Steps {
     /// Returns the steps of a new reply.
-    pub(crate) fn of_reply() -> Self {
+    pub(crate) fn reply_budget() -> Self {
         Self(Cell::new(STEPS_OF_REPLY))
     }
 
@@ -89,7 +89,7 @@ fn keyword<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
 }
 
 /// Follows `$ref` inside the document (`#/$defs/X`). An unresolvable reference has no rules.
-pub(crate) fn resolve<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
+pub(crate) fn resolve_reference<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     let mut schema = schema;
     for _ in 0..MAX_REFERENCES {
         let Some(reference) = keyword(schema, "$ref").and_then(Value::as_str) else { return schema };
@@ -101,16 +101,16 @@ pub(crate) fn resolve<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
 }
 
 /// Returns the types that a schema allows; empty when it has no `type`.
-pub(crate) fn types(schema: &Value) -> Vec<&str> {
+pub(crate) fn type_names(schema: &Value) -> Vec<&str> {
     match keyword(schema, "type") {
-        Some(Value::String(name)) => vec![standard(name)],
-        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).map(standard).collect(),
+        Some(Value::String(name)) => vec![standard_type(name)],
+        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).map(standard_type).collect(),
         _ => Vec::new(),
     }
 }
 
 /// Translates another language's name of a type, such as Python's, to that of JSON Schema.
-fn standard(name: &str) -> &str {
+fn standard_type(name: &str) -> &str {
     match name {
         "float" | "double" => "number",
         "int" | "long" => "integer",
@@ -156,13 +156,13 @@ pub(crate) fn is_type(value: &Value, name: &str) -> bool {
 
 /// Returns true when `value` breaks no known rule.
 pub(crate) fn accepts(value: &Value, schema: &Value, document: Document<'_>) -> bool {
-    problems(value, schema, document).is_empty()
+    find_problems(value, schema, document).is_empty()
 }
 
 /// Returns the violations of `value`, each with its place.
-pub(crate) fn problems(value: &Value, schema: &Value, document: Document<'_>) -> Vec<String> {
+pub(crate) fn find_problems(value: &Value, schema: &Value, document: Document<'_>) -> Vec<String> {
     let mut check = Check { document, problems: Vec::new(), references: HashMap::new() };
-    check.value(value, schema, &Path::Arguments, 0);
+    check.check_value(value, schema, &Path::Arguments, 0);
     check.problems
 }
 
@@ -194,74 +194,74 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn add(&mut self, path: &Path<'_>, what: impl fmt::Display) {
+    fn add_problem(&mut self, path: &Path<'_>, what: impl fmt::Display) {
         if self.problems.len() < MAX_PROBLEMS {
             self.problems.push(format!("{path}: {what}"));
         }
     }
 
-    fn value(&mut self, value: &Value, schema: &Value, path: &Path<'_>, depth: usize) {
+    fn check_value(&mut self, value: &Value, schema: &Value, path: &Path<'_>, depth: usize) {
         let is_over = depth > MAX_DEPTH || self.problems.len() >= MAX_PROBLEMS;
         if is_over || !self.document.steps.take(1) {
             return;
         }
-        let target = resolve(schema, self.document.root);
+        let target = resolve_reference(schema, self.document.root);
         if std::ptr::eq(target, schema) {
-            return self.rules(value, schema, path, depth);
+            return self.check_rules(value, schema, path, depth);
         }
         let pair = (std::ptr::from_ref(target), std::ptr::from_ref(value));
         match self.references.get(&pair) {
             Some(true) => {}
-            Some(false) => self.add(path, "does not fit its definition"),
+            Some(false) => self.add_problem(path, "does not fit its definition"),
             None => {
                 self.references.insert(pair, true);
-                let fits = self.fits(|check| check.rules(value, target, path, depth));
+                let fits = self.passes_check(|check| check.check_rules(value, target, path, depth));
                 self.references.insert(pair, fits);
             }
         }
     }
 
     /// Returns true when a check finds no problem.
-    fn fits(&mut self, check: impl FnOnce(&mut Self)) -> bool {
+    fn passes_check(&mut self, check: impl FnOnce(&mut Self)) -> bool {
         let before = self.problems.len();
         check(self);
         self.problems.len() == before
     }
 
-    fn rules(&mut self, value: &Value, schema: &Value, path: &Path<'_>, depth: usize) {
+    fn check_rules(&mut self, value: &Value, schema: &Value, path: &Path<'_>, depth: usize) {
         if schema == &Value::Bool(false) {
-            self.add(path, "not allowed");
+            self.add_problem(path, "not allowed");
         }
-        self.kind(value, schema, path);
-        self.choices(value, schema, path, depth);
+        self.check_type(value, schema, path);
+        self.check_choices(value, schema, path, depth);
         match value {
-            Value::Object(object) => self.object(object, schema, path, depth),
-            Value::Array(items) => self.array(items, schema, path, depth),
-            Value::String(text) => self.text(text, schema, path),
-            Value::Number(number) => self.number(number.as_f64().unwrap_or_default(), schema, path),
+            Value::Object(object) => self.check_object(object, schema, path, depth),
+            Value::Array(items) => self.check_array(items, schema, path, depth),
+            Value::String(text) => self.check_text(text, schema, path),
+            Value::Number(number) => self.check_number(number.as_f64().unwrap_or_default(), schema, path),
             Value::Null | Value::Bool(_) => {}
         }
     }
 
-    fn kind(&mut self, value: &Value, schema: &Value, path: &Path<'_>) {
-        let types = types(schema);
+    fn check_type(&mut self, value: &Value, schema: &Value, path: &Path<'_>) {
+        let types = type_names(schema);
         let nullable = value.is_null() && keyword(schema, "nullable") == Some(&Value::Bool(true));
         let has_type = || types.iter().any(|name| is_type(value, name));
         if !types.is_empty() && !nullable && self.document.steps.take(types.len()) && !has_type() {
-            self.add(path, format_args!("must be {}", types.join(" or ")));
+            self.add_problem(path, format_args!("must be {}", types.join(" or ")));
         }
         if let Some(Value::Array(choices)) = keyword(schema, "enum")
             && !nullable
             && self.may_compare(value, choices.len())
-            && !choices.iter().any(|choice| same(choice, value))
+            && !choices.iter().any(|choice| is_same(choice, value))
         {
-            self.add(path, "must be one of the listed values");
+            self.add_problem(path, "must be one of the listed values");
         }
         if let Some(constant) = keyword(schema, "const")
             && self.may_compare(value, 1)
-            && !same(constant, value)
+            && !is_same(constant, value)
         {
-            self.add(path, "must be the constant");
+            self.add_problem(path, "must be the constant");
         }
     }
 
@@ -270,9 +270,9 @@ impl Check<'_> {
         self.document.steps.take(weight(value).saturating_mul(count))
     }
 
-    fn choices(&mut self, value: &Value, schema: &Value, path: &Path<'_>, depth: usize) {
+    fn check_choices(&mut self, value: &Value, schema: &Value, path: &Path<'_>, depth: usize) {
         for part in keyword(schema, "allOf").and_then(Value::as_array).into_iter().flatten() {
-            self.value(value, part, path, depth + 1);
+            self.check_value(value, part, path, depth + 1);
         }
         let mut branches = branches(schema).peekable();
         if branches.peek().is_none() {
@@ -280,21 +280,21 @@ impl Check<'_> {
         }
         let before = self.problems.len();
         let fits = branches.any(|branch| {
-            let fits = self.fits(|check| check.value(value, branch, path, depth + 1));
+            let fits = self.passes_check(|check| check.check_value(value, branch, path, depth + 1));
             self.problems.truncate(before);
             fits
         });
         if !fits {
-            self.add(path, "fits none of the allowed forms");
+            self.add_problem(path, "fits none of the allowed forms");
         }
     }
 
-    fn object(&mut self, object: &Map<String, Value>, schema: &Value, path: &Path<'_>, depth: usize) {
+    fn check_object(&mut self, object: &Map<String, Value>, schema: &Value, path: &Path<'_>, depth: usize) {
         if !self.document.steps.take(required_names(schema).count()) {
             return;
         }
         for name in required_names(schema).filter(|name| !object.contains_key(*name)) {
-            self.add(path, format_args!("`{name}` is missing"));
+            self.add_problem(path, format_args!("`{name}` is missing"));
         }
         let declared = properties(schema);
         let open = keyword(schema, "patternProperties").is_some();
@@ -302,63 +302,65 @@ impl Check<'_> {
             let path = &Path::Member(path, name);
             match (declared.and_then(|declared| declared.get(name)), keyword(schema, "additionalProperties"))
             {
-                (Some(rule), _) => self.value(value, rule, path, depth + 1),
-                (None, Some(Value::Bool(false))) if !open => self.add(path, "unknown property"),
-                (None, Some(rule @ Value::Object(_))) if !open => self.value(value, rule, path, depth + 1),
+                (Some(rule), _) => self.check_value(value, rule, path, depth + 1),
+                (None, Some(Value::Bool(false))) if !open => self.add_problem(path, "unknown property"),
+                (None, Some(rule @ Value::Object(_))) if !open => {
+                    self.check_value(value, rule, path, depth + 1)
+                }
                 _ => {}
             }
         }
     }
 
-    fn array(&mut self, items: &[Value], schema: &Value, path: &Path<'_>, depth: usize) {
-        self.range(count(items.len()), schema, ["minItems", "maxItems"], path);
+    fn check_array(&mut self, items: &[Value], schema: &Value, path: &Path<'_>, depth: usize) {
+        self.check_range(to_float(items.len()), schema, ["minItems", "maxItems"], path);
         if let Some(rule @ Value::Object(_)) = keyword(schema, "items") {
             for (index, item) in items.iter().enumerate() {
-                self.value(item, rule, &Path::Item(path, index), depth + 1);
+                self.check_value(item, rule, &Path::Item(path, index), depth + 1);
             }
         }
     }
 
-    fn number(&mut self, number: f64, schema: &Value, path: &Path<'_>) {
-        self.range(number, schema, ["minimum", "maximum"], path);
+    fn check_number(&mut self, number: f64, schema: &Value, path: &Path<'_>) {
+        self.check_range(number, schema, ["minimum", "maximum"], path);
         let bound = |key| keyword(schema, key).and_then(Value::as_f64);
         if bound("exclusiveMinimum").is_some_and(|low| number <= low)
             || bound("exclusiveMaximum").is_some_and(|high| number >= high)
         {
-            self.add(path, "out of range");
+            self.add_problem(path, "out of range");
         }
     }
 
     /// Checks the bounds of a text. It counts characters only if there are bounds.
-    fn text(&mut self, text: &str, schema: &Value, path: &Path<'_>) {
+    fn check_text(&mut self, text: &str, schema: &Value, path: &Path<'_>) {
         let bounds = ["minLength", "maxLength"];
         let has_bounds = bounds.iter().any(|bound| keyword(schema, bound).is_some());
         if has_bounds && self.document.steps.take(text.len() / BYTES_OF_STEP) {
-            self.range(length(text), schema, bounds, path);
+            self.check_range(text_length(text), schema, bounds, path);
         }
     }
 
-    fn range(&mut self, measured: f64, schema: &Value, [low, high]: [&str; 2], path: &Path<'_>) {
+    fn check_range(&mut self, measured: f64, schema: &Value, [low, high]: [&str; 2], path: &Path<'_>) {
         let bound = |key| keyword(schema, key).and_then(Value::as_f64);
         if let Some(low) = bound(low).filter(|low| measured < *low) {
-            self.add(path, format_args!("{measured} is below {low}"));
+            self.add_problem(path, format_args!("{measured} is below {low}"));
         }
         if let Some(high) = bound(high).filter(|high| measured > *high) {
-            self.add(path, format_args!("{measured} is above {high}"));
+            self.add_problem(path, format_args!("{measured} is above {high}"));
         }
     }
 }
 
-fn length(text: &str) -> f64 {
-    count(text.chars().count())
+fn text_length(text: &str) -> f64 {
+    to_float(text.chars().count())
 }
 
-fn count(count: usize) -> f64 {
+fn to_float(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 /// Compares values by JSON Schema's rules: `1` and `1.0` are the same number.
-pub(crate) fn same(one: &Value, other: &Value) -> bool {
+pub(crate) fn is_same(one: &Value, other: &Value) -> bool {
     one == other || (one.is_number() && one.as_f64() == other.as_f64())
 }
 
@@ -369,10 +371,10 @@ mod tests {
     use super::*;
 
     fn check(schema: &Value, good: &[Value], bad: &[Value]) {
-        let steps = Steps::of_reply();
+        let steps = Steps::reply_budget();
         let document = Document { root: schema, steps: &steps };
         for value in good {
-            assert_eq!(problems(value, schema, document), Vec::<String>::new(), "{schema} {value}");
+            assert_eq!(find_problems(value, schema, document), Vec::<String>::new(), "{schema} {value}");
         }
         for value in bad {
             assert!(!accepts(value, schema, document), "{schema} {value}");
@@ -456,8 +458,8 @@ mod tests {
         for (schema, value) in
             [(wide, many(json!(1))), (listed, many(json!("a"))), (long, json!("a".repeat(1 << 20)))]
         {
-            let steps = Steps::of_reply();
-            let found = problems(&value, &schema, Document { root: &schema, steps: &steps });
+            let steps = Steps::reply_budget();
+            let found = find_problems(&value, &schema, Document { root: &schema, steps: &steps });
             assert!(steps.are_spent() && found.is_empty(), "{found:?}");
         }
     }

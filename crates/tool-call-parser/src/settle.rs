@@ -37,33 +37,36 @@ pub(crate) struct Ready {
 }
 
 /// Settles one call. `steps`: those of its reply.
-pub(crate) fn settle(call: &RawCall, tools: &Tools, steps: &Steps) -> Settled {
+pub(crate) fn settle_call(call: &RawCall, tools: &Tools, steps: &Steps) -> Settled {
     let Some(resolved) = tools.resolve(&call.name) else { return Settled::Refused(Dropped::Undeclared) };
     let mut repairs = call.repairs.clone();
     if resolved.repaired {
         repairs.insert(Repair::Name);
     }
-    steps.add(call.arguments.size());
+    steps.add(call.arguments.estimated_size());
     let document = Document { root: resolved.tool.schema(), steps };
-    let (value, verbatim) = match read(call, document, &mut repairs) {
+    let (value, verbatim) = match read_arguments(call, document, &mut repairs) {
         Ok(read) => read,
         Err(why) => return Settled::Refused(why),
     };
-    let Fitted { value: fitted, verbatim, problems } = fit(value, verbatim, document, &mut repairs);
+    let Fitted { value: fitted, verbatim, problems } = fit_to_schema(value, verbatim, document, &mut repairs);
     if fitted.as_object().is_none_or(|fitted| lacks_required(fitted, document)) {
         return Settled::Refused(Dropped::MissingRequired);
     }
     let text = verbatim.unwrap_or_else(|| match &call.arguments {
-        Args::Text(written) => digits::restore(&json_text(&fitted), &mut digits::find(written)),
+        Args::Text(written) => {
+            digits::restore_digits(&json_text(&fitted), &mut digits::find_big_integers(written))
+        }
         Args::Value(_) => json_text(&fitted),
     });
     if steps.are_spent() {
         repairs.insert(Repair::Unchecked);
     }
-    let meaning = if digits::find(&text).is_empty() { fitted } else { Value::String(text.clone()) };
+    let meaning =
+        if digits::find_big_integers(&text).is_empty() { fitted } else { Value::String(text.clone()) };
     let name = resolved.tool.name.clone();
     let call = ToolCall { id: call.id.clone(), name, arguments: text, problems };
-    Settled::Call(Box::new(leaving(Ready { call, repairs, meaning }, &resolved)))
+    Settled::Call(Box::new(wrap_hidden(Ready { call, repairs, meaning }, &resolved)))
 }
 
 fn lacks_required(object: &Map<String, Value>, document: Document<'_>) -> bool {
@@ -81,23 +84,28 @@ struct Fitted {
 }
 
 /// Fits a value to the schema. A value that needs too many steps stays unchanged.
-fn fit(value: Value, verbatim: Option<String>, document: Document<'_>, repairs: &mut Repairs) -> Fitted {
-    if coerce::fits(&value, document) {
+fn fit_to_schema(
+    value: Value,
+    verbatim: Option<String>,
+    document: Document<'_>,
+    repairs: &mut Repairs,
+) -> Fitted {
+    if coerce::fits_schema(&value, document) {
         return Fitted { value, verbatim, problems: Vec::new() };
     }
     let mut made = Repairs::new();
-    let fitted = coerce::arguments(value.clone(), document, &mut made);
+    let fitted = coerce::coerce_arguments(value.clone(), document, &mut made);
     if document.steps.are_spent() {
         return Fitted { value, verbatim, problems: Vec::new() };
     }
     repairs.append(&mut made);
     let verbatim = verbatim.filter(|_| fitted == value);
-    let problems = schema::problems(&fitted, document.root, document);
+    let problems = schema::find_problems(&fitted, document.root, document);
     Fitted { value: fitted, verbatim, problems }
 }
 
 /// Wraps the call of a hidden tool in OpenClaw's `tool_call`.
-fn leaving(mut ready: Ready, resolved: &Resolved<'_>) -> Ready {
+fn wrap_hidden(mut ready: Ready, resolved: &Resolved<'_>) -> Ready {
     if resolved.hidden {
         let id = json!(ready.call.name);
         ready.call.arguments = format!("{{\"id\":{id},\"args\":{}}}", ready.call.arguments);
@@ -108,7 +116,7 @@ fn leaving(mut ready: Ready, resolved: &Resolved<'_>) -> Ready {
 }
 
 /// Reads the arguments as an object, with their original text if that was valid.
-fn read(
+fn read_arguments(
     call: &RawCall,
     document: Document<'_>,
     repairs: &mut Repairs,
@@ -127,21 +135,21 @@ fn read(
             repairs.insert(Repair::EmptyArguments);
             Ok((Value::Object(Map::new()), None))
         }
-        other => wrap(other, document.root, repairs).map(|value| (value, None)),
+        other => wrap_bare_value(other, document.root, repairs).map(|value| (value, None)),
     }
 }
 
 /// Gives texts without quotes the type that the schema requires.
 fn with_types(mut value: Value, call: &RawCall, document: Document<'_>) -> Result<Value, Dropped> {
     let Value::Object(fields) = &mut value else { return Ok(value) };
-    let declared = schema::properties(schema::resolve(document.root, document.root));
+    let declared = schema::properties(schema::resolve_reference(document.root, document.root));
     for (key, delimited) in &call.unquoted {
         let Some(Value::String(text)) = fields.get(key) else { continue };
         if *delimited == Delimited::Nothing && dialects::holds_mark(text) {
             return Err(Dropped::Unreadable);
         }
         let rule = declared.and_then(|declared| declared.get(key));
-        let read = unquoted::value(text, rule, document);
+        let read = unquoted::read_value(text, rule, document);
         fields.insert(key.clone(), read);
     }
     Ok(value)
@@ -217,7 +225,7 @@ pub(crate) fn without_fence(text: &str) -> &str {
 }
 
 /// Makes a bare value the one required string argument, if there is exactly one.
-fn wrap(value: Value, rules: &Value, repairs: &mut Repairs) -> Result<Value, Dropped> {
+fn wrap_bare_value(value: Value, rules: &Value, repairs: &mut Repairs) -> Result<Value, Dropped> {
     let Some(name) = coerce::sole_string(rules) else { return Err(Dropped::Unreadable) };
     let text = match value {
         Value::String(text) => text,
@@ -243,7 +251,7 @@ mod tests {
     }
 
     fn check(name: &str, arguments: &str, expected: &str, repair: &str) {
-        match settle(&RawCall::text(name, arguments), &tools(), &Steps::of_reply()) {
+        match settle_call(&RawCall::from_text(name, arguments), &tools(), &Steps::reply_budget()) {
             Settled::Call(ready) => {
                 let Ready { call, repairs, .. } = *ready;
                 assert_eq!(call.arguments, expected, "{arguments}");
@@ -258,7 +266,7 @@ mod tests {
     }
 
     fn refused(name: &str, arguments: &str, why: Dropped) {
-        let settled = settle(&RawCall::text(name, arguments), &tools(), &Steps::of_reply());
+        let settled = settle_call(&RawCall::from_text(name, arguments), &tools(), &Steps::reply_budget());
         assert_eq!(settled, Settled::Refused(why), "{arguments}");
     }
 
@@ -310,8 +318,10 @@ mod tests {
 
     #[test]
     fn what_stays_wrong_is_marked() {
-        let call = RawCall::text("add", r#"{"a":1,"b":10}"#);
-        let Settled::Call(ready) = settle(&call, &tools(), &Steps::of_reply()) else { panic!("not a call") };
+        let call = RawCall::from_text("add", r#"{"a":1,"b":10}"#);
+        let Settled::Call(ready) = settle_call(&call, &tools(), &Steps::reply_budget()) else {
+            panic!("not a call")
+        };
         assert_eq!(ready.call.problems, ["b: 10 is above 9"]);
     }
 
@@ -321,8 +331,8 @@ mod tests {
         let schema = json!({"properties": {"list": {"items": {"anyOf": items}}}});
         let tools = Tools::from_parts([("sum".to_owned(), Some(schema.to_string().as_str()))]);
         let arguments = format!("{{\"list\":[{}\"1\"]}}", "\"1\",".repeat(999));
-        let steps = Steps::of_reply();
-        let Settled::Call(ready) = settle(&RawCall::text("sum", &arguments), &tools, &steps) else {
+        let steps = Steps::reply_budget();
+        let Settled::Call(ready) = settle_call(&RawCall::from_text("sum", &arguments), &tools, &steps) else {
             panic!("not a call")
         };
         assert_eq!(ready.call.arguments, arguments);

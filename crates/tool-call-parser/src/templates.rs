@@ -496,19 +496,19 @@ struct Mark {
 static MARKS: LazyLock<Vec<Vec<Mark>>> = LazyLock::new(|| {
     let mut marks: Vec<Vec<Mark>> = (0..256).map(|_| Vec::new()).collect();
     let mut put = |text: &'static str, templates: u64, is_turn: bool| {
-        marks[usize::from(second(text))].push(Mark { text, templates, is_turn });
+        marks[usize::from(second_byte(text))].push(Mark { text, templates, is_turn });
     };
     for (index, template) in TEMPLATES.iter().enumerate() {
         let bit = 1 << index;
         template.turns.iter().for_each(|text| put(text, bit, true));
         template.calls.iter().for_each(|text| put(text, bit, false));
-        openers(template).for_each(|text| put(text, bit, false));
+        template_openers(template).for_each(|text| put(text, bit, false));
     }
     REASONING.iter().for_each(|text| put(text, u64::MAX, false));
     marks
 });
 
-fn second(text: &str) -> u8 {
+fn second_byte(text: &str) -> u8 {
     text.as_bytes().get(1).map_or(0, u8::to_ascii_lowercase)
 }
 
@@ -518,18 +518,18 @@ fn marks_at(text: &str) -> impl Iterator<Item = &'static Mark> {
         let start = text.as_bytes().get(..mark.text.len());
         start.is_some_and(|start| start.eq_ignore_ascii_case(mark.text.as_bytes()))
     };
-    MARKS[usize::from(second(text))].iter().filter(begins)
+    MARKS[usize::from(second_byte(text))].iter().filter(begins)
 }
 
 /// Returns the marks that open a template's dialects and that ordinary text does not have.
-fn openers(template: &Template) -> impl Iterator<Item = &'static str> {
+fn template_openers(template: &Template) -> impl Iterator<Item = &'static str> {
     let dialects = TABLE.iter().filter(|dialect| template.dialects.contains(&dialect.name));
     let marks = dialects.flat_map(|dialect| dialect.opens.marks());
     marks.copied().filter(|mark| mark.len() > 3 && mark.starts_with(FIRST))
 }
 
 /// Returns the templates of models that write these dialects, or all of them without a preference.
-fn templates(dialects: PreferredDialects) -> u64 {
+fn templates_for(dialects: PreferredDialects) -> u64 {
     let is_likely = |template: &Template| template.dialects.iter().any(|name| dialects.has(name));
     let of = |(index, template)| if is_likely(template) { 1_u64 << index } else { 0 };
     match TEMPLATES.iter().enumerate().map(of).sum() {
@@ -540,12 +540,12 @@ fn templates(dialects: PreferredDialects) -> u64 {
 
 /// Returns the places where a space breaks the marks of a text, in order. `dialects`: those that the model
 /// writes; without any, the marks of all families count.
-pub fn breaks(text: &str, dialects: PreferredDialects, scope: Scope) -> Vec<usize> {
+pub fn find_breaks(text: &str, dialects: PreferredDialects, scope: Scope) -> Vec<usize> {
     // Most texts, such as the keys of schemas, have no mark, so the templates need not be looked up.
     if !text.contains(FIRST) {
         return Vec::new();
     }
-    let templates = templates(dialects);
+    let templates = templates_for(dialects);
     let is_meant = |mark: &Mark| mark.templates & templates != 0 && (scope == Scope::All || mark.is_turn);
     let is_mark = |(at, _): &(usize, &str)| {
         let rest = &text[*at..];
@@ -561,25 +561,25 @@ fn form_length(text: &str) -> Option<usize> {
     let inner = text.strip_prefix('<')?;
     if let Some(rest) = inner.strip_prefix('｜') {
         let name = &rest[..rest.find(['<', '>', '｜'])?];
-        return closed(text, rest, name, "｜>", MOST_CHARS);
+        return closed_length(text, rest, name, "｜>", MOST_CHARS);
     }
     let (is_open, rest) = inner.strip_prefix('|').map_or((false, inner), |rest| (true, rest));
     let name = &rest[..rest.find(|char: char| char.is_whitespace() || "<>|".contains(char))?];
     let most = if is_open { MOST_CHARS } else { MOST_OF_HALF };
-    let whole = closed(text, rest, name, "|>", most);
-    whole.or_else(|| if is_open { closed(text, rest, name, ">", MOST_OF_HALF) } else { None })
+    let whole = closed_length(text, rest, name, "|>", most);
+    whole.or_else(|| if is_open { closed_length(text, rest, name, ">", MOST_OF_HALF) } else { None })
 }
 
 /// Returns the length of the text up to the end of `close`, which must follow a name of at most `most`
 /// characters.
-fn closed(text: &str, rest: &str, name: &str, close: &str, most: usize) -> Option<usize> {
+fn closed_length(text: &str, rest: &str, name: &str, close: &str, most: usize) -> Option<usize> {
     let is_closed = !name.is_empty() && name.chars().count() <= most && rest[name.len()..].starts_with(close);
     is_closed.then(|| text.len() - rest.len() + name.len() + close.len())
 }
 
 /// Breaks the marks in a text.
-pub fn broken(text: &str, dialects: PreferredDialects, scope: Scope) -> Cow<'_, str> {
-    match breaks(text, dialects, scope).as_slice() {
+pub fn break_marks(text: &str, dialects: PreferredDialects, scope: Scope) -> Cow<'_, str> {
+    match find_breaks(text, dialects, scope).as_slice() {
         [] => Cow::Borrowed(text),
         places => Cow::Owned(with_spaces(text, places)),
     }
@@ -600,7 +600,7 @@ pub fn with_spaces(text: &str, places: &[usize]) -> String {
 
 /// Restores the marks in a model's text that it knows only in broken form: those that `original` has
 /// unbroken.
-pub fn mended<'a>(text: &'a str, original: &str) -> Cow<'a, str> {
+pub fn restore_marks<'a>(text: &'a str, original: &str) -> Cow<'a, str> {
     let mut out = String::new();
     let mut from = 0;
     for (at, first) in text.match_indices(FIRST) {
@@ -633,7 +633,7 @@ fn mark_length(text: &str) -> Option<usize> {
 }
 
 /// Writes the rows of the reference page.
-pub(super) fn reference() -> String {
+pub(super) fn reference_rows() -> String {
     use std::fmt::Write as _;
     let mut rows = String::new();
     for template in TEMPLATES {
@@ -651,27 +651,28 @@ mod tests {
 
     fn all_marks() -> impl Iterator<Item = &'static str> {
         let of = |template: &'static Template| {
-            template.turns.iter().chain(template.calls).copied().chain(openers(template))
+            template.turns.iter().chain(template.calls).copied().chain(template_openers(template))
         };
         TEMPLATES.iter().flat_map(of).chain(REASONING.iter().copied())
     }
 
     fn check(dialects: &[&str], text: &str, expected: &str) {
         let preferred = PreferredDialects::from_dialect_names(dialects.iter().copied());
-        assert_eq!(broken(text, preferred, Scope::All), expected);
-        assert_eq!(broken(expected, preferred, Scope::All), expected, "once is enough");
+        assert_eq!(break_marks(text, preferred, Scope::All), expected);
+        assert_eq!(break_marks(expected, preferred, Scope::All), expected, "once is enough");
     }
 
     #[test]
     fn every_mark_of_every_family_is_broken_for_it_and_for_an_unknown_model() {
         for template in TEMPLATES {
-            for mark in template.turns.iter().chain(template.calls).copied().chain(openers(template)) {
+            for mark in template.turns.iter().chain(template.calls).copied().chain(template_openers(template))
+            {
                 for dialects in [
                     PreferredDialects::from_dialect_names(template.dialects.iter().copied()),
                     PreferredDialects::default(),
                 ] {
                     let text = format!("a {mark} b");
-                    let shown = broken(&text, dialects, Scope::All);
+                    let shown = break_marks(&text, dialects, Scope::All);
                     assert!(!shown.contains(mark), "{}: {mark}: {shown}", template.name);
                     assert_eq!(shown.replace(' ', ""), text.replace(' ', ""), "{mark}");
                 }
@@ -680,7 +681,7 @@ mod tests {
         for mark in
             ["<|im_start|>", "[THINK]", "[ARGS]", "<seed:bos>", "]~b]", "<|channel|>", "<|reserved_9|>"]
         {
-            assert_ne!(broken(mark, PreferredDialects::default(), Scope::All), mark);
+            assert_ne!(break_marks(mark, PreferredDialects::default(), Scope::All), mark);
         }
     }
 
@@ -714,7 +715,7 @@ mod tests {
     #[test]
     fn of_the_models_own_words_only_turns_are_broken() {
         let text = "<tool_call>x<|im_end|>";
-        assert_eq!(broken(text, PreferredDialects::default(), Scope::Turns), "<tool_call>x< |im_end|>");
+        assert_eq!(break_marks(text, PreferredDialects::default(), Scope::Turns), "<tool_call>x< |im_end|>");
     }
 
     #[test]
@@ -727,9 +728,9 @@ mod tests {
             ("[ INST]", "[ INST]"),
             ("a < b [ c", "a < b [ c"),
         ] {
-            assert_eq!(mended(written, file), expected);
+            assert_eq!(restore_marks(written, file), expected);
         }
-        assert_eq!(mended("< |im_start|>", "<|im_start|> < |im_start|>"), "< |im_start|>");
+        assert_eq!(restore_marks("< |im_start|>", "<|im_start|> < |im_start|>"), "< |im_start|>");
     }
 
     #[test]
@@ -760,8 +761,8 @@ mod tests {
         /// Whatever a text is made of, no mark of any family is left in it, and only spaces have come.
         #[test]
         fn nothing_that_leaves_holds_a_mark(text in marked_text()) {
-            let shown = broken(&text, PreferredDialects::default(), Scope::All).into_owned();
-            prop_assert!(breaks(&shown, PreferredDialects::default(), Scope::All).is_empty(), "{}", shown);
+            let shown = break_marks(&text, PreferredDialects::default(), Scope::All).into_owned();
+            prop_assert!(find_breaks(&shown, PreferredDialects::default(), Scope::All).is_empty(), "{}", shown);
             for mark in all_marks() {
                 prop_assert!(!shown.contains(mark), "{mark} in {shown}");
             }

@@ -156,7 +156,7 @@ impl Tools {
 
     /// Finds the tool with exactly this name.
     pub fn get(&self, name: &str) -> Option<&Tool> {
-        if self.declared.too_short(name) {
+        if self.declared.is_too_short(name) {
             return None;
         }
         self.declared.exact.get(name).map(|&index| &self.declared.list[index])
@@ -183,18 +183,18 @@ impl Tools {
         if let Some(tool) = self.get(written) {
             return Some(Resolved { tool, hidden: false, repaired: false });
         }
-        if let Some(tool) = find(&self.declared, written) {
+        if let Some(tool) = find_tool(&self.declared, written) {
             return Some(Resolved { tool, hidden: false, repaired: true });
         }
         if self.hidden.list.is_empty() {
             return None;
         }
         self.get(INDIRECT)?;
-        find(&self.hidden, written).map(|tool| Resolved { tool, hidden: true, repaired: true })
+        find_tool(&self.hidden, written).map(|tool| Resolved { tool, hidden: true, repaired: true })
     }
 
     /// Returns true when some callable name begins with this text.
-    pub(crate) fn begins(&self, text: &str) -> bool {
+    pub(crate) fn begins_name(&self, text: &str) -> bool {
         let lists = [&self.declared.list, &self.hidden.list];
         lists.into_iter().flatten().any(|tool| tool.name.starts_with(text))
     }
@@ -205,7 +205,7 @@ impl Tools {
     }
 
     /// Returns the only tool, if there is just one.
-    pub(crate) fn only(&self) -> Option<&Tool> {
+    pub(crate) fn only_tool(&self) -> Option<&Tool> {
         self.declared.list.first().filter(|_| self.declared.list.len() == 1)
     }
 }
@@ -213,11 +213,14 @@ impl Tools {
 impl Names {
     fn add(&mut self, name: String, parameters: Option<Box<str>>) {
         let index = self.list.len();
-        let length = plain(&name).len().min(name.len());
+        let length = normalise_name(&name).len().min(name.len());
         self.shortest = if index == 0 { length } else { self.shortest.min(length) };
-        let alike = self.plain.entry(plain(&name)).or_insert(Some(index));
+        let alike = self.plain.entry(normalise_name(&name)).or_insert(Some(index));
         if *alike != Some(index)
-            && self.list.iter().any(|tool| tool.name != name && plain(&tool.name) == plain(&name))
+            && self
+                .list
+                .iter()
+                .any(|tool| tool.name != name && normalise_name(&tool.name) == normalise_name(&name))
         {
             *alike = None;
         }
@@ -228,15 +231,15 @@ impl Names {
 
     /// Returns true for a text that is too short for any name. A text with letters outside ASCII may be
     /// shorter than the name that it means.
-    fn too_short(&self, name: &str) -> bool {
+    fn is_too_short(&self, name: &str) -> bool {
         name.len() < self.shortest && name.is_ascii()
     }
 
-    fn alike(&self, name: &str) -> Option<usize> {
-        if self.too_short(name) {
+    fn find_alike(&self, name: &str) -> Option<usize> {
+        if self.is_too_short(name) {
             return None;
         }
-        self.exact.get(name).copied().or_else(|| self.plain.get(&plain(name)).copied().flatten())
+        self.exact.get(name).copied().or_else(|| self.plain.get(&normalise_name(name)).copied().flatten())
     }
 }
 
@@ -249,7 +252,7 @@ impl FromIterator<(String, Option<Box<RawValue>>)> for Tools {
 }
 
 /// Normalises a name: removes the differences that models introduce.
-pub(crate) fn plain(name: &str) -> String {
+pub(crate) fn normalise_name(name: &str) -> String {
     name.chars().filter(|char| !matches!(char, '-' | '_')).flat_map(char::to_lowercase).collect()
 }
 
@@ -257,22 +260,22 @@ pub(crate) fn plain(name: &str) -> String {
 /// training (`python`, `browser.search`, `container.exec`), which no client can run.
 pub(crate) fn is_noise(written: &str) -> bool {
     let builtin = ["python", "browser.", "container."].iter().any(|name| written.starts_with(name));
-    builtin || segments(written).all(|segment| segment.is_empty() || HEADER_WORDS.contains(&segment))
+    builtin || name_segments(written).all(|segment| segment.is_empty() || HEADER_WORDS.contains(&segment))
 }
 
 /// Finds the one tool that the name, or a part of it between leaked tokens, means.
-fn find<'a>(names: &'a Names, written: &str) -> Option<&'a Tool> {
-    if written.len() > 512 || names.too_short(written) {
+fn find_tool<'a>(names: &'a Names, written: &str) -> Option<&'a Tool> {
+    if written.len() > 512 || names.is_too_short(written) {
         return None;
     }
-    let mut found = segments(written).filter_map(|segment| find_segment(names, segment));
+    let mut found = name_segments(written).filter_map(|segment| find_segment(names, segment));
     let first = found.next()?;
     found.all(|other| other == first).then(|| &names.list[first])
 }
 
 /// Splits a polluted name into its parts: `assistant<|channel|>bash<|channel|>commentary`, `read"
 /// parameter=…`, `x</arg_value>`.
-fn segments(written: &str) -> impl Iterator<Item = &str> {
+fn name_segments(written: &str) -> impl Iterator<Item = &str> {
     let tokens = written.split("<|").enumerate().map(|(index, part)| match (index, part.split_once("|>")) {
         (0, _) | (_, None) => part,
         (_, Some((_, rest))) => rest,
@@ -292,9 +295,11 @@ fn find_segment(names: &Names, segment: &str) -> Option<usize> {
     }
     let bare = without_namespace(without_index(segment));
     let bare = bare.split_once('.').filter(|(space, name)| space == name).map_or(bare, |(_, name)| name);
-    names.alike(segment).or_else(|| names.alike(bare)).or_else(|| {
+    names.find_alike(segment).or_else(|| names.find_alike(bare)).or_else(|| {
         let glued = ["<|constrain|>json", "commentary", "analysis", "json", "code"];
-        glued.iter().find_map(|word| names.alike(bare.strip_suffix(word)?.trim_end_matches(['.', '_', '-'])))
+        glued
+            .iter()
+            .find_map(|word| names.find_alike(bare.strip_suffix(word)?.trim_end_matches(['.', '_', '-'])))
     })
 }
 

@@ -6,12 +6,12 @@ use serde_json::{Map, Value};
 
 use super::coerce;
 use super::lenient_json;
-use super::schema::{self, Document, branches, is_type, properties, resolve, types};
+use super::schema::{self, Document, branches, is_type, properties, resolve_reference, type_names};
 
 /// Reads the value of an argument with this schema (`None`: undeclared).
-pub(crate) fn value(text: &str, rule: Option<&Value>, document: Document<'_>) -> Value {
+pub(crate) fn read_value(text: &str, rule: Option<&Value>, document: Document<'_>) -> Value {
     let as_text = || Value::String(text.to_owned());
-    let Some(rule) = rule.map(|rule| resolve(rule, document.root)) else { return as_text() };
+    let Some(rule) = rule.map(|rule| resolve_reference(rule, document.root)) else { return as_text() };
     let mut kinds = Vec::new();
     let listed = collect_kinds(rule, document, &mut kinds, 0);
     if listed && schema::accepts(&as_text(), rule, document) {
@@ -21,7 +21,7 @@ pub(crate) fn value(text: &str, rule: Option<&Value>, document: Document<'_>) ->
         return if listed { as_text() } else { read_untyped(text) };
     }
     let order = ["null", "integer", "number", "boolean", "object", "array"];
-    let read = order.iter().filter(|kind| kinds.contains(kind)).find_map(|kind| of_kind(text, kind));
+    let read = order.iter().filter(|kind| kinds.contains(kind)).find_map(|kind| read_as_kind(text, kind));
     read.unwrap_or_else(as_text)
 }
 
@@ -33,19 +33,19 @@ fn collect_kinds<'a>(
     depth: usize,
 ) -> bool {
     let mut listed = rule.get("enum").is_some() || rule.get("const").is_some();
-    kinds.extend(types(rule));
+    kinds.extend(type_names(rule));
     if rule.get("nullable") == Some(&Value::Bool(true)) {
         kinds.push("null");
     }
     if depth < 8 {
         for branch in branches(rule).take_while(|_| document.steps.take(1)) {
-            listed |= collect_kinds(resolve(branch, document.root), document, kinds, depth + 1);
+            listed |= collect_kinds(resolve_reference(branch, document.root), document, kinds, depth + 1);
         }
     }
     listed
 }
 
-fn of_kind(text: &str, kind: &str) -> Option<Value> {
+fn read_as_kind(text: &str, kind: &str) -> Option<Value> {
     if kind == "null" {
         return matches!(text.trim(), "null" | "Null" | "NULL").then_some(Value::Null);
     }
@@ -56,24 +56,25 @@ fn of_kind(text: &str, kind: &str) -> Option<Value> {
 fn read_untyped(text: &str) -> Value {
     let trimmed = text.trim();
     let json = serde_json::from_str(trimmed).ok().filter(|value| !Value::is_string(value));
-    let literal = || lenient_json::literal(trimmed).filter(|_| trimmed != "NaN" && trimmed != "undefined");
+    let literal =
+        || lenient_json::parse_literal(trimmed).filter(|_| trimmed != "NaN" && trimmed != "undefined");
     json.or_else(literal).unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
 /// Reads arguments written as `key=value` or `key: value`, one or several, if every key is declared.
 pub(crate) fn read_keyed(text: &str, document: Document<'_>) -> Option<Map<String, Value>> {
-    let declared = properties(resolve(document.root, document.root))?;
+    let declared = properties(resolve_reference(document.root, document.root))?;
     let mut fields = Map::new();
-    for pair in pairs(text, declared) {
+    for pair in split_pairs(text, declared) {
         let (key, value) = key_of(pair).filter(|(key, _)| declared.contains_key(*key))?;
-        let value = unquote(value.trim());
-        fields.insert(key.to_owned(), self::value(value, declared.get(key), document));
+        let value = strip_quotes(value.trim());
+        fields.insert(key.to_owned(), self::read_value(value, declared.get(key), document));
     }
     Some(fields).filter(|fields| !fields.is_empty())
 }
 
 /// Splits the text before every declared key that follows a separator.
-fn pairs<'a>(text: &'a str, declared: &Map<String, Value>) -> Vec<&'a str> {
+fn split_pairs<'a>(text: &'a str, declared: &Map<String, Value>) -> Vec<&'a str> {
     let mut pairs = Vec::new();
     let mut rest = text.trim();
     let begins_pair = |rest: &str| key_of(rest).is_some_and(|(key, _)| declared.contains_key(key));
@@ -97,7 +98,7 @@ fn key_of(text: &str) -> Option<(&str, &str)> {
     (is_name && !is_address).then_some((&quoted[..end], value))
 }
 
-fn unquote(text: &str) -> &str {
+fn strip_quotes(text: &str) -> &str {
     let inside = |quote| text.strip_prefix(quote).and_then(|text| text.strip_suffix(quote));
     let inside = inside('"').or_else(|| inside('\''));
     inside.filter(|inside| !inside.contains(['"', '\''])).unwrap_or(text)
@@ -105,7 +106,7 @@ fn unquote(text: &str) -> &str {
 
 /// Returns true if a bare text can be the only argument of a tool: nothing in it looks like JSON or a key.
 pub(crate) fn is_one_value(text: &str, rules: &Value) -> bool {
-    let declared = properties(resolve(rules, rules));
+    let declared = properties(resolve_reference(rules, rules));
     let is_declared = |key: &str| declared.is_some_and(|declared| declared.contains_key(key));
     let named = |(at, _): (usize, &str)| {
         let before = text[..at].trim_end();
@@ -125,7 +126,7 @@ mod tests {
     use crate::schema::Steps;
 
     fn with_document<T>(root: &Value, test: impl FnOnce(Document<'_>) -> T) -> T {
-        test(Document { root, steps: &Steps::of_reply() })
+        test(Document { root, steps: &Steps::reply_budget() })
     }
 
     #[test]
@@ -147,10 +148,10 @@ mod tests {
             ("{\"a\": 1}", json!({"type": "string"}), json!("{\"a\": 1}")),
             ("{\"a\": 1}", json!({"type": "object"}), json!({"a": 1})),
         ] {
-            let read = with_document(&rule, |document| value(text, Some(&rule), document));
+            let read = with_document(&rule, |document| read_value(text, Some(&rule), document));
             assert_eq!(read, expected, "{text} {rule}");
         }
-        assert_eq!(with_document(&json!({}), |document| value("3", None, document)), json!("3"));
+        assert_eq!(with_document(&json!({}), |document| read_value("3", None, document)), json!("3"));
     }
 
     #[test]

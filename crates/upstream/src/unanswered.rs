@@ -40,7 +40,9 @@ impl Unanswered {
     /// The error for the client. `name` and `address` are the server's.
     pub(super) fn as_upstream_error(&self, name: &str, address: &str) -> UpstreamError {
         let details = match self {
-            Self::Resolve(error) | Self::Connect(error) | Self::Handshake(error) => error_chain(error.as_ref()),
+            Self::Resolve(error) | Self::Connect(error) | Self::Handshake(error) => {
+                error_chain(error.as_ref())
+            }
             Self::Exchange(error) => error_chain(error),
         };
         let last = details.rsplit(": ").next().unwrap_or_default();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::arguments::SetupArgs;
 use crate::cli::failure::Failure;
 use crate::cli::plain_http::plain_address;
-use crate::http_client::{error_chain, client_for};
+use crate::http_client::{client_for, error_chain};
 
 /// The first answer of a large model may take a while.
 const TURN_WITHIN: Duration = Duration::from_mins(5);

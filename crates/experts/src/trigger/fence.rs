@@ -8,7 +8,7 @@
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tool_call_parser::PreferredDialects;
-use tool_call_parser::templates::{Scope, broken};
+use tool_call_parser::templates::{Scope, break_marks};
 
 /// The most bytes of a payload that are shown.
 const MOST_SHOWN: usize = 32 << 10;
@@ -26,7 +26,7 @@ pub(crate) fn fenced_whole(what: &str, text: &str) -> String {
 /// `cut`: the part of the text that is shown.
 fn fence_data(what: &str, text: &str, cut: &str) -> String {
     // It is not known here which model reads it.
-    let shown = broken(cut, PreferredDialects::default(), Scope::All);
+    let shown = break_marks(cut, PreferredDialects::default(), Scope::All);
     let digest = Sha256::digest(text.as_bytes());
     let mark = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat();
     let what = what.split_whitespace().collect::<Vec<_>>().join(" ").replace(['<', '>'], "");

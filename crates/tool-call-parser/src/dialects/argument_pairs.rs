@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::{Found, Step, View, Wait, named_json};
 use crate::calls::{Delimited, RawCall};
 use crate::event::Dropped;
-use crate::marks::earliest;
+use crate::marks::find_earliest;
 
 /// The longest name of a tool.
 const NAME: usize = 128;
@@ -49,7 +49,7 @@ impl Tags {
 }
 
 /// Reads the call whose name begins at `from`. `ends`: the beginnings of the tags that may end it.
-pub(super) fn read(view: &View<'_>, from: usize, tags: &Tags, ends: &'static [&'static str]) -> Step {
+pub(super) fn read_call(view: &View<'_>, from: usize, tags: &Tags, ends: &'static [&'static str]) -> Step {
     let text = &view.text[from..];
     let head = text.find('<').map_or(text, |length| &text[..length]);
     let name = head.trim();
@@ -60,7 +60,7 @@ pub(super) fn read(view: &View<'_>, from: usize, tags: &Tags, ends: &'static [&'
         None if name.len() > NAME => return Step::Not(name_from + NAME),
         None => {}
     }
-    let Some((length, mark)) = earliest(text, &[tags.end.as_str(), tags.call.as_str()]) else {
+    let Some((length, mark)) = find_earliest(text, &[tags.end.as_str(), tags.call.as_str()]) else {
         return match view.eof {
             false => Step::More(Wait::Mark(from, ends)),
             true if view.cut || view.tools.resolve(name).is_some() => named_json::truncated_call(view, name),
@@ -72,22 +72,22 @@ pub(super) fn read(view: &View<'_>, from: usize, tags: &Tags, ends: &'static [&'
     if view.tools.resolve(name).is_none() {
         return Step::Read(Found::Broken(name.to_owned(), Dropped::Undeclared), end);
     }
-    match pairs(name, text.get(head.len()..length).unwrap_or_default(), tags) {
-        Some(call) => named_json::call(view, call, end),
+    match collect_pairs(name, text.get(head.len()..length).unwrap_or_default(), tags) {
+        Some(call) => named_json::single_call(view, call, end),
         None => Step::Read(Found::Broken(name.to_owned(), Dropped::Unreadable), end),
     }
 }
 
 /// Reads the call, if its body has nothing but complete pairs.
-fn pairs(name: &str, body: &str, tags: &Tags) -> Option<RawCall> {
+fn collect_pairs(name: &str, body: &str, tags: &Tags) -> Option<RawCall> {
     let mut fields = Map::new();
     let mut typed = Vec::new();
     let body = body.trim_start();
     let mut rest = body.strip_prefix(&tags.separator).unwrap_or(body).trim_start();
     while let Some(after) = rest.strip_prefix(&tags.key.0) {
         let (key, after) = after.split_once(&tags.key.1)?;
-        let (kind, after) = kind(after, tags)?;
-        let (text, next) = value(after, tags)?;
+        let (kind, after) = split_kind(after, tags)?;
+        let (text, next) = split_value(after, tags)?;
         let key = key.trim();
         let (value, is_typed) = read_value(text, kind);
         if key.is_empty() || fields.insert(key.to_owned(), value).is_some() {
@@ -102,7 +102,7 @@ fn pairs(name: &str, body: &str, tags: &Tags) -> Option<RawCall> {
 }
 
 /// Returns the type in its tags, and the text after them.
-fn kind<'a>(text: &'a str, tags: &Tags) -> Option<(Option<&'a str>, &'a str)> {
+fn split_kind<'a>(text: &'a str, tags: &Tags) -> Option<(Option<&'a str>, &'a str)> {
     let after = text.trim_start().strip_prefix(&tags.kind.0).filter(|_| !tags.kind.0.is_empty());
     match after {
         Some(after) => after.split_once(&tags.kind.1).map(|(kind, after)| (Some(kind.trim()), after)),
@@ -111,7 +111,7 @@ fn kind<'a>(text: &'a str, tags: &Tags) -> Option<(Option<&'a str>, &'a str)> {
 }
 
 /// Splits off the value's text.
-fn value<'a>(text: &'a str, tags: &Tags) -> Option<(&'a str, &'a str)> {
+fn split_value<'a>(text: &'a str, tags: &Tags) -> Option<(&'a str, &'a str)> {
     let (open, close) = (&tags.value.0, &tags.value.1);
     let text = if open.is_empty() { text } else { text.trim_start().strip_prefix(open)? };
     let mut at = 0;

@@ -17,10 +17,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               the end of the line; or a JSON object of arguments; `}}`, `[/TOOL_CALL]`. A JSON call between the marks counts too.",
     example: "[TOOL_CALL]\n{tool => \"read\", args => {\n  --path \"a.txt\"\n}}\n[/TOOL_CALL]",
     opens: Opens::Anywhere(&["[TOOL_CALL]"]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let start = view.skip_space(view.mark);
     let rest = &view.text[start..];
     let Some(body) = rest.strip_prefix('{') else {
@@ -31,7 +31,7 @@ fn read(view: &View<'_>) -> Step {
         return Step::More(Wait::Any);
     }
     if !key.starts_with("tool") {
-        return match envelope::json(view, view.mark, END) {
+        return match envelope::read_json(view, view.mark, END) {
             // Without the end it is `bracket`.
             Step::Read(Found::Calls { .. }, end) if !view.text[..end].ends_with(END[0]) => Step::Not(end),
             step => step,
@@ -46,7 +46,7 @@ fn read(view: &View<'_>) -> Step {
             let end = start + length + found.map_or(0, |_| END[0].len());
             let Some(name) = name else { return Step::Not(end) };
             match read_arguments(name, rest[..length].trim_end()) {
-                Some(call) => named_json::call(view, call, end),
+                Some(call) => named_json::single_call(view, call, end),
                 None => Step::Read(Found::Broken(name.to_owned(), Dropped::Unreadable), end),
             }
         }
@@ -66,12 +66,12 @@ fn read_arguments(name: &str, text: &str) -> Option<RawCall> {
     let (_, after) = text.split_once(&format!("\"{name}\""))?;
     let after = after.trim_start().trim_start_matches(',').trim_start();
     if after.trim_matches('}').trim().is_empty() {
-        return Some(RawCall::fields(name, Map::new()));
+        return Some(RawCall::from_fields(name, Map::new()));
     }
     let body = after.strip_prefix("args")?.trim_start().strip_prefix("=>")?.trim_start();
     let inner = body.strip_suffix('}')?.trim_end();
     if serde_json::from_str::<Map<String, Value>>(inner).is_ok() {
-        return Some(RawCall::text(name, inner));
+        return Some(RawCall::from_text(name, inner));
     }
     read_options(name, inner.strip_prefix('{')?.trim_end_matches('}'))
 }

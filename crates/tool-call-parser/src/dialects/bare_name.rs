@@ -14,10 +14,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               parentheses. At the start of the answer the object may stand on the next line. Nothing but calls may follow.",
     example: "functions.read({\"path\": \"a.txt\"})",
     opens: Opens::Name,
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let text = view.text;
     let end = text
         .find(|char: char| !(char.is_ascii_alphanumeric() || "_.-:".contains(char)))
@@ -30,7 +30,7 @@ fn read(view: &View<'_>) -> Step {
     let bare = text[..end].strip_prefix("functions.").unwrap_or(&text[..end]);
     let Some(next) = text.as_bytes().get(end) else {
         let name = bare.split(':').next().unwrap_or(bare);
-        let may = view.tools.begins(name) || "functions.".starts_with(bare);
+        let may = view.tools.begins_name(name) || "functions.".starts_with(bare);
         return if may { view.wait_or_reject(Wait::Any) } else { Step::Not(1) };
     };
     let bare = match bare.rsplit_once(':') {
@@ -41,37 +41,37 @@ fn read(view: &View<'_>) -> Step {
         return Step::Not(1);
     }
     let step = match next {
-        b'\n' => next_line(view, bare, end + 1),
-        b'{' => named_json::read(view, bare, end, &[]),
+        b'\n' => read_next_line(view, bare, end + 1),
+        b'{' => named_json::read_arguments(view, bare, end, &[]),
         b'[' => match view.mark_at(end, &["[ARGS]{"]) {
-            MarkAt::Here(length) => named_json::read(view, bare, end + length - 1, &[]),
+            MarkAt::Here(length) => named_json::read_arguments(view, bare, end + length - 1, &[]),
             MarkAt::Perhaps => Step::More(Wait::Any),
             MarkAt::No => Step::Not(end),
         },
-        _ => parentheses(view, bare, end),
+        _ => read_parentheses(view, bare, end),
     };
     // Text around it would make it a quotation.
     step.without_firmness()
 }
 
 /// Reads GLM-4's own form, only at the beginning of an answer.
-fn next_line(view: &View<'_>, name: &str, at: usize) -> Step {
+fn read_next_line(view: &View<'_>, name: &str, at: usize) -> Step {
     match view.text.as_bytes().get(at) {
         _ if !view.first => Step::Not(at),
         None => view.wait_or_reject(Wait::Any),
-        Some(b'{') => named_json::read(view, name, at, &[]),
+        Some(b'{') => named_json::read_arguments(view, name, at, &[]),
         Some(_) => Step::Not(at),
     }
 }
 
-fn parentheses(view: &View<'_>, name: &str, at: usize) -> Step {
+fn read_parentheses(view: &View<'_>, name: &str, at: usize) -> Step {
     let end = match JsonSpan::new(at, Style::Python).advance(view.text, view.eof) {
         Span::Complete(end) => end,
         Span::More if view.cut => return named_json::truncated_call(view, name),
         _ => return view.wait_or_reject(Wait::Python(at)),
     };
-    match pythonic::call(&view.text[..end]) {
-        Some((call, length)) if length == end => named_json::call(view, call, end),
+    match pythonic::read_call(&view.text[..end]) {
+        Some((call, length)) if length == end => named_json::single_call(view, call, end),
         _ => Step::Not(end),
     }
 }

@@ -12,10 +12,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               harmony's.",
     example: "<|start|>assistant to=read<|channel|>analysis <|constrain|>xml<|message|><rfl:parameter name=\"path\">\na.txt\n</rfl:parameter><|call|>",
     opens: Opens::Anywhere(&["<|start|>assistant to="]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     match harmony::read_header(view) {
         Ok((end, _)) if view.text[..end].contains("<|constrain|>xml") => harmony::read_message(view),
         Ok((end, _)) => Step::Not(end),

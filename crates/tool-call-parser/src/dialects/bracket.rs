@@ -12,10 +12,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               end mark only at the start of a line, with nothing but calls after it.",
     example: "[read]{\"path\": \"a.txt\"}[END_TOOL_REQUEST]",
     opens: Opens::Anywhere(&["["]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let rest = view.body();
     let Some(length) = rest.find(|char: char| !(char.is_alphanumeric() || "_-.:".contains(char))) else {
         return if rest.len() > 128 { Step::Not(128 + 1) } else { view.wait_or_reject(Wait::Any) };
@@ -34,8 +34,11 @@ fn read(view: &View<'_>) -> Step {
         Some(b'{') if start <= length + 66 => {}
         Some(_) => return Step::Not(start),
     }
-    let step =
-        if generic { envelope::json(view, start, END) } else { named_json::read(view, name, start, END) };
+    let step = if generic {
+        envelope::read_json(view, start, END)
+    } else {
+        named_json::read_arguments(view, name, start, END)
+    };
     match step {
         Step::Read(Found::Calls { calls, firm }, end) => {
             let ended = END.iter().any(|mark| view.text[..end].ends_with(mark));

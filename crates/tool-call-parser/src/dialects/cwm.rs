@@ -15,10 +15,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               string argument, `</tool>`.",
     example: "<tool: function>\nread {\"path\": \"a.txt\"}\n</tool>",
     opens: Opens::Anywhere(&["<tool:"]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let body = view.body();
     let Some(label) = body.find(['>', '\n', '<']) else {
         return if body.len() > WINDOW {
@@ -42,8 +42,8 @@ fn read(view: &View<'_>) -> Step {
     let from = start + length;
     match view.text[from..].find(END[0]) {
         Some(length) => {
-            let call = RawCall::text(name, view.text[from..from + length].trim());
-            named_json::call(view, call, from + length + END[0].len())
+            let call = RawCall::from_text(name, view.text[from..from + length].trim());
+            named_json::single_call(view, call, from + length + END[0].len())
         }
         None if view.eof => named_json::truncated_call(view, name),
         None => Step::More(Wait::Mark(from, END)),

@@ -1,7 +1,7 @@
 //! `DeepSeek`'s tool tokens, V3 and R1 (with a fence), V3.1 (without), and their misspellings.
 
 use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
-use crate::marks::earliest;
+use crate::marks::find_earliest;
 
 const CALL: [&str; 4] =
     ["<｜tool▁call▁begin｜>", "<｜tool_call_begin｜>", "<｜tool call begin｜>", "<|tool▁call▁begin|>"];
@@ -38,16 +38,16 @@ pub(super) static DIALECT: Dialect = Dialect {
         "<｜tool▁outputs▁begin｜>",
         "<｜tool▁outputs▁end｜>",
     ]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     if !CALL.contains(&&view.text[..view.mark]) {
         return Step::Read(Found::Skip, view.mark);
     }
     let body = view.body();
     let window = body.floor_char_boundary(256);
-    let found = earliest(&body[..window], &SEPARATORS);
+    let found = find_earliest(&body[..window], &SEPARATORS);
     let Some((length, mark)) = found else {
         let long = body.len() > 256;
         return if view.cut && !long {
@@ -60,16 +60,16 @@ fn read(view: &View<'_>) -> Step {
     };
     let after = view.mark + length + mark;
     if body[..length].trim() == "function" {
-        return with_type(view, after);
+        return read_typed(view, after);
     }
-    arguments(view, body[..length].trim(), after)
+    read_arguments(view, body[..length].trim(), after)
 }
 
 /// Reads V3's form, in which the name follows the separator, up to the end of the line.
-fn with_type(view: &View<'_>, from: usize) -> Step {
+fn read_typed(view: &View<'_>, from: usize) -> Step {
     let rest = &view.text[from..];
     match rest.find(['\n', '{', '`']) {
-        Some(length) if length <= 256 => arguments(view, rest[..length].trim(), from + length),
+        Some(length) if length <= 256 => read_arguments(view, rest[..length].trim(), from + length),
         None if rest.len() > 256 => Step::Not(from),
         None if view.cut => named_json::truncated_call(view, rest.trim()),
         None => view.wait_or_reject(Wait::Any),
@@ -77,12 +77,12 @@ fn with_type(view: &View<'_>, from: usize) -> Step {
     }
 }
 
-fn arguments(view: &View<'_>, name: &str, from: usize) -> Step {
+fn read_arguments(view: &View<'_>, name: &str, from: usize) -> Step {
     let fence = view.text[from..].trim_start_matches(|char: char| char.is_whitespace() || char == '`');
     let json = fence.strip_prefix("json").unwrap_or(fence).trim_start();
     let start = view.text.len() - json.len();
     match json.as_bytes().first() {
-        Some(b'{') => named_json::read(view, name, start, ENDS),
+        Some(b'{') => named_json::read_arguments(view, name, start, ENDS),
         Some(_) if !"json".starts_with(fence) => Step::Not(start),
         _ if view.cut => named_json::truncated_call(view, name),
         _ => view.wait_or_reject(Wait::Any),

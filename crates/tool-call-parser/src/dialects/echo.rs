@@ -13,10 +13,10 @@ pub(super) static DIALECT: Dialect = Dialect {
     grammar: "A JSON object equal to the arguments of a native call of the same reply. Dropped.",
     example: "",
     opens: Opens::Anywhere(&["{"]),
-    read,
+    read: drop_copy,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn drop_copy(view: &View<'_>) -> Step {
     if view.native.is_empty() {
         return Step::Not(1);
     }

@@ -50,7 +50,7 @@ pub(super) static HERMES: Dialect = Dialect {
         "<|action_start|> <|plugin|>",
     ]),
     read: |view| {
-        json(
+        read_json(
             view,
             view.mark,
             &[
@@ -74,18 +74,18 @@ pub(super) static HERMES: Dialect = Dialect {
 };
 
 /// Reads JSON calls from `from` on, up to one of `closers` or as far as JSON goes.
-pub(super) fn json(view: &View<'_>, from: usize, closers: &'static [&'static str]) -> Step {
-    values(view, from, closers, Trust::Marked)
+pub(super) fn read_json(view: &View<'_>, from: usize, closers: &'static [&'static str]) -> Step {
+    read_values(view, from, closers, Trust::Marked)
 }
 
 /// Reads JSON calls that have exactly a call's form.
 pub(super) fn read_exact_json(view: &View<'_>, from: usize, closers: &'static [&'static str]) -> Step {
-    values(view, from, closers, Trust::Bare)
+    read_values(view, from, closers, Trust::Bare)
 }
 
-fn values(view: &View<'_>, from: usize, closers: &'static [&'static str], trust: Trust) -> Step {
+fn read_values(view: &View<'_>, from: usize, closers: &'static [&'static str], trust: Trust) -> Step {
     let mut read = Calls::default();
-    let mut from = match fence(view, from) {
+    let mut from = match skip_fence(view, from) {
         Ok(from) => from,
         Err(step) => return step,
     };
@@ -97,11 +97,11 @@ fn values(view: &View<'_>, from: usize, closers: &'static [&'static str], trust:
             _ if read.calls.is_empty() => return Step::Not(start + 1),
             _ => return read.into_step(view, from),
         }
-        let end = match value(view, start, closers, trust) {
-            Ok(value) => read.add(value),
+        let end = match read_value(view, start, closers, trust) {
+            Ok(value) => read.add_calls(value),
             Err(step) => return step,
         };
-        match close(view, end, closers) {
+        match find_close(view, end, closers) {
             Ok(Closed::Yes(end)) => return read.into_step(view, end),
             Ok(Closed::Next(next)) => from = next,
             Ok(Closed::No) if read.readable == 0 => return Step::Not(end),
@@ -119,7 +119,7 @@ struct Calls {
 }
 
 impl Calls {
-    fn add(&mut self, value: JsonCalls) -> usize {
+    fn add_calls(&mut self, value: JsonCalls) -> usize {
         if !value.broken {
             self.readable += value.calls.len();
         }
@@ -143,7 +143,7 @@ impl Calls {
 }
 
 /// Returns the beginning of the body: after the line of a `json` fence, if there is one.
-fn fence(view: &View<'_>, from: usize) -> Result<usize, Step> {
+fn skip_fence(view: &View<'_>, from: usize) -> Result<usize, Step> {
     let start = view.skip_space(from);
     match view.mark_at(start, &["```json\n", "```\n"]) {
         MarkAt::Here(length) => Ok(start + length),
@@ -161,16 +161,16 @@ struct JsonCalls {
     broken: bool,
 }
 
-fn value(view: &View<'_>, start: usize, closers: &[&str], trust: Trust) -> Result<JsonCalls, Step> {
+fn read_value(view: &View<'_>, start: usize, closers: &[&str], trust: Trust) -> Result<JsonCalls, Step> {
     let mut span = JsonSpan::new(start, Style::Json);
     let end = match span.advance(view.text, view.eof) {
         Span::Complete(end) | Span::Stopped(end) => end,
         Span::More if !view.eof => return Err(Step::More(Wait::Json(start))),
         Span::More if view.cut => return Err(truncated_call(view, start)),
-        Span::More if span.in_text() => closed_in_text(view, start, closers)?,
+        Span::More if span.is_in_text() => closed_in_text(view, start, closers)?,
         Span::More => view.text.len(),
     };
-    match calls::read(&view.text[start..end], trust, view.tools) {
+    match calls::read_calls(&view.text[start..end], trust, view.tools) {
         Ok(calls) => Ok(JsonCalls { calls, end, broken: false }),
         // It has no closing mark, and its last value may be incomplete.
         Err(Unreadable::Truncated) if end == view.text.len() && view.eof => Err(truncated_call(view, start)),
@@ -191,7 +191,7 @@ fn broken_call(view: &View<'_>, start: usize, end: usize) -> JsonCalls {
     let line =
         text.match_indices('\n').map(|(at, _)| at).find(|at| text[at + 1..].trim_start().starts_with('{'));
     let text = &text[..line.unwrap_or(text.len())];
-    let call = RawCall::text(written_name(text).unwrap_or_default(), text);
+    let call = RawCall::from_text(written_name(text).unwrap_or_default(), text);
     JsonCalls { calls: vec![call], end: start + text.len(), broken: true }
 }
 
@@ -220,7 +220,7 @@ enum Closed {
 }
 
 /// Reads the text after a value. Skips stray closers and separators before a mark or another value.
-fn close(view: &View<'_>, end: usize, closers: &[&str]) -> Result<Closed, Step> {
+fn find_close(view: &View<'_>, end: usize, closers: &[&str]) -> Result<Closed, Step> {
     let rest = &view.text[end..];
     let stray = rest.trim_start_matches(|char: char| char.is_whitespace() || ",;}]`".contains(char));
     let next = view.text.len() - stray.len();

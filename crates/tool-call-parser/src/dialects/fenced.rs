@@ -26,10 +26,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               after it and no words before it that announce an example; or a fence labelled `tool_call` or alike.",
     example: "```json\n{\"name\": \"read\", \"arguments\": {\"path\": \"a.txt\"}}\n```",
     opens: Opens::Line(&["```", "~~~"]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let line = view.text.floor_char_boundary(65);
     let Some(length) = view.text[..line].find('\n') else {
         return if view.text.len() > 64 { Step::Not(64) } else { view.wait_or_reject(Wait::Any) };
@@ -46,13 +46,13 @@ fn read(view: &View<'_>) -> Step {
     let start = view.skip_space(length);
     match view.text.as_bytes().get(start) {
         None => view.wait_or_reject(Wait::Any),
-        Some(b'{' | b'[') => values(view, start, &view.text[..fence], explicit),
-        Some(_) if label == "tool_code" => code(view, start, &view.text[..fence]),
+        Some(b'{' | b'[') => read_values(view, start, &view.text[..fence], explicit),
+        Some(_) if label == "tool_code" => read_code(view, start, &view.text[..fence]),
         Some(_) => Step::Not(start),
     }
 }
 
-fn values(view: &View<'_>, start: usize, fence: &str, explicit: bool) -> Step {
+fn read_values(view: &View<'_>, start: usize, fence: &str, explicit: bool) -> Step {
     let trust = if explicit { Trust::Marked } else { Trust::Bare };
     let mut calls: Vec<RawCall> = Vec::new();
     let mut at = start;
@@ -61,10 +61,10 @@ fn values(view: &View<'_>, start: usize, fence: &str, explicit: bool) -> Step {
         let end = match span.advance(view.text, view.eof) {
             Span::Complete(end) | Span::Stopped(end) => end,
             Span::More if !view.eof => return Step::More(Wait::Json(at)),
-            Span::More if view.cut || span.in_text() => return cut(view, at),
+            Span::More if view.cut || span.is_in_text() => return cut_call(view, at),
             Span::More => view.text.len(),
         };
-        let found = calls::read(&view.text[at..end], trust, view.tools).unwrap_or_default();
+        let found = calls::read_calls(&view.text[at..end], trust, view.tools).unwrap_or_default();
         if found.is_empty() || !found.iter().all(|call| view.tools.resolve(&call.name).is_some()) {
             return Step::Not(end);
         }
@@ -75,12 +75,12 @@ fn values(view: &View<'_>, start: usize, fence: &str, explicit: bool) -> Step {
         if rest.starts_with(['{', '[']) {
             at = next;
         } else {
-            return closed(view, next, fence, Found::Calls { calls, firm: explicit });
+            return close_fence(view, next, fence, Found::Calls { calls, firm: explicit });
         }
     }
 }
 
-fn closed(view: &View<'_>, at: usize, fence: &str, found: Found) -> Step {
+fn close_fence(view: &View<'_>, at: usize, fence: &str, found: Found) -> Step {
     let rest = &view.text[at..];
     let run = rest.len() - rest.trim_start_matches(&fence[..1]).len();
     match rest.find('\n') {
@@ -91,7 +91,7 @@ fn closed(view: &View<'_>, at: usize, fence: &str, found: Found) -> Step {
     }
 }
 
-fn cut(view: &View<'_>, at: usize) -> Step {
+fn cut_call(view: &View<'_>, at: usize) -> Step {
     let name = envelope::written_name(&view.text[at..]);
     match name.filter(|name| view.tools.resolve(name).is_some()) {
         Some(_) => envelope::truncated_call(view, at),
@@ -100,7 +100,7 @@ fn cut(view: &View<'_>, at: usize) -> Step {
 }
 
 /// Gemma 3's `tool_code`: Python calls, perhaps printed.
-fn code(view: &View<'_>, start: usize, fence: &str) -> Step {
+fn read_code(view: &View<'_>, start: usize, fence: &str) -> Step {
     let Some(length) = view.text[start..].find(&format!("\n{fence}")) else {
         return if fence == "```" {
             view.wait_or_reject(Wait::Mark(start, &["\n```"]))
@@ -110,9 +110,9 @@ fn code(view: &View<'_>, start: usize, fence: &str) -> Step {
     };
     let body = view.text[start..start + length].trim();
     let body = body.strip_prefix("print(").and_then(|body| body.strip_suffix(')')).unwrap_or(body);
-    let calls = pythonic::list(body).unwrap_or_default();
+    let calls = pythonic::read_list(body).unwrap_or_default();
     if calls.is_empty() {
         return Step::Not(start + length);
     }
-    closed(view, start + length + 1, fence, Found::Calls { calls, firm: true })
+    close_fence(view, start + length + 1, fence, Found::Calls { calls, firm: true })
 }

@@ -49,7 +49,7 @@ pub(super) static ENDINGS: Dialect = Dialect {
         "</use_mcp_tool>",
         "</answer>",
     ]),
-    read: ending,
+    read: read_end_token,
 };
 
 pub(super) static ANSWERS: Dialect = Dialect {
@@ -71,7 +71,7 @@ pub(super) static ANSWERS: Dialect = Dialect {
         "[END FINAL RESPONSE]",
         "<|inner_suffix|>",
     ]),
-    read: answer,
+    read: read_answer_frame,
 };
 
 pub(super) static END_OF_REASONING: Dialect = Dialect {
@@ -91,10 +91,10 @@ pub(super) static END_OF_REASONING: Dialect = Dialect {
         "[/THINK]",
         "[BEGIN FINAL RESPONSE]",
     ]),
-    read: end_of_reasoning,
+    read: read_end_of_reasoning,
 };
 
-fn ending(view: &View<'_>) -> Step {
+fn read_end_token(view: &View<'_>) -> Step {
     if view.text.starts_with("</") {
         return if view.after_call { Step::Read(Found::Skip, view.mark) } else { Step::Not(view.mark) };
     }
@@ -116,7 +116,7 @@ fn ending(view: &View<'_>) -> Step {
     }
 }
 
-fn answer(view: &View<'_>) -> Step {
+fn read_answer_frame(view: &View<'_>) -> Step {
     if view.text.starts_with("<answer>") {
         return if view.first { Step::Read(Found::Skip, view.mark) } else { Step::Not(view.mark) };
     }
@@ -127,7 +127,7 @@ fn answer(view: &View<'_>) -> Step {
     }
 }
 
-fn end_of_reasoning(view: &View<'_>) -> Step {
+fn read_end_of_reasoning(view: &View<'_>) -> Step {
     match is_mentioned(view) {
         None => Step::More(Wait::Any),
         Some(true) => Step::Not(view.mark + 1),

@@ -15,10 +15,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               `>>>all` and a line break, at the start of the answer or behind a call, begin text and are dropped.",
     example: ">>>read\n{\"path\": \"a.txt\"}",
     opens: Opens::Anywhere(&[">>>"]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let body = view.body();
     let is_name = |char: char| char.is_alphanumeric() || "_-.:/".contains(char);
     let Some(length) = body.find(|char| !is_name(char)) else {
@@ -38,7 +38,7 @@ fn read(view: &View<'_>) -> Step {
     match view.text.as_bytes().get(start) {
         None if view.cut => named_json::truncated_call(view, name),
         None => view.wait_or_reject(Wait::Any),
-        Some(b'{') => named_json::read(view, name, start, &["<|eot_id|>", "<|eom_id|>"]),
+        Some(b'{') => named_json::read_arguments(view, name, start, &["<|eot_id|>", "<|eom_id|>"]),
         Some(_) => Step::Not(start),
     }
 }

@@ -60,13 +60,13 @@ const VERBS: [(&str, &[&str]); 14] = [
 ];
 
 /// Finds the call that a text announces.
-pub(crate) fn intention(text: &str, tools: &Tools) -> Option<RawCall> {
+pub(crate) fn find_intention(text: &str, tools: &Tools) -> Option<RawCall> {
     text.split_inclusive(['\n', '!', '?'])
         .flat_map(|line| line.split(". "))
-        .find_map(|sentence| in_sentence(sentence, tools))
+        .find_map(|sentence| find_in_sentence(sentence, tools))
 }
 
-fn in_sentence(sentence: &str, tools: &Tools) -> Option<RawCall> {
+fn find_in_sentence(sentence: &str, tools: &Tools) -> Option<RawCall> {
     let lower = sentence.to_ascii_lowercase();
     let start = INTENTIONS.iter().filter_map(|words| Some(lower.find(words)? + words.len())).min()?;
     let (_, at, tool, length) = VERBS
@@ -79,11 +79,11 @@ fn in_sentence(sentence: &str, tools: &Tools) -> Option<RawCall> {
         .map(|(at, length, tool)| (at, at + length, tool, length))
         .min_by_key(|(at, _, _, length)| (*at, usize::MAX - length))?;
     debug_assert!(length > 0);
-    call(tool, argument(&sentence[at..])?)
+    make_call(tool, find_argument(&sentence[at..])?)
 }
 
 /// Returns the quoted text, or else the text up to the first word that begins another subject.
-fn argument(rest: &str) -> Option<&str> {
+fn find_argument(rest: &str) -> Option<&str> {
     for quote in ['`', '"', '\''] {
         if let Some(inside) = rest.split_once(quote).and_then(|(_, after)| after.split_once(quote)) {
             return Some(inside.0).filter(|inside| !inside.is_empty());
@@ -95,10 +95,10 @@ fn argument(rest: &str) -> Option<&str> {
     (!bare.is_empty() && bare.len() <= 200).then_some(bare)
 }
 
-fn call(tool: &Tool, argument: &str) -> Option<RawCall> {
+fn make_call(tool: &Tool, argument: &str) -> Option<RawCall> {
     let name = sole_string(tool.schema())?;
     let fields = Map::from_iter([(name.to_owned(), Value::String(argument.to_owned()))]);
-    Some(RawCall::fields(&tool.name, fields))
+    Some(RawCall::from_fields(&tool.name, fields))
 }
 
 #[cfg(test)]
@@ -113,7 +113,7 @@ mod tests {
         };
         let tools = [tool("web_search", "query"), tool("read", "path"), tool("exec", "command")].join(",");
         let tools = Tools::from_json(&format!("[{tools}]")).unwrap();
-        let found = intention(text, &tools);
+        let found = find_intention(text, &tools);
         let found = found.map(|call| (call.name.clone(), format!("{:?}", call.arguments)));
         match (found, expected) {
             (None, None) => {}

@@ -23,7 +23,7 @@ pub(super) static DIALECT: Dialect = Dialect {
               (`FunctionGemma`: `<start_function_call>`, `<escape>`, `<end_function_call>`), in quotes, or bare.",
     example: "<|tool_call>call:read{path:<|\"|>a.txt<|\"|>}<tool_call|>",
     opens: Opens::Anywhere(&["<|tool_call>", "<start_function_call>"]),
-    read: |view| read(view, true),
+    read: |view| read_call(view, true),
 };
 
 pub(super) static STRIPPED: Dialect = Dialect {
@@ -33,10 +33,10 @@ pub(super) static STRIPPED: Dialect = Dialect {
     grammar: "`call:NAME{KEY:VALUE,…}` alone on its lines.",
     example: "call:read{path:a.txt}",
     opens: Opens::Line(&["call:"]),
-    read: |view| read(view, false),
+    read: |view| read_call(view, false),
 };
 
-fn read(view: &View<'_>, marked: bool) -> Step {
+fn read_call(view: &View<'_>, marked: bool) -> Step {
     let start = if marked { view.skip_space(view.mark) } else { 0 };
     let rest = &view.text[start..];
     let Some(after) = rest.strip_prefix("call:") else {
@@ -56,20 +56,20 @@ fn read(view: &View<'_>, marked: bool) -> Step {
         return Step::Not(from + length.min(128));
     }
     match after.as_bytes()[length] {
-        b'{' => braces(view, name, from + length, marked),
-        b'(' => parentheses(view, from, marked),
+        b'{' => read_braces(view, name, from + length, marked),
+        b'(' => read_parentheses(view, from, marked),
         _ => Step::Not(from + length),
     }
 }
 
-fn parentheses(view: &View<'_>, from: usize, marked: bool) -> Step {
+fn read_parentheses(view: &View<'_>, from: usize, marked: bool) -> Step {
     match pythonic::read_marked(view, from, ENDS) {
         Step::Read(Found::Calls { calls, .. }, end) => Step::Read(Found::Calls { calls, firm: marked }, end),
         step => step,
     }
 }
 
-fn braces(view: &View<'_>, name: &str, at: usize, marked: bool) -> Step {
+fn read_braces(view: &View<'_>, name: &str, at: usize, marked: bool) -> Step {
     let end = match find_balanced_end(&view.text[at..]) {
         Some(length) if at + length > LIMIT => return Step::Not(LIMIT),
         Some(length) => at + length,
@@ -77,9 +77,9 @@ fn braces(view: &View<'_>, name: &str, at: usize, marked: bool) -> Step {
         None if view.cut => return named_json::truncated_call(view, name),
         None => return view.wait_or_reject(Wait::Mark(view.text.len(), &["}"])),
     };
-    let Some(fields) = fields(&view.text[at + 1..end - 1]) else { return Step::Not(end) };
-    let calls = vec![fields.call(name)];
-    match view.closing(end, ENDS) {
+    let Some(fields) = read_fields(&view.text[at + 1..end - 1]) else { return Step::Not(end) };
+    let calls = vec![fields.into_call(name)];
+    match view.find_closer(end, ENDS) {
         Ok(end) => Step::Read(Found::Calls { calls, firm: marked }, end),
         Err(step) => step,
     }
@@ -117,22 +117,22 @@ struct Fields {
 }
 
 impl Fields {
-    fn call(self, name: &str) -> RawCall {
-        let mut call = RawCall::fields(name, self.values);
+    fn into_call(self, name: &str) -> RawCall {
+        let mut call = RawCall::from_fields(name, self.values);
         call.unquoted = self.bare.into_iter().map(|key| (key, Delimited::Nothing)).collect();
         call
     }
 }
 
 /// Reads `key:value` pairs, which are separated by commas before the next key.
-fn fields(body: &str) -> Option<Fields> {
+fn read_fields(body: &str) -> Option<Fields> {
     let mut fields = Fields::default();
     let mut rest = body.trim();
     while !rest.is_empty() {
         let (key, after) = rest.split_once(':')?;
         let key =
             QUOTES.iter().fold(key.trim().trim_matches('"').to_owned(), |key, quote| key.replace(quote, ""));
-        let (value, next, bare) = value(after.trim_start());
+        let (value, next, bare) = read_value(after.trim_start());
         fields.bare.extend(bare.then(|| key.clone()));
         fields.values.insert(key, value);
         rest = next.trim_start().trim_start_matches(',').trim_start();
@@ -141,7 +141,7 @@ fn fields(body: &str) -> Option<Fields> {
 }
 
 /// Reads a value; the second part is the rest, and the flag is true for bare text.
-fn value(text: &str) -> (Value, &str, bool) {
+fn read_value(text: &str) -> (Value, &str, bool) {
     for quote in QUOTES {
         if let Some((inside, next)) = text.strip_prefix(quote).and_then(|inside| inside.split_once(quote)) {
             return (Value::String(inside.to_owned()), next, false);
@@ -155,7 +155,8 @@ fn value(text: &str) -> (Value, &str, bool) {
     let end =
         text.match_indices(',').find(|(at, _)| key_follows(&text[at + 1..])).map_or(text.len(), |(at, _)| at);
     let bare = text[..end].trim();
-    let literal = lenient_json::literal(bare).or_else(|| serde_json::from_str(bare).ok().map(Value::Number));
+    let literal =
+        lenient_json::parse_literal(bare).or_else(|| serde_json::from_str(bare).ok().map(Value::Number));
     let is_text = literal.is_none();
     (literal.unwrap_or_else(|| Value::String(bare.to_owned())), &text[end..], is_text)
 }

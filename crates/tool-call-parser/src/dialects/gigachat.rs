@@ -12,7 +12,7 @@ pub(super) static DIALECT: Dialect = Dialect {
     grammar: "`<|function_call|>`, or `<|message_sep|>`, `function call<|role_sep|>`; then one JSON call and perhaps `</s>`.",
     example: "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"read\", \"arguments\": {\"path\": \"a.txt\"}}",
     opens: Opens::Anywhere(&["<|function_call|>", "<|message_sep|>"]),
-    read,
+    read: read_call,
 };
 
 pub(super) static ROLE_ONLY: Dialect = Dialect {
@@ -25,7 +25,7 @@ pub(super) static ROLE_ONLY: Dialect = Dialect {
     read: |view| envelope::read_exact_json(view, view.mark, END),
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     if view.text.starts_with("<|function_call|>") {
         return envelope::read_exact_json(view, view.mark, END);
     }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::{Dialect, Opens, Step, View, Wait, named_json};
 use crate::calls::{Delimited, RawCall};
-use crate::marks::earliest;
+use crate::marks::find_earliest;
 use crate::repairs::Repair;
 use crate::schema::properties;
 
@@ -16,10 +16,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               `</tool_call>`. A declared name alone calls the tool without arguments.",
     example: "<tool_call>read\n<arg_key>path</arg_key>\n<arg_value>a.txt</arg_value>\n</tool_call>",
     opens: Opens::Anywhere(&["<tool_call>"]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let start = view.skip_space(view.mark);
     let rest = &view.text[start..];
     if rest.starts_with(|char: char| !(char.is_alphanumeric() || char == '_')) {
@@ -30,7 +30,7 @@ fn read(view: &View<'_>) -> Step {
             length if length > 128 => Step::Not(start + 128),
             0 if !view.eof => Step::More(Wait::Any),
             _ if view.eof && !view.cut && view.tools.get(rest.trim()).is_some() => {
-                named_json::call(view, RawCall::fields(rest.trim(), Map::new()), view.text.len())
+                named_json::single_call(view, RawCall::from_fields(rest.trim(), Map::new()), view.text.len())
             }
             _ => view.wait_or_reject(Wait::Any),
         };
@@ -39,14 +39,14 @@ fn read(view: &View<'_>) -> Step {
     if length > 128 || name.contains([' ', '(', '{', '"']) || view.tools.resolve(name).is_none() {
         return Step::Not(start + length.min(128));
     }
-    pairs(view, name, start + length)
+    read_pairs(view, name, start + length)
 }
 
 /// Marks that may follow the name or a pair. Stray closing tags are skipped.
 const NEXT: [&str; 4] = ["<arg_key>", "</tool_call>", "</arg_value>", "</arg_key>"];
 
 /// Reads the pairs from `from` on, and the end of the call.
-pub(super) fn pairs(view: &View<'_>, name: &str, from: usize) -> Step {
+pub(super) fn read_pairs(view: &View<'_>, name: &str, from: usize) -> Step {
     let mut fields = Map::new();
     let mut broken = false;
     let mut at = from;
@@ -54,10 +54,10 @@ pub(super) fn pairs(view: &View<'_>, name: &str, from: usize) -> Step {
         at = view.skip_space(at);
         let rest = &view.text[at..];
         if rest.starts_with("<arg_key>") {
-            match pair(view, at) {
+            match read_pair(view, at) {
                 Ok(Pair { key, value, end, whole }) => {
                     at = end;
-                    if whole || declares(view, name, &key) {
+                    if whole || has_argument(view, name, &key) {
                         fields.insert(key, Value::String(value));
                     } else {
                         broken = true;
@@ -74,7 +74,7 @@ pub(super) fn pairs(view: &View<'_>, name: &str, from: usize) -> Step {
             call
         };
         return match closes {
-            Some(&"</tool_call>") => named_json::call(view, call(fields), at + "</tool_call>".len()),
+            Some(&"</tool_call>") => named_json::single_call(view, call(fields), at + "</tool_call>".len()),
             Some(mark) => {
                 at += mark.len();
                 continue;
@@ -84,7 +84,7 @@ pub(super) fn pairs(view: &View<'_>, name: &str, from: usize) -> Step {
                 named_json::truncated_call(view, name)
             }
             None if fields.is_empty() && !rest.is_empty() => Step::Not(at),
-            None => named_json::call(view, call(fields), at),
+            None => named_json::single_call(view, call(fields), at),
         };
     }
 }
@@ -95,7 +95,7 @@ fn has_all(view: &View<'_>, name: &str, fields: &Map<String, Value>) -> bool {
     declared.is_none_or(|declared| declared.keys().all(|key| fields.contains_key(key)))
 }
 
-fn declares(view: &View<'_>, name: &str, key: &str) -> bool {
+fn has_argument(view: &View<'_>, name: &str, key: &str) -> bool {
     let declared = view.tools.resolve(name).and_then(|found| properties(found.tool.schema()));
     declared.is_some_and(|declared| declared.contains_key(key))
 }
@@ -109,12 +109,12 @@ struct Pair {
 }
 
 /// Reads one pair at `at`; `Err(None)` if it is cut off.
-fn pair(view: &View<'_>, at: usize) -> Result<Pair, Option<Step>> {
+fn read_pair(view: &View<'_>, at: usize) -> Result<Pair, Option<Step>> {
     let missing = |wait| if view.eof { None } else { Some(Step::More(wait)) };
     let text = view.text;
     let key_from = at + "<arg_key>".len();
     let (length, mark) =
-        earliest(&text[key_from..], KEY_ENDS).ok_or_else(|| missing(Wait::Mark(key_from, KEY_ENDS)))?;
+        find_earliest(&text[key_from..], KEY_ENDS).ok_or_else(|| missing(Wait::Mark(key_from, KEY_ENDS)))?;
     let key = text[key_from..key_from + length].trim().to_owned();
     let whole = mark == "</arg_key>".len();
     let value_tag = if whole { view.skip_space(key_from + length + mark) } else { key_from + length };
@@ -157,7 +157,7 @@ fn value_end(view: &View<'_>, from: usize) -> Result<usize, Wait> {
 }
 
 /// Reads a whole call that a server put into the name of a native call.
-pub(crate) fn in_name(name: &str) -> Option<(String, Map<String, Value>)> {
+pub(crate) fn read_call_in_name(name: &str) -> Option<(String, Map<String, Value>)> {
     let (tool, mut rest) = name.split_once("<arg_key>")?;
     let mut fields = Map::new();
     loop {

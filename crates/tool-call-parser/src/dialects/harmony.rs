@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::{Dialect, Found, Lane, MarkAt, Opens, Step, View, Wait, invoke, named_json, xml_arguments};
 use crate::calls::RawCall;
 use crate::event::Dropped;
-use crate::marks::earliest;
+use crate::marks::find_earliest;
 use crate::repairs::Repair;
 use crate::schema::properties;
 use crate::tools::is_noise;
@@ -24,7 +24,7 @@ const BODY_ENDS: &[&str] =
 /// Tokens within a header.
 const INSIDE: [&str; 4] = ["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"];
 /// Words after `to=` that do not name a tool.
-const PEOPLE: [&str; 8] =
+const NOT_TOOLS: [&str; 8] =
     ["assistant", "user", "system", "developer", "final", "commentary", "analysis", "self"];
 /// The lane of a message from the model to itself.
 const THOUGHT: Lane = Lane::Reasoning(
@@ -57,7 +57,7 @@ pub(super) static RECIPIENT: Dialect = Dialect {
     grammar: "`to=RECIPIENT` as the first thing of the answer, then the rest of harmony's header and its body.",
     example: "to=read<|channel|>commentary json<|message|>{\"path\": \"a.txt\"}<|call|>",
     opens: Opens::Line(&["to="]),
-    read: from_recipient,
+    read: read_from_recipient,
 };
 
 /// Reads one message: its header and, if it is a call, its body.
@@ -67,8 +67,8 @@ pub(super) fn read_message(view: &View<'_>) -> Step {
         Err(step) => return step,
     };
     let header = &view.text[..end];
-    if let Some(name) = recipient(header) {
-        return call(view, name, body);
+    if let Some(name) = find_recipient(header) {
+        return read_call(view, name, body);
     }
     let channel = header.rsplit("<|channel|>").next().unwrap_or_default();
     if header.contains("<|channel|>") && channel.trim_start().starts_with("analysis") || is_to(header, "self")
@@ -89,7 +89,7 @@ fn is_to(header: &str, person: &str) -> bool {
 }
 
 /// Reads a reply that continues a header of the chat template: its recipient comes first.
-fn from_recipient(view: &View<'_>) -> Step {
+fn read_from_recipient(view: &View<'_>) -> Step {
     if !view.first {
         return Step::Not(view.mark);
     }
@@ -117,8 +117,8 @@ pub(super) fn read_header(view: &View<'_>) -> Result<(usize, usize), Step> {
     let text = &view.text[..window];
     let message = text.find("<|message|>");
     let brace = text.find('{').filter(|at| message.is_none_or(|message| *at < message));
-    let line = earliest(text, &["\n\n", ". "]).map_or(window, |(at, _)| at);
-    let stop = foreign(text).unwrap_or(window);
+    let line = find_earliest(text, &["\n\n", ". "]).map_or(window, |(at, _)| at);
+    let stop = find_foreign(text).unwrap_or(window);
     let end = brace.or(message).unwrap_or(window);
     if stop.min(line) < end {
         return Err(Step::Not(stop.min(line)));
@@ -130,14 +130,14 @@ pub(super) fn read_header(view: &View<'_>) -> Result<(usize, usize), Step> {
         (None, None) if view.text.len() >= HEADER => Err(Step::Not(end)),
         (None, None) if !view.eof => Err(Step::More(Wait::Any)),
         (None, None) if view.cut => {
-            Err(named_json::truncated_call(view, recipient(text).unwrap_or_default()))
+            Err(named_json::truncated_call(view, find_recipient(text).unwrap_or_default()))
         }
         _ => Err(Step::Not(end)),
     }
 }
 
 /// Finds the beginning of other text: a header's only angle brackets are those of its tokens.
-fn foreign(text: &str) -> Option<usize> {
+fn find_foreign(text: &str) -> Option<usize> {
     let is_inside = |at: &usize| {
         let rest = &text[*at..];
         INSIDE.iter().any(|token| rest.starts_with(token) || token.starts_with(rest))
@@ -146,31 +146,31 @@ fn foreign(text: &str) -> Option<usize> {
 }
 
 /// Returns the tool to which a header is addressed.
-fn recipient(header: &str) -> Option<&str> {
+fn find_recipient(header: &str) -> Option<&str> {
     let mut found = header.match_indices("to=").map(|(at, _)| {
         let name = &header[at + 3..];
         let end = name.find([' ', '\n', '{']).unwrap_or(name.len());
         name[..end].trim_end_matches("<|constrain|>json")
     });
-    found.find(|name| !PEOPLE.iter().any(|word| plain_recipient(name) == *word))
+    found.find(|name| !NOT_TOOLS.iter().any(|word| plain_recipient(name) == *word))
 }
 
 fn plain_recipient(name: &str) -> &str {
     name.split("<|").next().unwrap_or(name)
 }
 
-fn call(view: &View<'_>, name: &str, body: usize) -> Step {
+fn read_call(view: &View<'_>, name: &str, body: usize) -> Step {
     if view.tools.resolve(name).is_none() {
-        return to_nobody(view, name, body);
+        return drop_message(view, name, body);
     }
     let start = view.skip_space(body);
     match view.text.as_bytes().get(start) {
         None if view.cut => named_json::truncated_call(view, name),
         None if !view.eof => Step::More(Wait::Any),
-        Some(b'{') => named_json::read(view, name, start, ENDS),
-        _ => match atem(view, start) {
+        Some(b'{') => named_json::read_arguments(view, name, start, ENDS),
+        _ => match read_atem(view, start) {
             Some(step) => step,
-            None => raw(view, name, body),
+            None => read_raw(view, name, body),
         },
     }
 }
@@ -179,7 +179,7 @@ const ATEM: &str = "<atem:function_calls>";
 const ATEM_END: &str = "</atem:function_calls>";
 
 /// Reads Muse Glimmer's body, which has tags instead of JSON; `None` for another body.
-fn atem(view: &View<'_>, start: usize) -> Option<Step> {
+fn read_atem(view: &View<'_>, start: usize) -> Option<Step> {
     let rest = &view.text[start..];
     if !rest.starts_with(ATEM) {
         return (!view.eof && !rest.is_empty() && ATEM.starts_with(rest)).then_some(Step::More(Wait::Any));
@@ -187,7 +187,7 @@ fn atem(view: &View<'_>, start: usize) -> Option<Step> {
     let mut calls = Vec::new();
     let mut at = view.skip_space(start + ATEM.len());
     loop {
-        match invoke::atem(view, at) {
+        match invoke::read_atem(view, at) {
             Some(Step::Read(Found::Calls { calls: more, .. }, end)) => {
                 calls.extend(more);
                 at = view.skip_space(end);
@@ -205,22 +205,22 @@ fn atem(view: &View<'_>, start: usize) -> Option<Step> {
         return Some(Step::Not(at));
     }
     let end = if rest.starts_with(ATEM_END) { at + ATEM_END.len() } else { at };
-    Some(match view.closing(end, ENDS) {
+    Some(match view.find_closer(end, ENDS) {
         Ok(end) => Step::Read(Found::Calls { calls, firm: true }, end),
         Err(step) => step,
     })
 }
 
 /// Reads a body that is not a JSON object, up to the next token.
-fn raw(view: &View<'_>, name: &str, start: usize) -> Step {
+fn read_raw(view: &View<'_>, name: &str, start: usize) -> Step {
     let rest = &view.text[start..];
-    match earliest(rest, BODY_ENDS).map(|(at, _)| at) {
+    match find_earliest(rest, BODY_ENDS).map(|(at, _)| at) {
         None if !view.eof => Step::More(Wait::Mark(start, BODY_ENDS)),
         None if view.cut => named_json::truncated_call(view, name),
         found => {
             let end = start + found.unwrap_or(rest.len());
-            match (view.closing(end, ENDS), raw_call(view, name, &view.text[start..end])) {
-                (Ok(after), Some(call)) => named_json::call(view, call, after),
+            match (view.find_closer(end, ENDS), raw_call(view, name, &view.text[start..end])) {
+                (Ok(after), Some(call)) => named_json::single_call(view, call, after),
                 (Ok(after), None) => {
                     let declared = view.tools.resolve(name).map_or(name, |found| &found.tool.name);
                     Step::Read(Found::Broken(declared.to_owned(), Dropped::Unreadable), after)
@@ -244,24 +244,24 @@ fn raw_call(view: &View<'_>, name: &str, body: &str) -> Option<RawCall> {
         fields.is_some_and(fits)
     };
     if let Some(object) = object.filter(takes) {
-        return Some(RawCall { repairs: [Repair::Junk].into(), ..RawCall::text(name, object) });
+        return Some(RawCall { repairs: [Repair::Junk].into(), ..RawCall::from_text(name, object) });
     }
     if body.trim_start().starts_with('<') {
         let tool = view.tools.resolve(name)?.tool;
         return xml_arguments::read_call(tool, body).map(|call| RawCall { name: name.to_owned(), ..call });
     }
-    Some(RawCall::text(name, body))
+    Some(RawCall::from_text(name, body))
 }
 
 /// Drops a message to a builtin of the model's training, or to an undeclared tool, which no client could
 /// execute.
-fn to_nobody(view: &View<'_>, name: &str, body: usize) -> Step {
+fn drop_message(view: &View<'_>, name: &str, body: usize) -> Step {
     let name = name.split("<|").next().unwrap_or(name);
     if !(is_noise(name) || view.first) {
         return Step::Not(body);
     }
     let rest = &view.text[body..];
-    match earliest(rest, BODY_ENDS).map(|(at, _)| at) {
+    match find_earliest(rest, BODY_ENDS).map(|(at, _)| at) {
         None if !view.eof => Step::More(Wait::Mark(body, BODY_ENDS)),
         found => {
             let end = body + found.unwrap_or(rest.len());

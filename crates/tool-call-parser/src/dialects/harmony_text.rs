@@ -20,7 +20,7 @@ pub(super) static CALL: Dialect = Dialect {
         "to=functions.",
         "final to=",
     ]),
-    read: call,
+    read: read_call,
 };
 
 pub(super) static CHANNELS: Dialect = Dialect {
@@ -37,10 +37,10 @@ pub(super) static CHANNELS: Dialect = Dialect {
         "analysis",
         "commentary",
     ]),
-    read: channel,
+    read: read_channel,
 };
 
-fn call(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let from = view.text.find("to=").unwrap_or(0) + 3;
     let rest = &view.text[from..];
     let Some(length) = rest.find([' ', '{', '\n', '\t', '<']) else {
@@ -60,7 +60,7 @@ fn call(view: &View<'_>) -> Step {
         let rest = &view.text[at..];
         let words = ["code", "json", "<|constrain|>", "<|message|>", "<|channel|>", "commentary", "analysis"];
         if rest.starts_with('{') {
-            return named_json::read(view, name, at, &["<|call|>", "<|end|>", "<|return|>"]);
+            return named_json::read_arguments(view, name, at, &["<|call|>", "<|end|>", "<|return|>"]);
         }
         match words.iter().find(|word| rest.starts_with(**word)) {
             Some(word) => at += word.len(),
@@ -71,7 +71,7 @@ fn call(view: &View<'_>) -> Step {
     }
 }
 
-fn channel(view: &View<'_>) -> Step {
+fn read_channel(view: &View<'_>) -> Step {
     let glued = match view.body().chars().next() {
         None => return view.wait_or_reject(Wait::Any),
         Some(next) => next.is_uppercase() || next.is_numeric() || next == '"',

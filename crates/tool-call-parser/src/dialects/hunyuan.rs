@@ -18,10 +18,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               `<arg_value>…</arg_value>`, `</tool_call>`; `</tool_calls>`.",
     example: "<tool_calls><tool_call>read<tool_sep><arg_key>path</arg_key><arg_value>a.txt</arg_value></tool_call></tool_calls>",
     opens: Opens::Anywhere(&[OUTER, INNER]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let outer = view.text[..view.mark] == *OUTER;
     let start = if outer { view.skip_space(view.mark) } else { 0 };
     let Some(body) = view.text[start..].strip_prefix(INNER) else {
@@ -48,7 +48,7 @@ fn read(view: &View<'_>) -> Step {
         None => return Step::Not(from + length),
     };
     if view.tools.resolve(name).is_some() {
-        return glm::pairs(view, name, after);
+        return glm::read_pairs(view, name, after);
     }
     view.broken_until(after, END, name, Dropped::Undeclared)
 }

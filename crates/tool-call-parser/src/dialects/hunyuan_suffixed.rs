@@ -20,11 +20,11 @@ pub(super) static DIALECT: Dialect = Dialect {
     example: "<tool_calls:opensource><tool_call:opensource>read<tool_sep:opensource><arg_key:opensource>path</arg_key:opensource>\
               <arg_value:opensource>a.txt</arg_value:opensource></tool_call:opensource></tool_calls:opensource>",
     opens: Opens::Anywhere(&[OUTER, INNER]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
-    let (suffix, after) = match suffix(view) {
+fn read_call(view: &View<'_>) -> Step {
+    let (suffix, after) = match read_suffix(view) {
         Ok(found) => found,
         Err(step) => return step,
     };
@@ -38,9 +38,9 @@ fn read(view: &View<'_>) -> Step {
             MarkAt::No => return Step::Not(view.text.len().min(start + 1)),
         };
     }
-    match argument_pairs::read(view, from, &tags, ENDS) {
+    match argument_pairs::read_call(view, from, &tags, ENDS) {
         Step::Read(found @ Found::Calls { .. }, end) => {
-            match view.closing(end, &[&format!("</tool_calls:{suffix}>")]) {
+            match view.find_closer(end, &[&format!("</tool_calls:{suffix}>")]) {
                 Ok(end) => Step::Read(found, end),
                 Err(step) => step,
             }
@@ -50,7 +50,7 @@ fn read(view: &View<'_>) -> Step {
 }
 
 /// Returns the suffix after the mark, and the end of its tag.
-fn suffix<'a>(view: &'a View<'_>) -> Result<(&'a str, usize), Step> {
+fn read_suffix<'a>(view: &'a View<'_>) -> Result<(&'a str, usize), Step> {
     let body = view.body();
     let is_suffix = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
     let length = body.bytes().take(SUFFIX + 1).take_while(is_suffix).count();

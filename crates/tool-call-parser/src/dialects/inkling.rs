@@ -6,7 +6,7 @@
 
 use super::{Dialect, Found, Lane, Opens, Step, View, Wait, envelope};
 use crate::event::Dropped;
-use crate::marks::earliest;
+use crate::marks::find_earliest;
 
 const MESSAGE: &str = "<|message_model|>";
 const JSON: &str = "<|content_invoke_tool_json|>";
@@ -27,13 +27,13 @@ pub(super) static DIALECT: Dialect = Dialect {
               `<|content_text|>` begins text, `<|content_thinking|>` reasoning; both end with `<|end_message|>`.",
     example: "<|message_model|>read<|content_invoke_tool_json|>{\"name\":\"read\",\"args\":{\"path\":\"a.txt\"}}<|end_message|>",
     opens: Opens::Anywhere(NEXT),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     match &view.text[..view.mark] {
-        MESSAGE => header(view),
-        JSON => call(view, view.mark),
+        MESSAGE => read_header(view),
+        JSON => read_body(view, view.mark),
         TEXT => view.dropped_until(view.mark, NEXT, "", Dropped::Unreadable),
         THINKING => Step::Read(Found::Lane(Lane::Reasoning(END, &[])), view.mark),
         _ => Step::Read(Found::Skip, view.mark),
@@ -41,11 +41,11 @@ fn read(view: &View<'_>) -> Step {
 }
 
 /// Reads a header. The name before a call belongs to it; all other text after the token is content.
-fn header(view: &View<'_>) -> Step {
+fn read_header(view: &View<'_>) -> Step {
     let window = view.text.floor_char_boundary(HEADER);
     let rest = &view.text[view.mark..window];
-    match earliest(rest, NEXT) {
-        Some((at, length)) if rest[at..].starts_with(JSON) => call(view, view.mark + at + length),
+    match find_earliest(rest, NEXT) {
+        Some((at, length)) if rest[at..].starts_with(JSON) => read_body(view, view.mark + at + length),
         Some((at, _)) if rest[at..].starts_with(TEXT) => {
             view.dropped_until(view.mark + at + TEXT.len(), NEXT, "", Dropped::Unreadable)
         }
@@ -54,11 +54,11 @@ fn header(view: &View<'_>) -> Step {
     }
 }
 
-fn call(view: &View<'_>, from: usize) -> Step {
+fn read_body(view: &View<'_>, from: usize) -> Step {
     let start = view.skip_space(from);
     match view.text.as_bytes().get(start) {
         None => view.wait_or_reject(Wait::Any),
-        Some(b'{') => match envelope::json(view, from, END) {
+        Some(b'{') => match envelope::read_json(view, from, END) {
             Step::Not(_) => view.broken_until(from, NEXT, "", Dropped::Unreadable),
             step => step,
         },

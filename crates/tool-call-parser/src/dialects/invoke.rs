@@ -13,38 +13,41 @@ struct Form {
 
 const PLAIN: Form = Form {
     open: "<invoke name=",
-    tags: Tags::new("<parameter name=", "</parameter>", false).within(&["</invoke>"]),
+    tags: Tags::new("<parameter name=", "</parameter>", false).with_ends(&["</invoke>"]),
 };
 const DSML: Form = Form {
     open: "<｜DSML｜invoke name=",
-    tags: Tags::new("<｜DSML｜parameter name=", "</｜DSML｜parameter>", false).within(&["</｜DSML｜invoke>"]),
+    tags: Tags::new("<｜DSML｜parameter name=", "</｜DSML｜parameter>", false)
+        .with_ends(&["</｜DSML｜invoke>"]),
 };
 const STEP: Form = Form {
     open: "<steptml:invoke name=",
-    tags: Tags::new("<steptml:parameter name=", "</steptml:parameter>", false).within(&["</steptml:invoke>"]),
+    tags: Tags::new("<steptml:parameter name=", "</steptml:parameter>", false)
+        .with_ends(&["</steptml:invoke>"]),
 };
 /// `DeepSeek` V4.1: the space in each tag is part of it.
 const SPACED: Form = Form {
     open: "<｜DSML｜ invoke name=",
     tags: Tags::new("<｜DSML｜ parameter name=", "</｜DSML｜ parameter>", false)
-        .within(&["</｜DSML｜ invoke>"]),
+        .with_ends(&["</｜DSML｜ invoke>"]),
 };
 const GCML: Form = Form {
     open: "<｜GCML｜invoke name=",
-    tags: Tags::new("<｜GCML｜parameter name=", "</｜GCML｜parameter>", false).within(&["</｜GCML｜invoke>"]),
+    tags: Tags::new("<｜GCML｜parameter name=", "</｜GCML｜parameter>", false)
+        .with_ends(&["</｜GCML｜invoke>"]),
 };
 /// The name as an attribute of the outer tag.
 const TOOL_CALL: Form = Form {
     open: "<tool_call name=",
-    tags: Tags::new("<parameter name=", "</parameter>", false).within(&["</tool_call>"]),
+    tags: Tags::new("<parameter name=", "</parameter>", false).with_ends(&["</tool_call>"]),
 };
 const FUNCTION_CALL: Form = Form {
     open: "<function_call name=",
-    tags: Tags::new("<parameter name=", "</parameter>", false).within(&["</function_call>"]),
+    tags: Tags::new("<parameter name=", "</parameter>", false).with_ends(&["</function_call>"]),
 };
 const ATEM_FORM: Form = Form {
     open: ATEM,
-    tags: Tags::new("<atem:parameter name=", "</atem:parameter>", false).within(&["</atem:invoke>"]),
+    tags: Tags::new("<atem:parameter name=", "</atem:parameter>", false).with_ends(&["</atem:invoke>"]),
 };
 const WRAPPERS: &[&str] = &[
     "<function_calls>",
@@ -107,10 +110,10 @@ pub(super) static DIALECT: Dialect = Dialect {
         "<dots_function_call>",
         "<｜tool_call_begin｜>",
     ]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let wrapped = WRAPPERS.contains(&&view.text[..view.mark]);
     let mut start = if wrapped { view.skip_space(view.mark) } else { 0 };
     if wrapped && view.text[start..].starts_with(STEP_TYPE) {
@@ -119,7 +122,7 @@ fn read(view: &View<'_>) -> Step {
     let rest = &view.text[start..];
     for form in [PLAIN, DSML, SPACED, GCML, STEP, TOOL_CALL, FUNCTION_CALL] {
         if let Some(head) = rest.strip_prefix(form.open) {
-            return invocation(view, head, form.tags, CLOSERS);
+            return read_invocation(view, head, form.tags, CLOSERS);
         }
         if wrapped && !view.eof && (form.open.starts_with(rest) || STEP_TYPE.starts_with(rest)) {
             return Step::More(Wait::Any);
@@ -130,7 +133,7 @@ fn read(view: &View<'_>) -> Step {
 
 /// Reads a call from its name on, with which `head` begins. `closers`: the marks that may end the wrapper
 /// after it.
-pub(super) fn invocation(view: &View<'_>, head: &str, tags: Tags<'_>, closers: &[&str]) -> Step {
+pub(super) fn read_invocation(view: &View<'_>, head: &str, tags: Tags<'_>, closers: &[&str]) -> Step {
     let from = view.text.len() - head.len();
     let Some(length) = head.find(['>', '\n']) else {
         return match head.len() {
@@ -147,21 +150,21 @@ pub(super) fn invocation(view: &View<'_>, head: &str, tags: Tags<'_>, closers: &
     }
     let body = from + length + 1;
     if closes {
-        return match view.closing(body, closers) {
-            Ok(end) => named_json::call(view, RawCall::fields(name, serde_json::Map::new()), end),
+        return match view.find_closer(body, closers) {
+            Ok(end) => named_json::single_call(view, RawCall::from_fields(name, serde_json::Map::new()), end),
             Err(step) => step,
         };
     }
     let start = view.skip_space(body);
     if view.text[start..].starts_with('{') {
-        return named_json::read(view, name, start, tags.ends);
+        return named_json::read_arguments(view, name, start, tags.ends);
     }
-    tagged::read(view, name, body, tags, closers)
+    tagged::read_tagged(view, name, body, tags, closers)
 }
 
 /// Reads `<atem:invoke name="NAME.NAME">` at `start`, the body that Muse Glimmer addresses to a tool.
-pub(super) fn atem(view: &View<'_>, start: usize) -> Option<Step> {
+pub(super) fn read_atem(view: &View<'_>, start: usize) -> Option<Step> {
     let rest = &view.text[start..];
     let head = rest.strip_prefix(ATEM_FORM.open)?;
-    Some(invocation(view, head, ATEM_FORM.tags, CLOSERS))
+    Some(read_invocation(view, head, ATEM_FORM.tags, CLOSERS))
 }

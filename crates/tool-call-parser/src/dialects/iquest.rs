@@ -14,15 +14,15 @@ pub(super) static DIALECT: Dialect = Dialect {
               `</iquest_tool_call>`.",
     example: "<iquest_tool_call>read<arg_key>path</arg_key><arg_value>a.txt</arg_value></iquest_tool_call>",
     opens: Opens::Anywhere(&[CALL]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let tags = Tags {
         call: CALL.to_owned(),
         end: ENDS[0].to_owned(),
         kind: (String::new(), String::new()),
         ..Tags::with_affixes("", "")
     };
-    argument_pairs::read(view, view.mark, &tags, ENDS)
+    argument_pairs::read_call(view, view.mark, &tags, ENDS)
 }

@@ -18,10 +18,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               `</ifm|tool_call>`; `</ifm|tool_calls>`.",
     example: "<ifm|tool_calls><ifm|tool_call>read<ifm|arg_key>path</ifm|arg_key><ifm|arg_value>a.txt</ifm|arg_value></ifm|tool_call></ifm|tool_calls>",
     opens: Opens::Anywhere(&[OUTER, INNER]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let mut from = view.mark;
     if view.text[..view.mark] == *OUTER {
         let start = view.skip_space(from);
@@ -34,7 +34,7 @@ fn read(view: &View<'_>) -> Step {
     let start = view.skip_space(from);
     match view.text.as_bytes().get(start) {
         None => view.wait_or_reject(Wait::Any),
-        Some(b'{') => envelope::json(view, start, END),
-        Some(_) => argument_pairs::read(view, start, &Tags::with_affixes("ifm|", ""), ENDS),
+        Some(b'{') => envelope::read_json(view, start, END),
+        Some(_) => argument_pairs::read_call(view, start, &Tags::with_affixes("ifm|", ""), ENDS),
     }
 }

@@ -25,10 +25,10 @@ pub(super) static DIALECT: Dialect = Dialect {
         "<|tool_call_section_begin|>",
         "<|tool_call_section_end|>",
     ]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     if !CALL.contains(&&view.text[..view.mark]) {
         return Step::Read(Found::Skip, view.mark);
     }
@@ -43,17 +43,17 @@ fn read(view: &View<'_>) -> Step {
     };
     let id = body[..length].trim();
     let start = view.skip_space(view.mark + length + ARGUMENTS.len());
-    let name = name(view, id, start);
+    let name = name_in_id(view, id, start);
     match view.text.as_bytes().get(start) {
         None if view.cut => named_json::truncated_call(view, name),
         None => view.wait_or_reject(Wait::Any),
-        Some(b'{') => with_id(named_json::read(view, name, start, &["<|tool_call_end|>"]), id),
+        Some(b'{') => with_id(named_json::read_arguments(view, name, start, &["<|tool_call_end|>"]), id),
         Some(_) => Step::Not(start),
     }
 }
 
 /// Returns the name in the id. A bare counter means the only tool, or the only one that takes such arguments.
-fn name<'a>(view: &'a View<'_>, id: &'a str, start: usize) -> &'a str {
+fn name_in_id<'a>(view: &'a View<'_>, id: &'a str, start: usize) -> &'a str {
     let is_counter = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
     if !is_counter {
         return id;
@@ -70,7 +70,7 @@ fn name<'a>(view: &'a View<'_>, id: &'a str, start: usize) -> &'a str {
         let mut fitting = view.tools.iter().filter(|tool| takes(tool, &fields));
         fitting.next().filter(|_| fitting.next().is_none())
     };
-    view.tools.only().or_else(by_arguments).map_or(id, |tool| tool.name.as_str())
+    view.tools.only_tool().or_else(by_arguments).map_or(id, |tool| tool.name.as_str())
 }
 
 fn with_id(step: Step, id: &str) -> Step {

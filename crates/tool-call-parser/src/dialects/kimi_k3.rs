@@ -27,10 +27,10 @@ pub(super) static DIALECT: Dialect = Dialect {
     example: "<|open|>tools<|sep|><|open|>call tool=\"read\" index=\"1\"<|sep|><|open|>argument key=\"path\" \
               type=\"string\"<|sep|>a.txt<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
     opens: Opens::Anywhere(&[OPEN, CLOSE]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let body = view.body();
     let window = body.floor_char_boundary(TAG);
     let Some(length) = body[..window].find(SEPARATOR) else {
@@ -43,7 +43,7 @@ fn read(view: &View<'_>) -> Step {
         "think" if opens => Step::Read(Found::Lane(Lane::Reasoning(THINK_END, &[])), end),
         "think" => Step::Read(Found::EndOfReasoning, end),
         "tools" | "response" | "message" => Step::Read(Found::Skip, end),
-        _ if opens && tag.starts_with("call ") => call(view, tag, end),
+        _ if opens && tag.starts_with("call ") => read_body(view, tag, end),
         _ => Step::Not(end),
     }
 }
@@ -55,14 +55,14 @@ fn unfinished_tag(view: &View<'_>, body: &str) -> Step {
         _ if !view.eof => Step::More(Wait::Any),
         0 => Step::Read(Found::Skip, view.mark),
         _ if body.starts_with("call ") && view.text.starts_with(OPEN) => {
-            named_json::truncated_call(view, &attribute(body, "tool").unwrap_or_default())
+            named_json::truncated_call(view, &read_attribute(body, "tool").unwrap_or_default())
         }
         _ => Step::Not(view.text.len()),
     }
 }
 
-fn call(view: &View<'_>, tag: &str, from: usize) -> Step {
-    let name = attribute(tag, "tool").unwrap_or_default();
+fn read_body(view: &View<'_>, tag: &str, from: usize) -> Step {
+    let name = read_attribute(tag, "tool").unwrap_or_default();
     if view.tools.resolve(&name).is_none() {
         return view.broken_until(from, CALL_END, &name, Dropped::Undeclared);
     }
@@ -71,7 +71,7 @@ fn call(view: &View<'_>, tag: &str, from: usize) -> Step {
     loop {
         at = view.skip_space(at);
         if let MarkAt::Here(length) = view.mark_at(at, CALL_END) {
-            return named_json::call(view, fields.call(&name), at + length);
+            return named_json::single_call(view, fields.into_call(&name), at + length);
         }
         if !view.text[at..].starts_with(ARGUMENT) {
             let partial = [ARGUMENT, CALL_END[0]].iter().any(|mark| mark.starts_with(&view.text[at..]));
@@ -81,7 +81,7 @@ fn call(view: &View<'_>, tag: &str, from: usize) -> Step {
                 false => view.broken_until(at, CALL_END, &name, Dropped::Unreadable),
             };
         }
-        match fields.read(view, at) {
+        match fields.read_argument(view, at) {
             Ok(end) => at = end,
             Err(wait) if !view.eof => return Step::More(wait),
             Err(_) => return named_json::truncated_call(view, &name),
@@ -98,30 +98,30 @@ struct Fields {
 
 impl Fields {
     /// Reads the argument at `at` and returns its end.
-    fn read(&mut self, view: &View<'_>, at: usize) -> Result<usize, Wait> {
+    fn read_argument(&mut self, view: &View<'_>, at: usize) -> Result<usize, Wait> {
         let head = at + ARGUMENT.len();
         let length = view.text[head..].find(SEPARATOR).ok_or(Wait::Mark(head, &[SEPARATOR]))?;
         let tag = &view.text[head..head + length];
         let from = head + length + SEPARATOR.len();
         let length = view.text[from..].find(ARGUMENT_END[0]).ok_or(Wait::Mark(from, ARGUMENT_END))?;
         let text = &view.text[from..from + length];
-        let key = attribute(tag, "key").unwrap_or_default();
-        let is_text = attribute(tag, "type").is_none_or(|kind| kind == "string");
+        let key = read_attribute(tag, "key").unwrap_or_default();
+        let is_text = read_attribute(tag, "type").is_none_or(|kind| kind == "string");
         let json = if is_text { None } else { serde_json::from_str(text.trim()).ok() };
         self.unquoted.extend((!is_text && json.is_none()).then(|| key.clone()));
         self.values.insert(key, json.unwrap_or_else(|| Value::String(text.to_owned())));
         Ok(from + length + ARGUMENT_END[0].len())
     }
 
-    fn call(self, name: &str) -> RawCall {
-        let mut call = RawCall::fields(name, self.values);
+    fn into_call(self, name: &str) -> RawCall {
+        let mut call = RawCall::from_fields(name, self.values);
         call.unquoted = self.unquoted.into_iter().map(|key| (key, Delimited::Tags)).collect();
         call
     }
 }
 
 /// Returns the value of an attribute with its entities resolved.
-fn attribute(tag: &str, name: &str) -> Option<String> {
+fn read_attribute(tag: &str, name: &str) -> Option<String> {
     let (_, rest) = tag.split_once(&format!("{name}=\""))?;
     let (value, _) = rest.split_once('"')?;
     let entities = [("&quot;", "\""), ("&#39;", "'"), ("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")];

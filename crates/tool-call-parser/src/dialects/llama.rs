@@ -12,10 +12,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               the closing mark, if it comes.",
     example: "<|python_tag|>{\"name\": \"read\", \"parameters\": {\"path\": \"a.txt\"}}",
     opens: Opens::Anywhere(&["<|python_tag|>", "<|python_start|>"]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let start = view.skip_space(view.mark);
     let rest = &view.text[start..];
     let json = rest.starts_with('{')
@@ -26,5 +26,5 @@ fn read(view: &View<'_>) -> Step {
                 Some(byte) => *byte == b'{',
             }
         };
-    if json { envelope::json(view, start, CLOSERS) } else { pythonic::read_marked(view, start, CLOSERS) }
+    if json { envelope::read_json(view, start, CLOSERS) } else { pythonic::read_marked(view, start, CLOSERS) }
 }

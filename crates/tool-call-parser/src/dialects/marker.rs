@@ -18,10 +18,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               the marker ends at the first `]` outside inner brackets that space, punctuation or the end follows.",
     example: "[TOOL:read|path=a.txt]",
     opens: Opens::Anywhere(&["[TOOL:", "[tool:", "[Tool:", "[TOOL_CALL:"]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let body = view.body();
     let Some(length) = body.find(['|', ']', '\n', '[']) else {
         return match body.len() {
@@ -34,9 +34,9 @@ fn read(view: &View<'_>) -> Step {
     if length > 128 || !body[length..].starts_with('|') || view.tools.resolve(name).is_none() {
         return Step::Not(view.mark + length.min(128));
     }
-    match end(view, view.mark + length) {
+    match find_end(view, view.mark + length) {
         Some(end) if end > LIMIT => Step::Not(LIMIT),
-        Some(end) => arguments(view, name, view.mark + length + 1, end),
+        Some(end) => read_arguments(view, name, view.mark + length + 1, end),
         None if view.text.len() > LIMIT => Step::Not(LIMIT),
         None if view.cut => truncated_call(view, name),
         None => view.wait_or_reject(Wait::Mark(view.text.len().saturating_sub(1), &["]"])),
@@ -51,7 +51,7 @@ fn truncated_call(view: &View<'_>, name: &str) -> Step {
     }
 }
 
-fn end(view: &View<'_>, from: usize) -> Option<usize> {
+fn find_end(view: &View<'_>, from: usize) -> Option<usize> {
     let text = view.text;
     let mut depth = 0_usize;
     for (offset, char) in text[from..].match_indices(['[', ']']) {
@@ -71,11 +71,11 @@ fn end(view: &View<'_>, from: usize) -> Option<usize> {
     None
 }
 
-fn arguments(view: &View<'_>, name: &str, from: usize, end: usize) -> Step {
+fn read_arguments(view: &View<'_>, name: &str, from: usize, end: usize) -> Step {
     let mut fields: Map<String, Value> = Map::new();
     let mut last: Option<String> = None;
     for part in view.text[from..end - 1].split('|') {
-        match (key(part), &last) {
+        match (split_key(part), &last) {
             (Some((key, value)), _) => {
                 fields.insert(key.to_owned(), Value::String(value.to_owned()));
                 last = Some(key.to_owned());
@@ -86,10 +86,10 @@ fn arguments(view: &View<'_>, name: &str, from: usize, end: usize) -> Step {
                     value.push_str(part);
                 }
             }
-            (None, None) => return single(view, name, &view.text[from..end - 1], end),
+            (None, None) => return single_value_call(view, name, &view.text[from..end - 1], end),
         }
     }
-    fields.values_mut().for_each(unquote);
+    fields.values_mut().for_each(unquote_value);
     Step::Read(
         Found::Calls {
             calls: vec![RawCall::from_unquoted(name, fields, Delimited::Nothing)],
@@ -100,12 +100,16 @@ fn arguments(view: &View<'_>, name: &str, from: usize, end: usize) -> Step {
 }
 
 /// Reads one value without a key, for a tool with one required string argument.
-fn single(view: &View<'_>, name: &str, value: &str, end: usize) -> Step {
+fn single_value_call(view: &View<'_>, name: &str, value: &str, end: usize) -> Step {
     let value = value.trim();
-    if value.is_empty() { Step::Not(end) } else { named_json::call(view, RawCall::text(name, value), end) }
+    if value.is_empty() {
+        Step::Not(end)
+    } else {
+        named_json::single_call(view, RawCall::from_text(name, value), end)
+    }
 }
 
-fn key(part: &str) -> Option<(&str, &str)> {
+fn split_key(part: &str) -> Option<(&str, &str)> {
     let (key, value) = part.split_once('=')?;
     let key = key.trim();
     let name = !key.is_empty() && key.chars().all(|char| char.is_alphanumeric() || "_-".contains(char));
@@ -113,7 +117,7 @@ fn key(part: &str) -> Option<(&str, &str)> {
 }
 
 /// Removes space and quotes around the whole value.
-fn unquote(value: &mut Value) {
+fn unquote_value(value: &mut Value) {
     let Value::String(text) = value else { return };
     *text = text.trim().to_owned();
     for quote in ['"', '\''] {

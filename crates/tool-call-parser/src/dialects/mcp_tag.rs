@@ -16,10 +16,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               `.` or `/` between them and perhaps `mcp__` before them, else the one that has the tool's.",
     example: "<use_mcp_tool>\n<server_name>files</server_name>\n<tool_name>read</tool_name>\n<arguments>\n{\"path\": \"a.txt\"}\n</arguments>\n</use_mcp_tool>",
     opens: Opens::Anywhere(&["<use_mcp_tool>"]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let named = read_element(view, view.mark, "<server_name>", "</server_name>").and_then(|server| {
         let tool = read_element(view, server.end, "<tool_name>", "</tool_name>")?;
         Ok((server.text, tool))
@@ -43,7 +43,7 @@ fn read(view: &View<'_>) -> Step {
     match view.text.as_bytes().get(body) {
         None if view.cut => named_json::truncated_call(view, tool.text),
         None => view.wait_or_reject(Wait::Any),
-        Some(b'{') => named_json::read(view, &name, body, &["</arguments>"]),
+        Some(b'{') => named_json::read_arguments(view, &name, body, &["</arguments>"]),
         Some(_) => Step::Read(Found::Broken(name, Dropped::Unreadable), body),
     }
 }

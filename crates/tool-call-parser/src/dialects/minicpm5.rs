@@ -11,7 +11,7 @@ const SPACED: &str = "<function name=";
 const GLUED: &str = "<functionname=";
 /// The form behind a server that shows the tokenizer's sign for a space.
 const RAW: &str = "<functionĠname=";
-const TAGS: Tags<'_> = Tags::new("<param name=", "</param>", false).within(&["</function>"]);
+const TAGS: Tags<'_> = Tags::new("<param name=", "</param>", false).with_ends(&["</function>"]);
 
 pub(super) static DIALECT: Dialect = Dialect {
     name: "minicpm5",
@@ -21,10 +21,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               `<![CDATA[…]]>`. Without its end, or with a call that its tool does not accept, it is text.",
     example: "<function name=\"read\"><param name=\"path\">a.txt</param></function>",
     opens: Opens::Anywhere(&[SPACED, GLUED, RAW]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let body = view.body();
     let Some(length) = body.find(['>', '\n']) else {
         return if body.len() > 128 {
@@ -43,7 +43,7 @@ fn read(view: &View<'_>) -> Step {
         _ => TAGS.open,
     };
     let tags = Tags { open, ..TAGS };
-    match tagged::read(view, name, view.mark + length + 1, tags, &[]) {
+    match tagged::read_tagged(view, name, view.mark + length + 1, tags, &[]) {
         Step::Read(Found::Calls { calls, firm }, end) => {
             let closed = view.text[..end].ends_with("</function>");
             if closed { Step::ReadIfValid(calls, firm, end) } else { Step::Not(end) }

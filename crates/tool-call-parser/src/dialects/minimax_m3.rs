@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
 use crate::calls::RawCall;
 use crate::event::Dropped;
-use crate::schema::{Document, branches, properties, resolve, types};
+use crate::schema::{Document, branches, properties, resolve_reference, type_names};
 use crate::unquoted;
 
 /// The token before every tag.
@@ -25,10 +25,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               behind the token `]<]minimax[>[`. Objects are tags in tags, lists `<item>` tags.",
     example: "]<]minimax[>[<tool_call>]<]minimax[>[<invoke name=\"read\">]<]minimax[>[<path>a.txt]<]minimax[>[</path>]<]minimax[>[</invoke>]<]minimax[>[</tool_call>",
     opens: Opens::Anywhere(&[TOKEN]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let start = view.skip_space(view.mark);
     let rest = &view.text[start..];
     if let Some(frame) = FRAMES.iter().find(|frame| rest.starts_with(**frame)) {
@@ -50,10 +50,10 @@ fn read(view: &View<'_>) -> Step {
     if length > 128 {
         return Step::Not(from + 128);
     }
-    invocation(view, name, from + length + 1)
+    read_invocation(view, name, from + length + 1)
 }
 
-fn invocation(view: &View<'_>, name: &str, from: usize) -> Step {
+fn read_invocation(view: &View<'_>, name: &str, from: usize) -> Step {
     let Some(found) = view.tools.resolve(name) else {
         return view.broken_until(from, END, name, Dropped::Undeclared);
     };
@@ -67,8 +67,10 @@ fn invocation(view: &View<'_>, name: &str, from: usize) -> Step {
     let end = from + length + END[0].len();
     let document = Document { root: found.tool.schema(), steps: view.steps };
     let values = Values { document };
-    match values.members(&view.text[from..from + length], Some(document.root), 0) {
-        Some(fields) => named_json::call(view, RawCall::fields(name, fields.into_iter().collect()), end),
+    match values.read_members(&view.text[from..from + length], Some(document.root), 0) {
+        Some(fields) => {
+            named_json::single_call(view, RawCall::from_fields(name, fields.into_iter().collect()), end)
+        }
         None => view.broken_until(from, END, name, Dropped::Unreadable),
     }
 }
@@ -80,7 +82,7 @@ struct Values<'a> {
 
 impl Values<'_> {
     /// Reads all tags in `body`; `None` if there is other text between them.
-    fn members(&self, body: &str, rule: Option<&Value>, depth: usize) -> Option<Vec<(String, Value)>> {
+    fn read_members(&self, body: &str, rule: Option<&Value>, depth: usize) -> Option<Vec<(String, Value)>> {
         if depth >= MAX_DEPTH {
             return None;
         }
@@ -91,8 +93,11 @@ impl Values<'_> {
             let (key, after) = after.split_once('>')?;
             let key = key.trim();
             let close = format!("{TOKEN}</{key}>");
-            let end = matching(after, key, &close)?;
-            members.push((key.to_owned(), self.value(&after[..end], self.rule_of(rule, key, 0), depth + 1)));
+            let end = matching_close(after, key, &close)?;
+            members.push((
+                key.to_owned(),
+                self.read_value(&after[..end], self.rule_of(rule, key, 0), depth + 1),
+            ));
             rest = after[end + close.len()..].trim_start();
         }
         Some(members)
@@ -100,7 +105,7 @@ impl Values<'_> {
 
     /// Returns the schema of a member, or of a list's items.
     fn rule_of<'s>(&'s self, rule: Option<&'s Value>, key: &str, depth: usize) -> Option<&'s Value> {
-        let rule = resolve(rule?, self.document.root);
+        let rule = resolve_reference(rule?, self.document.root);
         let own = properties(rule).and_then(|declared| declared.get(key));
         let mut tried = branches(rule).take_while(|_| depth < 8 && self.document.steps.take(1));
         let of_branch = || tried.find_map(|branch| self.rule_of(Some(branch), key, depth + 1));
@@ -108,23 +113,26 @@ impl Values<'_> {
         own.or_else(item).or_else(of_branch)
     }
 
-    fn value(&self, text: &str, rule: Option<&Value>, depth: usize) -> Value {
+    fn read_value(&self, text: &str, rule: Option<&Value>, depth: usize) -> Value {
         let holds_tags =
             text.trim_start().strip_prefix(TOKEN).is_some_and(|after| after.trim_start().starts_with('<'));
-        let members =
-            if holds_tags && self.may_hold_members(rule, 0) { self.members(text, rule, depth) } else { None };
+        let members = if holds_tags && self.may_hold_members(rule, 0) {
+            self.read_members(text, rule, depth)
+        } else {
+            None
+        };
         match members {
             Some(members) if members.iter().all(|(key, _)| key == "item") => {
                 Value::Array(members.into_iter().map(|(_, value)| value).collect())
             }
             Some(members) => Value::Object(members.into_iter().collect::<Map<String, Value>>()),
-            None => unquoted::value(text, Some(rule.unwrap_or(&Value::Null)), self.document),
+            None => unquoted::read_value(text, Some(rule.unwrap_or(&Value::Null)), self.document),
         }
     }
 
     fn may_hold_members(&self, rule: Option<&Value>, depth: usize) -> bool {
-        let Some(rule) = rule.map(|rule| resolve(rule, self.document.root)) else { return true };
-        let kinds = types(rule);
+        let Some(rule) = rule.map(|rule| resolve_reference(rule, self.document.root)) else { return true };
+        let kinds = type_names(rule);
         let mut branches = branches(rule).take_while(|_| self.document.steps.take(1)).peekable();
         let untyped = kinds.is_empty() && branches.peek().is_none();
         untyped
@@ -135,7 +143,7 @@ impl Values<'_> {
 }
 
 /// Returns the beginning of the matching closing tag. The same tag may be nested.
-fn matching(text: &str, key: &str, close: &str) -> Option<usize> {
+fn matching_close(text: &str, key: &str, close: &str) -> Option<usize> {
     let open = format!("{TOKEN}<{key}>");
     let mut depth = 0_usize;
     let mut at = 0;

@@ -15,52 +15,52 @@ pub(super) static DIALECT: Dialect = Dialect {
               object, per mark. The mark alone at the start of the answer is dropped.",
     example: "[TOOL_CALLS]read{\"path\": \"a.txt\"}",
     opens: Opens::Anywhere(&["[TOOL_CALLS]"]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let start = view.skip_space(view.mark);
     let rest = &view.text[start..];
     let Some(length) = rest.find(['[', '{', '\n']) else {
-        return if view.eof || rest.len() > 2 * JUNK { no_call(view) } else { Step::More(Wait::Any) };
+        return if view.eof || rest.len() > 2 * JUNK { skip_mark(view) } else { Step::More(Wait::Any) };
     };
     let name = rest[..length].trim();
     let at = start + length;
     if rest[length..].starts_with('\n') || length > 2 * JUNK {
-        return no_call(view);
+        return skip_mark(view);
     }
     if view.tools.resolve(name).is_some() {
-        return arguments(view, name, at);
+        return read_arguments(view, name, at);
     }
-    match envelope::json(view, at, CLOSERS) {
-        Step::Read(Found::Calls { calls, firm }, end) => match trail(view, end) {
+    match envelope::read_json(view, at, CLOSERS) {
+        Step::Read(Found::Calls { calls, firm }, end) => match skip_trail(view, end) {
             Some(end) => Step::Read(Found::Calls { calls, firm }, end),
             None => Step::More(Wait::Any),
         },
-        Step::Not(_) => no_call(view),
+        Step::Not(_) => skip_mark(view),
         step => step,
     }
 }
 
-fn arguments(view: &View<'_>, name: &str, at: usize) -> Step {
+fn read_arguments(view: &View<'_>, name: &str, at: usize) -> Step {
     let rest = &view.text[at..];
     let start = match rest.find('{') {
         Some(brace) if brace <= 2 * JUNK => at + brace,
         None if !view.eof && rest.len() <= 2 * JUNK => return Step::More(Wait::Any),
-        _ => return no_call(view),
+        _ => return skip_mark(view),
     };
     let between = rest[..start - at].trim();
     let marks = between.is_empty() || between.ends_with("[ARGS]") || between.starts_with("[CALL_ID]");
-    if marks { named_json::read(view, name, start, &[]) } else { no_call(view) }
+    if marks { named_json::read_arguments(view, name, start, &[]) } else { skip_mark(view) }
 }
 
 /// Handles the mark without a call: at the start of the answer it is a leaked token, elsewhere it is text.
-fn no_call(view: &View<'_>) -> Step {
+fn skip_mark(view: &View<'_>) -> Step {
     if view.first { Step::Read(Found::Skip, view.mark) } else { Step::Not(view.mark) }
 }
 
 /// Skips a few words on the same line after the array, which are junk like those before it.
-fn trail(view: &View<'_>, end: usize) -> Option<usize> {
+fn skip_trail(view: &View<'_>, end: usize) -> Option<usize> {
     let rest = &view.text[end..];
     match rest.find('\n') {
         _ if rest.starts_with('[') => Some(end),

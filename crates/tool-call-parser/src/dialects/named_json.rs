@@ -7,22 +7,22 @@ use crate::event::Dropped;
 use crate::json_span::{JsonSpan, Span, Style};
 
 /// Reads the JSON object at `start` as the arguments of `name`, then one of `closers`, if it comes.
-pub(super) fn read(view: &View<'_>, name: &str, start: usize, closers: &[&str]) -> Step {
+pub(super) fn read_arguments(view: &View<'_>, name: &str, start: usize, closers: &[&str]) -> Step {
     let mut span = JsonSpan::new(start, Style::Json);
     let end = match span.advance(view.text, view.eof) {
         Span::Complete(end) | Span::Stopped(end) => end,
         Span::More if !view.eof => return Step::More(Wait::Json(start)),
-        Span::More if view.cut || span.in_text() => return truncated_call(view, name),
+        Span::More if view.cut || span.is_in_text() => return truncated_call(view, name),
         Span::More => view.text.len(),
     };
-    match view.closing(end, closers) {
-        Ok(after) => call(view, RawCall::text(name, &view.text[start..end]), after),
+    match view.find_closer(end, closers) {
+        Ok(after) => single_call(view, RawCall::from_text(name, &view.text[start..end]), after),
         Err(step) => step,
     }
 }
 
 /// Returns one call that ends at `end`.
-pub(super) fn call(view: &View<'_>, call: RawCall, end: usize) -> Step {
+pub(super) fn single_call(view: &View<'_>, call: RawCall, end: usize) -> Step {
     Step::Read(Found::Calls { calls: vec![call], firm: view.line_start || !view.is_quoted() }, end)
 }
 

@@ -15,10 +15,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               `</tool_call>`, if it comes.",
     example: "<tool_call>read>{\"path\": \"a.txt\"}</tool_call>",
     opens: Opens::Anywhere(&["<tool_call>"]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let mut start = view.skip_space(view.mark);
     match view.mark_at(start, &[TYPE]) {
         MarkAt::Here(length) => start = view.skip_space(start + length),
@@ -38,7 +38,7 @@ fn read(view: &View<'_>) -> Step {
     match view.text.as_bytes().get(body) {
         None if view.cut => named_json::truncated_call(view, name),
         None => view.wait_or_reject(Wait::Any),
-        Some(b'{') => named_json::read(view, name, body, &["</tool_call>"]),
+        Some(b'{') => named_json::read_arguments(view, name, body, &["</tool_call>"]),
         Some(_) => Step::Not(body),
     }
 }

@@ -16,10 +16,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               `</NAMESPACE:invoke>`.",
     example: "<ns:function_calls>\n<ns:invoke name=\"read\">\n<ns:parameter name=\"path\">a.txt</ns:parameter>\n</ns:invoke>\n</ns:function_calls>",
     opens: Opens::Tag(TagForm::Namespaced),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let [invoke, wrapper] = TagForm::LOCAL;
     let Some((space, local)) = view.body().split_once(':') else { return view.wait_or_reject(Wait::Any) };
     if space == MUSE {
@@ -37,7 +37,7 @@ fn read(view: &View<'_>) -> Step {
             let end = format!("</{space}:invoke>");
             let tags = Tags { ends: &[&end], wakes: &["invoke>"], ..Tags::new(&parameter, &close, false) };
             let closer = format!("</{space}:function_calls>");
-            invoke::invocation(view, &view.text[start + length..], tags, &[&closer])
+            invoke::read_invocation(view, &view.text[start + length..], tags, &[&closer])
         }
         MarkAt::Perhaps => Step::More(Wait::Any),
         MarkAt::No if !view.eof && start == 0 && wrapper.starts_with(local) => Step::More(Wait::Any),

@@ -26,15 +26,15 @@ pub(super) static DIALECT: Dialect = Dialect {
               <|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|>{\"path\": \"a.txt\"}\
               <|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|><|plamo:end_tool_requests:plamo|>",
     opens: Opens::Anywhere(&[MARK]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     if let MarkAt::Here(length) = view.mark_at(view.mark, &FRAMES) {
         return Step::Read(Found::Skip, view.mark + length);
     }
     match view.mark_at(view.mark, &[CALL]) {
-        MarkAt::Here(length) => call(view, view.mark + length),
+        MarkAt::Here(length) => read_body(view, view.mark + length),
         MarkAt::Perhaps => Step::More(Wait::Any),
         MarkAt::No if FRAMES.iter().any(|frame| frame.starts_with(view.body())) => {
             view.wait_or_reject(Wait::Any)
@@ -43,22 +43,22 @@ fn read(view: &View<'_>) -> Step {
     }
 }
 
-fn call(view: &View<'_>, from: usize) -> Step {
-    let name_from = match expect(view, from, NAME) {
+fn read_body(view: &View<'_>, from: usize) -> Step {
+    let name_from = match expect_mark(view, from, NAME) {
         Ok(end) => end,
         Err(step) => return step,
     };
     let text = &view.text[name_from..];
     let Some(length) = text[..text.floor_char_boundary(WINDOW)].find(NAME_END) else {
-        return if text.len() > WINDOW { Step::Not(name_from + WINDOW) } else { ended(view, "") };
+        return if text.len() > WINDOW { Step::Not(name_from + WINDOW) } else { cut_call(view, "") };
     };
     let name = text[..length].trim();
-    match expect(view, name_from + length + NAME_END.len(), ARGUMENTS) {
+    match expect_mark(view, name_from + length + NAME_END.len(), ARGUMENTS) {
         Ok(end) => {
             let start = view.skip_space(end);
             match view.text.as_bytes().get(start) {
-                None => ended(view, name),
-                Some(b'{') => named_json::read(view, name, start, &[ARGUMENTS_END]),
+                None => cut_call(view, name),
+                Some(b'{') => named_json::read_arguments(view, name, start, &[ARGUMENTS_END]),
                 Some(_) => Step::Not(start),
             }
         }
@@ -67,17 +67,17 @@ fn call(view: &View<'_>, from: usize) -> Step {
 }
 
 /// Returns the end of the mark that must follow at `from`, perhaps after space.
-fn expect(view: &View<'_>, from: usize, mark: &str) -> Result<usize, Step> {
+fn expect_mark(view: &View<'_>, from: usize, mark: &str) -> Result<usize, Step> {
     let start = view.skip_space(from);
     match view.mark_at(start, &[mark]) {
         MarkAt::Here(length) => Ok(start + length),
         MarkAt::Perhaps => Err(Step::More(Wait::Any)),
-        MarkAt::No if mark.starts_with(&view.text[start..]) => Err(ended(view, "")),
+        MarkAt::No if mark.starts_with(&view.text[start..]) => Err(cut_call(view, "")),
         MarkAt::No => Err(Step::Not(start)),
     }
 }
 
 /// Handles the end of the text inside a call.
-fn ended(view: &View<'_>, name: &str) -> Step {
+fn cut_call(view: &View<'_>, name: &str) -> Step {
     if view.cut { named_json::truncated_call(view, name) } else { view.wait_or_reject(Wait::Any) }
 }

@@ -18,7 +18,7 @@ pub(super) static BARE: Dialect = Dialect {
               nothing but calls after it.",
     example: "[read(path='a.txt')]",
     opens: Opens::Line(&["["]),
-    read: bare,
+    read: read_bare,
 };
 
 pub(super) static MARKED: Dialect = Dialect {
@@ -34,7 +34,7 @@ pub(super) static MARKED: Dialect = Dialect {
         if view.text.starts_with("<|tool_call_start|>") {
             let inside = view.text[start..].strip_prefix('[').unwrap_or(&view.text[start..]).trim_start();
             match inside.as_bytes().first() {
-                Some(b'{') => return envelope::json(view, start, &["<|tool_call_end|>"]),
+                Some(b'{') => return envelope::read_json(view, start, &["<|tool_call_end|>"]),
                 None => return view.wait_or_reject(Wait::Any),
                 Some(_) => {}
             }
@@ -43,18 +43,18 @@ pub(super) static MARKED: Dialect = Dialect {
     },
 };
 
-fn bare(view: &View<'_>) -> Step {
-    match peek(view, view.skip_space(1)) {
+fn read_bare(view: &View<'_>) -> Step {
+    match peek_call(view, view.skip_space(1)) {
         Some(true) => {}
         Some(false) => return Step::Not(1),
         None => return view.wait_or_reject(Wait::Any),
     }
     let end = match JsonSpan::new(0, Style::Python).advance(view.text, view.eof) {
         Span::Complete(end) => end,
-        Span::More if view.cut => return cut(view, view.skip_space(1)),
+        Span::More if view.cut => return cut_call(view, view.skip_space(1)),
         _ => return view.wait_or_reject(Wait::Python(0)),
     };
-    let calls = list(&view.text[1..end - 1]).unwrap_or_default();
+    let calls = read_list(&view.text[1..end - 1]).unwrap_or_default();
     let declared = |call: &RawCall| view.tools.resolve(&call.name).is_some();
     if calls.is_empty() || !calls.iter().all(declared) || view.is_quoted() {
         return Step::Not(end);
@@ -65,7 +65,7 @@ fn bare(view: &View<'_>) -> Step {
 /// Reads calls between marks, from `start` on.
 pub(super) fn read_marked(view: &View<'_>, start: usize, closers: &'static [&'static str]) -> Step {
     let in_list = view.text[start..].starts_with('[');
-    match peek(view, if in_list { view.skip_space(start + 1) } else { start }) {
+    match peek_call(view, if in_list { view.skip_space(start + 1) } else { start }) {
         Some(true) => {}
         Some(false) => return Step::Not(start + 1),
         None => return view.wait_or_reject(Wait::Any),
@@ -75,16 +75,16 @@ pub(super) fn read_marked(view: &View<'_>, start: usize, closers: &'static [&'st
     loop {
         let end = match JsonSpan::new(at, Style::Python).advance(view.text, view.eof) {
             Span::Complete(end) => end,
-            Span::More if view.cut => return cut(view, start),
+            Span::More if view.cut => return cut_call(view, start),
             _ if !view.eof => return Step::More(Wait::Python(at)),
             _ => return Step::Not(view.text.len()),
         };
         let text = if in_list { &view.text[at + 1..end - 1] } else { &view.text[at..end] };
-        let Some(mut found) = list(text) else { return Step::Not(end) };
+        let Some(mut found) = read_list(text) else { return Step::Not(end) };
         calls.append(&mut found);
         let next = view.skip_space(end);
         if !in_list && next - end <= 64 {
-            match peek(view, next) {
+            match peek_call(view, next) {
                 Some(true) => {
                     at = next;
                     continue;
@@ -93,7 +93,7 @@ pub(super) fn read_marked(view: &View<'_>, start: usize, closers: &'static [&'st
                 _ => {}
             }
         }
-        return match view.closing(end, closers) {
+        return match view.find_closer(end, closers) {
             Ok(end) => Step::Read(Found::Calls { calls, firm: view.line_start || !view.is_quoted() }, end),
             Err(step) => step,
         };
@@ -101,13 +101,13 @@ pub(super) fn read_marked(view: &View<'_>, start: usize, closers: &'static [&'st
 }
 
 /// Handles a call that the end of the reply cut off.
-pub(super) fn cut(view: &View<'_>, at: usize) -> Step {
+pub(super) fn cut_call(view: &View<'_>, at: usize) -> Step {
     let name: &str = view.text[at..].trim_start_matches('[').split('(').next().unwrap_or_default();
     Step::Read(Found::Drop(name.trim().to_owned(), crate::event::Dropped::Truncated), view.text.len())
 }
 
 /// Returns true for a name and an opening parenthesis at `at`; `None` if the text is too short.
-fn peek(view: &View<'_>, at: usize) -> Option<bool> {
+fn peek_call(view: &View<'_>, at: usize) -> Option<bool> {
     let rest = &view.text[at..];
     let end = name_length(rest);
     match rest.as_bytes().get(end) {
@@ -121,11 +121,11 @@ fn name_length(text: &str) -> usize {
 }
 
 /// Reads calls separated by commas, semicolons or line ends; `None` if there is other text.
-pub(super) fn list(text: &str) -> Option<Vec<RawCall>> {
+pub(super) fn read_list(text: &str) -> Option<Vec<RawCall>> {
     let mut calls = Vec::new();
     let mut rest = text.trim();
     while !rest.is_empty() {
-        let (call, length) = call(rest)?;
+        let (call, length) = read_call(rest)?;
         calls.push(call);
         rest = rest[length..].trim_start_matches(|char: char| char.is_whitespace() || ",;".contains(char));
     }
@@ -133,7 +133,7 @@ pub(super) fn list(text: &str) -> Option<Vec<RawCall>> {
 }
 
 /// Reads one call at the start of `text`; the second part is its length.
-pub(super) fn call(text: &str) -> Option<(RawCall, usize)> {
+pub(super) fn read_call(text: &str) -> Option<(RawCall, usize)> {
     let open = name_length(text);
     let name = &text[..open];
     if open == 0 || !text[open..].starts_with('(') {
@@ -143,12 +143,12 @@ pub(super) fn call(text: &str) -> Option<(RawCall, usize)> {
     let mut fields = Map::new();
     let mut positional = None;
     loop {
-        at += space(&text[at..]);
+        at += space_length(&text[at..]);
         let rest = &text[at..];
         match rest.as_bytes().first()? {
             b')' => break,
             b',' => at += 1,
-            _ => match argument(rest)? {
+            _ => match read_argument(rest)? {
                 (Some(key), value, length) => {
                     fields.insert(key, value);
                     at += length;
@@ -163,12 +163,16 @@ pub(super) fn call(text: &str) -> Option<(RawCall, usize)> {
     }
     let name = name.strip_suffix(".call").unwrap_or(name);
     Some((
-        RawCall { name: name.to_owned(), arguments: arguments(fields, positional)?, ..RawCall::default() },
+        RawCall {
+            name: name.to_owned(),
+            arguments: combine_arguments(fields, positional)?,
+            ..RawCall::default()
+        },
         at + 1,
     ))
 }
 
-fn arguments(fields: Map<String, Value>, positional: Option<Value>) -> Option<Args> {
+fn combine_arguments(fields: Map<String, Value>, positional: Option<Value>) -> Option<Args> {
     match positional {
         None => Some(Args::Value(Value::Object(fields))),
         Some(value @ (Value::Object(_) | Value::String(_))) if fields.is_empty() => Some(Args::Value(value)),
@@ -176,15 +180,15 @@ fn arguments(fields: Map<String, Value>, positional: Option<Value>) -> Option<Ar
     }
 }
 
-fn argument(text: &str) -> Option<(Option<String>, Value, usize)> {
+fn read_argument(text: &str) -> Option<(Option<String>, Value, usize)> {
     let end = text.find(|char: char| !(char.is_alphanumeric() || "_-".contains(char)))?;
-    let after = end + space(&text[end..]);
+    let after = end + space_length(&text[end..]);
     let keyed = end > 0 && matches!(text.as_bytes().get(after), Some(b'=' | b':'));
     let from = if keyed { after + 1 } else { 0 };
     let (value, length) = read_python(&text[from..]).ok()?;
     Some((keyed.then(|| text[..end].to_owned()), value, from + length))
 }
 
-fn space(text: &str) -> usize {
+fn space_length(text: &str) -> usize {
     text.len() - text.trim_start().len()
 }

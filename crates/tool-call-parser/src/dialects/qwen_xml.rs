@@ -4,7 +4,7 @@
 use super::tagged::{self, Tags};
 use super::{Dialect, Opens, Step, View, Wait, named_json};
 
-const TAGS: Tags<'_> = Tags::new("<parameter=", "</parameter>", true).within(&[
+const TAGS: Tags<'_> = Tags::new("<parameter=", "</parameter>", true).with_ends(&[
     "</function>",
     "</tool_call>",
     "</seed:tool_call>",
@@ -33,10 +33,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               object, `</function>`, `</tool_call>`. A value on lines of its own loses one line break at each end, but for Seed-OSS.",
     example: "<tool_call>\n<function=read>\n<parameter=path>\na.txt\n</parameter>\n</function>\n</tool_call>",
     opens: Opens::Anywhere(&["<tool_call>", "<seed:tool_call>", "<function="]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let wrapped = WRAPPERS.contains(&&view.text[..view.mark]);
     let start = if wrapped { view.skip_space(view.mark) } else { 0 };
     let rest = &view.text[start..];
@@ -57,15 +57,15 @@ fn read(view: &View<'_>) -> Step {
         return Step::Not(start + 10 + length.min(128));
     }
     let closed = usize::from(head[length..].starts_with('>'));
-    body(view, name, start + "<function=".len() + length + closed)
+    read_body(view, name, start + "<function=".len() + length + closed)
 }
 
-fn body(view: &View<'_>, name: &str, from: usize) -> Step {
+fn read_body(view: &View<'_>, name: &str, from: usize) -> Step {
     let start = view.skip_space(from);
     match view.text.as_bytes().get(start) {
         None if view.cut => named_json::truncated_call(view, name),
         None if !view.eof => Step::More(Wait::Any),
-        Some(b'{') => named_json::read(
+        Some(b'{') => named_json::read_arguments(
             view,
             name,
             start,
@@ -73,7 +73,7 @@ fn body(view: &View<'_>, name: &str, from: usize) -> Step {
         ),
         Some(b'<') | None => {
             let own_lines = !view.text.starts_with(SEED);
-            tagged::read(view, name, start, Tags { own_lines, ..TAGS }, CLOSERS)
+            tagged::read_tagged(view, name, start, Tags { own_lines, ..TAGS }, CLOSERS)
         }
         Some(_) => Step::Not(start),
     }

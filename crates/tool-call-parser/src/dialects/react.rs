@@ -3,7 +3,7 @@
 use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
 use crate::calls::RawCall;
 use crate::coerce;
-use crate::marks::earliest;
+use crate::marks::find_earliest;
 
 const INPUT: [&str; 4] = ["Action Input:", "**Action Input:**", "Action input:", "Input:"];
 /// The beginnings of lines that end an input.
@@ -17,10 +17,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               that has one required string argument; or `Action: NAME[text]` for such a tool.",
     example: "Action: read\nAction Input: {\"path\": \"a.txt\"}",
     opens: Opens::Line(&["Action:", "**Action:**"]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let body = view.body();
     let length = match body.find('\n') {
         Some(length) => length,
@@ -43,32 +43,32 @@ fn read(view: &View<'_>) -> Step {
         let partial = INPUT.iter().any(|mark| mark.starts_with(rest));
         return if partial { view.wait_or_reject(Wait::Any) } else { Step::Not(at) };
     };
-    input(view, name, at + mark.len())
+    read_input(view, name, at + mark.len())
 }
 
 /// Reads `NAME[argument]`, the form in the paper on `ReAct`.
 fn read_bracketed(view: &View<'_>, line: &str) -> Option<RawCall> {
     let (name, argument) = line.strip_suffix(']')?.split_once('[')?;
     let tool = view.tools.get(name)?;
-    coerce::sole_string(tool.schema()).map(|_| RawCall::text(name, argument))
+    coerce::sole_string(tool.schema()).map(|_| RawCall::from_text(name, argument))
 }
 
-fn input(view: &View<'_>, name: &str, from: usize) -> Step {
+fn read_input(view: &View<'_>, name: &str, from: usize) -> Step {
     let start = view.skip_space(from);
     match view.text.as_bytes().get(start) {
         None if view.cut => return named_json::truncated_call(view, name),
         None => return view.wait_or_reject(Wait::Any),
-        Some(b'{') => return named_json::read(view, name, start, &[]),
+        Some(b'{') => return named_json::read_arguments(view, name, start, &[]),
         Some(_) => {}
     }
     let rest = &view.text[start..];
-    let Some(length) = earliest(rest, NEXT).map(|(at, _)| at) else {
+    let Some(length) = find_earliest(rest, NEXT).map(|(at, _)| at) else {
         return match view.eof {
             false => Step::More(Wait::Mark(start, NEXT)),
             true if view.cut => named_json::truncated_call(view, name),
-            true => named_json::call(view, RawCall::text(name, rest.trim()), view.text.len()),
+            true => named_json::single_call(view, RawCall::from_text(name, rest.trim()), view.text.len()),
         };
     };
-    let calls = vec![RawCall::text(name, rest[..length].trim())];
+    let calls = vec![RawCall::from_text(name, rest[..length].trim())];
     Step::Read(Found::Calls { calls, firm: !view.is_quoted() }, start + length)
 }

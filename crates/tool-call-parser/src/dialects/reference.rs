@@ -48,7 +48,7 @@ pub fn reference() -> String {
          ([security.md](security.md)):\nbeside these the marks that open the dialects above, those of reasoning, and all \
          tokens of the forms `<|x|>`, `<｜x｜>`, `<|x>`\nand `<x|>`.\n\n| families | marks |\n|---|---|\n",
     );
-    page.push_str(&templates::reference());
+    page.push_str(&templates::reference_rows());
     page.push_str(ARGUED);
     page
 }

@@ -24,7 +24,7 @@ pub(super) static SECOND: Dialect = Dialect {
             kind: (none(), none()),
             value: (none(), "<|tool_arg:end|>".to_owned()),
         };
-        argument_pairs::read(view, view.mark, &tags, ENDS)
+        argument_pairs::read_call(view, view.mark, &tags, ENDS)
     },
 };
 
@@ -43,10 +43,10 @@ pub(super) static FIRST: Dialect = Dialect {
               `<|tool_call:args|>`, a JSON object, `<|tool_call:end|>`.",
     example: "<|tool_calls|><|tool_call:begin|>0<|tool_call:name|>read<|tool_call:args|>{\"path\": \"a.txt\"}<|tool_call:end|>",
     opens: Opens::Anywhere(&[CALLS, BEGIN]),
-    read: first,
+    read: read_first,
 };
 
-fn first(view: &View<'_>) -> Step {
+fn read_first(view: &View<'_>) -> Step {
     let mut from = view.mark;
     if view.text[..view.mark] == *CALLS {
         let start = view.skip_space(from);
@@ -56,11 +56,11 @@ fn first(view: &View<'_>) -> Step {
             MarkAt::No => return Step::Not(view.text.len().min(start + 1)),
         };
     }
-    let (_, after_id) = match part(view, from, NAME) {
+    let (_, after_id) = match read_part(view, from, NAME) {
         Ok(part) => part,
         Err(step) => return step,
     };
-    let (name, after_name) = match part(view, after_id, ARGUMENTS) {
+    let (name, after_name) = match read_part(view, after_id, ARGUMENTS) {
         Ok(part) => part,
         Err(step) => return step,
     };
@@ -68,13 +68,13 @@ fn first(view: &View<'_>) -> Step {
     match view.text.as_bytes().get(start) {
         None if view.cut => named_json::truncated_call(view, name),
         None => view.wait_or_reject(Wait::Any),
-        Some(b'{') => named_json::read(view, name, start, &["<|tool_call:end|>"]),
+        Some(b'{') => named_json::read_arguments(view, name, start, &["<|tool_call:end|>"]),
         Some(_) => Step::Not(start),
     }
 }
 
 /// Returns the text up to a mark, and the end of that mark.
-fn part<'a>(view: &'a View<'_>, from: usize, mark: &str) -> Result<(&'a str, usize), Step> {
+fn read_part<'a>(view: &'a View<'_>, from: usize, mark: &str) -> Result<(&'a str, usize), Step> {
     let text = &view.text[from..];
     let window = &text[..text.floor_char_boundary(WINDOW)];
     match window.find(mark) {

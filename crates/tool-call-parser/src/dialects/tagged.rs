@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{Step, View, Wait, named_json};
 use crate::calls::{Args, Delimited, RawCall};
-use crate::marks::earliest;
+use crate::marks::find_earliest;
 
 /// The tags of one dialect.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ impl<'a> Tags<'a> {
     }
 
     /// Adds the marks that may end the call around the parameters.
-    pub(super) const fn within(self, ends: &'static [&'static str]) -> Self {
+    pub(super) const fn with_ends(self, ends: &'static [&'static str]) -> Self {
         Self { ends, wakes: ends, ..self }
     }
 }
@@ -41,15 +41,21 @@ impl<'a> Tags<'a> {
 const FALSE_ENDS: usize = 512;
 
 /// Reads the parameters from `from` to the end of the call.
-pub(super) fn read(view: &View<'_>, name: &str, from: usize, tags: Tags<'_>, closers: &[&str]) -> Step {
+pub(super) fn read_tagged(
+    view: &View<'_>,
+    name: &str,
+    from: usize,
+    tags: Tags<'_>,
+    closers: &[&str],
+) -> Step {
     let body = match body_end(view, from, tags) {
         Ok(end) => end,
         Err(Some(step)) => return step,
         Err(None) => return named_json::truncated_call(view, name),
     };
-    let Some(call) = fields(name, &view.text[from..body.0], tags) else { return Step::Not(body.1) };
-    match view.closing(body.1, closers) {
-        Ok(end) => named_json::call(view, call, end),
+    let Some(call) = read_fields(name, &view.text[from..body.0], tags) else { return Step::Not(body.1) };
+    match view.find_closer(body.1, closers) {
+        Ok(end) => named_json::single_call(view, call, end),
         Err(step) => step,
     }
 }
@@ -63,7 +69,7 @@ fn body_end(view: &View<'_>, from: usize, tags: Tags<'_>) -> Result<(usize, usiz
     let mut data_from = from;
     for _ in 0..FALSE_ENDS {
         let rest = &text[at..];
-        let Some((found, length)) = earliest(rest, tags.ends) else {
+        let Some((found, length)) = find_earliest(rest, tags.ends) else {
             let whole = view.eof && !view.cut && closed(text.len());
             let wait = (!view.eof).then_some(Step::More(Wait::Mark(at, tags.wakes)));
             return if whole { Ok((text.len(), text.len())) } else { Err(wait) };
@@ -92,16 +98,16 @@ fn body_end(view: &View<'_>, from: usize, tags: Tags<'_>) -> Result<(usize, usiz
 
 /// Reads a text that has nothing but parameters.
 pub(super) fn read_parameters(name: &str, text: &str, tags: Tags<'_>) -> Option<RawCall> {
-    fields(name, text, tags).filter(|call| call.arguments != Args::default())
+    read_fields(name, text, tags).filter(|call| call.arguments != Args::default())
 }
 
-fn fields(name: &str, body: &str, tags: Tags<'_>) -> Option<RawCall> {
+fn read_fields(name: &str, body: &str, tags: Tags<'_>) -> Option<RawCall> {
     let mut fields = Map::new();
     let mut typed = Vec::new();
     let mut rest = body.trim_start();
     while let Some(after) = rest.strip_prefix(tags.open) {
         let (head, value) = after.split_once('>')?;
-        let (key, kind) = attributes(head);
+        let (key, kind) = read_attributes(head);
         let (value, next) = split_value(value, tags);
         let value = Written::new(value, kind);
         if fields.insert(key.to_owned(), value.value).is_some() || key.is_empty() {
@@ -125,7 +131,7 @@ enum Kind {
 }
 
 /// Reads the name, quoted or not, and the type in `string="…"`.
-fn attributes(head: &str) -> (&str, Kind) {
+fn read_attributes(head: &str) -> (&str, Kind) {
     let name = head.trim().trim_start_matches(['"', '\'']);
     let end = name.find(['"', '\'', ' ']).unwrap_or(name.len());
     let kind = match head {

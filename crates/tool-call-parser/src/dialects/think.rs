@@ -47,7 +47,7 @@ pub(super) static DIALECT: Dialect = Dialect {
         "<|think|>",
         "◁think▷",
     ]),
-    read,
+    read: read_reasoning,
 };
 
 pub(super) static TOKENS: Dialect = Dialect {
@@ -58,10 +58,10 @@ pub(super) static TOKENS: Dialect = Dialect {
               `<|inner_prefix|>` up to `<|inner_suffix|>` or a call.",
     example: "It has 3 lines.<|channel>thought\n<channel|>",
     opens: Opens::Anywhere(&["<|channel>thought", "<|START_THINKING|>", "<|inner_prefix|>"]),
-    read,
+    read: read_reasoning,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_reasoning(view: &View<'_>) -> Step {
     let mark = &view.text[..view.mark];
     match PAIRS.iter().find(|(open, _)| *open == mark) {
         Some((_, closers)) => Step::Read(Found::Lane(Lane::Reasoning(closers, CALLS)), view.mark),

@@ -16,10 +16,10 @@ pub(super) static DIALECT: Dialect = Dialect {
               Nothing but calls may follow.",
     example: "<read>\n<path>a.txt</path>\n</read>",
     opens: Opens::Tag(TagForm::Name),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let Some((name, body)) = view.body().split_once('>') else { return view.wait_or_reject(Wait::Any) };
     let Some(tool) = view.tools.get(name).filter(|_| !view.is_quoted()) else { return Step::Not(view.mark) };
     let from = view.mark + name.len() + 1;

@@ -12,10 +12,10 @@ pub(super) static DIALECT: Dialect = Dialect {
     grammar: "At the start of a line `nc://`, a declared name, and a JSON object. Nothing but calls may follow.",
     example: "nc://read {\"path\": \"a.txt\"}",
     opens: Opens::Line(&["nc://"]),
-    read,
+    read: read_call,
 };
 
-fn read(view: &View<'_>) -> Step {
+fn read_call(view: &View<'_>) -> Step {
     let body = view.body();
     let Some(length) = body.find([' ', '\n', '{', '\t']) else {
         return if body.len() > NAME { Step::Not(view.mark + NAME) } else { view.wait_or_reject(Wait::Any) };
@@ -27,7 +27,7 @@ fn read(view: &View<'_>) -> Step {
     let start = view.skip_space(view.mark + length);
     match view.text.as_bytes().get(start) {
         None => view.wait_or_reject(Wait::Any),
-        Some(b'{') => named_json::read(view, name, start, &[]).without_firmness(),
+        Some(b'{') => named_json::read_arguments(view, name, start, &[]).without_firmness(),
         Some(_) => Step::Not(start),
     }
 }

@@ -4,11 +4,11 @@
 
 use crate::calls::RawCall;
 use crate::event::Dropped;
-use crate::marks::earliest;
+use crate::marks::find_earliest;
 use crate::objects::Objects;
 use crate::quotation;
 use crate::schema::Steps;
-use crate::space::is_plainly_no_space;
+use crate::space::is_ascii_non_space;
 use crate::tools::Tools;
 
 /// The number of bytes before a mark that the dialects see.
@@ -72,7 +72,7 @@ impl TagForm {
     const NAME: usize = 128;
 
     /// Returns true if the text begins with a tag of this form, or is a part of one.
-    pub(crate) fn begins(self, text: &[u8]) -> bool {
+    pub(crate) fn may_begin(self, text: &[u8]) -> bool {
         let Some((b'<', name)) = text.split_first() else { return false };
         if name.first().is_some_and(|first| !first.is_ascii_alphabetic()) {
             return false;
@@ -206,7 +206,7 @@ impl View<'_> {
 
     /// Returns the offset of the first byte from `from` on that is not white space.
     pub(crate) fn skip_space(&self, from: usize) -> usize {
-        if self.text.as_bytes().get(from).copied().is_some_and(is_plainly_no_space) {
+        if self.text.as_bytes().get(from).copied().is_some_and(is_ascii_non_space) {
             return from;
         }
         let rest = &self.text[from..];
@@ -225,7 +225,7 @@ impl View<'_> {
 
     /// Returns the end of one of `closers` that follows `end` after at most a little space, or else `end`
     /// itself.
-    pub(crate) fn closing(&self, end: usize, closers: &[&str]) -> Result<usize, Step> {
+    pub(crate) fn find_closer(&self, end: usize, closers: &[&str]) -> Result<usize, Step> {
         let next = self.skip_space(end);
         if closers.is_empty() || next - end > 64 {
             return Ok(end);
@@ -245,7 +245,7 @@ impl View<'_> {
         name: &str,
         why: Dropped,
     ) -> Step {
-        self.until(from, marks, Found::Broken(name.to_owned(), why))
+        self.read_until(from, marks, Found::Broken(name.to_owned(), why))
     }
 
     /// Returns a certain call that cannot leave, up to its only end mark, or before the first of several
@@ -257,11 +257,11 @@ impl View<'_> {
         name: &str,
         why: Dropped,
     ) -> Step {
-        self.until(from, marks, Found::Drop(name.to_owned(), why))
+        self.read_until(from, marks, Found::Drop(name.to_owned(), why))
     }
 
-    fn until(&self, from: usize, marks: &'static [&'static str], found: Found) -> Step {
-        match earliest(&self.text[from..], marks) {
+    fn read_until(&self, from: usize, marks: &'static [&'static str], found: Found) -> Step {
+        match find_earliest(&self.text[from..], marks) {
             Some((at, length)) => Step::Read(found, from + at + if marks.len() == 1 { length } else { 0 }),
             None if self.eof => Step::Read(found, self.text.len()),
             None => Step::More(Wait::Mark(from, marks)),

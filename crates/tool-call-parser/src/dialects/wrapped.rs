@@ -9,7 +9,7 @@ pub(super) static COHERE: Dialect = Dialect {
     grammar: "`<|START_ACTION|>`, JSON calls with `tool_name` and `parameters`, `<|END_ACTION|>`.",
     example: "<|START_ACTION|>[{\"tool_name\": \"read\", \"parameters\": {\"path\": \"a.txt\"}}]<|END_ACTION|>",
     opens: Opens::Anywhere(&["<|START_ACTION|>"]),
-    read: |view| envelope::json(view, view.mark, &["<|END_ACTION|>"]),
+    read: |view| envelope::read_json(view, view.mark, &["<|END_ACTION|>"]),
 };
 
 pub(super) static APERTUS: Dialect = Dialect {
@@ -19,7 +19,7 @@ pub(super) static APERTUS: Dialect = Dialect {
     grammar: "`<|tools_prefix|>`, an array of objects whose key is the tool's name, `<|tools_suffix|>`.",
     example: "<|tools_prefix|>[{\"read\": {\"path\": \"a.txt\"}}]<|tools_suffix|>",
     opens: Opens::Anywhere(&["<|tools_prefix|>"]),
-    read: |view| envelope::json(view, view.mark, &["<|tools_suffix|>"]),
+    read: |view| envelope::read_json(view, view.mark, &["<|tools_suffix|>"]),
 };
 
 pub(super) static PHI: Dialect = Dialect {
@@ -29,7 +29,7 @@ pub(super) static PHI: Dialect = Dialect {
     grammar: "`functools` at the start of a line, then an array of JSON calls.",
     example: "functools[{\"name\": \"read\", \"arguments\": {\"path\": \"a.txt\"}}]",
     opens: Opens::Line(&["functools["]),
-    read: |view| envelope::json(view, view.mark - 1, &["<|/tool_call|>"]),
+    read: |view| envelope::read_json(view, view.mark - 1, &["<|/tool_call|>"]),
 };
 
 pub(super) static LM_STUDIO: Dialect = Dialect {
@@ -39,5 +39,5 @@ pub(super) static LM_STUDIO: Dialect = Dialect {
     grammar: "`[TOOL_REQUEST]`, one JSON call, `[END_TOOL_REQUEST]`.",
     example: "[TOOL_REQUEST]{\"name\": \"read\", \"arguments\": {\"path\": \"a.txt\"}}[END_TOOL_REQUEST]",
     opens: Opens::Anywhere(&["[TOOL_REQUEST]"]),
-    read: |view| envelope::json(view, view.mark, &["[END_TOOL_REQUEST]"]),
+    read: |view| envelope::read_json(view, view.mark, &["[END_TOOL_REQUEST]"]),
 };

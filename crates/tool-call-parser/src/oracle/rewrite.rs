@@ -37,7 +37,7 @@ fn name_of(dialect: &str) -> &'static str {
 fn exact_calls(turn: &Parsed) -> Option<Vec<Call>> {
     let calls = turn.calls.iter().map(|call| {
         let arguments: Map<String, Value> = serde_json::from_str(&call.arguments).ok()?;
-        let is_exact = crate::digits::find(&call.arguments).is_empty();
+        let is_exact = crate::digits::find_big_integers(&call.arguments).is_empty();
         is_exact.then(|| (call.name.clone(), arguments))
     });
     calls.collect::<Option<Vec<Call>>>().filter(|calls| !calls.is_empty())

@@ -9,7 +9,7 @@ use crate::event::Dropped;
 use crate::json_span::Span;
 use crate::openers::Opener;
 use crate::repairs::Repair;
-use crate::settle::{Settled, settle};
+use crate::settle::{Settled, settle_call};
 
 /// The part of a mark, in bytes, that counts as the beginning of a call at the end of a cut reply.
 const CUT_MARK: usize = 6;
@@ -17,15 +17,17 @@ const CUT_MARK: usize = 6;
 /// Trying candidates.
 impl Scanner {
     /// Asks the dialects that may begin at `open.at`, in order. False when one of them needs more text.
-    pub(super) fn attempt(&mut self, mut open: Open, io: &mut Io<'_>) -> bool {
-        if !self.wakes(&mut open) {
+    pub(super) fn try_candidates(&mut self, mut open: Open, io: &mut Io<'_>) -> bool {
+        if !self.is_woken(&mut open) {
             self.open = Some(open);
             return false;
         }
         let spaced = self.is_space_up_to(open.at);
         let text = &self.buffer.as_bytes()[open.at..];
-        let list = self.openers.list(text[0]);
-        for (rank, place) in io.options.preferred_dialects.order(list, self.openers.places(text)) {
+        let list = self.openers.openers_for(text[0]);
+        for (rank, place) in
+            io.options.preferred_dialects.ask_order(list, self.openers.candidate_places(text))
+        {
             if rank < open.opener {
                 continue;
             }
@@ -34,35 +36,35 @@ impl Scanner {
             if !self.may_open(&open, opener, io) {
                 continue;
             }
-            match self.ask(&open, opener, spaced, io) {
+            match self.ask_dialect(&open, opener, spaced, io) {
                 Step::More(_) if self.buffer.len() - open.at >= MAX_HELD => {
                     open.resume = open.resume.max(self.buffer.floor_char_boundary(open.at + MAX_HELD));
                 }
                 Step::More(wait) => {
                     open.waits = Some(wait.into());
-                    open.charge(self.buffer.len() - open.at);
+                    open.charge_reread(self.buffer.len() - open.at);
                     self.open = Some(open);
                     return false;
                 }
                 Step::Read(found, length) => return self.take_found(found, open, opener.dialect, length, io),
                 Step::ReadIfValid(calls, firm, length) if may_leave(&calls, io) => {
                     let end = open.at + length;
-                    return self.calls(calls, firm, open, opener.dialect, end, io);
+                    return self.take_calls(calls, firm, open, opener.dialect, end, io);
                 }
-                Step::Not(seen) | Step::ReadIfValid(_, _, seen) => self.spend(&mut open, seen),
+                Step::Not(seen) | Step::ReadIfValid(_, _, seen) => self.spend_credit(&mut open, seen),
             }
         }
         match open.undeclared.take() {
             Some(held) => {
                 let end = held.source.1;
-                self.hold(*held, end);
+                self.hold_part(*held, end);
             }
-            None => self.nothing(&open, io),
+            None => self.pass_over(&open, io),
         }
         true
     }
 
-    fn wakes(&self, open: &mut Open) -> bool {
+    fn is_woken(&self, open: &mut Open) -> bool {
         let text = &self.buffer[open.at..];
         if text.len() < open.until && !self.eof {
             return false;
@@ -93,12 +95,12 @@ impl Scanner {
         if opener.line && !open.line_start {
             return false;
         }
-        opener.begins(bytes) && (!opener.mark.is_empty() || io.tools.may_begin_with(bytes[0]))
+        opener.may_begin(bytes) && (!opener.mark.is_empty() || io.tools.may_begin_with(bytes[0]))
     }
 
-    fn ask(&self, open: &Open, opener: &Opener, spaced: bool, io: &Io<'_>) -> Step {
+    fn ask_dialect(&self, open: &Open, opener: &Opener, spaced: bool, io: &Io<'_>) -> Step {
         let text = &self.buffer[open.at..];
-        let mut view = self.view(open, spaced, io);
+        let mut view = self.make_view(open, spaced, io);
         view.mark = match (opener.dialect.opens, view.mark_at(0, &[opener.mark])) {
             (Opens::Name, _) => 0,
             (_, MarkAt::Here(length)) => length,
@@ -113,7 +115,7 @@ impl Scanner {
     }
 
     /// Makes the dialect's view. `spaced`: only space separates the released text from the mark.
-    fn view<'a>(&'a self, open: &Open, spaced: bool, io: &'a Io<'_>) -> View<'a> {
+    fn make_view<'a>(&'a self, open: &Open, spaced: bool, io: &'a Io<'_>) -> View<'a> {
         let from = self.buffer.ceil_char_boundary(open.at.saturating_sub(BEHIND));
         let before = &self.buffer[from..open.at];
         let end = self.buffer.floor_char_boundary(open.at.saturating_add(MAX_HELD));
@@ -131,14 +133,14 @@ impl Scanner {
             after_call: self.after_call && spaced,
             json_wanted: io.options.json_wanted || !io.options.calls_wanted,
             reasoning: self.reasoning,
-            native: io.ledger.native(),
+            native: io.ledger.native_arguments(),
             reasoned: io.ledger.has_reasoned(),
         }
     }
 
     /// Charges a failed candidate for the text that was read. Without credit, that text is skipped instead of
     /// searched again.
-    pub(super) fn spend(&mut self, open: &mut Open, seen: usize) {
+    pub(super) fn spend_credit(&mut self, open: &mut Open, seen: usize) {
         self.rescanned += seen;
         if self.rescanned > 64 * 1024 + 4 * (self.gone + open.at) {
             open.resume = open.resume.max(self.buffer.ceil_char_boundary(open.at + seen));
@@ -146,7 +148,7 @@ impl Scanner {
     }
 
     /// Continues after a place where no dialect begins. Text that was held for it is released.
-    pub(super) fn nothing(&mut self, open: &Open, io: &mut Io<'_>) {
+    pub(super) fn pass_over(&mut self, open: &Open, io: &mut Io<'_>) {
         let bytes = &self.buffer.as_bytes()[open.at..];
         let char = bytes[0];
         let fences = open.line_start && (char == b'`' || char == b'~');
@@ -175,29 +177,29 @@ impl Scanner {
         let end = open.at + length;
         let source = (open.at, end);
         match found {
-            Found::Calls { calls, firm } => return self.calls(calls, firm, open, dialect, end, io),
+            Found::Calls { calls, firm } => return self.take_calls(calls, firm, open, dialect, end, io),
             Found::Broken(name, why) => {
-                self.hold(Held { dialect, holds: Holds::Broken(name, why), source }, end);
+                self.hold_part(Held { dialect, holds: Holds::Broken(name, why), source }, end);
             }
             Found::Skip if self.holds_broken_only() => {
-                self.hold(Held { dialect, holds: Holds::Frame, source }, end);
+                self.hold_part(Held { dialect, holds: Holds::Frame, source }, end);
             }
             Found::Skip | Found::Lane(_) | Found::EndOfReasoning => {
                 self.accept_held(false, io);
-                self.take(open.at, end, io);
+                self.take_mark(open.at, end, io);
                 // If the reply has only the end of its reasoning, the server may have lost the rest.
                 if !(matches!(found, Found::EndOfReasoning) && io.ledger.is_blank()) {
                     self.note_framing(io);
                 }
                 match found {
                     Found::Lane(lane) => self.lane = lane,
-                    Found::EndOfReasoning if !self.reasoning => io.ledger.reasoning_ended(),
+                    Found::EndOfReasoning if !self.reasoning => io.ledger.reclassify_as_reasoning(),
                     _ => {}
                 }
             }
             Found::Drop(name, why) => {
                 self.accept_held(false, io);
-                self.take(open.at, end, io);
+                self.take_mark(open.at, end, io);
                 self.note_dropped_call(&name, why, source, io);
             }
         }
@@ -227,5 +229,5 @@ impl Scanner {
 
 /// Returns true if each of these calls fits its tool.
 fn may_leave(calls: &[RawCall], io: &Io<'_>) -> bool {
-    calls.iter().all(|call| matches!(settle(call, io.tools, io.steps), Settled::Call(_)))
+    calls.iter().all(|call| matches!(settle_call(call, io.tools, io.steps), Settled::Call(_)))
 }

@@ -6,11 +6,11 @@ use super::state::{Held, Holds, Io, Open};
 use crate::calls::RawCall;
 use crate::dialects::{self, Dialect};
 use crate::event::{Dropped, Note};
-use crate::settle::{Settled, settle};
+use crate::settle::{Settled, settle_call};
 
 /// Taking and releasing calls.
 impl Scanner {
-    pub(super) fn hold(&mut self, held: Held, end: usize) {
+    pub(super) fn hold_part(&mut self, held: Held, end: usize) {
         self.held.push(held);
         self.scan = end;
         self.fresh = true;
@@ -24,7 +24,7 @@ impl Scanner {
         self.held.iter().any(|held| matches!(held.holds, Holds::Calls(_)))
     }
 
-    pub(super) fn calls(
+    pub(super) fn take_calls(
         &mut self,
         calls: Vec<RawCall>,
         firm: bool,
@@ -34,7 +34,7 @@ impl Scanner {
         io: &mut Io<'_>,
     ) -> bool {
         let settled = |call: RawCall| {
-            let settled = match settle(&call, io.tools, io.steps) {
+            let settled = match settle_call(&call, io.tools, io.steps) {
                 // The call has its own end, so nothing cut it.
                 Settled::Refused(Dropped::Truncated) => Settled::Refused(Dropped::Unclosed),
                 settled => settled,
@@ -54,15 +54,15 @@ impl Scanner {
         });
         if unreadable {
             let name = calls.first().map(|(call, _)| call.name.clone()).unwrap_or_default();
-            self.hold(Held { dialect, holds: Holds::Broken(name, Dropped::Unreadable), source }, end);
+            self.hold_part(Held { dialect, holds: Holds::Broken(name, Dropped::Unreadable), source }, end);
         } else if firm && !self.reasoning {
             self.accept_held(true, io);
-            self.take(open.at, end, io);
-            self.send(calls, dialect, source, io);
+            self.take_mark(open.at, end, io);
+            self.send_calls(calls, dialect, source, io);
         } else if self.examples {
-            self.nothing(&open, io);
+            self.pass_over(&open, io);
         } else {
-            self.hold(Held { dialect, holds: Holds::Calls(calls), source }, end);
+            self.hold_part(Held { dialect, holds: Holds::Calls(calls), source }, end);
         }
         true
     }
@@ -71,15 +71,15 @@ impl Scanner {
     /// call with its own marks is held: next to other calls it counts as a call that cannot leave.
     fn hold_undeclared(&mut self, held: Held, firm: bool, open: Open, io: &mut Io<'_>) -> bool {
         let own_marks = dialects::holds_mark(&self.buffer[held.source.0..held.source.1]);
-        let mut next = open.past_this_opener();
-        self.spend(&mut next, held.source.1 - held.source.0);
+        let mut next = open.skip_opener();
+        self.spend_credit(&mut next, held.source.1 - held.source.0);
         if firm && own_marks && !self.reasoning {
             next.keep_undeclared(held);
         }
-        self.attempt(next, io)
+        self.try_candidates(next, io)
     }
 
-    fn send(
+    fn send_calls(
         &mut self,
         calls: Vec<(RawCall, Settled)>,
         dialect: &'static Dialect,
@@ -89,10 +89,10 @@ impl Scanner {
         let source = &self.buffer[source.0..source.1];
         if self.last_note != Some(dialect.name) {
             self.last_note = Some(dialect.name);
-            io.ledger.note(Note::Dialect(dialect.name));
+            io.ledger.add_note(Note::Dialect(dialect.name));
         }
         for (raw, settled) in calls {
-            io.ledger.text_call(&raw, settled, source);
+            io.ledger.take_text_call(&raw, settled, source);
         }
     }
 
@@ -114,7 +114,7 @@ impl Scanner {
         self.take_aside((start, end), io);
         for held in held {
             match held.holds {
-                Holds::Calls(calls) => self.send(calls, held.dialect, held.source, io),
+                Holds::Calls(calls) => self.send_calls(calls, held.dialect, held.source, io),
                 Holds::Broken(name, why) => io.ledger.note_dropped(&name, why),
                 Holds::Frame => self.note_framing(io),
             }
@@ -129,7 +129,7 @@ impl Scanner {
         }
         self.examples |= self.holds_calls();
         self.take_frames(io);
-        self.release(at, io);
+        self.release_text(at, io);
     }
 
     /// Releases the held parts as text, except for the marks between them.
@@ -141,7 +141,7 @@ impl Scanner {
                     self.note_framing(io);
                 }
                 Holds::Broken(name, why) if !self.reasoning => {
-                    io.ledger.note(Note::LeftAsText { name, why });
+                    io.ledger.add_note(Note::LeftAsText { name, why });
                 }
                 Holds::Broken(..) | Holds::Calls(_) => {}
             }
@@ -151,7 +151,7 @@ impl Scanner {
     /// Takes a part that the scan has already passed.
     fn take_aside(&mut self, (start, end): (usize, usize), io: &mut Io<'_>) {
         let (scan, fresh, code) = (self.scan, self.fresh, self.code);
-        self.take(start, end, io);
+        self.take_mark(start, end, io);
         (self.scan, self.fresh, self.code) = (scan.max(end), fresh, code);
     }
 }

@@ -4,7 +4,7 @@ use super::state::Io;
 use super::{MAX_CLOSING, Scanner};
 use crate::Field;
 use crate::dialects::Lane;
-use crate::marks::{earliest, partial_suffix};
+use crate::marks::{find_earliest, partial_suffix};
 
 impl Scanner {
     pub(super) fn fence_step(&mut self, char: u8, length: usize) -> bool {
@@ -38,21 +38,21 @@ impl Scanner {
         io: &mut Io<'_>,
     ) -> bool {
         let rest = &self.buffer[self.scan..];
-        let found = earliest(rest, closers);
+        let found = find_earliest(rest, closers);
         let (end, mark) = match found {
             Some((at, length)) => (self.scan + at, Some(length)),
             None if self.eof => (self.buffer.len(), None),
             None => (self.buffer.len() - partial_suffix(rest, closers), None),
         };
         if !self.reasoning {
-            io.ledger.text(Field::Reasoning, &self.buffer[self.scan..end]);
+            io.ledger.emit_text(Field::Reasoning, &self.buffer[self.scan..end]);
         }
         self.head = end;
         self.scan = end;
         let Some(length) = mark else { return false };
         self.lane = Lane::Content;
         if !self.reasoning {
-            io.ledger.reasoning_closed();
+            io.ledger.close_reasoning();
         }
         self.leave_lane(end, length, kept, io);
         true
@@ -66,7 +66,7 @@ impl Scanner {
         io: &mut Io<'_>,
     ) -> bool {
         let rest = &self.buffer[self.scan..];
-        let Some((at, length)) = earliest(rest, closers) else {
+        let Some((at, length)) = find_earliest(rest, closers) else {
             self.scan = self.buffer.len() - if self.eof { 0 } else { partial_suffix(rest, closers) };
             return false;
         };
@@ -78,6 +78,6 @@ impl Scanner {
     fn leave_lane(&mut self, end: usize, length: usize, kept: &[&str], io: &mut Io<'_>) {
         let keeps = kept.contains(&&self.buffer[end..end + length]);
         let next = if keeps { end } else { end + length };
-        self.take(end, next, io);
+        self.take_mark(end, next, io);
     }
 }

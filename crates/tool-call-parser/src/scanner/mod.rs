@@ -18,7 +18,7 @@ use self::state::{Held, Open};
 use super::Field;
 use super::dialects::{BEHIND, Lane};
 use super::openers::{OPENERS, Openers};
-use super::space::is_plainly_no_space;
+use super::space::is_ascii_non_space;
 
 /// A longer run of space is content, even before a call.
 const MAX_SPACE: usize = 1024;
@@ -70,11 +70,11 @@ pub(crate) struct Scanner {
 impl Scanner {
     /// Makes a scanner for content or, for `reasoning`, one that looks for calls and emits nothing else.
     pub(crate) fn new(reasoning: bool) -> Self {
-        Self::with(&OPENERS, reasoning)
+        Self::with_openers(&OPENERS, reasoning)
     }
 
     /// Makes a scanner with its own table.
-    pub(super) fn with(openers: &'static Openers, reasoning: bool) -> Self {
+    pub(super) fn with_openers(openers: &'static Openers, reasoning: bool) -> Self {
         Self {
             openers,
             buffer: String::new(),
@@ -129,9 +129,9 @@ impl Scanner {
 
     fn run(&mut self, io: &mut Io<'_>) {
         while self.step(io) {}
-        let certain = self.certain();
-        self.release(certain, io);
-        self.forget();
+        let certain = self.certain_end();
+        self.release_text(certain, io);
+        self.forget_released();
     }
 
     /// Takes one step; false when more text is needed.
@@ -141,7 +141,7 @@ impl Scanner {
             Lane::Answer(closers, kept) => self.answer_step(closers, kept, io),
             Lane::Fence(char, length) => self.fence_step(char, length),
             Lane::Content => match self.open.take() {
-                Some(open) => self.attempt(open, io),
+                Some(open) => self.try_candidates(open, io),
                 None if self.fresh => self.line_start(io),
                 None => self.next_trigger(io),
             },
@@ -149,25 +149,25 @@ impl Scanner {
     }
 
     /// Returns the offset before which everything is certainly text.
-    fn certain(&self) -> usize {
+    fn certain_end(&self) -> usize {
         if !self.held.is_empty() {
             return self.head;
         }
         let end = self.open.as_ref().map_or(self.scan, |open| open.at);
         if self.lane == Lane::Content && self.open.is_none() && !self.eof {
-            self.before_late_mark(end)
+            self.end_before_late_mark(end)
         } else {
             end
         }
     }
 
     /// Excludes a suffix that may become a mark which a later byte will reveal.
-    fn before_late_mark(&self, end: usize) -> usize {
+    fn end_before_late_mark(&self, end: usize) -> usize {
         end - self.openers.partial_late(&self.buffer.as_bytes()[self.head..end])
     }
 
     /// Emits text up to `end`. The space at its end is held back, because a call would drop it.
-    fn release(&mut self, end: usize, io: &mut Io<'_>) {
+    fn release_text(&mut self, end: usize, io: &mut Io<'_>) {
         self.release_up_to(end, false, io);
     }
 
@@ -179,7 +179,7 @@ impl Scanner {
         let text = &self.buffer[self.head..end];
         let visible = match text.as_bytes() {
             _ if blank => 0,
-            [.., last] if is_plainly_no_space(*last) => text.len(),
+            [.., last] if is_ascii_non_space(*last) => text.len(),
             _ => text.trim_end().len(),
         };
         if self.after_call && visible == 0 {
@@ -195,7 +195,7 @@ impl Scanner {
         if length > start {
             let text = &text[start..length];
             if !self.reasoning {
-                io.ledger.text(Field::Content, text);
+                io.ledger.emit_text(Field::Content, text);
             }
             self.blank &= visible == 0;
             self.after_call = false;
@@ -209,7 +209,7 @@ impl Scanner {
     fn is_space_up_to(&mut self, end: usize) -> bool {
         let from = self.white.max(self.head);
         if from < end {
-            if is_plainly_no_space(self.buffer.as_bytes()[from]) {
+            if is_ascii_non_space(self.buffer.as_bytes()[from]) {
                 return false;
             }
             let rest = &self.buffer[from..end];
@@ -219,10 +219,10 @@ impl Scanner {
     }
 
     /// Emits the text before a mark and skips the mark. Space between the two is dropped.
-    fn take(&mut self, at: usize, end: usize, io: &mut Io<'_>) {
-        self.release(at, io);
+    fn take_mark(&mut self, at: usize, end: usize, io: &mut Io<'_>) {
+        self.release_text(at, io);
         if self.long_space && at > self.head && !self.reasoning {
-            io.ledger.text(Field::Content, &self.buffer[self.head..at]);
+            io.ledger.emit_text(Field::Content, &self.buffer[self.head..at]);
         }
         self.long_space = false;
         self.head = end;
@@ -232,7 +232,7 @@ impl Scanner {
         self.code = None;
     }
 
-    fn forget(&mut self) {
+    fn forget_released(&mut self) {
         let keep = self.head.min(self.scan).saturating_sub(BEHIND);
         if keep < 4096 {
             return;
@@ -270,12 +270,12 @@ impl Scanner {
         }
         self.fresh = false;
         let resume = at + usize::from(first.is_ascii());
-        self.attempt(Open::new(at, resume.max(at), true), io)
+        self.try_candidates(Open::new(at, resume.max(at), true), io)
     }
 
     fn next_trigger(&mut self, io: &mut Io<'_>) -> bool {
         let bytes = &self.buffer.as_bytes()[self.scan..];
-        let Some(found) = self.openers.trigger(bytes) else {
+        let Some(found) = self.openers.next_trigger(bytes) else {
             self.scan = self.buffer.len();
             return false;
         };
@@ -287,18 +287,18 @@ impl Scanner {
                 self.fresh = true;
                 true
             }
-            b'`' => self.backticks(at),
+            b'`' => self.read_backticks(at),
             _ if self.code.is_some() => true,
             _ => match self.late_mark(at) {
-                Some(start) => self.attempt(Open::new(start, self.scan, false), io),
+                Some(start) => self.try_candidates(Open::new(start, self.scan, false), io),
                 None if !self.openers.may_begin(&self.buffer.as_bytes()[at..]) => true,
-                None => self.attempt(Open::new(at, at + 1, false), io),
+                None => self.try_candidates(Open::new(at, at + 1, false), io),
             },
         }
     }
 
     /// Reads a run of backticks, which opens or closes an inline code span.
-    fn backticks(&mut self, at: usize) -> bool {
+    fn read_backticks(&mut self, at: usize) -> bool {
         let rest = &self.buffer.as_bytes()[at..];
         let length = rest.iter().take(MAX_RUN).take_while(|byte| **byte == b'`').count();
         if length == rest.len() && length < MAX_RUN && !self.eof {

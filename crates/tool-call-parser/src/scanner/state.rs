@@ -49,7 +49,7 @@ impl Open {
     }
 
     /// Continues at the same place with the next dialects.
-    pub(super) fn past_this_opener(self) -> Self {
+    pub(super) fn skip_opener(self) -> Self {
         Self { opener: self.opener + 1, waits: None, read: 0, until: 0, ..self }
     }
 
@@ -60,7 +60,7 @@ impl Open {
 
     /// Charges a dialect that reads `length` bytes from the beginning each time. Without credit, it waits
     /// until the text has grown by an eighth.
-    pub(super) fn charge(&mut self, length: usize) {
+    pub(super) fn charge_reread(&mut self, length: usize) {
         self.read += length;
         if self.read > REREAD + 8 * length {
             self.until = MAX_HELD.min(length + length / 8);

@@ -52,7 +52,7 @@ fn read_current(workspace: &Workspace, place: &Place) -> Result<Option<String>, 
 
 /// Restores marks that the model has read in broken form in the file that it now rewrites.
 fn whole_marks<'a>(content: &'a str, before: Option<&str>) -> Cow<'a, str> {
-    before.map_or(Cow::Borrowed(content), |before| templates::mended(content, before))
+    before.map_or(Cow::Borrowed(content), |before| templates::restore_marks(content, before))
 }
 
 fn change_diff(place: &Place, before: Option<String>, content: &str) -> Option<String> {

@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::http_client::{error_chain, client_for};
+use crate::http_client::{client_for, error_chain};
 
 use self::edit::{Edited, Model, Wanted, edit_config};
 use self::installed::{OpenClaw, Verdict};
