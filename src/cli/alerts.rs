@@ -77,7 +77,7 @@ fn list_alerts(loaded: &Loaded, arguments: &ListArgs) {
 }
 
 fn alert_line(alert: &OpenAlert) -> String {
-    let since = clock::format(alert.since);
+    let since = clock::format_time(alert.since);
     let silenced = if alert.is_silenced { "  (silenced)" } else { "" };
     let todo = Rule::from_name(&alert.rule).map_or("", Rule::todo);
     format!("{since}  {}  {}  {} {todo}{silenced}", alert.rule, alert.subject, alert.what)
@@ -109,8 +109,11 @@ fn parse_rule(name: &str) -> Result<Rule, Failure> {
 
 fn silence_rule(loaded: &Loaded, rule: Rule, subject: String, span: Duration) -> Result<(), Failure> {
     let now = clock::now();
-    let silence =
-        Silence { rule: rule.as_str().to_owned(), subject, until: now.saturating_add(clock::millis(span)) };
+    let silence = Silence {
+        rule: rule.as_str().to_owned(),
+        subject,
+        until: now.saturating_add(clock::to_millis(span)),
+    };
     let dir = &loaded.settings.store.state_dir;
     let added = std::fs::create_dir_all(dir).and_then(|()| Silences::add(dir, silence, now));
     added.map_err(|error| format!("the silence cannot be saved in {}: {error}", dir.display()).into())

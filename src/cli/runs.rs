@@ -112,7 +112,7 @@ fn nest_runs(rows: &[RunRow]) -> Vec<(&RunRow, usize)> {
 }
 
 fn run_line(row: &RunRow, depth: usize) -> String {
-    let begun = clock::format(row.created);
+    let begun = clock::format_time(row.created);
     let (size, status) = (round_size(row.bytes), row.status.as_str());
     let (indent, agent) = ("  ".repeat(depth), &row.agent);
     let parent = row.parent.as_ref().filter(|_| depth == 0);

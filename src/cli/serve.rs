@@ -24,7 +24,7 @@ use crate::upstream::Fleet;
 
 pub(super) fn serve(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let flush = observe::init(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
-    observe::metrics::install();
+    observe::metrics::install_recorder();
     raise_descriptor_limit();
     let result = new_runtime()?.block_on(run_server(loaded, flags));
     drop(flush);

@@ -15,7 +15,8 @@ use crate::config::{Loaded, Settings};
 use crate::store::{Dimension, UsageQuery, UsageStore};
 use crate::units::UnusableSetting;
 use crate::usage::{
-    Comparison, Ledger, LedgerSettings, Line, PriceSource, Prices, Report, dimensions, of_store,
+    Comparison, Ledger, LedgerSettings, PriceSource, Prices, Report, ReportLine, parse_dimensions,
+    report_from_store,
 };
 
 #[derive(Args, Debug)]
@@ -42,7 +43,7 @@ pub(super) struct UsageArgs {
 struct By(Vec<Dimension>);
 
 fn parse_by(text: &str) -> Result<By, Failure> {
-    Ok(By(dimensions(text)?))
+    Ok(By(parse_dimensions(text)?))
 }
 
 /// The ledger of a server with these settings.
@@ -102,9 +103,9 @@ pub(super) fn run_usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Fa
     let settings = &loaded.settings;
     let prices = load_prices(settings).map_err(|found| loaded.problems(found))?;
     let by = arguments.by.0.clone();
-    let query = UsageQuery { since: clock::before(arguments.since), until: u64::MAX, by, key: None };
+    let query = UsageQuery { since: clock::time_ago(arguments.since), until: u64::MAX, by, key: None };
     let store = UsageStore::open(&settings.store.state_dir)?;
-    let read = of_store(&store, query, &prices, &settings.usage.compare);
+    let read = report_from_store(&store, query, &prices, &settings.usage.compare);
     let report = new_runtime()?.block_on(read)?;
     if arguments.json {
         say(&format!("{:#}", report.json(arguments.costs)));
@@ -127,7 +128,7 @@ fn report_cells(report: &Report, costs: bool) -> Vec<Vec<String>> {
     let by_day = costs && report.by.contains(&Dimension::Day);
     let elsewhere = report.total.compared.iter().filter(|_| by_day).map(|it| format!("vs {}", it.model));
     let head = names.chain(counts).chain(money.iter().copied()).map(str::to_owned).chain(elsewhere).collect();
-    let row = |line: &Line| {
+    let row = |line: &ReportLine| {
         let usage = line.usage;
         let counts = [
             line.requests,
@@ -169,7 +170,7 @@ fn csv_lines(report: &Report, costs: bool) -> Vec<String> {
 fn table_lines(report: &Report, costs: bool) -> Vec<String> {
     let mut rows = report_cells(report, costs);
     let total = Report {
-        lines: vec![Line { names: vec!["-".into(); report.by.len()], ..report.total.clone() }],
+        lines: vec![ReportLine { names: vec!["-".into(); report.by.len()], ..report.total.clone() }],
         ..report.clone()
     };
     if report.lines.len() > 1 && !report.by.is_empty() {
@@ -222,7 +223,8 @@ mod tests {
     use super::*;
 
     fn sample() -> Report {
-        let line = |name: &str, requests| Line { names: vec![name.into()], requests, ..Line::default() };
+        let line =
+            |name: &str, requests| ReportLine { names: vec![name.into()], requests, ..ReportLine::default() };
         let lines = vec![line("a,b", 1), line("=x", 22), line("-1", 0), line("", 0)];
         Report { by: vec![Dimension::Model], lines, total: line("", 23), ..Report::default() }
     }

@@ -121,7 +121,7 @@ impl Check<'_> {
         let mut all = (!keys.is_empty()).then(|| Secret::new(""));
         self.check_secret(&[], list, &mut all, variable);
         let Some(all) = all.filter(|_| keys.is_empty()) else { return };
-        let written = all.expose().split([',', ' ', '\t', '\n']).filter(|key| !key.is_empty());
+        let written = all.expose_secret().split([',', ' ', '\t', '\n']).filter(|key| !key.is_empty());
         keys.extend(written.map(Secret::new));
         if keys.is_empty() {
             let variable = format!("{list}_env");

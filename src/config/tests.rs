@@ -123,7 +123,8 @@ fn client_keys_are_known_to_upstreams() {
         let settings = settings(file, &[("K", value)], [None; 2]);
         let ends: Vec<bool> =
             settings.upstreams.iter().map(|upstream| upstream.client_keys_end_here).collect();
-        let keys: Vec<_> = settings.server.client_keys.iter().map(|key| key.expose().to_owned()).collect();
+        let keys: Vec<_> =
+            settings.server.client_keys.iter().map(|key| key.expose_secret().to_owned()).collect();
         (keys, ends)
     };
     let upstreams = "[[upstream]]\nurl = 'http://a'\n[[upstream]]\nurl = 'http://b'\napi_key = 'k'\n";

@@ -26,7 +26,7 @@ fn choice(index: u64) -> impl Strategy<Value = ReplyChoice> {
             for (place, call) in calls.iter_mut().enumerate() {
                 call.id = Some(format!("call{index}x{place:05}"));
             }
-            let finish = Some(FinishReason::resolve(Some(reason), !calls.is_empty()));
+            let finish = Some(FinishReason::from_upstream(Some(reason), !calls.is_empty()));
             let turn = Turn { reasoning, content, calls, finish, ..Turn::default() };
             ReplyChoice { index, turn, ..ReplyChoice::default() }
         },

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use respool::translate::messages::{AskedMessage, MessageEvents, ShownThinking, read_message};
-use respool::translate::responses::{AskedResponse, Recalled, ResponseEvents, read_response};
+use respool::translate::responses::{AskedResponse, RecalledItems, ResponseEvents, read_response};
 use respool::translate::{
-    ChatSink, Head, Ids, PassedBy, PlainRules, PlainTurn, Reply, ReplyChoice, ReplyRules, Sealer, interpret,
+    ChatSink, Head, Ids, IgnoredField, PlainRules, PlainTurn, Reply, ReplyChoice, ReplyRules, Sealer,
+    interpret_completion,
 };
 use respool::turn::{FinishReason, ToolCall, Turn, TurnEnd, TurnEvent, Usage};
 use respool::wire::{ApiError, Completion, ErrorCode};
@@ -28,9 +29,9 @@ fn ids() -> Ids {
 }
 
 /// The request that the model gets, and the fields that it does not get.
-fn golden(chat: &str, passed_by: &[PassedBy]) -> String {
+fn golden(chat: &str, ignored_fields: &[IgnoredField]) -> String {
     let chat: Value = serde_json::from_str(chat).expect("the chat request is JSON");
-    let notes: Vec<&str> = passed_by.iter().map(|note| note.field.as_str()).collect();
+    let notes: Vec<&str> = ignored_fields.iter().map(|note| note.field.as_str()).collect();
     format!("passed by: {notes:?}\n{}", serde_json::to_string_pretty(&chat).unwrap())
 }
 
@@ -38,9 +39,9 @@ fn golden(chat: &str, passed_by: &[PassedBy]) -> String {
 fn recorded_responses_requests() {
     insta::glob!("../../fixtures/clients/responses", "*.json", |path| {
         let body = std::fs::read(path).unwrap();
-        let read = read_response(&body, &Recalled::default(), &sealer()).unwrap();
+        let read = read_response(&body, &RecalledItems::default(), &sealer()).unwrap();
         assert!(read.asked.stream && read.asked.model.starts_with("gpt-"));
-        insta::assert_snapshot!(golden(&read.chat, &read.passed_by));
+        insta::assert_snapshot!(golden(&read.chat, &read.ignored_fields));
     });
 }
 
@@ -50,7 +51,7 @@ fn recorded_messages_requests() {
         let body = std::fs::read(path).unwrap();
         let read = read_message(&body, &sealer()).unwrap();
         assert!(read.asked.stream && read.asked.model == "gpt-oss-120b");
-        insta::assert_snapshot!(golden(&read.chat, &read.passed_by));
+        insta::assert_snapshot!(golden(&read.chat, &read.ignored_fields));
     });
 }
 
@@ -61,7 +62,7 @@ fn asked_response(sealed_reasoning: bool) -> Arc<AskedResponse> {
         {"type": "custom", "name": "patch"},
         {"type": "tool_search", "execution": "client"}]});
     let body = serde_json::to_vec_pretty(&body).unwrap();
-    Arc::new(read_response(&body, &Recalled::default(), &sealer()).unwrap().asked)
+    Arc::new(read_response(&body, &RecalledItems::default(), &sealer()).unwrap().asked)
 }
 
 fn asked_message(thinking: ShownThinking) -> AskedMessage {
@@ -152,7 +153,7 @@ fn captured(path: &Path) -> Option<Reply> {
         response_template: None,
         token_limit: request["max_tokens"].as_u64(),
     };
-    let mut reply = interpret(completion, &rules, &mut ids());
+    let mut reply = interpret_completion(completion, &rules, &mut ids());
     reply.choices.truncate(1);
     Some(reply)
 }
@@ -211,7 +212,7 @@ fn reply() -> impl Strategy<Value = Reply> {
             for (place, call) in calls.iter_mut().enumerate() {
                 call.id = Some(format!("callx{place:05}"));
             }
-            let finish = Some(FinishReason::resolve(Some(reason), !calls.is_empty()));
+            let finish = Some(FinishReason::from_upstream(Some(reason), !calls.is_empty()));
             let turn = Turn { reasoning, content, calls, finish, ..Turn::default() };
             let usage = usage.map(|(prompt, completion, cached)| Usage {
                 prompt: prompt.into(),
@@ -295,7 +296,7 @@ proptest! {
             }
         }
         let body = json!({"model": "m", "input": input}).to_string();
-        let read = read_response(body.as_bytes(), &Recalled::default(), &sealer());
+        let read = read_response(body.as_bytes(), &RecalledItems::default(), &sealer());
         came_back(read.map(|read| read.chat), turn)?;
         for thinking in [ShownThinking::Text, ShownThinking::Sealed] {
             let (_, message) = messages_of(&reply, thinking);
@@ -312,12 +313,12 @@ proptest! {
                 let mut body = json!({"model": "m", "input": "hi", "messages": [{"role": "user", "content": "hi"}]});
                 body[field] = value.clone();
                 let body = body.to_string();
-                for error in [read_response(body.as_bytes(), &Recalled::default(), &sealer()).err(), read_message(body.as_bytes(), &sealer()).err()].into_iter().flatten() {
+                for error in [read_response(body.as_bytes(), &RecalledItems::default(), &sealer()).err(), read_message(body.as_bytes(), &sealer()).err()].into_iter().flatten() {
                     prop_assert!((400..500).contains(&error.status) && error.param.is_some(), "{body}: {error:?}");
                 }
             }
         }
-        prop_assert!(read_response(text.as_bytes(), &Recalled::default(), &sealer()).is_err());
+        prop_assert!(read_response(text.as_bytes(), &RecalledItems::default(), &sealer()).is_err());
     }
 
     #[test]
@@ -326,7 +327,7 @@ proptest! {
         for field in ["store", "stream", "background", "truncation", "include", "parallel_tool_calls"] {
             for value in &values {
                 let body = json!({"model": "m", "input": "hi", field: value}).to_string();
-                let error = read_response(body.as_bytes(), &Recalled::default(), &sealer()).unwrap_err();
+                let error = read_response(body.as_bytes(), &RecalledItems::default(), &sealer()).unwrap_err();
                 prop_assert!(error.status == 400 && error.param.is_some_and(|param| param.starts_with(field)), "{body}");
             }
         }

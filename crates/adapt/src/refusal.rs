@@ -145,7 +145,7 @@ fn unknown_parameters(reason: &str, param: Option<&str>, object: &Object<'_>) ->
     if is_refusal(reason) {
         names.extend(param.map(str::to_owned));
     }
-    names.retain(|name| !NEEDED.contains(&name.as_str()) && object.raw(name).is_some());
+    names.retain(|name| !NEEDED.contains(&name.as_str()) && object.get_raw(name).is_some());
     let replace = |name: String| match name.as_str() {
         "max_completion_tokens" => Parameter::Rename(name, "max_tokens".to_owned()),
         _ => Parameter::Drop(name),

@@ -272,7 +272,7 @@ impl ActiveRuns {
         let mut driver = Driver::new(agent, journal, telemetry, stops, observer);
         driver.model.authorization = authorization;
         let accounts = self.accounts.get().zip(client.as_ref());
-        driver.model.account = accounts.and_then(|(accounts, client)| accounts.of_client(client));
+        driver.model.account = accounts.and_then(|(accounts, client)| accounts.find_account(client));
         if let Some(recording) = self.recording.get() {
             driver.model.recording = recording.clone().without_content(run.setup().is_private);
         }

@@ -44,8 +44,8 @@ impl ModelClient {
         let began = Instant::now();
         let (purpose, within) = (step.purpose, Duration::from_millis(step.within));
         let start = RequestStart::new(id, "agent model call", "agent_model");
-        let record = RequestRecord::of_run(start, &self.recording, self.row.clone());
-        record.model(&self.model_id);
+        let record = RequestRecord::begin_for_run(start, &self.recording, self.row.clone());
+        record.set_model(&self.model_id);
         let request = ModelRequest {
             body: self.request_body(step),
             authorization: self.authorization.clone(),
@@ -76,7 +76,7 @@ impl ModelClient {
             Err(error) => EventKind::ModelFailed(model_failure(&error)),
         };
         let is_reply = matches!(kind, EventKind::ModelReplied(_) | EventKind::Summarised(_));
-        record.model_call_ended(is_reply, error_code, self.account.as_deref());
+        record.record_model_call_end(is_reply, error_code, self.account.as_deref());
         kind
     }
 

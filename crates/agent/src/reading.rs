@@ -62,7 +62,7 @@ pub(super) fn read_reply(reply: &ModelReply, setup: &Setup, ids: &mut Ids) -> Re
 
 fn with_calls(mut reading: Reading, mut calls: Vec<RequestedCall>, parser: String, ids: &mut Ids) -> Reading {
     for call in calls.iter_mut().filter(|call| call.id.is_empty()) {
-        call.id = ids.choose(None);
+        call.id = ids.choose_id(None);
     }
     reading.parser = (!calls.is_empty()).then_some(parser);
     reading.calls = calls;

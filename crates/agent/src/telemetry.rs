@@ -40,7 +40,7 @@ impl Telemetry {
     /// Records a reply of the model.
     pub(super) fn record_iteration(&self, run: &Run, purpose: CallPurpose, reply: &ModelReply) {
         let tokens = reply.tokens;
-        agent_metrics::iteration(&self.agent, purpose.as_str(), tokens.prompt, tokens.completion);
+        agent_metrics::record_iteration(&self.agent, purpose.as_str(), tokens.prompt, tokens.completion);
         let parser = run.iterations().last().and_then(|iteration| iteration.parser.clone());
         if parser.as_deref() == Some("fuzzy") {
             tracing::warn!(target: "respool::agent", run_id = self.run, "a call was guessed from natural language");
@@ -101,7 +101,7 @@ impl Telemetry {
     pub(super) fn record_tool_call(&self, run: &Run, call: &RequestedCall, ended: &ToolEnd, retried: bool) {
         let iteration = run.iterations().len();
         #[expect(clippy::cast_precision_loss, reason = "milliseconds of one call")]
-        agent_metrics::tool(&call.name, ended.outcome.as_str(), ended.took as f64 / 1_000.0);
+        agent_metrics::record_tool_call(&call.name, ended.outcome.as_str(), ended.took as f64 / 1_000.0);
         self.tool_span(call, ended);
         let injected =
             run.iterations().last().and_then(|it| it.tools.last()).map_or(0, |tool| tool.injected_bytes);
@@ -152,7 +152,7 @@ impl Telemetry {
 
     /// Records the end of the run.
     pub(super) fn record_end(&self, run: &Run, outcome: &Outcome) {
-        agent_metrics::run(&self.agent, outcome.as_str());
+        agent_metrics::record_run(&self.agent, outcome.as_str());
         self.run_span(run, outcome);
         let tools = || run.iterations().iter().flat_map(|iteration| &iteration.tools);
         tracing::info!(
@@ -174,7 +174,7 @@ impl Telemetry {
 
     fn tool_span(&self, call: &RequestedCall, ended: &ToolEnd) {
         let Some(spans) = &self.spans else { return };
-        let (run, _) = spans.run(&self.run);
+        let (run, _) = spans.run_context(&self.run);
         let attributes: Attributes = vec![
             ("gen_ai.operation.name", "execute_tool".into()),
             ("gen_ai.tool.name", (&*call.name).into()),
@@ -184,7 +184,7 @@ impl Telemetry {
         let error = (ended.outcome != CallOutcome::Ok).then(|| ended.outcome.as_str().to_owned());
         let name = format!("execute_tool {}", call.name);
         let took = Duration::from_millis(ended.took);
-        spans.record(new_span(run.child(), Some(run.span), name, took, attributes, error));
+        spans.record(new_span(run.new_child(), Some(run.span), name, took, attributes, error));
     }
 
     fn run_span(&self, run: &Run, outcome: &Outcome) {
@@ -199,13 +199,13 @@ impl Telemetry {
         ];
         let name = format!("invoke_agent {}", self.agent);
         let took = Duration::from_millis(run.working_time());
-        let (context, parent) = spans.run(&self.run);
+        let (context, parent) = spans.run_context(&self.run);
         spans.record(new_span(context, parent, name, took, attributes, None));
     }
 
     /// Logs that the work on a run ends here. `overhead`: respool's own time for these iterations.
     pub(super) fn log_stop(&self, why: &'static str, overhead: Duration, iterations: usize) {
-        agent_metrics::running(-1.0);
+        agent_metrics::adjust_running(-1.0);
         let each = overhead / u32::try_from(iterations).unwrap_or(u32::MAX).max(1);
         agent_metrics::overhead(each.as_secs_f64());
         let overhead_us = u64::try_from(each.as_micros()).unwrap_or(u64::MAX);

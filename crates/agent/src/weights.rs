@@ -120,7 +120,7 @@ fn counted_once(hash: u64, count: &dyn Fn() -> u64) -> u64 {
 }
 
 fn harmony_tokens(message: &Value) -> u64 {
-    tokens::harmony_message(&message.to_string()) + image_count(message) * IMAGE
+    tokens::count_harmony_message(&message.to_string()) + image_count(message) * IMAGE
 }
 
 /// Templates write declarations as JSON.
@@ -164,7 +164,7 @@ mod tests {
             let request: Value = serde_json::from_slice(&body).unwrap();
             let list = |key: &str| request[key].as_array().unwrap().clone();
             let weighed = Weights::default().weigh(&list("messages"), &list("tools"), true);
-            let whole = tokens::harmony(&wire::ChatRequest::parse(&body).unwrap());
+            let whole = tokens::count_harmony(&wire::ChatRequest::parse(&body).unwrap());
             assert_eq!(weighed, whole, "{name}");
         }
     }
@@ -195,7 +195,10 @@ mod tests {
         weights.weigh(&prompt, &[], true);
         weights.parts.values_mut().for_each(|part| part.tokens = 1_000);
         let more = [user("b"), user("c")];
-        assert_eq!(weights.weigh(&more, &[], true), 2_000 + tokens::harmony_message(&user("c").to_string()));
+        assert_eq!(
+            weights.weigh(&more, &[], true),
+            2_000 + tokens::count_harmony_message(&user("c").to_string())
+        );
         assert_eq!(weights.parts.len(), 3, "what is no longer in the prompt is forgotten");
     }
 

@@ -80,12 +80,12 @@ impl Message {
         let entry = |entry: &Entry| {
             json!({
                 "rule": entry.rule.as_str(), "severity": entry.rule.severity().as_str(), "subject": entry.subject,
-                "state": entry.state.as_str(), "what": entry.what, "since": clock::format(entry.since),
+                "state": entry.state.as_str(), "what": entry.what, "since": clock::format_time(entry.since),
                 "meaning": entry.rule.meaning(), "todo": entry.rule.todo(),
             })
         };
         let alerts: Vec<Value> = self.entries.iter().map(entry).collect();
-        json!({"source": "respool", "at": clock::format(self.at), "title": self.title(), "text": self.text(link), "link": link, "alerts": alerts})
+        json!({"source": "respool", "at": clock::format_time(self.at), "title": self.title(), "text": self.text(link), "link": link, "alerts": alerts})
     }
 }
 
@@ -99,7 +99,7 @@ pub(super) fn entry_headline(entry: &Entry) -> String {
 }
 
 fn entry_paragraph(entry: &Entry) -> String {
-    let since = clock::format(entry.since);
+    let since = clock::format_time(entry.since);
     match entry.state {
         State::Test => entry_headline(entry),
         State::Resolved => format!("{} It began {since}.", entry_headline(entry)),

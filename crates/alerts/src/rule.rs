@@ -280,13 +280,17 @@ fn slow_replies(minutes: &Minutes, now: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use usage::Ended;
+    use usage::RequestOutcome;
 
     const NOW: u64 = 1_795_000_000_000;
 
-    fn requests(count: usize, ago: u64, change: impl Fn(usize, &mut Ended)) -> Vec<(u64, Ended)> {
+    fn requests(
+        count: usize,
+        ago: u64,
+        change: impl Fn(usize, &mut RequestOutcome),
+    ) -> Vec<(u64, RequestOutcome)> {
         let one = |index| {
-            let mut ended = Ended { first_byte: Some(1_000), ..Ended::default() };
+            let mut ended = RequestOutcome { first_byte: Some(1_000), ..RequestOutcome::default() };
             change(index, &mut ended);
             (NOW - ago, ended)
         };
@@ -294,7 +298,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(requests: Vec<(u64, Ended)>, expected: &[&str]) {
+    fn check(requests: Vec<(u64, RequestOutcome)>, expected: &[&str]) {
         let mut signals = Signals::default();
         requests.into_iter().for_each(|(at, ended)| signals.minutes.add(ended, at));
         let found: Vec<_> =
@@ -321,7 +325,7 @@ mod tests {
         check(requests(2, 14 * MINUTE, |_, it| it.loop_stopped = true), &[]);
         check(requests(5, 14 * MINUTE, |index, it| it.overflowed = Some(index as u64)), &["overflows"]);
         check(requests(5, 16 * MINUTE, |index, it| it.overflowed = Some(index as u64)), &[]);
-        let refused = |_, it: &mut Ended| {
+        let refused = |_, it: &mut RequestOutcome| {
             it.error = Some(("box".into(), "upstream_credentials_refused".into()));
         };
         check(requests(2, MINUTE, refused), &["key_refused"]);

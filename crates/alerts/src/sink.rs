@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::{SinkConfig, SinkKind};
 use super::message::Message;
-use http_client::{client_for, error_chain};
+use http_client::{chain, client_for};
 use telemetry::metrics;
 
 /// How many messages wait for one sink.
@@ -76,7 +76,7 @@ impl std::error::Error for SinkError {}
 
 /// Keeps the address out of the error, because it may hold a secret.
 fn no_answer(error: reqwest::Error) -> SinkError {
-    SinkError::NoAnswer(error_chain(&error.without_url()))
+    SinkError::NoAnswer(chain(&error.without_url()))
 }
 
 /// Where messages are handed in.
@@ -115,17 +115,17 @@ impl Sink {
             };
             if stop.run_until_cancelled(work).await.is_none() {
                 let lost = std::iter::from_fn(|| waiting.try_recv().ok()).count();
-                (0..lost).for_each(|_| metrics::alert_lost(&sink));
+                (0..lost).for_each(|_| metrics::count_lost_alert(&sink));
             }
         });
-        metrics::alert_sink(&name);
+        metrics::register_alert_sink(&name);
         Ok(Self { sender: queue, name })
     }
 
     /// Hands a message in; one that finds no room is lost, and said.
     pub(super) fn send(&self, message: &Message) {
         if self.sender.try_send(message.clone()).is_err() {
-            metrics::alert_lost(&self.name);
+            metrics::count_lost_alert(&self.name);
             tracing::error!(target: "respool::alerts", sink = self.name, "an alert was lost: too many are waiting for this sink");
         }
     }
@@ -138,7 +138,7 @@ async fn deliver_message(sender: &Sender, sink: &str, message: &Message) {
             tracing::warn!(target: "respool::alerts", sink, %why, attempt, "an alert could not be delivered: it will be tried again");
             tokio::time::sleep(Duration::from_secs(*seconds)).await;
         } else {
-            metrics::alert_lost(sink);
+            metrics::count_lost_alert(sink);
             tracing::error!(target: "respool::alerts", sink, %why, "an alert could not be delivered: it is lost");
         }
     }
@@ -220,7 +220,7 @@ impl Sender {
 
     fn with_token(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
         match &self.config.token {
-            Some(token) => request.bearer_auth(token.expose()),
+            Some(token) => request.bearer_auth(token.expose_secret()),
             None => request,
         }
     }
@@ -320,7 +320,7 @@ impl Sender {
             .map_err(|error| SinkError::Mail(format!("`url`: {error}")))?;
         let transport = match (&self.config.user, &self.config.token) {
             (Some(user), Some(token)) => {
-                transport.credentials(Credentials::new(user.clone(), token.expose().to_owned()))
+                transport.credentials(Credentials::new(user.clone(), token.expose_secret().to_owned()))
             }
             _ => transport,
         };

@@ -158,9 +158,9 @@ impl Alerts {
             std::mem::replace(&mut *probed, found.clone())
         };
         for name in before.keys().filter(|name| !found.contains_key(*name)) {
-            metrics::upstream_up(name, None);
+            metrics::set_upstream_up(name, None);
         }
-        found.iter().for_each(|(name, is_up)| metrics::upstream_up(name, Some(*is_up)));
+        found.iter().for_each(|(name, is_up)| metrics::set_upstream_up(name, Some(*is_up)));
     }
 
     async fn check_once(&self, watched: &Watched) {
@@ -168,7 +168,7 @@ impl Alerts {
         let config = &delivery.config;
         let is_wanted = |finding: &Finding| !config.disabled.iter().any(|name| name == finding.rule.as_str());
         let findings: Vec<_> = find_problems(&signals, now).into_iter().filter(is_wanted).collect();
-        let pace = Pace { repeat: clock::millis(config.repeat), group: clock::millis(config.group) };
+        let pace = Pace { repeat: clock::to_millis(config.repeat), group: clock::to_millis(config.group) };
         let silences = Silences::read(&self.state_dir);
         let (message, open) = {
             let mut board = self.lock_board();
@@ -236,7 +236,7 @@ impl Alerts {
         let silence = Silence {
             rule: rule.as_str().to_owned(),
             subject: subject.to_owned(),
-            until: now + clock::millis(span),
+            until: now + clock::to_millis(span),
         };
         Silences::add(&self.state_dir, silence, now)
     }

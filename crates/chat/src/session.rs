@@ -308,7 +308,7 @@ impl Session {
     }
 
     fn save_transcript(&mut self, path: Option<&str>) {
-        let stamp = clock::format(clock::now());
+        let stamp = clock::format_time(clock::now());
         let default = format!("chat-{}.md", stamp.replace([':', '-'], "").trim_end_matches('Z'));
         let path = self.root.join(path.unwrap_or(&default));
         let text =

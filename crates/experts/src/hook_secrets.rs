@@ -126,7 +126,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let secrets = HookSecrets::new(dir.path(), &ExpertsConfig::default());
         let first = secrets.read_or_make("sales", "new mail").unwrap();
-        assert!(first.expose().starts_with(PREFIX) && first.expose().len() == PREFIX.len() + 44);
+        assert!(
+            first.expose_secret().starts_with(PREFIX) && first.expose_secret().len() == PREFIX.len() + 44
+        );
         assert_eq!(secrets.read_or_make("sales", "new mail").unwrap(), first);
         assert_ne!(secrets.read_or_make("sales", "call").unwrap(), first);
         let SecretPlace::File(path) = secrets.place("sales", "new mail") else { panic!() };
@@ -161,7 +163,10 @@ mod tests {
         };
         let by_name = BTreeMap::from([("sales".to_owned(), own)]);
         let secrets = HookSecrets::new(dir.path(), &ExpertsConfig { by_name, ..ExpertsConfig::default() });
-        assert_eq!(secrets.read_or_make("sales", "mail").unwrap().expose(), "a secret of the environment");
+        assert_eq!(
+            secrets.read_or_make("sales", "mail").unwrap().expose_secret(),
+            "a secret of the environment"
+        );
         assert_eq!(secrets.place("sales", "mail"), SecretPlace::Variable("V".into()));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }

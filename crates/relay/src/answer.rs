@@ -82,8 +82,8 @@ impl ReadRequest {
     /// The error that the client gets.
     pub async fn answer(self) -> Result<Opened, ApiError> {
         if let Some(found) = &self.request.history.loop_found {
-            self.request.record.loop_stopped(found.kind.as_str());
-            let reply = Reply::canned(self.request.profile.own_head(), &found.answer());
+            self.request.record.record_loop_stop(found.kind.as_str());
+            let reply = Reply::from_text(self.request.profile.own_head(), &found.final_answer());
             return Ok(Opened::Reply(Box::new(reply)));
         }
         self.ask_model().await

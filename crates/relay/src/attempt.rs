@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::adaptation::Adapted;
 use adapt::RuleSet;
-use translate::{Remedy, lower_limit, trim};
+use translate::{Remedy, lower_limit, trim_conversation};
 use upstream::Upstream;
 use wire::{ChatRequest, Pieces};
 
@@ -107,12 +107,13 @@ impl Fit {
         if self.limit.is_some_and(|room| lower_limit(&mut request.object, room)) {
             edits.push("max_tokens");
         }
-        let trimmed = self.messages.and_then(|target| trim(&request.messages, target)).map(|trimmed| {
-            edits.push("trim");
-            request.object.set("messages", trimmed.messages);
-            let (results, messages) = (trimmed.results, trimmed.left_out);
-            format!("results={results}, messages={messages}, bytes={}", trimmed.bytes)
-        });
+        let trimmed =
+            self.messages.and_then(|target| trim_conversation(&request.messages, target)).map(|trimmed| {
+                edits.push("trim");
+                request.object.set("messages", trimmed.messages);
+                let (results, messages) = (trimmed.results, trimmed.left_out);
+                format!("results={results}, messages={messages}, bytes={}", trimmed.bytes)
+            });
         Fitted { body: request.object.into_pieces(&text), edits, trimmed }
     }
 }

@@ -28,7 +28,7 @@ pub enum Wire {
 /// Returns the program that these headers name.
 pub fn program_of(headers: &HeaderMap) -> ClientProgram {
     let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
-    ClientProgram::of_user_agent(agent.unwrap_or_default())
+    ClientProgram::from_user_agent(agent.unwrap_or_default())
 }
 
 /// Where a request came from.

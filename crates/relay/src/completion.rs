@@ -75,7 +75,7 @@ pub(super) fn read_reply(completion: Completion, request: &ClientRequest, token_
     let mut ids = Ids::new(rand::random(), request.traits.taken_ids.clone());
     let rules = ReplyRules { token_limit, ..request.rules.clone() };
     let mut reply = interpret(completion, &rules, &mut ids);
-    request.profile.free_text.hold(&mut reply);
+    request.profile.free_text.remove_mismatches(&mut reply);
     if reply.head.created == 0 {
         reply.head.created = request.profile.created;
     }

@@ -18,7 +18,7 @@ use super::attempt::{Changed, Fit};
 use super::config::RecoveryConfig;
 use super::outcome::{Finding, History, Refusal};
 use adapt::Rule;
-use translate::Shows;
+use translate::Salvage;
 use upstream::{Failure, Health, RepeatPermit};
 
 /// How often a request is sent again because of an upstream's own failures.
@@ -204,7 +204,7 @@ fn is_worth_more(
     let extra = steps + if known.has_recent_success { EXTRA_WHERE_IT_WORKS } else { 0 };
     let is_corrected_by_client = matches!(
         give_up(history),
-        Decision::Deliver(place) if matches!(history.attempts[place].finding, Finding::Mistake(_, Shows::CorrectableCall))
+        Decision::Deliver(place) if matches!(history.attempts[place].finding, Finding::Mistake(_, Salvage::CorrectableCall))
     );
     limits.attempts > 0
         && history.ask_count() <= usual + extra
@@ -216,14 +216,14 @@ fn is_worth_more(
 /// Of the useless replies the first that shows something leaves.
 fn give_up(history: &History) -> Decision {
     let asked_once = history.ask_count() < 2;
-    let first = |wanted: Shows| {
+    let first = |wanted: Salvage| {
         history
             .attempts
             .iter()
             .position(|past| matches!(past.finding, Finding::Mistake(_, shows) if shows == wanted))
     };
-    let blank = || first(Shows::Blank).filter(|_| asked_once);
-    let shown = first(Shows::Answer).or_else(|| first(Shows::CorrectableCall)).or_else(blank);
+    let blank = || first(Salvage::Blank).filter(|_| asked_once);
+    let shown = first(Salvage::Answer).or_else(|| first(Salvage::CorrectableCall)).or_else(blank);
     shown.map_or(Decision::Fail, Decision::Deliver)
 }
 

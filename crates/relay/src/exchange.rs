@@ -20,7 +20,7 @@ use super::decide::{
     Change, Decision, Known, LONGEST_UNCOUNTED_PAUSE, Lookup, NextAttempt, Place, When, decide,
 };
 use super::outcome::Finding;
-use translate::Shows;
+use translate::Salvage;
 use upstream::{Failure, Health, RepeatPermit, Upstream, UpstreamError};
 use wire::ApiError;
 use wire::turn::Usage;
@@ -73,7 +73,7 @@ impl Exchange {
         // Of earlier streams nothing was kept.
         for past in &mut self.history.attempts {
             if let Finding::Mistake(_, shows) = &mut past.finding {
-                *shows = Shows::Nothing;
+                *shows = Salvage::Nothing;
             }
         }
         if let Some(last) = self.history.attempts.last_mut() {
@@ -169,7 +169,7 @@ impl Exchange {
             began.elapsed().max(self.request.settings.recovery.wait_for_upstream)
         };
         self.history.waited += waited;
-        self.request.record.waited(began.elapsed());
+        self.request.record.add_wait(began.elapsed());
         is_up
     }
 
@@ -206,16 +206,16 @@ impl Exchange {
             (Change::Remedy(changed), _) => {
                 if let Finding::Mistake(fault, _) = &last.finding {
                     let cost = last.usage.unwrap_or_default();
-                    self.request.record.asks_again(fault.name(), changed.remedy.name(), cost);
+                    self.request.record.record_second_attempt(fault.name(), changed.remedy.name(), cost);
                 }
             }
-            (Change::Smaller(_), _) => self.request.record.repeats("context"),
-            (Change::Adapt(rule), _) => self.request.record.repeats(rule.label()),
+            (Change::Smaller(_), _) => self.request.record.record_repeat("context"),
+            (Change::Adapt(rule), _) => self.request.record.record_repeat(rule.label()),
             (Change::Nothing, Place::Next) => {
                 last.upstream.state.count_failover();
-                self.request.record.repeats("failover");
+                self.request.record.record_repeat("failover");
             }
-            (Change::Nothing, _) => self.request.record.repeats("transient"),
+            (Change::Nothing, _) => self.request.record.record_repeat("transient"),
         }
     }
 

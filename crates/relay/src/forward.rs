@@ -161,7 +161,7 @@ impl Relay {
                 Err((_, full)) => full,
                 Ok(admitted) => {
                     let (tried, queued) = (candidates.tried_count(), admitted.queued);
-                    request.record.asks(&admitted.upstream.name, tried, queued);
+                    request.record.record_upstream(&admitted.upstream.name, tried, queued);
                     let answer = admitted.upstream.send(request.next_call()).await;
                     self.report_outcome(upstream_fault(&answer).as_ref(), admitted.report);
                     match answer {
@@ -187,7 +187,7 @@ impl Relay {
     /// Those that serve the model, or may, else all as configured; and whose request it is.
     fn order_for_any(&self, request: &Forward) -> (Arc<[Arc<Upstream>]>, Who) {
         let beginning = match &request.body {
-            Passing::Whole(pieces) => pieces.first(),
+            Passing::Whole(pieces) => pieces.first_piece(),
             Passing::Streamed { beginning, .. } => beginning,
         };
         let object = std::str::from_utf8(beginning).ok().and_then(|text| Object::parse(text).ok());

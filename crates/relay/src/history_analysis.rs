@@ -32,7 +32,7 @@ impl Relay {
     pub(super) fn analyse_history(&self, request: &ChatRequest<'_>, headers: &HeaderMap) -> HistoryAnalysis {
         let has_tools = request.tools().is_some();
         let (loop_found, warning) = match check_loops(&request.messages, self.guard) {
-            Some(found) if found.stops() => (Some(found), None),
+            Some(found) if found.ends_run() => (Some(found), None),
             found => (None, found.filter(|_| has_tools)),
         };
         let conversation = self.memory.as_ref().filter(|_| has_tools).map(|memory| {

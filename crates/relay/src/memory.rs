@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use lru::LruCache;
 
 use telemetry::metrics;
-use translate::{SilentTurn, normalised};
+use translate::{SilentTurn, normalise_arguments};
 use wire::turn::{ToolCall, Turn};
 
 /// OpenClaw (2026.9.6) strips what is not alphanumeric and cuts at 40 characters, of which the hash that
@@ -115,7 +115,7 @@ impl Memory {
     /// Returns the keys under which a call is remembered: one for its id, and one for an id to which a client
     /// added a hash.
     fn call_keys(&self, conversation: u64, call: &ToolCall) -> impl Iterator<Item = Key> {
-        let proof = self.hasher.hash_one((conversation, &call.name, normalised(&call.arguments)));
+        let proof = self.hasher.hash_one((conversation, &call.name, normalise_arguments(&call.arguments)));
         let id: String =
             call.id.iter().flat_map(|id| id.chars()).filter(char::is_ascii_alphanumeric).collect();
         let without_hash = id.len().checked_sub(HASH).map(|length| id[..length].to_owned());

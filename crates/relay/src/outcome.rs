@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use translate::{Fault, Reply, Shows};
+use translate::{Fault, Reply, Salvage};
 use upstream::{Failure, Upstream, UpstreamError};
 use wire::turn::Usage;
 
@@ -16,7 +16,7 @@ pub(super) enum Finding {
     /// The reply is what was asked for; or it is a stream, which is judged as it flows.
     Useful,
     /// The model's mistake: its reply is of no use.
-    Mistake(Fault, Shows),
+    Mistake(Fault, Salvage),
     /// The upstream's own failure, and how long it asks to be left alone.
     Failed(Failure, Option<Duration>),
     /// The upstream refuses the request.

@@ -161,7 +161,7 @@ impl Relay {
         // Before anything is edited.
         let conversation_rules = self.remember(body, &request, recent.as_ref(), &tools, &origin);
         let response_template = self.config.response_template(&profile.model);
-        let rules = ReplyRules { response_template, ..ReplyRules::of(&request, tools, prior) };
+        let rules = ReplyRules { response_template, ..ReplyRules::from_request(&request, tools, prior) };
         let wants_raw = modes.tool_parsing == ToolParsing::Raw;
         let traits = request_traits(&request, profile.route, wants_raw, is_declared);
         let (target, known_rules) =
@@ -341,7 +341,7 @@ fn client_program(request: &ChatRequest<'_>, origin: &Origin) -> ClientProgram {
     if origin.is_agent {
         return ClientProgram::Agent;
     }
-    origin.program.or(ClientProgram::of_chat(request))
+    origin.program.or(ClientProgram::from_chat(request))
 }
 
 /// The engine reads the replies to respool's own loop, also where no tools are declared.

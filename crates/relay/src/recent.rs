@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::conversation_rules::ConversationRules;
 use tool_call_parser::Tools;
-use translate::declared;
+use translate::declared_tools;
 use wire::{ChatRequest, KnownMessage, KnownParts, KnownTools};
 
 /// To read a shorter request costs less than to remember it, in bytes.
@@ -96,8 +96,8 @@ impl Recent {
         }
         match request.tools().filter(|_| !request.functions.is_empty()) {
             None => Arc::clone(&NO_TOOLS),
-            Some(text) if text.len() < SHORT => self.short_tools(text, || declared(request)),
-            Some(_) => Arc::new(declared(request)),
+            Some(text) if text.len() < SHORT => self.short_tools(text, || declared_tools(request)),
+            Some(_) => Arc::new(declared_tools(request)),
         }
     }
 

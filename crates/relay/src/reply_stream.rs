@@ -21,7 +21,7 @@ use super::outcome::Finding;
 use super::request::Route;
 use telemetry::RequestRecord;
 use translate::{
-    ChunkRules, Head, Ids, LiveRules, LiveTurn, PlainRules, PlainTurn, ReplyPart, ReplyReader, Shows,
+    ChunkRules, Head, Ids, LiveRules, LiveTurn, PlainRules, PlainTurn, ReplyPart, ReplyReader, Salvage,
     StreamState,
 };
 use upstream::{UpstreamError, UpstreamResponse};
@@ -257,7 +257,7 @@ impl ReplyStream {
         answer.upstream().clone_into(&mut self.upstream);
         let continued = Some(&self.reader)
             .filter(|_| self.progress.is_sent)
-            .and_then(|it| it.anew(exchange.earlier_usage()));
+            .and_then(|it| it.replacement(exchange.earlier_usage()));
         self.reader = continued.unwrap_or_else(|| {
             let mut reader = new_reader(&exchange);
             self.head.iter().for_each(|head| reader.head_was_sent(head));
@@ -288,7 +288,7 @@ impl ReplyStream {
             Ok(None) => self.upstream_closed(),
             Err(error) if self.reader.is_finished() => {
                 // The reply was complete; only its connection did not close cleanly.
-                self.record.unclean_end(&error.internal);
+                self.record.record_unclean_end(&error.internal);
                 self.finish_stream();
             }
             Err(error) => self.handle_break(error),
@@ -349,7 +349,7 @@ impl ReplyStream {
     }
 
     fn upstream_closed(&mut self) {
-        if let Some(rest) = self.frames.finish() {
+        if let Some(rest) = self.frames.take_rest() {
             self.read_frame(&rest);
         }
         if self.is_reading() {
@@ -390,11 +390,11 @@ impl ReplyStream {
         if let Some(exchange) = &self.exchange {
             exchange.count_rescue(true);
         }
-        self.deliver_current(Shows::Answer);
+        self.deliver_current(Salvage::Answer);
     }
 
     /// The end of the current reply leaves.
-    fn deliver_current(&mut self, shows: Shows) {
+    fn deliver_current(&mut self, shows: Salvage) {
         let usage = self.usage();
         let fills_window = self.exchange.as_ref().is_some_and(|exchange| exchange.fills_window(usage));
         self.reader.close(shows, fills_window, &mut self.out);

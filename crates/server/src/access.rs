@@ -433,7 +433,7 @@ fn refuse_dot_segments(path: &str) -> Result<(), ApiError> {
 }
 
 impl Accounts for Access {
-    fn of_client(&self, client: &str) -> Option<Arc<dyn Account>> {
+    fn find_account(&self, client: &str) -> Option<Arc<dyn Account>> {
         let ring = self.key_ring();
         let key: Arc<dyn Account> = ring.find_client(client)?.clone();
         Some(key)

@@ -43,14 +43,14 @@ pub(super) async fn begin_run(
     record: &RequestRecord,
 ) -> Result<RunReply, ApiError> {
     let NamedAgent { agent, program } = named;
-    record.served_by_agent(&agent.name);
+    record.set_serving_agent(&agent.name);
     app.access.foreign_page(headers).map_or(Ok(()), Err)?;
     let agent = with_known_tools(&app, agent).await;
     let request = AgentRequest::parse(body)?
         .with_client_key(headers.get(header::AUTHORIZATION).map_or(&[], HeaderValue::as_bytes));
     // The instructions and tools of another agent do not belong under an expert's policy.
     let request = if agent.name.starts_with(MODEL_PREFIX) { request.as_conversation() } else { request };
-    let request = request.with_key(record.start().key().map(str::to_owned));
+    let request = request.with_key(record.start().key_name().map(str::to_owned));
     let request = AgentRequest { part_of: record.trace_context(), ..request };
     record.stream(request.stream);
     let (stream, usage) = (request.stream, request.usage);
@@ -62,7 +62,7 @@ pub(super) async fn begin_run(
     }
     let watch = app.agents.serve_request(&agent, request, key).await;
     let errors = app.error_form(Wire::Chat, program);
-    record.run(&watch.run);
+    record.set_run(&watch.run);
     Ok(RunReply { app, agent, watch, record: record.clone(), stream, usage, errors })
 }
 
@@ -186,7 +186,7 @@ impl RunReply {
         let (every, record) = (self.app.limits.heartbeat, self.record.clone());
         let head = self.reply_head();
         let (mut sink, mut first) = (ChatSink::new(self.agent.reasoning, self.usage), Vec::new());
-        sink.begin(&head);
+        sink.set_head(&head);
         sink.roles(1, &mut first);
         heartbeat::stream_response(
             RunSource { answer: self, sink, head, seen, ended: None },
@@ -227,8 +227,8 @@ impl RunReply {
             ..Usage::default()
         };
         self.record.usage(Some(usage));
-        self.record.turn(&turn);
-        self.record.is_whole();
+        self.record.record_turn(&turn);
+        self.record.mark_whole();
         Reply {
             head,
             choices: vec![ReplyChoice { turn, ..ReplyChoice::default() }],
@@ -278,7 +278,7 @@ impl RunSource {
     fn progress_frame(&mut self, text: String) -> Option<Bytes> {
         let mut out = Vec::new();
         let shows = self.answer.shows_progress();
-        shows.then(|| self.sink.write(&ChoiceEvent::new(0, TurnEvent::Reasoning(text)), &mut out))?;
+        shows.then(|| self.sink.write_step(&ChoiceEvent::new(0, TurnEvent::Reasoning(text)), &mut out))?;
         Some(out.into())
     }
 }

@@ -156,7 +156,7 @@ impl Committer {
         let (head, choices) = (self.profile.own_head(), self.profile.reply.choices);
         let mut source = self.reply_source(Stage::Over);
         let mut first = Vec::new();
-        source.sink.begin(&head);
+        source.sink.set_head(&head);
         source.sink.roles(choices, &mut first);
         source.stage = stage(head);
         source.stream_reply(first.into())
@@ -210,10 +210,10 @@ impl ReplySource {
                     return None;
                 };
                 self.record.usage(stream.usage());
-                self.record.is_whole();
+                self.record.mark_whole();
                 let mut out = Vec::new();
                 if !stream.passes_frames() {
-                    self.sink.end(&mut out);
+                    self.sink.end_stream(&mut out);
                 }
                 Some(out.into())
             }
@@ -235,7 +235,7 @@ impl ReplySource {
                 Bytes::new()
             }
             (Stage::Opening(..), Ok(Opened::Reply(reply))) => {
-                self.record.is_whole();
+                self.record.mark_whole();
                 let mut out = Vec::new();
                 self.sink.write_reply(*reply, &mut out);
                 out.into()

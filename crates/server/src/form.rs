@@ -153,7 +153,7 @@ impl RecordedFields {
         for field in fields {
             match field.name.as_str() {
                 "model" => record_model(&self.app, &field.value, &self.record),
-                "stream" => self.record.stream(field.value.eq_ignore_ascii_case("true")),
+                "stream" => self.record.set_stream(field.value.eq_ignore_ascii_case("true")),
                 _ => {}
             }
         }

@@ -45,7 +45,7 @@ pub(super) fn stream_response(
                 () = &mut silence => {
                     silence.as_mut().reset(Instant::now() + every);
                     if let Some(heartbeat) = source.heartbeat() {
-                        record.heartbeat();
+                        record.count_heartbeat();
                         yield Ok(heartbeat);
                     }
                     continue;

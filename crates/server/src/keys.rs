@@ -41,7 +41,7 @@ pub(super) struct ClientKey {
 }
 
 impl Account for ClientKey {
-    fn name(&self) -> &str {
+    fn key_name(&self) -> &str {
         &self.name
     }
 }
@@ -69,11 +69,12 @@ impl KeyRing {
         for (key_list, keys, variable, is_operator) in lists {
             let place = if variable.is_some() { format!("{key_list}_env") } else { key_list.to_owned() };
             for key in keys {
-                let name = default_name(&place, key.expose());
+                let name = default_name(&place, key.expose_secret());
                 let meter = meters.meter_for(&name);
-                let identity = identity_header(&format!("Bearer {}", key.expose()));
+                let identity = identity_header(&format!("Bearer {}", key.expose_secret()));
                 let limits = if is_operator { KeyLimits::default() } else { list.every.clone() };
-                let (key_digest, is_short) = (digest_key(key.expose().as_bytes()), is_short(key.expose()));
+                let (key_digest, is_short) =
+                    (digest_key(key.expose_secret().as_bytes()), is_short(key.expose_secret()));
                 ring.add(key_digest, ClientKey { name, is_operator, is_short, limits, meter, identity });
             }
         }

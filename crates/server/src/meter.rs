@@ -16,7 +16,7 @@ const NEIGHBOURS: usize = 16;
 pub(super) fn read_clocks() -> Timestamps {
     static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
     // The first moment is not zero: zero stands for an event that never happened.
-    Timestamps { steady: 1 + clock::millis(BEGAN.elapsed()), since_1970: clock::now() }
+    Timestamps { steady: 1 + clock::to_millis(BEGAN.elapsed()), since_1970: clock::now() }
 }
 
 /// The requests of one client.
@@ -50,7 +50,7 @@ impl Meter {
 
     /// Ends a request that was counted.
     pub(super) fn end_request(&self, began: Instant) {
-        self.lock_state().counters.end_request(clock::millis(began.elapsed()));
+        self.lock_state().counters.end_request(clock::to_millis(began.elapsed()));
     }
 
     /// Remembers a neighbour that used the key.

@@ -70,7 +70,7 @@ impl MeteredRequest {
 }
 
 impl Account for MeteredRequest {
-    fn name(&self) -> &str {
+    fn key_name(&self) -> &str {
         &self.key.name
     }
 
@@ -80,7 +80,7 @@ impl Account for MeteredRequest {
         self.reply.bytes.store(head.bytes, Ordering::Relaxed);
     }
 
-    fn estimate(&self) -> Option<Usage> {
+    fn estimate_usage(&self) -> Option<Usage> {
         let (_, bytes) = self.begun.get()?;
         self.reply.estimate_usage(bytes.div_ceil(BYTES_OF_TOKEN))
     }

@@ -128,12 +128,12 @@ pub(super) fn recorded_in_body(mut response: Response) -> Response {
 
 /// The reply as it leaves, with the request's id: its status and its end are recorded.
 pub(super) fn finish_response(mut response: Response, record: &RequestRecord) -> Response {
-    record.head_leaves(response.status().as_u16());
+    record.record_head(response.status().as_u16());
     if let Some(account) = &record.start().account {
         account.reply_begins(reply_head(&response));
     }
     match response.extensions_mut().remove::<Ending>() {
-        None => record.is_whole(),
+        None => record.mark_whole(),
         Some(Ending::Error(outcome, message, code)) => {
             record.fails(outcome, &message, code.map(ErrorCode::as_str));
         }
@@ -189,7 +189,7 @@ pub(super) async fn answer_health() -> Response {
 
 /// `/metrics`: Prometheus's text format.
 pub(super) async fn answer_metrics() -> Response {
-    let mut response = Response::new(Body::from(recorded::page()));
+    let mut response = Response::new(Body::from(recorded::render_page()));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response

@@ -43,11 +43,11 @@ pub(super) async fn pass_on(arrival: &mut Arrival, body: Body) -> Response {
     let form = agent_apis::error_form(app, parts.uri.path(), &parts.headers);
     let refuse = |error| respond::error_as(form, error, &record.start().id);
     let headers = outgoing_headers(std::mem::take(&mut parts.headers), record);
-    record.route("transparent");
+    record.set_route("transparent");
     let uses_model = !is_safe(&parts.method) && uses_model(parts.uri.path());
     let upload = buffered_upload(app, &parts.method, &headers, body, record).await.and_then(|upload| {
         if uses_model {
-            check_budget(app, record.start().key(), "")?;
+            check_budget(app, record.start().key_name(), "")?;
         }
         Ok(upload)
     });
@@ -125,7 +125,7 @@ async fn buffered_upload(
     }
     let whole = body::read_body(body, &app.limits, &app.bodies).await?;
     let named = app.relay.named_model(&whole);
-    record.stream(named.stream);
+    record.set_stream(named.stream);
     record_model(app, &named.model, record);
     Ok(BufferedUpload::new(Passing::Whole(named.body.into()), named.target))
 }
@@ -137,7 +137,7 @@ fn pass_back(app: &App, answer: UpstreamResponse, is_head: bool, record: Request
         if status.is_client_error() || status.is_server_error() { Outcome::Error } else { Outcome::Ok };
     let mut seen = Delivered::from_headers(&headers, is_head);
     if seen.is_whole() {
-        record.passed(outcome, None, None);
+        record.record_forwarded_reply(outcome, None, None);
     }
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
@@ -159,14 +159,14 @@ fn pass_back(app: &App, answer: UpstreamResponse, is_head: bool, record: Request
                     seen.add_piece(&piece);
                     // A client stops reading once all that was announced has arrived.
                     if seen.is_whole() {
-                        record.passed(outcome, usage_at_end(&seen.tail), None);
+                        record.record_forwarded_reply(outcome, usage_at_end(&seen.tail), None);
                     }
                     yield Ok(piece);
                 }
-                Ok(None) => break record.passed(outcome, usage_at_end(&seen.tail), None),
+                Ok(None) => break record.record_forwarded_reply(outcome, usage_at_end(&seen.tail), None),
                 Err(text) => {
                     let outcome = if abort.is_cancelled() { Outcome::Shutdown } else { Outcome::Error };
-                    record.passed(outcome, None, Some(text.clone()));
+                    record.record_forwarded_reply(outcome, None, Some(text.clone()));
                     // What has arrived leaves before the connection is cut.
                     tokio::task::yield_now().await;
                     break yield Err(text);

@@ -35,9 +35,9 @@ impl BufferedUpload {
 
 /// Records the model that a request is for.
 pub(super) fn record_model(app: &App, model: &str, record: &RequestRecord) {
-    record.model(model);
+    record.set_model(model);
     if app.relay.knows_model(model) {
-        record.known_model(model);
+        record.set_known_model(model);
     }
 }
 

@@ -12,7 +12,7 @@ use url::form_urlencoded;
 use super::app::App;
 use super::metered_request::MeteredRequest;
 use super::own_route::{begin_own_record, finish_response, store_failed};
-use ::usage::dimensions;
+use ::usage::parse_dimensions;
 use store::UsageQuery;
 use wire::units::parse_duration;
 use wire::{ApiError, ErrorCode};
@@ -62,7 +62,7 @@ fn read_query(query: &str, key: Option<String>) -> Result<(UsageQuery, bool), Ap
             }
         }
     }
-    let by = dimensions(&by).map_err(|why| wrong("by", why))?;
+    let by = parse_dimensions(&by).map_err(|why| wrong("by", why))?;
     Ok((UsageQuery { since: clock::time_ago(since), until: u64::MAX, by, key }, costs))
 }
 

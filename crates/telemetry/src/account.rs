@@ -9,13 +9,13 @@ use wire::turn::Usage;
 /// The client of one request.
 pub trait Account: Debug + Send + Sync {
     /// Returns the name of the client's key for logs; never the key.
-    fn name(&self) -> &str;
+    fn key_name(&self) -> &str;
 
     /// Learns that the head of the reply leaves.
     fn reply_begins(&self, _head: ReplyHead) {}
 
     /// Estimates the tokens of a request whose reply did not state them; `None` if it used none.
-    fn estimate(&self) -> Option<Usage> {
+    fn estimate_usage(&self) -> Option<Usage> {
         None
     }
 }
@@ -34,5 +34,5 @@ pub struct ReplyHead {
 /// Finds the accounts of clients whose request has ended: a run may continue without it.
 pub trait Accounts: Debug + Send + Sync {
     /// Returns the account of the client that this digest stands for.
-    fn of_client(&self, client: &str) -> Option<Arc<dyn Account>>;
+    fn find_account(&self, client: &str) -> Option<Arc<dyn Account>>;
 }

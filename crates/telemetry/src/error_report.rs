@@ -48,9 +48,9 @@ impl ErrorReport {
         let Failure { iteration, tool, error, fix } = failure;
         let line = format!(
             "[{time}] Iteration {iteration} | Tool: {} | Error: {} | Attempted fix: {}\n",
-            on_one_line(tool),
-            on_one_line(error),
-            on_one_line(fix)
+            flatten_text(tool),
+            flatten_text(error),
+            flatten_text(fix)
         );
         DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
         let path = self.dir.join(format!("{day}-errors.md"));
@@ -58,7 +58,7 @@ impl ErrorReport {
     }
 }
 
-fn on_one_line(text: &str) -> String {
+fn flatten_text(text: &str) -> String {
     let cut = &text[..text.floor_char_boundary(LONGEST)];
     let flat: String = cut.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
     if cut.len() < text.len() { format!("{flat}…") } else { flat }

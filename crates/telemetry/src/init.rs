@@ -15,7 +15,7 @@ use tracing_subscriber::{Layer, Registry, fmt};
 
 use super::config::{Level, LogConfig, LogFormat};
 use super::json::JsonLines;
-use super::on_terminal::OnTerminal;
+use super::on_terminal::TerminalWriter;
 use super::terminal_lines::TerminalLines;
 use super::writer::{self, Batches, LineWriter};
 
@@ -31,18 +31,18 @@ pub struct Flush {
 /// When the log file cannot be opened, with its path; or when a logger is installed already.
 pub fn init(config: &LogConfig) -> Result<Flush, String> {
     let (stderr, batches) = if io::stderr().is_terminal() {
-        writer::start(OnTerminal(io::stderr()))
+        writer::start_writer(TerminalWriter(io::stderr()))
     } else {
-        writer::start(io::stderr())
+        writer::start_writer(io::stderr())
     };
     let mut all = vec![batches];
     let mut layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = vec![stderr_layer(config, stderr)];
     if let Some(path) = &config.file {
-        let (file, batches) = writer::start(open(path)?);
+        let (file, batches) = writer::start_writer(open_log_file(path)?);
         all.push(batches);
         layers.push(fmt::layer().event_format(JsonLines).with_writer(move || file.clone()).boxed());
     }
-    let registry = tracing_subscriber::registry().with(layers.with_filter(filter(config.level)));
+    let registry = tracing_subscriber::registry().with(layers.with_filter(level_filter(config.level)));
     registry.try_init().map_err(|error| format!("logging cannot be set up: {error}"))?;
     Ok(Flush { _batches: all })
 }
@@ -54,9 +54,9 @@ pub fn init(config: &LogConfig) -> Result<Flush, String> {
 /// As [`init`].
 pub fn init_file(config: &LogConfig) -> Result<Flush, String> {
     let Some(path) = &config.file else { return Ok(Flush { _batches: Vec::new() }) };
-    let (file, batches) = writer::start(open(path)?);
+    let (file, batches) = writer::start_writer(open_log_file(path)?);
     let layer = fmt::layer().event_format(JsonLines).with_writer(move || file.clone());
-    let registry = tracing_subscriber::registry().with(layer.with_filter(filter(config.level)));
+    let registry = tracing_subscriber::registry().with(layer.with_filter(level_filter(config.level)));
     registry.try_init().map_err(|error| format!("logging cannot be set up: {error}"))?;
     Ok(Flush { _batches: vec![batches] })
 }
@@ -74,7 +74,7 @@ fn stderr_layer(config: &LogConfig, stderr: LineWriter) -> Box<dyn Layer<Registr
     }
 }
 
-fn filter(level: Level) -> tracing_subscriber::filter::Targets {
+fn level_filter(level: Level) -> tracing_subscriber::filter::Targets {
     let level = match level {
         Level::Off => LevelFilter::OFF,
         Level::Error => LevelFilter::ERROR,
@@ -91,7 +91,7 @@ fn filter(level: Level) -> tracing_subscriber::filter::Targets {
         .with_target("rmcp", LevelFilter::OFF)
 }
 
-fn open(path: &Path) -> Result<File, String> {
+fn open_log_file(path: &Path) -> Result<File, String> {
     // It may contain text of people and models, so only its owner may read it.
     let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
     opened.map_err(|error| {
@@ -112,15 +112,15 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let file = open(&path).unwrap();
+        let file = open_log_file(&path).unwrap();
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        let why = open(&dir.path().join("no/log")).unwrap_err();
+        let why = open_log_file(&dir.path().join("no/log")).unwrap_err();
         assert!(why.contains("no/log cannot be opened"), "{why}");
     }
 
     #[test]
     fn other_crates_do_not_log_messages() {
-        let filter = filter(Level::Trace);
+        let filter = level_filter(Level::Trace);
         let enabled = |target, level| filter.would_enable(target, &level);
         assert!(enabled("respool::relay", tracing::Level::TRACE));
         assert!(enabled("hyper", tracing::Level::WARN) && !enabled("hyper", tracing::Level::DEBUG));

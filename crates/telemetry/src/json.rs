@@ -34,7 +34,7 @@ where
         line.0.push_str(event.metadata().level().as_str());
         line.0.push('"');
         event.record(&mut line);
-        line.text("target", event.metadata().target());
+        line.push_text("target", event.metadata().target());
         line.0.push_str("}\n");
         writer.write_str(&line.0)
     }
@@ -43,12 +43,12 @@ where
 struct Line(String);
 
 impl Line {
-    fn key(&mut self, name: &str) {
+    fn push_key(&mut self, name: &str) {
         self.0.extend([",\"", name, "\":"]);
     }
 
-    fn text(&mut self, name: &str, value: &str) {
-        self.key(name);
+    fn push_text(&mut self, name: &str, value: &str) {
+        self.push_key(name);
         if value.bytes().any(|byte| byte < b' ' || matches!(byte, b'"' | b'\\')) {
             self.0.push_str(&serde_json::Value::from(value).to_string());
         } else {
@@ -56,8 +56,8 @@ impl Line {
         }
     }
 
-    fn literal(&mut self, name: &str, value: impl fmt::Display) {
-        self.key(name);
+    fn push_literal(&mut self, name: &str, value: impl fmt::Display) {
+        self.push_key(name);
         // Writing to a string cannot fail.
         let _ = write!(self.0, "{value}");
     }
@@ -66,32 +66,32 @@ impl Line {
 impl Visit for Line {
     fn record_f64(&mut self, field: &Field, value: f64) {
         if value.is_finite() {
-            self.literal(field.name(), value);
+            self.push_literal(field.name(), value);
         }
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.literal(field.name(), value);
+        self.push_literal(field.name(), value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.literal(field.name(), value);
+        self.push_literal(field.name(), value);
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.literal(field.name(), value);
+        self.push_literal(field.name(), value);
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.text(field.name(), value);
+        self.push_text(field.name(), value);
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
-        self.text(field.name(), &value.to_string());
+        self.push_text(field.name(), &value.to_string());
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.text(field.name(), &format!("{value:?}"));
+        self.push_text(field.name(), &format!("{value:?}"));
     }
 }
 

@@ -75,21 +75,21 @@ const SECONDS: [f64; 14] =
     [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
 /// Starts recording; once in a process, later calls do nothing.
-pub fn install() {
+pub fn install_recorder() {
     HANDLE.get_or_init(|| {
         let builder = PrometheusBuilder::new();
         let builder = builder.set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS).ok()?;
         let handle = builder.install_recorder().ok()?;
-        describe();
+        describe_metrics();
         begin_at_zero();
-        super::agent_metrics::describe();
-        COMMON.get_or_init(Common::registered);
+        super::agent_metrics::describe_metrics();
+        COMMON.get_or_init(Common::register);
         Some(handle)
     });
 }
 
-/// Writes the page in Prometheus's text format; empty before [`install`].
-pub fn page() -> String {
+/// Writes the page in Prometheus's text format; empty before [`install_recorder`].
+pub fn render_page() -> String {
     let Some(Some(handle)) = HANDLE.get() else { return String::new() };
     handle.run_upkeep();
     handle.render()
@@ -99,12 +99,12 @@ pub fn page() -> String {
 /// recording.
 struct Common {
     in_flight: Gauge,
-    of_requests: RwLock<Vec<Arc<OfRequests>>>,
-    of_tokens: RwLock<Vec<Arc<OfTokens>>>,
+    requests: RwLock<Vec<Arc<RequestSeries>>>,
+    tokens: RwLock<Vec<Arc<TokenSeries>>>,
 }
 
 /// The tokens of one model at one upstream.
-struct OfTokens {
+struct TokenSeries {
     model: String,
     upstream: String,
     prompt: Counter,
@@ -112,7 +112,7 @@ struct OfTokens {
 }
 
 /// The series of all requests that share these labels.
-struct OfRequests {
+struct RequestSeries {
     route: &'static str,
     outcome: &'static str,
     model: String,
@@ -122,39 +122,39 @@ struct OfRequests {
 }
 
 impl Common {
-    fn registered() -> Self {
-        Self { in_flight: gauge!(IN_FLIGHT), of_requests: RwLock::default(), of_tokens: RwLock::default() }
+    fn register() -> Self {
+        Self { in_flight: gauge!(IN_FLIGHT), requests: RwLock::default(), tokens: RwLock::default() }
     }
 
-    fn tokens_of(&self, model: &str, upstream: &str) -> Arc<OfTokens> {
-        let is_it = |series: &&Arc<OfTokens>| series.model == model && series.upstream == upstream;
-        let known = self.of_tokens.read().unwrap_or_else(PoisonError::into_inner);
+    fn find_tokens(&self, model: &str, upstream: &str) -> Arc<TokenSeries> {
+        let is_it = |series: &&Arc<TokenSeries>| series.model == model && series.upstream == upstream;
+        let known = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(series) = known.iter().find(is_it) {
             return Arc::clone(series);
         }
         drop(known);
         let counter = |kind: &'static str| counter!(TOKENS, "kind" => kind, "model" => model.to_owned(), "upstream" => upstream.to_owned());
-        let series = Arc::new(OfTokens {
+        let series = Arc::new(TokenSeries {
             model: model.to_owned(),
             upstream: upstream.to_owned(),
             prompt: counter("prompt"),
             completion: counter("completion"),
         });
-        self.of_tokens.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&series));
+        self.tokens.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&series));
         series
     }
 
-    fn of(&self, route: &'static str, outcome: &'static str, model: &str) -> Arc<OfRequests> {
-        let is_it = |series: &&Arc<OfRequests>| {
+    fn find_requests(&self, route: &'static str, outcome: &'static str, model: &str) -> Arc<RequestSeries> {
+        let is_it = |series: &&Arc<RequestSeries>| {
             series.route == route && series.outcome == outcome && series.model == model
         };
-        let known = self.of_requests.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.requests.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(series) = known.iter().find(is_it) {
             return Arc::clone(series);
         }
         drop(known);
         let model = model.to_owned();
-        let series = Arc::new(OfRequests {
+        let series = Arc::new(RequestSeries {
             requests: counter!(REQUESTS, "route" => route, "model" => model.clone(), "outcome" => outcome),
             duration: histogram!(DURATION, "route" => route),
             first_byte: histogram!(FIRST_BYTE, "route" => route),
@@ -162,14 +162,14 @@ impl Common {
             outcome,
             model,
         });
-        self.of_requests.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&series));
+        self.requests.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&series));
         series
     }
 }
 
 /// The series of one upstream, by its name in the configuration.
 #[derive(Debug)]
-pub struct OfUpstream {
+pub struct UpstreamSeries {
     /// [`UPSTREAM_IN_FLIGHT`].
     pub in_flight: Gauge,
     /// [`UPSTREAM_QUEUED`].
@@ -184,7 +184,7 @@ pub struct OfUpstream {
     pub failovers: Counter,
 }
 
-impl OfUpstream {
+impl UpstreamSeries {
     /// Registers the series of an upstream.
     pub fn new(name: &str) -> Self {
         let name = name.to_owned();
@@ -200,14 +200,14 @@ impl OfUpstream {
 }
 
 /// Counts a request that has arrived.
-pub(super) fn arrived() {
+pub(super) fn count_arrival() {
     if let Some(common) = COMMON.get() {
         common.in_flight.increment(1.0);
     }
 }
 
 /// Records the outcome and the times of a request that has ended.
-pub(super) fn request(
+pub(super) fn record_request(
     route: &'static str,
     model: &str,
     outcome: &'static str,
@@ -216,19 +216,19 @@ pub(super) fn request(
 ) {
     let Some(common) = COMMON.get() else { return };
     common.in_flight.decrement(1.0);
-    let series = common.of(route, outcome, model);
+    let series = common.find_requests(route, outcome, model);
     series.requests.increment(1);
     series.duration.record(total.as_secs_f64());
     if let Some(first) = first {
         series.first_byte.record(first.as_secs_f64());
     }
-    tidy();
+    run_upkeep_sometimes();
 }
 
 /// Counts the tokens of a reply.
-pub(super) fn tokens(usage: Usage, model: &str, upstream: &str) {
+pub(super) fn count_tokens(usage: Usage, model: &str, upstream: &str) {
     let Some(common) = COMMON.get() else { return };
-    let series = common.tokens_of(model, upstream);
+    let series = common.find_tokens(model, upstream);
     for (counter, count) in [(&series.prompt, usage.prompt), (&series.completion, usage.completion)] {
         if count > 0 {
             counter.increment(count);
@@ -237,7 +237,7 @@ pub(super) fn tokens(usage: Usage, model: &str, upstream: &str) {
 }
 
 /// Counts a request with second attempts, by its end.
-pub fn rescue(fault: &'static str, rescued: bool) {
+pub fn count_rescue(fault: &'static str, rescued: bool) {
     let rescued = if rescued { "yes" } else { "no" };
     counter!(RESCUES, "fault" => fault, "rescued" => rescued).increment(1);
 }
@@ -248,17 +248,17 @@ pub fn prefix_lost() {
 }
 
 /// Counts usage rows that could not be stored.
-pub fn usage_rows_lost(count: u64) {
+pub fn count_lost_usage_rows(count: u64) {
     counter!(USAGE_LOST).increment(count);
 }
 
 /// Counts an alert that could not be delivered.
-pub fn alert_lost(sink: &str) {
+pub fn count_lost_alert(sink: &str) {
     counter!(ALERTS_LOST, "sink" => sink.to_owned()).increment(1);
 }
 
 /// Sets the size of the remembered reasoning.
-pub fn reasoning_memory(entries: usize, bytes: usize) {
+pub fn set_reasoning_memory(entries: usize, bytes: usize) {
     #[expect(clippy::cast_precision_loss, reason = "gauges are floats, and these numbers are small")]
     let (entries, bytes) = (entries as f64, bytes as f64);
     gauge!(MEMORY_ENTRIES).set(entries);
@@ -266,7 +266,7 @@ pub fn reasoning_memory(entries: usize, bytes: usize) {
 }
 
 /// Counts the turns of a request that got their reasoning back, and those that could not.
-pub fn reasoning_recalled(hits: usize, misses: usize) {
+pub fn count_recalled_reasoning(hits: usize, misses: usize) {
     for (result, count) in [("hit", hits), ("miss", misses)] {
         if count > 0 {
             counter!(MEMORY_LOOKUPS, "result" => result).increment(count as u64);
@@ -276,7 +276,7 @@ pub fn reasoning_recalled(hits: usize, misses: usize) {
 
 /// Sums up recorded values once in a while. Otherwise each value is kept until the page is requested, which
 /// may never happen.
-fn tidy() {
+fn run_upkeep_sometimes() {
     static RECORDED: AtomicU32 = AtomicU32::new(0);
     if RECORDED.fetch_add(1, Ordering::Relaxed) % 4096 == 4095
         && let Some(Some(handle)) = HANDLE.get()
@@ -297,17 +297,17 @@ fn begin_at_zero() {
 }
 
 /// Sets the result of an upstream's last probe. `None`: it is no longer configured, and NaN matches no rule.
-pub fn upstream_up(name: &str, is_up: Option<bool>) {
+pub fn set_upstream_up(name: &str, is_up: Option<bool>) {
     let value = is_up.map_or(f64::NAN, |is_up| f64::from(u8::from(is_up)));
     gauge!(UPSTREAM_UP, "upstream" => name.to_owned()).set(value);
 }
 
 /// Creates the counter of a sink that has lost no alert yet.
-pub fn alert_sink(name: &str) {
+pub fn register_alert_sink(name: &str) {
     counter!(ALERTS_LOST, "sink" => name.to_owned()).increment(0);
 }
 
-fn describe() {
+fn describe_metrics() {
     metrics::describe_counter!(ALERTS_LOST, "Alerts that could not be delivered, by sink");
     metrics::describe_counter!(USAGE_LOST, "Usage rows that could not be stored");
     metrics::describe_counter!(REQUESTS, "Requests, by route, model and outcome");

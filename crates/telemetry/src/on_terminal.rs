@@ -7,11 +7,11 @@ use wire::visible::make_visible;
 
 /// Takes whole lines and writes them in a form that is safe for a terminal.
 #[derive(Debug)]
-pub(super) struct OnTerminal<W>(pub(super) W);
+pub(super) struct TerminalWriter<W>(pub(super) W);
 
-impl<W: Write> Write for OnTerminal<W> {
+impl<W: Write> Write for TerminalWriter<W> {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
-        self.0.write_all(shown(&String::from_utf8_lossy(lines)).as_bytes())?;
+        self.0.write_all(escape_lines(&String::from_utf8_lossy(lines)).as_bytes())?;
         Ok(lines.len())
     }
 
@@ -20,7 +20,7 @@ impl<W: Write> Write for OnTerminal<W> {
     }
 }
 
-fn shown(lines: &str) -> String {
+fn escape_lines(lines: &str) -> String {
     let mut parts = lines.split("\u{1b}[");
     let mut out = make_visible(parts.next().unwrap_or_default());
     for part in parts {
@@ -49,7 +49,7 @@ mod tests {
             ("a\u{202e}b\u{9b}c\u{1b}[", "a\\u{202e}b\\u{9b}c\\u{1b}["),
         ] {
             let mut out = Vec::new();
-            OnTerminal(&mut out).write_all(line.as_bytes()).unwrap();
+            TerminalWriter(&mut out).write_all(line.as_bytes()).unwrap();
             assert_eq!(String::from_utf8(out).unwrap(), expected);
         }
     }

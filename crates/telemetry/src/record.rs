@@ -43,7 +43,7 @@ impl RequestStart {
 
     /// Counts the request for this account.
     #[must_use]
-    pub fn of_account(self, account: Option<Arc<dyn Account>>) -> Self {
+    pub fn with_account(self, account: Option<Arc<dyn Account>>) -> Self {
         Self { account, ..self }
     }
 
@@ -51,16 +51,16 @@ impl RequestStart {
     #[must_use]
     pub fn continuing_trace(self, headers: &HeaderMap) -> Self {
         let header = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
-        Self { parent: header.and_then(TraceContext::parse), ..self }
+        Self { parent: header.and_then(TraceContext::parse_header), ..self }
     }
 
     /// Returns the name of the client's key.
-    pub fn key(&self) -> Option<&str> {
-        self.account.as_ref().map(|account| account.name())
+    pub fn key_name(&self) -> Option<&str> {
+        self.account.as_ref().map(|account| account.key_name())
     }
 
     /// Returns the time since the request arrived.
-    pub fn elapsed(&self) -> Duration {
+    pub fn time_since_arrival(&self) -> Duration {
         self.arrived.elapsed()
     }
 }
@@ -95,13 +95,13 @@ impl RequestRecord {
     /// Begins the record of a request. `recording`: whether message text may be logged, and where the
     /// request's row goes.
     pub fn begin(start: RequestStart, recording: &Recording) -> Self {
-        Self::of_run(start, recording, RowFacts::default())
+        Self::begin_for_run(start, recording, RowFacts::default())
     }
 
     /// Begins the record of a model call that belongs to a run.
-    pub fn of_run(start: RequestStart, recording: &Recording, row: RowFacts) -> Self {
+    pub fn begin_for_run(start: RequestStart, recording: &Recording, row: RowFacts) -> Self {
         let start = Arc::new(start);
-        let mut line = RequestLine::of(Arc::clone(&start));
+        let mut line = RequestLine::begin(Arc::clone(&start));
         line.sink.clone_from(&recording.sink);
         if let Some(sink) = &recording.spans {
             line.trace = Some(Box::new(RequestTrace::new(sink, start.parent, &row.run, start.arrived)));
@@ -125,13 +125,13 @@ impl RequestRecord {
         self.trace
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut RequestLine) -> T) -> T {
+    fn change_line<T>(&self, change: impl FnOnce(&mut RequestLine) -> T) -> T {
         change(&mut self.line.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Records the facts from the request's body.
-    pub fn request(&self, facts: &RequestFacts<'_>) {
-        self.change(|line| {
+    pub fn record_request(&self, facts: &RequestFacts<'_>) {
+        self.change_line(|line| {
             facts.model.clone_into(&mut line.model);
             if facts.model_is_known {
                 facts.model.clone_into(&mut line.known_model);
@@ -144,18 +144,18 @@ impl RequestRecord {
     }
 
     /// Sets the route that serves the request, when its path does not show it.
-    pub fn route(&self, route: &'static str) {
-        self.change(|line| line.route = route);
+    pub fn set_route(&self, route: &'static str) {
+        self.change_line(|line| line.route = route);
     }
 
     /// Sets the model that the client named.
-    pub fn model(&self, model: &str) {
-        self.change(|line| model.clone_into(&mut line.model));
+    pub fn set_model(&self, model: &str) {
+        self.change_line(|line| model.clone_into(&mut line.model));
     }
 
     /// Sets the model for metrics: an upstream is known to serve it.
-    pub fn known_model(&self, model: &str) {
-        self.change(|line| {
+    pub fn set_known_model(&self, model: &str) {
+        self.change_line(|line| {
             if line.known_model.is_empty() {
                 model.clone_into(&mut line.known_model);
             }
@@ -163,18 +163,18 @@ impl RequestRecord {
     }
 
     /// Sets whether the client asked for a stream.
-    pub fn stream(&self, stream: bool) {
-        self.change(|line| line.stream = stream);
+    pub fn set_stream(&self, stream: bool) {
+        self.change_line(|line| line.stream = stream);
     }
 
     /// Sets the agent that the request is for.
-    pub fn agent(&self, name: &str) {
-        self.change(|line| name.clone_into(&mut line.row.agent));
+    pub fn set_agent(&self, name: &str) {
+        self.change_line(|line| name.clone_into(&mut line.row.agent));
     }
 
     /// Records that an agent's run serves the request. Its model calls have their own rows.
-    pub fn served_by_agent(&self, name: &str) {
-        self.change(|line| {
+    pub fn set_serving_agent(&self, name: &str) {
+        self.change_line(|line| {
             line.route = "agent";
             name.clone_into(&mut line.model);
             name.clone_into(&mut line.known_model);
@@ -184,40 +184,40 @@ impl RequestRecord {
     }
 
     /// Sets the run that serves the request.
-    pub fn run(&self, id: &str) {
-        self.change(|line| id.clone_into(&mut line.row.run));
+    pub fn set_run(&self, id: &str) {
+        self.change_line(|line| id.clone_into(&mut line.row.run));
     }
 
     /// Sets the way in which the tokens of the prompt were counted.
-    pub fn counted(&self, by: &'static str) {
-        self.change(|line| line.counted = Some(by));
+    pub fn set_token_counter(&self, by: &'static str) {
+        self.change_line(|line| line.counted = Some(by));
     }
 
     /// Sets the upstream that will probably be asked.
-    pub fn likely_upstream(&self, upstream: &str) {
-        self.change(|line| upstream.clone_into(&mut line.upstream));
+    pub fn set_likely_upstream(&self, upstream: &str) {
+        self.change_line(|line| upstream.clone_into(&mut line.upstream));
     }
 
     /// Records that an upstream is asked, the `tried`th one, after a wait in its queue.
-    pub fn asks(&self, upstream: &str, tried: u32, queued: Duration) {
-        self.change(|line| {
+    pub fn record_upstream(&self, upstream: &str, tried: u32, queued: Duration) {
+        self.change_line(|line| {
             upstream.clone_into(&mut line.upstream);
             line.upstreams_tried = tried;
-            line.got_place(queued);
+            line.end_queueing(queued);
         });
     }
 
     /// Records an attempt: the names of its edits, the way its tokens were counted, and the parts that were
     /// cut.
-    pub fn sends<'a>(
+    pub fn record_attempt<'a>(
         &self,
         edits: impl Iterator<Item = &'a &'static str>,
         counted: Option<&'static str>,
         trimmed: Option<&str>,
     ) {
-        self.change(|line| {
+        self.change_line(|line| {
             line.begin_attempt();
-            edits.for_each(|name| line.edit(name));
+            edits.for_each(|name| line.add_edit(name));
             line.counted = counted.or(line.counted);
             line.trimmed = trimmed.map(str::to_owned);
         });
@@ -227,18 +227,18 @@ impl RequestRecord {
     /// own stays.
     pub fn traceparent(&self) -> Option<HeaderValue> {
         self.trace?;
-        let header = self.change(|line| line.trace.as_ref().map(|trace| trace.traceparent()));
+        let header = self.change_line(|line| line.trace.as_ref().map(|trace| trace.traceparent()));
         header.and_then(|header| HeaderValue::try_from(header).ok())
     }
 
     /// Records the status of the upstream's answer.
-    pub fn upstream_status(&self, status: u16) {
-        self.change(|line| line.upstream_status = Some(status));
+    pub fn set_upstream_status(&self, status: u16) {
+        self.change_line(|line| line.upstream_status = Some(status));
     }
 
     /// Records that the request is sent again for this reason, one word.
-    pub fn repeats(&self, why: &'static str) {
-        self.change(|line| line.retry(why));
+    pub fn record_repeat(&self, why: &'static str) {
+        self.change_line(|line| line.count_retry(why));
     }
 
     /// Records where the prompt first differs from that of the conversation's last request, and how many
@@ -255,50 +255,50 @@ impl RequestRecord {
 
     /// Records that the model is asked again. `fault`: the mistake in its reply, which had this `cost`;
     /// `remedy`: the change of the request.
-    pub fn asks_again(&self, fault: &'static str, remedy: &'static str, cost: Usage) {
-        self.change(|line| line.second_attempt(fault, remedy, cost));
+    pub fn record_second_attempt(&self, fault: &'static str, remedy: &'static str, cost: Usage) {
+        self.change_line(|line| line.count_second_attempt(fault, remedy, cost));
     }
 
     /// Adds time that the request waited for an upstream to return.
-    pub fn waited(&self, waited: Duration) {
-        self.change(|line| line.waited += waited);
+    pub fn add_wait(&self, waited: Duration) {
+        self.change_line(|line| line.waited += waited);
     }
 
     /// Sets the tokens of the reply that leaves.
-    pub fn usage(&self, usage: Option<Usage>) {
-        self.change(|line| line.usage = usage);
+    pub fn set_usage(&self, usage: Option<Usage>) {
+        self.change_line(|line| line.usage = usage);
     }
 
     /// Records a turn that leaves.
-    pub fn turn(&self, turn: &Turn) {
-        self.change(|line| line.turn(turn));
+    pub fn record_turn(&self, turn: &Turn) {
+        self.change_line(|line| line.count_turn(turn));
     }
 
     /// Records that no attempt got a reply: the status of the upstream at fault, and the error for the log.
-    pub fn attempts_failed(&self, upstream_status: Option<u16>, error: String) {
-        self.change(|line| {
+    pub fn record_failed_attempts(&self, upstream_status: Option<u16>, error: String) {
+        self.change_line(|line| {
             line.upstream_status = line.upstream_status.or(upstream_status);
             line.error = Some(error);
         });
     }
 
     /// Records that the connection of a whole reply did not end cleanly.
-    pub fn unclean_end(&self, error: &str) {
-        self.change(|line| line.error = Some(error.to_owned()));
+    pub fn record_unclean_end(&self, error: &str) {
+        self.change_line(|line| line.error = Some(error.to_owned()));
     }
 
     /// Logs message text, if that is allowed.
-    pub fn content(&self, what: &'static str, text: &[u8]) {
-        self.content_of(what, || text);
+    pub fn log_content(&self, what: &'static str, text: &[u8]) {
+        self.log_content_with(what, || text);
     }
 
     /// Logs message text, which is only composed if that is allowed.
-    pub fn content_of<T: AsRef<[u8]>>(&self, what: &'static str, text: impl FnOnce() -> T) {
+    pub fn log_content_with<T: AsRef<[u8]>>(&self, what: &'static str, text: impl FnOnce() -> T) {
         if self.content {
             let text = text();
-            self.change(|line| {
+            self.change_line(|line| {
                 if let Some(trace) = &mut line.trace {
-                    trace.content(what, text.as_ref());
+                    trace.add_content(what, text.as_ref());
                 }
             });
             let text = String::from_utf8_lossy(text.as_ref());
@@ -307,26 +307,26 @@ impl RequestRecord {
     }
 
     /// Counts a heartbeat.
-    pub fn heartbeat(&self) {
-        self.change(RequestLine::heartbeat);
+    pub fn count_heartbeat(&self) {
+        self.change_line(RequestLine::count_heartbeat);
     }
 
     /// Records that the head of a reply with this status leaves.
-    pub fn head_leaves(&self, status: u16) {
-        self.change(|line| {
+    pub fn record_head(&self, status: u16) {
+        self.change_line(|line| {
             line.status = status;
-            line.first_byte();
+            line.note_first_byte();
         });
     }
 
     /// Records that the loop guard answers in place of the model.
-    pub fn loop_stopped(&self, kind: &'static str) {
-        self.change(|line| (line.outcome, line.loop_stopped) = (Outcome::LoopGuard, Some(kind)));
+    pub fn record_loop_stop(&self, kind: &'static str) {
+        self.change_line(|line| (line.outcome, line.loop_stopped) = (Outcome::LoopGuard, Some(kind)));
     }
 
     /// Records that the whole reply has left. The outcome of the loop guard stays.
-    pub fn is_whole(&self) {
-        self.change(|line| {
+    pub fn mark_whole(&self) {
+        self.change_line(|line| {
             if line.outcome != Outcome::LoopGuard {
                 line.outcome = Outcome::Ok;
             }
@@ -335,8 +335,8 @@ impl RequestRecord {
 
     /// Records an error that leaves, before or after the head. A cause that was recorded before stays in the
     /// log.
-    pub fn fails(&self, outcome: Outcome, message: &str, code: Option<&'static str>) {
-        self.change(|line| {
+    pub fn record_failure(&self, outcome: Outcome, message: &str, code: Option<&'static str>) {
+        self.change_line(|line| {
             line.outcome = outcome;
             line.error.get_or_insert_with(|| message.to_owned());
             line.error_code = code;
@@ -344,8 +344,8 @@ impl RequestRecord {
     }
 
     /// Records the end of a reply that was forwarded unread.
-    pub fn passed(&self, outcome: Outcome, usage: Option<Usage>, error: Option<String>) {
-        self.change(|line| {
+    pub fn record_forwarded_reply(&self, outcome: Outcome, usage: Option<Usage>, error: Option<String>) {
+        self.change_line(|line| {
             line.outcome = outcome;
             line.usage = usage.or(line.usage);
             line.error = error.or(line.error.take());
@@ -354,16 +354,16 @@ impl RequestRecord {
 
     /// Records the end of a run's model call. Its row has its tokens; the row of the client's own request has
     /// none.
-    pub fn model_call_ended(
+    pub fn record_model_call_end(
         &self,
         is_reply: bool,
         code: Option<&'static str>,
         account: Option<&dyn Account>,
     ) {
-        self.change(|line| {
+        self.change_line(|line| {
             line.outcome = if is_reply { Outcome::Ok } else { Outcome::Error };
             line.error_code = code;
-            line.row.key = account.map(|account| account.name().to_owned());
+            line.row.key = account.map(|account| account.key_name().to_owned());
             line.row.usage = line.all_usage();
             line.usage = None;
         });

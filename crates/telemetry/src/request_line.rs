@@ -117,8 +117,8 @@ pub(super) struct RequestLine {
 
 impl RequestLine {
     /// Begins the line of a request that has just arrived.
-    pub(super) fn of(start: Arc<RequestStart>) -> Self {
-        metrics::arrived();
+    pub(super) fn begin(start: Arc<RequestStart>) -> Self {
+        metrics::count_arrival();
         Self {
             route: start.route,
             start,
@@ -159,10 +159,10 @@ impl RequestLine {
     }
 
     /// Ends a wait for a place at an upstream.
-    pub(super) fn got_place(&mut self, queued: Duration) {
+    pub(super) fn end_queueing(&mut self, queued: Duration) {
         self.queued += queued;
         if let Some(trace) = self.trace.as_ref().filter(|_| !queued.is_zero()) {
-            trace.queued(&self.upstream, queued);
+            trace.record_queueing(&self.upstream, queued);
         }
     }
 
@@ -189,7 +189,7 @@ impl RequestLine {
         self.end_attempt(self.usage, failed);
         let attributes = self.span_attributes(usage);
         if let Some(trace) = self.trace.take() {
-            trace.end(self.start.request.clone().into_owned(), attributes, failed);
+            trace.end_request(self.start.request.clone().into_owned(), attributes, failed);
         }
     }
 
@@ -203,7 +203,7 @@ impl RequestLine {
             ("respool.request_id", (&*self.start.id).into()),
             ("respool.route", self.route.into()),
             ("respool.outcome", self.outcome.as_str().into()),
-            ("respool.attempts", u64::from(self.attempts()).into()),
+            ("respool.attempts", u64::from(self.attempt_count()).into()),
             ("gen_ai.request.model", (&*self.model).into()),
             ("gen_ai.agent.name", (&*self.row.agent).into()),
             ("respool.run", (&*self.row.run).into()),
@@ -220,17 +220,17 @@ impl RequestLine {
     }
 
     /// Returns the time since the request arrived.
-    pub(super) fn elapsed(&self) -> Duration {
-        self.start.elapsed()
+    pub(super) fn time_since_arrival(&self) -> Duration {
+        self.start.time_since_arrival()
     }
 
     /// Notes that the first byte of the reply leaves now.
-    pub(super) fn first_byte(&mut self) {
-        self.first_byte.get_or_insert_with(|| self.start.elapsed());
+    pub(super) fn note_first_byte(&mut self) {
+        self.first_byte.get_or_insert_with(|| self.start.time_since_arrival());
     }
 
     /// Counts the calls and notes of a turn.
-    pub(super) fn turn(&mut self, turn: &Turn) {
+    pub(super) fn count_turn(&mut self, turn: &Turn) {
         self.calls += turn.calls.len();
         self.calls_by_dialect.extend(calls_by_dialect(turn));
         for note in &turn.notes {
@@ -244,14 +244,14 @@ impl RequestLine {
     }
 
     /// Adds the name of an edit to the request.
-    pub(super) fn edit(&mut self, name: &'static str) {
+    pub(super) fn add_edit(&mut self, name: &'static str) {
         if !self.edits.contains(&name) {
             self.edits.push(name);
         }
     }
 
     /// Counts another attempt.
-    pub(super) fn retry(&mut self, reason: &'static str) {
+    pub(super) fn count_retry(&mut self, reason: &'static str) {
         self.retries += 1;
         self.end_attempt(None, Some(reason));
         ::metrics::counter!(metrics::RETRIES, "reason" => reason).increment(1);
@@ -261,7 +261,7 @@ impl RequestLine {
     pub(super) fn fall_back(&mut self, asked: &str, why: &'static str, answers: &str) {
         // A request may go to another model before any was asked.
         if !self.upstream.is_empty() {
-            self.retry("fallback");
+            self.count_retry("fallback");
         }
         self.fallbacks.push(format!("{asked}:{why}"));
         answers.clone_into(&mut self.model);
@@ -269,7 +269,7 @@ impl RequestLine {
     }
 
     /// Counts a second attempt, with the fault of the useless reply, the remedy, and the reply's tokens.
-    pub(super) fn second_attempt(&mut self, fault: &'static str, remedy: &'static str, cost: Usage) {
+    pub(super) fn count_second_attempt(&mut self, fault: &'static str, remedy: &'static str, cost: Usage) {
         self.end_attempt(Some(cost), Some(fault));
         self.recovery.extend([fault, remedy]);
         self.discarded = self.discarded.plus(cost);
@@ -288,13 +288,13 @@ impl RequestLine {
     }
 
     /// Returns the number of attempts at upstreams.
-    fn attempts(&self) -> u32 {
+    fn attempt_count(&self) -> u32 {
         let again = u32::try_from(self.recovery.len() / 2).unwrap_or(u32::MAX);
         u32::from(!self.upstream.is_empty()) + self.retries + again
     }
 
     /// Returns the request's present state.
-    pub(super) fn live(&self) -> LiveRequest {
+    pub(super) fn live_state(&self) -> LiveRequest {
         let phase = match (self.first_byte, self.upstream_status) {
             (Some(_), Some(_)) => "replying",
             (Some(_), None) => "waiting, kept alive",
@@ -306,29 +306,29 @@ impl RequestLine {
         LiveRequest {
             id: self.start.id.clone(),
             route: self.route,
-            key: self.start.key().unwrap_or_default().to_owned(),
+            key: self.start.key_name().unwrap_or_default().to_owned(),
             model: self.model.clone(),
             upstream: self.upstream.clone(),
             agent,
             run,
             phase,
-            elapsed: self.elapsed(),
-            attempts: self.attempts(),
-            tokens: self.all_usage().map(|usage| usage.total()),
+            elapsed: self.time_since_arrival(),
+            attempts: self.attempt_count(),
+            tokens: self.all_usage().map(|usage| usage.total_tokens()),
         }
     }
 
     /// Makes the row of this request. It moves the fields out, because the line is written already.
     fn take_row(&mut self, duration: Duration, usage: Option<Usage>) -> UsageRow {
         let RowFacts { agent, run, key, usage: own } = std::mem::take(&mut self.row);
-        let of_account = || self.start.key().map(str::to_owned);
+        let of_account = || self.start.key_name().map(str::to_owned);
         UsageRow {
             at: clock::time_ago(duration),
             id: self.start.id.clone(),
             route: self.route.into(),
             key: key.or_else(of_account).unwrap_or_default(),
             model: std::mem::take(&mut self.model),
-            attempts: self.attempts(),
+            attempts: self.attempt_count(),
             upstream: std::mem::take(&mut self.upstream),
             agent,
             run,
@@ -349,15 +349,15 @@ impl RequestLine {
     }
 
     /// Counts a heartbeat.
-    pub(super) fn heartbeat(&mut self) {
+    pub(super) fn count_heartbeat(&mut self) {
         self.heartbeats += 1;
         ::metrics::counter!(metrics::HEARTBEATS).increment(1);
     }
 
-    fn record(&self, total: Duration) {
-        metrics::request(self.route, &self.known_model, self.outcome.as_str(), total, self.first_byte);
+    fn record_metrics(&self, total: Duration) {
+        metrics::record_request(self.route, &self.known_model, self.outcome.as_str(), total, self.first_byte);
         if let Some(usage) = self.all_usage() {
-            metrics::tokens(usage, &self.known_model, &self.upstream);
+            metrics::count_tokens(usage, &self.known_model, &self.upstream);
         }
         let loops = [(metrics::LOOPS_WARNED, self.loop_warned), (metrics::LOOPS_STOPPED, self.loop_stopped)];
         for (metric, kind) in loops {
@@ -391,7 +391,7 @@ fn calls_by_dialect(turn: &Turn) -> Vec<(&'static str, usize)> {
     counts
 }
 
-fn list(names: &[&'static str]) -> Option<String> {
+fn join_names(names: &[&'static str]) -> Option<String> {
     (!names.is_empty()).then(|| names.join(","))
 }
 
@@ -407,61 +407,66 @@ fn each_once(names: &[&'static str]) -> String {
 }
 
 /// Returns `None` for a zero or empty value, which the line leaves out.
-fn some<T: Default + PartialEq>(count: T) -> Option<T> {
+fn non_default<T: Default + PartialEq>(count: T) -> Option<T> {
     (count != T::default()).then_some(count)
 }
 
-fn millis(duration: Duration) -> f64 {
+fn to_millis(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 10_000.0).round() / 10.0
 }
 
 impl Drop for RequestLine {
     fn drop(&mut self) {
-        let total = self.elapsed();
-        self.record(total);
+        let total = self.time_since_arrival();
+        self.record_metrics(total);
         let usage = self.all_usage();
         tracing::info!(
             target: "respool::request",
             request_id = self.start.id,
             request = &*self.start.request,
             route = self.route,
-            key = self.start.key(),
+            key = self.start.key_name(),
             model = self.model,
             stream = self.stream,
             upstream = self.upstream,
             upstreams_tried = (self.upstreams_tried > 1).then_some(self.upstreams_tried),
-            queued_ms = some(self.queued).map(millis),
-            waited_ms = some(self.waited).map(millis),
+            queued_ms = non_default(self.queued).map(to_millis),
+            waited_ms = non_default(self.waited).map(to_millis),
             upstream_status = self.upstream_status,
             status = self.status,
             outcome = self.outcome.as_str(),
             error = self.error,
-            edits = list(&self.edits),
+            edits = join_names(&self.edits),
             loop_warned = self.loop_warned,
             loop_stopped = self.loop_stopped,
             counted = self.counted,
             trimmed = self.trimmed,
             prefix_lost = self.prefix_lost,
             fallback = (!self.fallbacks.is_empty()).then(|| self.fallbacks.join(",")),
-            retries = some(self.retries),
-            heartbeats = some(self.heartbeats),
-            calls = some(self.calls),
-            dialect = some(each_once(&self.dialects)),
-            repairs = some(each_once(&self.repairs)),
-            dropped = some(each_once(&self.dropped)),
-            recovery = list(&self.recovery),
+            retries = non_default(self.retries),
+            heartbeats = non_default(self.heartbeats),
+            calls = non_default(self.calls),
+            dialect = non_default(each_once(&self.dialects)),
+            repairs = non_default(each_once(&self.repairs)),
+            dropped = non_default(each_once(&self.dropped)),
+            recovery = join_names(&self.recovery),
             prompt_tokens = usage.map(|usage| usage.prompt),
             completion_tokens = usage.map(|usage| usage.completion),
-            first_byte_ms = self.first_byte.map(millis),
-            total_ms = millis(total),
+            first_byte_ms = self.first_byte.map(to_millis),
+            total_ms = to_millis(total),
             "request"
         );
         self.end_trace(usage);
         if let Some(sink) = self.sink.take() {
             let row = self.take_row(total, usage);
-            let counted =
-                row.usage.or_else(|| self.start.account.as_ref().and_then(|account| account.estimate()));
-            sink.record(EndedRequest { row, known_model: std::mem::take(&mut self.known_model), counted });
+            let counted = row
+                .usage
+                .or_else(|| self.start.account.as_ref().and_then(|account| account.estimate_usage()));
+            sink.record_request(EndedRequest {
+                row,
+                known_model: std::mem::take(&mut self.known_model),
+                counted,
+            });
         }
     }
 }
@@ -481,7 +486,7 @@ mod tests {
     fn a_note_of_many_calls_is_listed_once() {
         let names = ["duplicate", "unreadable"].repeat(10_000);
         assert_eq!(each_once(&names), "duplicate,unreadable");
-        let mut line = RequestLine::of(Arc::new(RequestStart::new("r".into(), "POST /", "other")));
+        let mut line = RequestLine::begin(Arc::new(RequestStart::new("r".into(), "POST /", "other")));
         line.repairs = names;
         assert_eq!(line.take_row(Duration::ZERO, None).repairs, "duplicate,unreadable");
     }

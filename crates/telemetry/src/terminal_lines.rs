@@ -52,12 +52,12 @@ where
         };
         let time = clock::format_time(clock::now());
         let time = time.get(11..19).unwrap_or_default();
-        writeln!(writer, "{} {line}", self.coloured(DIM, time))
+        writeln!(writer, "{} {line}", self.colour_text(DIM, time))
     }
 }
 
 impl TerminalLines {
-    fn coloured(&self, colour: &str, text: &str) -> String {
+    fn colour_text(&self, colour: &str, text: &str) -> String {
         if self.has_colours && !text.is_empty() {
             format!("\u{1b}[{colour}m{text}\u{1b}[0m")
         } else {
@@ -77,13 +77,13 @@ impl TerminalLines {
         };
         let room = width.saturating_sub("hh:mm:ss ".len() + 12);
         let about = cut_line(&request_parts(fields).join("  "), room);
-        format!("{}{about}", self.coloured(colour, &format!("{word:<12}")))
+        format!("{}{about}", self.colour_text(colour, &format!("{word:<12}")))
     }
 
     fn event_line(&self, fields: &Fields, level: Level) -> String {
         let mut line = match level {
-            Level::ERROR => self.coloured(RED, "error "),
-            Level::WARN => self.coloured(YELLOW, "warning "),
+            Level::ERROR => self.colour_text(RED, "error "),
+            Level::WARN => self.colour_text(YELLOW, "warning "),
             _ => String::new(),
         };
         line.push_str(&make_visible(&fields.message));
@@ -94,7 +94,7 @@ impl TerminalLines {
         let others: Vec<String> =
             others.map(|(name, value)| format!("{name}={}", one_line(value, usize::MAX))).collect();
         if !others.is_empty() {
-            let _ = write!(line, "  {}", self.coloured(DIM, &others.join(" ")));
+            let _ = write!(line, "  {}", self.colour_text(DIM, &others.join(" ")));
         }
         line
     }

@@ -21,18 +21,18 @@ pub struct TraceContext {
 
 impl TraceContext {
     /// Begins a new trace.
-    pub fn begin() -> Self {
+    pub fn begin_trace() -> Self {
         Self { trace: rand::random::<u128>() | 1, span: rand::random::<u64>() | 1, sampled: true }
     }
 
     /// Makes a child of this span.
     #[must_use]
-    pub fn child(self) -> Self {
+    pub fn new_child(self) -> Self {
         Self { span: rand::random::<u64>() | 1, ..self }
     }
 
     /// Reads a `traceparent` header (W3C Trace Context, level 1, and the same fields of later versions).
-    pub fn parse(header: &str) -> Option<Self> {
+    pub fn parse_header(header: &str) -> Option<Self> {
         let mut parts = header.trim().split('-');
         let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
         let is_hex = |text: &str, length: usize| {
@@ -116,11 +116,11 @@ pub struct Span {
 /// Takes spans. Requests call it, so it must not wait for anything.
 pub trait SpanSink: Debug + Send + Sync {
     /// Takes a finished span.
-    fn record(&self, span: Span);
+    fn record_span(&self, span: Span);
     /// Makes an agent's run part of this span.
     fn begin_run(&self, run: &str, parent: TraceContext);
     /// Returns the context of a run's spans, and the span that the run is part of.
-    fn run(&self, run: &str) -> (TraceContext, Option<u64>);
+    fn run_context(&self, run: &str) -> (TraceContext, Option<u64>);
 }
 
 /// The spans of one request.
@@ -158,11 +158,11 @@ impl RequestTrace {
         run: &str,
         arrived: Instant,
     ) -> Self {
-        let of_run = (!run.is_empty()).then(|| sink.run(run).0);
+        let of_run = (!run.is_empty()).then(|| sink.run_context(run).0);
         let above = parent.or(of_run);
         Self {
             sink: Arc::clone(sink),
-            context: above.map_or_else(TraceContext::begin, TraceContext::child),
+            context: above.map_or_else(TraceContext::begin_trace, TraceContext::new_child),
             parent: above.map(|above| above.span),
             parent_is_remote: parent.is_some(),
             arrived: (arrived, clock::system_time() - arrived.elapsed()),
@@ -177,10 +177,10 @@ impl RequestTrace {
     }
 
     /// Records a wait in the queue of an upstream, which ends now.
-    pub(super) fn queued(&self, upstream: &str, waited: Duration) {
+    pub(super) fn record_queueing(&self, upstream: &str, waited: Duration) {
         let end = self.wall_time();
-        self.record(Span {
-            context: self.context.child(),
+        self.record_span(Span {
+            context: self.context.new_child(),
             parent: Some(self.context.span),
             parent_is_remote: false,
             kind: SpanKind::Internal,
@@ -194,12 +194,12 @@ impl RequestTrace {
 
     /// Begins an attempt: a model is asked now.
     pub(super) fn begin_attempt(&mut self) {
-        let (context, start) = (self.context.child(), self.wall_time());
+        let (context, start) = (self.context.new_child(), self.wall_time());
         self.attempt = Some(Attempt { context, start, attributes: Vec::new() });
     }
 
     /// Adds message text to the attempt; the caller checks that this is allowed.
-    pub(super) fn content(&mut self, what: &'static str, text: &[u8]) {
+    pub(super) fn add_content(&mut self, what: &'static str, text: &[u8]) {
         if let Some(attempt) = &mut self.attempt {
             attempt.attributes.push((what, String::from_utf8_lossy(text).as_ref().into()));
         }
@@ -224,7 +224,7 @@ impl RequestTrace {
             attributes.push(("gen_ai.usage.output_tokens", usage.completion.into()));
         }
         attributes.extend(end.status.map(|status| ("http.response.status_code", u64::from(status).into())));
-        self.record(Span {
+        self.record_span(Span {
             context,
             parent: Some(self.context.span),
             parent_is_remote: false,
@@ -238,13 +238,13 @@ impl RequestTrace {
     }
 
     /// Ends the span of the request.
-    pub(super) fn end(&self, name: String, attributes: Attributes, error: Option<&str>) {
+    pub(super) fn end_request(&self, name: String, attributes: Attributes, error: Option<&str>) {
         let kind = if self.parent.is_some() && !self.parent_is_remote {
             SpanKind::Internal
         } else {
             SpanKind::Server
         };
-        self.record(Span {
+        self.record_span(Span {
             context: self.context,
             parent: self.parent,
             parent_is_remote: self.parent_is_remote,
@@ -257,14 +257,14 @@ impl RequestTrace {
         });
     }
 
-    fn record(&self, mut span: Span) {
+    fn record_span(&self, mut span: Span) {
         if !self.context.sampled {
             return;
         }
         if let Some(error) = &span.error {
             span.attributes.push(("error.type", error.as_str().into()));
         }
-        self.sink.record(span);
+        self.sink.record_span(span);
     }
 }
 
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn a_traceparent_is_read_as_the_specification_says() {
         let check = |text: &str, expected: Option<(u128, u64, bool)>| {
-            let read = TraceContext::parse(text).map(|it| (it.trace, it.span, it.sampled));
+            let read = TraceContext::parse_header(text).map(|it| (it.trace, it.span, it.sampled));
             assert_eq!(read, expected, "{text}");
         };
         let (trace, span) = (0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736, 0x00f0_67aa_0ba9_02b7);
@@ -290,6 +290,6 @@ mod tests {
         check("00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01", None);
         check("00-4bf9-00f067aa0ba902b7-01", None);
         check("", None);
-        assert_eq!(TraceContext::parse(text).unwrap().to_string(), text);
+        assert_eq!(TraceContext::parse_header(text).unwrap().to_string(), text);
     }
 }

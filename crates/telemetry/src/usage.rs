@@ -26,7 +26,7 @@ pub struct RowFacts {
 /// Takes rows. It is called at the end of each request, so it must not wait for anything.
 pub trait UsageSink: Debug + Send + Sync {
     /// Takes a request that has ended.
-    fn record(&self, ended: EndedRequest);
+    fn record_request(&self, ended: EndedRequest);
 }
 
 /// A request that has ended: its row, and the tokens that count against limits and budgets.
@@ -119,7 +119,8 @@ impl InFlight {
             lines.retain(|line| line.strong_count() > 0);
             lines.clone()
         };
-        let live = |line: Arc<Mutex<RequestLine>>| line.lock().unwrap_or_else(PoisonError::into_inner).live();
+        let live =
+            |line: Arc<Mutex<RequestLine>>| line.lock().unwrap_or_else(PoisonError::into_inner).live_state();
         let mut found: Vec<_> = lines.iter().filter_map(Weak::upgrade).map(live).collect();
         found.sort_by_key(|request| std::cmp::Reverse(request.elapsed));
         found

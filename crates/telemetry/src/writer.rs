@@ -51,7 +51,7 @@ pub(super) struct Batches {
 }
 
 /// Starts a writer to `to`.
-pub(super) fn start(to: impl Write + Send + 'static) -> (LineWriter, Batches) {
+pub(super) fn start_writer(to: impl Write + Send + 'static) -> (LineWriter, Batches) {
     let writer = LineWriter { queue: Arc::default() };
     let queue = Arc::clone(&writer.queue);
     let thread = thread::Builder::new().name("log".into()).spawn(move || write_batches(&queue, to)).ok();
@@ -159,7 +159,7 @@ mod tests {
                 Ok(())
             }
         }
-        let (mut lines, batches) = start(Stuck);
+        let (mut lines, batches) = start_writer(Stuck);
         for _ in 0..30 {
             lines.write_all(&vec![b'x'; 1 << 20]).unwrap();
         }
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn every_line_is_written_in_few_writes() {
         let written = Written::default();
-        let (mut lines, batches) = start(written.clone());
+        let (mut lines, batches) = start_writer(written.clone());
         for number in 0..1000 {
             writeln!(lines, "{number}").unwrap();
         }

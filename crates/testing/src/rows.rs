@@ -8,7 +8,7 @@ use telemetry::{EndedRequest, Recording, RequestRecord, RequestStart, UsageRow, 
 struct Rows(Mutex<Vec<UsageRow>>);
 
 impl UsageSink for Rows {
-    fn record(&self, ended: EndedRequest) {
+    fn record_request(&self, ended: EndedRequest) {
         self.0.lock().unwrap().push(ended.row);
     }
 }

@@ -1,20 +1,22 @@
 //! Keeps the digits of integers beyond 64 bits when arguments are rewritten.
 //!
-//! `serde_json` reads such a number as the nearest float. Its `arbitrary_precision` would keep the digits,
-//! but it affects the whole binary, in which `1.0` and `1.00` would then differ. So the digits are taken from
-//! the model's text and put back in place of the float. Used by `calls`, `settle` and `ledger`.
+//! `serde_json` holds such a number as the nearest float. Its `arbitrary_precision` would keep the digits,
+//! but for the whole binary, and there `1.0` and `1.00` would differ. So the digits are taken from the text
+//! the model wrote and put back where the float stands. Used by `calls`, `settle` and `ledger`.
 
 use serde_json::Number;
 
 /// Shorter runs of digits fit into 64 bits.
 const LONG: usize = 19;
+/// After this many integers that are not in the rewritten arguments, no others are searched for.
+const MOST_MISSES: usize = 16;
 
-/// An integer that does not fit into 64 bits.
+/// An integer that no 64 bits hold.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BigInteger<'a> {
-    /// Its original text.
+    /// As it was written.
     digits: &'a str,
-    /// Its text as `serde_json` writes it.
+    /// As `serde_json` writes it.
     rounded: String,
 }
 
@@ -23,6 +25,7 @@ pub(crate) fn find_big_integers(text: &str) -> Vec<BigInteger<'_>> {
     let bytes = text.as_bytes();
     let digit = |at: &usize| bytes.get(*at).is_some_and(u8::is_ascii_digit);
     let mut found = Vec::new();
+    let mut strings = Strings::default();
     let mut at = LONG - 1;
     while at < bytes.len() {
         if !digit(&at) {
@@ -31,19 +34,19 @@ pub(crate) fn find_big_integers(text: &str) -> Vec<BigInteger<'_>> {
         }
         let start = (0..at).rev().take_while(digit).last().unwrap_or(at);
         let end = (at..bytes.len()).find(|at| !digit(at)).unwrap_or(bytes.len());
-        found.extend(parse_big(text, start, end));
+        found.extend(parse_big(text, start, end, &mut strings));
         at = end + LONG;
     }
     found
 }
 
-fn parse_big(text: &str, start: usize, end: usize) -> Option<BigInteger<'_>> {
+fn parse_big<'a>(text: &'a str, start: usize, end: usize, strings: &mut Strings) -> Option<BigInteger<'a>> {
     let bytes = text.as_bytes();
     let before = start.checked_sub(1).map(|at| bytes[at]);
     let start = start - usize::from(before == Some(b'-'));
     let alone = !before.is_some_and(|byte| byte.is_ascii_alphanumeric() || b"._".contains(&byte))
         && !bytes.get(end).is_some_and(|byte| byte.is_ascii_alphanumeric() || b"._".contains(byte));
-    if end - start < LONG || !alone || is_in_string(&text[..start]) {
+    if end - start < LONG || !alone || strings.hold(bytes, start) {
         return None;
     }
     let digits = &text[start..end];
@@ -51,25 +54,39 @@ fn parse_big(text: &str, start: usize, end: usize) -> Option<BigInteger<'_>> {
     number.is_f64().then(|| BigInteger { digits, rounded: number.to_string() })
 }
 
-fn is_in_string(before: &str) -> bool {
-    let mut inside = false;
-    let mut bytes = before.bytes();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'"' => inside = !inside,
-            b'\\' if inside => drop(bytes.next()),
-            _ => {}
+/// Where strings begin and end, read once for all integers of a text.
+#[derive(Default)]
+struct Strings {
+    at: usize,
+    inside: bool,
+}
+
+impl Strings {
+    /// True when this place, which is after all earlier ones, is in a string.
+    fn hold(&mut self, bytes: &[u8], place: usize) -> bool {
+        while self.at < place {
+            match bytes[self.at] {
+                b'"' => self.inside = !self.inside,
+                b'\\' if self.inside => self.at += 1,
+                _ => {}
+            }
+            self.at += 1;
         }
+        self.inside
     }
-    inside
 }
 
 /// Puts digits back into rewritten arguments, in order, and takes them from the list.
 pub(crate) fn restore_digits(written: &str, integers: &mut Vec<BigInteger<'_>>) -> String {
     let mut restored = String::new();
     let mut rest = written;
+    let mut misses = 0;
     integers.retain(|integer| {
-        let Some(at) = rest.find(&integer.rounded) else { return true };
+        let found = (misses < MOST_MISSES).then(|| rest.find(&integer.rounded)).flatten();
+        let Some(at) = found else {
+            misses += 1;
+            return true;
+        };
         restored.push_str(&rest[..at]);
         restored.push_str(integer.digits);
         rest = &rest[at + integer.rounded.len()..];
@@ -111,5 +128,16 @@ mod tests {
         let mut integers = find_big_integers(text);
         assert_eq!(restore_digits(&written, &mut integers), text.replace(": ", ":").replace(", ", ","));
         assert!(integers.is_empty());
+    }
+
+    /// Once the text before each of them was read again, and for each that was not found all of the rest.
+    #[test]
+    fn many_integers_take_linear_time() {
+        let text = format!("[{}1]", "12345678901234567890, ".repeat(100_000));
+        let mut integers = find_big_integers(&text);
+        assert_eq!(integers.len(), 100_000);
+        let written = "[1.0]".repeat(200_000);
+        assert_eq!(restore_digits(&written, &mut integers), written);
+        assert_eq!(integers.len(), 100_000);
     }
 }

@@ -81,7 +81,7 @@ impl Connection {
         let mut request =
             self.client.post(&self.endpoint).header(CONTENT_TYPE, "application/json").body(body);
         if let Some(token) = &self.config.token {
-            request = request.bearer_auth(token.expose());
+            request = request.bearer_auth(token.expose_secret());
         }
         let reply = request.send().await.map_err(|error| self.unreachable_error(&error))?;
         let status = reply.status().as_u16();

@@ -110,7 +110,7 @@ impl<'a> Record<'a> {
     }
 
     fn end_entry(&self, outcome: &str) -> Option<Entry> {
-        let took = self.begun.map(|begun| clock::millis(begun.elapsed()));
+        let took = self.begun.map(|begun| clock::to_millis(begun.elapsed()));
         Some(Entry { outcome: Some(outcome.to_owned()), took_ms: took, ..self.bare_entry(Step::Ended)? })
     }
 

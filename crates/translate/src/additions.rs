@@ -39,14 +39,14 @@ impl Additions {
         let mut edits = Vec::new();
         let mut put_back = false;
         for (place, reasoning) in &self.reasoning {
-            put_back |= messages.get_mut(*place).is_some_and(|message| give(message, reasoning));
+            put_back |= messages.get_mut(*place).is_some_and(|message| restore_reasoning(message, reasoning));
         }
         if put_back {
             edits.push("reasoning_memory");
         }
         let result = messages.iter_mut().rfind(|message| message.has_role("tool"));
         if let (Some(found), Some(result)) = (&self.warning, result) {
-            append(result, &found.warning());
+            append_text(result, &found.warning());
             edits.push("loop_warning");
         }
         edits
@@ -57,8 +57,8 @@ impl Additions {
 pub fn silent_turns(messages: &[Message<'_>]) -> Vec<SilentTurn> {
     let turn = |(place, message): (usize, &Message<'_>)| {
         let sent = REASONING.iter().any(|key| message.object.get(key).is_some_and(|text| text != "\"\""));
-        let is_silent = !sent && message.has_role("assistant") && !message.calls().is_empty();
-        is_silent.then(|| SilentTurn { place, calls: message.calls().to_vec() })
+        let is_silent = !sent && message.has_role("assistant") && !message.tool_calls().is_empty();
+        is_silent.then(|| SilentTurn { place, calls: message.tool_calls().to_vec() })
     };
     messages.iter().enumerate().skip(loop_start(messages)).filter_map(turn).collect()
 }
@@ -73,12 +73,12 @@ pub fn user_texts<'m>(messages: &'m [Message<'_>]) -> impl Iterator<Item = &'m s
 
 /// Restores a message's reasoning; `outbound` chooses the field that the upstream reads. A client that sends
 /// reasoning as part of the content has not dropped it.
-fn give(message: &mut Message<'_>, reasoning: &str) -> bool {
+fn restore_reasoning(message: &mut Message<'_>, reasoning: &str) -> bool {
     let text = encode_string(reasoning);
     if message.object.get("content").is_some_and(|content| content.contains(text.trim_matches('"'))) {
         return false;
     }
-    message.edit(|object| {
+    message.edit_fields(|object| {
         object.remove(REASONING[1]);
         object.set(REASONING[0], text);
     });
@@ -86,7 +86,7 @@ fn give(message: &mut Message<'_>, reasoning: &str) -> bool {
 }
 
 /// Appends a text to a message's content without changing the content's own bytes.
-fn append(message: &mut Message<'_>, note: &str) {
+fn append_text(message: &mut Message<'_>, note: &str) {
     let content = message.object.get("content").unwrap_or("\"\"");
     let appended = match (content.strip_suffix('"'), content.strip_suffix(']')) {
         (Some(open), _) => format!("{open}{}", &encode_string(&format!("\n\n{note}"))[1..]),
@@ -96,7 +96,7 @@ fn append(message: &mut Message<'_>, note: &str) {
         }
         (None, None) => return,
     };
-    message.edit(|object| object.set("content", appended));
+    message.edit_fields(|object| object.set("content", appended));
 }
 
 #[cfg(test)]

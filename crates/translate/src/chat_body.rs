@@ -15,14 +15,14 @@ pub(super) struct JsonText(String);
 
 impl JsonText {
     /// Takes the inside of a JSON string; `None` for other JSON.
-    pub(super) fn of(json: &str) -> Option<Self> {
+    pub(super) fn from_json(json: &str) -> Option<Self> {
         let inside = json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
         inside.map(|inside| Self(inside.to_owned()))
     }
 
     /// Encodes a plain text.
-    pub(super) fn plain(text: &str) -> Self {
-        Self::of(&encode_string(text)).unwrap_or_default()
+    pub(super) fn from_plain(text: &str) -> Self {
+        Self::from_json(&encode_string(text)).unwrap_or_default()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -39,13 +39,13 @@ impl JsonText {
     }
 
     /// Joins texts with an empty line between them.
-    pub(super) fn joined(texts: &[Self]) -> Self {
+    pub(super) fn join_texts(texts: &[Self]) -> Self {
         Self(texts.iter().map(|text| text.0.as_str()).collect::<Vec<_>>().join("\\n\\n"))
     }
 
     /// Puts the text between two plain texts.
-    pub(super) fn between(&self, before: &str, after: &str) -> Self {
-        Self([Self::plain(before).0.as_str(), &self.0, &Self::plain(after).0].concat())
+    pub(super) fn enclose(&self, before: &str, after: &str) -> Self {
+        Self([Self::from_plain(before).0.as_str(), &self.0, &Self::from_plain(after).0].concat())
     }
 }
 
@@ -85,7 +85,7 @@ pub(super) struct ChatMessages {
 }
 
 impl ChatMessages {
-    pub(super) fn system(&mut self, text: JsonText) {
+    pub(super) fn add_system(&mut self, text: JsonText) {
         if text.is_empty() {
             return;
         }
@@ -95,17 +95,17 @@ impl ChatMessages {
         let marked = if text.starts_with(REMINDER) {
             text
         } else {
-            text.between("<system-reminder>\n", "\n</system-reminder>")
+            text.enclose("<system-reminder>\n", "\n</system-reminder>")
         };
-        self.user(vec![Part::Text(marked)]);
+        self.add_user(vec![Part::Text(marked)]);
     }
 
     /// Adds to the first system message, even in mid-conversation.
-    pub(super) fn system_at_the_beginning(&mut self, text: JsonText) {
+    pub(super) fn add_leading_system(&mut self, text: JsonText) {
         self.system.push(text);
     }
 
-    pub(super) fn user(&mut self, parts: Vec<Part>) {
+    pub(super) fn add_user(&mut self, parts: Vec<Part>) {
         self.flush_media();
         self.push_user(parts);
     }
@@ -120,20 +120,20 @@ impl ChatMessages {
         }
     }
 
-    pub(super) fn assistant_text(&mut self, text: JsonText) {
+    pub(super) fn add_assistant_text(&mut self, text: JsonText) {
         if !text.is_empty() {
-            self.assistant(|turn| turn.content.push(text));
+            self.edit_assistant_turn(|turn| turn.content.push(text));
         }
     }
 
-    pub(super) fn assistant_reasoning(&mut self, text: JsonText) {
+    pub(super) fn add_assistant_reasoning(&mut self, text: JsonText) {
         if !text.is_empty() {
-            self.assistant(|turn| turn.reasoning.push(text));
+            self.edit_assistant_turn(|turn| turn.reasoning.push(text));
         }
     }
 
     /// `id` and `arguments` are JSON strings.
-    pub(super) fn assistant_call(&mut self, id: &str, name: &str, arguments: &str) {
+    pub(super) fn add_assistant_call(&mut self, id: &str, name: &str, arguments: &str) {
         let name = encode_string(name);
         let call = [
             r#"{"id":"#,
@@ -145,22 +145,22 @@ impl ChatMessages {
             "}}",
         ];
         let call = call.concat();
-        self.assistant(|turn| turn.calls.push(call));
+        self.edit_assistant_turn(|turn| turn.calls.push(call));
     }
 
     /// `id` is a JSON string.
-    pub(super) fn tool_result(&mut self, id: &str, text: JsonText, media: Vec<Part>) {
-        let text = if text.is_empty() { JsonText::plain("(no output)") } else { text };
-        self.messages.insert(self.place_of_result(), Message::Tool { id: id.to_owned(), text });
+    pub(super) fn add_tool_result(&mut self, id: &str, text: JsonText, media: Vec<Part>) {
+        let text = if text.is_empty() { JsonText::from_plain("(no output)") } else { text };
+        self.messages.insert(self.result_place(), Message::Tool { id: id.to_owned(), text });
         if !media.is_empty() {
-            self.media.push(Part::Text(JsonText::plain("What the tool returned besides its text:")));
+            self.media.push(Part::Text(JsonText::from_plain("What the tool returned besides its text:")));
             self.media.extend(media);
         }
     }
 
     /// Returns the place of a tool result. Templates want results right after the calls, before any message
     /// between them.
-    fn place_of_result(&self) -> usize {
+    fn result_place(&self) -> usize {
         let end = self.messages.len();
         match self.messages.as_slice() {
             [.., Message::Tool { .. }, Message::User(_)] => end - 1,
@@ -170,7 +170,7 @@ impl ChatMessages {
     }
 
     /// Changes the model's present turn. It begins a turn if the last message is not the model's.
-    fn assistant(&mut self, change: impl FnOnce(&mut Assistant)) {
+    fn edit_assistant_turn(&mut self, change: impl FnOnce(&mut Assistant)) {
         self.flush_media();
         self.answered = true;
         let mut turn = match self.messages.pop() {
@@ -198,7 +198,7 @@ impl ChatMessages {
     pub(super) fn into_json(mut self) -> String {
         self.flush_media();
         // A conversation may be long, so it is written once, in one piece.
-        let mut out = String::with_capacity(self.size());
+        let mut out = String::with_capacity(self.estimate_size());
         out.push('[');
         if self.system.iter().any(|text| !text.is_empty()) {
             out.push_str(r#"{"role":"system","content":"#);
@@ -206,7 +206,7 @@ impl ChatMessages {
             out.push_str("},");
         }
         for message in &self.messages {
-            message.write(&mut out);
+            message.write_json(&mut out);
             out.push(',');
         }
         if out.ends_with(',') {
@@ -217,10 +217,10 @@ impl ChatMessages {
     }
 
     /// Estimates the bytes of the JSON.
-    fn size(&self) -> usize {
+    fn estimate_size(&self) -> usize {
         let texts = |texts: &[JsonText]| texts.iter().map(|text| text.0.len() + 4).sum::<usize>();
         let message = |message: &Message| match message {
-            Message::User(parts) => parts.iter().map(Part::size).sum(),
+            Message::User(parts) => parts.iter().map(Part::estimate_size).sum(),
             Message::Assistant(turn) => {
                 let calls: usize = turn.calls.iter().map(|call| call.len() + 1).sum();
                 texts(&turn.content) + texts(&turn.reasoning) + calls
@@ -232,7 +232,7 @@ impl ChatMessages {
 }
 
 impl Part {
-    fn size(&self) -> usize {
+    fn estimate_size(&self) -> usize {
         match self {
             Self::Text(text) => text.0.len() + 30,
             Self::Media(json) => json.len() + 1,
@@ -241,14 +241,14 @@ impl Part {
 }
 
 impl Message {
-    fn write(&self, out: &mut String) {
+    fn write_json(&self, out: &mut String) {
         match self {
             Self::User(parts) => {
                 out.push_str(r#"{"role":"user","content":"#);
                 write_content(parts, out);
                 out.push('}');
             }
-            Self::Assistant(message) => message.write(out),
+            Self::Assistant(message) => message.write_json(out),
             Self::Tool { id, text } => {
                 out.extend([r#"{"role":"tool","tool_call_id":"#, id, r#","content":""#, &text.0, "\"}"]);
             }
@@ -257,7 +257,7 @@ impl Message {
 }
 
 impl Assistant {
-    fn write(&self, out: &mut String) {
+    fn write_json(&self, out: &mut String) {
         out.push_str(r#"{"role":"assistant","content":"#);
         match self.content.as_slice() {
             [] => out.push_str("null"),
@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     fn text(text: &str) -> JsonText {
-        JsonText::plain(text)
+        JsonText::from_plain(text)
     }
 
     fn built(build: impl FnOnce(&mut ChatMessages)) -> Value {
@@ -346,14 +346,14 @@ mod tests {
     #[test]
     fn the_pieces_of_one_turn_are_one_message() {
         let messages = built(|messages| {
-            messages.user(vec![Part::Text(text("a")), Part::Text(text("b"))]);
-            messages.assistant_reasoning(text("why"));
-            messages.assistant_text(text("I \"look\""));
-            messages.assistant_call("\"c1\"", "read", r#""{\"path\":\"x\"}""#);
-            messages.assistant_call("\"c2\"", "read", "\"{}\"");
-            messages.tool_result("\"c1\"", text("one"), vec![]);
-            messages.tool_result("\"c2\"", text(""), vec![]);
-            messages.assistant_text(text("done"));
+            messages.add_user(vec![Part::Text(text("a")), Part::Text(text("b"))]);
+            messages.add_assistant_reasoning(text("why"));
+            messages.add_assistant_text(text("I \"look\""));
+            messages.add_assistant_call("\"c1\"", "read", r#""{\"path\":\"x\"}""#);
+            messages.add_assistant_call("\"c2\"", "read", "\"{}\"");
+            messages.add_tool_result("\"c1\"", text("one"), vec![]);
+            messages.add_tool_result("\"c2\"", text(""), vec![]);
+            messages.add_assistant_text(text("done"));
         });
         let call = |id: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": "read", "arguments": arguments}});
         assert_eq!(
@@ -372,12 +372,12 @@ mod tests {
     #[test]
     fn a_system_message_is_first_or_a_reminder() {
         let messages = built(|messages| {
-            messages.system(text("rules"));
-            messages.user(vec![Part::Text(text("a"))]);
-            messages.system(text("more"));
-            messages.assistant_text(text("b"));
-            messages.system(text("late"));
-            messages.system(text("<system-reminder>\nmarked\n</system-reminder>"));
+            messages.add_system(text("rules"));
+            messages.add_user(vec![Part::Text(text("a"))]);
+            messages.add_system(text("more"));
+            messages.add_assistant_text(text("b"));
+            messages.add_system(text("late"));
+            messages.add_system(text("<system-reminder>\nmarked\n</system-reminder>"));
         });
         let late =
             "<system-reminder>\nlate\n</system-reminder>\n\n<system-reminder>\nmarked\n</system-reminder>";
@@ -395,9 +395,9 @@ mod tests {
     #[test]
     fn what_was_said_between_a_call_and_its_result_follows_the_result() {
         let messages = built(|messages| {
-            messages.assistant_call("\"c1\"", "read", "\"{}\"");
-            messages.system(text("<system-reminder>x</system-reminder>"));
-            messages.tool_result("\"c1\"", text("one"), vec![]);
+            messages.add_assistant_call("\"c1\"", "read", "\"{}\"");
+            messages.add_system(text("<system-reminder>x</system-reminder>"));
+            messages.add_tool_result("\"c1\"", text("one"), vec![]);
         });
         assert_eq!((&messages[1]["role"], &messages[2]["role"]), (&json!("tool"), &json!("user")));
     }
@@ -405,10 +405,10 @@ mod tests {
     #[test]
     fn images_of_results_follow_all_results() {
         let messages = built(|messages| {
-            messages.assistant_call("\"c1\"", "shot", "\"{}\"");
-            messages.assistant_call("\"c2\"", "shot", "\"{}\"");
-            messages.tool_result("\"c1\"", text(""), vec![image_part("\"data:x\"", None)]);
-            messages.tool_result("\"c2\"", text("two"), vec![]);
+            messages.add_assistant_call("\"c1\"", "shot", "\"{}\"");
+            messages.add_assistant_call("\"c2\"", "shot", "\"{}\"");
+            messages.add_tool_result("\"c1\"", text(""), vec![image_part("\"data:x\"", None)]);
+            messages.add_tool_result("\"c2\"", text("two"), vec![]);
         });
         let roles: Vec<&str> =
             messages.as_array().unwrap().iter().map(|message| message["role"].as_str().unwrap()).collect();

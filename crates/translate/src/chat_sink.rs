@@ -38,31 +38,31 @@ impl ChatSink {
     }
 
     /// Sets the reply's head, unless another one has left already.
-    pub fn begin(&mut self, head: &Head) {
+    pub fn set_head(&mut self, head: &Head) {
         self.prefix.get_or_insert_with(|| {
             format!(
                 r#"{{"id":{},"object":"chat.completion.chunk","created":{},"model":{}{}"#,
                 encode_string(&head.id),
                 head.created,
                 encode_string(&head.model),
-                fields(&head.tags),
+                join_fields(&head.tags),
             )
         });
     }
 
     /// Writes the role chunks of several choices, before anything is known about them.
-    pub fn roles(&mut self, choices: u64, out: &mut impl BufMut) {
-        (0..choices).for_each(|index| self.role(index, out));
+    pub fn write_roles(&mut self, choices: u64, out: &mut impl BufMut) {
+        (0..choices).for_each(|index| self.write_role(index, out));
         self.roles_sent = true;
     }
 
     /// Makes an empty chunk. Unlike a comment, it resets clients' watchdogs. `None` before the head is known.
     pub fn heartbeat(&self) -> Option<String> {
-        self.prefix.is_some().then(|| self.delta(0, r#""content":"""#, None))
+        self.prefix.is_some().then(|| self.delta_chunk(0, r#""content":"""#, None))
     }
 
     /// Writes one step.
-    pub fn write(&mut self, step: &ChoiceEvent, out: &mut impl BufMut) {
+    pub fn write_step(&mut self, step: &ChoiceEvent, out: &mut impl BufMut) {
         let (index, logprobs) = (step.choice, step.logprobs.as_deref());
         let fields = match &step.event {
             TurnEvent::Reasoning(text) => match self.reasoning {
@@ -72,11 +72,11 @@ impl ChatSink {
             TurnEvent::Content(text) => text_field("content", text),
             TurnEvent::Refusal(text) => text_field("refusal", text),
             TurnEvent::ToolCall(call) => {
-                let choice = self.choice(index);
+                let choice = self.choice_mut(index);
                 choice.calls += 1;
                 call_field(choice.calls - 1, call)
             }
-            TurnEvent::Finish(end) => return self.finish(index, end, logprobs, out),
+            TurnEvent::Finish(end) => return self.write_finish(index, end, logprobs, out),
             // Chat completions know no items.
             TurnEvent::Begun
             | TurnEvent::ItemBegun(..)
@@ -84,52 +84,52 @@ impl ChatSink {
             | TurnEvent::Progress(_)
             | TurnEvent::Note(_) => return,
         };
-        self.role(index, out);
-        write_data(out, &self.delta(index, &fields, logprobs));
+        self.write_role(index, out);
+        write_data(out, &self.delta_chunk(index, &fields, logprobs));
     }
 
     /// Writes a whole reply with its end.
     pub fn write_reply(&mut self, reply: Reply, out: &mut impl BufMut) {
-        self.begin(&reply.head);
-        reply.choices.iter().for_each(|choice| self.role(choice.index, out));
+        self.set_head(&reply.head);
+        reply.choices.iter().for_each(|choice| self.write_role(choice.index, out));
         self.usage = reply.usage;
-        reply.into_events().iter().for_each(|step| self.write(step, out));
-        self.end(out);
+        reply.into_events().iter().for_each(|step| self.write_step(step, out));
+        self.end_stream(out);
     }
 
     /// Ends the stream with usage, if the client asked for it, and `[DONE]`.
-    pub fn end(&mut self, out: &mut impl BufMut) {
+    pub fn end_stream(&mut self, out: &mut impl BufMut) {
         if let Some(usage) = self.usage.filter(|_| self.wants_usage) {
-            let usage = format!(r#"{},"choices":[],"usage":{}}}"#, self.prefix(), usage_json(&usage));
+            let usage = format!(r#"{},"choices":[],"usage":{}}}"#, self.chunk_prefix(), usage_json(&usage));
             write_data(out, &usage);
         }
         write_data(out, DONE);
     }
 
-    fn finish(&mut self, index: u64, end: &TurnEnd, logprobs: Option<&str>, out: &mut impl BufMut) {
-        self.role(index, out);
+    fn write_finish(&mut self, index: u64, end: &TurnEnd, logprobs: Option<&str>, out: &mut impl BufMut) {
+        self.write_role(index, out);
         self.usage = end.usage;
-        let message = fields(&end.kept.message);
+        let message = join_fields(&end.kept.message);
         let chunk = format!(
             r#"{}{},"choices":[{{"index":{index},"delta":{{{}}}{},"finish_reason":"{}"{}}}]}}"#,
-            self.prefix(),
-            fields(&end.kept.reply),
+            self.chunk_prefix(),
+            join_fields(&end.kept.reply),
             message.trim_start_matches(','),
             logprobs_field(logprobs),
             end.reason.as_str(),
-            fields(&end.kept.choice),
+            join_fields(&end.kept.choice),
         );
         write_data(out, &chunk);
     }
 
     /// Writes the first chunk of a choice, unless it has left.
-    fn role(&mut self, index: u64, out: &mut impl BufMut) {
-        if !std::mem::replace(&mut self.choice(index).role_sent, true) {
-            write_data(out, &self.delta(index, r#""role":"assistant","content":"""#, None));
+    fn write_role(&mut self, index: u64, out: &mut impl BufMut) {
+        if !std::mem::replace(&mut self.choice_mut(index).role_sent, true) {
+            write_data(out, &self.delta_chunk(index, r#""role":"assistant","content":"""#, None));
         }
     }
 
-    fn choice(&mut self, index: u64) -> &mut ChoiceState {
+    fn choice_mut(&mut self, index: u64) -> &mut ChoiceState {
         let place = self.choices.iter().position(|choice| choice.index == index).unwrap_or_else(|| {
             self.choices.push(ChoiceState { index, role_sent: self.roles_sent, calls: 0 });
             self.choices.len() - 1
@@ -137,13 +137,13 @@ impl ChatSink {
         &mut self.choices[place]
     }
 
-    fn prefix(&self) -> &str {
+    fn chunk_prefix(&self) -> &str {
         self.prefix.as_deref().unwrap_or(r#"{"object":"chat.completion.chunk""#)
     }
 
-    fn delta(&self, index: u64, delta: &str, logprobs: Option<&str>) -> String {
+    fn delta_chunk(&self, index: u64, delta: &str, logprobs: Option<&str>) -> String {
         let (index, logprobs) = (index.to_string(), logprobs_field(logprobs));
-        let prefix = self.prefix();
+        let prefix = self.chunk_prefix();
         [prefix, r#","choices":[{"index":"#, &index, r#","delta":{"#, delta, "}", &logprobs, NO_FINISH]
             .concat()
     }
@@ -162,8 +162,8 @@ pub fn completion_json(reply: &Reply, reasoning: Option<&'static str>) -> String
         encode_string(&reply.head.model),
         choices.join(","),
         reply.usage.as_ref().map_or_else(String::new, |usage| format!(r#","usage":{}"#, usage_json(usage))),
-        fields(&reply.head.tags),
-        fields(&reply.kept),
+        join_fields(&reply.head.tags),
+        join_fields(&reply.kept),
     )
 }
 
@@ -183,11 +183,11 @@ fn choice_json(choice: &ReplyChoice, reasoning: Option<&'static str>) -> String 
         r#"{{"index":{},"message":{{"role":"assistant","content":{content},"refusal":{}{reasoning}{calls}{}{}}},"logprobs":{},"finish_reason":"{}"{}}}"#,
         choice.index,
         choice.refusal.as_deref().map_or_else(|| "null".to_owned(), encode_string),
-        fields(&choice.extras),
-        fields(&choice.message_kept),
+        join_fields(&choice.extras),
+        join_fields(&choice.message_kept),
         choice.logprobs.as_deref().unwrap_or("null"),
         turn.finish.unwrap_or(FinishReason::Stop).as_str(),
-        fields(&choice.kept),
+        join_fields(&choice.kept),
     )
 }
 
@@ -211,7 +211,7 @@ pub fn usage_json(usage: &Usage) -> String {
         r#"{{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{}{}{}}}"#,
         usage.prompt,
         usage.completion,
-        usage.total(),
+        usage.total_tokens(),
         detail("prompt_tokens_details", "cached_tokens", usage.cached),
         detail("completion_tokens_details", "reasoning_tokens", usage.reasoning),
     )
@@ -226,7 +226,7 @@ fn logprobs_field(logprobs: Option<&str>) -> String {
 }
 
 /// Writes fields with a comma before each.
-fn fields<K: AsRef<str>>(fields: &[(K, String)]) -> String {
+fn join_fields<K: AsRef<str>>(fields: &[(K, String)]) -> String {
     let mut out = String::new();
     for (key, value) in fields {
         out.extend([",\"", key.as_ref(), "\":", value]);
@@ -272,7 +272,7 @@ mod tests {
     fn stream(reply: Reply, reasoning: Option<&'static str>, roles_sent: bool, usage: bool) -> String {
         let (mut sink, mut out) = (ChatSink::new(reasoning, usage), Vec::new());
         if roles_sent {
-            sink.roles(1, &mut Vec::new());
+            sink.write_roles(1, &mut Vec::new());
         }
         sink.write_reply(reply, &mut out);
         String::from_utf8(out).unwrap()
@@ -295,7 +295,7 @@ mod tests {
         let reply = reply();
         let out = stream(reply.clone(), None, true, false);
         assert!(!out.contains("why") && !out.contains("usage") && !out.contains("role"), "{out}");
-        let json = completion_json(&Reply::canned(reply.head, "stop"), None);
+        let json = completion_json(&Reply::from_text(reply.head, "stop"), None);
         assert!(json.contains(r#""content":"stop""#) && json.contains(r#""total_tokens":0"#), "{json}");
     }
 }

@@ -63,7 +63,7 @@ const AIDER: [&str; 6] = [
 impl ClientProgram {
     /// Recognises the program that sent a chat completion. The beginning of the first system or developer
     /// message decides, not words that a conversation may quote.
-    pub fn of_chat(request: &ChatRequest<'_>) -> Self {
+    pub fn from_chat(request: &ChatRequest<'_>) -> Self {
         let first = request.messages.iter().find(|message| is_instruction(message));
         let text = first.map(leading_text).unwrap_or_default();
         let begins = |beginnings: &[&str]| beginnings.iter().any(|beginning| text.starts_with(beginning));
@@ -76,8 +76,8 @@ impl ClientProgram {
     }
 
     /// Recognises the program by the body of a chat completion; [`Self::Other`] for any other body.
-    pub fn of_chat_body(body: &[u8]) -> Self {
-        ChatRequest::parse(body).map(|request| Self::of_chat(&request)).unwrap_or_default()
+    pub fn from_chat_body(body: &[u8]) -> Self {
+        ChatRequest::parse(body).map(|request| Self::from_chat(&request)).unwrap_or_default()
     }
 
     /// Returns this program if it is known, else the other one.
@@ -87,7 +87,7 @@ impl ClientProgram {
     }
 
     /// Recognises the program that sent a request in another protocol by its `user-agent` header.
-    pub fn of_user_agent(user_agent: &str) -> Self {
+    pub fn from_user_agent(user_agent: &str) -> Self {
         match user_agent {
             agent if agent.starts_with("codex") => Self::Codex,
             agent if agent.starts_with("QwenCode") || agent.starts_with("claude-cli/0.") => Self::QwenCode,
@@ -119,11 +119,11 @@ fn leading_text(message: &Message<'_>) -> String {
     let content = message.object.get("content").unwrap_or_default();
     let part = first_element(content).and_then(|part| Object::parse(part).ok());
     let text = part.as_ref().map_or(Some(content), |part| part.get("text"));
-    text.and_then(beginning).unwrap_or_default()
+    text.and_then(decode_beginning).unwrap_or_default()
 }
 
 /// Decodes the beginning of a JSON string. System prompts have tens of thousands of bytes.
-fn beginning(json: &str) -> Option<String> {
+fn decode_beginning(json: &str) -> Option<String> {
     if json.len() <= BEGINNING {
         return decode_string(json);
     }
@@ -139,7 +139,7 @@ mod tests {
 
     fn program(messages: &Value) -> ClientProgram {
         let body = json!({ "messages": messages }).to_string();
-        ClientProgram::of_chat(&ChatRequest::parse(body.as_bytes()).unwrap())
+        ClientProgram::from_chat(&ChatRequest::parse(body.as_bytes()).unwrap())
     }
 
     #[test]
@@ -193,7 +193,7 @@ mod tests {
             ("OpenAI/Python 3.54.0", ClientProgram::Other),
             ("", ClientProgram::Other),
         ] {
-            assert_eq!(ClientProgram::of_user_agent(agent), program, "{agent}");
+            assert_eq!(ClientProgram::from_user_agent(agent), program, "{agent}");
         }
     }
 }

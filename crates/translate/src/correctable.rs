@@ -24,7 +24,7 @@ pub fn correctable_calls(turn: &Turn, tools: &Tools) -> Vec<ToolCall> {
         let declared = || Some(tools.resolve(name).filter(|found| !found.hidden)?.tool.name.clone());
         let call = match why {
             Dropped::MissingRequired => declared().zip(whole_object(arguments)),
-            Dropped::Unclosed => declared().zip(closed(arguments)),
+            Dropped::Unclosed => declared().zip(close_brackets(arguments)),
             Dropped::Undeclared => unmistakable(name, tools).zip(whole_object(arguments)),
             _ => None,
         };
@@ -42,7 +42,7 @@ fn whole_object(text: &str) -> Option<String> {
 
 /// Closes arguments that lack only brackets after a whole value. An open string is never closed, because half
 /// a command is another command. A number or a word at the end may be incomplete.
-fn closed(text: &str) -> Option<String> {
+fn close_brackets(text: &str) -> Option<String> {
     let text = text.trim();
     if !text.ends_with(['"', '}', ']']) {
         return None;
@@ -68,15 +68,15 @@ fn closed(text: &str) -> Option<String> {
 fn unmistakable(name: &str, tools: &Tools) -> Option<String> {
     let is_sign = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '_' | '-');
     let is_valid = !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(is_sign);
-    let own = letters(name);
+    let own = fold_name(name);
     let is_like = |other: &str| {
-        let other = letters(other);
+        let other = fold_name(other);
         own.contains(&other) || other.contains(&own) || strsim::levenshtein(&own, &other) <= 2
     };
     (is_valid && !tools.names().any(is_like)).then(|| name.to_owned())
 }
 
-fn letters(name: &str) -> String {
+fn fold_name(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|sign| sign.to_ascii_lowercase()).collect()
 }
 

@@ -25,9 +25,9 @@ pub(super) fn data_url_text(url: &str) -> Option<String> {
 }
 
 /// Marks a document among the user's texts, with its title.
-pub(super) fn titled(title: Option<&str>, text: &JsonText) -> JsonText {
+pub(super) fn mark_document(title: Option<&str>, text: &JsonText) -> JsonText {
     let title = title.map_or_else(String::new, |title| format!(" title={}", encode_string(title)));
-    text.between(&format!("<document{title}>\n"), "\n</document>")
+    text.enclose(&format!("<document{title}>\n"), "\n</document>")
 }
 
 #[cfg(test)]

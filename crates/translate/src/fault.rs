@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use super::correctable::correctable_calls;
 use super::ids::Ids;
-use super::interpret::{ReplyRules, interpret};
+use super::interpret::{ReplyRules, interpret_completion};
 use super::reply::Reply;
 use tool_call_parser::Tools;
 use wire::turn::{Dropped, FinishReason, Note, Turn, Usage};
@@ -36,7 +36,7 @@ pub enum Fault {
 
 /// The usable part of a faulty reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shows {
+pub enum Salvage {
     /// Text that the client can use, or that shows the problem.
     Answer,
     /// A whole call that the client answers with an error, so that the model can correct it.
@@ -67,22 +67,22 @@ impl Fault {
     }
 
     /// Finds the fault of a whole reply; `None` when one of its choices is good.
-    pub fn of_reply(reply: &Reply) -> Option<Self> {
+    pub fn find_in_reply(reply: &Reply) -> Option<Self> {
         let turns =
             reply.choices.iter().map(|choice| Some(&choice.turn).filter(|_| choice.refusal.is_none()));
-        Self::of_turns(&turns.collect::<Option<Vec<_>>>()?, reply.usage)
+        Self::find_in_turns(&turns.collect::<Option<Vec<_>>>()?, reply.usage)
     }
 
     /// Finds the fault of a completion that is forwarded unread. It is parsed only when it looks empty.
-    pub fn of_unread(body: &[u8], rules: &ReplyRules) -> Option<Self> {
+    pub fn find_in_unread(body: &[u8], rules: &ReplyRules) -> Option<Self> {
         let text = std::str::from_utf8(body).ok().filter(|text| may_be_blank(text))?;
         let completion = Completion::parse(text, &[]).ok()?;
-        Self::of_reply(&interpret(completion, rules, &mut Ids::new(0, HashSet::new())))
+        Self::find_in_reply(&interpret_completion(completion, rules, &mut Ids::new(0, HashSet::new())))
     }
 
     /// Finds the fault of turns; `None` when one of them is good.
-    pub fn of_turns(turns: &[&Turn], usage: Option<Usage>) -> Option<Self> {
-        let faults = turns.iter().map(|turn| Self::of_turn(turn)).collect::<Option<Vec<_>>>()?;
+    pub fn find_in_turns(turns: &[&Turn], usage: Option<Usage>) -> Option<Self> {
+        let faults = turns.iter().map(|turn| Self::find_in_turn(turn)).collect::<Option<Vec<_>>>()?;
         let written = usage.map_or(0, |usage| usage.completion);
         match faults.into_iter().next()? {
             Self::Empty if written > FEW_TOKENS && turns.iter().all(|turn| turn.notes.is_empty()) => {
@@ -92,11 +92,11 @@ impl Fault {
         }
     }
 
-    fn of_turn(turn: &Turn) -> Option<Self> {
+    fn find_in_turn(turn: &Turn) -> Option<Self> {
         if !turn.calls.is_empty() {
             return None;
         }
-        let of_call = turn.notes.iter().find_map(Self::of_note);
+        let of_call = turn.notes.iter().find_map(Self::find_in_note);
         of_call.or_else(|| match turn.finish {
             _ if !turn.content.trim().is_empty() => None,
             Some(FinishReason::ContentFilter) => None,
@@ -106,7 +106,7 @@ impl Fault {
         })
     }
 
-    fn of_note(note: &Note) -> Option<Self> {
+    fn find_in_note(note: &Note) -> Option<Self> {
         let Note::Dropped { name, why, .. } = note else { return None };
         match why {
             Dropped::Truncated => Some(Self::CutCall(name.clone())),
@@ -119,29 +119,29 @@ impl Fault {
     }
 
     /// Returns the usable part of a reply with this fault.
-    pub fn shows(&self, turns: &[&Turn], tools: &Tools) -> Shows {
+    pub fn usable_part(&self, turns: &[&Turn], tools: &Tools) -> Salvage {
         if turns.iter().any(|turn| !correctable_calls(turn, tools).is_empty()) {
-            return Shows::CorrectableCall;
+            return Salvage::CorrectableCall;
         }
         match self {
             // The text is the call itself, which the engine leaves when there is no other.
             Self::UnknownTool(name)
                 if turns.iter().all(|turn| turn.content.trim().starts_with(name.as_str())) =>
             {
-                Shows::Blank
+                Salvage::Blank
             }
-            _ if turns.iter().any(|turn| !turn.content.trim().is_empty()) => Shows::Answer,
-            Self::CutReasoning => Shows::Answer,
-            Self::Empty | Self::OnlyReasoning | Self::UnknownTool(_) => Shows::Blank,
-            _ => Shows::Nothing,
+            _ if turns.iter().any(|turn| !turn.content.trim().is_empty()) => Salvage::Answer,
+            Self::CutReasoning => Salvage::Answer,
+            Self::Empty | Self::OnlyReasoning | Self::UnknownTool(_) => Salvage::Blank,
+            _ => Salvage::Nothing,
         }
     }
 
     /// Makes the client's error when nothing can leave. `asked`: the number of attempts. After one attempt
     /// any client may repeat the request; after more, a status that makes OpenClaw repeat it eight times
     /// would only cost time.
-    pub fn error(&self, asked: u32) -> ApiError {
-        let (status, code, what) = self.described();
+    pub fn to_error(&self, asked: u32) -> ApiError {
+        let (status, code, what) = self.describe_fault();
         let (status, tried) = match asked {
             0 | 1 => (status, "; ask again".to_owned()),
             _ => (422, format!(" (asked {asked} times)")),
@@ -150,7 +150,7 @@ impl Fault {
         ApiError::new(status, code, format!("{what}{tried}"))
     }
 
-    fn described(&self) -> (u16, ErrorCode, String) {
+    fn describe_fault(&self) -> (u16, ErrorCode, String) {
         let of =
             |tool: &str| if tool.is_empty() { "a tool".to_owned() } else { format!("the tool `{tool}`") };
         match self {

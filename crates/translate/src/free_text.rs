@@ -25,7 +25,7 @@ pub struct FreeTextPatterns(Vec<(String, Regex)>);
 
 impl FreeTextPatterns {
     /// Adds the expression that the whole text of this function must match.
-    pub(super) fn add(&mut self, function: &str, definition: &str) {
+    pub(super) fn add_pattern(&mut self, function: &str, definition: &str) {
         let whole = format!(r"\A(?:{definition})\z");
         if self.0.len() < MOST
             && let Ok(pattern) = RegexBuilder::new(&whole).size_limit(LARGEST).build()
@@ -35,17 +35,17 @@ impl FreeTextPatterns {
     }
 
     /// Removes the calls whose text does not match.
-    pub fn hold(&self, reply: &mut Reply) {
+    pub fn remove_mismatches(&self, reply: &mut Reply) {
         for turn in reply.choices.iter_mut().map(|choice| &mut choice.turn).filter(|_| !self.0.is_empty()) {
             for call in std::mem::take(&mut turn.calls) {
-                turn.apply(self.checked(call));
+                turn.apply_event(self.check_call(call));
             }
         }
     }
 
     /// Returns the call, or a note in its place if its text does not match.
-    pub(super) fn checked(&self, call: ToolCall) -> TurnEvent {
-        if self.permits(&call) {
+    pub(super) fn check_call(&self, call: ToolCall) -> TurnEvent {
+        if self.permits_call(&call) {
             return TurnEvent::ToolCall(call);
         }
         TurnEvent::Note(Note::Dropped {
@@ -55,7 +55,7 @@ impl FreeTextPatterns {
         })
     }
 
-    fn permits(&self, call: &ToolCall) -> bool {
+    fn permits_call(&self, call: &ToolCall) -> bool {
         let pattern = self.0.iter().find(|(name, _)| *name == call.name);
         pattern.is_none_or(|(_, pattern)| pattern.is_match(&free_text(&call.arguments)))
     }
@@ -99,16 +99,16 @@ mod tests {
     #[test]
     fn a_call_whose_text_does_not_match_is_a_bad_one() {
         let mut patterns = FreeTextPatterns::default();
-        patterns.add("when", r"\d+");
-        patterns.add("unreadable", r"(?=x)");
+        patterns.add_pattern("when", r"\d+");
+        patterns.add_pattern("unreadable", r"(?=x)");
         let check = |name: &str, arguments: &str| {
             let call =
                 ToolCall { id: None, name: name.into(), arguments: arguments.into(), problems: vec![] };
             let choice =
                 ReplyChoice { turn: Turn { calls: vec![call], ..Turn::default() }, ..ReplyChoice::default() };
             let mut reply = Reply { choices: vec![choice], ..Reply::default() };
-            patterns.hold(&mut reply);
-            Fault::of_reply(&reply)
+            patterns.remove_mismatches(&mut reply);
+            Fault::find_in_reply(&reply)
         };
         let bad = Fault::BadCall("when".into(), Dropped::Unreadable);
         assert_eq!(check("when", r#"{"input":"42"}"#), None);

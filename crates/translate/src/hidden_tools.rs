@@ -18,21 +18,21 @@ pub(super) fn hidden_tools(messages: &[Message<'_>]) -> Vec<(String, Option<Box<
     let mut asked = HashSet::new();
     let mut found = Vec::new();
     for message in messages {
-        for call in message.calls() {
+        for call in message.tool_calls() {
             if matches!(call.name.as_str(), "tool_search" | "tool_describe") {
                 asked.extend(call.id.as_deref());
             }
         }
         let answers = message.object.string("tool_call_id").is_some_and(|id| asked.contains(id.as_str()));
         if answers && message.has_role("tool") {
-            entries(&result(message), &mut found);
+            collect_entries(&read_result(message), &mut found);
         }
     }
     found
 }
 
 /// Reads the JSON in a result's text, which may follow a line of explanation.
-fn result(message: &Message<'_>) -> Value {
+fn read_result(message: &Message<'_>) -> Value {
     let content = message.object.get("content").unwrap_or_default();
     let parts = array_elements(content).unwrap_or_default();
     let parts = parts.iter().filter_map(|part| Object::parse(part).ok()?.string("text"));
@@ -45,16 +45,16 @@ fn result(message: &Message<'_>) -> Value {
         .unwrap_or_default()
 }
 
-fn entries(value: &Value, found: &mut Vec<(String, Option<Box<RawValue>>)>) {
+fn collect_entries(value: &Value, found: &mut Vec<(String, Option<Box<RawValue>>)>) {
     match value {
-        Value::Array(values) => values.iter().for_each(|value| entries(value, found)),
+        Value::Array(values) => values.iter().for_each(|value| collect_entries(value, found)),
         Value::Object(fields) => match (fields.get("id"), fields.get("name")) {
             (Some(Value::String(_)), Some(Value::String(name))) => {
                 let schema =
                     fields.get("parameters").and_then(|schema| serde_json::value::to_raw_value(schema).ok());
                 found.push((name.clone(), schema));
             }
-            _ => fields.values().for_each(|value| entries(value, found)),
+            _ => fields.values().for_each(|value| collect_entries(value, found)),
         },
         _ => {}
     }

@@ -32,14 +32,14 @@ impl Ids {
     }
 
     /// Chooses the id of a call: the upstream's own if it is well formed and new, else a new one.
-    pub fn choose(&mut self, upstream: Option<&str>) -> String {
+    pub fn choose_id(&mut self, upstream: Option<&str>) -> String {
         let id = match upstream {
             Some(id) if is_well_formed(id) && !self.is_taken(id) => id.to_owned(),
             Some(id) => match kimi_index(id) {
-                Some(index) => self.fresh(&format!("{KIMI}{index}z")),
-                None => self.fresh(""),
+                Some(index) => self.fresh_id(&format!("{KIMI}{index}z")),
+                None => self.fresh_id(""),
             },
-            None => self.fresh(""),
+            None => self.fresh_id(""),
         };
         self.chosen.insert(id.clone());
         id
@@ -47,30 +47,30 @@ impl Ids {
 
     /// Makes a new reply id in OpenAI's form.
     pub fn reply_id(&mut self) -> String {
-        self.prefixed("chatcmpl-")
+        self.id_with_prefix("chatcmpl-")
     }
 
     /// Makes a new id in OpenAI's form: a prefix and hexadecimal digits.
-    pub fn prefixed(&mut self, prefix: &str) -> String {
-        format!("{prefix}{:016x}{:016x}", self.next(), self.next())
+    pub fn id_with_prefix(&mut self, prefix: &str) -> String {
+        format!("{prefix}{:016x}{:016x}", self.next_random(), self.next_random())
     }
 
-    fn fresh(&mut self, prefix: &str) -> String {
+    fn fresh_id(&mut self, prefix: &str) -> String {
         loop {
-            let id: String = prefix.chars().chain((0..LENGTH).map(|_| self.letter())).collect();
+            let id: String = prefix.chars().chain((0..LENGTH).map(|_| self.random_letter())).collect();
             if !self.is_taken(&id) {
                 return id;
             }
         }
     }
 
-    fn letter(&mut self) -> char {
-        let index = usize::try_from(self.next() % ALPHABET.len() as u64).unwrap_or_default();
+    fn random_letter(&mut self) -> char {
+        let index = usize::try_from(self.next_random() % ALPHABET.len() as u64).unwrap_or_default();
         char::from(ALPHABET[index])
     }
 
     /// `SplitMix64`: ids must differ, not be secret.
-    fn next(&mut self) -> u64 {
+    fn next_random(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -110,9 +110,9 @@ mod tests {
     #[test]
     fn a_well_formed_id_is_kept_once() {
         let mut ids = Ids::new(1, HashSet::from(["used12345".to_owned()]));
-        assert_eq!(ids.choose(Some("abcDEF123")), "abcDEF123");
+        assert_eq!(ids.choose_id(Some("abcDEF123")), "abcDEF123");
         for id in [Some("abcDEF123"), Some("used12345"), Some("call_abc"), Some("short"), Some(""), None] {
-            let chosen = ids.choose(id);
+            let chosen = ids.choose_id(id);
             assert!(chosen.len() == 9 && is_well_formed(&chosen), "{id:?} {chosen}");
             assert_ne!(Some(chosen.as_str()), id);
         }
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn kimis_ids_come_back() {
         let mut ids = Ids::new(2, HashSet::new());
-        let left = ids.choose(Some("functions.web_search:13"));
+        let left = ids.choose_id(Some("functions.web_search:13"));
         assert!(is_well_formed(&left));
         assert_eq!(original_id(&left, "web_search").as_deref(), Some("functions.web_search:13"));
         assert_eq!(original_id("kimonoz12", "x"), None);

@@ -32,7 +32,7 @@ impl ReplyRules {
 }
 
 /// Reads every choice.
-pub fn interpret(completion: Completion, rules: &ReplyRules, ids: &mut Ids) -> Reply {
+pub fn interpret_completion(completion: Completion, rules: &ReplyRules, ids: &mut Ids) -> Reply {
     let used = completion.usage.map(|usage| usage.completion);
     let spent = completion.choices.len() == 1
         && used.is_some_and(|used| rules.token_limit.is_some_and(|limit| used >= limit));
@@ -68,12 +68,12 @@ fn read_choice(
         turn.content.clear();
     }
     for call in &mut turn.calls {
-        call.id = Some(ids.choose(call.id.as_deref()));
+        call.id = Some(ids.choose_id(call.id.as_deref()));
     }
     let truncated =
         turn.notes.iter().any(|note| matches!(note, Note::Dropped { why: Dropped::Truncated, .. }));
     let reason = if truncated { Some("length") } else { choice.finish_reason.as_deref() };
-    turn.finish = Some(FinishReason::resolve(reason, !turn.calls.is_empty()));
+    turn.finish = Some(FinishReason::from_upstream(reason, !turn.calls.is_empty()));
     ReplyChoice {
         index: choice.index,
         turn,
@@ -93,13 +93,13 @@ pub(super) fn push_content<E: From<Event>>(
     template: Option<&ResponseTemplate>,
     events: &mut Vec<E>,
 ) {
-    let parts = template.map_or_else(|| vec![Part::Content(text)], |template| template.split(text));
+    let parts = template.map_or_else(|| vec![Part::Content(text)], |template| template.split_text(text));
     for part in parts {
         match part {
             Part::Reasoning(text) => engine.push(Field::Reasoning, text, events),
             Part::Content("") => {}
             Part::Content(text) => engine.push(Field::Content, text, events),
-            Part::Calls(calls) => calls.into_iter().for_each(|call| engine.native(call, events)),
+            Part::Calls(calls) => calls.into_iter().for_each(|call| engine.push_native(call, events)),
         }
     }
 }
@@ -110,7 +110,8 @@ fn read_turn(choice: &Choice, end: End, rules: &ReplyRules) -> Turn {
     let mut events = Vec::new();
     for call in &choice.tool_calls {
         let call = call.clone();
-        engine.native(NativeCall { id: call.id, name: call.name, arguments: call.arguments }, &mut events);
+        engine
+            .push_native(NativeCall { id: call.id, name: call.name, arguments: call.arguments }, &mut events);
     }
     if !choice.reasoning.is_empty() {
         engine.push(Field::Reasoning, &choice.reasoning, &mut events);

@@ -42,7 +42,7 @@ struct OpenItem {
 
 /// The item events around one step.
 #[derive(Debug, Default)]
-pub(super) struct Around {
+pub(super) struct ItemEvents {
     pub(super) before: Vec<TurnEvent>,
     pub(super) after: Option<TurnEvent>,
 }
@@ -53,33 +53,33 @@ impl Items {
     }
 
     /// Returns the beginnings and ends of items that surround this step.
-    pub(super) fn around(&mut self, event: &TurnEvent) -> Around {
+    pub(super) fn item_events(&mut self, event: &TurnEvent) -> ItemEvents {
         self.are_given |= matches!(event, TurnEvent::ItemBegun(..));
         if self.are_given {
-            return Around::default();
+            return ItemEvents::default();
         }
-        let mut around = Around::default();
+        let mut around = ItemEvents::default();
         match event {
             TurnEvent::Finish(end) => {
                 let is_whole = matches!(end.reason, FinishReason::Stop | FinishReason::ToolCalls);
-                around.before.extend(self.end(is_whole));
+                around.before.extend(self.end_item(is_whole));
             }
             event => {
                 let Some(kind) = kind_of(event) else { return around };
-                self.enter(kind, &mut around.before);
+                self.enter_item(kind, &mut around.before);
                 if let (TurnEvent::Reasoning(text), Some(open)) = (event, &mut self.open)
                     && self.proof != Proof::Nothing
                 {
                     open.reasoning.push_str(text);
                 }
-                around.after = (kind == ItemKind::Call).then(|| self.end(true)).flatten();
+                around.after = (kind == ItemKind::Call).then(|| self.end_item(true)).flatten();
             }
         }
         around
     }
 
     /// Ends the open item; `is_whole`: nothing cut it.
-    pub(super) fn end(&mut self, is_whole: bool) -> Option<TurnEvent> {
+    pub(super) fn end_item(&mut self, is_whole: bool) -> Option<TurnEvent> {
         let OpenItem { kind, reasoning } = self.open.take()?;
         let signature = match self.proof {
             Proof::Signature if kind == ItemKind::Reasoning => Some(self.sealer.sign(&reasoning)),
@@ -90,12 +90,12 @@ impl Items {
     }
 
     /// Begins an item unless one of this kind is open. Each call is a separate item.
-    fn enter(&mut self, kind: ItemKind, before: &mut Vec<TurnEvent>) {
+    fn enter_item(&mut self, kind: ItemKind, before: &mut Vec<TurnEvent>) {
         if self.open.as_ref().is_some_and(|open| open.kind == kind) {
             return;
         }
-        before.extend(self.end(true));
-        before.push(TurnEvent::ItemBegun(kind, self.ids.prefixed("")));
+        before.extend(self.end_item(true));
+        before.push(TurnEvent::ItemBegun(kind, self.ids.id_with_prefix("")));
         self.open = Some(OpenItem { kind, reasoning: String::new() });
     }
 }
@@ -122,7 +122,7 @@ mod tests {
         let mut items = Items::new(ids, Arc::new(Sealer::new(b"a secret")), proof);
         let mut seen = Vec::new();
         for event in events {
-            let Around { before, after } = items.around(event);
+            let ItemEvents { before, after } = items.item_events(event);
             seen.extend(before.into_iter().chain([event.clone()]).chain(after));
         }
         let seen: Vec<String> = seen

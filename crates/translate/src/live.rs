@@ -109,7 +109,7 @@ impl LiveTurn {
     /// When the payload is not a JSON object.
     pub fn push(&mut self, payload: &str, out: &mut Vec<ChoiceEvent>) -> Result<(), Malformed> {
         let chunk = Object::parse(payload)?;
-        self.begin(&chunk);
+        self.read_head(&chunk);
         self.usage = chunk.get("usage").and_then(parse_usage).or(self.usage);
         keep_last(&mut self.kept, &chunk, &self.rules.keep);
         for (place, text) in
@@ -118,8 +118,8 @@ impl LiveTurn {
             let choice = Object::parse(text)?;
             let index = choice.number("index").unwrap_or(place as u64).min(4096);
             let keep = self.rules.keep.clone();
-            let events = self.choice(index).push(&choice, &keep);
-            self.emit(index, events, out);
+            let events = self.choice_mut(index).push(&choice, &keep);
+            self.emit_events(index, events, out);
         }
         Ok(())
     }
@@ -132,27 +132,27 @@ impl LiveTurn {
         let spent =
             self.choices.len() == 1 && used.is_some_and(|used| limit.is_some_and(|limit| used >= limit));
         let below = self.rules.reply.is_below_limit(used);
-        for index in self.indexes() {
-            let events = self.choice(index).finish(spent, below);
-            self.emit(index, events, out);
-            if let Some(gap) = self.choice(index).last_gap() {
-                self.send(index, gap, out);
+        for index in self.choice_indexes() {
+            let events = self.choice_mut(index).finish_choice(spent, below);
+            self.emit_events(index, events, out);
+            if let Some(gap) = self.choice_mut(index).last_gap() {
+                self.send_step(index, gap, out);
             }
-            let reason = self.choice(index).reason();
-            self.choice(index).turn.finish = Some(reason);
+            let reason = self.choice_mut(index).finish_reason_now();
+            self.choice_mut(index).turn.finish = Some(reason);
         }
         // A refusal is an answer, as in a whole reply.
         if self.has_refused() {
             return None;
         }
-        Fault::of_turns(&self.turns().collect::<Vec<_>>(), self.usage)
+        Fault::find_in_turns(&self.turns().collect::<Vec<_>>(), self.usage)
     }
 
     /// Ends the turns, after [`LiveTurn::settle`]. `fills_window`: the reply has filled the model's window.
     pub fn close(&mut self, fills_window: bool, out: &mut Vec<ChoiceEvent>) {
         let usage = self.usage.map(|usage| usage.plus(self.rules.spent));
         for (index, choice) in &mut self.choices {
-            let reason = choice.turn.finish.unwrap_or_else(|| choice.reason());
+            let reason = choice.turn.finish.unwrap_or_else(|| choice.finish_reason_now());
             let kept = KeptFields {
                 reply: self.kept.clone(),
                 choice: std::mem::take(&mut choice.kept),
@@ -163,7 +163,7 @@ impl LiveTurn {
             out.push(ChoiceEvent {
                 choice: *index,
                 event,
-                logprobs: joined_logprobs(std::mem::take(&mut choice.logprobs)),
+                logprobs: join_logprobs(std::mem::take(&mut choice.logprobs)),
             });
         }
     }
@@ -176,12 +176,12 @@ impl LiveTurn {
     /// Adds the calls that `of` finds in each turn, after [`LiveTurn::settle`].
     pub fn add_calls(&mut self, of: impl Fn(&Turn, &Tools) -> Vec<ToolCall>, out: &mut Vec<ChoiceEvent>) {
         let tools = Arc::clone(&self.rules.reply.tools);
-        for index in self.indexes() {
-            for call in of(&self.choice(index).turn, &tools) {
-                self.send(index, TurnEvent::ToolCall(call), out);
+        for index in self.choice_indexes() {
+            for call in of(&self.choice_mut(index).turn, &tools) {
+                self.send_step(index, TurnEvent::ToolCall(call), out);
             }
-            let choice = self.choice(index);
-            choice.turn.finish = Some(choice.reason());
+            let choice = self.choice_mut(index);
+            choice.turn.finish = Some(choice.finish_reason_now());
         }
     }
 
@@ -190,20 +190,20 @@ impl LiveTurn {
         self.choices.values().map(|choice| &choice.turn)
     }
 
-    fn indexes(&self) -> Vec<u64> {
+    fn choice_indexes(&self) -> Vec<u64> {
         self.choices.keys().copied().collect()
     }
 
     /// Releases the held text of a broken stream. Calls are dropped, because they may be incomplete.
     pub fn give_up(&mut self, out: &mut Vec<ChoiceEvent>) {
-        for index in self.indexes() {
-            let mut events = self.choice(index).finish(true, false);
+        for index in self.choice_indexes() {
+            let mut events = self.choice_mut(index).finish_choice(true, false);
             events.retain(|event| matches!(event, TurnEvent::Content(_) | TurnEvent::Reasoning(_)));
-            self.emit(index, events, out);
+            self.emit_events(index, events, out);
         }
     }
 
-    fn begin(&mut self, chunk: &Object<'_>) {
+    fn read_head(&mut self, chunk: &Object<'_>) {
         if self.has_head {
             return;
         }
@@ -213,7 +213,7 @@ impl LiveTurn {
         self.head.model = chunk.string("model").unwrap_or_else(|| std::mem::take(&mut self.head.model));
     }
 
-    fn choice(&mut self, index: u64) -> &mut LiveChoice {
+    fn choice_mut(&mut self, index: u64) -> &mut LiveChoice {
         let Self { choices, rules, .. } = self;
         choices.entry(index).or_insert_with(|| LiveChoice {
             engine: Engine::new(Arc::clone(&rules.reply.tools), rules.reply.options),
@@ -230,25 +230,25 @@ impl LiveTurn {
         })
     }
 
-    fn emit(&mut self, index: u64, events: Vec<TurnEvent>, out: &mut Vec<ChoiceEvent>) {
+    fn emit_events(&mut self, index: u64, events: Vec<TurnEvent>, out: &mut Vec<ChoiceEvent>) {
         for mut event in events {
             if let TurnEvent::ToolCall(call) = event {
-                event = self.rules.free_text.checked(call);
+                event = self.rules.free_text.check_call(call);
             }
-            if !self.choice(index).holds_gap(&mut event) {
-                self.send(index, event, out);
+            if !self.choice_mut(index).holds_gap(&mut event) {
+                self.send_step(index, event, out);
             }
         }
     }
 
-    fn send(&mut self, index: u64, mut event: TurnEvent, out: &mut Vec<ChoiceEvent>) {
+    fn send_step(&mut self, index: u64, mut event: TurnEvent, out: &mut Vec<ChoiceEvent>) {
         if let TurnEvent::ToolCall(call) = &mut event {
-            call.id = Some(self.ids.choose(call.id.as_deref()));
+            call.id = Some(self.ids.choose_id(call.id.as_deref()));
         }
         let shows_reasoning = self.rules.shows_reasoning;
-        let choice = self.choice(index);
+        let choice = self.choice_mut(index);
         let logprobs = matches!(event, TurnEvent::Content(_))
-            .then(|| joined_logprobs(std::mem::take(&mut choice.logprobs)))
+            .then(|| join_logprobs(std::mem::take(&mut choice.logprobs)))
             .flatten();
         let leaves = match event {
             TurnEvent::Reasoning(_) => shows_reasoning,
@@ -258,7 +258,7 @@ impl LiveTurn {
         if leaves {
             out.push(ChoiceEvent { choice: index, event: event.clone(), logprobs });
         }
-        choice.turn.apply(event);
+        choice.turn.apply_event(event);
     }
 }
 
@@ -288,7 +288,7 @@ impl LiveChoice {
             self.logprobs.push(pruned_logprobs(logprobs).into_owned());
         }
         for call in delta.get("tool_calls").and_then(array_elements).unwrap_or_default() {
-            self.native_piece(call, &mut events);
+            self.read_native_piece(call, &mut events);
         }
         self.finish_reason = choice.string("finish_reason").or_else(|| self.finish_reason.take());
         keep_last(&mut self.kept, choice, keep);
@@ -297,9 +297,9 @@ impl LiveChoice {
         events
     }
 
-    fn finish(&mut self, spent: bool, is_below_limit: bool) -> Vec<TurnEvent> {
+    fn finish_choice(&mut self, spent: bool, is_below_limit: bool) -> Vec<TurnEvent> {
         let mut events = Vec::new();
-        self.native_complete(&mut events);
+        self.complete_native_call(&mut events);
         let unread = std::mem::take(&mut self.unread);
         push_content(&mut self.engine, &unread, self.response_template.as_deref(), &mut events);
         let cut = spent || self.finish_reason.as_deref().is_none_or(|reason| reason == "length");
@@ -316,11 +316,11 @@ impl LiveChoice {
         (!gap.is_empty() && self.turn.calls.is_empty()).then_some(TurnEvent::Content(gap))
     }
 
-    fn reason(&self) -> FinishReason {
+    fn finish_reason_now(&self) -> FinishReason {
         let truncated =
             self.turn.notes.iter().any(|note| matches!(note, Note::Dropped { why: Dropped::Truncated, .. }));
         let upstream = if truncated { Some("length") } else { self.finish_reason.as_deref() };
-        FinishReason::resolve(upstream, !self.turn.calls.is_empty())
+        FinishReason::from_upstream(upstream, !self.turn.calls.is_empty())
     }
 
     /// Holds back line breaks before other content: next to calls they mean nothing, but before a text they
@@ -340,7 +340,7 @@ impl LiveChoice {
 
     /// Collects a native call, whose arguments come in pieces. It is complete when the next call begins, or
     /// at the end.
-    fn native_piece(&mut self, text: &str, events: &mut Vec<TurnEvent>) {
+    fn read_native_piece(&mut self, text: &str, events: &mut Vec<TurnEvent>) {
         let Ok(piece) = Object::parse(text) else { return };
         let index = piece.number("index");
         let function = piece.get("function").and_then(|text| Object::parse(text).ok()).unwrap_or_default();
@@ -353,7 +353,7 @@ impl LiveChoice {
             *current != index || other_id || named_anew
         };
         if self.native.as_ref().is_some_and(another) {
-            self.native_complete(events);
+            self.complete_native_call(events);
         }
         let (_, call) = self.native.get_or_insert_with(|| (index, NativeCall::default()));
         call.id = call.id.take().or(id);
@@ -365,9 +365,9 @@ impl LiveChoice {
         }
     }
 
-    fn native_complete(&mut self, events: &mut Vec<TurnEvent>) {
+    fn complete_native_call(&mut self, events: &mut Vec<TurnEvent>) {
         if let Some((_, call)) = self.native.take() {
-            self.engine.native(call, events);
+            self.engine.push_native(call, events);
         }
     }
 }
@@ -392,7 +392,7 @@ fn keep_last(kept: &mut Vec<(String, String)>, object: &Object<'_>, keep: &[Stri
 }
 
 /// Joins several objects of log probabilities.
-pub(super) fn joined_logprobs(waiting: Vec<String>) -> Option<String> {
+pub(super) fn join_logprobs(waiting: Vec<String>) -> Option<String> {
     if waiting.len() < 2 {
         return waiting.into_iter().next();
     }
@@ -445,9 +445,9 @@ mod tests {
         let fault = turn.settle(&mut steps);
         turn.close(false, &mut steps);
         let (mut sink, mut out) = (ChatSink::new(Some("reasoning_content"), true), Vec::new());
-        sink.begin(turn.head().unwrap());
-        steps.iter().for_each(|step| sink.write(step, &mut out));
-        sink.end(&mut out);
+        sink.set_head(turn.head().unwrap());
+        steps.iter().for_each(|step| sink.write_step(step, &mut out));
+        sink.end_stream(&mut out);
         (String::from_utf8(out).unwrap(), fault)
     }
 

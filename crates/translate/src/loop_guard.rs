@@ -2,11 +2,11 @@
 //!
 //! It counts in the request's conversation since the last real user message, so a long healthy conversation
 //! is never stopped. OpenClaw appends its own user message after tool results, which does not count as one.
-//! `circles` recognises the loops; `additions` puts the warning into the request.
+//! `repetition` recognises the loops; `additions` puts the warning into the request.
 
 use std::collections::HashMap;
 
-use super::circles::{Answered, cycles, drifting, without_tool};
+use super::repetition::{AnsweredCall, count_cycles, count_drifting, count_missing_tools};
 use wire::Message;
 use wire::turn::ToolCall;
 
@@ -71,12 +71,12 @@ pub struct LoopFound {
 
 impl LoopFound {
     /// Returns true when the run must end; otherwise the model is warned.
-    pub fn stops(&self) -> bool {
+    pub fn ends_run(&self) -> bool {
         self.count >= self.limit
     }
 
     /// Writes the answer that ends the run, in place of the model's.
-    pub fn answer(&self) -> String {
+    pub fn final_answer(&self) -> String {
         let limit = match self.kind {
             LoopKind::TooManyResults => "limits.max_tool_results",
             _ => "limits.max_repeats",
@@ -134,33 +134,33 @@ pub fn check_loops(messages: &[Message<'_>], limits: GuardLimits) -> Option<Loop
         return Some(LoopFound { kind: LoopKind::TooManyResults, tools: String::new(), count, limit });
     }
     let found = repeated_cycles(&calls, limits.max_repeats);
-    found.iter().find(|found| found.stops()).or(found.first()).cloned()
+    found.iter().find(|found| found.ends_run()).or(found.first()).cloned()
 }
 
 /// Finds loops that are worth a warning: at least half of the limit, and more than one call.
-fn repeated_cycles(calls: &[Answered<'_>], max_repeats: usize) -> Vec<LoopFound> {
+fn repeated_cycles(calls: &[AnsweredCall<'_>], max_repeats: usize) -> Vec<LoopFound> {
     let found = |kind, period: usize, count, limit: usize| {
         let worth = count >= (limit / 2).max(2) || count >= limit;
-        worth.then(|| LoopFound { kind, tools: tools(&calls[calls.len() - period..]), count, limit })
+        worth.then(|| LoopFound { kind, tools: list_tools(&calls[calls.len() - period..]), count, limit })
     };
     let longer = (2..=LONGEST_CYCLE).map(|period| {
-        found(LoopKind::Alternating, period.min(calls.len()), cycles(calls, period), max_repeats)
+        found(LoopKind::Alternating, period.min(calls.len()), count_cycles(calls, period), max_repeats)
     });
     if calls.is_empty() {
         return vec![];
     }
-    std::iter::once(found(LoopKind::Repeated, 1, cycles(calls, 1), max_repeats))
+    std::iter::once(found(LoopKind::Repeated, 1, count_cycles(calls, 1), max_repeats))
         .chain(longer)
         .chain([
-            found(LoopKind::UnknownTool, 1, without_tool(calls), max_repeats),
-            found(LoopKind::Drifting, 1, drifting(calls), max_repeats * DRIFT_PATIENCE),
+            found(LoopKind::UnknownTool, 1, count_missing_tools(calls), max_repeats),
+            found(LoopKind::Drifting, 1, count_drifting(calls), max_repeats * DRIFT_PATIENCE),
         ])
         .flatten()
         .collect()
 }
 
 /// Lists the tools of these calls, for people.
-fn tools(calls: &[Answered<'_>]) -> String {
+fn list_tools(calls: &[AnsweredCall<'_>]) -> String {
     let names: Vec<String> = calls.iter().map(|call| format!("`{}`", call.call.name)).collect();
     names.join(", ")
 }
@@ -184,18 +184,18 @@ pub(super) fn is_real_user(message: &Message<'_>) -> bool {
     message.has_role("user") && !message.content_starts_with(INTERNAL_CONTEXT)
 }
 
-fn answered_calls<'a>(messages: &'a [Message<'_>]) -> Vec<Answered<'a>> {
+fn answered_calls<'a>(messages: &'a [Message<'_>]) -> Vec<AnsweredCall<'a>> {
     let mut asked = HashMap::new();
     let mut answered = Vec::new();
     for message in messages {
-        let calls = message.calls().iter();
+        let calls = message.tool_calls().iter();
         asked.extend(calls.filter_map(|call| Some((call.id.clone()?, call))));
         if message.has_role("tool") {
             let id = message.object.string("tool_call_id").unwrap_or_default();
             // A result without a known call repeats nothing, so its id replaces the call.
             let unknown = || ToolCall { arguments: id.clone(), ..ToolCall::default() };
             let call = asked.get(&id).copied().cloned().unwrap_or_else(unknown);
-            answered.push(Answered::new(call, message.object.get("content").unwrap_or_default()));
+            answered.push(AnsweredCall::new(call, message.object.get("content").unwrap_or_default()));
         }
     }
     answered
@@ -252,7 +252,7 @@ mod tests {
         let found: Vec<(usize, LoopFound)> = (1..=calls.len())
             .filter_map(|length| Some((length, check_messages(&texts[..length], LIMITS)?)))
             .collect();
-        let first = |stops| found.iter().find(|(_, found)| found.stops() == stops).map(|(at, _)| *at);
+        let first = |stops| found.iter().find(|(_, found)| found.ends_run() == stops).map(|(at, _)| *at);
         (found.last().map(|(_, found)| found.kind), first(false), first(true))
     }
 
@@ -328,7 +328,7 @@ mod tests {
         let limits = GuardLimits { max_tool_results: 20, ..LIMITS };
         let many = texts(&numbered(21, |at| call("ls", &at.to_string(), "r")));
         let found = check_messages(&many, limits).unwrap();
-        assert_eq!((found.kind, found.count, found.stops()), (LoopKind::TooManyResults, 21, true));
+        assert_eq!((found.kind, found.count, found.ends_run()), (LoopKind::TooManyResults, 21, true));
         assert_eq!(check_messages(&many[..20], limits), None);
     }
 
@@ -353,7 +353,7 @@ mod tests {
     fn the_smallest_limit_ends_at_the_first_repetition() {
         let limits = GuardLimits { max_repeats: 2, ..LIMITS };
         let calls = texts(&repeated(&[call("ls", "{}", "r")], 2));
-        assert!(check_messages(&calls, limits).unwrap().stops());
+        assert!(check_messages(&calls, limits).unwrap().ends_run());
         assert_eq!(check_messages(&calls[..1], limits), None);
     }
 
@@ -365,7 +365,7 @@ mod tests {
             warning.contains("`ls` was called 5 times in a row") && warning.contains("At 8 "),
             "{warning}"
         );
-        let answer = LoopFound { count: 8, ..found }.answer();
+        let answer = LoopFound { count: 8, ..found }.final_answer();
         assert!(answer.contains("8 times in a row") && answer.contains("limits.max_repeats"), "{answer}");
     }
 }

@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::{ChunkRules, Passed, StreamState};
+use super::{ChunkRules, ChunkVerdict, StreamState};
 use wire::sse::{Frame, FrameTooLong, Frames};
 
 /// Checks one input: a byte of options, one for the limit, two of cuts, and the stream.
@@ -39,7 +39,7 @@ fn cut(pieces: &[&[u8]], limit: usize) -> (Vec<Frame>, Result<(), FrameTooLong>)
             }
         }
     }
-    found.extend(frames.finish());
+    found.extend(frames.take_rest());
     (found, Ok(()))
 }
 
@@ -88,15 +88,15 @@ fn chunks_stay_whole(flags: u8, frames: &[Frame]) {
     let mut state =
         StreamState::new(ChunkRules { reasoning, usage: flag(1), keep, spent: wire::turn::Usage::default() });
     if flag(3) {
-        state.head_was_sent("mine", 5, "m");
+        state.set_sent_head("mine", 5, "m");
     }
     let mut sane = true;
     for frame in frames {
         let Ok(Some(payload)) = frame.data() else { continue };
         let object = serde_json::from_str::<Value>(&payload).is_ok_and(|value| value.is_object());
-        let passed = state.pass(&payload);
+        let passed = state.judge_chunk(&payload);
         assert!(passed.is_ok() || !object, "{payload}");
-        let changed = object && passed == Ok(Passed::Changed);
+        let changed = object && passed == Ok(ChunkVerdict::Changed);
         assert!(
             !changed || serde_json::from_str::<Value>(state.text()).is_ok(),
             "{payload} became {}",
@@ -105,7 +105,7 @@ fn chunks_stay_whole(flags: u8, frames: &[Frame]) {
         sane &= object;
         let beat = state.heartbeat().filter(|_| sane);
         assert!(beat.is_none_or(|beat| serde_json::from_str::<Value>(&beat).is_ok()));
-        state.missing_end();
+        state.take_missing_end();
     }
 }
 

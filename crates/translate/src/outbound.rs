@@ -40,7 +40,7 @@ fn reasoning_keys(target: &ServerTraits) -> &'static [&'static str] {
 
 /// Edits the request for this upstream and returns the names of the edits, for the log. Without an edit, the
 /// client's bytes are sent. `raw`: ask for unparsed text, so that respool reads the calls itself.
-pub fn outbound(
+pub fn edit_request(
     request: &mut ChatRequest<'_>,
     how: Outbound,
     raw: bool,
@@ -54,12 +54,12 @@ pub fn outbound(
     };
     let undescribed = request.functions.iter().any(|function| !function.is_described);
     let object = &mut request.object;
-    note(stream_fields(object, how), "stream");
-    note(empty_tools(object), "empty_tools");
-    note(undescribed && tool_descriptions(object), "tool_description");
-    note(reasoning_effort(object, target), "reasoning_effort");
-    note(raw && unparsed(object), "raw");
-    note(messages(request, target), "messages");
+    note(set_stream_fields(object, how), "stream");
+    note(remove_empty_tools(object), "empty_tools");
+    note(undescribed && add_tool_descriptions(object), "tool_description");
+    note(adapt_reasoning_effort(object, target), "reasoning_effort");
+    note(raw && request_unparsed(object), "raw");
+    note(edit_messages(request, target), "messages");
     edits
 }
 
@@ -75,12 +75,12 @@ pub fn needs_version(request: &ChatRequest<'_>) -> bool {
             .any(|message| has(message, "reasoning") || has(message, "reasoning_content"))
 }
 
-fn stream_fields(object: &mut Object<'_>, how: Outbound) -> bool {
+fn set_stream_fields(object: &mut Object<'_>, how: Outbound) -> bool {
     match how {
         // All versions of vLLM refuse it.
         Outbound::AsAsked => object.get("stream_options").is_some() && object.remove("stream_options"),
         Outbound::Whole => {
-            let streamed = object.raw("stream").is_some_and(|stream| stream != "false");
+            let streamed = object.get_raw("stream").is_some_and(|stream| stream != "false");
             if streamed {
                 object.set("stream", "false");
             }
@@ -104,7 +104,7 @@ fn stream_fields(object: &mut Object<'_>, how: Outbound) -> bool {
 
 /// Asks vLLM to leave calls in the text, with the special tokens that mark them. This also works on servers
 /// that were started without tool flags (docs/captures.md).
-fn unparsed(object: &mut Object<'_>) -> bool {
+fn request_unparsed(object: &mut Object<'_>) -> bool {
     object.set("tool_choice", "\"none\"");
     object.set("skip_special_tokens", "false");
     true
@@ -112,8 +112,8 @@ fn unparsed(object: &mut Object<'_>) -> bool {
 
 /// Removes an empty array of tools, which vLLM refuses since 0.20. All versions refuse a `tool_choice`
 /// without tools.
-fn empty_tools(object: &mut Object<'_>) -> bool {
-    if !object.raw("tools").is_some_and(is_empty_array) {
+fn remove_empty_tools(object: &mut Object<'_>) -> bool {
+    if !object.get_raw("tools").is_some_and(is_empty_array) {
         return false;
     }
     object.remove("tool_choice");
@@ -122,7 +122,7 @@ fn empty_tools(object: &mut Object<'_>) -> bool {
 }
 
 /// Adds empty descriptions: gpt-oss on vLLM up to 0.22 answers 400 to a tool without one.
-fn tool_descriptions(object: &mut Object<'_>) -> bool {
+fn add_tool_descriptions(object: &mut Object<'_>) -> bool {
     edit_tools(object, |function| {
         let missing = function.get("description").is_none();
         if missing {
@@ -135,17 +135,17 @@ fn tool_descriptions(object: &mut Object<'_>) -> bool {
 /// Lets `edit` change the `function` object of each tool; `edit` returns whether it did.
 fn edit_tools(object: &mut Object<'_>, edit: impl Fn(&mut Object<'_>) -> bool) -> bool {
     let Some(tools) = object.get("tools").and_then(array_elements) else { return false };
-    let edited: Vec<Cow<'_, str>> = tools.into_iter().map(|tool| edited_function(tool, &edit)).collect();
+    let edited: Vec<Cow<'_, str>> = tools.into_iter().map(|tool| edit_function(tool, &edit)).collect();
     if edited.iter().all(|tool| matches!(tool, Cow::Borrowed(_))) {
         return false;
     }
-    let tools = joined(&edited);
+    let tools = join_array(&edited);
     object.set("tools", tools);
     true
 }
 
 /// Edits the `function` object of a tool or a call; borrowed when nothing changed.
-fn edited_function<'a>(text: &'a str, edit: &impl Fn(&mut Object<'_>) -> bool) -> Cow<'a, str> {
+fn edit_function<'a>(text: &'a str, edit: &impl Fn(&mut Object<'_>) -> bool) -> Cow<'a, str> {
     let edited = || {
         let mut object = Object::parse(text).ok()?;
         let mut function = Object::parse(object.get_original("function")?).ok()?;
@@ -161,7 +161,7 @@ fn edited_function<'a>(text: &'a str, edit: &impl Fn(&mut Object<'_>) -> bool) -
 
 /// Chooses an effort that the server knows: vLLM 0.10 to 0.17 knows low, medium and high, 0.18 to 0.20 also
 /// none, later versions all.
-fn reasoning_effort(object: &mut Object<'_>, target: &ServerTraits) -> bool {
+fn adapt_reasoning_effort(object: &mut Object<'_>, target: &ServerTraits) -> bool {
     let Some(asked) = object.string(EFFORT_KEY) else { return false };
     let limited = target.version.is_some_and(|version| version <= (0, 20));
     let knows_none = target.version.is_some_and(|version| version >= (0, 18));
@@ -177,40 +177,43 @@ fn reasoning_effort(object: &mut Object<'_>, target: &ServerTraits) -> bool {
     true
 }
 
-fn messages(request: &mut ChatRequest<'_>, target: &ServerTraits) -> bool {
+fn edit_messages(request: &mut ChatRequest<'_>, target: &ServerTraits) -> bool {
     let edited: Vec<Cow<'_, str>> =
-        request.messages.iter().map(|message| edited_message(message, target)).collect();
+        request.messages.iter().map(|message| edit_message(message, target)).collect();
     let ids = original_ids(&request.messages);
-    let edited: Vec<_> =
-        if ids.is_empty() { edited } else { edited.into_iter().map(|text| with_ids(text, &ids)).collect() };
+    let edited: Vec<_> = if ids.is_empty() {
+        edited
+    } else {
+        edited.into_iter().map(|text| replace_ids(text, &ids)).collect()
+    };
     if edited.iter().all(|text| matches!(text, Cow::Borrowed(_))) {
         return false;
     }
-    let messages = joined(&edited);
+    let messages = join_array(&edited);
     request.object.set("messages", messages);
     true
 }
 
-fn edited_message<'a>(message: &Message<'a>, target: &ServerTraits) -> Cow<'a, str> {
-    let edited = message.has_role("assistant").then(|| edited_assistant(message, target)).flatten();
+fn edit_message<'a>(message: &Message<'a>, target: &ServerTraits) -> Cow<'a, str> {
+    let edited = message.has_role("assistant").then(|| edit_assistant(message, target)).flatten();
     edited.map_or_else(|| message.to_json(), |object| Cow::Owned(object.to_json()))
 }
 
-fn edited_assistant<'a>(message: &Message<'a>, target: &ServerTraits) -> Option<Object<'a>> {
+fn edit_assistant<'a>(message: &Message<'a>, target: &ServerTraits) -> Option<Object<'a>> {
     let has_reasoning = REASONING.iter().any(|key| message.object.get(key).is_some());
     let is_sound = message.has_sound_arguments(|calls| {
         let mut calls = array_elements(calls).unwrap_or_default().into_iter();
-        calls.all(|call| matches!(edited_function(call, &mend_arguments), Cow::Borrowed(_)))
+        calls.all(|call| matches!(edit_function(call, &mend_arguments), Cow::Borrowed(_)))
     });
     if is_sound && !has_reasoning {
         return None;
     }
     let mut object = message.object.clone();
-    (reasoning(&mut object, target) | (!is_sound && arguments(&mut object))).then_some(object)
+    (rename_reasoning(&mut object, target) | (!is_sound && mend_calls(&mut object))).then_some(object)
 }
 
 /// Moves the reasoning to the fields that the upstream reads.
-fn reasoning(object: &mut Object<'_>, target: &ServerTraits) -> bool {
+fn rename_reasoning(object: &mut Object<'_>, target: &ServerTraits) -> bool {
     let keys = reasoning_keys(target);
     let reasoning = REASONING.into_iter().find_map(|key| Some((key, object.get(key)?.to_owned())));
     let Some((_, text)) = reasoning else { return false };
@@ -225,14 +228,14 @@ fn reasoning(object: &mut Object<'_>, target: &ServerTraits) -> bool {
 
 /// Mends arguments, which must be a string with a JSON object: several vLLM versions answer 400 to every
 /// request with a broken call in the history.
-fn arguments(object: &mut Object<'_>) -> bool {
+fn mend_calls(object: &mut Object<'_>) -> bool {
     let Some(calls) = object.get("tool_calls").and_then(array_elements) else { return false };
     let mended: Vec<Cow<'_, str>> =
-        calls.into_iter().map(|call| edited_function(call, &mend_arguments)).collect();
+        calls.into_iter().map(|call| edit_function(call, &mend_arguments)).collect();
     if mended.iter().all(|call| matches!(call, Cow::Borrowed(_))) {
         return false;
     }
-    let calls = joined(&mended);
+    let calls = join_array(&mended);
     object.set("tool_calls", calls);
     true
 }
@@ -243,7 +246,7 @@ fn mend_arguments(function: &mut Object<'_>) -> bool {
     if text.as_deref().is_some_and(is_strict_object) {
         return false;
     }
-    let mended = encode_string(&as_object(text.as_deref().unwrap_or(raw)));
+    let mended = encode_string(&mend_to_object(text.as_deref().unwrap_or(raw)));
     function.set("arguments", mended);
     true
 }
@@ -255,7 +258,7 @@ fn is_strict_object(text: &str) -> bool {
 
 /// Makes a JSON object of a text: the text itself or its mended form, `{}` for an empty text, and else an
 /// object with the text under a telling name.
-fn as_object(text: &str) -> String {
+fn mend_to_object(text: &str) -> String {
     if text.trim().is_empty() || text == "null" {
         return "{}".to_owned();
     }
@@ -279,28 +282,28 @@ fn original_ids(messages: &[Message<'_>]) -> HashMap<String, String> {
     calls.filter_map(pair).collect()
 }
 
-fn with_ids<'a>(text: Cow<'a, str>, ids: &HashMap<String, String>) -> Cow<'a, str> {
+fn replace_ids<'a>(text: Cow<'a, str>, ids: &HashMap<String, String>) -> Cow<'a, str> {
     let Ok(object) = Object::parse(&text) else { return text };
     let mut changed = object.clone();
     if let Some(id) = object.string("tool_call_id").and_then(|id| ids.get(&id)) {
         changed.set("tool_call_id", encode_string(id));
     } else if let Some(calls) = object.get("tool_calls").and_then(array_elements) {
-        let calls: Vec<_> = calls.into_iter().map(|call| call_with_id(call, ids)).collect();
-        changed.set("tool_calls", joined(&calls));
+        let calls: Vec<_> = calls.into_iter().map(|call| replace_call_id(call, ids)).collect();
+        changed.set("tool_calls", join_array(&calls));
     } else {
         return text;
     }
     Cow::Owned(changed.to_json())
 }
 
-fn call_with_id<'a>(text: &'a str, ids: &HashMap<String, String>) -> Cow<'a, str> {
+fn replace_call_id<'a>(text: &'a str, ids: &HashMap<String, String>) -> Cow<'a, str> {
     let Ok(mut call) = Object::parse(text) else { return Cow::Borrowed(text) };
     let Some(id) = call.string("id").and_then(|id| ids.get(&id)) else { return Cow::Borrowed(text) };
     call.set("id", encode_string(id));
     Cow::Owned(call.to_json())
 }
 
-fn joined(texts: &[Cow<'_, str>]) -> String {
+fn join_array(texts: &[Cow<'_, str>]) -> String {
     format!("[{}]", texts.join(","))
 }
 
@@ -310,7 +313,7 @@ mod tests {
 
     fn check_on(target: &ServerTraits, how: Outbound, body: &str, expected: &str) {
         let mut request = ChatRequest::parse(body.as_bytes()).unwrap();
-        let edits = outbound(&mut request, how, false, target);
+        let edits = edit_request(&mut request, how, false, target);
         let result = if edits.is_empty() { body.to_owned() } else { request.object.to_json() };
         assert_eq!(result, expected);
     }

@@ -81,15 +81,15 @@ pub fn read_overflow(said: &str, asked: Option<u64>) -> Option<Overflow> {
         let over = room.checked_neg().and_then(|over| u64::try_from(over).ok()).filter(|_| !is_own)?;
         return Some(Overflow { window: None, prompt: None, over: Some(over), fault: TooLarge::Prompt });
     }
-    let window = number(&WINDOW, said)?;
-    let prompt = number(&PROMPT, said);
+    let window = find_number(&WINDOW, said)?;
+    let prompt = find_number(&PROMPT, said);
     let is_limit = LIMIT.is_match(said) && prompt.is_none_or(|prompt| prompt < window);
     let fault = if is_limit { TooLarge::Limit } else { TooLarge::Prompt };
     let over = prompt.and_then(|prompt| prompt.checked_sub(window));
     Some(Overflow { window: Some(window), prompt, over, fault })
 }
 
-fn number(pattern: &Regex, text: &str) -> Option<u64> {
+fn find_number(pattern: &Regex, text: &str) -> Option<u64> {
     let found = pattern.captures(text)?;
     found.iter().skip(1).flatten().next()?.as_str().parse().ok()
 }

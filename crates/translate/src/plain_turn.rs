@@ -3,8 +3,8 @@
 //! For other APIs than chat completions, whose chunks go through unchanged. Only the first choice counts:
 //! these APIs have no other. Pure. Called by `reply_reader`.
 
-use super::fault::{Fault, Shows};
-use super::live::joined_logprobs;
+use super::fault::{Fault, Salvage};
+use super::live::join_logprobs;
 use wire::turn::{ChoiceEvent, FinishReason, KeptFields, ToolCall, TurnEnd, TurnEvent, Usage};
 use wire::{
     Malformed, Object, array_elements, content_text, decode_string, encode_string, parse_usage,
@@ -52,13 +52,13 @@ impl PlainTurn {
     /// # Errors
     /// When the payload is not a JSON object.
     pub fn push(&mut self, payload: &str, out: &mut Vec<ChoiceEvent>) -> Result<(), Malformed> {
-        match piece_of_content(payload) {
+        match find_content(payload) {
             Some((prefix, text)) if prefix == self.prefix => {
-                self.say(TurnEvent::Content(text), out);
+                self.emit_step(TurnEvent::Content(text), out);
                 Ok(())
             }
             piece => {
-                self.push_any(payload, out)?;
+                self.parse_chunk(payload, out)?;
                 if let Some((prefix, _)) = piece {
                     prefix.clone_into(&mut self.prefix);
                 }
@@ -67,25 +67,25 @@ impl PlainTurn {
         }
     }
 
-    fn push_any(&mut self, payload: &str, out: &mut Vec<ChoiceEvent>) -> Result<(), Malformed> {
+    fn parse_chunk(&mut self, payload: &str, out: &mut Vec<ChoiceEvent>) -> Result<(), Malformed> {
         let chunk = Object::parse(payload)?;
         self.usage = chunk.get("usage").and_then(parse_usage).or(self.usage);
         for choice in chunk.get("choices").and_then(array_elements).unwrap_or_default() {
             let choice = Object::parse(choice)?;
             if choice.number("index").unwrap_or_default() == 0 {
-                self.choice(&choice, out);
+                self.read_choice(&choice, out);
             }
         }
         Ok(())
     }
 
-    fn choice(&mut self, choice: &Object<'_>, out: &mut Vec<ChoiceEvent>) {
+    fn read_choice(&mut self, choice: &Object<'_>, out: &mut Vec<ChoiceEvent>) {
         if !std::mem::replace(&mut self.has_begun, true) {
             out.push(ChoiceEvent::new(0, TurnEvent::Begun));
         }
         if let Some(name) = choice.get("finish_reason").filter(|name| *name != "null") {
             let name = name.trim_matches('"');
-            self.finished = Some((reason_of(name), name == "length"));
+            self.finished = Some((finish_reason_of(name), name == "length"));
         }
         self.stop_sequence = choice.string(STOP_REASON).or(self.stop_sequence.take());
         let Some(delta) = choice.get("delta").and_then(|delta| Object::parse(delta).ok()) else { return };
@@ -93,24 +93,24 @@ impl PlainTurn {
         let reasoning = Some(text("reasoning_content")).filter(|text| !text.is_empty());
         let reasoning = reasoning.unwrap_or_else(|| text("reasoning"));
         let reasons_nothing = reasoning.is_empty();
-        self.say(TurnEvent::Reasoning(reasoning), out);
+        self.emit_step(TurnEvent::Reasoning(reasoning), out);
         let content = text("content");
         let is_content = reasons_nothing || !content.is_empty();
         if let Some(logprobs) = choice.get("logprobs").filter(|_| is_content) {
             self.logprobs.push(pruned_logprobs(logprobs).into_owned());
         }
         let said = out.len();
-        self.say(TurnEvent::Content(content), out);
+        self.emit_step(TurnEvent::Content(content), out);
         if let Some(content) = out.get_mut(said) {
-            content.logprobs = joined_logprobs(std::mem::take(&mut self.logprobs));
+            content.logprobs = join_logprobs(std::mem::take(&mut self.logprobs));
         }
-        self.say(TurnEvent::Refusal(text("refusal")), out);
+        self.emit_step(TurnEvent::Refusal(text("refusal")), out);
         let calls = delta.get("tool_calls").and_then(array_elements).unwrap_or_default();
-        calls.into_iter().for_each(|piece| self.piece_of_call(piece));
+        calls.into_iter().for_each(|piece| self.add_call_piece(piece));
     }
 
     /// Adds a piece of a call. Without an index it belongs to the last call, unless it has a name.
-    fn piece_of_call(&mut self, json: &str) {
+    fn add_call_piece(&mut self, json: &str) {
         let Ok(piece) = Object::parse(json) else { return };
         let function = piece.get("function").and_then(|json| Object::parse(json).ok()).unwrap_or_default();
         let name = function.string("name").filter(|name| !name.is_empty());
@@ -135,7 +135,7 @@ impl PlainTurn {
         }
     }
 
-    fn say(&mut self, event: TurnEvent, out: &mut Vec<ChoiceEvent>) {
+    fn emit_step(&mut self, event: TurnEvent, out: &mut Vec<ChoiceEvent>) {
         if event.text_len() == 0 {
             return;
         }
@@ -167,10 +167,10 @@ impl PlainTurn {
 
     /// Finds the fault of a reply that has ended. `is_full`: whether a reply with this fault has filled the
     /// model's window; otherwise the client's own limit cut it.
-    pub fn settle(&self, is_full: impl Fn(&Fault) -> bool) -> Option<(Fault, Shows)> {
+    pub fn settle(&self, is_full: impl Fn(&Fault) -> bool) -> Option<(Fault, Salvage)> {
         match self.finished.filter(|_| !self.has_spoken)? {
-            (_, false) => Some((Fault::Empty, Shows::Blank)),
-            (_, true) => Some((Fault::CutReasoning, Shows::Answer)).filter(|(fault, _)| is_full(fault)),
+            (_, false) => Some((Fault::Empty, Salvage::Blank)),
+            (_, true) => Some((Fault::CutReasoning, Salvage::Answer)).filter(|(fault, _)| is_full(fault)),
         }
     }
 
@@ -214,7 +214,7 @@ const AFTER: [&str; 8] = [
 
 /// Finds the content of such a chunk, and the text before it, without parsing. Nearly all chunks are of this
 /// form. Quotes inside a string are escaped, so the match cannot be inside one.
-fn piece_of_content(payload: &str) -> Option<(&str, String)> {
+fn find_content(payload: &str) -> Option<(&str, String)> {
     let begin = memchr::memmem::find(payload.as_bytes(), BEFORE.as_bytes())? + BEFORE.len();
     let (prefix, rest) = payload.split_at(begin);
     let after = AFTER.iter().find(|after| rest.ends_with(**after))?;
@@ -236,9 +236,9 @@ fn is_one_string(json: &[u8]) -> bool {
     false
 }
 
-fn reason_of(name: &str) -> FinishReason {
+fn finish_reason_of(name: &str) -> FinishReason {
     let calls = matches!(name, "tool_calls" | "function_call");
-    FinishReason::resolve(Some(name), calls)
+    FinishReason::from_upstream(Some(name), calls)
 }
 
 /// Completes a call whose pieces have all come. If its arguments are not a JSON object, it becomes text.
@@ -273,7 +273,7 @@ mod tests {
                 r#"},"finish_reason":null}],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#,
             ]) {
                 let payload = chunk(&delta, end);
-                plain += usize::from(piece_of_content(&payload).is_some());
+                plain += usize::from(find_content(&payload).is_some());
                 let events = |quickly: bool| {
                     let (mut turn, mut out) = (PlainTurn::default(), Vec::new());
                     // Only what was read once is taken for plain.
@@ -281,7 +281,7 @@ mod tests {
                     let second = if quickly {
                         turn.push(&payload, &mut out)
                     } else {
-                        turn.push_any(&payload, &mut out)
+                        turn.parse_chunk(&payload, &mut out)
                     };
                     turn.close(false, &mut out);
                     (first, second, out)

@@ -75,7 +75,7 @@ impl Editor for CompletionEditor<'_> {
             // vLLM up to 0.22 writes an empty array, which OpenAI never does.
             Tag::ToolCalls if value == "[]" => Edit::Drop,
             Tag::FinishReason if !FinishReason::is_openai(value.trim_matches('"')) => {
-                let mapped = FinishReason::resolve(Some(value.trim_matches('"')), false);
+                let mapped = FinishReason::from_upstream(Some(value.trim_matches('"')), false);
                 Edit::Replace(format!("\"{}\"", mapped.as_str()))
             }
             Tag::Usage => {

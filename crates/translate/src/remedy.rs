@@ -72,15 +72,15 @@ impl Remedy {
     /// Chooses the remedy for a fault; `None` when another attempt would not help. `attempt`: the number of
     /// earlier second attempts, from 0.
     pub fn plan(fault: &Fault, attempt: u32, situation: &Situation<'_>) -> Option<Self> {
-        let correct = || Self::Correct(correction(fault, situation));
+        let correct = || Self::Correct(correction_text(fault, situation));
         let can_force = situation.is_free && !situation.is_harmony;
         let unparsed =
             || (can_force && !situation.is_raw && !situation.tools.is_empty()).then_some(Self::Raw);
         Some(match (fault, attempt) {
             (Fault::Glitch | Fault::Empty, 0) => Self::Repeat,
             (Fault::Lost(_), 0) => unparsed().unwrap_or(Self::Repeat),
-            (Fault::OnlyReasoning, 1..) => Self::CorrectBriefly(correction(fault, situation)),
-            (Fault::CutCall(_) | Fault::CutReasoning, _) => return after_cut(fault, situation),
+            (Fault::OnlyReasoning, 1..) => Self::CorrectBriefly(correction_text(fault, situation)),
+            (Fault::CutCall(_) | Fault::CutReasoning, _) => return remedy_for_cut(fault, situation),
             (Fault::BadCall(..), 0) => unparsed().unwrap_or_else(correct),
             (Fault::BadCall(tool, _), _) if can_force && can_be_structured(situation.tools, tool) => {
                 Self::Structured(tool.clone())
@@ -100,7 +100,7 @@ impl Remedy {
         tools: &Tools,
     ) -> Option<Vec<u8>> {
         let mut request = ChatRequest::parse(body).ok()?;
-        reseed(&mut request.object, seed);
+        set_seed(&mut request.object, seed);
         match self {
             Self::Repeat | Self::Raw => {}
             Self::Correct(text) => append_note(&mut request, text)?,
@@ -111,7 +111,7 @@ impl Remedy {
                 }
             }
             Self::Required => request.object.set("tool_choice", "\"required\""),
-            Self::Structured(tool) => structured(&mut request.object, &envelope(tools, tool)?, version),
+            Self::Structured(tool) => force_schema(&mut request.object, &call_schema(tools, tool)?, version),
             Self::MoreTokens(limit) => raise_limit(&mut request.object, *limit),
         }
         Some(request.object.to_json().into_bytes())
@@ -119,10 +119,10 @@ impl Remedy {
 }
 
 /// Chooses the remedy for a reply that the token limit cut: a higher limit, else the advice to be brief.
-fn after_cut(fault: &Fault, situation: &Situation<'_>) -> Option<Remedy> {
+fn remedy_for_cut(fault: &Fault, situation: &Situation<'_>) -> Option<Remedy> {
     let Some(limit) = situation.limit else {
         // The model's window was the limit.
-        return Some(Remedy::CorrectBriefly(correction(fault, situation)));
+        return Some(Remedy::CorrectBriefly(correction_text(fault, situation)));
     };
     if limit <= TINY_LIMIT {
         return None;
@@ -131,11 +131,11 @@ fn after_cut(fault: &Fault, situation: &Situation<'_>) -> Option<Remedy> {
     Some(if more > limit + limit / 4 {
         Remedy::MoreTokens(more)
     } else {
-        Remedy::CorrectBriefly(correction(fault, situation))
+        Remedy::CorrectBriefly(correction_text(fault, situation))
     })
 }
 
-fn correction(fault: &Fault, situation: &Situation<'_>) -> String {
+fn correction_text(fault: &Fault, situation: &Situation<'_>) -> String {
     let next =
         if situation.tools.is_empty() { "Write your answer." } else { "Call a tool, or write your answer." };
     let what = match fault {
@@ -150,7 +150,7 @@ fn correction(fault: &Fault, situation: &Situation<'_>) -> String {
         Fault::CutCall(tool) => {
             format!(
                 "Your call of {} was cut by the token limit. Make a shorter call; work in smaller steps.",
-                of(tool)
+                tool_phrase(tool)
             )
         }
         Fault::BadCall(tool, why) => bad_call(tool, *why, situation.tools),
@@ -164,7 +164,7 @@ fn correction(fault: &Fault, situation: &Situation<'_>) -> String {
     format!("[Automatic note, not from the user: {what}]")
 }
 
-fn of(tool: &str) -> String {
+fn tool_phrase(tool: &str) -> String {
     if tool.is_empty() { "a tool".to_owned() } else { format!("the tool `{tool}`") }
 }
 
@@ -181,12 +181,12 @@ fn bad_call(tool: &str, why: Dropped, tools: &Tools) -> String {
         if required.is_empty() { String::new() } else { format!(" It requires: {}.", required.join(", ")) };
     format!(
         "Your last call of {} {what}.{needs} Call it again with all arguments as one JSON object.",
-        of(tool)
+        tool_phrase(tool)
     )
 }
 
 /// Sets the seed. It has no effect on a greedy request, whose temperature is raised.
-fn reseed(object: &mut Object<'_>, seed: u32) {
+fn set_seed(object: &mut Object<'_>, seed: u32) {
     object.set("seed", seed.to_string());
     let greedy =
         object.get("temperature").and_then(|text| text.parse::<f64>().ok()).is_some_and(|it| it < 0.2);
@@ -207,7 +207,7 @@ fn raise_limit(object: &mut Object<'_>, limit: u64) {
 fn append_note(request: &mut ChatRequest<'_>, note: &str) -> Option<()> {
     let last = request.messages.last_mut().filter(|last| last.has_role("user") || last.has_role("tool"))?;
     let content = with_note(last, note);
-    last.edit(|object| object.set("content", content));
+    last.edit_fields(|object| object.set("content", content));
     let messages: Vec<Cow<'_, str>> = request.messages.iter().map(Message::to_json).collect();
     let messages = format!("[{}]", messages.join(","));
     request.object.set("messages", messages);
@@ -228,11 +228,11 @@ fn with_note(message: &Message<'_>, note: &str) -> String {
 /// Returns true when a call of this tool can be forced by its schema. References in a schema are relative to
 /// its root, which moves in an envelope.
 fn can_be_structured(tools: &Tools, tool: &str) -> bool {
-    envelope(tools, tool).is_some_and(|schema| !schema.to_string().contains("\"$ref\""))
+    call_schema(tools, tool).is_some_and(|schema| !schema.to_string().contains("\"$ref\""))
 }
 
 /// Makes the schema of a bare call in the engine's form: `{"name": …, "arguments": {…}}`.
-fn envelope(tools: &Tools, tool: &str) -> Option<Value> {
+fn call_schema(tools: &Tools, tool: &str) -> Option<Value> {
     let found = tools.resolve(tool).filter(|found| !found.hidden)?.tool;
     Some(json!({
         "type": "object",
@@ -244,7 +244,7 @@ fn envelope(tools: &Tools, tool: &str) -> Option<Value> {
 
 /// Asks for a reply by this schema. vLLM up to 0.10 reads `guided_json`, later versions `structured_outputs`;
 /// other servers know OpenAI's `response_format`. The call stays in the text, where the engine finds it.
-fn structured(object: &mut Object<'_>, schema: &Value, version: Option<(u32, u32)>) {
+fn force_schema(object: &mut Object<'_>, schema: &Value, version: Option<(u32, u32)>) {
     object.set("tool_choice", "\"none\"");
     match version {
         Some(version) if version <= (0, 10) => object.set("guided_json", schema.to_string()),

@@ -56,7 +56,7 @@ pub struct ReplyChoice {
 impl Reply {
     /// Keeps only the first choice.
     #[must_use]
-    pub fn of_first_choice(mut self) -> Self {
+    pub fn keep_first_choice(mut self) -> Self {
         self.choices.truncate(1);
         self.choices.iter_mut().for_each(|choice| choice.index = 0);
         self
@@ -69,7 +69,7 @@ impl Reply {
     }
 
     /// Makes a reply with respool's own text, in place of the model's.
-    pub fn canned(head: Head, text: &str) -> Self {
+    pub fn from_text(head: Head, text: &str) -> Self {
         let turn = Turn { content: text.to_owned(), finish: Some(FinishReason::Stop), ..Turn::default() };
         let usage = Some(Usage::default());
         Self { head, choices: vec![ReplyChoice { turn, ..ReplyChoice::default() }], usage, ..Self::default() }

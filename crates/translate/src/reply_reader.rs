@@ -4,11 +4,11 @@
 use bytes::BytesMut;
 
 use super::correctable::correctable_calls;
-use super::fault::{Fault, Shows};
+use super::fault::{Fault, Salvage};
 use super::live::LiveTurn;
 use super::plain_turn::PlainTurn;
 use super::reply::Head;
-use super::stream::{Passed, StreamState};
+use super::stream::{ChunkVerdict, StreamState};
 use wire::Malformed;
 use wire::sse::{DONE, Frame, write_data};
 use wire::turn::{ChoiceEvent, Turn, Usage};
@@ -17,7 +17,7 @@ use wire::turn::{ChoiceEvent, Turn, Usage};
 #[derive(Debug)]
 pub enum ReplyReader {
     /// Forwards the chunks to a client of chat completions.
-    Passed(Box<Passthrough>),
+    Passthrough(Box<Passthrough>),
     /// Converts the chunks to steps.
     Plain(Box<PlainTurn>),
     /// Reads the chunks with the tool-call engine.
@@ -56,14 +56,14 @@ impl ReplyPart {
 
 impl ReplyReader {
     /// Makes a reader that forwards the chunks of a stream.
-    pub fn passing(state: StreamState) -> Self {
-        Self::Passed(Box::new(Passthrough { state, held: BytesMut::new() }))
+    pub fn passthrough(state: StreamState) -> Self {
+        Self::Passthrough(Box::new(Passthrough { state, held: BytesMut::new() }))
     }
 
-    /// Notes that respool itself has sent this head; forwarded chunks get the same head.
-    pub fn head_was_sent(&mut self, head: &Head) {
-        if let Self::Passed(passed) = self {
-            passed.state.head_was_sent(&head.id, head.created, &head.model);
+    /// IgnoredFields that respool itself has sent this head; forwarded chunks get the same head.
+    pub fn set_sent_head(&mut self, head: &Head) {
+        if let Self::Passthrough(passed) = self {
+            passed.state.set_sent_head(&head.id, head.created, &head.model);
         }
     }
 
@@ -71,14 +71,14 @@ impl ReplyReader {
     pub fn head(&self) -> Option<&Head> {
         match self {
             Self::Live(turn) => turn.head(),
-            Self::Passed(_) | Self::Plain(_) => None,
+            Self::Passthrough(_) | Self::Plain(_) => None,
         }
     }
 
     /// Makes an empty chunk for a reply that is forwarded; `None` before the stream has an id.
     pub fn heartbeat(&self) -> Option<String> {
         match self {
-            Self::Passed(passed) => passed.state.heartbeat(),
+            Self::Passthrough(passed) => passed.state.heartbeat(),
             Self::Plain(_) | Self::Live(_) => None,
         }
     }
@@ -86,7 +86,7 @@ impl ReplyReader {
     /// Returns the token counts, once they are known.
     pub fn usage(&self) -> Option<Usage> {
         match self {
-            Self::Passed(passed) => passed.state.usage(),
+            Self::Passthrough(passed) => passed.state.usage(),
             Self::Plain(turn) => turn.usage(),
             Self::Live(turn) => turn.usage(),
         }
@@ -96,14 +96,14 @@ impl ReplyReader {
     pub fn turns(&self) -> Vec<Turn> {
         match self {
             Self::Live(turn) => turn.turns().cloned().collect(),
-            Self::Passed(_) | Self::Plain(_) => vec![],
+            Self::Passthrough(_) | Self::Plain(_) => vec![],
         }
     }
 
     /// Returns true once a chunk with a choice has come.
     pub fn has_begun(&self) -> bool {
         match self {
-            Self::Passed(passed) => passed.state.has_begun(),
+            Self::Passthrough(passed) => passed.state.has_begun(),
             Self::Plain(turn) => turn.has_begun(),
             Self::Live(turn) => turn.has_begun(),
         }
@@ -112,7 +112,7 @@ impl ReplyReader {
     /// Returns true once something was said.
     pub fn has_spoken(&self) -> bool {
         match self {
-            Self::Passed(passed) => passed.state.has_spoken(),
+            Self::Passthrough(passed) => passed.state.has_spoken(),
             Self::Plain(turn) => turn.has_spoken(),
             Self::Live(turn) => turn.has_spoken(),
         }
@@ -121,7 +121,7 @@ impl ReplyReader {
     /// Returns true when every choice has its finish reason.
     pub fn is_finished(&self) -> bool {
         match self {
-            Self::Passed(passed) => passed.state.is_finished(),
+            Self::Passthrough(passed) => passed.state.is_finished(),
             Self::Plain(turn) => turn.is_finished(),
             Self::Live(turn) => turn.is_finished(),
         }
@@ -143,7 +143,7 @@ impl ReplyReader {
         out: &mut ReplyPart,
     ) -> Result<(), Malformed> {
         match self {
-            Self::Passed(passed) => passed.push(original, data, &mut out.frames),
+            Self::Passthrough(passed) => passed.push(original, data, &mut out.frames),
             Self::Plain(turn) => turn.push(data, &mut out.steps),
             Self::Live(turn) => turn.push(data, &mut out.steps),
         }
@@ -155,25 +155,25 @@ impl ReplyReader {
         &mut self,
         is_full: impl Fn(&Fault) -> bool,
         out: &mut ReplyPart,
-    ) -> Option<(Fault, Shows)> {
+    ) -> Option<(Fault, Salvage)> {
         match self {
-            Self::Passed(passed) => passed.settle(is_full),
+            Self::Passthrough(passed) => passed.settle(is_full),
             Self::Plain(turn) => turn.settle(is_full),
             Self::Live(turn) => {
                 let fault = turn.settle(&mut out.steps)?;
-                let shows = fault.shows(&turn.turns().collect::<Vec<_>>(), turn.tools());
+                let shows = fault.usable_part(&turn.turns().collect::<Vec<_>>(), turn.tools());
                 Some((fault, shows))
             }
         }
     }
 
     /// Writes the end of the reply; `fills_window`: it has filled the model's window.
-    pub fn close(&mut self, shows: Shows, fills_window: bool, out: &mut ReplyPart) {
+    pub fn close(&mut self, shows: Salvage, fills_window: bool, out: &mut ReplyPart) {
         match self {
-            Self::Passed(passed) => passed.close(&mut out.frames),
+            Self::Passthrough(passed) => passed.close(&mut out.frames),
             Self::Plain(turn) => turn.close(fills_window, &mut out.steps),
             Self::Live(turn) => {
-                if shows == Shows::CorrectableCall {
+                if shows == Salvage::CorrectableCall {
                     turn.add_calls(correctable_calls, &mut out.steps);
                 }
                 turn.close(fills_window, &mut out.steps);
@@ -190,9 +190,9 @@ impl ReplyReader {
 
     /// Makes the reader of another stream that replaces this one, of which only the head has left. `spent`:
     /// the tokens of earlier attempts. `None` when the new reader needs nothing of this one.
-    pub fn anew(&self, spent: Usage) -> Option<Self> {
+    pub fn replacement(&self, spent: Usage) -> Option<Self> {
         match self {
-            Self::Passed(passed) => Some(Self::passing(passed.state.anew(spent))),
+            Self::Passthrough(passed) => Some(Self::passthrough(passed.state.replacement(spent))),
             Self::Plain(_) | Self::Live(_) => None,
         }
     }
@@ -201,13 +201,13 @@ impl ReplyReader {
 impl Passthrough {
     /// Forwards a chunk, unchanged in its original frame if there is one.
     fn push(&mut self, original: Option<&Frame>, data: &str, out: &mut BytesMut) -> Result<(), Malformed> {
-        match self.state.pass(data)? {
-            Passed::Untouched => match original {
+        match self.state.judge_chunk(data)? {
+            ChunkVerdict::Untouched => match original {
                 Some(frame) => out.extend_from_slice(&frame.bytes),
                 None => write_line(out, data),
             },
-            Passed::Changed => write_line(out, self.state.text()),
-            Passed::Withheld => {}
+            ChunkVerdict::Changed => write_line(out, self.state.text()),
+            ChunkVerdict::Withheld => {}
         }
         if self.state.has_ended_silent() {
             self.held.unsplit(out.split());
@@ -215,21 +215,21 @@ impl Passthrough {
         Ok(())
     }
 
-    fn settle(&self, is_full: impl Fn(&Fault) -> bool) -> Option<(Fault, Shows)> {
+    fn settle(&self, is_full: impl Fn(&Fault) -> bool) -> Option<(Fault, Salvage)> {
         if self.held.is_empty() {
             return None;
         }
         if self.state.is_empty() {
-            return Some((Fault::Empty, Shows::Blank));
+            return Some((Fault::Empty, Salvage::Blank));
         }
         // A limit is the client's own, unless the window has ended.
-        Some((Fault::CutReasoning, Shows::Answer)).filter(|(fault, _)| is_full(fault))
+        Some((Fault::CutReasoning, Salvage::Answer)).filter(|(fault, _)| is_full(fault))
     }
 
     fn close(&mut self, out: &mut BytesMut) {
         self.held.unsplit(out.split());
         *out = std::mem::take(&mut self.held);
-        self.state.missing_end().iter().for_each(|chunk| write_line(out, chunk));
+        self.state.take_missing_end().iter().for_each(|chunk| write_line(out, chunk));
         write_data(out, DONE);
     }
 }

@@ -15,7 +15,7 @@ use wire::{ChatRequest, Message, ToolChoice, decode_string};
 impl ReplyRules {
     /// Derives the rules from a request. `tools`: its declared tools; `prior`: the dialects that its model is
     /// likely to write.
-    pub fn of(request: &ChatRequest<'_>, tools: Arc<Tools>, prior: PreferredDialects) -> Self {
+    pub fn from_request(request: &ChatRequest<'_>, tools: Arc<Tools>, prior: PreferredDialects) -> Self {
         Self {
             tools: with_hidden_tools(request, tools),
             options: Options {
@@ -32,7 +32,7 @@ impl ReplyRules {
 }
 
 /// Returns the tools that a request declares.
-pub fn declared(request: &ChatRequest<'_>) -> Tools {
+pub fn declared_tools(request: &ChatRequest<'_>) -> Tools {
     let functions = request.functions.iter();
     Tools::from_parts(functions.filter_map(|tool| Some((decode_string(tool.name?)?, tool.parameters))))
 }
@@ -48,7 +48,7 @@ fn with_hidden_tools(request: &ChatRequest<'_>, tools: Arc<Tools>) -> Arc<Tools>
     if hidden.is_empty() {
         return tools;
     }
-    let mut tools = declared(request);
+    let mut tools = declared_tools(request);
     hidden.into_iter().for_each(|(name, schema)| tools.reveal(name, schema));
     Arc::new(tools)
 }

@@ -116,28 +116,29 @@ impl ResponseTemplate {
             source = inner.take();
         }
         if source.get("version").is_some_and(|version| version.as_u64() != Some(1)) {
-            return Err(shape("only version 1 is known"));
+            return Err(shape_error("only version 1 is known"));
         }
         let fields = source.get("fields").and_then(Value::as_object).filter(|fields| !fields.is_empty());
-        let fields = fields.ok_or_else(|| shape("it has no `fields`"))?;
+        let fields = fields.ok_or_else(|| shape_error("it has no `fields`"))?;
         let mut regions = Vec::new();
         let mut implicit: Vec<Option<Regex>> = Vec::new();
         for (name, field) in fields {
-            let field = field.as_object().ok_or_else(|| shape(format!("field `{name}` is not an object")))?;
+            let field =
+                field.as_object().ok_or_else(|| shape_error(format!("field `{name}` is not an object")))?;
             match Region::parse(name, field)? {
                 Some(region) => regions.push(region),
-                None => implicit.push(mark(name, field, "close")?),
+                None => implicit.push(compile_mark(name, field, "close")?),
             }
         }
         if implicit.len() > 1 {
-            return Err(shape("more than one field has neither `open` nor `open_pattern`"));
+            return Err(shape_error("more than one field has neither `open` nor `open_pattern`"));
         }
         let implicit_close = implicit.into_iter().flatten().next();
         Ok(Self { source, regions, implicit_close })
     }
 
     /// Cuts a whole text into its parts.
-    pub fn split<'a>(&self, text: &'a str) -> Vec<Part<'a>> {
+    pub fn split_text<'a>(&self, text: &'a str) -> Vec<Part<'a>> {
         let mut parts = Vec::new();
         let mut rest = text;
         while let Some(found) = self.next_mark(rest) {
@@ -178,16 +179,16 @@ struct Mark<'a> {
 impl Region {
     /// Reads a field; `None` when it has no opening mark.
     fn parse(name: &str, field: &Map<String, Value>) -> Result<Option<Self>, TemplateError> {
-        let Some(open) = mark(name, field, "open")? else { return Ok(None) };
+        let Some(open) = compile_mark(name, field, "open")? else { return Ok(None) };
         let transform = field.get("transform").cloned();
         let transforms_each = field.get("transform_each") == Some(&Value::Bool(true));
         if transforms_each && transform.is_none() {
-            return Err(shape(format!("field `{name}` has `transform_each` without `transform`")));
+            return Err(shape_error(format!("field `{name}` has `transform_each` without `transform`")));
         }
         let parser = ContentParser::parse(field.get("content"), field.get("content_args"))
-            .map_err(|why| shape(format!("field `{name}`: {why}")))?;
+            .map_err(|why| shape_error(format!("field `{name}`: {why}")))?;
         let kind = RegionKind::from_name(name);
-        let close = mark(name, field, "close")?;
+        let close = compile_mark(name, field, "close")?;
         Ok(Some(Self { kind, open, close, parser, transform, transforms_each }))
     }
 
@@ -196,14 +197,14 @@ impl Region {
         match self.kind {
             RegionKind::Reasoning => parts.push(Part::Reasoning(body)),
             RegionKind::Content => push_text(parts, body),
-            RegionKind::Calls => match self.calls(source, body, is_closed) {
+            RegionKind::Calls => match self.read_calls(source, body, is_closed) {
                 Some(calls) if !calls.is_empty() => parts.push(Part::Calls(calls)),
                 _ => push_text(parts, source),
             },
         }
     }
 
-    fn calls(&self, source: &str, body: &str, is_closed: bool) -> Option<Vec<NativeCall>> {
+    fn read_calls(&self, source: &str, body: &str, is_closed: bool) -> Option<Vec<NativeCall>> {
         let captures = self.open.captures(source)?;
         let mut scope = named_groups(&self.open, &captures);
         if !is_closed {
@@ -212,17 +213,17 @@ impl Region {
             return Some(vec![NativeCall { id: None, name, arguments: body.to_owned() }]);
         }
         let value = self.parser.read(body)?;
-        let Some(transform) = &self.transform else { return calls_of(&value) };
+        let Some(transform) = &self.transform else { return calls_in(&value) };
         if !self.transforms_each {
             scope.insert("content".to_owned(), value);
-            return calls_of(&apply_transform(transform, &scope)?);
+            return calls_in(&apply_transform(transform, &scope)?);
         }
         let each = value.as_array()?.iter().map(|item| {
             let mut scope = scope.clone();
             scope.extend(item.as_object()?.clone());
             apply_transform(transform, &scope)
         });
-        calls_of(&Value::Array(each.collect::<Option<_>>()?))
+        calls_in(&Value::Array(each.collect::<Option<_>>()?))
     }
 }
 
@@ -232,9 +233,9 @@ fn named_groups(pattern: &Regex, captures: &Captures<'_>) -> BTreeMap<String, Va
 }
 
 /// Reads calls in OpenAI's format, alone or in a list.
-fn calls_of(value: &Value) -> Option<Vec<NativeCall>> {
+fn calls_in(value: &Value) -> Option<Vec<NativeCall>> {
     if let Value::Array(items) = value {
-        return Some(items.iter().map(calls_of).collect::<Option<Vec<_>>>()?.concat());
+        return Some(items.iter().map(calls_in).collect::<Option<Vec<_>>>()?.concat());
     }
     let function = value.get("function").unwrap_or(value);
     let arguments = match function.get("arguments").or_else(|| function.get("parameters")) {
@@ -253,23 +254,23 @@ fn push_text<'a>(parts: &mut Vec<Part<'a>>, text: &'a str) {
 }
 
 /// Compiles the expression of `open` or `close`: its pattern, its literal or one of its literals.
-fn mark(name: &str, field: &Map<String, Value>, key: &str) -> Result<Option<Regex>, TemplateError> {
+fn compile_mark(name: &str, field: &Map<String, Value>, key: &str) -> Result<Option<Regex>, TemplateError> {
     let pattern_key = format!("{key}_pattern");
     let text = match (field.get(key), field.get(&pattern_key)) {
         (None, None) => return Ok(None),
         (Some(_), Some(_)) => {
-            return Err(shape(format!("field `{name}` has both `{key}` and `{pattern_key}`")));
+            return Err(shape_error(format!("field `{name}` has both `{key}` and `{pattern_key}`")));
         }
         (None, Some(Value::String(pattern))) => pattern.clone(),
         (Some(Value::String(literal)), None) => regex::escape(literal),
-        (Some(Value::Array(literals)), None) => alternatives(literals)
-            .ok_or_else(|| shape(format!("field `{name}`: `{key}` lists something other than text")))?,
-        _ => return Err(shape(format!("field `{name}`: `{key}` is neither text nor a list of texts"))),
+        (Some(Value::Array(literals)), None) => join_alternatives(literals)
+            .ok_or_else(|| shape_error(format!("field `{name}`: `{key}` lists something other than text")))?,
+        _ => return Err(shape_error(format!("field `{name}`: `{key}` is neither text nor a list of texts"))),
     };
-    compile(&text).map(Some).map_err(|why| shape(format!("field `{name}`, `{key}`: {why}")))
+    compile_expression(&text).map(Some).map_err(|why| shape_error(format!("field `{name}`, `{key}`: {why}")))
 }
 
-fn alternatives(literals: &[Value]) -> Option<String> {
+fn join_alternatives(literals: &[Value]) -> Option<String> {
     let mut literals = literals.iter().map(Value::as_str).collect::<Option<Vec<_>>>()?;
     literals.sort_by_key(|literal| usize::MAX - literal.len());
     let escaped: Vec<String> = literals.into_iter().map(regex::escape).collect();
@@ -277,7 +278,7 @@ fn alternatives(literals: &[Value]) -> Option<String> {
 }
 
 /// Compiles an expression in Python's notation.
-fn compile(pattern: &str) -> Result<Regex, String> {
+fn compile_expression(pattern: &str) -> Result<Regex, String> {
     let look_around = ["(?=", "(?!", "(?<=", "(?<!"];
     if look_around.iter().any(|sign| pattern.contains(sign)) {
         return Err(format!("`{pattern}` looks ahead or behind, which is not supported; write it without"));
@@ -287,7 +288,7 @@ fn compile(pattern: &str) -> Result<Regex, String> {
     built.map_err(|error| error.to_string())
 }
 
-fn shape(why: impl Into<String>) -> TemplateError {
+fn shape_error(why: impl Into<String>) -> TemplateError {
     TemplateError::Shape(why.into())
 }
 

@@ -26,7 +26,7 @@ pub struct ChunkRules {
 
 /// The treatment of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passed {
+pub enum ChunkVerdict {
     /// Forward the bytes unchanged.
     Untouched,
     /// Forward the text in [`StreamState::text`].
@@ -83,10 +83,10 @@ struct SaidPlace {
 
 impl LastSaid {
     /// Returns the content or reasoning of this chunk if the rest equals the last one.
-    fn said_alike<'p>(&self, payload: &'p str) -> Option<(&'p str, SaidPlace)> {
+    fn find_changed_text<'p>(&self, payload: &'p str) -> Option<(&'p str, SaidPlace)> {
         let place = self.place?;
         let (before, after) = (&self.payload[..place.start], &self.payload[place.end..]);
-        string_between(payload, before, after).filter(|said| says(said)).map(|said| (said, place))
+        string_between(payload, before, after).filter(|said| has_value(said)).map(|said| (said, place))
     }
 }
 
@@ -116,7 +116,7 @@ impl StreamState {
     /// Begins another stream that replaces this one, of which only the role chunk may have left. `spent`: the
     /// tokens of earlier attempts.
     #[must_use]
-    pub fn anew(&self, spent: Usage) -> Self {
+    pub fn replacement(&self, spent: Usage) -> Self {
         let sent = self.sent.clone().or_else(|| self.whole_identity().cloned());
         let rules = ChunkRules { spent, ..self.rules.clone() };
         Self { identity: sent.clone(), sent, ..Self::new(rules) }
@@ -124,7 +124,7 @@ impl StreamState {
 
     /// Gives every later chunk this head, and withholds the upstream's role chunks, because respool has sent
     /// them.
-    pub fn head_was_sent(&mut self, id: &str, created: u64, model: &str) {
+    pub fn set_sent_head(&mut self, id: &str, created: u64, model: &str) {
         self.last_said.place = None;
         let sent = Sent { id: encode_string(id), created: created.to_string(), model: encode_string(model) };
         self.sent = Some(sent.clone());
@@ -135,12 +135,12 @@ impl StreamState {
     ///
     /// # Errors
     /// When the payload is not JSON.
-    pub fn pass(&mut self, payload: &str) -> Result<Passed, Malformed> {
-        if let Some((said, place)) = self.last_said.said_alike(payload) {
-            return Ok(self.pass_alike(said, place));
+    pub fn judge_chunk(&mut self, payload: &str) -> Result<ChunkVerdict, Malformed> {
+        if let Some((said, place)) = self.last_said.find_changed_text(payload) {
+            return Ok(self.reuse_last(said, place));
         }
         let mut text = std::mem::take(&mut self.text);
-        let mut chunk = ChunkEditor { state: self, saw: Saw::default(), choice: 0 };
+        let mut chunk = ChunkEditor { state: self, saw: ChunkSummary::default(), choice: 0 };
         let changed = prune_json(payload, &REPLY, &mut chunk, &mut text);
         let saw = chunk.saw;
         self.text = text;
@@ -148,29 +148,29 @@ impl StreamState {
         let changed = changed?;
         if saw.usage && !saw.choices && self.has_begun() && !self.is_finished() {
             self.last = Some(if changed { self.text.clone() } else { payload.to_owned() });
-            return Ok(Passed::Withheld);
+            return Ok(ChunkVerdict::Withheld);
         }
         if saw.is_empty(self.sent.is_some(), changed) {
-            return Ok(Passed::Withheld);
+            return Ok(ChunkVerdict::Withheld);
         }
         if saw.said.is_some() {
             payload.clone_into(&mut self.last_said.payload);
             (self.last_said.place, self.last_said.is_changed) = (saw.said, changed);
         }
-        Ok(if changed { Passed::Changed } else { Passed::Untouched })
+        Ok(if changed { ChunkVerdict::Changed } else { ChunkVerdict::Untouched })
     }
 
     /// Takes a chunk that differs from the previous one only in this text.
-    fn pass_alike(&mut self, said: &str, place: SaidPlace) -> Passed {
+    fn reuse_last(&mut self, said: &str, place: SaidPlace) -> ChunkVerdict {
         if !self.last_said.is_changed {
-            return Passed::Untouched;
+            return ChunkVerdict::Untouched;
         }
         self.text.replace_range(place.left_start..place.left_end, said);
         self.last_said.place = Some(SaidPlace { left_end: place.left_start + said.len(), ..place });
-        Passed::Changed
+        ChunkVerdict::Changed
     }
 
-    /// Returns the text of the last chunk that was [`Passed::Changed`].
+    /// Returns the text of the last chunk that was [`ChunkVerdict::Changed`].
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -208,11 +208,12 @@ impl StreamState {
 
     /// Makes the final chunks for a server that sends `[DONE]` without finish reasons, and releases the chunk
     /// that waited for them.
-    pub fn missing_end(&mut self) -> Vec<String> {
+    pub fn take_missing_end(&mut self) -> Vec<String> {
         let unfinished = |choice: &&(usize, &Progress)| choice.1.started && !choice.1.finished;
         let indexes =
             self.choices.iter().enumerate().filter(|choice| unfinished(&choice)).map(|(index, _)| index);
-        let finishes: Vec<String> = indexes.filter_map(|index| self.chunk(index, "{}", "\"stop\"")).collect();
+        let finishes: Vec<String> =
+            indexes.filter_map(|index| self.make_chunk(index, "{}", "\"stop\"")).collect();
         finishes.into_iter().chain(self.last.take()).collect()
     }
 
@@ -222,10 +223,10 @@ impl StreamState {
         if self.is_finished() {
             return None;
         }
-        self.chunk(0, r#"{"content":""}"#, "null")
+        self.make_chunk(0, r#"{"content":""}"#, "null")
     }
 
-    fn chunk(&self, index: usize, delta: &str, finish: &str) -> Option<String> {
+    fn make_chunk(&self, index: usize, delta: &str, finish: &str) -> Option<String> {
         let Sent { id, created, model } = self.whole_identity()?;
         Some(format!(
             r#"{{"id":{id},"object":"chat.completion.chunk","created":{created},"model":{model},"choices":[{{"index":{index},"delta":{delta},"finish_reason":{finish}}}]}}"#
@@ -237,14 +238,14 @@ impl StreamState {
         self.identity.as_ref().filter(whole)
     }
 
-    fn choice(&mut self, index: usize) -> &mut Progress {
+    fn choice_mut(&mut self, index: usize) -> &mut Progress {
         if self.choices.len() <= index {
             self.choices.resize(index + 1, Progress::default());
         }
         &mut self.choices[index]
     }
 
-    fn identify(&mut self, tag: Tag, value: &str) {
+    fn note_identity(&mut self, tag: Tag, value: &str) {
         let identity = self.identity.get_or_insert_default();
         let place = match tag {
             Tag::Id => &mut identity.id,
@@ -258,7 +259,7 @@ impl StreamState {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Saw {
+struct ChunkSummary {
     choices: bool,
     content: bool,
     usage: bool,
@@ -268,7 +269,7 @@ struct Saw {
     said: Option<SaidPlace>,
 }
 
-impl Saw {
+impl ChunkSummary {
     /// Returns true when nothing is left for the client: a usage chunk that it did not request, a role chunk
     /// after respool's own, a piece of hidden reasoning.
     fn is_empty(self, head_sent: bool, changed: bool) -> bool {
@@ -281,22 +282,22 @@ impl Saw {
 
 struct ChunkEditor<'s> {
     state: &'s mut StreamState,
-    saw: Saw,
+    saw: ChunkSummary,
     choice: usize,
 }
 
 impl Editor for ChunkEditor<'_> {
     fn edit_field(&mut self, tag: Tag, value: &str) -> Edit {
         match tag {
-            Tag::Id | Tag::Created | Tag::Model => self.head(tag, value),
-            Tag::Index => self.index(value),
-            Tag::Usage => self.usage(value),
-            Tag::FinishReason => self.finish_reason(value),
+            Tag::Id | Tag::Created | Tag::Model => self.edit_head(tag, value),
+            Tag::Index => self.edit_index(value),
+            Tag::Usage => self.edit_usage(value),
+            Tag::FinishReason => self.edit_finish_reason(value),
             Tag::Role if self.state.sent.is_some() => Edit::Drop,
-            Tag::Reasoning => self.reasoning(value),
+            Tag::Reasoning => self.edit_reasoning(value),
             Tag::Content | Tag::ToolCalls | Tag::Extra => {
-                self.saw.content |= says(value);
-                self.state.spoke |= says(value);
+                self.saw.content |= has_value(value);
+                self.state.spoke |= has_value(value);
                 Edit::Keep
             }
             Tag::Role | Tag::Plain => Edit::Keep,
@@ -317,14 +318,14 @@ impl Editor for ChunkEditor<'_> {
 }
 
 /// Returns true unless the value of a field is empty.
-fn says(value: &str) -> bool {
+fn has_value(value: &str) -> bool {
     !matches!(value, "null" | "\"\"" | "[]")
 }
 
 impl ChunkEditor<'_> {
-    fn head(&mut self, tag: Tag, value: &str) -> Edit {
+    fn edit_head(&mut self, tag: Tag, value: &str) -> Edit {
         let Some(sent) = &self.state.sent else {
-            self.state.identify(tag, value);
+            self.state.note_identity(tag, value);
             return Edit::Keep;
         };
         let own = match tag {
@@ -335,15 +336,15 @@ impl ChunkEditor<'_> {
         if own == value { Edit::Keep } else { Edit::Replace(own.clone()) }
     }
 
-    fn index(&mut self, value: &str) -> Edit {
+    fn edit_index(&mut self, value: &str) -> Edit {
         // A huge index is a server's mistake.
         self.choice = value.parse().unwrap_or(0).min(4096);
         self.saw.choices = true;
-        self.state.choice(self.choice).started = true;
+        self.state.choice_mut(self.choice).started = true;
         Edit::Keep
     }
 
-    fn usage(&mut self, value: &str) -> Edit {
+    fn edit_usage(&mut self, value: &str) -> Edit {
         let usage = parse_usage(value);
         self.state.usage = usage.or(self.state.usage);
         if self.state.rules.usage {
@@ -358,23 +359,23 @@ impl ChunkEditor<'_> {
         Edit::Drop
     }
 
-    fn finish_reason(&mut self, value: &str) -> Edit {
+    fn edit_finish_reason(&mut self, value: &str) -> Edit {
         if value == "null" {
             return Edit::Keep;
         }
         self.saw.content = true;
-        self.state.choice(self.choice).finished = true;
+        self.state.choice_mut(self.choice).finished = true;
         let name = value.trim_matches('"');
         self.state.cut |= name == "length";
         if FinishReason::is_openai(name) {
             return Edit::Keep;
         }
-        let mapped = FinishReason::resolve(Some(name), false);
+        let mapped = FinishReason::from_upstream(Some(name), false);
         Edit::Replace(format!("\"{}\"", mapped.as_str()))
     }
 
     /// Keeps the first of two fields with the same text (vLLM 0.11 to 0.15 writes both).
-    fn reasoning(&mut self, value: &str) -> Edit {
+    fn edit_reasoning(&mut self, value: &str) -> Edit {
         self.state.spoke |= !matches!(value, "null" | "\"\"");
         let Some(name) = self.state.rules.reasoning.filter(|_| !self.saw.reasoning && value != "null") else {
             self.saw.reasoning_dropped |= value != "null" && !self.saw.reasoning;
@@ -393,9 +394,9 @@ mod tests {
         ChunkRules { reasoning: Some("reasoning_content"), usage, keep: vec![], spent: Usage::default() }
     }
 
-    fn check(state: &mut StreamState, payload: &str, passed: Passed, text: &str) {
-        assert_eq!(state.pass(payload), Ok(passed), "{payload}");
-        if passed == Passed::Changed {
+    fn check(state: &mut StreamState, payload: &str, passed: ChunkVerdict, text: &str) {
+        assert_eq!(state.judge_chunk(payload), Ok(passed), "{payload}");
+        if passed == ChunkVerdict::Changed {
             assert_eq!(state.text(), text);
         }
     }
@@ -406,34 +407,34 @@ mod tests {
         check(
             &mut state,
             r#"{"id":"a","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}],"prompt_token_ids":null}"#,
-            Passed::Changed,
+            ChunkVerdict::Changed,
             r#"{"id":"a","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#,
         );
         check(
             &mut state,
             r#"{"id":"a","choices":[{"index":0,"delta":{"reasoning":"x","reasoning_content":"x"}}]}"#,
-            Passed::Changed,
+            ChunkVerdict::Changed,
             r#"{"id":"a","choices":[{"index":0,"delta":{"reasoning_content":"x"}}]}"#,
         );
         check(
             &mut state,
             r#"{"id":"a","choices":[{"index":0,"delta":{"content":"x"}}]}"#,
-            Passed::Untouched,
+            ChunkVerdict::Untouched,
             "",
         );
         assert!(!state.is_finished());
         check(
             &mut state,
             r#"{"id":"a","choices":[{"index":0,"delta":{},"finish_reason":"abort"}]}"#,
-            Passed::Changed,
+            ChunkVerdict::Changed,
             r#"{"id":"a","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#,
         );
         assert!(state.is_finished());
         let usage = r#"{"id":"a","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}"#;
-        check(&mut state, usage, Passed::Withheld, "");
-        assert_eq!(state.usage().map(|usage| usage.total()), Some(7));
-        check(&mut StreamState::new(rules(true)), usage, Passed::Untouched, "");
-        assert!(state.pass("{broken").is_err());
+        check(&mut state, usage, ChunkVerdict::Withheld, "");
+        assert_eq!(state.usage().map(|usage| usage.total_tokens()), Some(7));
+        check(&mut StreamState::new(rules(true)), usage, ChunkVerdict::Untouched, "");
+        assert!(state.judge_chunk("{broken").is_err());
     }
 
     /// A chunk with this delta, as vLLM writes it.
@@ -448,11 +449,11 @@ mod tests {
         let (mut state, mut by_itself) = (StreamState::new(rules.clone()), StreamState::new(rules.clone()));
         let mut alike = 0;
         for payload in chunks {
-            alike += usize::from(state.last_said.said_alike(payload).is_some());
+            alike += usize::from(state.last_said.find_changed_text(payload).is_some());
             by_itself.last_said = LastSaid::default();
-            let passed = state.pass(payload);
-            assert_eq!(passed, by_itself.pass(payload), "{payload}");
-            if passed == Ok(Passed::Changed) {
+            let passed = state.judge_chunk(payload);
+            assert_eq!(passed, by_itself.judge_chunk(payload), "{payload}");
+            if passed == Ok(ChunkVerdict::Changed) {
                 assert_eq!(state.text(), by_itself.text(), "{payload}");
             }
             let facts = |state: &StreamState| {
@@ -501,40 +502,44 @@ mod tests {
     fn a_head_that_leaves_meanwhile_is_in_the_next_chunk() {
         let mut state = StreamState::new(rules(false));
         let said = |text: &str| chunk(&format!(r#"{{"content":"{text}"}}"#), "null");
-        state.pass(&said("a")).unwrap();
-        state.head_was_sent("mine", 5, "m");
-        assert_eq!(state.pass(&said("b")), Ok(Passed::Changed));
+        state.judge_chunk(&said("a")).unwrap();
+        state.set_sent_head("mine", 5, "m");
+        assert_eq!(state.judge_chunk(&said("b")), Ok(ChunkVerdict::Changed));
         assert!(state.text().contains(r#""id":"mine""#), "{}", state.text());
     }
 
     #[test]
     fn usage_that_leaves_has_the_tokens_of_earlier_attempts_too() {
         let spent = Usage { prompt: 3, completion: 9, ..Usage::default() };
-        let mut state = StreamState::new(rules(true)).anew(spent);
+        let mut state = StreamState::new(rules(true)).replacement(spent);
         check(
             &mut state,
             r#"{"id":"a","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}"#,
-            Passed::Changed,
+            ChunkVerdict::Changed,
             r#"{"id":"a","choices":[],"usage":{"prompt_tokens":6,"completion_tokens":13,"total_tokens":19}}"#,
         );
-        assert_eq!(state.usage().map(|usage| usage.total()), Some(7), "the log counts attempts one by one");
+        assert_eq!(
+            state.usage().map(|usage| usage.total_tokens()),
+            Some(7),
+            "the log counts attempts one by one"
+        );
     }
 
     #[test]
     fn after_respools_own_head_the_upstreams_is_replaced() {
         let mut state = StreamState::new(rules(false));
         assert_eq!(state.heartbeat(), None);
-        state.head_was_sent("mine", 5, "m");
+        state.set_sent_head("mine", 5, "m");
         check(
             &mut state,
             r#"{"id":"a","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}"#,
-            Passed::Withheld,
+            ChunkVerdict::Withheld,
             "",
         );
         check(
             &mut state,
             r#"{"id":"a","created":6,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":"hi"}}]}"#,
-            Passed::Changed,
+            ChunkVerdict::Changed,
             r#"{"id":"mine","created":5,"model":"m","choices":[{"index":0,"delta":{"content":"hi"}}]}"#,
         );
         assert!(state.heartbeat().unwrap().contains(r#""id":"mine""#));
@@ -547,11 +552,16 @@ mod tests {
             keep: vec!["stop_reason".into()],
             ..rules(false)
         });
-        check(&mut state, r#"{"choices":[{"index":0,"delta":{"reasoning":"x"}}]}"#, Passed::Withheld, "");
+        check(
+            &mut state,
+            r#"{"choices":[{"index":0,"delta":{"reasoning":"x"}}]}"#,
+            ChunkVerdict::Withheld,
+            "",
+        );
         check(
             &mut state,
             r#"{"choices":[{"index":0,"delta":{"content":"x"},"stop_reason":7}]}"#,
-            Passed::Untouched,
+            ChunkVerdict::Untouched,
             "",
         );
     }

@@ -35,12 +35,12 @@ pub struct Trimmed {
 
 /// Removes as little as possible to bring the messages to `target` bytes, or everything that may go if that
 /// is not enough. `None` when they are short enough, or nothing may go.
-pub fn trim(messages: &[Message<'_>], target: usize) -> Option<Trimmed> {
+pub fn trim_conversation(messages: &[Message<'_>], target: usize) -> Option<Trimmed> {
     let mut draft = Draft::new(messages, target);
     draft.shorten_results(KEPT);
     draft.leave_out();
     draft.shorten_results(KEPT_AT_LEAST);
-    draft.finish()
+    draft.into_trimmed()
 }
 
 struct Draft<'m, 'a> {
@@ -63,7 +63,7 @@ impl<'m, 'a> Draft<'m, 'a> {
         self.size.saturating_sub(self.target)
     }
 
-    fn replace(&mut self, place: usize, text: Option<String>) {
+    fn replace_text(&mut self, place: usize, text: Option<String>) {
         let length = |text: &Option<Cow<'_, str>>| text.as_ref().map_or(0, |text| text.len());
         let text = text.map(Cow::Owned);
         self.size = self.size + length(&text) - length(&self.texts[place]);
@@ -83,7 +83,7 @@ impl<'m, 'a> Draft<'m, 'a> {
             let Some(text) = &self.texts[place] else { continue };
             let shorter = shorter_result(&self.messages[place].object, excess, kept);
             if let Some(shorter) = shorter.filter(|shorter| shorter.len() < text.len()) {
-                self.replace(place, Some(shorter));
+                self.replace_text(place, Some(shorter));
             }
         }
     }
@@ -91,15 +91,16 @@ impl<'m, 'a> Draft<'m, 'a> {
     /// Leaves out the oldest exchanges first, then the oldest calls of the current one.
     fn leave_out(&mut self) {
         let bounds = Bounds::new(self.messages);
-        let exchanges = parts(bounds.middle(), |place| is_real_user(&self.messages[place]));
+        let exchanges = split_range(bounds.middle_range(), |place| is_real_user(&self.messages[place]));
         self.leave_out_parts(&exchanges, &bounds);
-        let mut calls = parts(bounds.current(), |place| self.messages[place].has_role("assistant"));
+        let mut calls =
+            split_range(bounds.current_range(), |place| self.messages[place].has_role("assistant"));
         calls.pop();
         self.leave_out_parts(&calls, &bounds);
     }
 
     fn leave_out_parts(&mut self, parts: &[Range<usize>], bounds: &Bounds) {
-        let mut gone = Gone::default();
+        let mut gone = LeftOut::default();
         for part in parts {
             if self.excess() == 0 {
                 return;
@@ -119,29 +120,29 @@ impl<'m, 'a> Draft<'m, 'a> {
     }
 
     /// Replaces messages by a note at the first one, if that makes the conversation shorter.
-    fn leave_out_places(&mut self, places: &[usize], gone: &mut Gone) {
+    fn leave_out_places(&mut self, places: &[usize], gone: &mut LeftOut) {
         let Some(first) = places.first() else { return };
         let texts = places.iter().filter_map(|place| self.texts[*place].as_ref());
         let bytes: usize = texts.map(|text| text.len()).sum();
         let original = places.iter().map(|place| self.messages[*place].to_json().len()).sum::<usize>();
-        let next = Gone {
+        let next = LeftOut {
             place: gone.place.or(Some(*first)),
             messages: gone.messages + places.len(),
             bytes: gone.bytes + original,
         };
-        let note = next.note();
+        let note = next.to_message();
         let replaced = gone.place.and_then(|place| self.texts[place].as_ref()).map_or(0, |text| text.len());
         if note.len() >= bytes + replaced {
             return;
         }
-        places.iter().for_each(|place| self.replace(*place, None));
+        places.iter().for_each(|place| self.replace_text(*place, None));
         *gone = next;
         if let Some(place) = gone.place {
-            self.replace(place, Some(note));
+            self.replace_text(place, Some(note));
         }
     }
 
-    fn finish(self) -> Option<Trimmed> {
+    fn into_trimmed(self) -> Option<Trimmed> {
         if self.size == self.before {
             return None;
         }
@@ -161,16 +162,16 @@ impl<'m, 'a> Draft<'m, 'a> {
 
 /// The messages that a note replaces.
 #[derive(Default)]
-struct Gone {
+struct LeftOut {
     place: Option<usize>,
     messages: usize,
     bytes: usize,
 }
 
-impl Gone {
+impl LeftOut {
     /// Writes the note as an assistant's message, so that roles still alternate, which some templates
     /// require.
-    fn note(&self) -> String {
+    fn to_message(&self) -> String {
         let text = format!(
             "{NOTE}left out {} earlier messages here ({} bytes), to fit the model's context window]",
             self.messages, self.bytes
@@ -199,7 +200,7 @@ impl Bounds {
         let mut makers: HashMap<String, usize> = HashMap::new();
         let (mut asked_in, mut answered_in) = (HashMap::new(), HashMap::new());
         for (place, message) in messages.iter().enumerate() {
-            let calls = message.calls();
+            let calls = message.tool_calls();
             makers.extend(calls.iter().filter_map(|call| Some((call.id.clone()?, place))));
             let id = message.object.string("tool_call_id").filter(|_| message.has_role("tool"));
             if let Some(maker) = id.and_then(|id| makers.get(&id)) {
@@ -217,13 +218,13 @@ impl Bounds {
     }
 
     /// Returns the messages between the first and the last user message.
-    fn middle(&self) -> Range<usize> {
+    fn middle_range(&self) -> Range<usize> {
         let first = self.first_user.map_or(self.count, |place| place + 1);
         first..self.last_user.unwrap_or(0).max(first)
     }
 
     /// Returns the messages after the last user message.
-    fn current(&self) -> Range<usize> {
+    fn current_range(&self) -> Range<usize> {
         self.last_user.or(self.first_user).map_or(0, |place| place + 1)..self.count
     }
 
@@ -239,7 +240,7 @@ impl Bounds {
 }
 
 /// Cuts a range into parts at the places where `begins` is true.
-fn parts(range: Range<usize>, begins: impl Fn(usize) -> bool) -> Vec<Range<usize>> {
+fn split_range(range: Range<usize>, begins: impl Fn(usize) -> bool) -> Vec<Range<usize>> {
     let mut parts: Vec<Range<usize>> = Vec::new();
     for place in range {
         match parts.last_mut().filter(|_| !begins(place)) {
@@ -312,7 +313,7 @@ mod tests {
     fn trimmed(messages: &[Value], target: usize) -> Option<(Trimmed, Vec<Value>)> {
         let body = json!({"messages": messages}).to_string();
         let request = ChatRequest::parse(body.as_bytes()).unwrap();
-        let trimmed = trim(&request.messages, target)?;
+        let trimmed = trim_conversation(&request.messages, target)?;
         let messages = serde_json::from_str(&trimmed.messages).unwrap();
         Some((trimmed, messages))
     }

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::messages::{MessageEvents, ReadMessage, read_message};
-use super::responses::{AskedResponse, ReadResponse, Recalled, ResponseEvents, read_response, wanted_items};
-use super::{Ids, PassedBy, PlainRules, PlainTurn, Sealer};
+use super::responses::{
+    AskedResponse, ReadResponse, RecalledItems, ResponseEvents, find_references, read_response,
+};
+use super::{Ids, IgnoredField, PlainRules, PlainTurn, Sealer};
 use wire::turn::{FinishReason, ToolCall, TurnEnd, TurnEvent, Usage};
 use wire::{ApiError, ChatRequest, ErrorCode};
 
@@ -21,12 +23,12 @@ fn sealer() -> Arc<Sealer> {
 
 /// Checks one body of `POST /v1/responses`, and a turn that answers it.
 pub fn check_response_request(body: &[u8]) {
-    let wanted = wanted_items(body);
-    match read_response(body, &Recalled::default(), &sealer()) {
+    let wanted = find_references(body);
+    match read_response(body, &RecalledItems::default(), &sealer()) {
         Err(error) => is_the_clients_fault(&error),
-        Ok(ReadResponse { chat, asked, passed_by }) => {
+        Ok(ReadResponse { chat, asked, ignored_fields }) => {
             assert!(wanted.is_ok(), "it was read, but not what it names");
-            is_chat_request(body, &chat, &passed_by);
+            is_chat_request(body, &chat, &ignored_fields);
             responses_hold(&every_event(body), Arc::new(asked));
         }
     }
@@ -36,8 +38,8 @@ pub fn check_response_request(body: &[u8]) {
 pub fn check_message_request(body: &[u8]) {
     match read_message(body, &sealer()) {
         Err(error) => is_the_clients_fault(&error),
-        Ok(ReadMessage { chat, asked, passed_by }) => {
-            is_chat_request(body, &chat, &passed_by);
+        Ok(ReadMessage { chat, asked, ignored_fields }) => {
+            is_chat_request(body, &chat, &ignored_fields);
             messages_hold(&every_event(body), asked);
         }
     }
@@ -70,7 +72,7 @@ fn is_the_clients_fault(error: &ApiError) {
 
 /// Checks that the model gets a chat request, and that every ignored field has a name. Values inside a body
 /// are passed on unchanged, so the server must refuse a wrong one (a control character in a string).
-fn is_chat_request(body: &[u8], chat: &str, passed_by: &[PassedBy]) {
+fn is_chat_request(body: &[u8], chat: &str, ignored_fields: &[IgnoredField]) {
     if serde_json::from_slice::<Value>(body).is_ok() {
         let is_object = match serde_json::from_str::<Value>(chat) {
             Ok(chat) => chat.is_object(),
@@ -80,7 +82,7 @@ fn is_chat_request(body: &[u8], chat: &str, passed_by: &[PassedBy]) {
         assert!(is_object, "{chat}");
     }
     assert!(ChatRequest::parse(chat.as_bytes()).is_ok(), "{chat}");
-    assert!(passed_by.iter().all(|note| !note.field.is_empty()), "{passed_by:?}");
+    assert!(ignored_fields.iter().all(|note| !note.field.is_empty()), "{ignored_fields:?}");
 }
 
 fn is_object(json: &str) -> bool {
@@ -199,7 +201,7 @@ fn responses_hold(turn: &[TurnEvent], asked: Arc<AskedResponse>) {
     let last = frames.last().map_or(&Value::Null, |frame| &frame["response"]);
     assert_eq!(last["output"].as_array().map(Vec::len), Some(done.len()), "{last}");
     assert_eq!(
-        serde_json::from_str::<Value>(events.response().unwrap_or_default()).ok().as_ref(),
+        serde_json::from_str::<Value>(events.finished_response().unwrap_or_default()).ok().as_ref(),
         Some(last)
     );
 }
@@ -222,7 +224,7 @@ fn messages_hold(turn: &[TurnEvent], asked: super::messages::AskedMessage) {
     let begun = frames.iter().filter(|frame| frame["type"] == "content_block_start");
     assert_eq!(begun.filter(|frame| frame["content_block"]["type"] == "tool_use").count(), calls);
     assert_eq!(frames.last().map(|frame| &frame["type"]), Some(&Value::from("message_stop")));
-    assert!(is_object(events.message().unwrap_or_default()));
+    assert!(is_object(events.message_json().unwrap_or_default()));
 }
 
 #[cfg(test)]

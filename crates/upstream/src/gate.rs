@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::queue::{FairQueue, Who};
-use telemetry::metrics::OfUpstream;
+use telemetry::metrics::UpstreamSeries;
 
 /// How long a request is taken to need before one has ended.
 const FIRST_GUESS: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ pub(super) struct Gate {
     places: AtomicUsize,
     max_queue: AtomicUsize,
     state: Mutex<State>,
-    series: Arc<OfUpstream>,
+    series: Arc<UpstreamSeries>,
 }
 
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub(super) struct Full {
 
 impl Gate {
     /// `places`: how many requests at a time, `None`: any number. `max_queue`: how many may wait.
-    pub(super) fn new(places: Option<usize>, max_queue: usize, series: Arc<OfUpstream>) -> Self {
+    pub(super) fn new(places: Option<usize>, max_queue: usize, series: Arc<UpstreamSeries>) -> Self {
         let state = State { taken: 0, waiting: FairQueue::default(), held: FIRST_GUESS, measured: None };
         let (places, max_queue) =
             (AtomicUsize::new(places.unwrap_or(usize::MAX)), AtomicUsize::new(max_queue));
@@ -236,7 +236,7 @@ mod tests {
     use futures::FutureExt as _;
 
     fn gate(places: usize, max_queue: usize) -> Arc<Gate> {
-        Arc::new(Gate::new(Some(places), max_queue, Arc::new(OfUpstream::new("test"))))
+        Arc::new(Gate::new(Some(places), max_queue, Arc::new(UpstreamSeries::new("test"))))
     }
 
     /// Enters, and drops the time that it took.
@@ -343,7 +343,7 @@ mod tests {
 
     #[tokio::test]
     async fn no_bound_is_no_bound() {
-        let gate = Arc::new(Gate::new(None, 0, Arc::new(OfUpstream::new("test"))));
+        let gate = Arc::new(Gate::new(None, 0, Arc::new(UpstreamSeries::new("test"))));
         let places: Vec<_> = (0..1000).map(|_| enter(&gate, 1).now_or_never().unwrap()).collect();
         assert_eq!((gate.load(), gate.expected_wait()), ((1000, 0), Duration::ZERO));
         drop(places);

@@ -10,7 +10,7 @@ use super::circuit::Circuit;
 use super::config::UpstreamConfig;
 use super::gate::Gate;
 use super::retry_budget::{RepeatPermit, RetryBudget};
-use telemetry::metrics::OfUpstream;
+use telemetry::metrics::UpstreamSeries;
 
 /// The state that changes from request to request.
 #[derive(Debug)]
@@ -25,14 +25,14 @@ pub struct UpstreamState {
     models: RwLock<Option<Vec<String>>>,
     /// It refused to list its models without a key.
     requires_key_to_list_models: AtomicBool,
-    pub(super) series: Arc<OfUpstream>,
+    pub(super) series: Arc<UpstreamSeries>,
     /// `max_concurrency` and `max_queue`.
     bounds: (Option<usize>, usize),
 }
 
 impl UpstreamState {
     pub(super) fn new(config: &UpstreamConfig) -> Self {
-        let series = Arc::new(OfUpstream::new(&config.name));
+        let series = Arc::new(UpstreamSeries::new(&config.name));
         Self {
             weight: config.weight,
             circuit: Mutex::default(),

@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::io;
 
-use http_client::error_chain;
+use http_client::chain;
 use tower::BoxError;
 use wire::ErrorCode;
 
@@ -40,10 +40,8 @@ impl Unanswered {
     /// The error for the client. `name` and `address` are the server's.
     pub(super) fn as_upstream_error(&self, name: &str, address: &str) -> UpstreamError {
         let details = match self {
-            Self::Resolve(error) | Self::Connect(error) | Self::Handshake(error) => {
-                error_chain(error.as_ref())
-            }
-            Self::Exchange(error) => error_chain(error),
+            Self::Resolve(error) | Self::Connect(error) | Self::Handshake(error) => chain(error.as_ref()),
+            Self::Exchange(error) => chain(error),
         };
         let last = details.rsplit(": ").next().unwrap_or_default();
         let (status, code, what) = match self {

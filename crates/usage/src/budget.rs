@@ -41,7 +41,7 @@ pub struct Owner<'a> {
 }
 
 impl Owner<'_> {
-    fn scopes(self) -> impl Iterator<Item = Scope> {
+    fn covering_scopes(self) -> impl Iterator<Item = Scope> {
         let key = (!self.key.is_empty()).then(|| Scope::Key(self.key.to_owned()));
         let agent = (!self.agent.is_empty()).then(|| Scope::Agent(self.agent.to_owned()));
         std::iter::once(Scope::Everybody).chain(key).chain(agent)
@@ -81,19 +81,19 @@ pub(super) struct Spending {
 
 impl Spending {
     /// Counts the cost of a request. Returns the budgets that it brought to their warning mark.
-    pub(super) fn add(
+    pub(super) fn add_cost(
         &mut self,
         config: &BudgetsConfig,
         owner: Owner<'_>,
         cost: Money,
         now: u64,
     ) -> Vec<Warning> {
-        self.roll(now);
+        self.begin_day(now);
         let mut warnings = Vec::new();
-        for scope in owner.scopes() {
+        for scope in owner.covering_scopes() {
             let spent = self.spent.entry(scope.clone()).or_default();
             *spent = *spent + cost;
-            let Some(budget) = budget(config, &scope) else { continue };
+            let Some(budget) = daily_budget(config, &scope) else { continue };
             if has_reached(*spent, budget, config) && self.reported.get(&scope) != Some(&budget) {
                 self.reported.insert(scope.clone(), budget);
                 warnings.push(Warning { scope, budget, spent: *spent });
@@ -103,15 +103,15 @@ impl Spending {
     }
 
     /// Refuses a request whose budget is spent.
-    pub(super) fn check(
+    pub(super) fn check_budgets(
         &mut self,
         config: &BudgetsConfig,
         owner: Owner<'_>,
         now: u64,
     ) -> Result<(), Exhausted> {
-        self.roll(now);
-        for scope in owner.scopes() {
-            let Some(budget) = budget(config, &scope) else { continue };
+        self.begin_day(now);
+        for scope in owner.covering_scopes() {
+            let Some(budget) = daily_budget(config, &scope) else { continue };
             if self.spent.get(&scope).is_some_and(|spent| *spent >= budget) {
                 let wait = (DAY - now % DAY).div_ceil(1_000).max(1);
                 return Err(Exhausted { scope, budget, wait });
@@ -121,10 +121,10 @@ impl Spending {
     }
 
     /// Returns the budgets that have reached their warning mark today, with the amounts spent.
-    pub(super) fn reached(&mut self, config: &BudgetsConfig, now: u64) -> Vec<Warning> {
-        self.roll(now);
+    pub(super) fn reached_budgets(&mut self, config: &BudgetsConfig, now: u64) -> Vec<Warning> {
+        self.begin_day(now);
         let reached = self.spent.iter().filter_map(|(scope, &spent)| {
-            let budget = budget(config, scope)?;
+            let budget = daily_budget(config, scope)?;
             has_reached(spent, budget, config).then(|| Warning { scope: scope.clone(), budget, spent })
         });
         let mut reached: Vec<_> = reached.collect();
@@ -132,7 +132,7 @@ impl Spending {
         reached
     }
 
-    fn roll(&mut self, now: u64) {
+    fn begin_day(&mut self, now: u64) {
         let day = now / DAY;
         if day > self.day {
             *self = Self { day, ..Self::default() };
@@ -144,7 +144,7 @@ fn has_reached(spent: Money, budget: Money, config: &BudgetsConfig) -> bool {
     spent.units() >= budget.units() * config.warn_at
 }
 
-fn budget(config: &BudgetsConfig, scope: &Scope) -> Option<Money> {
+fn daily_budget(config: &BudgetsConfig, scope: &Scope) -> Option<Money> {
     let amount = match scope {
         Scope::Everybody => config.day,
         Scope::Key(name) => config.keys.get(name).copied().or(config.key),
@@ -166,18 +166,20 @@ mod tests {
         let config: BudgetsConfig = toml::from_str("key = 1.0\nkeys = { bob = 2.0 }\nwarn_at = 0.5").unwrap();
         let (mut spending, now) = (Spending::default(), 20_000 * DAY + DAY - 90_000);
         let alice = Owner { key: "alice", agent: "" };
-        let mut add = |owner, amount| spending.add(&config, owner, money(amount), now).len();
+        let mut add = |owner, amount| spending.add_cost(&config, owner, money(amount), now).len();
         assert_eq!([add(alice, 0.4), add(alice, 0.2), add(alice, 0.2)], [0, 1, 0]);
         assert_eq!(add(Owner { key: "bob", agent: "" }, 1.5), 1);
-        spending.check(&config, alice, now).unwrap();
-        spending.add(&config, alice, money(0.3), now);
-        let found = spending.check(&config, alice, now).unwrap_err();
+        spending.check_budgets(&config, alice, now).unwrap();
+        spending.add_cost(&config, alice, money(0.3), now);
+        let found = spending.check_budgets(&config, alice, now).unwrap_err();
         assert_eq!(found, Exhausted { scope: Scope::Key("alice".into()), budget: money(1.0), wait: 90 });
-        spending.check(&config, Owner { key: "bob", agent: "" }, now).expect("it has a budget of its own");
-        spending.check(&config, Owner::default(), now).expect("nobody has none");
-        assert_eq!(spending.reached(&config, now).len(), 2);
-        spending.check(&config, alice, now + 90_000).expect("another day");
-        assert_eq!(spending.reached(&config, now), [], "what was said yesterday is over");
+        spending
+            .check_budgets(&config, Owner { key: "bob", agent: "" }, now)
+            .expect("it has a budget of its own");
+        spending.check_budgets(&config, Owner::default(), now).expect("nobody has none");
+        assert_eq!(spending.reached_budgets(&config, now).len(), 2);
+        spending.check_budgets(&config, alice, now + 90_000).expect("another day");
+        assert_eq!(spending.reached_budgets(&config, now), [], "what was said yesterday is over");
     }
 
     #[test]
@@ -185,9 +187,9 @@ mod tests {
         let config = |key: f64| BudgetsConfig { key: Some(key), warn_at: 0.8, ..BudgetsConfig::default() };
         let (mut spending, now) = (Spending::default(), 20_000 * DAY);
         let alice = Owner { key: "alice", agent: "" };
-        let mut add = |budget, amount| spending.add(&config(budget), alice, money(amount), now).len();
+        let mut add = |budget, amount| spending.add_cost(&config(budget), alice, money(amount), now).len();
         assert_eq!([add(1.0, 0.9), add(5.0, 0.1), add(5.0, 3.0), add(5.0, 0.1)], [1, 0, 1, 0]);
-        let mut reached = |budget: f64| spending.reached(&config(budget), now).len();
+        let mut reached = |budget: f64| spending.reached_budgets(&config(budget), now).len();
         assert_eq!([reached(5.0), reached(6.0), reached(1.0)], [1, 0, 1]);
     }
 
@@ -196,11 +198,17 @@ mod tests {
         let config: BudgetsConfig = toml::from_str("day = 3.0\nagent = 1.0").unwrap();
         let (mut spending, now) = (Spending::default(), 20_000 * DAY);
         let helper = Owner { key: "alice", agent: "helper" };
-        spending.add(&config, helper, money(1.0), now);
-        assert_eq!(spending.check(&config, helper, now).unwrap_err().scope, Scope::Agent("helper".into()));
+        spending.add_cost(&config, helper, money(1.0), now);
+        assert_eq!(
+            spending.check_budgets(&config, helper, now).unwrap_err().scope,
+            Scope::Agent("helper".into())
+        );
         let alice = Owner { key: "alice", agent: "" };
-        spending.check(&config, alice, now).unwrap();
-        spending.add(&config, alice, money(2.0), now);
-        assert_eq!(spending.check(&config, Owner::default(), now).unwrap_err().scope, Scope::Everybody);
+        spending.check_budgets(&config, alice, now).unwrap();
+        spending.add_cost(&config, alice, money(2.0), now);
+        assert_eq!(
+            spending.check_budgets(&config, Owner::default(), now).unwrap_err().scope,
+            Scope::Everybody
+        );
     }
 }

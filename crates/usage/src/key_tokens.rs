@@ -19,7 +19,7 @@ pub(super) struct KeyTokens {
 impl KeyTokens {
     /// Counts a request. `model`: empty unless an upstream is known to serve it, so that clients cannot fill
     /// the store with names.
-    pub(super) fn add(&mut self, key: &str, model: &str, usage: Usage, day: u64) {
+    pub(super) fn add_request(&mut self, key: &str, model: &str, usage: Usage, day: u64) {
         self.begin_day(day);
         let row = KeyUsage {
             day,
@@ -31,8 +31,8 @@ impl KeyTokens {
             completion: usage.completion,
         };
         let today = self.today.entry(key.to_owned()).or_default();
-        *today = today.saturating_add(tokens(&row));
-        self.keep(row);
+        *today = today.saturating_add(total_tokens(&row));
+        self.add_unsaved(row);
     }
 
     /// Returns the tokens that a key has used on this day.
@@ -48,11 +48,11 @@ impl KeyTokens {
 
     /// Takes back counts that could not be stored.
     pub(super) fn take_back(&mut self, rows: Vec<KeyUsage>) {
-        rows.into_iter().for_each(|row| self.keep(row));
+        rows.into_iter().for_each(|row| self.add_unsaved(row));
     }
 
     /// Loads the counts of a day from the store, to which other processes add too.
-    pub(super) fn load(&mut self, stored: &[KeyUsage], day: u64) {
+    pub(super) fn load_day(&mut self, stored: &[KeyUsage], day: u64) {
         self.begin_day(day);
         if day != self.day {
             return;
@@ -61,13 +61,13 @@ impl KeyTokens {
         let mut sums: HashMap<&str, u64> = HashMap::new();
         for row in stored.iter().chain(unsaved) {
             let sum = sums.entry(&row.key).or_default();
-            *sum = sum.saturating_add(tokens(row));
+            *sum = sum.saturating_add(total_tokens(row));
         }
         let sums = sums.into_iter().map(|(key, sum)| (key.to_owned(), sum));
         self.today = sums.collect();
     }
 
-    fn keep(&mut self, row: KeyUsage) {
+    fn add_unsaved(&mut self, row: KeyUsage) {
         let place = (row.day, row.key.clone(), row.model.clone());
         match self.unsaved.get_mut(&place) {
             None => drop(self.unsaved.insert(place, row)),
@@ -88,7 +88,7 @@ impl KeyTokens {
     }
 }
 
-fn tokens(row: &KeyUsage) -> u64 {
+fn total_tokens(row: &KeyUsage) -> u64 {
     row.prompt.saturating_add(row.completion)
 }
 
@@ -103,21 +103,21 @@ mod tests {
     #[test]
     fn each_day_begins_at_zero() {
         let mut keys = KeyTokens::default();
-        keys.add("alice", "m", usage(9), 7);
-        keys.add("bob", "m", usage(1), 7);
+        keys.add_request("alice", "m", usage(9), 7);
+        keys.add_request("bob", "m", usage(1), 7);
         assert_eq!((keys.used_today("alice", 7), keys.used_today("bob", 7)), (10, 2));
         assert_eq!(keys.used_today("alice", 8), 0);
         assert_eq!(keys.used_today("alice", 7), 0, "a clock that was put back does not begin a new day");
-        keys.load(&[KeyUsage { day: 7, key: "alice".into(), prompt: 5, ..KeyUsage::default() }], 7);
+        keys.load_day(&[KeyUsage { day: 7, key: "alice".into(), prompt: 5, ..KeyUsage::default() }], 7);
         assert_eq!(keys.used_today("alice", 8), 0, "the counts of yesterday are over");
     }
 
     #[test]
     fn counts_that_cannot_be_stored_are_kept() {
         let mut keys = KeyTokens::default();
-        keys.add("alice", "m", usage(10), 7);
+        keys.add_request("alice", "m", usage(10), 7);
         let rows = keys.take_unsaved();
-        keys.add("alice", "m", usage(5), 7);
+        keys.add_request("alice", "m", usage(5), 7);
         keys.take_back(rows);
         let rows = keys.take_unsaved();
         assert_eq!((rows.len(), rows[0].requests, rows[0].prompt), (1, 2, 15));
@@ -126,8 +126,8 @@ mod tests {
     #[test]
     fn stored_and_unsaved_counts_add_up() {
         let mut keys = KeyTokens::default();
-        keys.add("alice", "m", usage(10), 7);
-        keys.load(&[KeyUsage { day: 7, key: "alice".into(), prompt: 5, ..KeyUsage::default() }], 7);
+        keys.add_request("alice", "m", usage(10), 7);
+        keys.load_day(&[KeyUsage { day: 7, key: "alice".into(), prompt: 5, ..KeyUsage::default() }], 7);
         assert_eq!(keys.used_today("alice", 7), 16);
     }
 }

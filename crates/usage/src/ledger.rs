@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 use super::budget::{Exhausted, Owner, Spending, Warning};
 use super::config::{BudgetsConfig, UsageConfig};
 use super::key_tokens::KeyTokens;
-use super::minutes::{Ended, Minutes};
+use super::minutes::{Minutes, RequestOutcome};
 use super::money::Money;
 use super::prices::Prices;
-use super::report::{OwnUse, Report, report};
+use super::report::{HardwareUse, Report, make_report};
 use store::{Dimension, Store, StoreError, StoredUsage, UsageQuery, UsageStore, UsageSum};
 use telemetry::{EndedRequest, InFlight, UsageRow, UsageSink, metrics};
 
@@ -109,25 +109,25 @@ impl Ledger {
     }
 
     /// Notes that rows cannot be kept. Alerts and the page report it until the process ends.
-    pub fn cannot_keep_rows(&self) {
-        self.state().is_broken = true;
+    pub fn mark_broken(&self) {
+        self.lock_state().is_broken = true;
     }
 
-    fn settings(&self) -> Arc<LedgerSettings> {
+    fn current_settings(&self) -> Arc<LedgerSettings> {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Changes prices and budgets. A new budget includes today's earlier spending. The time for which rows
     /// are kept changes only with a restart.
-    pub async fn change(&self, settings: LedgerSettings) {
+    pub async fn change_settings(&self, settings: LedgerSettings) {
         let had_budgets = self.has_budgets();
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
         if !had_budgets {
-            self.load().await;
+            self.load_spending().await;
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -137,8 +137,8 @@ impl Ledger {
     }
 
     /// Loads today's spending from before this process started.
-    pub async fn load(&self) {
-        let settings = self.settings();
+    pub async fn load_spending(&self) {
+        let settings = self.current_settings();
         let Some(store) = self.store.as_ref().filter(|_| !settings.budgets.is_empty()) else { return };
         self.flush().await;
         let now = clock::now();
@@ -155,18 +155,18 @@ impl Ledger {
                 return;
             }
         };
-        let mut state = self.state();
+        let mut state = self.lock_state();
         state.spending = Spending::default();
         for sum in sums {
             let seconds = Duration::from_millis(sum.busy).as_secs_f64();
-            let cost = settings.prices.request(&sum.model, sum.usage, seconds);
+            let cost = settings.prices.request_cost(&sum.model, sum.usage, seconds);
             let (key, agent) = (&sum.names[0], &sum.names[1]);
-            state.spending.add(&settings.budgets, Owner { key, agent }, cost, now);
+            state.spending.add_cost(&settings.budgets, Owner { key, agent }, cost, now);
         }
     }
 
     /// Uses this store for the tokens of keys, and loads today's tokens from it.
-    pub async fn keep_keys_in(&self, store: Arc<Store>) {
+    pub async fn use_key_store(&self, store: Arc<Store>) {
         if let Err(error) = self.load_keys(&store).await {
             tracing::error!(target: "respool::usage", %error, "the tokens that keys used today cannot be read: their limits count from zero");
         }
@@ -176,13 +176,13 @@ impl Ledger {
     async fn load_keys(&self, store: &Store) -> Result<(), StoreError> {
         let day = clock::now() / DAY;
         let stored = store.key_usage_on(day).await?;
-        self.state().keys.load(&stored, day);
+        self.lock_state().keys.load_day(&stored, day);
         Ok(())
     }
 
     /// Returns the tokens that a key has used today.
     pub fn tokens_today(&self, key: &str) -> u64 {
-        self.state().keys.used_today(key, clock::now() / DAY)
+        self.lock_state().keys.used_today(key, clock::now() / DAY)
     }
 
     /// Stores the tokens of keys, and loads those that other processes have counted. It waits for a write
@@ -190,18 +190,18 @@ impl Ledger {
     pub async fn save_keys(&self) {
         let Some(store) = self.key_store.get() else { return };
         let _alone = self.flushing.lock().await;
-        let rows = self.state().keys.take_unsaved();
+        let rows = self.lock_state().keys.take_unsaved();
         if rows.is_empty() {
             return;
         }
         let saved = match store.add_key_usage(rows.clone()).await {
             Ok(()) => self.load_and_clear_keys(store).await,
             Err(error) => {
-                self.state().keys.take_back(rows);
+                self.lock_state().keys.take_back(rows);
                 Err(error)
             }
         };
-        let was_unsaved = std::mem::replace(&mut self.state().are_keys_unsaved, saved.is_err());
+        let was_unsaved = std::mem::replace(&mut self.lock_state().are_keys_unsaved, saved.is_err());
         if let Err(error) = saved
             && !was_unsaved
         {
@@ -219,7 +219,7 @@ impl Ledger {
     }
 
     /// Writes rows and deletes old ones at regular intervals, until `stop`.
-    pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
+    pub async fn write_until(self: Arc<Self>, stop: CancellationToken) {
         let mut cleared: Option<Instant> = None;
         while !stop.is_cancelled() {
             tokio::select! { () = stop.cancelled() => {}, () = tokio::time::sleep(EVERY) => {} }
@@ -227,7 +227,7 @@ impl Ledger {
             self.save_keys().await;
             if !stop.is_cancelled() && cleared.is_none_or(|at| at.elapsed() >= CLEAR_EVERY) {
                 cleared = Some(Instant::now());
-                self.clear().await;
+                self.delete_old_rows().await;
             }
         }
     }
@@ -236,14 +236,14 @@ impl Ledger {
     pub async fn flush(&self) {
         let _alone = self.flushing.lock().await;
         let (rows, lost) = {
-            let mut state = self.state();
+            let mut state = self.lock_state();
             (std::mem::take(&mut state.waiting), std::mem::take(&mut state.lost))
         };
         self.count_lost(lost);
         let Some(store) = self.store.as_ref().filter(|_| !rows.is_empty()) else { return };
         match store.append(rows).await {
             Ok(()) => {
-                if std::mem::take(&mut self.state().is_broken) {
+                if std::mem::take(&mut self.lock_state().is_broken) {
                     tracing::info!(target: "respool::usage", "usage records are written again");
                 }
             }
@@ -253,7 +253,7 @@ impl Ledger {
 
     /// Keeps rows that could not be written for the next time, if there is room.
     fn take_back(&self, mut rows: Vec<UsageRow>, error: &StoreError) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         rows.append(&mut state.waiting);
         let lost = rows.len().saturating_sub(MOST_WAITING);
         rows.drain(..lost);
@@ -268,18 +268,18 @@ impl Ledger {
 
     fn count_lost(&self, lost: u64) {
         if lost > 0 {
-            metrics::usage_rows_lost(lost);
+            metrics::count_lost_usage_rows(lost);
         }
     }
 
     /// Returns true while rows cannot be written.
     pub fn is_broken(&self) -> bool {
-        self.state().is_broken
+        self.lock_state().is_broken
     }
 
-    async fn clear(&self) {
+    async fn delete_old_rows(&self) {
         let Some(store) = &self.store else { return };
-        let config = self.settings().config.clone();
+        let config = self.current_settings().config.clone();
         if let Err(error) = store.clear(clock::time_ago(config.keep), config.max_size.0).await {
             tracing::warn!(target: "respool::usage", %error, "old usage records cannot be deleted");
         }
@@ -287,7 +287,7 @@ impl Ledger {
 
     /// Returns true when there is a budget.
     pub fn has_budgets(&self) -> bool {
-        !self.settings().budgets.is_empty()
+        !self.current_settings().budgets.is_empty()
     }
 
     /// True for a model without a price.
@@ -300,51 +300,51 @@ impl Ledger {
     /// # Errors
     /// The spent budget, and when it begins again.
     pub fn check_budget(&self, owner: Owner<'_>) -> Result<(), Exhausted> {
-        let settings = self.settings();
+        let settings = self.current_settings();
         if settings.budgets.is_empty() {
             return Ok(());
         }
-        self.state().spending.check(&settings.budgets, owner, clock::now())
+        self.lock_state().spending.check_budgets(&settings.budgets, owner, clock::now())
     }
 
     /// Returns the budgets that have reached their warning mark today.
     pub fn reached_budgets(&self) -> Vec<Warning> {
-        self.state().spending.reached(&self.settings().budgets, clock::now())
+        self.lock_state().spending.reached_budgets(&self.current_settings().budgets, clock::now())
     }
 
     /// Returns the requests to models of the last hours, by the minute.
     pub fn minutes(&self) -> Minutes {
-        self.state().minutes.clone()
+        self.lock_state().minutes.clone()
     }
 
     /// Returns the recent problems, the newest first.
     pub fn problems(&self) -> Vec<Problem> {
-        self.state().problems.iter().rev().cloned().collect()
+        self.lock_state().problems.iter().rev().cloned().collect()
     }
 
     /// Reports the usage.
     ///
     /// # Errors
     /// When the store cannot be read, or rows are not kept.
-    pub async fn report(&self, query: UsageQuery) -> Result<Report, StoreError> {
+    pub async fn report_usage(&self, query: UsageQuery) -> Result<Report, StoreError> {
         let none = || {
             StoreError("no rows of what is used are kept: `[usage] keep` is 0s, or the state directory cannot be used (see the log)".to_owned())
         };
         let store = self.store.as_ref().ok_or_else(none)?;
         self.flush().await;
-        let settings = self.settings();
-        of_store(store, query, &settings.prices, &settings.config.compare).await
+        let settings = self.current_settings();
+        report_from_store(store, query, &settings.prices, &settings.config.compare).await
     }
 
     /// Returns the cost of the model calls of a run, if the price of any of them is known.
     pub async fn run_cost(&self, run: &str) -> Option<Money> {
-        let (store, settings) = (self.store.as_ref()?, self.settings());
+        let (store, settings) = (self.store.as_ref()?, self.current_settings());
         self.flush().await;
         let sums = store.of_run(run).await.ok()?;
-        let is_known = settings.prices.own().is_some()
-            || sums.iter().any(|sum| settings.prices.paid(&sum.model).is_some());
+        let is_known = settings.prices.own_hardware().is_some()
+            || sums.iter().any(|sum| settings.prices.token_price(&sum.model).is_some());
         let cost = |sum: &UsageSum| {
-            settings.prices.request(&sum.model, sum.usage, Duration::from_millis(sum.busy).as_secs_f64())
+            settings.prices.request_cost(&sum.model, sum.usage, Duration::from_millis(sum.busy).as_secs_f64())
         };
         is_known.then(|| sums.iter().map(cost).sum())
     }
@@ -363,7 +363,7 @@ impl Ledger {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn newest(&self, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
+    pub async fn newest_requests(&self, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
         let Some(store) = &self.store else { return Ok(Vec::new()) };
         self.flush().await;
         store.newest(most).await
@@ -374,7 +374,7 @@ impl Ledger {
 ///
 /// # Errors
 /// When the store cannot be read.
-pub async fn of_store(
+pub async fn report_from_store(
     store: &UsageStore,
     query: UsageQuery,
     prices: &Prices,
@@ -386,41 +386,44 @@ pub async fn of_store(
     let all = store.sums(everybody).await?;
     let sums = store.sums(query).await?;
     let (paid, own): (Vec<&UsageSum>, Vec<&UsageSum>) =
-        all.iter().partition(|sum| prices.paid(&sum.model).is_some());
+        all.iter().partition(|sum| prices.token_price(&sum.model).is_some());
     let busy = store.busy(span, paid.iter().map(|sum| sum.model.clone()).collect()).await?;
-    let own_use = OwnUse { busy: busy.as_secs_f64(), tokens: own.iter().map(|sum| sum.usage.total()).sum() };
+    let own_use = HardwareUse {
+        busy: busy.as_secs_f64(),
+        tokens: own.iter().map(|sum| sum.usage.total_tokens()).sum(),
+    };
     let first = all.iter().map(|sum| sum.first).min().unwrap_or(span.1);
     // The cost of hardware begins with the first request.
     let span = span.0.max(first.min(span.1))..span.1;
-    Ok(report(span, &by, &sums, own_use, prices, compare))
+    Ok(make_report(span, &by, &sums, own_use, prices, compare))
 }
 
 impl UsageSink for Ledger {
-    fn record(&self, ended: EndedRequest) {
+    fn record_request(&self, ended: EndedRequest) {
         let EndedRequest { row, known_model, counted } = ended;
         if WITHOUT_ROWS.contains(&&*row.route) {
             return;
         }
-        let settings = self.settings();
-        let mut state = self.state();
+        let settings = self.current_settings();
+        let mut state = self.lock_state();
         // The model calls of a run are counted by rows of their own.
         let counted = counted.filter(|_| row.route != "agent");
         if let Some(usage) = counted.filter(|_| !row.key.is_empty()) {
             let model = if row.route == "agent_model" { &row.model } else { &known_model };
-            state.keys.add(&row.key, model, usage, clock::now() / DAY);
+            state.keys.add_request(&row.key, model, usage, clock::now() / DAY);
         }
         if !settings.budgets.is_empty()
             && let Some(usage) = counted
         {
-            let cost = settings.prices.request(&row.model, usage, row.duration.as_secs_f64());
+            let cost = settings.prices.request_cost(&row.model, usage, row.duration.as_secs_f64());
             let owner = Owner { key: &row.key, agent: &row.agent };
-            for warning in state.spending.add(&settings.budgets, owner, cost, clock::now()) {
-                warn(&warning);
+            for warning in state.spending.add_cost(&settings.budgets, owner, cost, clock::now()) {
+                warn_about_budget(&warning);
             }
         }
         let at = clock::now();
         if !row.model.is_empty() {
-            state.minutes.add(Ended::of(&row), at);
+            state.minutes.add_request(RequestOutcome::from_row(&row), at);
         }
         if row.outcome == "error" {
             if state.problems.len() == PROBLEMS {
@@ -447,7 +450,7 @@ impl UsageSink for Ledger {
     }
 }
 
-fn warn(warning: &Warning) {
+fn warn_about_budget(warning: &Warning) {
     let Warning { scope, budget, spent } = warning;
     let (scope, spent, budget): (_, Money, Money) = (scope.describe(), *spent, *budget);
     tracing::warn!(target: "respool::usage", scope, %spent, %budget, "a daily budget is nearly used up; when it is, requests are refused until the next UTC day");
@@ -470,7 +473,7 @@ mod tests {
 
     fn record(ledger: &Ledger, row: UsageRow) {
         let counted = row.usage;
-        ledger.record(EndedRequest { row, counted, ..EndedRequest::default() });
+        ledger.record_request(EndedRequest { row, counted, ..EndedRequest::default() });
     }
 
     fn row(at: u64) -> UsageRow {
@@ -492,7 +495,7 @@ mod tests {
         refuse_usage(dir.path(), false);
         ledger.flush().await;
         assert!(!ledger.is_broken());
-        let kept = ledger.newest(usize::MAX).await.unwrap();
+        let kept = ledger.newest_requests(usize::MAX).await.unwrap();
         assert_eq!((kept.len(), kept.last().map(|row| row.at)), (MOST_WAITING, Some(0)));
     }
 
@@ -531,7 +534,7 @@ mod tests {
         let report = async |key: Option<&str>| {
             let key = key.map(str::to_owned);
             ledger
-                .report(UsageQuery { since: 0, until: u64::MAX, by: vec![Dimension::Key], key })
+                .report_usage(UsageQuery { since: 0, until: u64::MAX, by: vec![Dimension::Key], key })
                 .await
                 .unwrap()
         };
@@ -554,7 +557,9 @@ mod tests {
             Ledger::new(LedgerSettings { prices: prices(), ..LedgerSettings::default() }, Some(store));
         record(&ledger, used("alice", "paid", 1_500_000, 0));
         let budgets = BudgetsConfig { day: Some(1.0), ..BudgetsConfig::default() };
-        ledger.change(LedgerSettings { prices: prices(), budgets, ..LedgerSettings::default() }).await;
+        ledger
+            .change_settings(LedgerSettings { prices: prices(), budgets, ..LedgerSettings::default() })
+            .await;
         assert!(ledger.check_budget(Owner::default()).is_err(), "1.5 of 1.0 are spent");
         let spent: Vec<Money> = ledger.reached_budgets().iter().map(|reached| reached.spent).collect();
         assert_eq!(spent, [Money::from_units(1.5)]);
@@ -574,7 +579,7 @@ mod tests {
                 ..row(1)
             };
             record(&ledger, failed_row);
-            assert_eq!(ledger.minutes().since(0).failed, failed, "{code} {status}");
+            assert_eq!(ledger.minutes().counts_since(0).failed, failed, "{code} {status}");
         }
         assert_eq!(ledger.problems().len(), 4);
     }
@@ -600,8 +605,8 @@ mod tests {
         let store = runs_store(dir.path());
         let (first, second) =
             (Ledger::new(LedgerSettings::default(), None), Ledger::new(LedgerSettings::default(), None));
-        first.keep_keys_in(Arc::clone(&store)).await;
-        second.keep_keys_in(Arc::clone(&store)).await;
+        first.use_key_store(Arc::clone(&store)).await;
+        second.use_key_store(Arc::clone(&store)).await;
         record(&first, used("alice", "m", 50, 0));
         first.save_keys().await;
         record(&second, used("alice", "m", 49, 0));
@@ -612,7 +617,7 @@ mod tests {
         assert_eq!(first.tokens_today("alice"), 99, "the other process's count arrives with the next one");
         drop((first, second, store));
         let third = Ledger::new(LedgerSettings::default(), None);
-        third.keep_keys_in(runs_store(dir.path())).await;
+        third.use_key_store(runs_store(dir.path())).await;
         assert_eq!((third.tokens_today("alice"), third.tokens_today("bob")), (99, 1));
     }
 
@@ -625,8 +630,8 @@ mod tests {
         let row = UsageRow { usage: None, ..used("alice", "paid", 0, 0) };
         let counted = Some(Usage { prompt: 1_500_000, ..Usage::default() });
         let of_agent = UsageRow { route: "agent".into(), ..row.clone() };
-        ledger.record(EndedRequest { row, counted, ..EndedRequest::default() });
-        ledger.record(EndedRequest { row: of_agent, counted, ..EndedRequest::default() });
+        ledger.record_request(EndedRequest { row, counted, ..EndedRequest::default() });
+        ledger.record_request(EndedRequest { row: of_agent, counted, ..EndedRequest::default() });
         assert_eq!(ledger.tokens_today("alice"), 1_500_000);
         assert!(ledger.check_budget(Owner::default()).is_err());
     }

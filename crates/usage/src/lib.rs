@@ -15,8 +15,8 @@ mod report;
 
 pub use budget::{Exhausted, Owner, Scope, Warning};
 pub use config::{BudgetsConfig, PriceConfig, UsageConfig};
-pub use ledger::{Ledger, LedgerSettings, Problem, of_store};
-pub use minutes::{Counts, Ended, Minutes};
+pub use ledger::{Ledger, LedgerSettings, Problem, report_from_store};
+pub use minutes::{Counts, Minutes, RequestOutcome};
 pub use money::Money;
-pub use prices::{OwnBox, Price, PriceSource, Prices};
-pub use report::{Comparison, Cost, Line, OwnUse, Report, dimensions, report};
+pub use prices::{OwnHardware, Price, PriceSource, Prices};
+pub use report::{Comparison, Cost, HardwareUse, Report, ReportLine, make_report, parse_dimensions};

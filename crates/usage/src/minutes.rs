@@ -22,7 +22,7 @@ const LONG_WAIT: u64 = 10_000;
 
 /// The facts about an ended request that alerts need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
+pub struct RequestOutcome {
     /// It failed through no fault of the client.
     pub failed: bool,
     /// Its reply was requested again.
@@ -39,9 +39,9 @@ pub struct Ended {
     pub error: Option<(String, String)>,
 }
 
-impl Ended {
+impl RequestOutcome {
     /// Derives the facts from the request's row.
-    pub fn of(row: &UsageRow) -> Self {
+    pub fn from_row(row: &UsageRow) -> Self {
         let failed = row.outcome == "error";
         let is_own_fault = match ErrorCode::from_name(&row.error_code) {
             Some(code) => code.is_request_fault(),
@@ -92,7 +92,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, ended: Ended) {
+    fn add(&mut self, ended: RequestOutcome) {
         self.all += 1;
         self.failed += u64::from(ended.failed);
         self.asked_again += u64::from(ended.asked_again);
@@ -130,7 +130,7 @@ pub struct Minutes(VecDeque<Minute>);
 
 impl Minutes {
     /// Adds a request that ended at this time, in milliseconds since 1970.
-    pub fn add(&mut self, ended: Ended, at: u64) {
+    pub fn add_request(&mut self, ended: RequestOutcome, at: u64) {
         // After a clock was set back, the last minute goes on.
         let number = (at / MINUTE).max(self.0.back().map_or(0, |last| last.number));
         while self.0.front().is_some_and(|first| first.number + KEPT as u64 <= number) {
@@ -150,7 +150,7 @@ impl Minutes {
     }
 
     /// Counts the requests that ended since a time in milliseconds since 1970, to the minute.
-    pub fn since(&self, since: u64) -> Counts {
+    pub fn counts_since(&self, since: u64) -> Counts {
         let counts = self.0.iter().filter(|minute| minute.ended_after(since)).map(|minute| &minute.counts);
         counts.fold(Counts::default(), Counts::merge)
     }
@@ -187,14 +187,15 @@ mod tests {
         for second in 0..7 * 3_600 {
             for _ in 0..50 {
                 let first_byte = Some(if second < 6 * 3_600 + 50 * 60 { 100 } else { 9_000 });
-                minutes.add(Ended { first_byte, ..Ended::default() }, second * 1_000);
+                minutes
+                    .add_request(RequestOutcome { first_byte, ..RequestOutcome::default() }, second * 1_000);
             }
         }
         assert_eq!(minutes.0.len(), KEPT);
         assert!(minutes.0.iter().all(|minute| minute.first_bytes.len() == SAMPLES));
         assert_eq!(minutes.first_bytes(7 * HOUR - 10 * MINUTE, 10), (Some(100), Some(9_000)));
-        assert_eq!(minutes.since(7 * HOUR - 5 * MINUTE).all, 5 * 60 * 50);
-        assert_eq!(minutes.since(0).all, 6 * 3_600 * 50);
+        assert_eq!(minutes.counts_since(7 * HOUR - 5 * MINUTE).all, 5 * 60 * 50);
+        assert_eq!(minutes.counts_since(0).all, 6 * 3_600 * 50);
     }
 
     #[test]
@@ -208,17 +209,17 @@ mod tests {
         let mut minutes = Minutes::default();
         let rows = [row("run-1", "a"), row("run-1", "b"), row("", "c"), row("", "d"), row("run-2", "e")];
         for (minute, row) in rows.iter().enumerate() {
-            minutes.add(Ended::of(row), minute as u64 * MINUTE);
+            minutes.add_request(RequestOutcome::from_row(row), minute as u64 * MINUTE);
         }
-        assert_eq!(minutes.since(0).overflowed.len(), 4);
+        assert_eq!(minutes.counts_since(0).overflowed.len(), 4);
     }
 
     #[test]
     fn a_clock_put_back_loses_nothing() {
         let mut minutes = Minutes::default();
-        minutes.add(Ended::default(), 10 * MINUTE);
-        minutes.add(Ended { failed: true, ..Ended::default() }, 2 * MINUTE);
-        let counts = minutes.since(10 * MINUTE);
+        minutes.add_request(RequestOutcome::default(), 10 * MINUTE);
+        minutes.add_request(RequestOutcome { failed: true, ..RequestOutcome::default() }, 2 * MINUTE);
+        let counts = minutes.counts_since(10 * MINUTE);
         assert_eq!((counts.all, counts.failed), (2, 1));
     }
 }

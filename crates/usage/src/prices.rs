@@ -31,16 +31,16 @@ pub struct Price {
 
 impl Price {
     /// Returns the cost of these tokens.
-    pub fn of(&self, usage: Usage) -> Money {
+    pub fn cost_of(&self, usage: Usage) -> Money {
         let cached = usage.cached.unwrap_or_default().min(usage.prompt);
-        let amount = number(usage.prompt - cached) * self.input
-            + number(cached) * self.cached_input
-            + number(usage.completion) * self.output;
+        let amount = to_float(usage.prompt - cached) * self.input
+            + to_float(cached) * self.cached_input
+            + to_float(usage.completion) * self.output;
         Money::from_units(amount / MILLION)
     }
 }
 
-fn number(tokens: u64) -> f64 {
+fn to_float(tokens: u64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "counts of tokens are far below 2^53")]
     let tokens = tokens as f64;
     tokens
@@ -48,7 +48,7 @@ fn number(tokens: u64) -> f64 {
 
 /// One's own hardware.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct OwnBox {
+pub struct OwnHardware {
     /// Its monthly price.
     pub monthly: f64,
     /// Its power while it works, in watts.
@@ -57,7 +57,7 @@ pub struct OwnBox {
     pub kwh: f64,
 }
 
-impl OwnBox {
+impl OwnHardware {
     /// Returns the cost of owning it for a time and using it for a part of that, both in seconds.
     pub fn cost(&self, seconds: f64, busy: f64) -> Money {
         let electricity = self.watts / 1_000.0 * (busy / 3_600.0) * self.kwh;
@@ -80,7 +80,7 @@ pub struct Prices {
     configured: BTreeMap<String, Price>,
     /// Aliases of models, each with the model that it stands for in the end.
     aliases: BTreeMap<String, String>,
-    own: Option<OwnBox>,
+    own: Option<OwnHardware>,
     public: BTreeMap<String, Price>,
     date: String,
     source: String,
@@ -115,7 +115,7 @@ impl Prices {
             let PublicPrice { input, cached_input, output, .. } = price;
             (name, Price { input, cached_input: cached_input.unwrap_or(input), output })
         };
-        let own = configured.get(OWN).map(|price| OwnBox {
+        let own = configured.get(OWN).map(|price| OwnHardware {
             monthly: price.monthly.unwrap_or_default(),
             watts: price.watts.unwrap_or_default(),
             kwh: price.kwh.unwrap_or_default(),
@@ -142,20 +142,20 @@ impl Prices {
     }
 
     /// Returns the price of a model; `None` for a model on one's own hardware.
-    pub fn paid(&self, model: &str) -> Option<Price> {
+    pub fn token_price(&self, model: &str) -> Option<Price> {
         let of = |model: &str| self.configured.get(model).copied();
         of(model).or_else(|| of(self.aliases.get(model)?))
     }
 
     /// Returns one's own hardware, if it is configured.
-    pub fn own(&self) -> Option<OwnBox> {
+    pub fn own_hardware(&self) -> Option<OwnHardware> {
         self.own
     }
 
     /// Returns the price of a model for a comparison, and its source.
-    pub fn compared(&self, model: &str) -> Option<(Price, PriceSource)> {
+    pub fn comparison_price(&self, model: &str) -> Option<(Price, PriceSource)> {
         let public = || Some((*self.public.get(model)?, PriceSource::Public(self.date.clone())));
-        self.paid(model).map(|price| (price, PriceSource::Configured)).or_else(public)
+        self.token_price(model).map(|price| (price, PriceSource::Configured)).or_else(public)
     }
 
     /// Returns the source and date of the public prices.
@@ -165,10 +165,10 @@ impl Prices {
 
     /// Returns the cost of one request for budgets: its tokens if the model has a price, else its
     /// electricity.
-    pub fn request(&self, model: &str, usage: Usage, seconds: f64) -> Money {
-        match (self.paid(model), self.own) {
-            (Some(price), _) => price.of(usage),
-            (None, Some(own)) => OwnBox { monthly: 0.0, ..own }.cost(0.0, seconds),
+    pub fn request_cost(&self, model: &str, usage: Usage, seconds: f64) -> Money {
+        match (self.token_price(model), self.own) {
+            (Some(price), _) => price.cost_of(usage),
+            (None, Some(own)) => OwnHardware { monthly: 0.0, ..own }.cost(0.0, seconds),
             (None, None) => Money::default(),
         }
     }
@@ -190,7 +190,7 @@ mod tests {
     fn cached_tokens_have_their_own_price() {
         let prices = configured("[m]\ninput = 2.0\ncached_input = 0.5\noutput = 8.0");
         let check = |usage: Usage, expected: f64| {
-            assert_eq!(prices.request("m", usage, 1.0), Money::from_units(expected), "{usage:?}");
+            assert_eq!(prices.request_cost("m", usage, 1.0), Money::from_units(expected), "{usage:?}");
         };
         check(usage(1_000_000, None, 0), 2.0);
         check(usage(1_000_000, Some(600_000), 0), 0.8 + 0.3);
@@ -200,13 +200,13 @@ mod tests {
 
     #[test]
     fn own_hardware_costs_its_month_and_electricity() {
-        let own = OwnBox { monthly: 365.25, watts: 1_000.0, kwh: 0.30 };
+        let own = OwnHardware { monthly: 365.25, watts: 1_000.0, kwh: 0.30 };
         assert_eq!(own.cost(86_400.0, 7_200.0), Money::from_units(12.0 + 0.6));
         assert_eq!(
-            configured("[own]\nwatts = 500.0\nkwh = 0.2").request("m", usage(9, None, 9), 3_600.0),
+            configured("[own]\nwatts = 500.0\nkwh = 0.2").request_cost("m", usage(9, None, 9), 3_600.0),
             Money::from_units(0.1)
         );
-        assert_eq!(configured("").request("m", usage(9, None, 9), 3_600.0), Money::default());
+        assert_eq!(configured("").request_cost("m", usage(9, None, 9), 3_600.0), Money::default());
     }
 
     #[test]
@@ -214,10 +214,10 @@ mod tests {
         let prices = configured("[\"gpt-5-mini\"]\ninput = 9.0\noutput = 9.0");
         assert!(prices.public.len() >= 20 && prices.public_source().contains("2026"));
         for name in super::super::config::UsageConfig::default().compare {
-            assert!(prices.compared(&name).is_some(), "{name}");
+            assert!(prices.comparison_price(&name).is_some(), "{name}");
         }
         assert!(prices.public.values().all(|price| price.input > 0.0 && price.cached_input <= price.input));
-        assert_eq!(prices.compared("gpt-5-mini").unwrap().1, PriceSource::Configured);
+        assert_eq!(prices.comparison_price("gpt-5-mini").unwrap().1, PriceSource::Configured);
         assert!(Prices::new(&BTreeMap::new(), Some("date = 1")).is_err());
     }
 }

@@ -20,16 +20,16 @@ pub struct Report {
     /// The dimensions of its lines.
     pub by: Vec<Dimension>,
     /// Its lines, in the order of their names.
-    pub lines: Vec<Line>,
+    pub lines: Vec<ReportLine>,
     /// The sum of all lines.
-    pub total: Line,
+    pub total: ReportLine,
     /// Explanations of the numbers, for people.
     pub notes: Vec<String>,
 }
 
 /// One line of a report.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Line {
+pub struct ReportLine {
     /// Its names, in the order of [`Report::by`].
     pub names: Vec<String>,
     /// Requests of clients.
@@ -52,7 +52,7 @@ pub struct Line {
 
 /// The use of one's own hardware during a report's period, by all keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct OwnUse {
+pub struct HardwareUse {
     /// The seconds during which it worked.
     pub busy: f64,
     /// The tokens that it read and wrote.
@@ -92,7 +92,7 @@ pub struct Comparison {
 ///
 /// # Errors
 /// When a name is unknown.
-pub fn dimensions(text: &str) -> Result<Vec<Dimension>, String> {
+pub fn parse_dimensions(text: &str) -> Result<Vec<Dimension>, String> {
     let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
     let named = |word: &str| {
         Dimension::named(word).ok_or_else(|| {
@@ -104,28 +104,28 @@ pub fn dimensions(text: &str) -> Result<Vec<Dimension>, String> {
 }
 
 /// Makes the report of a period, in milliseconds since 1970, from its sums.
-pub fn report(
+pub fn make_report(
     span: Range<u64>,
     by: &[Dimension],
     sums: &[UsageSum],
-    own_use: OwnUse,
+    own_use: HardwareUse,
     prices: &Prices,
     compare: &[String],
 ) -> Report {
     let lasted = Duration::from_millis(span.end.saturating_sub(span.start));
     let own = own_cost(lasted, own_use.busy, prices);
-    let mut lines: BTreeMap<Vec<String>, Line> = BTreeMap::new();
-    let mut total = Line::default();
+    let mut lines: BTreeMap<Vec<String>, ReportLine> = BTreeMap::new();
+    let mut total = ReportLine::default();
     for sum in sums {
-        let cost = cost(sum, own, own_use.tokens, prices);
+        let cost = cost_of_sum(sum, own, own_use.tokens, prices);
         let line = lines.entry(sum.names.clone()).or_default();
         line.names.clone_from(&sum.names);
-        [line, &mut total].into_iter().for_each(|line| line.add(sum, cost));
+        [line, &mut total].into_iter().for_each(|line| line.add_sum(sum, cost));
     }
     for line in lines.values_mut().chain([&mut total]) {
-        line.compared = compare.iter().map(|model| compared(model, line, prices)).collect();
+        line.compared = compare.iter().map(|model| compare_line(model, line, prices)).collect();
     }
-    let notes = notes(lasted, own_use.busy, prices);
+    let notes = explain_costs(lasted, own_use.busy, prices);
     Report {
         span: (span.start, span.end),
         by: by.to_vec(),
@@ -135,8 +135,8 @@ pub fn report(
     }
 }
 
-impl Line {
-    fn add(&mut self, sum: &UsageSum, cost: Cost) {
+impl ReportLine {
+    fn add_sum(&mut self, sum: &UsageSum, cost: Cost) {
         self.requests += sum.requests;
         self.failed += sum.failed;
         self.model_calls += sum.model_calls;
@@ -149,34 +149,34 @@ impl Line {
 }
 
 fn own_cost(lasted: Duration, busy: f64, prices: &Prices) -> Money {
-    prices.own().map_or_else(Money::default, |own| own.cost(lasted.as_secs_f64(), busy))
+    prices.own_hardware().map_or_else(Money::default, |own| own.cost(lasted.as_secs_f64(), busy))
 }
 
 /// Returns the cost of a sum. One's own hardware is shared by the tokens that it read and wrote.
-fn cost(sum: &UsageSum, own: Money, own_tokens: u64, prices: &Prices) -> Cost {
-    match prices.paid(&sum.model) {
-        Some(price) => Cost { paid: price.of(sum.usage), own: Money::default() },
+fn cost_of_sum(sum: &UsageSum, own: Money, own_tokens: u64, prices: &Prices) -> Cost {
+    match prices.token_price(&sum.model) {
+        Some(price) => Cost { paid: price.cost_of(sum.usage), own: Money::default() },
         None if own_tokens == 0 => Cost::default(),
         None => {
             #[expect(clippy::cast_precision_loss, reason = "counts of tokens are far below 2^53")]
-            let share = sum.usage.total() as f64 / own_tokens as f64;
+            let share = sum.usage.total_tokens() as f64 / own_tokens as f64;
             Cost { paid: Money::default(), own: Money::from_units(own.units() * share) }
         }
     }
 }
 
-fn compared(model: &str, line: &Line, prices: &Prices) -> Comparison {
-    let (price, source) = prices.compared(model).unzip();
-    let cost = price.map(|price| price.of(line.usage));
+fn compare_line(model: &str, line: &ReportLine, prices: &Prices) -> Comparison {
+    let (price, source) = prices.comparison_price(model).unzip();
+    let cost = price.map(|price| price.cost_of(line.usage));
     let saved = cost.map(|cost| cost - line.cost.total());
     Comparison { model: model.to_owned(), source, cost, saved }
 }
 
-fn notes(lasted: Duration, busy: f64, prices: &Prices) -> Vec<String> {
+fn explain_costs(lasted: Duration, busy: f64, prices: &Prices) -> Vec<String> {
     let paid =
         "Paid: tokens times the price in `[prices.\"MODEL\"]`; cached prompt tokens at `cached_input`."
             .to_owned();
-    let own = match prices.own() {
+    let own = match prices.own_hardware() {
         None => "Own models: not counted; set `[prices.own]` (monthly, watts, kwh) to count hardware and electricity.".to_owned(),
         Some(own) => format!(
             "Own models: {:.2} a month for {:.1} days, plus {:.0} W at {:.2} a kWh for the {:.2} h in which a model was working; divided by tokens.",
@@ -196,8 +196,8 @@ fn notes(lasted: Duration, busy: f64, prices: &Prices) -> Vec<String> {
 
 impl Report {
     /// Writes the report for programs.
-    pub fn json(&self, costs: bool) -> Value {
-        let line = |line: &Line| {
+    pub fn to_json(&self, costs: bool) -> Value {
+        let line = |line: &ReportLine| {
             let mut body = json!({
                 "requests": line.requests, "failed": line.failed, "model_calls": line.model_calls, "repeats": line.repeats,
                 "prompt_tokens": line.usage.prompt, "cached_tokens": line.usage.cached.unwrap_or_default(),
@@ -209,7 +209,7 @@ impl Report {
             }
             if costs {
                 body["cost"] = json!({"paid": line.cost.paid.units(), "own": line.cost.own.units(), "total": line.cost.total().units()});
-                body["compared"] = line.compared.iter().map(Comparison::json).collect();
+                body["compared"] = line.compared.iter().map(Comparison::to_json).collect();
             }
             body
         };
@@ -219,7 +219,7 @@ impl Report {
             "data": self.lines.iter().map(line).collect::<Vec<_>>(), "total": line(&self.total),
         });
         if costs {
-            body["compared"] = self.total.compared.iter().map(Comparison::json).collect();
+            body["compared"] = self.total.compared.iter().map(Comparison::to_json).collect();
             body["notes"] = self.notes.clone().into();
         }
         body
@@ -227,7 +227,7 @@ impl Report {
 }
 
 impl Comparison {
-    fn json(&self) -> Value {
+    fn to_json(&self) -> Value {
         let source = self.source.as_ref().map(PriceSource::describe);
         json!({"model": self.model, "price": source, "cost": self.cost.map(Money::units), "saved": self.saved.map(Money::units)})
     }
@@ -270,11 +270,11 @@ mod tests {
             sum("alice", "mine", 3_000, 0),
             sum("bob", "mine", 500, 500),
         ];
-        let found = report(
+        let found = make_report(
             0..DAY,
             &[Dimension::Key],
             &sums,
-            OwnUse { busy: 3_600.0, tokens: 4_000 },
+            HardwareUse { busy: 3_600.0, tokens: 4_000 },
             &prices,
             &["gpt-5-nano".into(), "nobody".into()],
         );
@@ -286,7 +286,7 @@ mod tests {
         // The box: 12 for its day and 0.5 for one hour of work, shared three to one.
         assert_eq!(costs, [("alice", 1.0, 9.375), ("bob", 0.0, 3.125)]);
         assert_eq!(found.total.cost.total(), Money::from_units(13.5));
-        assert_eq!((found.total.requests, found.total.usage.total()), (3, 1_004_000));
+        assert_eq!((found.total.requests, found.total.usage.total_tokens()), (3, 1_004_000));
         let elsewhere: Vec<_> = found.total.compared.iter().map(|it| it.cost.is_some()).collect();
         assert_eq!(elsewhere, [true, false]);
         let [nano, _] = &found.total.compared[..] else { panic!("{:?}", found.total) };
@@ -299,9 +299,12 @@ mod tests {
 
     #[test]
     fn what_can_be_grouped_by() {
-        assert_eq!(dimensions("model, key,day").unwrap(), [Dimension::Model, Dimension::Key, Dimension::Day]);
-        assert_eq!(dimensions("").unwrap(), []);
-        let error = dimensions("colour").unwrap_err();
+        assert_eq!(
+            parse_dimensions("model, key,day").unwrap(),
+            [Dimension::Model, Dimension::Key, Dimension::Day]
+        );
+        assert_eq!(parse_dimensions("").unwrap(), []);
+        let error = parse_dimensions("colour").unwrap_err();
         assert!(error.contains("`colour`") && error.contains("model"), "{error}");
     }
 }

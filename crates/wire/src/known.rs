@@ -71,7 +71,7 @@ pub(super) struct MessageCache {
 
 impl MessageCache {
     /// Returns those of the message's `tool_calls` that have an id and a name.
-    pub(super) fn calls(&self, tool_calls: Option<&str>) -> &[ToolCall] {
+    pub(super) fn tool_calls(&self, tool_calls: Option<&str>) -> &[ToolCall] {
         self.calls.get_or_init(|| {
             let calls = tool_calls.and_then(array_elements).unwrap_or_default();
             calls.into_iter().filter_map(read_call).collect()
@@ -128,7 +128,7 @@ mod tests {
                             .iter()
                             .map(|(key, value)| (key.to_owned(), value.to_owned()))
                             .collect();
-                        (message.to_json().into_owned(), object, message.calls().to_vec())
+                        (message.to_json().into_owned(), object, message.tool_calls().to_vec())
                     };
                     (
                         request.messages.iter().map(fields).collect::<Vec<_>>(),

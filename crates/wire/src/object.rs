@@ -37,7 +37,7 @@ impl<'a> Object<'a> {
         value: impl FnMut(&'a str, &mut Scanner<'a>) -> Result<&'a str, Malformed>,
     ) -> Result<Self, Malformed> {
         let mut scanner = Scanner::new(text);
-        let object = Self::read(&mut scanner, value)?;
+        let object = Self::read_from(&mut scanner, value)?;
         scanner.expect_end()?;
         Ok(object)
     }
@@ -62,7 +62,7 @@ impl<'a> Object<'a> {
     }
 
     /// Reads the object at the scanner's position.
-    pub(super) fn read(
+    pub(super) fn read_from(
         scanner: &mut Scanner<'a>,
         mut value: impl FnMut(&'a str, &mut Scanner<'a>) -> Result<&'a str, Malformed>,
     ) -> Result<Self, Malformed> {
@@ -83,11 +83,11 @@ impl<'a> Object<'a> {
 
     /// Returns the text of a value; `None` for a missing field and for `null`.
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.raw(key).filter(|value| *value != "null")
+        self.get_raw(key).filter(|value| *value != "null")
     }
 
     /// Returns the text of a value, which may be `null`.
-    pub fn raw(&self, key: &str) -> Option<&str> {
+    pub fn get_raw(&self, key: &str) -> Option<&str> {
         self.position_of(key).map(|place| self.fields[place].1.as_ref())
     }
 
@@ -121,7 +121,7 @@ impl<'a> Object<'a> {
 
     /// Returns true when the value is the literal `true`.
     pub fn is_true(&self, key: &str) -> bool {
-        self.raw(key) == Some("true")
+        self.get_raw(key) == Some("true")
     }
 
     /// Returns true when the value is `true` or a word that servers take for it: those in Python read
@@ -132,12 +132,12 @@ impl<'a> Object<'a> {
             raw == "1.0"
                 || ["true", "1", "t", "y", "yes", "on"].iter().any(|known| word.eq_ignore_ascii_case(known))
         };
-        self.raw(key).is_some_and(meant)
+        self.get_raw(key).is_some_and(meant)
     }
 
     /// Returns true when the value is the literal `false`.
     pub fn is_false(&self, key: &str) -> bool {
-        self.raw(key) == Some("false")
+        self.get_raw(key) == Some("false")
     }
 
     /// Sets a field to a JSON text: at its place, or at the end for a new field.
@@ -329,7 +329,7 @@ mod tests {
         object.set("d", "null");
         assert!(object.remove("c") && !object.remove("zz"));
         assert_eq!(object.to_json(), r#"{"a":2,"b":{"x": [1,  2]},"d":null}"#);
-        assert_eq!((object.get("d"), object.raw("d")), (None, Some("null")));
+        assert_eq!((object.get("d"), object.get_raw("d")), (None, Some("null")));
     }
 
     #[test]

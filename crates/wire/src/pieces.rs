@@ -31,7 +31,7 @@ impl Pieces {
     }
 
     /// Returns the first piece, with which the text begins.
-    pub fn first(&self) -> &[u8] {
+    pub fn first_piece(&self) -> &[u8] {
         self.as_slice().first().map_or(&[], |piece| piece)
     }
 

@@ -189,7 +189,7 @@ impl Completion {
             }
             choices.clear();
             scanner.read_array_span(|scanner| {
-                choices.push(Choice::read(scanner, choices.len(), keep)?);
+                choices.push(Choice::read_from(scanner, choices.len(), keep)?);
                 Ok(())
             })
         })?;
@@ -210,9 +210,9 @@ impl Completion {
 
 impl Choice {
     /// Reads the choice at the scanner's position with its contents, in one pass.
-    fn read(scanner: &mut Scanner<'_>, place: usize, keep: &[String]) -> Result<Self, Malformed> {
+    fn read_from(scanner: &mut Scanner<'_>, place: usize, keep: &[String]) -> Result<Self, Malformed> {
         let (mut message, mut delta) = (None, None);
-        let object = Object::read(scanner, |key, scanner| {
+        let object = Object::read_from(scanner, |key, scanner| {
             let found = match key {
                 _ if is_key(key, "message") => &mut message,
                 _ if is_key(key, "delta") => &mut delta,
@@ -221,9 +221,8 @@ impl Choice {
             *found = None;
             match scanner.peek() {
                 b'n' => scanner.read_value(),
-                _ => {
-                    scanner.read_span(|scanner| ChoiceMessage::read(scanner).map(|read| *found = Some(read)))
-                }
+                _ => scanner
+                    .read_span(|scanner| ChoiceMessage::read_from(scanner).map(|read| *found = Some(read))),
             }
         })?;
         let ChoiceMessage { object: message, tool_calls } = message.or(delta).unwrap_or_default();
@@ -252,15 +251,15 @@ struct ChoiceMessage<'a> {
 }
 
 impl<'a> ChoiceMessage<'a> {
-    fn read(scanner: &mut Scanner<'a>) -> Result<Self, Malformed> {
+    fn read_from(scanner: &mut Scanner<'a>) -> Result<Self, Malformed> {
         let mut tool_calls = Vec::new();
-        let object = Object::read(scanner, |key, scanner| {
+        let object = Object::read_from(scanner, |key, scanner| {
             if !is_key(key, "tool_calls") {
                 return scanner.read_value();
             }
             tool_calls.clear();
             scanner.read_array_span(|scanner| {
-                tool_calls.extend(NativeToolCall::read(scanner)?);
+                tool_calls.extend(NativeToolCall::read_from(scanner)?);
                 Ok(())
             })
         })?;
@@ -272,12 +271,12 @@ impl<'a> ChoiceMessage<'a> {
 
 impl NativeToolCall {
     /// Reads the entry of `tool_calls` at the scanner's position; `None` unless it calls a function.
-    fn read(scanner: &mut Scanner<'_>) -> Result<Option<Self>, Malformed> {
+    fn read_from(scanner: &mut Scanner<'_>) -> Result<Option<Self>, Malformed> {
         if scanner.peek() != b'{' {
             return scanner.read_value().map(|_| None);
         }
         let mut function = None;
-        let call = Object::read(scanner, |key, scanner| {
+        let call = Object::read_from(scanner, |key, scanner| {
             if !is_key(key, "function") {
                 return scanner.read_value();
             }
@@ -286,7 +285,7 @@ impl NativeToolCall {
                 return scanner.read_value();
             }
             scanner.read_span(|scanner| {
-                function = Some(Object::read(scanner, |_, scanner| scanner.read_value())?);
+                function = Some(Object::read_from(scanner, |_, scanner| scanner.read_value())?);
                 Ok(())
             })
         })?;

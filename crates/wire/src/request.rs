@@ -119,7 +119,7 @@ impl<'a> ChatRequest<'a> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut parts = RequestScan { known, messages: None, functions: Vec::new(), has_known_tools: false };
         let object = Object::parse_with(text, |key, scanner| parts.read_field(key, scanner))
-            .map_err(|fault| not_an_object(text, &fault))?;
+            .map_err(|fault| explain_not_object(text, &fault))?;
         object.get_original("messages").ok_or(BadRequest::NoMessages)?;
         let messages = parts.messages.ok_or(BadRequest::BadMessages)?;
         Ok(Self { object, messages, functions: parts.functions, has_known_tools: parts.has_known_tools })
@@ -240,7 +240,7 @@ impl<'a> RequestScan<'a, '_> {
             }
             // From the first difference on, every message is read.
             known = <&[Arc<KnownMessage>]>::default().iter();
-            match Message::read(scanner)? {
+            match Message::read_from(scanner)? {
                 Some(message) => messages.push(message),
                 None => only_objects = false,
             }
@@ -280,13 +280,13 @@ impl<'a> RequestScan<'a, '_> {
         if key != "function" || scanner.peek() != b'{' {
             return scanner.read_value().map(drop);
         }
-        self.functions.push(DeclaredTool::read(scanner)?);
+        self.functions.push(DeclaredTool::read_from(scanner)?);
         Ok(())
     }
 }
 
 impl<'a> DeclaredTool<'a> {
-    fn read(scanner: &mut Scanner<'a>) -> Result<Self, Malformed> {
+    fn read_from(scanner: &mut Scanner<'a>) -> Result<Self, Malformed> {
         let mut tool = Self::default();
         scanner.walk_object(|key, scanner| {
             let value = Some(scanner.read_value()?).filter(|value| *value != "null");
@@ -304,13 +304,13 @@ impl<'a> DeclaredTool<'a> {
 
 impl<'a> Message<'a> {
     /// Reads the message at the scanner's position; `None` unless it is an object.
-    fn read(scanner: &mut Scanner<'a>) -> Result<Option<Self>, Malformed> {
+    fn read_from(scanner: &mut Scanner<'a>) -> Result<Option<Self>, Malformed> {
         if scanner.peek() != b'{' {
             return scanner.read_value().map(|_| None);
         }
         let mut object = Object::default();
         let text = scanner.read_span(|scanner| {
-            object = Object::read(scanner, |_, scanner| scanner.read_value())?;
+            object = Object::read_from(scanner, |_, scanner| scanner.read_value())?;
             Ok::<_, Malformed>(())
         })?;
         Ok(Some(Self { object, text, edited: false, cache: Arc::default() }))
@@ -323,7 +323,7 @@ impl<'a> Message<'a> {
     }
 
     /// Edits the fields of the message for sending.
-    pub fn edit(&mut self, change: impl FnOnce(&mut Object<'a>)) {
+    pub fn edit_fields(&mut self, change: impl FnOnce(&mut Object<'a>)) {
         change(&mut self.object);
         self.edited = true;
     }
@@ -336,8 +336,8 @@ impl<'a> Message<'a> {
 
 impl Message<'_> {
     /// Returns the message's calls that have an id and a name; they are read once.
-    pub fn calls(&self) -> &[ToolCall] {
-        self.cache.calls(self.object.get("tool_calls"))
+    pub fn tool_calls(&self) -> &[ToolCall] {
+        self.cache.tool_calls(self.object.get("tool_calls"))
     }
 
     /// Returns the ids of all the message's calls; they are read once.
@@ -381,7 +381,7 @@ fn begins_with(json: &str, mark: &str) -> bool {
     }
 }
 
-fn not_an_object(text: &str, fault: &Malformed) -> BadRequest {
+fn explain_not_object(text: &str, fault: &Malformed) -> BadRequest {
     let mut scanner = Scanner::new(text);
     if scanner.read_value().and_then(|_| scanner.expect_end()).is_ok() {
         return BadRequest::NotAnObject;

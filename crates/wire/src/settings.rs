@@ -144,7 +144,7 @@ impl Key {
     /// Gives the key a name that differs from its field's.
     #[must_use]
     pub fn with_name(mut self, name: &str) -> Self {
-        self.path = join_path(self.section(), name);
+        self.path = join_path(self.section_path(), name);
         self
     }
 
@@ -209,7 +209,7 @@ impl Key {
     }
 
     /// Returns the path of the key's section; empty for the top.
-    pub fn section(&self) -> &str {
+    pub fn section_path(&self) -> &str {
         self.path.rsplit_once('.').map_or("", |(section, _)| section)
     }
 }

@@ -93,7 +93,7 @@ impl Frames {
     }
 
     /// Returns the rest of a stream that has ended: a last frame without its blank line, if there is one.
-    pub fn finish(&mut self) -> Option<Frame> {
+    pub fn take_rest(&mut self) -> Option<Frame> {
         let rest = std::mem::take(&mut self.bytes);
         (!rest.iter().all(u8::is_ascii_whitespace)).then(|| self.strip_byte_order_mark(rest))
     }
@@ -177,7 +177,7 @@ mod tests {
                 found.push(frame);
             }
         }
-        found.extend(frames.finish());
+        found.extend(frames.take_rest());
         found.iter().map(|frame| frame.data().unwrap().unwrap_or("-".into()).into_owned()).collect()
     }
 

@@ -41,7 +41,7 @@ impl FinishReason {
     ///
     /// vLLM's own values (`abort`, `eos`, `repetition`, null) make clients end a run with an error, and a
     /// `stop` in a turn with calls makes OpenClaw drop the calls, so calls always win.
-    pub fn resolve(upstream: Option<&str>, calls: bool) -> Self {
+    pub fn from_upstream(upstream: Option<&str>, calls: bool) -> Self {
         match upstream {
             _ if calls => Self::ToolCalls,
             Some("length" | "max_tokens") => Self::Length,
@@ -68,7 +68,7 @@ pub struct Usage {
 
 impl Usage {
     /// Returns prompt plus completion tokens.
-    pub fn total(&self) -> u64 {
+    pub fn total_tokens(&self) -> u64 {
         self.prompt.saturating_add(self.completion)
     }
 
@@ -243,7 +243,7 @@ pub struct Turn {
 impl Turn {
     /// Adds one event. Progress is skipped, because the model did not say it. So are refusals, which are kept
     /// apart from the turn.
-    pub fn apply(&mut self, event: TurnEvent) {
+    pub fn apply_event(&mut self, event: TurnEvent) {
         match event {
             TurnEvent::Reasoning(text) => self.reasoning.push_str(&text),
             TurnEvent::Content(text) => self.content.push_str(&text),
@@ -270,7 +270,7 @@ impl Turn {
 impl FromIterator<TurnEvent> for Turn {
     fn from_iter<I: IntoIterator<Item = TurnEvent>>(events: I) -> Self {
         let mut turn = Self::default();
-        events.into_iter().for_each(|event| turn.apply(event));
+        events.into_iter().for_each(|event| turn.apply_event(event));
         turn
     }
 }
@@ -293,7 +293,7 @@ mod tests {
             (Some("content_filter"), false, FinishReason::ContentFilter),
             (None, false, FinishReason::Stop),
         ] {
-            assert_eq!(FinishReason::resolve(upstream, calls), expected, "{upstream:?} {calls}");
+            assert_eq!(FinishReason::from_upstream(upstream, calls), expected, "{upstream:?} {calls}");
         }
     }
 

@@ -119,7 +119,7 @@ impl Secret {
     }
 
     /// Returns the secret itself, for the header that needs it.
-    pub fn expose(&self) -> &str {
+    pub fn expose_secret(&self) -> &str {
         &self.0
     }
 }

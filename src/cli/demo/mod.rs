@@ -38,7 +38,7 @@ pub(super) struct DemoArgs {
 }
 
 pub(super) fn run_demo(arguments: DemoArgs) -> Result<(), Failure> {
-    observe::metrics::install();
+    observe::metrics::install_recorder();
     new_runtime()?.block_on(run_tour(arguments))
 }
 

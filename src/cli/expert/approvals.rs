@@ -126,12 +126,12 @@ async fn list_approvals(store: &Store, expert: Option<&str>, arguments: &ListArg
 
 fn say_approval(row: &ApprovalRow) {
     let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
-    let expires = row.expires.map(|at| format!("  expires {}", clock::format(at))).unwrap_or_default();
+    let expires = row.expires.map(|at| format!("  expires {}", clock::format_time(at))).unwrap_or_default();
     let requester = request.requester.as_ref().map(|requester| format!("  {requester}")).unwrap_or_default();
     say(&flat_text(&format!(
         "{}  {}  {}{requester}{expires}",
         row.id,
-        clock::format(row.requested),
+        clock::format_time(row.requested),
         row.agent
     )));
     for call in &request.calls {

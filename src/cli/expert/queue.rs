@@ -149,7 +149,7 @@ fn entry_line(row: &EntryRow) -> String {
     format!(
         "{}  {}  {:<11}  attempt {}  {} {}{note}",
         row.id,
-        clock::format(row.accepted),
+        clock::format_time(row.accepted),
         row.state.as_str(),
         row.attempt,
         row.queue,
@@ -214,7 +214,8 @@ pub(super) fn run_outbox(config: &Loaded, command: OutboxCommand) -> Result<(), 
                 return Ok(());
             }
             let row = store.message(&id).await?.ok_or_else(|| no_message(&id))?;
-            let since = row.delivered.map(|at| format!(" since {}", clock::format(at))).unwrap_or_default();
+            let since =
+                row.delivered.map(|at| format!(" since {}", clock::format_time(at))).unwrap_or_default();
             say(&format!("{id} was delivered or done already{since}"));
             Ok(())
         }
@@ -250,7 +251,7 @@ fn message_line(row: &MessageRow) -> String {
         (None, None) => "waits".to_owned(),
     };
     let (id, kind, expert) = (&row.message.id, &row.message.kind, &row.message.expert);
-    format!("{id}  {}  {kind:<10}  {expert}  {state}", clock::format(row.created))
+    format!("{id}  {}  {kind:<10}  {expert}  {state}", clock::format_time(row.created))
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ impl Respool {
         tools: Option<Arc<ScriptedTools>>,
     ) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        respool::observe::metrics::install();
+        respool::observe::metrics::install_recorder();
         let file = FileText { path: "test.toml".as_ref(), text: toml };
         let variable = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let environment = environment.iter().map(variable).collect();

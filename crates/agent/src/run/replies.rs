@@ -80,7 +80,7 @@ impl Run {
         for call in &mut reading.calls {
             let leaves = self.find_offered(&call.name).is_some_and(|tool| tool.executor == Executor::Client);
             if leaves && !call.id.starts_with("kimi") {
-                call.id = ids.choose(None);
+                call.id = ids.choose_id(None);
             }
         }
     }

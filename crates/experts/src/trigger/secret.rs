@@ -63,7 +63,7 @@ pub(crate) fn is_proven(secret: &Secret, proof: &Proof<'_>, body: &[u8], now: u6
 /// True if the secret was sent as it is.
 fn is_bearer(secret: &Secret, sent: &[u8]) -> bool {
     let digest = |bytes: &[u8]| -> [u8; 32] { Sha256::digest(bytes).into() };
-    let (own, sent) = (digest(secret.expose().as_bytes()), digest(sent));
+    let (own, sent) = (digest(secret.expose_secret().as_bytes()), digest(sent));
     own[..].ct_eq(&sent[..]).into()
 }
 
@@ -88,7 +88,7 @@ fn check_signature(secret: &Secret, sent: &Signature<'_>, body: &[u8], now: u64)
 }
 
 fn key_of(secret: &Secret) -> hmac::Key {
-    let text = secret.expose();
+    let text = secret.expose_secret();
     let decoded = text.strip_prefix(PREFIX).and_then(|rest| STANDARD.decode(rest).ok());
     hmac::Key::new(hmac::HMAC_SHA256, decoded.as_deref().unwrap_or(text.as_bytes()))
 }
@@ -141,8 +141,10 @@ mod tests {
     #[test]
     fn plain_text_secrets_sign() {
         let secret = Secret::new("a plain secret of some length");
-        let tag =
-            hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.expose().as_bytes()), b"m1.1614265330.{}");
+        let tag = hmac::sign(
+            &hmac::Key::new(hmac::HMAC_SHA256, secret.expose_secret().as_bytes()),
+            b"m1.1614265330.{}",
+        );
         let signatures = format!("v1,{}", STANDARD.encode(tag));
         let sent = Signature { id: "m1", timestamp: "1614265330", signatures: &signatures };
         assert_eq!(check_signature(&secret, &sent, b"{}", NOW), Ok(()));
@@ -152,7 +154,7 @@ mod tests {
     #[test]
     fn malformed_ids_and_times_are_refused() {
         let secret = Secret::new("a plain secret of some length");
-        let key = hmac::Key::new(hmac::HMAC_SHA256, secret.expose().as_bytes());
+        let key = hmac::Key::new(hmac::HMAC_SHA256, secret.expose_secret().as_bytes());
         for (id, timestamp) in [("", "1614265330"), ("m1", "x"), ("m1", "-5"), ("m1", "")] {
             let signed = format!("{id}.{timestamp}.{{}}");
             let signatures = format!("v1,{}", STANDARD.encode(hmac::sign(&key, signed.as_bytes())));

@@ -146,10 +146,10 @@ fn findings() -> Vec<(String, Finding)> {
     let mistake =
         |fault: Fault, shows| (format!("{} ({shows:?})", fault.name()), Finding::Mistake(fault, shows));
     let mut findings = vec![
-        mistake(Fault::Glitch, Shows::Nothing),
-        mistake(Fault::Empty, Shows::Blank),
-        mistake(Fault::CutReasoning, Shows::Answer),
-        mistake(Fault::UnknownTool("x".into()), Shows::CorrectableCall),
+        mistake(Fault::Glitch, Salvage::Nothing),
+        mistake(Fault::Empty, Salvage::Blank),
+        mistake(Fault::CutReasoning, Salvage::Answer),
+        mistake(Fault::UnknownTool("x".into()), Salvage::CorrectableCall),
     ];
     for failure in [
         Failure::Absent,
@@ -200,7 +200,7 @@ fn every_fault_at_every_attempt() {
 /// Plays bad luck: mistakes and failures that differ from one attempt to the next, each attempt as long as
 /// `attempt`.
 fn play_bad_luck(world: World, attempt: Duration) -> usize {
-    let mistake = |fault| Finding::Mistake(fault, Shows::Nothing);
+    let mistake = |fault| Finding::Mistake(fault, Salvage::Nothing);
     let luck = [
         mistake(Fault::Glitch),
         Finding::Failed(Failure::Broken, None),
@@ -242,7 +242,7 @@ fn earlier_steps_buy_attempts() {
 #[test]
 fn a_correctable_call_leaves_soon() {
     let world = World { has_recent_success: true, steps: 9, ..WORLD };
-    let correctable = Finding::Mistake(Fault::UnknownTool("x".into()), Shows::CorrectableCall);
+    let correctable = Finding::Mistake(Fault::UnknownTool("x".into()), Salvage::CorrectableCall);
     assert_eq!(play(&correctable, world).1, 3, "as at the first step");
 }
 
@@ -264,7 +264,7 @@ fn other_upstreams_come_before_repeats() {
 fn a_refused_change_is_not_the_answer() {
     let upstream = upstream();
     let mut history = History::default();
-    history.attempts.push(past(&upstream, Finding::Mistake(Fault::Empty, Shows::Answer), 0, false));
+    history.attempts.push(past(&upstream, Finding::Mistake(Fault::Empty, Salvage::Answer), 0, false));
     history.attempts.push(past(&upstream, Finding::Refused(Refusal::Final), 0, true));
     assert_eq!(settled(&history, WORLD, Duration::ZERO), Decision::Deliver(0));
 }

@@ -10,7 +10,7 @@ use crate::outcome::{AttemptOutcome, Finding, History, Refusal, Whole};
 use crate::relay::Relay;
 use crate::request::ClientRequest;
 use adapt::Rule;
-use translate::{Fault, ReplyRules, Shows};
+use translate::{Fault, ReplyRules, Salvage};
 use upstream::{Place as QueuePlace, Upstream, UpstreamError, UpstreamResponse};
 use wire::Pieces;
 use wire::turn::{Turn, Usage};
@@ -51,7 +51,7 @@ pub(crate) enum ExchangeReply {
     /// A whole reply.
     Whole(Whole),
     /// The current stream's own reply, for want of a better one.
-    Current(Shows),
+    Current(Salvage),
 }
 
 impl Exchange {
@@ -78,7 +78,7 @@ impl Exchange {
     pub(crate) fn finding_of_fault(
         &self,
         fault: Fault,
-        shows: Shows,
+        shows: Salvage,
         usage: Option<Usage>,
     ) -> (Finding, Option<UpstreamError>) {
         match self.filled_window(&fault, usage) {

@@ -47,7 +47,7 @@ pub(super) async fn begin_response(
         client: client.owner.clone(),
         previous,
         status: "in_progress".to_owned(),
-        input: events.input_to_keep(),
+        input: events.stored_input(),
         body: events.pending(false),
         request: Some(String::from_utf8_lossy(request).into_owned()),
     };
@@ -75,7 +75,7 @@ async fn make_response(mut reply_writer: ReplyWriter, source: Source, id: String
                 respond::record_failure(&error, &reply_writer.record);
             }
             if let Writer::Responses(events) = &mut reply_writer.writer
-                && let Some(finished) = events.to_keep()
+                && let Some(finished) = events.to_stored()
             {
                 responses.finish_response(finished).await;
             }
@@ -97,7 +97,7 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
     let UnfinishedResponse { id, client: owner, request, body } = unfinished;
     let id_of_request = respond::request_id(&HeaderMap::new());
     let start = RequestStart::new(id_of_request, "POST /v1/responses", "responses");
-    let record = RequestRecord::begin(start.of_account(app.access.of_client(&owner)), &app.recording);
+    let record = RequestRecord::begin(start.with_account(app.access.find_account(&owner)), &app.recording);
     let client = Client::new_absent(&app, owner, &record.start().id);
     let read = read_kept_response(&app, &Bytes::from(request), &client).await;
     let ids = Ids::new(rand::random(), HashSet::new());

@@ -60,8 +60,8 @@ async fn answer_count(arrival: &mut Arrival, body: Incoming) -> Response {
 /// agent's run adds to the prompt.
 async fn tokens_of(app: &App, body: &Bytes, origin: Origin) -> Result<(u64, &'static str), ApiError> {
     let read = read_message(body, &app.agent_apis.sealer)?;
-    log_ignored_fields(&read.passed_by, &origin.record.start().id);
-    origin.record.model(&read.asked.model);
+    log_ignored_fields(&read.ignored_fields, &origin.record.start().id);
+    origin.record.set_model(&read.asked.model);
     let chat = Bytes::from(read.chat);
     if named_agent(app, &chat).is_some() {
         return Ok((estimated_tokens(chat.len()), "estimate"));

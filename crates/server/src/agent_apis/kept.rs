@@ -13,7 +13,9 @@ use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use store::{KeptResponse, Store, StoreConfig, StoreError, UnfinishedResponse};
-use translate::responses::{FinishedResponse, Recalled, Wanted, conversation_items, output_items_named};
+use translate::responses::{
+    FinishedResponse, ItemReferences, RecalledItems, conversation_items, output_items_named,
+};
 use wire::units::Size;
 use wire::{ApiError, ErrorCode};
 
@@ -64,12 +66,12 @@ impl KeptResponses {
     pub(super) async fn recall_items(
         &self,
         client: &str,
-        wanted: Wanted,
+        wanted: ItemReferences,
         bytes: usize,
         most: Size,
-    ) -> Result<Recalled, ApiError> {
-        let (mut recalled, mut left) = (Recalled::default(), most.to_usize().saturating_sub(bytes));
-        if wanted == Wanted::default() {
+    ) -> Result<RecalledItems, ApiError> {
+        let (mut recalled, mut left) = (RecalledItems::default(), most.to_usize().saturating_sub(bytes));
+        if wanted == ItemReferences::default() {
             return Ok(recalled);
         }
         let Some(store) = self.existing_store().await else { return Ok(recalled) };

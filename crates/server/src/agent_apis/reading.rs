@@ -10,8 +10,8 @@ use super::errors::Client;
 use super::writer::Writer;
 use crate::app::App;
 use translate::messages::{MessageEvents, read_message};
-use translate::responses::{ReadResponse, ResponseEvents, read_response, wanted_items};
-use translate::{Ids, PassedBy};
+use translate::responses::{ReadResponse, ResponseEvents, find_references, read_response};
+use translate::{Ids, IgnoredField};
 use wire::{ApiError, ErrorCode};
 
 /// A request that was read, in either API.
@@ -48,7 +48,7 @@ pub(super) async fn read_request(
         }
         Api::Messages => {
             let read = read_message(body, &sealer)?;
-            log_ignored_fields(&read.passed_by, &client.request_id);
+            log_ignored_fields(&read.ignored_fields, &client.request_id);
             let (model, stream) = (read.asked.model.clone(), read.asked.stream);
             let events = MessageEvents::new(read.asked, sealer, ids, estimated_tokens(read.chat.len()));
             let writer = Writer::Messages(events, client.request_id.clone());
@@ -63,22 +63,22 @@ pub(super) async fn read_kept_response(
     body: &Bytes,
     client: &Client,
 ) -> Result<ReadResponse, ApiError> {
-    let wanted = wanted_items(body)?;
+    let wanted = find_references(body)?;
     let recalled =
         app.agent_apis.responses.recall_items(&client.owner, wanted, body.len(), app.limits.max_body).await?;
     let mut read = read_response(body, &recalled, &app.agent_apis.sealer)?;
     // The reply tells the client whether it is kept.
     read.asked.store = read.asked.store && app.agent_apis.responses.store().await.is_some();
-    log_ignored_fields(&read.passed_by, &client.request_id);
+    log_ignored_fields(&read.ignored_fields, &client.request_id);
     Ok(read)
 }
 
 /// Writes one line about all fields that the model does not get.
-pub(super) fn log_ignored_fields(passed_by: &[PassedBy], request_id: &str) {
-    if passed_by.is_empty() {
+pub(super) fn log_ignored_fields(ignored_fields: &[IgnoredField], request_id: &str) {
+    if ignored_fields.is_empty() {
         return;
     }
-    let fields: Vec<&str> = passed_by.iter().map(|note| note.field.as_str()).collect();
+    let fields: Vec<&str> = ignored_fields.iter().map(|note| note.field.as_str()).collect();
     tracing::info!(target: "respool::server", request_id, fields = fields.join(", "), why = passed_by[0].why, "parts of a request were passed by");
 }
 

@@ -148,14 +148,14 @@ impl ReplyWriter {
                 return false;
             }
             Piece::Whole(reply) => {
-                self.record.is_whole();
+                self.record.mark_whole();
                 let usage = reply.usage;
-                self.write_steps(reply.of_first_choice().into_events(), out);
+                self.write_steps(reply.keep_first_choice().into_events(), out);
                 self.write_end(usage, out);
             }
             Piece::End(usage) => {
                 self.record.usage(usage);
-                self.record.is_whole();
+                self.record.mark_whole();
                 self.write_end(usage, out);
             }
             Piece::Failed(error) => {

@@ -54,7 +54,7 @@ impl Source {
                 (Self::Agent(run), program)
             }
             TurnAnswer::Model(request) => {
-                record.model(model);
+                record.set_model(model);
                 let program = request.profile().program;
                 (Self::Opening(Box::pin(open_reply(request))), program)
             }

@@ -15,7 +15,7 @@ use crate::{respond, transparent};
 use agent::client_digest;
 use store::KeptResponse;
 use telemetry::RequestRecord;
-use translate::responses::{id_of, with_status};
+use translate::responses::{item_id, with_status};
 use wire::{ApiError, ErrorCode, array_elements};
 
 /// The items of a page by default, and at most.
@@ -175,7 +175,7 @@ impl Page {
             items.reverse();
         }
         let place = |after: &str| {
-            let found = items.iter().position(|item| id_of(item).as_deref() == Some(after));
+            let found = items.iter().position(|item| item_id(item).as_deref() == Some(after));
             found.map(|at| at + 1).ok_or_else(|| {
                 let what =
                     format!("`after` is `{}`, which is not an item of this response", after.escape_default());
@@ -184,7 +184,7 @@ impl Page {
         };
         let rest = &items[self.after.as_deref().map_or(Ok(0), place)?..];
         let page = &rest[..rest.len().min(self.limit)];
-        let id = |item: Option<&&str>| item.and_then(|item| id_of(item)).map_or(Value::Null, Value::from);
+        let id = |item: Option<&&str>| item.and_then(|item| item_id(item)).map_or(Value::Null, Value::from);
         Ok(format!(
             r#"{{"object":"list","data":[{}],"first_id":{},"last_id":{},"has_more":{}}}"#,
             page.join(","),

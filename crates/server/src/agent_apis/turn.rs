@@ -86,7 +86,7 @@ async fn answer_turn(api: Api, arrival: &mut Arrival, body: Incoming) -> Respons
     }
     let source = Source::begin(&app, chat.clone(), origin, &model).await;
     let program =
-        source.as_ref().map_or_else(|_| ClientProgram::of_chat_body(&chat), |(_, program)| *program);
+        source.as_ref().map_or_else(|_| ClientProgram::from_chat_body(&chat), |(_, program)| *program);
     let client = client.with_program(program).with_request(&app, chat, stream);
     record.stream(stream);
     match (source.map(|(source, _)| source), background) {

@@ -54,7 +54,7 @@ impl Writer {
         match self {
             Self::Responses(events) => {
                 if matches!(event, TurnEvent::Finish(_)) {
-                    events.ends_at(clock::now_in_seconds());
+                    events.set_end_time(clock::now_in_seconds());
                 }
                 events.write(event, out);
             }
@@ -97,7 +97,7 @@ impl Writer {
     /// Takes the reply to keep; `None` if it failed or its client does not want it kept.
     pub(super) fn take_kept(&mut self) -> Option<FinishedResponse> {
         match self {
-            Self::Responses(events) if !events.has_failed() => events.to_keep(),
+            Self::Responses(events) if !events.has_failed() => events.to_stored(),
             _ => None,
         }
     }
@@ -105,8 +105,8 @@ impl Writer {
     /// Returns the whole object, once the turn has ended.
     pub(super) fn whole_object(&self) -> Option<&str> {
         match self {
-            Self::Responses(events) => events.response(),
-            Self::Messages(events, _) => events.message(),
+            Self::Responses(events) => events.finished_response(),
+            Self::Messages(events, _) => events.message_json(),
         }
     }
 }

@@ -32,7 +32,7 @@ pub(crate) fn begin_record(
     route: &'static str,
 ) -> RequestRecord {
     let start = RequestStart::new(respond::request_id(headers), name, route);
-    let start = start.of_account(permit::key_account(extensions)).continuing_trace(headers);
+    let start = start.with_account(permit::key_account(extensions)).continuing_trace(headers);
     RequestRecord::begin(start, &app.recording)
 }
 
@@ -69,7 +69,7 @@ impl Arrival {
     /// Those of [`reading::read_request_body`].
     pub(crate) async fn read_body(&self, body: Incoming) -> Result<(Bytes, BodyReservation), ApiError> {
         let (body, reservation) = reading::read_request_body(&self.app, &self.parts, body).await?;
-        self.record.content("client request", &body);
+        self.record.log_content("client request", &body);
         Ok((body, reservation))
     }
 
@@ -108,7 +108,7 @@ impl Arrival {
 
     /// Returns the program that sent a request with this body, for the form of an error.
     pub(crate) fn client_program(&self, body: &[u8]) -> ClientProgram {
-        self.program.or(ClientProgram::of_chat_body(body))
+        self.program.or(ClientProgram::from_chat_body(body))
     }
 }
 
@@ -116,9 +116,9 @@ impl Arrival {
 pub(super) fn record_refused(app: &App, record: &RequestRecord, body: &Bytes) {
     let object = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok());
     if let Some(model) = object.and_then(|object| object.string("model")) {
-        record.model(&model);
+        record.set_model(&model);
     }
     if let Some(named) = target::named_agent(app, body) {
-        record.agent(&named.agent.name);
+        record.set_agent(&named.agent.name);
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn named_agent(app: &App, body: &Bytes) -> Option<NamedAgent> {
         return None;
     }
     let request = ChatRequest::parse(body).ok()?;
-    Some(NamedAgent { agent: app.find_agent(&request.model())?, program: ClientProgram::of_chat(&request) })
+    Some(NamedAgent { agent: app.find_agent(&request.model())?, program: ClientProgram::from_chat(&request) })
 }
 
 /// Returns true if the servers of the request's model answer this API themselves. Only respool answers for an

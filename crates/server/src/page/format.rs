@@ -6,7 +6,7 @@ use maud::{Markup, html};
 
 /// Formats a time in UTC, to the second.
 pub(super) fn format_time(millis: u64) -> String {
-    clock::format(millis).replace('T', " ").trim_end_matches('Z').to_owned()
+    clock::format_time(millis).replace('T', " ").trim_end_matches('Z').to_owned()
 }
 
 /// Formats a duration with two significant digits.

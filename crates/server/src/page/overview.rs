@@ -100,7 +100,7 @@ fn usage_tiles(app: &App, today: &Report) -> Markup {
             (tile(format::format_count(total.requests), "requests today"))
             (tile(format::format_count(total.failed), "failed today"))
             (tile(format::format_count(repeats), "repeated attempts today"))
-            (tile(format::format_short_count(total.usage.total()), "tokens today"))
+            (tile(format::format_short_count(total.usage.total_tokens()), "tokens today"))
             (tile(costs.to_string(), "cost today"))
         }
     }

@@ -12,7 +12,7 @@ use super::response::page_response;
 use super::{format, layout};
 use crate::app::App;
 use store::{Dimension, StoreError, UsageQuery};
-use usage::{Comparison, Line, Money, PriceSource, Report};
+use usage::{Comparison, Money, PriceSource, Report, ReportLine};
 
 /// A day, in milliseconds.
 const DAY: u64 = 86_400_000;
@@ -75,12 +75,14 @@ fn usage_charts(report: &Report, first: u64, last: u64) -> Markup {
         let found = report.lines.iter().find(|line| line.names.first() == Some(&name)).cloned();
         (name[5..].to_owned(), found.unwrap_or_default())
     };
-    let days: Vec<(String, Line)> = (first..=last).map(line).collect();
+    let days: Vec<(String, ReportLine)> = (first..=last).map(line).collect();
     #[expect(clippy::cast_precision_loss, reason = "the height of a bar")]
-    let tokens =
-        |(label, line): &(String, Line)| Bar { label: label.clone(), value: line.usage.total() as f64 };
+    let tokens = |(label, line): &(String, ReportLine)| Bar {
+        label: label.clone(),
+        value: line.usage.total_tokens() as f64,
+    };
     let cost =
-        |(label, line): &(String, Line)| Bar { label: label.clone(), value: line.cost.total().units() };
+        |(label, line): &(String, ReportLine)| Bar { label: label.clone(), value: line.cost.total().units() };
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a count of tokens")]
     let as_tokens = |value: f64| format::format_short_count(value as u64);
     let as_money = |value: f64| Money::from_units(value).to_string();
@@ -131,7 +133,7 @@ fn comparison_section(report: &Report) -> Markup {
     }
 }
 
-fn usage_table(title: &str, name: &str, lines: &[Line]) -> Markup {
+fn usage_table(title: &str, name: &str, lines: &[ReportLine]) -> Markup {
     let heads = [
         (name, false),
         ("Requests", true),

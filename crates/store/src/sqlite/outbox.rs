@@ -22,7 +22,7 @@ impl Outbox for SqliteStore {
 
     async fn claim_messages(&self, lease: Duration, most: usize) -> Result<Vec<MessageRow>, StoreError> {
         let now = clock::now();
-        let until = now.saturating_add(clock::millis(lease));
+        let until = now.saturating_add(clock::to_millis(lease));
         self.write(move |change| claim(change, now, until, most)).await
     }
 
@@ -33,7 +33,7 @@ impl Outbox for SqliteStore {
     }
 
     async fn deliver_after(&self, id: &str, pause: Duration, note: String) -> Result<bool, StoreError> {
-        let (id, due) = (id.to_owned(), clock::now().saturating_add(clock::millis(pause)));
+        let (id, due) = (id.to_owned(), clock::now().saturating_add(clock::to_millis(pause)));
         self.write(move |change| deliver_at(change, &id, due, &note)).await
     }
 

@@ -28,8 +28,8 @@ wire::settings! {
 
 impl OtlpConfig {
     /// Reads the headers, by name.
-    pub(super) fn headers(&self) -> HashMap<String, String> {
-        let text = self.headers.as_ref().map(Secret::expose).unwrap_or_default();
+    pub(super) fn parse_headers(&self) -> HashMap<String, String> {
+        let text = self.headers.as_ref().map(Secret::expose_secret).unwrap_or_default();
         let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
         pairs.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect()
     }

@@ -9,7 +9,7 @@ use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use crate::{Span, SpanKind, SpanValue};
 
 /// Converts a span.
-pub(super) fn span(span: Span) -> SpanData {
+pub(super) fn to_span_data(span: Span) -> SpanData {
     let Span { context, parent, parent_is_remote, kind, name, start, end, attributes, error } = span;
     SpanData {
         span_context: SpanContext::new(
@@ -29,7 +29,7 @@ pub(super) fn span(span: Span) -> SpanData {
         name: name.into(),
         start_time: start,
         end_time: end,
-        attributes: attributes.into_iter().map(attribute).collect(),
+        attributes: attributes.into_iter().map(to_key_value).collect(),
         dropped_attributes_count: 0,
         events: SpanEvents::default(),
         links: SpanLinks::default(),
@@ -38,7 +38,7 @@ pub(super) fn span(span: Span) -> SpanData {
     }
 }
 
-fn attribute((name, value): (&'static str, SpanValue)) -> KeyValue {
+fn to_key_value((name, value): (&'static str, SpanValue)) -> KeyValue {
     match value {
         SpanValue::Text(text) => KeyValue::new(name, text),
         SpanValue::Number(number) => KeyValue::new(name, number),

@@ -65,17 +65,18 @@ impl Traces {
         let endpoint = traces_endpoint(endpoint);
         let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(WITHIN);
         let client = client_for(&endpoint, builder)?;
-        let exporter = exporter(&endpoint, config, client).map_err(|error| format!("{endpoint}: {error}"))?;
+        let exporter =
+            build_exporter(&endpoint, config, client).map_err(|error| format!("{endpoint}: {error}"))?;
         let (state, full) = (Mutex::default(), Notify::new());
         Ok(Some(Arc::new(Self { state, full, exporter, endpoint })))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends spans until `stop`.
-    pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
+    pub async fn send_until(self: Arc<Self>, stop: CancellationToken) {
         while !stop.is_cancelled() {
             tokio::select! {
                 () = stop.cancelled() => {}
@@ -90,7 +91,7 @@ impl Traces {
     pub async fn flush(&self) {
         loop {
             let (batch, lost) = {
-                let mut state = self.state();
+                let mut state = self.lock_state();
                 let count = state.waiting.len().min(MOST_AT_ONCE);
                 (state.waiting.drain(..count).collect::<Vec<_>>(), std::mem::take(&mut state.lost))
             };
@@ -99,14 +100,14 @@ impl Traces {
                 return;
             }
             let count = batch.len() as u64;
-            let data: Vec<SpanData> = batch.into_iter().map(convert::span).collect();
+            let data: Vec<SpanData> = batch.into_iter().map(convert::to_span_data).collect();
             let sent = tokio::time::timeout(WITHIN, self.exporter.export(data)).await;
             let why = match sent {
                 Ok(Ok(())) => None,
                 Ok(Err(error)) => Some(error.to_string()),
                 Err(_) => Some(format!("it did not answer within {} s", WITHIN.as_secs())),
             };
-            self.note(why.as_deref());
+            self.log_change(why.as_deref());
             if why.is_some() {
                 self.count_lost(count);
                 return;
@@ -114,8 +115,8 @@ impl Traces {
         }
     }
 
-    fn note(&self, why: Option<&str>) {
-        let was_broken = std::mem::replace(&mut self.state().is_broken, why.is_some());
+    fn log_change(&self, why: Option<&str>) {
+        let was_broken = std::mem::replace(&mut self.lock_state().is_broken, why.is_some());
         let endpoint = &self.endpoint;
         match why {
             Some(why) if !was_broken => {
@@ -136,8 +137,8 @@ impl Traces {
 }
 
 impl SpanSink for Traces {
-    fn record(&self, span: Span) {
-        let mut state = self.state();
+    fn record_span(&self, span: Span) {
+        let mut state = self.lock_state();
         if state.waiting.len() >= MOST_WAITING {
             state.lost += 1;
             return;
@@ -149,23 +150,23 @@ impl SpanSink for Traces {
     }
 
     fn begin_run(&self, run: &str, parent: TraceContext) {
-        self.state().remember(run, (parent.child(), Some(parent.span)));
+        self.lock_state().remember_run(run, (parent.new_child(), Some(parent.span)));
     }
 
-    fn run(&self, run: &str) -> (TraceContext, Option<u64>) {
-        let mut state = self.state();
-        if let Some(known) = state.runs.get(run) {
+    fn run_context(&self, run_context: &str) -> (TraceContext, Option<u64>) {
+        let mut state = self.lock_state();
+        if let Some(known) = state.runs.get(run_context) {
             return *known;
         }
-        // The run resumes after a restart, or was not started by a request.
-        let new = (TraceContext::begin(), None);
-        state.remember(run, new);
+        // The run_context resumes after a restart, or was not started by a request.
+        let new = (TraceContext::begin_trace(), None);
+        state.remember_run(run_context, new);
         new
     }
 }
 
 impl State {
-    fn remember(&mut self, run: &str, context: (TraceContext, Option<u64>)) {
+    fn remember_run(&mut self, run: &str, context: (TraceContext, Option<u64>)) {
         if self.runs.len() >= MOST_RUNS {
             self.runs.clear();
         }
@@ -179,7 +180,7 @@ fn traces_endpoint(endpoint: &str) -> String {
     if base.ends_with(PATH) { base.to_owned() } else { format!("{base}{PATH}") }
 }
 
-fn exporter(
+fn build_exporter(
     endpoint: &str,
     config: &OtlpConfig,
     client: reqwest::Client,
@@ -189,7 +190,7 @@ fn exporter(
         .with_protocol(Protocol::HttpBinary)
         .with_http_client(client)
         .with_endpoint(endpoint)
-        .with_headers(config.headers())
+        .with_headers(config.parse_headers())
         .with_timeout(WITHIN)
         .build()?;
     let version = opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
@@ -215,12 +216,12 @@ mod tests {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let config = OtlpConfig { endpoint: Some("http://127.0.0.1:9".into()), ..OtlpConfig::default() };
         let traces = Traces::open(&config).unwrap().unwrap();
-        let request = TraceContext::begin();
+        let request = TraceContext::begin_trace();
         traces.begin_run("one", request);
-        let (context, parent) = traces.run("one");
+        let (context, parent) = traces.run_context("one");
         assert_eq!((context.trace, parent), (request.trace, Some(request.span)));
-        assert_eq!(traces.run("one"), (context, parent));
-        assert_ne!(traces.run("two").0.trace, request.trace);
+        assert_eq!(traces.run_context("one"), (context, parent));
+        assert_ne!(traces.run_context("two").0.trace, request.trace);
         assert!(Traces::open(&OtlpConfig::default()).unwrap().is_none(), "off unless it is configured");
     }
 }

@@ -10,7 +10,7 @@ use super::shown::{self, Match};
 use super::text::{Encoding, decode_text, encode_text, is_crlf, with_crlf};
 use super::workspace::{Place, Workspace};
 use super::write::{replace_file, shorten_diff, whole_diff};
-use tool_call_parser::templates::mended;
+use tool_call_parser::templates::restore_marks;
 
 const LARGEST_FILE: u64 = 16 << 20;
 /// The most bytes that one call searches: the length of the file for each edit.
@@ -138,7 +138,7 @@ fn find_old_text(before: &str, edit: &Edit) -> Result<(usize, usize, String), St
         let mut places = before.match_indices(&old).map(|(at, _)| at);
         match (places.next(), places.next()) {
             (Some(at), None) if !overlaps_itself(before, &old, at) => {
-                return Ok((at, old.len(), mended(&new, before).into_owned()));
+                return Ok((at, old.len(), restore_marks(&new, before).into_owned()));
             }
             (Some(_), _) => {
                 let lines = lines_of(before, &old);
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use tool_call_parser::PreferredDialects;
-    use tool_call_parser::templates::{Scope, broken};
+    use tool_call_parser::templates::{Scope, break_marks};
 
     fn check(before: &str, edits: &[(&str, &str)], expected: Result<&str, &str>) {
         let edits: Vec<Edit> =
@@ -254,7 +254,7 @@ mod tests {
             family in proptest::sample::select(vec!["hermes", "mistral", "invoke", "none"]),
         ) {
             let text = format!("{before}MARK{after}");
-            let read = broken(&text, PreferredDialects::from_dialect_names([family]), Scope::All).into_owned();
+            let read = break_marks(&text, PreferredDialects::from_dialect_names([family]), Scope::All).into_owned();
             let there = Edit { old: read.clone(), new: read.replace("MARK", "DONE") };
             prop_assert_eq!(apply_edits(&text, &[there]), Ok(format!("{before}DONE{after}")));
         }

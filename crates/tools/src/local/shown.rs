@@ -4,7 +4,7 @@
 
 use super::text::with_crlf;
 use tool_call_parser::PreferredDialects;
-use tool_call_parser::templates::{Scope, breaks, broken, mended, with_spaces};
+use tool_call_parser::templates::{Scope, break_marks, find_breaks, restore_marks, with_spaces};
 
 /// The occurrences of a text in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ struct Shown<'a> {
 
 /// Looks for `old` as a model has read it.
 pub(super) fn find_shown(file: &str, old: &str, new: &str) -> Match {
-    let places = breaks(file, PreferredDialects::default(), Scope::All);
+    let places = find_breaks(file, PreferredDialects::default(), Scope::All);
     if places.is_empty() {
         return Match::Nowhere;
     }
@@ -45,7 +45,7 @@ pub(super) fn find_shown(file: &str, old: &str, new: &str) -> Match {
 }
 
 fn as_shown(text: &str) -> String {
-    broken(text, PreferredDialects::default(), Scope::All).into_owned()
+    break_marks(text, PreferredDialects::default(), Scope::All).into_owned()
 }
 
 impl Shown<'_> {
@@ -57,7 +57,7 @@ impl Shown<'_> {
         let (start, end) = (self.original_offset(at), self.original_offset(at + old.len()));
         let (middle_start, middle_end) =
             (self.original_offset(at + head), self.original_offset(at + old.len() - tail).max(start));
-        let middle = mended(&shown[head..shown.len() - tail], self.file);
+        let middle = restore_marks(&shown[head..shown.len() - tail], self.file);
         let new = [&self.file[start..middle_start], &middle, &self.file[middle_end..end]].concat();
         Match::Once(start, end - start, new)
     }

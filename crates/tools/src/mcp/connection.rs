@@ -226,7 +226,7 @@ async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection
     };
     let (program, arguments) = started.line.split_first().ok_or_else(|| Problem::new("it has no program"))?;
     let mut command = new_command(program, &Passing::default()).map_err(cannot)?;
-    let own = config.env.iter().map(|(name, value)| (name, value.expose()));
+    let own = config.env.iter().map(|(name, value)| (name, value.expose_secret()));
     command.args(arguments).current_dir(&started.directory).envs(started.variables).envs(own);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(cannot)?;
@@ -250,7 +250,7 @@ async fn connect_url(url: &str, config: &McpConfig) -> Result<Connection, Proble
     let mut headers = HashMap::new();
     for (name, value) in &config.headers {
         let wrong = |()| Problem { text: format!("the header {name} cannot be sent"), is_final: true };
-        let value = HeaderValue::from_str(value.expose()).map_err(|_| ()).map_err(wrong)?;
+        let value = HeaderValue::from_str(value.expose_secret()).map_err(|_| ()).map_err(wrong)?;
         headers.insert(HeaderName::try_from(name).map_err(|_| ()).map_err(wrong)?, value);
     }
     let settings = StreamableHttpClientTransportConfig::with_uri(url).custom_headers(headers);

@@ -5,8 +5,10 @@
 use std::collections::BTreeSet;
 
 use super::super::chat_body::{ChatMessages, JsonText, Part, image_part};
-use super::super::document::{base64_text, titled};
-use super::super::passed_by::{Notes, missing, nested, optional_bool, unsupported, wrong_type};
+use super::super::document::{base64_text, mark_document};
+use super::super::ignored_fields::{
+    IgnoredFields, missing_field, nested_object, optional_bool, unsupported_field, wrong_type,
+};
 use super::super::sealed::Sealer;
 use super::tools::PlacedChange;
 use wire::{ApiError, Object, array_elements, encode_string};
@@ -35,23 +37,23 @@ impl<'a> Blocks<'a> {
     }
 
     /// Reads `system`: a string or text blocks.
-    pub(super) fn system(&mut self, json: &str, field: &str) -> Result<(), ApiError> {
-        for (block, field) in blocks(json, field)? {
+    pub(super) fn read_system(&mut self, json: &str, field: &str) -> Result<(), ApiError> {
+        for (block, field) in read_blocks(json, field)? {
             if !block.is_string("type", "text") {
                 return Err(not_for_system(&block, &field));
             }
-            self.system_text(&block, &field)?;
+            self.add_system_text(&block, &field)?;
         }
         Ok(())
     }
 
     /// Reads a message with the role `system`, which may also change the tools.
-    fn system_message(&mut self, content: &str, field: &str) -> Result<(), ApiError> {
-        for (block, field) in blocks(content, field)? {
+    fn read_system_message(&mut self, content: &str, field: &str) -> Result<(), ApiError> {
+        for (block, field) in read_blocks(content, field)? {
             match block.string("type").as_deref() {
-                Some("text") => self.system_text(&block, &field)?,
+                Some("text") => self.add_system_text(&block, &field)?,
                 Some("tool_addition" | "tool_removal") => {
-                    self.tool_changes.push(PlacedChange::read(&block, &field)?);
+                    self.tool_changes.push(PlacedChange::from_block(&block, &field)?);
                 }
                 _ => return Err(not_for_system(&block, &field)),
             }
@@ -59,53 +61,63 @@ impl<'a> Blocks<'a> {
         Ok(())
     }
 
-    fn system_text(&mut self, block: &Object<'_>, field: &str) -> Result<(), ApiError> {
-        let text = text_of(block, field)?;
+    fn add_system_text(&mut self, block: &Object<'_>, field: &str) -> Result<(), ApiError> {
+        let text = block_text(block, field)?;
         if !text.starts_with(BILLING) {
-            self.messages.system(text);
+            self.messages.add_system(text);
         }
         Ok(())
     }
 
     /// Reads one message.
-    pub(super) fn message(&mut self, json: &str, field: &str, notes: &mut Notes) -> Result<(), ApiError> {
-        let message = nested(json, field)?;
+    pub(super) fn read_message(
+        &mut self,
+        json: &str,
+        field: &str,
+        notes: &mut IgnoredFields,
+    ) -> Result<(), ApiError> {
+        let message = nested_object(json, field)?;
         let role =
-            message.string("role").ok_or_else(|| missing(format!("{field}.role"), "say who speaks"))?;
+            message.string("role").ok_or_else(|| missing_field(format!("{field}.role"), "say who speaks"))?;
         let field = format!("{field}.content");
         let content =
-            message.get("content").ok_or_else(|| missing(field.as_str(), "send a text or blocks"))?;
+            message.get("content").ok_or_else(|| missing_field(field.as_str(), "send a text or blocks"))?;
         match role.as_str() {
-            "user" => self.user(content, &field, notes),
-            "assistant" => self.assistant(content, &field, notes),
-            "system" => self.system_message(content, &field),
-            _ => Err(unsupported(
+            "user" => self.read_user(content, &field, notes),
+            "assistant" => self.read_assistant(content, &field, notes),
+            "system" => self.read_system_message(content, &field),
+            _ => Err(unsupported_field(
                 field.replace(".content", ".role"),
                 format!("the role `{role}` is unknown: send user, assistant or system"),
             )),
         }
     }
 
-    fn user(&mut self, content: &str, field: &str, notes: &mut Notes) -> Result<(), ApiError> {
+    fn read_user(&mut self, content: &str, field: &str, notes: &mut IgnoredFields) -> Result<(), ApiError> {
         let mut parts = Vec::new();
-        for (block, field) in blocks(content, field)? {
+        for (block, field) in read_blocks(content, field)? {
             if block.is_string("type", "tool_result") {
-                self.tool_result(&block, &field, notes)?;
-            } else if let Some(part) = user_part(&block, &field, notes)? {
+                self.read_tool_result(&block, &field, notes)?;
+            } else if let Some(part) = read_user_part(&block, &field, notes)? {
                 parts.push(part);
             }
         }
-        self.messages.user(parts);
+        self.messages.add_user(parts);
         Ok(())
     }
 
-    fn assistant(&mut self, content: &str, field: &str, notes: &mut Notes) -> Result<(), ApiError> {
-        for (block, field) in blocks(content, field)? {
+    fn read_assistant(
+        &mut self,
+        content: &str,
+        field: &str,
+        notes: &mut IgnoredFields,
+    ) -> Result<(), ApiError> {
+        for (block, field) in read_blocks(content, field)? {
             match block.string("type").as_deref() {
-                Some("text") => self.messages.assistant_text(text_of(&block, &field)?),
-                Some("thinking") => self.thinking(&block, notes),
-                Some("redacted_thinking") => self.sealed(block.string("data"), notes),
-                Some("tool_use") => self.tool_use(&block, &field)?,
+                Some("text") => self.messages.add_assistant_text(block_text(&block, &field)?),
+                Some("thinking") => self.read_thinking(&block, notes),
+                Some("redacted_thinking") => self.read_sealed(block.string("data"), notes),
+                Some("tool_use") => self.read_tool_use(&block, &field)?,
                 kind => notes.add(
                     format!("messages.{}", kind.unwrap_or_default()),
                     "a chat conversation has no block of this type",
@@ -117,56 +129,62 @@ impl<'a> Blocks<'a> {
 
     /// Reads thinking: either visible and signed by respool, or sealed in its signature. Another model's
     /// thinking is ignored.
-    fn thinking(&mut self, block: &Object<'_>, notes: &mut Notes) {
+    fn read_thinking(&mut self, block: &Object<'_>, notes: &mut IgnoredFields) {
         let shown = block.string("thinking").unwrap_or_default();
         let signature = block.string("signature");
         if shown.is_empty() {
-            return self.sealed(signature, notes);
+            return self.read_sealed(signature, notes);
         }
         if signature.is_some_and(|signature| self.sealer.is_signed(&shown, &signature)) {
-            self.messages.assistant_reasoning(JsonText::plain(&shown));
+            self.messages.add_assistant_reasoning(JsonText::from_plain(&shown));
         } else {
             notes.add("messages.thinking", "it is not signed by this respool");
         }
     }
 
-    fn sealed(&mut self, sealed: Option<String>, notes: &mut Notes) {
+    fn read_sealed(&mut self, sealed: Option<String>, notes: &mut IgnoredFields) {
         match sealed.and_then(|sealed| self.sealer.open(&sealed)) {
-            Some(text) => self.messages.assistant_reasoning(JsonText::plain(&text)),
+            Some(text) => self.messages.add_assistant_reasoning(JsonText::from_plain(&text)),
             None => notes.add("messages.thinking", "it was not sealed by this respool"),
         }
     }
 
-    fn tool_use(&mut self, block: &Object<'_>, field: &str) -> Result<(), ApiError> {
-        let name = block.string("name").ok_or_else(|| missing(format!("{field}.name"), "name the tool"))?;
+    fn read_tool_use(&mut self, block: &Object<'_>, field: &str) -> Result<(), ApiError> {
+        let name =
+            block.string("name").ok_or_else(|| missing_field(format!("{field}.name"), "name the tool"))?;
         let arguments = encode_string(block.get("input").unwrap_or("{}"));
-        self.messages.assistant_call(id(block, "id", field)?, &name, &arguments);
+        self.messages.add_assistant_call(required_id(block, "id", field)?, &name, &arguments);
         Ok(())
     }
 
-    fn tool_result(&mut self, block: &Object<'_>, field: &str, notes: &mut Notes) -> Result<(), ApiError> {
-        let id = id(block, "tool_use_id", field)?;
+    fn read_tool_result(
+        &mut self,
+        block: &Object<'_>,
+        field: &str,
+        notes: &mut IgnoredFields,
+    ) -> Result<(), ApiError> {
+        let id = required_id(block, "tool_use_id", field)?;
         let (mut texts, mut media, mut found) = (Vec::new(), Vec::new(), Vec::new());
         let content = block.get("content").unwrap_or("[]");
-        for (inner, field) in blocks(content, &format!("{field}.content"))? {
+        for (inner, field) in read_blocks(content, &format!("{field}.content"))? {
             if inner.is_string("type", "tool_reference") {
                 found.extend(inner.string("tool_name"));
                 continue;
             }
-            match user_part(&inner, &field, notes)? {
+            match read_user_part(&inner, &field, notes)? {
                 Some(Part::Text(text)) => texts.push(text),
                 Some(part) => media.push(part),
                 None => {}
             }
         }
         if !found.is_empty() {
-            texts.push(JsonText::plain(&format!("Tools now available: {}", found.join(", "))));
+            texts.push(JsonText::from_plain(&format!("Tools now available: {}", found.join(", "))));
         }
-        let mut text = JsonText::joined(&texts);
+        let mut text = JsonText::join_texts(&texts);
         if optional_bool(block, "is_error", &format!("{field}.is_error"))? == Some(true) {
-            text = text.between("The tool failed: ", "");
+            text = text.enclose("The tool failed: ", "");
         }
-        self.messages.tool_result(id, text, media);
+        self.messages.add_tool_result(id, text, media);
         self.referenced.extend(found);
         Ok(())
     }
@@ -175,16 +193,16 @@ impl<'a> Blocks<'a> {
 fn not_for_system(block: &Object<'_>, field: &str) -> ApiError {
     let kind = block.string("type").unwrap_or_default();
     let message = format!("`{field}` is of type `{kind}`, which does not belong here: send text");
-    unsupported(format!("{field}.type"), message)
+    unsupported_field(format!("{field}.type"), message)
 }
 
-fn id<'b>(block: &'b Object<'_>, key: &str, field: &str) -> Result<&'b str, ApiError> {
+fn required_id<'b>(block: &'b Object<'_>, key: &str, field: &str) -> Result<&'b str, ApiError> {
     let id = block.get(key).filter(|id| id.starts_with('"'));
-    id.ok_or_else(|| missing(format!("{field}.{key}"), "give the call's id"))
+    id.ok_or_else(|| missing_field(format!("{field}.{key}"), "give the call's id"))
 }
 
 /// Returns the blocks of a content with their places; a string is one text block.
-fn blocks<'c>(content: &'c str, field: &str) -> Result<Vec<(Object<'c>, String)>, ApiError> {
+fn read_blocks<'c>(content: &'c str, field: &str) -> Result<Vec<(Object<'c>, String)>, ApiError> {
     if content.starts_with('"') {
         let mut block = Object::default();
         block.set("type", "\"text\"");
@@ -195,32 +213,39 @@ fn blocks<'c>(content: &'c str, field: &str) -> Result<Vec<(Object<'c>, String)>
         array_elements(content).ok_or_else(|| wrong_type(field, "a string or an array of blocks"))?;
     let placed = blocks.into_iter().enumerate().map(|(index, block)| {
         let field = format!("{field}[{index}]");
-        Ok((nested(block, &field)?, field))
+        Ok((nested_object(block, &field)?, field))
     });
     placed.collect()
 }
 
-fn texts(json: &str, field: &str) -> Result<Vec<JsonText>, ApiError> {
-    blocks(json, field)?.iter().map(|(block, field)| text_of(block, field)).collect()
+fn read_texts(json: &str, field: &str) -> Result<Vec<JsonText>, ApiError> {
+    read_blocks(json, field)?.iter().map(|(block, field)| block_text(block, field)).collect()
 }
 
-fn text_of(block: &Object<'_>, field: &str) -> Result<JsonText, ApiError> {
-    let text = block.get("text").and_then(JsonText::of);
+fn block_text(block: &Object<'_>, field: &str) -> Result<JsonText, ApiError> {
+    let text = block.get("text").and_then(JsonText::from_json);
     text.ok_or_else(|| wrong_type(format!("{field}.text"), "a string"))
 }
 
 /// Reads a block of a user's message or a tool result; `None` for a block that the model does not get.
-fn user_part(block: &Object<'_>, field: &str, notes: &mut Notes) -> Result<Option<Part>, ApiError> {
+fn read_user_part(
+    block: &Object<'_>,
+    field: &str,
+    notes: &mut IgnoredFields,
+) -> Result<Option<Part>, ApiError> {
     let kind = block.string("type").unwrap_or_default();
     match kind.as_str() {
         "text" => {
-            text_of(block, field).map(|text| Some(text).filter(|text| !text.is_empty()).map(Part::Text))
+            block_text(block, field).map(|text| Some(text).filter(|text| !text.is_empty()).map(Part::Text))
         }
-        "image" => image(block, field).map(Some),
-        "document" => document(block, field).map(|text| Some(Part::Text(text))),
+        "image" => read_image(block, field).map(Some),
+        "document" => read_document(block, field).map(|text| Some(Part::Text(text))),
         "search_result" => {
-            let texts = texts(block.get("content").unwrap_or("[]"), &format!("{field}.content"))?;
-            Ok(Some(Part::Text(titled(block.string("title").as_deref(), &JsonText::joined(&texts)))))
+            let texts = read_texts(block.get("content").unwrap_or("[]"), &format!("{field}.content"))?;
+            Ok(Some(Part::Text(mark_document(
+                block.string("title").as_deref(),
+                &JsonText::join_texts(&texts),
+            ))))
         }
         "server_tool_use" | "web_search_tool_result" | "web_fetch_tool_result" => {
             notes.add(format!("messages.{kind}"), "a chat conversation has no block of this type");
@@ -228,56 +253,57 @@ fn user_part(block: &Object<'_>, field: &str, notes: &mut Notes) -> Result<Optio
         }
         _ => {
             let message = format!("`{field}` is of type `{kind}`, which chat models do not accept");
-            Err(unsupported(format!("{field}.type"), message))
+            Err(unsupported_field(format!("{field}.type"), message))
         }
     }
 }
 
-fn source<'b>(block: &'b Object<'_>, field: &str) -> Result<Object<'b>, ApiError> {
-    let source = block.get("source").ok_or_else(|| missing(format!("{field}.source"), "send the data"))?;
-    nested(source, &format!("{field}.source"))
+fn read_source<'b>(block: &'b Object<'_>, field: &str) -> Result<Object<'b>, ApiError> {
+    let source =
+        block.get("source").ok_or_else(|| missing_field(format!("{field}.source"), "send the data"))?;
+    nested_object(source, &format!("{field}.source"))
 }
 
-fn image(block: &Object<'_>, field: &str) -> Result<Part, ApiError> {
-    let source = source(block, field)?;
+fn read_image(block: &Object<'_>, field: &str) -> Result<Part, ApiError> {
+    let source = read_source(block, field)?;
     match (source.string("type").as_deref(), source.get("url"), source.get("data")) {
         (Some("url"), Some(url), _) => Ok(image_part(url, None)),
         (Some("base64"), _, Some(data)) => {
             let media_type = source.string("media_type").unwrap_or_else(|| "image/png".to_owned());
-            let data =
-                JsonText::of(data).ok_or_else(|| wrong_type(format!("{field}.source.data"), "a string"))?;
-            let url = data.between(&format!("data:{media_type};base64,"), "").to_json();
+            let data = JsonText::from_json(data)
+                .ok_or_else(|| wrong_type(format!("{field}.source.data"), "a string"))?;
+            let url = data.enclose(&format!("data:{media_type};base64,"), "").to_json();
             Ok(image_part(&url, None))
         }
-        _ => Err(unsupported(
+        _ => Err(unsupported_field(
             format!("{field}.source"),
             "respool keeps no files: send the image as base64 or with a URL",
         )),
     }
 }
 
-fn document(block: &Object<'_>, field: &str) -> Result<JsonText, ApiError> {
-    let source = source(block, field)?;
+fn read_document(block: &Object<'_>, field: &str) -> Result<JsonText, ApiError> {
+    let source = read_source(block, field)?;
     let text = match source.string("type").as_deref() {
-        Some("text") => source.get("data").and_then(JsonText::of),
+        Some("text") => source.get("data").and_then(JsonText::from_json),
         Some("content") => {
             let content = source.get("content").unwrap_or("[]");
-            Some(JsonText::joined(&texts(content, &format!("{field}.source.content"))?))
+            Some(JsonText::join_texts(&read_texts(content, &format!("{field}.source.content"))?))
         }
         Some("base64") => {
             let media_type = source.string("media_type").unwrap_or_default();
             let data = source.string("data").unwrap_or_default();
-            base64_text(&media_type, &data).map(|text| JsonText::plain(&text))
+            base64_text(&media_type, &data).map(|text| JsonText::from_plain(&text))
         }
         _ => None,
     };
     let text = text.ok_or_else(|| {
-        unsupported(
+        unsupported_field(
             format!("{field}.source"),
             format!("`{field}` is a document that is not text: chat models accept text and images only"),
         )
     })?;
-    Ok(titled(block.string("title").as_deref(), &text))
+    Ok(mark_document(block.string("title").as_deref(), &text))
 }
 
 #[cfg(test)]
@@ -288,9 +314,9 @@ mod tests {
 
     fn read(messages: &Value) -> Result<(Value, Vec<String>), ApiError> {
         let sealer = Sealer::new(b"secret");
-        let (mut blocks, mut notes) = (Blocks::new(&sealer), Notes::default());
+        let (mut blocks, mut notes) = (Blocks::new(&sealer), IgnoredFields::default());
         for (index, message) in messages.as_array().unwrap().iter().enumerate() {
-            blocks.message(&message.to_string(), &format!("messages[{index}]"), &mut notes)?;
+            blocks.read_message(&message.to_string(), &format!("messages[{index}]"), &mut notes)?;
         }
         let notes = notes.into_vec().into_iter().map(|note| note.field).collect();
         Ok((serde_json::from_str(&blocks.messages.into_json()).unwrap(), notes))

@@ -13,13 +13,13 @@ pub fn http_error(error: &ApiError, program: ClientProgram, request_id: &str) ->
     if is_final(error) {
         headers.push(("x-should-retry", "false".to_owned()));
     }
-    let status = if may_be_tried_otherwise(error, program) { 500 } else { final_status(error, program) };
+    let status = if is_retried_with_changes(error, program) { 500 } else { final_status(error, program) };
     let error = ApiError { status: final_status(error, program), ..error.clone() };
     ErrorReply { status, headers, body: error_json(&error, request_id) }
 }
 
 /// Claude Code ignores the header of a 400 or 422 and tries six times with fewer beta features.
-fn may_be_tried_otherwise(error: &ApiError, program: ClientProgram) -> bool {
+fn is_retried_with_changes(error: &ApiError, program: ClientProgram) -> bool {
     program == ClientProgram::ClaudeCode && matches!(error.status, 400 | 422) && !is_overflow(error)
 }
 
@@ -41,13 +41,13 @@ pub fn error_json(error: &ApiError, request_id: &str) -> String {
     let message = if is_overflow(error) { overflow_message(error) } else { error.message.clone() };
     format!(
         r#"{{"type":"error","error":{{"type":"{}","message":{}}},"request_id":{}}}"#,
-        kind(error.status),
+        error_type(error.status),
         encode_string(&message),
         encode_string(request_id),
     )
 }
 
-fn kind(status: u16) -> &'static str {
+fn error_type(status: u16) -> &'static str {
     match status {
         401 => "authentication_error",
         402 => "billing_error",
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn each_status_has_its_type() {
-        let kinds: Vec<&str> = [400, 401, 403, 404, 413, 422, 429, 500, 503, 529].map(kind).to_vec();
+        let kinds: Vec<&str> = [400, 401, 403, 404, 413, 422, 429, 500, 503, 529].map(error_type).to_vec();
         assert_eq!(
             kinds.join(" "),
             "invalid_request_error authentication_error permission_error not_found_error request_too_large invalid_request_error rate_limit_error api_error overloaded_error overloaded_error"

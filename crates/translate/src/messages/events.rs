@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::BufMut;
 
 use super::super::ids::Ids;
-use super::super::items::{Around, Items, Proof};
+use super::super::items::{ItemEvents, Items, Proof};
 use super::super::plain_turn::STOP_REASON;
 use super::super::sealed::Sealer;
 use super::errors::error_json;
@@ -48,7 +48,7 @@ pub struct MessageEvents {
 impl MessageEvents {
     /// Begins a message. `expected_prompt`: an estimate of the prompt's tokens, or 0.
     pub fn new(asked: AskedMessage, sealer: Arc<Sealer>, mut ids: Ids, expected_prompt: u64) -> Self {
-        let id = ids.prefixed("msg_");
+        let id = ids.id_with_prefix("msg_");
         let proof = if asked.thinking == ShownThinking::Text { Proof::Signature } else { Proof::Seal };
         Self {
             asked,
@@ -69,14 +69,14 @@ impl MessageEvents {
     }
 
     /// Returns the whole message object, once the turn has ended.
-    pub fn message(&self) -> Option<&str> {
+    pub fn message_json(&self) -> Option<&str> {
         self.ended.as_deref()
     }
 
     /// Writes the first event.
     pub fn begin(&mut self, out: &mut impl BufMut) {
         let usage = Usage { prompt: self.expected_prompt, ..Usage::default() };
-        let message = self.object("null", "null", &usage);
+        let message = self.message_object("null", "null", &usage);
         write_event(out, "message_start", &format!(r#"{{"type":"message_start","message":{message}}}"#));
     }
 
@@ -99,24 +99,24 @@ impl MessageEvents {
             }
             _ => {}
         }
-        let Around { before, after } = self.items.around(event);
-        before.iter().for_each(|event| self.write_one(event, out));
-        self.write_one(event, out);
-        after.iter().for_each(|event| self.write_one(event, out));
+        let ItemEvents { before, after } = self.items.item_events(event);
+        before.iter().for_each(|event| self.write_single(event, out));
+        self.write_single(event, out);
+        after.iter().for_each(|event| self.write_single(event, out));
     }
 
-    fn write_one(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
+    fn write_single(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
         match event {
             TurnEvent::ItemBegun(kind, _) => self.begin_item(*kind, out),
-            TurnEvent::ItemEnded(end) => self.close(end, out),
-            TurnEvent::Reasoning(text) | TurnEvent::Content(text) => self.text(text, out),
-            TurnEvent::ToolCall(call) => self.call(call, out),
-            TurnEvent::Finish(end) => self.finish(end, out),
+            TurnEvent::ItemEnded(end) => self.close_block(end, out),
+            TurnEvent::Reasoning(text) | TurnEvent::Content(text) => self.write_text(text, out),
+            TurnEvent::ToolCall(call) => self.write_call(call, out),
+            TurnEvent::Finish(end) => self.write_finish(end, out),
             TurnEvent::Refusal(_) | TurnEvent::Begun | TurnEvent::Progress(_) | TurnEvent::Note(_) => {}
         }
     }
 
-    fn finish(&mut self, end: &TurnEnd, out: &mut impl BufMut) {
+    fn write_finish(&mut self, end: &TurnEnd, out: &mut impl BufMut) {
         self.closed = true;
         let said = end.kept.choice.iter().find(|(key, _)| key == STOP_REASON);
         let stopped_by = said.and_then(|(_, json)| decode_string(json));
@@ -137,7 +137,7 @@ impl MessageEvents {
         let data = format!(r#"{{"type":"message_delta","delta":{delta},"usage":{counts}}}"#);
         write_event(out, "message_delta", &data);
         write_event(out, "message_stop", r#"{"type":"message_stop"}"#);
-        self.ended = Some(self.object(reason, &sequence, &usage));
+        self.ended = Some(self.message_object(reason, &sequence, &usage));
     }
 
     /// Ends a turn that failed after its beginning.
@@ -153,11 +153,11 @@ impl MessageEvents {
             ItemKind::Text | ItemKind::Refusal => (Piece::Text, r#"{"type":"text","text":""}"#),
             ItemKind::Call => return,
         };
-        self.started(block, out);
+        self.write_block_start(block, out);
         self.open = Some(OpenBlock { piece, text: String::new() });
     }
 
-    fn text(&mut self, text: &str, out: &mut impl BufMut) {
+    fn write_text(&mut self, text: &str, out: &mut impl BufMut) {
         if text.is_empty() {
             return;
         }
@@ -165,54 +165,54 @@ impl MessageEvents {
         open.text.push_str(text);
         let (piece, text) = (open.piece, encode_string(text));
         match piece {
-            Piece::Text => self.delta(&format!(r#"{{"type":"text_delta","text":{text}}}"#), out),
+            Piece::Text => self.write_delta(&format!(r#"{{"type":"text_delta","text":{text}}}"#), out),
             Piece::Thinking if self.asked.thinking == ShownThinking::Text => {
-                self.delta(&format!(r#"{{"type":"thinking_delta","thinking":{text}}}"#), out);
+                self.write_delta(&format!(r#"{{"type":"thinking_delta","thinking":{text}}}"#), out);
             }
             Piece::Thinking => {}
         }
     }
 
-    fn close(&mut self, end: &ItemEnd, out: &mut impl BufMut) {
+    fn close_block(&mut self, end: &ItemEnd, out: &mut impl BufMut) {
         let Some(OpenBlock { piece, text }) = self.open.take() else { return };
         let block = match piece {
             Piece::Text => format!(r#"{{"type":"text","text":{}}}"#, encode_string(&text)),
             Piece::Thinking => {
                 let shown = if self.asked.thinking == ShownThinking::Text { text.as_str() } else { "" };
                 let signature = encode_string(end.signature.as_deref().unwrap_or_default());
-                self.delta(&format!(r#"{{"type":"signature_delta","signature":{signature}}}"#), out);
+                self.write_delta(&format!(r#"{{"type":"signature_delta","signature":{signature}}}"#), out);
                 format!(
                     r#"{{"type":"thinking","thinking":{},"signature":{signature}}}"#,
                     encode_string(shown)
                 )
             }
         };
-        self.stopped(block, out);
+        self.write_block_stop(block, out);
     }
 
-    fn call(&mut self, call: &ToolCall, out: &mut impl BufMut) {
+    fn write_call(&mut self, call: &ToolCall, out: &mut impl BufMut) {
         let id = encode_string(call.id.as_deref().unwrap_or_default());
         let name = encode_string(&call.name);
         let block = |input: &str| format!(r#"{{"type":"tool_use","id":{id},"name":{name},"input":{input}}}"#);
-        self.started(&block("{}"), out);
+        self.write_block_start(&block("{}"), out);
         let arguments = encode_string(&call.arguments);
-        self.delta(&format!(r#"{{"type":"input_json_delta","partial_json":{arguments}}}"#), out);
-        self.stopped(block(&call.arguments), out);
+        self.write_delta(&format!(r#"{{"type":"input_json_delta","partial_json":{arguments}}}"#), out);
+        self.write_block_stop(block(&call.arguments), out);
     }
 
-    fn started(&self, block: &str, out: &mut impl BufMut) {
+    fn write_block_start(&self, block: &str, out: &mut impl BufMut) {
         let index = self.blocks.len();
         let data = format!(r#"{{"type":"content_block_start","index":{index},"content_block":{block}}}"#);
         write_event(out, "content_block_start", &data);
     }
 
-    fn delta(&self, delta: &str, out: &mut impl BufMut) {
+    fn write_delta(&self, delta: &str, out: &mut impl BufMut) {
         let index = self.blocks.len();
         let data = format!(r#"{{"type":"content_block_delta","index":{index},"delta":{delta}}}"#);
         write_event(out, "content_block_delta", &data);
     }
 
-    fn stopped(&mut self, block: String, out: &mut impl BufMut) {
+    fn write_block_stop(&mut self, block: String, out: &mut impl BufMut) {
         let index = self.blocks.len();
         write_event(
             out,
@@ -222,7 +222,7 @@ impl MessageEvents {
         self.blocks.push(block);
     }
 
-    fn object(&self, stop_reason: &str, stop_sequence: &str, usage: &Usage) -> String {
+    fn message_object(&self, stop_reason: &str, stop_sequence: &str, usage: &Usage) -> String {
         format!(
             r#"{{"id":"{}","type":"message","role":"assistant","model":{},"content":[{}],"stop_reason":{stop_reason},"stop_sequence":{stop_sequence},"usage":{}}}"#,
             self.id,

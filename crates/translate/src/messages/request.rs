@@ -3,9 +3,9 @@
 //!
 //! `stream` is not part of the chat request: the relay decides whether to stream. Called by `server`.
 
-use super::super::passed_by::{
-    Notes, PassedBy, missing, nested, nothing_said, optional_bool, optional_string, request_object,
-    unsupported, wrong_type,
+use super::super::ignored_fields::{
+    IgnoredField, IgnoredFields, empty_conversation, missing_field, nested_object, optional_bool,
+    optional_string, request_object, unsupported_field, wrong_type,
 };
 use super::super::sealed::Sealer;
 use super::super::server_fields::{is_server_field, put_server_fields};
@@ -21,7 +21,7 @@ pub struct ReadMessage {
     /// The facts that the reply needs.
     pub asked: AskedMessage,
     /// The fields that the model does not get.
-    pub passed_by: Vec<PassedBy>,
+    pub ignored_fields: Vec<IgnoredField>,
 }
 
 /// The wishes of a client of the Messages API beyond the chat request.
@@ -80,12 +80,12 @@ pub fn read_message(body: &[u8], sealer: &Sealer) -> Result<ReadMessage, ApiErro
     let object = request_object(body)?;
     if object.get("container").is_some() {
         let message = "`container` is not supported: code runs only on Anthropic's servers";
-        return Err(unsupported("container", message));
+        return Err(unsupported_field("container", message));
     }
-    let mut notes = Notes::default();
-    let blocks = conversation(&object, sealer, &mut notes)?;
+    let mut notes = IgnoredFields::default();
+    let blocks = read_conversation(&object, sealer, &mut notes)?;
     let tools = object.get("tools").unwrap_or("[]");
-    let tools = DeclaredTools::read(tools, &blocks.referenced, &blocks.tool_changes, &mut notes)?;
+    let tools = DeclaredTools::from_json(tools, &blocks.referenced, &blocks.tool_changes, &mut notes)?;
     let mut chat = Object::default();
     if let Some(model) = object.get("model") {
         chat.set("model", model);
@@ -100,35 +100,36 @@ pub fn read_message(body: &[u8], sealer: &Sealer) -> Result<ReadMessage, ApiErro
         stream: optional_bool(&object, "stream", "stream")?.unwrap_or_default(),
         thinking,
     };
-    Ok(ReadMessage { chat: chat.to_json(), asked, passed_by: notes.into_vec() })
+    Ok(ReadMessage { chat: chat.to_json(), asked, ignored_fields: notes.into_vec() })
 }
 
-fn conversation<'a>(
+fn read_conversation<'a>(
     object: &Object<'_>,
     sealer: &'a Sealer,
-    notes: &mut Notes,
+    notes: &mut IgnoredFields,
 ) -> Result<Blocks<'a>, ApiError> {
     let mut blocks = Blocks::new(sealer);
     if let Some(system) = object.get("system") {
-        blocks.system(system, "system")?;
+        blocks.read_system(system, "system")?;
     }
-    let messages = object.get("messages").ok_or_else(|| missing("messages", "send an array of messages"))?;
+    let messages =
+        object.get("messages").ok_or_else(|| missing_field("messages", "send an array of messages"))?;
     let messages = array_elements(messages).ok_or_else(|| wrong_type("messages", "an array of messages"))?;
     let last = messages.last().and_then(|last| Object::parse(last).ok());
     if last.is_some_and(|last| last.is_string("role", "assistant")) {
         notes.add("messages.prefill", "a chat model answers its own last message, and does not continue it");
     }
     for (index, message) in messages.into_iter().enumerate() {
-        blocks.message(message, &format!("messages[{index}]"), notes)?;
+        blocks.read_message(message, &format!("messages[{index}]"), notes)?;
     }
     if blocks.messages.is_empty() {
-        return Err(nothing_said("messages"));
+        return Err(empty_conversation("messages"));
     }
     Ok(blocks)
 }
 
 fn put_tools(chat: &mut Object<'_>, tools: &DeclaredTools, object: &Object<'_>) -> Result<(), ApiError> {
-    let (choice, single) = tools.choice(object.get("tool_choice"))?;
+    let (choice, single) = tools.translate_choice(object.get("tool_choice"))?;
     if tools.functions.is_empty() {
         return Ok(());
     }
@@ -169,12 +170,12 @@ fn put_settings<'o>(chat: &mut Object<'o>, object: &'o Object<'_>) -> Result<(),
 /// Translates `thinking` and `output_config`. A chat model knows only an effort, so a budget of tokens
 /// becomes one.
 fn put_thinking(chat: &mut Object<'_>, object: &Object<'_>) -> Result<ShownThinking, ApiError> {
-    let part = |key: &str| object.get(key).map(|json| nested(json, key)).transpose();
+    let part = |key: &str| object.get(key).map(|json| nested_object(json, key)).transpose();
     let thinking = part("thinking")?.unwrap_or_default();
     let output = part("output_config")?.unwrap_or_default();
     let format = output.get("format").or_else(|| object.get("output_format"));
     if let Some(format) = format {
-        chat.set("response_format", response_format(&nested(format, "output_config.format")?)?);
+        chat.set("response_format", response_format(&nested_object(format, "output_config.format")?)?);
     }
     let kind = thinking.string("type");
     let effort = match (output.get("effort"), kind.as_deref()) {
@@ -190,13 +191,13 @@ fn put_thinking(chat: &mut Object<'_>, object: &Object<'_>) -> Result<ShownThink
     }
     match kind.as_deref() {
         None if object.get("thinking").is_some() => {
-            Err(missing("thinking.type", "send enabled, adaptive or disabled"))
+            Err(missing_field("thinking.type", "send enabled, adaptive or disabled"))
         }
         None | Some("disabled") => Ok(ShownThinking::Nothing),
         Some("enabled" | "adaptive") => shown_thinking(&thinking),
         Some(kind) => {
             let message = format!("`thinking.type` is `{kind}`: send enabled, adaptive or disabled");
-            Err(unsupported("thinking.type", message))
+            Err(unsupported_field("thinking.type", message))
         }
     }
 }
@@ -208,9 +209,10 @@ fn shown_thinking(thinking: &Object<'_>) -> Result<ShownThinking, ApiError> {
     match optional_string(thinking, "display", FIELD)?.as_deref() {
         None | Some("summarized" | "updates") => Ok(ShownThinking::Text),
         Some("omitted") => Ok(ShownThinking::Sealed),
-        Some(display) => {
-            Err(unsupported(FIELD, format!("`{FIELD}` is `{display}`: send summarized, updates or omitted")))
-        }
+        Some(display) => Err(unsupported_field(
+            FIELD,
+            format!("`{FIELD}` is `{display}`: send summarized, updates or omitted"),
+        )),
     }
 }
 
@@ -225,12 +227,15 @@ fn effort_of(budget: u64) -> &'static str {
 fn response_format(format: &Object<'_>) -> Result<String, ApiError> {
     let schema = format.get("schema").filter(|_| format.is_string("type", "json_schema"));
     let schema = schema.ok_or_else(|| {
-        unsupported("output_config.format", "`output_config.format` must be a json_schema with its `schema`")
+        unsupported_field(
+            "output_config.format",
+            "`output_config.format` must be a json_schema with its `schema`",
+        )
     })?;
     Ok(format!(r#"{{"type":"json_schema","json_schema":{{"name":"answer","schema":{schema}}}}}"#))
 }
 
-fn note_unknown(object: &Object<'_>, notes: &mut Notes) {
+fn note_unknown(object: &Object<'_>, notes: &mut IgnoredFields) {
     for (key, value) in object.iter() {
         let is_known = KNOWN.contains(&key) || SAME.contains(&key) || is_server_field(key) || value == "null";
         match key {
@@ -294,7 +299,7 @@ mod tests {
         for (key, value) in fields.as_object().unwrap() {
             assert_eq!(chat(&fields)[key], *value);
         }
-        assert_eq!(read(&with(&fields)).unwrap().passed_by, []);
+        assert_eq!(read(&with(&fields)).unwrap().ignored_fields, []);
     }
 
     #[test]
@@ -391,14 +396,14 @@ mod tests {
         let read = read(&with(
             &json!({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "{"}]}),
         ));
-        assert_eq!(read.unwrap().passed_by[0].field, "messages.prefill");
+        assert_eq!(read.unwrap().ignored_fields[0].field, "messages.prefill");
     }
 
     #[test]
     fn unknown_fields_are_noted() {
         let read = read(&with(&json!({"magic": 1, "context_management": {"edits": []}, "mcp_servers": []})))
             .unwrap();
-        let fields: Vec<String> = read.passed_by.into_iter().map(|note| note.field).collect();
+        let fields: Vec<String> = read.ignored_fields.into_iter().map(|note| note.field).collect();
         assert_eq!(fields, ["magic", "context_management", "mcp_servers"]);
     }
 }

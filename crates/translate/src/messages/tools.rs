@@ -6,7 +6,9 @@
 use std::collections::BTreeSet;
 
 use super::super::chat_body::function_json;
-use super::super::passed_by::{Notes, missing, nested, optional_bool, unsupported, wrong_type};
+use super::super::ignored_fields::{
+    IgnoredFields, missing_field, nested_object, optional_bool, unsupported_field, wrong_type,
+};
 use wire::{ApiError, Object, array_elements, encode_string};
 
 /// Functions of the chat API: name and JSON.
@@ -34,26 +36,28 @@ enum ToolChange {
 }
 
 impl PlacedChange {
-    pub(super) fn read(block: &Object<'_>, field: &str) -> Result<Self, ApiError> {
+    pub(super) fn from_block(block: &Object<'_>, field: &str) -> Result<Self, ApiError> {
         let field = format!("{field}.tool");
-        let tool = block.get("tool").ok_or_else(|| missing(field.as_str(), "name the tool"))?;
-        let tool = nested(tool, &field)?;
+        let tool = block.get("tool").ok_or_else(|| missing_field(field.as_str(), "name the tool"))?;
+        let tool = nested_object(tool, &field)?;
         let adds = block.is_string("type", "tool_addition");
         let change = match tool.string("type").as_deref() {
             Some("tool_definition") if adds => {
                 let definition = tool.get("definition");
                 let field = format!("{field}.definition");
-                ToolChange::Define(definition.ok_or_else(|| missing(field, "declare the tool"))?.to_owned())
+                ToolChange::Define(
+                    definition.ok_or_else(|| missing_field(field, "declare the tool"))?.to_owned(),
+                )
             }
             Some("tool_reference") => {
                 let name = tool.string("name");
-                let name = name.ok_or_else(|| missing(format!("{field}.name"), "name the tool"))?;
+                let name = name.ok_or_else(|| missing_field(format!("{field}.name"), "name the tool"))?;
                 if adds { ToolChange::Add(name) } else { ToolChange::Remove(name) }
             }
             _ => {
                 let known = if adds { "tool_reference or tool_definition" } else { "tool_reference" };
                 let field = format!("{field}.type");
-                return Err(unsupported(field.as_str(), format!("`{field}` must be {known}")));
+                return Err(unsupported_field(field.as_str(), format!("`{field}` must be {known}")));
             }
         };
         Ok(Self { change, field })
@@ -70,20 +74,20 @@ struct DeclaredTool {
 }
 
 impl DeclaredTool {
-    fn read(json: &str, field: &str, notes: &mut Notes) -> Result<Self, ApiError> {
-        let tool = nested(json, field)?;
+    fn from_json(json: &str, field: &str, notes: &mut IgnoredFields) -> Result<Self, ApiError> {
+        let tool = nested_object(json, field)?;
         let name = tool.string("name").filter(|name| !name.is_empty());
         let kind = tool.string("type").unwrap_or_else(|| "custom".to_owned());
         let is_deferred = optional_bool(&tool, "defer_loading", &format!("{field}.defer_loading"))?;
         let is_available = is_deferred != Some(true);
         let Some(schema) = tool.get("input_schema").filter(|_| kind == "custom") else {
             if kind == "custom" {
-                return Err(missing(format!("{field}.input_schema"), "describe the tool's input"));
+                return Err(missing_field(format!("{field}.input_schema"), "describe the tool's input"));
             }
             notes.add(format!("tools.{kind}"), "only Anthropic's servers or models know this tool");
             return Ok(Self { name: name.unwrap_or_default(), function: None, is_available });
         };
-        let name = name.ok_or_else(|| missing(format!("{field}.name"), "give the tool a name"))?;
+        let name = name.ok_or_else(|| missing_field(format!("{field}.name"), "give the tool a name"))?;
         let strict = tool.get("strict").filter(|strict| *strict == "true");
         let description = tool.get("description").unwrap_or("\"\"");
         let function = Some(function_json(&name, description, schema, strict));
@@ -94,32 +98,32 @@ impl DeclaredTool {
 impl DeclaredTools {
     /// Reads the declared tools. `referenced`: the deferred tools that the conversation has found. `changes`:
     /// its changes of tools.
-    pub(super) fn read(
+    pub(super) fn from_json(
         json: &str,
         referenced: &BTreeSet<String>,
         changes: &[PlacedChange],
-        notes: &mut Notes,
+        notes: &mut IgnoredFields,
     ) -> Result<Self, ApiError> {
         let tools = array_elements(json).ok_or_else(|| wrong_type("tools", "an array of tools"))?;
         // A search for deferred tools is impossible here, so the model gets them all.
         let search_is_hosted = json.contains("\"tool_search_tool_");
         let mut declared = Vec::with_capacity(tools.len());
         for (index, tool) in tools.into_iter().enumerate() {
-            let mut tool = DeclaredTool::read(tool, &format!("tools[{index}]"), notes)?;
+            let mut tool = DeclaredTool::from_json(tool, &format!("tools[{index}]"), notes)?;
             tool.is_available |= search_is_hosted || referenced.contains(&tool.name);
             declared.push(tool);
         }
         for change in changes {
-            apply(change, &mut declared, notes)?;
+            apply_change(change, &mut declared, notes)?;
         }
         let available = declared.into_iter().filter(|tool| tool.is_available);
         Ok(Self { functions: available.filter_map(|tool| Some((tool.name, tool.function?))).collect() })
     }
 
     /// Translates `tool_choice` for the chat API; the flag asks for only one call at a time.
-    pub(super) fn choice(&self, json: Option<&str>) -> Result<(Option<String>, bool), ApiError> {
+    pub(super) fn translate_choice(&self, json: Option<&str>) -> Result<(Option<String>, bool), ApiError> {
         let Some(json) = json else { return Ok((None, false)) };
-        let choice = nested(json, "tool_choice")?;
+        let choice = nested_object(json, "tool_choice")?;
         let single = "disable_parallel_tool_use";
         let single = optional_bool(&choice, single, &format!("tool_choice.{single}"))?.unwrap_or_default();
         let chosen = match choice.string("type").as_deref() {
@@ -128,33 +132,37 @@ impl DeclaredTools {
             Some("any") if !self.functions.is_empty() => "\"required\"".to_owned(),
             Some("any") => {
                 let message = "`tool_choice` is `any`, but no declared tool can be called through respool";
-                return Err(unsupported("tool_choice", message));
+                return Err(unsupported_field("tool_choice", message));
             }
-            Some("tool") => self.named(&choice)?,
+            Some("tool") => self.choose_named_tool(&choice)?,
             _ => return Err(wrong_type("tool_choice.type", "auto, any, tool or none")),
         };
         Ok((Some(chosen), single))
     }
 
-    fn named(&self, choice: &Object<'_>) -> Result<String, ApiError> {
-        let name = choice.string("name").ok_or_else(|| missing("tool_choice.name", "name the tool"))?;
+    fn choose_named_tool(&self, choice: &Object<'_>) -> Result<String, ApiError> {
+        let name = choice.string("name").ok_or_else(|| missing_field("tool_choice.name", "name the tool"))?;
         if !self.functions.iter().any(|(declared, _)| *declared == name) {
             let message = format!(
                 "`tool_choice` names `{name}`, which is no declared tool that can be called through respool"
             );
-            return Err(unsupported("tool_choice", message));
+            return Err(unsupported_field("tool_choice", message));
         }
         Ok(format!(r#"{{"type":"function","function":{{"name":{}}}}}"#, encode_string(&name)))
     }
 }
 
-fn apply(placed: &PlacedChange, tools: &mut Vec<DeclaredTool>, notes: &mut Notes) -> Result<(), ApiError> {
+fn apply_change(
+    placed: &PlacedChange,
+    tools: &mut Vec<DeclaredTool>,
+    notes: &mut IgnoredFields,
+) -> Result<(), ApiError> {
     let field = &placed.field;
     let (name, is_available) = match &placed.change {
         ToolChange::Add(name) => (name, true),
         ToolChange::Remove(name) => (name, false),
         ToolChange::Define(json) => {
-            let tool = DeclaredTool::read(json, &format!("{field}.definition"), notes)?;
+            let tool = DeclaredTool::from_json(json, &format!("{field}.definition"), notes)?;
             tools.retain(|declared| declared.name != tool.name);
             tools.push(DeclaredTool { is_available: true, ..tool });
             return Ok(());
@@ -162,7 +170,7 @@ fn apply(placed: &PlacedChange, tools: &mut Vec<DeclaredTool>, notes: &mut Notes
     };
     let Some(tool) = tools.iter_mut().find(|tool| tool.name == *name) else {
         let message = format!("`{field}.name` is `{name}`, which `tools` does not declare");
-        return Err(unsupported(format!("{field}.name"), message));
+        return Err(unsupported_field(format!("{field}.name"), message));
     };
     tool.is_available = is_available;
     Ok(())
@@ -175,9 +183,9 @@ mod tests {
     use super::*;
 
     fn read(tools: &Value, referenced: &[&str]) -> Result<(DeclaredTools, Vec<String>), ApiError> {
-        let mut notes = Notes::default();
+        let mut notes = IgnoredFields::default();
         let referenced = referenced.iter().map(|name| (*name).to_owned()).collect();
-        let tools = DeclaredTools::read(&tools.to_string(), &referenced, &[], &mut notes)?;
+        let tools = DeclaredTools::from_json(&tools.to_string(), &referenced, &[], &mut notes)?;
         Ok((tools, notes.into_vec().into_iter().map(|note| note.field).collect()))
     }
 
@@ -216,7 +224,7 @@ mod tests {
                 (Some(r#"{"type":"function","function":{"name":"f"}}"#.to_owned()), false),
             ),
         ] {
-            assert_eq!(tools.choice(Some(choice)), Ok(expected));
+            assert_eq!(tools.translate_choice(Some(choice)), Ok(expected));
         }
         for (choice, param) in [
             (r#"{"type":"tool","name":"g"}"#, "tool_choice"),
@@ -224,9 +232,12 @@ mod tests {
             (r#"{"type":"maybe"}"#, "tool_choice.type"),
             (r#""auto""#, "tool_choice"),
         ] {
-            assert_eq!(tools.choice(Some(choice)).unwrap_err().param.as_deref(), Some(param));
+            assert_eq!(tools.translate_choice(Some(choice)).unwrap_err().param.as_deref(), Some(param));
         }
-        assert_eq!(DeclaredTools::default().choice(Some(r#"{"type":"any"}"#)).unwrap_err().status, 400);
+        assert_eq!(
+            DeclaredTools::default().translate_choice(Some(r#"{"type":"any"}"#)).unwrap_err().status,
+            400
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::compile;
+use super::compile_expression;
 use tool_call_parser::mended_object;
 use wire::pattern::compile_pattern;
 
@@ -51,11 +51,11 @@ impl ContentParser {
             "text" | "int" | "float" | "bool" => Ok(Self::Text { strips: flag("strip", true) }),
             "json" => Ok(Self::Json(JsonForm {
                 has_bare_keys: flag("unquoted_keys", false),
-                quotes: quotes(settings),
+                quotes: read_quotes(settings),
                 allows_text: flag("allow_non_json", false),
             })),
             "xml-inline" => {
-                let tag = compile(&text("tag_pattern", ""))?;
+                let tag = compile_expression(&text("tag_pattern", ""))?;
                 if !tag.capture_names().flatten().any(|group| group == "key") {
                     return Err("`tag_pattern` has no group `key`".to_owned());
                 }
@@ -81,7 +81,7 @@ impl ContentParser {
                 for found in tag.captures_iter(text) {
                     let raw = found.name("value").map_or("", |group| group.as_str());
                     let read = read_value(value.as_deref(), raw)?;
-                    insert(&mut fields, found.name("key")?.as_str(), read, *merges);
+                    insert_value(&mut fields, found.name("key")?.as_str(), read, *merges);
                 }
                 Some(Value::Object(fields))
             }
@@ -96,7 +96,7 @@ impl ContentParser {
     }
 }
 
-fn quotes(settings: Option<&Value>) -> Vec<[String; 2]> {
+fn read_quotes(settings: Option<&Value>) -> Vec<[String; 2]> {
     let pairs = settings.and_then(|settings| settings.get("string_delims")?.as_array());
     let pair = |pair: &Value| Some([pair.get(0)?.as_str()?.to_owned(), pair.get(1)?.as_str()?.to_owned()]);
     pairs.into_iter().flatten().filter_map(pair).filter(|[open, _]| !open.is_empty()).collect()
@@ -107,7 +107,7 @@ fn read_value(parser: Option<&ContentParser>, raw: &str) -> Option<Value> {
 }
 
 /// Adds a value; with `merges`, values of the same key become a list.
-fn insert(fields: &mut Map<String, Value>, key: &str, value: Value, merges: bool) {
+fn insert_value(fields: &mut Map<String, Value>, key: &str, value: Value, merges: bool) {
     match fields.get_mut(key).filter(|_| merges) {
         Some(Value::Array(items)) => items.push(value),
         Some(first) => *first = Value::Array(vec![first.take(), value]),
@@ -119,14 +119,14 @@ fn insert(fields: &mut Map<String, Value>, key: &str, value: Value, merges: bool
 
 impl JsonForm {
     fn read(&self, text: &str) -> Option<Value> {
-        let plain = self.standard(text);
+        let plain = self.standardise(text);
         let read = serde_json::from_str(plain.trim()).ok();
         let mended = || serde_json::from_str(&mended_object(&plain)?).ok();
         read.or_else(mended).or_else(|| self.allows_text.then(|| Value::from(text.trim())))
     }
 
     /// Replaces the quotes around texts and keys by those of JSON.
-    fn standard(&self, text: &str) -> String {
+    fn standardise(&self, text: &str) -> String {
         let mut out = String::new();
         let mut rest = text;
         let next = |rest: &str| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::ids::Ids;
-use crate::interpret::{ReplyRules, interpret};
+use crate::interpret::{ReplyRules, interpret_completion};
 use tool_call_parser::{Options, Tools};
 use wire::Completion;
 
@@ -35,7 +35,7 @@ fn call(name: &str, arguments: &str) -> NativeCall {
 
 fn check(template: &str, text: &str, expected: &[Part<'_>]) {
     let template = ResponseTemplate::parse(template).unwrap();
-    assert_eq!(template.split(text), expected, "{text}");
+    assert_eq!(template.split_text(text), expected, "{text}");
 }
 
 #[test]
@@ -105,7 +105,10 @@ fn a_reply_is_read_by_the_template_of_its_model() {
         "role": "assistant", "content": "%read\npath = a\n%"}}]});
     let read = |template: Option<&str>| {
         let completion = Completion::parse(&reply.to_string(), &[]).unwrap();
-        interpret(completion, &rules(template), &mut Ids::new(1, HashSet::new())).choices.remove(0).turn
+        interpret_completion(completion, &rules(template), &mut Ids::new(1, HashSet::new()))
+            .choices
+            .remove(0)
+            .turn
     };
     let turn = read(Some(LINES));
     assert_eq!((turn.calls[0].name.as_str(), turn.calls[0].arguments.as_str()), ("read", r#"{"path":"a"}"#));

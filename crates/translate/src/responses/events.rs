@@ -12,11 +12,11 @@ use bytes::BufMut;
 
 use super::super::free_text::{FreeTextPatterns, free_text};
 use super::super::ids::Ids;
-use super::super::items::{Around, Items, Proof};
+use super::super::items::{ItemEvents, Items, Proof};
 use super::super::sealed::Sealer;
-use super::kept::{FinishedResponse, id_of, kept_input};
+use super::kept::{FinishedResponse, item_id, stored_input};
 use super::names::{NamedTool, ToolKind};
-use super::object::{Head, Status, response_json, strict};
+use super::object::{Head, Status, response_json, strict_json};
 use super::request::AskedResponse;
 use wire::sse::write_event;
 use wire::turn::{FinishReason, ItemEnd, ItemKind, ToolCall, TurnEvent, Usage};
@@ -62,7 +62,7 @@ impl ResponseEvents {
     /// Begins a response. `created`: seconds since 1970.
     pub fn new(asked: Arc<AskedResponse>, sealer: Arc<Sealer>, mut ids: Ids, created: u64) -> Self {
         let head = Head {
-            id: ids.prefixed("resp_"),
+            id: ids.id_with_prefix("resp_"),
             created,
             completed: created,
             model: asked.model.clone(),
@@ -105,12 +105,12 @@ impl ResponseEvents {
     }
 
     /// Returns the whole response object, once the turn has ended or failed.
-    pub fn response(&self) -> Option<&str> {
+    pub fn finished_response(&self) -> Option<&str> {
         self.ended.as_deref()
     }
 
     /// Sets the time of the turn's end, in seconds since 1970.
-    pub fn ends_at(&mut self, seconds: u64) {
+    pub fn set_end_time(&mut self, seconds: u64) {
         self.head.completed = seconds.max(self.head.created);
     }
 
@@ -120,8 +120,8 @@ impl ResponseEvents {
     }
 
     /// Returns the response object of an unfinished response: queued in the background, or in progress.
-    pub fn pending(&self, is_queued: bool) -> String {
-        self.object(true, if is_queued { Status::Queued } else { Status::InProgress }, None)
+    pub fn pending_response(&self, is_queued: bool) -> String {
+        self.response_object(true, if is_queued { Status::Queued } else { Status::InProgress }, None)
     }
 
     /// Returns the bytes of the request's own items, which are kept for stored responses.
@@ -130,19 +130,19 @@ impl ResponseEvents {
     }
 
     /// Returns the request's own items in their stored form.
-    pub fn input_to_keep(&mut self) -> String {
-        kept_input(&self.asked.items, &mut self.items.ids)
+    pub fn stored_input(&mut self) -> String {
+        stored_input(&self.asked.items, &mut self.items.ids)
     }
 
     /// Returns the response in its stored form; `None` unless the client wants it stored and it has ended.
-    pub fn to_keep(&mut self) -> Option<FinishedResponse> {
+    pub fn to_stored(&mut self) -> Option<FinishedResponse> {
         let body = self.ended.clone().filter(|_| self.asked.store)?;
         Some(FinishedResponse {
             id: self.head.id.clone(),
             previous: self.asked.previous.clone(),
             status: Object::parse(&body).ok()?.string("status")?,
-            input: self.input_to_keep(),
-            items: self.output.iter().filter_map(|item| id_of(item)).collect(),
+            input: self.stored_input(),
+            items: self.output.iter().filter_map(|item| item_id(item)).collect(),
             body,
         })
     }
@@ -155,22 +155,22 @@ impl ResponseEvents {
     /// Writes the first two events.
     pub fn begin(&mut self, out: &mut impl BufMut) {
         for name in ["response.created", "response.in_progress"] {
-            let response = self.object(true, Status::InProgress, None);
-            self.event(out, name, &format!(r#","response":{response}"#));
+            let response = self.response_object(true, Status::InProgress, None);
+            self.send_event(out, name, &format!(r#","response":{response}"#));
         }
     }
 
     /// Writes an event without news, which resets every client's watchdog.
     pub fn heartbeat(&mut self, out: &mut impl BufMut) {
-        let response = self.object(false, Status::InProgress, None);
-        self.event(out, "response.in_progress", &format!(r#","response":{response}"#));
+        let response = self.response_object(false, Status::InProgress, None);
+        self.send_event(out, "response.in_progress", &format!(r#","response":{response}"#));
     }
 
     /// Adds the log probabilities of the next text, in the format of chat completions.
     pub fn add_logprobs(&mut self, chat: &str) {
         let Ok(object) = Object::parse(chat) else { return };
         for token in object.get("content").and_then(array_elements).unwrap_or_default() {
-            append(&mut self.logprobs, &strict(token, "{}"));
+            append_json(&mut self.logprobs, &strict_json(token, "{}"));
         }
     }
 
@@ -179,21 +179,21 @@ impl ResponseEvents {
         if self.ended.is_some() {
             return;
         }
-        let Around { before, after } = self.items.around(event);
-        before.iter().for_each(|event| self.write_one(event, out));
-        self.write_one(event, out);
-        after.iter().for_each(|event| self.write_one(event, out));
+        let ItemEvents { before, after } = self.items.item_events(event);
+        before.iter().for_each(|event| self.write_single(event, out));
+        self.write_single(event, out);
+        after.iter().for_each(|event| self.write_single(event, out));
     }
 
-    fn write_one(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
+    fn write_single(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
         match event {
             TurnEvent::ItemBegun(kind, id) => self.begin_item(*kind, id, out),
-            TurnEvent::ItemEnded(end) => self.close(end, out),
+            TurnEvent::ItemEnded(end) => self.close_item(end, out),
             TurnEvent::Reasoning(text) | TurnEvent::Content(text) | TurnEvent::Refusal(text) => {
-                self.text(text, out);
+                self.write_text(text, out);
             }
-            TurnEvent::ToolCall(call) => self.call(call, out),
-            TurnEvent::Finish(end) => self.finish(end.reason, end.usage.as_ref(), out),
+            TurnEvent::ToolCall(call) => self.write_call(call, out),
+            TurnEvent::Finish(end) => self.write_finish(end.reason, end.usage.as_ref(), out),
             TurnEvent::Begun | TurnEvent::Progress(_) | TurnEvent::Note(_) => {}
         }
     }
@@ -203,36 +203,36 @@ impl ResponseEvents {
         if self.ended.is_some() {
             return;
         }
-        self.items.end(false).iter().for_each(|event| self.write_one(event, out));
+        self.items.end_item(false).iter().for_each(|event| self.write_single(event, out));
         // A failure is stored only if the client will ask for it later.
         self.head.store &= self.asked.background;
-        let response = self.object(true, Status::Failed(code, &error.message), None);
-        self.event(out, "response.failed", &format!(r#","response":{response}"#));
+        let response = self.response_object(true, Status::Failed(code, &error.message), None);
+        self.send_event(out, "response.failed", &format!(r#","response":{response}"#));
         self.failed = true;
         self.ended = Some(response);
     }
 
-    fn finish(&mut self, reason: FinishReason, usage: Option<&Usage>, out: &mut impl BufMut) {
+    fn write_finish(&mut self, reason: FinishReason, usage: Option<&Usage>, out: &mut impl BufMut) {
         let (name, status) = match reason {
             FinishReason::Stop | FinishReason::ToolCalls => ("response.completed", Status::Completed),
             FinishReason::Length => ("response.incomplete", Status::Incomplete("max_output_tokens")),
             FinishReason::ContentFilter => ("response.incomplete", Status::Incomplete("content_filter")),
         };
-        let response = self.object(true, status, usage);
-        self.event(out, name, &format!(r#","response":{response}"#));
+        let response = self.response_object(true, status, usage);
+        self.send_event(out, name, &format!(r#","response":{response}"#));
         self.ended = Some(response);
     }
 
     fn begin_item(&mut self, kind: ItemKind, id: &str, out: &mut impl BufMut) {
         match kind {
-            ItemKind::Reasoning => self.start(Piece::Reasoning, format!("rs_{id}"), out),
-            ItemKind::Text => self.start(Piece::Text, format!("msg_{id}"), out),
-            ItemKind::Refusal => self.start(Piece::Refusal, format!("msg_{id}"), out),
+            ItemKind::Reasoning => self.start_item(Piece::Reasoning, format!("rs_{id}"), out),
+            ItemKind::Text => self.start_item(Piece::Text, format!("msg_{id}"), out),
+            ItemKind::Refusal => self.start_item(Piece::Refusal, format!("msg_{id}"), out),
             ItemKind::Call => id.clone_into(&mut self.call_id),
         }
     }
 
-    fn text(&mut self, text: &str, out: &mut impl BufMut) {
+    fn write_text(&mut self, text: &str, out: &mut impl BufMut) {
         if text.is_empty() {
             return;
         }
@@ -247,14 +247,14 @@ impl ResponseEvents {
         let _ = serde_json::to_writer(&mut out, text);
         if piece == Piece::Text {
             let _ = write!(out, r#","logprobs":[{}]"#, self.logprobs);
-            append(&mut open.logprobs, &self.logprobs);
+            append_json(&mut open.logprobs, &self.logprobs);
             self.logprobs.clear();
         }
         let _ = out.write_all(b"}\n\n");
         self.sequence += 1;
     }
 
-    fn start(&mut self, piece: Piece, id: String, out: &mut impl BufMut) {
+    fn start_item(&mut self, piece: Piece, id: String, out: &mut impl BufMut) {
         let item = match piece {
             Piece::Reasoning => {
                 format!(
@@ -263,46 +263,60 @@ impl ResponseEvents {
             }
             _ => message_item(&id, "in_progress", ""),
         };
-        self.added(&item, out);
-        let place = place(&id, self.output.len());
-        let fields = format!(r#"{place},"content_index":0,"part":{}"#, piece.part("", ""));
-        self.event(out, "response.content_part.added", &fields);
-        let name = piece.delta();
+        self.write_item_added(&item, out);
+        let place = item_fields(&id, self.output.len());
+        let fields = format!(r#"{place},"content_index":0,"part":{}"#, piece.part_json("", ""));
+        self.send_event(out, "response.content_part.added", &fields);
+        let name = piece.delta_event();
         let before = format!("event: {name}\ndata: {{\"type\":\"{name}\",\"sequence_number\":");
         let delta = [before, format!(r#"{place},"content_index":0,"delta":"#)];
         self.open = Some(OpenItem { piece, id, text: String::new(), logprobs: String::new(), delta });
     }
 
-    fn close(&mut self, end: &ItemEnd, out: &mut impl BufMut) {
+    fn close_item(&mut self, end: &ItemEnd, out: &mut impl BufMut) {
         let Some(OpenItem { piece, id, text, logprobs, .. }) = self.open.take() else { return };
         let status = if end.is_whole { "completed" } else { "incomplete" };
-        let place = place(&id, self.output.len());
-        let (field, encoded) = (piece.field(), encode_string(&text));
+        let place = item_fields(&id, self.output.len());
+        let (field, encoded) = (piece.text_field(), encode_string(&text));
         let beside =
             if piece == Piece::Text { format!(r#","logprobs":[{logprobs}]"#) } else { String::new() };
-        self.event(out, piece.done(), &format!(r#"{place},"content_index":0,"{field}":{encoded}{beside}"#));
-        let part = piece.part(&text, &logprobs);
-        self.event(out, "response.content_part.done", &format!(r#"{place},"content_index":0,"part":{part}"#));
+        self.send_event(
+            out,
+            piece.done_event(),
+            &format!(r#"{place},"content_index":0,"{field}":{encoded}{beside}"#),
+        );
+        let part = piece.part_json(&text, &logprobs);
+        self.send_event(
+            out,
+            "response.content_part.done",
+            &format!(r#"{place},"content_index":0,"part":{part}"#),
+        );
         let item = match piece {
             Piece::Reasoning => reasoning_item(&id, status, end.signature.as_deref(), &part),
             _ => message_item(&id, status, &part),
         };
-        self.done(item, out);
+        self.write_item_done(item, out);
     }
 
-    fn call(&mut self, call: &ToolCall, out: &mut impl BufMut) {
+    fn write_call(&mut self, call: &ToolCall, out: &mut impl BufMut) {
         let plain = NamedTool { kind: ToolKind::Function, namespace: None, name: call.name.clone() };
         let asked = Arc::clone(&self.asked);
-        let tool = asked.tools.original(&call.name).unwrap_or(&plain);
+        let tool = asked.tools.client_tool(&call.name).unwrap_or(&plain);
         let call_id = encode_string(call.id.as_deref().unwrap_or_default());
         match tool.kind {
-            ToolKind::Function => self.function_call(tool, &call_id, &call.arguments, out),
-            ToolKind::Custom => self.custom_call(tool, &call_id, &free_text(&call.arguments), out),
-            ToolKind::ToolSearch => self.tool_search_call(&call_id, &call.arguments, out),
+            ToolKind::Function => self.write_function_call(tool, &call_id, &call.arguments, out),
+            ToolKind::Custom => self.write_custom_call(tool, &call_id, &free_text(&call.arguments), out),
+            ToolKind::ToolSearch => self.write_tool_search_call(&call_id, &call.arguments, out),
         }
     }
 
-    fn function_call(&mut self, tool: &NamedTool, call_id: &str, arguments: &str, out: &mut impl BufMut) {
+    fn write_function_call(
+        &mut self,
+        tool: &NamedTool,
+        call_id: &str,
+        arguments: &str,
+        out: &mut impl BufMut,
+    ) {
         let id = format!("fc_{}", self.call_id);
         let (name, arguments) = (encode_string(&tool.name), encode_string(arguments));
         let item = |arguments: &str, status: &str| {
@@ -311,16 +325,16 @@ impl ResponseEvents {
                 namespace_field(tool)
             )
         };
-        let place = place(&id, self.output.len());
-        self.added(&item("\"\"", "in_progress"), out);
+        let place = item_fields(&id, self.output.len());
+        self.write_item_added(&item("\"\"", "in_progress"), out);
         let delta = format!(r#"{place},"delta":{arguments}"#);
-        self.event(out, "response.function_call_arguments.delta", &delta);
+        self.send_event(out, "response.function_call_arguments.delta", &delta);
         let done = format!(r#"{place},"name":{name},"arguments":{arguments}"#);
-        self.event(out, "response.function_call_arguments.done", &done);
-        self.done(item(&arguments, "completed"), out);
+        self.send_event(out, "response.function_call_arguments.done", &done);
+        self.write_item_done(item(&arguments, "completed"), out);
     }
 
-    fn custom_call(&mut self, tool: &NamedTool, call_id: &str, input: &str, out: &mut impl BufMut) {
+    fn write_custom_call(&mut self, tool: &NamedTool, call_id: &str, input: &str, out: &mut impl BufMut) {
         let id = format!("ctc_{}", self.call_id);
         let (name, input) = (encode_string(&tool.name), encode_string(input));
         let item = |input: &str, status: &str| {
@@ -329,41 +343,41 @@ impl ResponseEvents {
                 namespace_field(tool)
             )
         };
-        let place = place(&id, self.output.len());
-        self.added(&item("\"\"", "in_progress"), out);
-        self.event(out, "response.custom_tool_call_input.delta", &format!(r#"{place},"delta":{input}"#));
-        self.event(out, "response.custom_tool_call_input.done", &format!(r#"{place},"input":{input}"#));
-        self.done(item(&input, "completed"), out);
+        let place = item_fields(&id, self.output.len());
+        self.write_item_added(&item("\"\"", "in_progress"), out);
+        self.send_event(out, "response.custom_tool_call_input.delta", &format!(r#"{place},"delta":{input}"#));
+        self.send_event(out, "response.custom_tool_call_input.done", &format!(r#"{place},"input":{input}"#));
+        self.write_item_done(item(&input, "completed"), out);
     }
 
-    fn tool_search_call(&mut self, call_id: &str, arguments: &str, out: &mut impl BufMut) {
-        let (id, arguments) = (format!("tsc_{}", self.call_id), strict(arguments, "{}"));
+    fn write_tool_search_call(&mut self, call_id: &str, arguments: &str, out: &mut impl BufMut) {
+        let (id, arguments) = (format!("tsc_{}", self.call_id), strict_json(arguments, "{}"));
         let item = |status: &str| {
             format!(
                 r#"{{"id":"{id}","type":"tool_search_call","call_id":{call_id},"execution":"client","arguments":{arguments},"status":"{status}"}}"#
             )
         };
-        self.added(&item("in_progress"), out);
-        self.done(item("completed"), out);
+        self.write_item_added(&item("in_progress"), out);
+        self.write_item_done(item("completed"), out);
     }
 
-    fn added(&mut self, item: &str, out: &mut impl BufMut) {
+    fn write_item_added(&mut self, item: &str, out: &mut impl BufMut) {
         let fields = format!(r#","output_index":{},"item":{item}"#, self.output.len());
-        self.event(out, "response.output_item.added", &fields);
+        self.send_event(out, "response.output_item.added", &fields);
     }
 
-    fn done(&mut self, item: String, out: &mut impl BufMut) {
+    fn write_item_done(&mut self, item: String, out: &mut impl BufMut) {
         let fields = format!(r#","output_index":{},"item":{item}"#, self.output.len());
-        self.event(out, "response.output_item.done", &fields);
+        self.send_event(out, "response.output_item.done", &fields);
         self.output.push(item);
     }
 
-    fn object(&self, with_tools: bool, status: Status<'_>, usage: Option<&Usage>) -> String {
+    fn response_object(&self, with_tools: bool, status: Status<'_>, usage: Option<&Usage>) -> String {
         response_json(&self.head, &self.asked.echo, with_tools, status, &self.output, usage)
     }
 
     /// Writes an event. `fields` begin with a comma.
-    fn event(&mut self, out: &mut impl BufMut, name: &str, fields: &str) {
+    fn send_event(&mut self, out: &mut impl BufMut, name: &str, fields: &str) {
         let data = format!(r#"{{"type":"{name}","sequence_number":{}{fields}}}"#, self.sequence);
         self.sequence += 1;
         write_event(out, name, &data);
@@ -371,7 +385,7 @@ impl ResponseEvents {
 }
 
 impl Piece {
-    fn delta(self) -> &'static str {
+    fn delta_event(self) -> &'static str {
         match self {
             Self::Reasoning => "response.reasoning_text.delta",
             Self::Text => "response.output_text.delta",
@@ -379,7 +393,7 @@ impl Piece {
         }
     }
 
-    fn done(self) -> &'static str {
+    fn done_event(self) -> &'static str {
         match self {
             Self::Reasoning => "response.reasoning_text.done",
             Self::Text => "response.output_text.done",
@@ -387,11 +401,11 @@ impl Piece {
         }
     }
 
-    fn field(self) -> &'static str {
+    fn text_field(self) -> &'static str {
         if self == Self::Refusal { "refusal" } else { "text" }
     }
 
-    fn part(self, text: &str, logprobs: &str) -> String {
+    fn part_json(self, text: &str, logprobs: &str) -> String {
         let text = encode_string(text);
         match self {
             Self::Reasoning => format!(r#"{{"type":"reasoning_text","text":{text}}}"#),
@@ -404,14 +418,14 @@ impl Piece {
 }
 
 /// Appends to JSON texts that are separated by commas.
-fn append(list: &mut String, more: &str) {
+fn append_json(list: &mut String, more: &str) {
     if !list.is_empty() && !more.is_empty() {
         list.push(',');
     }
     list.push_str(more);
 }
 
-fn place(id: &str, index: usize) -> String {
+fn item_fields(id: &str, index: usize) -> String {
     format!(r#","item_id":"{id}","output_index":{index}"#)
 }
 

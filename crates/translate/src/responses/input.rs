@@ -3,50 +3,52 @@
 //! Called by `request`.
 
 use super::super::chat_body::{ChatMessages, JsonText, Part, image_part};
-use super::super::document::{data_url_text, titled};
+use super::super::document::{data_url_text, mark_document};
 use super::super::free_text::FREE_TEXT;
-use super::super::passed_by::{Notes, missing, nested, unsupported, wrong_type};
+use super::super::ignored_fields::{
+    IgnoredFields, missing_field, nested_object, unsupported_field, wrong_type,
+};
 use super::super::sealed::Sealer;
 use super::names::ToolNames;
-use super::stored::Recalled;
+use super::stored::RecalledItems;
 use wire::{ApiError, ErrorCode, Object, array_elements, encode_string, is_empty_array};
 
 /// The context for reading items.
 pub(super) struct Items<'a> {
     pub(super) names: &'a ToolNames,
     pub(super) sealer: &'a Sealer,
-    pub(super) recalled: &'a Recalled,
+    pub(super) recalled: &'a RecalledItems,
 }
 
 impl Items<'_> {
     /// Reads one item; `field` is its place.
-    pub(super) fn read(
+    pub(super) fn read_item(
         &self,
         json: &str,
         field: &str,
         messages: &mut ChatMessages,
-        notes: &mut Notes,
+        notes: &mut IgnoredFields,
     ) -> Result<(), ApiError> {
-        let item = nested(json, field)?;
+        let item = nested_object(json, field)?;
         let kind = item.string("type").unwrap_or_else(|| "message".to_owned());
         match kind.as_str() {
-            "message" => message(&item, field, messages),
+            "message" => read_message(&item, field, messages),
             "reasoning" => {
-                self.reasoning(&item, field, messages, notes);
+                self.read_reasoning(&item, field, messages, notes);
                 Ok(())
             }
-            "function_call" => self.function_call(&item, field, messages),
-            "custom_tool_call" => self.custom_call(&item, field, messages),
-            "tool_search_call" => tool_search_call(&item, field, messages),
-            "function_call_output" | "custom_tool_call_output" => call_output(&item, field, messages),
-            "tool_search_output" => tool_search_output(&item, field, messages),
-            "item_reference" => self.reference(&item, field, messages, notes),
+            "function_call" => self.read_function_call(&item, field, messages),
+            "custom_tool_call" => self.read_custom_call(&item, field, messages),
+            "tool_search_call" => read_tool_search_call(&item, field, messages),
+            "function_call_output" | "custom_tool_call_output" => read_call_output(&item, field, messages),
+            "tool_search_output" => read_tool_search_output(&item, field, messages),
+            "item_reference" => self.read_reference(&item, field, messages, notes),
             // Its tools are declared before the conversation is read.
             "additional_tools" => Ok(()),
             // The model needs every tool result and every summary of the conversation.
             _ if kind.ends_with("_output") || kind.contains("compaction") => {
                 let message = format!("`{field}` is of type `{kind}`, which chat models do not accept");
-                Err(unsupported(format!("{field}.type"), message))
+                Err(unsupported_field(format!("{field}.type"), message))
             }
             _ => {
                 notes.add(format!("input.{kind}"), "an item of this type is not part of a chat conversation");
@@ -57,12 +59,18 @@ impl Items<'_> {
 
     /// Reads reasoning that respool sealed, or that is readable, as open models have it. Another server's
     /// sealed reasoning is useless, and a summary is not the reasoning.
-    fn reasoning(&self, item: &Object<'_>, field: &str, messages: &mut ChatMessages, notes: &mut Notes) {
+    fn read_reasoning(
+        &self,
+        item: &Object<'_>,
+        field: &str,
+        messages: &mut ChatMessages,
+        notes: &mut IgnoredFields,
+    ) {
         let sealed = item.string("encrypted_content");
         if let Some(text) = sealed.as_deref().and_then(|sealed| self.sealer.open(sealed)) {
-            return messages.assistant_reasoning(JsonText::plain(&text));
+            return messages.add_assistant_reasoning(JsonText::from_plain(&text));
         }
-        let readable = texts(item.get("content"), &format!("{field}.content")).unwrap_or_else(|_| {
+        let readable = read_texts(item.get("content"), &format!("{field}.content")).unwrap_or_else(|_| {
             notes.add("input.reasoning.content", "it is not text");
             vec![]
         });
@@ -71,10 +79,10 @@ impl Items<'_> {
         } else if readable.is_empty() && item.get("summary").is_some_and(|summary| !is_empty_array(summary)) {
             notes.add("input.reasoning.summary", "it is not what the model thought");
         }
-        messages.assistant_reasoning(JsonText::joined(&readable));
+        messages.add_assistant_reasoning(JsonText::join_texts(&readable));
     }
 
-    fn function_call(
+    fn read_function_call(
         &self,
         item: &Object<'_>,
         field: &str,
@@ -86,11 +94,11 @@ impl Items<'_> {
             Some(text) if text.starts_with('"') => text.to_owned(),
             Some(value) => encode_string(value),
         };
-        messages.assistant_call(call_id(item, field)?, &name, &arguments);
+        messages.add_assistant_call(call_id(item, field)?, &name, &arguments);
         Ok(())
     }
 
-    fn custom_call(
+    fn read_custom_call(
         &self,
         item: &Object<'_>,
         field: &str,
@@ -99,27 +107,28 @@ impl Items<'_> {
         let name = self.call_name(item, field)?;
         let input = item.get("input").unwrap_or("\"\"");
         let arguments = encode_string(&format!(r#"{{"{FREE_TEXT}":{input}}}"#));
-        messages.assistant_call(call_id(item, field)?, &name, &arguments);
+        messages.add_assistant_call(call_id(item, field)?, &name, &arguments);
         Ok(())
     }
 
     fn call_name(&self, item: &Object<'_>, field: &str) -> Result<String, ApiError> {
-        let name = item.string("name").ok_or_else(|| missing(format!("{field}.name"), "name the tool"))?;
+        let name =
+            item.string("name").ok_or_else(|| missing_field(format!("{field}.name"), "name the tool"))?;
         Ok(self.names.chat_name(item.string("namespace").as_deref(), &name))
     }
 
     /// Reads the item that a reference names. Missing reasoning is ignored; any other missing item is an
     /// error.
-    fn reference(
+    fn read_reference(
         &self,
         item: &Object<'_>,
         field: &str,
         messages: &mut ChatMessages,
-        notes: &mut Notes,
+        notes: &mut IgnoredFields,
     ) -> Result<(), ApiError> {
-        let id = item.string("id").ok_or_else(|| missing(format!("{field}.id"), "name the item"))?;
+        let id = item.string("id").ok_or_else(|| missing_field(format!("{field}.id"), "name the item"))?;
         match self.recalled.items.get(&id) {
-            Some(stored) if !is_reference(stored) => self.read(stored, field, messages, notes),
+            Some(stored) if !is_reference(stored) => self.read_item(stored, field, messages, notes),
             _ if id.starts_with("rs_") => {
                 notes.add("input.item_reference", "the reasoning that it names was not stored");
                 Ok(())
@@ -146,16 +155,24 @@ pub(super) fn reference_id(json: &str) -> Option<String> {
 
 fn call_id<'i>(item: &'i Object<'_>, field: &str) -> Result<&'i str, ApiError> {
     let id = item.get("call_id").filter(|id| id.starts_with('"'));
-    id.ok_or_else(|| missing(format!("{field}.call_id"), "give the call's id"))
+    id.ok_or_else(|| missing_field(format!("{field}.call_id"), "give the call's id"))
 }
 
-fn tool_search_call(item: &Object<'_>, field: &str, messages: &mut ChatMessages) -> Result<(), ApiError> {
+fn read_tool_search_call(
+    item: &Object<'_>,
+    field: &str,
+    messages: &mut ChatMessages,
+) -> Result<(), ApiError> {
     let arguments = encode_string(item.get("arguments").unwrap_or("{}"));
-    messages.assistant_call(call_id(item, field)?, "tool_search", &arguments);
+    messages.add_assistant_call(call_id(item, field)?, "tool_search", &arguments);
     Ok(())
 }
 
-fn tool_search_output(item: &Object<'_>, field: &str, messages: &mut ChatMessages) -> Result<(), ApiError> {
+fn read_tool_search_output(
+    item: &Object<'_>,
+    field: &str,
+    messages: &mut ChatMessages,
+) -> Result<(), ApiError> {
     let tools = item.get("tools").and_then(array_elements).unwrap_or_default();
     let names: Vec<String> =
         tools.iter().filter_map(|tool| Object::parse(tool).ok()?.string("name")).collect();
@@ -163,13 +180,13 @@ fn tool_search_output(item: &Object<'_>, field: &str, messages: &mut ChatMessage
         [] => "No tools were found.".to_owned(),
         names => format!("Tools now available: {}", names.join(", ")),
     };
-    messages.tool_result(call_id(item, field)?, JsonText::plain(&text), vec![]);
+    messages.add_tool_result(call_id(item, field)?, JsonText::from_plain(&text), vec![]);
     Ok(())
 }
 
-fn call_output(item: &Object<'_>, field: &str, messages: &mut ChatMessages) -> Result<(), ApiError> {
+fn read_call_output(item: &Object<'_>, field: &str, messages: &mut ChatMessages) -> Result<(), ApiError> {
     let id = call_id(item, field)?;
-    let parts = parts(item.get("output"), &format!("{field}.output"))?;
+    let parts = read_parts(item.get("output"), &format!("{field}.output"))?;
     let (mut said, mut media) = (Vec::new(), Vec::new());
     for part in parts {
         match part {
@@ -177,17 +194,19 @@ fn call_output(item: &Object<'_>, field: &str, messages: &mut ChatMessages) -> R
             Part::Media(_) => media.push(part),
         }
     }
-    messages.tool_result(id, JsonText::joined(&said), media);
+    messages.add_tool_result(id, JsonText::join_texts(&said), media);
     Ok(())
 }
 
-fn message(item: &Object<'_>, field: &str, messages: &mut ChatMessages) -> Result<(), ApiError> {
-    let role = item.string("role").ok_or_else(|| missing(format!("{field}.role"), "say who speaks"))?;
+fn read_message(item: &Object<'_>, field: &str, messages: &mut ChatMessages) -> Result<(), ApiError> {
+    let role = item.string("role").ok_or_else(|| missing_field(format!("{field}.role"), "say who speaks"))?;
     let (content, place) = (item.get("content"), format!("{field}.content"));
     match role.as_str() {
-        "user" => messages.user(parts(content, &place)?),
-        "assistant" => texts(content, &place)?.into_iter().for_each(|text| messages.assistant_text(text)),
-        "system" | "developer" => messages.system(JsonText::joined(&texts(content, &place)?)),
+        "user" => messages.add_user(read_parts(content, &place)?),
+        "assistant" => {
+            read_texts(content, &place)?.into_iter().for_each(|text| messages.add_assistant_text(text))
+        }
+        "system" | "developer" => messages.add_system(JsonText::join_texts(&read_texts(content, &place)?)),
         _ => {
             let message = format!("`{field}.role` is `{role}`: send user, assistant, system or developer");
             return Err(
@@ -199,75 +218,78 @@ fn message(item: &Object<'_>, field: &str, messages: &mut ChatMessages) -> Resul
 }
 
 /// Reads a content that may only have text: a string, or parts with `text` or `refusal`.
-fn texts(content: Option<&str>, field: &str) -> Result<Vec<JsonText>, ApiError> {
+fn read_texts(content: Option<&str>, field: &str) -> Result<Vec<JsonText>, ApiError> {
     let Some(content) = content else { return Ok(vec![]) };
-    if let Some(text) = JsonText::of(content) {
+    if let Some(text) = JsonText::from_json(content) {
         return Ok(vec![text]);
     }
     let parts = array_elements(content).ok_or_else(|| wrong_type(field, "a string or an array of parts"))?;
     let text = |(index, part): (usize, &str)| {
         let field = format!("{field}[{index}]");
-        let part = nested(part, &field)?;
-        let text = part.get("text").or_else(|| part.get("refusal")).and_then(JsonText::of);
+        let part = nested_object(part, &field)?;
+        let text = part.get("text").or_else(|| part.get("refusal")).and_then(JsonText::from_json);
         text.ok_or_else(|| {
             let kind = part.string("type").unwrap_or_default();
-            unsupported(field.as_str(), format!("`{field}` is of type `{kind}`: only text can stand here"))
+            unsupported_field(
+                field.as_str(),
+                format!("`{field}` is of type `{kind}`: only text can stand here"),
+            )
         })
     };
     parts.into_iter().enumerate().map(text).collect()
 }
 
 /// Reads the content of a user or a tool.
-fn parts(content: Option<&str>, field: &str) -> Result<Vec<Part>, ApiError> {
+fn read_parts(content: Option<&str>, field: &str) -> Result<Vec<Part>, ApiError> {
     let Some(content) = content else { return Ok(vec![]) };
-    if let Some(text) = JsonText::of(content) {
+    if let Some(text) = JsonText::from_json(content) {
         return Ok(vec![Part::Text(text)]);
     }
     let parts = array_elements(content).ok_or_else(|| wrong_type(field, "a string or an array of parts"))?;
-    parts.into_iter().enumerate().map(|(index, part)| one_part(part, &format!("{field}[{index}]"))).collect()
+    parts.into_iter().enumerate().map(|(index, part)| read_part(part, &format!("{field}[{index}]"))).collect()
 }
 
-fn one_part(json: &str, field: &str) -> Result<Part, ApiError> {
-    let part = nested(json, field)?;
+fn read_part(json: &str, field: &str) -> Result<Part, ApiError> {
+    let part = nested_object(json, field)?;
     let kind = part.string("type").unwrap_or_default();
     match kind.as_str() {
         "input_text" | "output_text" | "text" | "refusal" | "summary_text" | "reasoning_text" => {
             let text = part.get("text").or_else(|| part.get("refusal"));
-            let text = text.and_then(JsonText::of);
+            let text = text.and_then(JsonText::from_json);
             text.map(Part::Text).ok_or_else(|| wrong_type(format!("{field}.text"), "a string"))
         }
-        "input_image" => image(&part, field),
+        "input_image" => read_image(&part, field),
         "input_audio" => {
             let audio = part.get("input_audio").unwrap_or("{}");
             Ok(Part::Media(format!(r#"{{"type":"input_audio","input_audio":{audio}}}"#)))
         }
-        "input_file" => file(&part, field),
+        "input_file" => read_file(&part, field),
         _ => {
             let message = format!("`{field}` is of type `{kind}`, which chat models do not accept");
-            Err(unsupported(format!("{field}.type"), message))
+            Err(unsupported_field(format!("{field}.type"), message))
         }
     }
 }
 
-fn image(part: &Object<'_>, field: &str) -> Result<Part, ApiError> {
+fn read_image(part: &Object<'_>, field: &str) -> Result<Part, ApiError> {
     match part.get("image_url").filter(|url| url.starts_with('"')) {
         Some(url) => Ok(image_part(url, part.get("detail"))),
-        None => Err(unsupported(
+        None => Err(unsupported_field(
             format!("{field}.image_url"),
             format!("`{field}` has no `image_url`: respool keeps no files, so send the image as a data URL"),
         )),
     }
 }
 
-fn file(part: &Object<'_>, field: &str) -> Result<Part, ApiError> {
+fn read_file(part: &Object<'_>, field: &str) -> Result<Part, ApiError> {
     let text = part.string("file_data").and_then(|data| data_url_text(&data));
     let text = text.ok_or_else(|| {
         let message = format!(
             "`{field}` is not a text file sent as `file_data`: chat models accept text and images only"
         );
-        unsupported(format!("{field}.file_data"), message)
+        unsupported_field(format!("{field}.file_data"), message)
     })?;
-    Ok(Part::Text(titled(part.string("filename").as_deref(), &JsonText::plain(&text))))
+    Ok(Part::Text(mark_document(part.string("filename").as_deref(), &JsonText::from_plain(&text))))
 }
 
 #[cfg(test)]
@@ -278,30 +300,30 @@ mod tests {
 
     use super::*;
 
-    fn read(input: &Value, recalled: &Recalled) -> Result<(Value, Vec<String>), ApiError> {
+    fn read(input: &Value, recalled: &RecalledItems) -> Result<(Value, Vec<String>), ApiError> {
         let sealer = Sealer::new(b"secret");
         let items = Items { names: &ToolNames::default(), sealer: &sealer, recalled };
-        let (mut messages, mut notes) = (ChatMessages::default(), Notes::default());
+        let (mut messages, mut notes) = (ChatMessages::default(), IgnoredFields::default());
         for (index, item) in input.as_array().unwrap().iter().enumerate() {
-            items.read(&item.to_string(), &format!("input[{index}]"), &mut messages, &mut notes)?;
+            items.read_item(&item.to_string(), &format!("input[{index}]"), &mut messages, &mut notes)?;
         }
         let notes = notes.into_vec().into_iter().map(|note| note.field).collect();
         Ok((serde_json::from_str(&messages.into_json()).unwrap(), notes))
     }
 
     fn messages(input: &Value) -> Value {
-        read(input, &Recalled::default()).unwrap().0
+        read(input, &RecalledItems::default()).unwrap().0
     }
 
     fn refused(item: &Value) -> (u16, String) {
-        let error = read(&json!([item]), &Recalled::default()).unwrap_err();
+        let error = read(&json!([item]), &RecalledItems::default()).unwrap_err();
         (error.status, error.param.unwrap())
     }
 
     #[test]
     fn reasoning_of_ours_comes_back_and_a_foreign_seal_does_not() {
         let sealed = Sealer::new(b"secret").seal("because");
-        let read = |item: Value| read(&json!([item]), &Recalled::default()).unwrap();
+        let read = |item: Value| read(&json!([item]), &RecalledItems::default()).unwrap();
         let (said, notes) = read(json!({"type": "reasoning", "summary": [], "encrypted_content": sealed}));
         assert_eq!((&said[0]["reasoning_content"], notes.len()), (&json!("because"), 0));
         let plain = [json!({"type": "reasoning_text", "text": "why"})];
@@ -344,8 +366,10 @@ mod tests {
     #[test]
     fn references_are_looked_up() {
         let stored = json!({"type": "message", "role": "assistant", "content": "kept"}).to_string();
-        let recalled =
-            Recalled { items: HashMap::from([("msg_1".to_owned(), stored)]), ..Recalled::default() };
+        let recalled = RecalledItems {
+            items: HashMap::from([("msg_1".to_owned(), stored)]),
+            ..RecalledItems::default()
+        };
         let reference = |id: &str| json!([{"type": "item_reference", "id": id}]);
         assert_eq!(read(&reference("msg_1"), &recalled).unwrap().0[0]["content"], "kept");
         assert_eq!(read(&reference("rs_9"), &recalled).unwrap().1, ["input.item_reference"]);
@@ -383,7 +407,7 @@ mod tests {
             assert_eq!(refused(&item), (400, param.to_owned()), "{item}");
         }
         let (_, notes) =
-            read(&json!([{"type": "web_search_call", "id": "ws_1"}]), &Recalled::default()).unwrap();
+            read(&json!([{"type": "web_search_call", "id": "ws_1"}]), &RecalledItems::default()).unwrap();
         assert_eq!(notes, ["input.web_search_call"]);
     }
 }

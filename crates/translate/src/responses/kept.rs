@@ -26,12 +26,12 @@ pub struct FinishedResponse {
 }
 
 /// Returns a request's own items in their stored form: a JSON array in which each has an id and a type.
-pub(super) fn kept_input(items: &[String], ids: &mut Ids) -> String {
-    let items: Vec<Cow<'_, str>> = items.iter().map(|item| with_id(item, ids)).collect();
+pub(super) fn stored_input(items: &[String], ids: &mut Ids) -> String {
+    let items: Vec<Cow<'_, str>> = items.iter().map(|item| ensure_id(item, ids)).collect();
     format!("[{}]", items.join(","))
 }
 
-fn with_id<'i>(item: &'i str, ids: &mut Ids) -> Cow<'i, str> {
+fn ensure_id<'i>(item: &'i str, ids: &mut Ids) -> Cow<'i, str> {
     let Ok(mut object) = Object::parse(item) else { return Cow::Borrowed(item) };
     let has_id = object.string("id").is_some_and(|id| !id.is_empty());
     let is_message = object.get("type").is_none() && object.get("role").is_some();
@@ -43,17 +43,17 @@ fn with_id<'i>(item: &'i str, ids: &mut Ids) -> Cow<'i, str> {
         object.set("type", r#""message""#);
     }
     if let Some(text) = text.filter(|_| object.is_string("type", "message")) {
-        object.set("content", parts_of(text, object.is_string("role", "assistant")));
+        object.set("content", content_parts(text, object.is_string("role", "assistant")));
     }
     if !has_id {
         let prefix = if object.is_string("type", "message") { "msg_" } else { "item_" };
-        object.set("id", encode_string(&ids.prefixed(prefix)));
+        object.set("id", encode_string(&ids.id_with_prefix(prefix)));
     }
     Cow::Owned(object.to_json())
 }
 
 /// Converts a content that is one text to the parts that the SDKs read.
-fn parts_of(text: &str, is_assistants: bool) -> String {
+fn content_parts(text: &str, is_assistants: bool) -> String {
     if is_assistants {
         return format!(r#"[{{"type":"output_text","text":{text},"annotations":[]}}]"#);
     }
@@ -75,12 +75,12 @@ fn output_items(body: &str) -> Vec<String> {
 
 /// Finds the items of a response object with these ids.
 pub fn output_items_named(body: &str, ids: &[String]) -> Vec<(String, String)> {
-    let named = |item: String| id_of(&item).filter(|id| ids.contains(id)).map(|id| (id, item));
+    let named = |item: String| item_id(&item).filter(|id| ids.contains(id)).map(|id| (id, item));
     output_items(body).into_iter().filter_map(named).collect()
 }
 
 /// Returns an item's id.
-pub fn id_of(item: &str) -> Option<String> {
+pub fn item_id(item: &str) -> Option<String> {
     Object::parse(item).ok()?.string("id")
 }
 
@@ -118,7 +118,7 @@ mod tests {
             r#"{"type":"function_call_output","call_id":"c","output":"x"}"#,
             r#"{"type":"message","id":"msg_1"}"#,
         ];
-        let kept = kept_input(&items.map(str::to_owned), &mut Ids::new(7, HashSet::new()));
+        let kept = stored_input(&items.map(str::to_owned), &mut Ids::new(7, HashSet::new()));
         let kept: Value = serde_json::from_str(&kept).unwrap();
         assert_eq!(
             (&kept[0]["type"], &kept[0]["content"]),
@@ -134,7 +134,7 @@ mod tests {
         let first = (r#"[{"id":"a"}]"#, r#"{"output":[{"id":"b"},{"id":"c"}]}"#);
         let second = (r#"[{"id":"d"}]"#, r#"{"output":[]}"#);
         let ids = |(input, body)| -> Vec<String> {
-            conversation_items(input, body).iter().filter_map(|item| id_of(item)).collect()
+            conversation_items(input, body).iter().filter_map(|item| item_id(item)).collect()
         };
         assert_eq!(
             (ids(first), ids(second)),

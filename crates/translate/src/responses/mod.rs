@@ -15,7 +15,9 @@ mod tools;
 
 pub use errors::{fails_as_stream, failure_code};
 pub use events::ResponseEvents;
-pub use kept::{FinishedResponse, conversation_items, id_of, output_items_named, with_failure, with_status};
+pub use kept::{
+    FinishedResponse, conversation_items, item_id, output_items_named, with_failure, with_status,
+};
 pub use names::{NamedTool, ToolKind, ToolNames};
 pub use request::{AskedResponse, ReadResponse, read_response};
-pub use stored::{Recalled, Wanted, wanted_items};
+pub use stored::{ItemReferences, RecalledItems, find_references};

@@ -53,11 +53,11 @@ impl ToolNames {
         if self.chat_names.contains_key(&place) {
             return None;
         }
-        let wished = flat(tool.namespace.as_deref(), &tool.name);
+        let wished = flat_name(tool.namespace.as_deref(), &tool.name);
         let alike = self.alike.entry(wished.clone()).or_default();
         let name = loop {
             *alike += 1;
-            let name = numbered(&wished, *alike);
+            let name = add_number(&wished, *alike);
             match self.tools.contains_key(&name) {
                 _ if *alike > MOST_ALIKE => return None,
                 true => {}
@@ -70,18 +70,18 @@ impl ToolNames {
     }
 
     /// Finds the client's tool by its name in the chat request.
-    pub fn original(&self, chat_name: &str) -> Option<&NamedTool> {
+    pub fn client_tool(&self, chat_name: &str) -> Option<&NamedTool> {
         self.tools.get(chat_name)
     }
 
     /// Returns a tool's name in the chat request, even if it is no longer declared, as in an earlier call.
     pub(super) fn chat_name(&self, namespace: Option<&str>, name: &str) -> String {
         let place = (namespace.map(str::to_owned), name.to_owned());
-        self.chat_names.get(&place).cloned().unwrap_or_else(|| flat(namespace, name))
+        self.chat_names.get(&place).cloned().unwrap_or_else(|| flat_name(namespace, name))
     }
 }
 
-fn flat(namespace: Option<&str>, name: &str) -> String {
+fn flat_name(namespace: Option<&str>, name: &str) -> String {
     let joined = match namespace {
         Some(namespace) if namespace != PLAIN => format!("{namespace}__{name}"),
         _ => name.to_owned(),
@@ -90,7 +90,7 @@ fn flat(namespace: Option<&str>, name: &str) -> String {
     joined.chars().map(allowed).take(LONGEST).collect()
 }
 
-fn numbered(name: &str, count: u32) -> String {
+fn add_number(name: &str, count: u32) -> String {
     match count {
         1 => name.to_owned(),
         count => {
@@ -126,7 +126,7 @@ mod tests {
             let name = names.declare(original.clone());
             assert_eq!(name.as_deref(), expected);
             if let Some(name) = name {
-                assert_eq!(names.original(&name), Some(&original));
+                assert_eq!(names.client_tool(&name), Some(&original));
                 assert_eq!(names.chat_name(original.namespace.as_deref(), &original.name), name);
             }
         }

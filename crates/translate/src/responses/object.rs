@@ -60,25 +60,25 @@ const ECHOED: [(&str, &str); 22] = [
 
 impl Default for Echo {
     fn default() -> Self {
-        Self::of(&Object::default())
+        Self::from_request(&Object::default())
     }
 }
 
 impl Echo {
-    pub(super) fn of(request: &Object<'_>) -> Self {
+    pub(super) fn from_request(request: &Object<'_>) -> Self {
         let mut fields = String::new();
         for (key, default) in ECHOED {
-            let value = strict(request.get(key).unwrap_or(default), default);
+            let value = strict_json(request.get(key).unwrap_or(default), default);
             fields.extend([",\"", key, "\":", &value]);
         }
-        let tools = strict(request.get("tools").unwrap_or("[]"), "[]").into_owned();
+        let tools = strict_json(request.get("tools").unwrap_or("[]"), "[]").into_owned();
         Self { fields, tools }
     }
 }
 
 /// Makes a JSON text readable for every client: removes line breaks, which would end an event's data, and
 /// mends strings that strict decoders refuse. `default`: for a text that cannot be mended.
-pub(super) fn strict<'j>(json: &'j str, default: &str) -> Cow<'j, str> {
+pub(super) fn strict_json<'j>(json: &'j str, default: &str) -> Cow<'j, str> {
     let is_plain = !json.bytes().any(|byte| byte < b' ') && !json.contains("\\ud") && !json.contains("\\uD");
     if is_plain && serde_json::from_str::<IgnoredAny>(json).is_ok() {
         return Cow::Borrowed(json);
@@ -144,7 +144,7 @@ fn usage_json(usage: &Usage) -> String {
         usage.cache_written.unwrap_or_default(),
         usage.completion,
         usage.reasoning.unwrap_or_default(),
-        usage.total(),
+        usage.total_tokens(),
     )
 }
 
@@ -164,7 +164,7 @@ mod tests {
             (r#"{"a": "\q"}"#, "null"),
             ("[01]", "null"),
         ] {
-            assert_eq!(strict(json, "null"), expected, "{json}");
+            assert_eq!(strict_json(json, "null"), expected, "{json}");
         }
     }
 
@@ -172,7 +172,7 @@ mod tests {
     fn the_request_is_repeated_on_one_line() {
         let request =
             "{\"metadata\": {\n \"a\": \"b\"},\n \"store\": false, \"tools\": [\n], \"instructions\": \"x\"}";
-        let echo = Echo::of(&Object::parse(request).unwrap());
+        let echo = Echo::from_request(&Object::parse(request).unwrap());
         let head = Head { id: "resp_1".into(), created: 7, completed: 9, model: "m\"".into(), store: false };
         let usage =
             Usage { prompt: 5, completion: 2, cached: Some(3), cache_written: Some(1), reasoning: None };

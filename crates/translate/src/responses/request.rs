@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use super::super::chat_body::{ChatMessages, JsonText};
 use super::super::free_text::FreeTextPatterns;
-use super::super::passed_by::{
-    Notes, PassedBy, missing, nested, nothing_said, optional_array, optional_bool, optional_string,
-    request_object, unsupported, wrong_type,
+use super::super::ignored_fields::{
+    IgnoredField, IgnoredFields, empty_conversation, missing_field, nested_object, optional_array,
+    optional_bool, optional_string, request_object, unsupported_field, wrong_type,
 };
 use super::super::sealed::Sealer;
 use super::super::server_fields::{is_server_field, put_server_fields};
 use super::input::{Items, reference_id};
 use super::names::ToolNames;
 use super::object::Echo;
-use super::stored::Recalled;
+use super::stored::RecalledItems;
 use super::tools::DeclaredTools;
 use wire::{ApiError, ErrorCode, Object, array_elements, decode_string};
 
@@ -29,7 +29,7 @@ pub struct ReadResponse {
     /// The facts that the reply needs.
     pub asked: AskedResponse,
     /// The fields that the model does not get.
-    pub passed_by: Vec<PassedBy>,
+    pub ignored_fields: Vec<IgnoredField>,
 }
 
 /// The wishes of a client of the Responses API beyond the chat request.
@@ -106,19 +106,23 @@ const KNOWN: [&str; 25] = [
 /// The field that names the response to continue.
 const PREVIOUS: &str = "previous_response_id";
 
-/// Reads a request. `recalled`: the stored items that [`super::wanted_items`] named.
+/// Reads a request. `recalled`: the stored items that [`super::find_references`] named.
 ///
 /// # Errors
 /// When the request is wrong, with the field's name.
-pub fn read_response(body: &[u8], recalled: &Recalled, sealer: &Sealer) -> Result<ReadResponse, ApiError> {
+pub fn read_response(
+    body: &[u8],
+    recalled: &RecalledItems,
+    sealer: &Sealer,
+) -> Result<ReadResponse, ApiError> {
     let object = request_object(body)?;
     refuse_unknown_state(&object)?;
-    let mut notes = Notes::default();
+    let mut notes = IgnoredFields::default();
     let items = all_items(&object, recalled)?;
     let mut tools = declared_tools(&object, &items, &mut notes)?;
-    let choice = tools.choice(object.get("tool_choice"))?;
+    let choice = tools.translate_choice(object.get("tool_choice"))?;
     let reading = Items { names: &tools.names, sealer, recalled };
-    let messages = conversation(&object, &items, &tools.namespaces, &reading, &mut notes)?;
+    let messages = read_conversation(&object, &items, &tools.namespaces, &reading, &mut notes)?;
     let mut chat = Object::default();
     if let Some(model) = object.get("model") {
         chat.set("model", model);
@@ -127,22 +131,22 @@ pub fn read_response(body: &[u8], recalled: &Recalled, sealer: &Sealer) -> Resul
     put_tools(&mut chat, &tools, choice);
     put_settings(&mut chat, &object, &mut notes)?;
     note_unknown(&object, &mut notes);
-    let included = included(&object, &mut notes)?;
+    let included = read_include(&object, &mut notes)?;
     put_logprobs(&mut chat, &object, &included)?;
     let chat = chat.to_json();
-    let mut asked = asked(&object)?;
+    let mut asked = read_asked_response(&object)?;
     asked.sealed_reasoning = included.sealed_reasoning;
     if asked.store {
         let own = items.into_iter().filter(|(field, _)| field != PREVIOUS);
-        asked.items = own.filter_map(|(_, json)| resolved(json, recalled)).collect();
+        asked.items = own.filter_map(|(_, json)| resolve_reference(json, recalled)).collect();
     }
     (asked.tools, asked.patterns) = (tools.names, Arc::new(tools.patterns));
-    Ok(ReadResponse { chat, asked, passed_by: notes.into_vec() })
+    Ok(ReadResponse { chat, asked, ignored_fields: notes.into_vec() })
 }
 
 /// Returns an item in its stored form, in which a reference is replaced by its item; `None` if that is
 /// missing.
-fn resolved(json: Cow<'_, str>, recalled: &Recalled) -> Option<String> {
+fn resolve_reference(json: Cow<'_, str>, recalled: &RecalledItems) -> Option<String> {
     match reference_id(&json) {
         Some(id) => recalled.items.get(&id).cloned(),
         None => Some(json.into_owned()),
@@ -159,7 +163,7 @@ fn refuse_unknown_state(object: &Object<'_>) -> Result<(), ApiError> {
         ("prompt", "respool keeps no prompt templates: send the text in `instructions` and `input`"),
     ] {
         if object.get(field).is_some() {
-            return Err(unsupported(field, format!("`{field}` is not supported: {advice}")));
+            return Err(unsupported_field(field, format!("`{field}` is not supported: {advice}")));
         }
     }
     Ok(())
@@ -169,7 +173,10 @@ fn refuse_unknown_state(object: &Object<'_>) -> Result<(), ApiError> {
 type PlacedItem<'a> = (String, Cow<'a, str>);
 
 /// Returns all items of the conversation. An input that is a string becomes one user message.
-fn all_items<'a>(object: &'a Object<'_>, recalled: &'a Recalled) -> Result<Vec<PlacedItem<'a>>, ApiError> {
+fn all_items<'a>(
+    object: &'a Object<'_>,
+    recalled: &'a RecalledItems,
+) -> Result<Vec<PlacedItem<'a>>, ApiError> {
     let mut items = Vec::new();
     if let Some(id) = optional_string(object, PREVIOUS, PREVIOUS)? {
         let previous = recalled.previous.as_ref().ok_or_else(|| {
@@ -181,7 +188,7 @@ fn all_items<'a>(object: &'a Object<'_>, recalled: &'a Recalled) -> Result<Vec<P
         items.extend(previous.iter().map(|item| (PREVIOUS.to_owned(), Cow::Borrowed(item.as_str()))));
     }
     match object.get("input") {
-        None if items.is_empty() => return Err(missing("input", "send a text or an array of items")),
+        None if items.is_empty() => return Err(missing_field("input", "send a text or an array of items")),
         None => {}
         Some(text) if text.starts_with('"') => {
             let item = format!(
@@ -206,46 +213,46 @@ fn all_items<'a>(object: &'a Object<'_>, recalled: &'a Recalled) -> Result<Vec<P
 fn declared_tools(
     object: &Object<'_>,
     items: &[PlacedItem<'_>],
-    notes: &mut Notes,
+    notes: &mut IgnoredFields,
 ) -> Result<DeclaredTools, ApiError> {
     let mut tools = DeclaredTools::default();
     if let Some(json) = object.get("tools") {
-        tools.add(json, "tools", notes)?;
+        tools.add_tools(json, "tools", notes)?;
     }
     for (field, json) in items {
         // Most conversations have no such item, and long items need not be parsed.
         if !json.contains("additional_tools") && !json.contains("tool_search_output") {
             continue;
         }
-        let item = nested(json, field)?;
+        let item = nested_object(json, field)?;
         if let (Some("additional_tools" | "tool_search_output"), Some(added)) =
             (item.string("type").as_deref(), item.get("tools"))
         {
-            tools.add(added, &format!("{field}.tools"), notes)?;
+            tools.add_tools(added, &format!("{field}.tools"), notes)?;
         }
     }
     Ok(tools)
 }
 
-fn conversation(
+fn read_conversation(
     object: &Object<'_>,
     items: &[PlacedItem<'_>],
     namespaces: &[JsonText],
     reading: &Items<'_>,
-    notes: &mut Notes,
+    notes: &mut IgnoredFields,
 ) -> Result<String, ApiError> {
     let mut messages = ChatMessages::default();
     if let Some(instructions) = object.get("instructions") {
-        let text = JsonText::of(instructions).ok_or_else(|| wrong_type("instructions", "a string"))?;
-        messages.system(text);
+        let text = JsonText::from_json(instructions).ok_or_else(|| wrong_type("instructions", "a string"))?;
+        messages.add_system(text);
     }
     for (field, json) in items {
-        reading.read(json, field, &mut messages, notes)?;
+        reading.read_item(json, field, &mut messages, notes)?;
     }
     if messages.is_empty() {
-        return Err(nothing_said("input"));
+        return Err(empty_conversation("input"));
     }
-    namespaces.iter().for_each(|about| messages.system_at_the_beginning(about.clone()));
+    namespaces.iter().for_each(|about| messages.add_leading_system(about.clone()));
     Ok(messages.into_json())
 }
 
@@ -263,7 +270,7 @@ fn put_tools(chat: &mut Object<'_>, tools: &DeclaredTools, choice: Option<String
 fn put_settings<'o>(
     chat: &mut Object<'o>,
     object: &'o Object<'_>,
-    notes: &mut Notes,
+    notes: &mut IgnoredFields,
 ) -> Result<(), ApiError> {
     optional_bool(object, "parallel_tool_calls", "parallel_tool_calls")?;
     let has_tools = chat.get("tools").is_some();
@@ -279,12 +286,12 @@ fn put_settings<'o>(
             .ok_or_else(|| wrong_type("max_output_tokens", "a whole number"))?;
         chat.set("max_tokens", limit);
     }
-    let reasoning = object.get("reasoning").map(|json| nested(json, "reasoning")).transpose()?;
+    let reasoning = object.get("reasoning").map(|json| nested_object(json, "reasoning")).transpose()?;
     if let Some(effort) = reasoning.as_ref().and_then(|reasoning| reasoning.get("effort")) {
         chat.set("reasoning_effort", effort.to_owned());
     }
-    let text = object.get("text").map(|json| nested(json, "text")).transpose()?.unwrap_or_default();
-    let format = text.get("format").map(|format| nested(format, "text.format")).transpose()?;
+    let text = object.get("text").map(|json| nested_object(json, "text")).transpose()?.unwrap_or_default();
+    let format = text.get("format").map(|format| nested_object(format, "text.format")).transpose()?;
     if let Some(format) = format.map(|format| response_format(&format)).transpose()?.flatten() {
         chat.set("response_format", format);
     }
@@ -297,7 +304,7 @@ fn put_settings<'o>(
 /// Translates `text.format` to the chat API's `response_format`; `None` for plain text.
 fn response_format(format: &Object<'_>) -> Result<Option<String>, ApiError> {
     match format.string("type").as_deref() {
-        None => Err(missing("text.format.type", "send text, json_object or json_schema")),
+        None => Err(missing_field("text.format.type", "send text, json_object or json_schema")),
         Some("text") => Ok(None),
         Some("json_object") => Ok(Some(r#"{"type":"json_object"}"#.to_owned())),
         Some("json_schema") => {
@@ -308,17 +315,19 @@ fn response_format(format: &Object<'_>) -> Result<Option<String>, ApiError> {
                     schema.set(key, value);
                 }
             }
-            schema.get("schema").ok_or_else(|| missing("text.format.schema", "send the JSON schema"))?;
+            schema
+                .get("schema")
+                .ok_or_else(|| missing_field("text.format.schema", "send the JSON schema"))?;
             Ok(Some(format!(r#"{{"type":"json_schema","json_schema":{}}}"#, schema.to_json())))
         }
         Some(kind) => {
             let message = format!("`text.format.type` is `{kind}`: send text, json_object or json_schema");
-            Err(unsupported("text.format.type", message))
+            Err(unsupported_field("text.format.type", message))
         }
     }
 }
 
-fn note_unknown(object: &Object<'_>, notes: &mut Notes) {
+fn note_unknown(object: &Object<'_>, notes: &mut IgnoredFields) {
     for (key, value) in object.iter() {
         let is_known = KNOWN.contains(&key) || SAME.contains(&key) || is_server_field(key) || value == "null";
         if key == "context_management" && value != "null" {
@@ -329,7 +338,7 @@ fn note_unknown(object: &Object<'_>, notes: &mut Notes) {
     }
 }
 
-fn asked(object: &Object<'_>) -> Result<AskedResponse, ApiError> {
+fn read_asked_response(object: &Object<'_>) -> Result<AskedResponse, ApiError> {
     let flag = |key: &str| optional_bool(object, key, key);
     Ok(AskedResponse {
         model: object.string("model").unwrap_or_default(),
@@ -342,7 +351,7 @@ fn asked(object: &Object<'_>) -> Result<AskedResponse, ApiError> {
         patterns: Arc::default(),
         previous: object.string(PREVIOUS),
         items: vec![],
-        echo: Echo::of(object),
+        echo: Echo::from_request(object),
     })
 }
 
@@ -350,7 +359,7 @@ fn may_truncate(object: &Object<'_>) -> Result<bool, ApiError> {
     match optional_string(object, "truncation", "truncation")?.as_deref() {
         None | Some("disabled") => Ok(false),
         Some("auto") => Ok(true),
-        Some(_) => Err(unsupported("truncation", "`truncation` must be `auto` or `disabled`")),
+        Some(_) => Err(unsupported_field("truncation", "`truncation` must be `auto` or `disabled`")),
     }
 }
 
@@ -361,7 +370,7 @@ struct Included {
     logprobs: bool,
 }
 
-fn included(object: &Object<'_>, notes: &mut Notes) -> Result<Included, ApiError> {
+fn read_include(object: &Object<'_>, notes: &mut IgnoredFields) -> Result<Included, ApiError> {
     let mut included = Included::default();
     for (index, entry) in optional_array(object, "include", "include")?.into_iter().enumerate() {
         let name = decode_string(entry).ok_or_else(|| wrong_type(format!("include[{index}]"), "a string"))?;
@@ -400,7 +409,7 @@ mod tests {
     use super::*;
 
     fn read(body: &Value) -> Result<ReadResponse, ApiError> {
-        read_response(body.to_string().as_bytes(), &Recalled::default(), &Sealer::new(b"secret"))
+        read_response(body.to_string().as_bytes(), &RecalledItems::default(), &Sealer::new(b"secret"))
     }
 
     fn chat(body: &Value) -> Value {
@@ -411,7 +420,7 @@ mod tests {
     fn a_text_is_enough() {
         let read = read(&json!({"model": "m", "input": "hi"})).unwrap();
         assert_eq!(read.chat, r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#);
-        assert!(read.asked.store && !read.asked.stream && read.passed_by.is_empty());
+        assert!(read.asked.store && !read.asked.stream && read.ignored_fields.is_empty());
         let item = r#"{"type":"message","role":"user","content":[{"type":"input_text","text":"hi"}]}"#;
         assert_eq!(read.asked.items, [item]);
     }
@@ -510,7 +519,7 @@ mod tests {
             &json!({"model": "m", "input": "hi", "magic": 1, "nothing": null, "text": {"verbosity": "low"}, "context_management": [],
                 "include": ["reasoning.encrypted_content", "file_search_call.results"], "store": null, "truncation": null}),
         );
-        let fields: Vec<String> = read.unwrap().passed_by.into_iter().map(|note| note.field).collect();
+        let fields: Vec<String> = read.unwrap().ignored_fields.into_iter().map(|note| note.field).collect();
         assert_eq!(
             fields,
             ["text.verbosity", "magic", "context_management", "include.file_search_call.results"]
@@ -519,12 +528,12 @@ mod tests {
 
     #[test]
     fn a_previous_response_comes_first() {
-        let recalled = Recalled {
+        let recalled = RecalledItems {
             previous: Some(vec![
                 r#"{"role":"user","content":"one"}"#.into(),
                 r#"{"type":"message","role":"assistant","content":"two"}"#.into(),
             ]),
-            ..Recalled::default()
+            ..RecalledItems::default()
         };
         let body = json!({"model": "m", "previous_response_id": "resp_1", "input": "three"}).to_string();
         let read = read_response(body.as_bytes(), &recalled, &Sealer::new(b"secret")).unwrap();

@@ -5,12 +5,12 @@
 
 use std::collections::HashMap;
 
-use super::super::passed_by::request_object;
+use super::super::ignored_fields::request_object;
 use wire::{ApiError, Object, array_elements};
 
 /// The stored items that a request names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ItemReferences {
     /// `previous_response_id`.
     pub previous: Option<String>,
     /// The ids that `item_reference` items name, each as often as it is named.
@@ -19,7 +19,7 @@ pub struct Wanted {
 
 /// The stored items that were found.
 #[derive(Clone, Debug, Default)]
-pub struct Recalled {
+pub struct RecalledItems {
     /// The items of the conversation that `previous_response_id` ends, input and output, as JSON; `None` when
     /// there is no such response.
     pub previous: Option<Vec<String>>,
@@ -31,7 +31,7 @@ pub struct Recalled {
 ///
 /// # Errors
 /// When the body is not a JSON object.
-pub fn wanted_items(body: &[u8]) -> Result<Wanted, ApiError> {
+pub fn find_references(body: &[u8]) -> Result<ItemReferences, ApiError> {
     let object = request_object(body)?;
     let previous = object.string("previous_response_id");
     let may_refer = memchr::memmem::find(body, b"item_reference").is_some();
@@ -40,7 +40,7 @@ pub fn wanted_items(body: &[u8]) -> Result<Wanted, ApiError> {
         let item = Object::parse(item).ok()?;
         item.is_string("type", "item_reference").then(|| item.string("id")).flatten()
     });
-    Ok(Wanted { previous, items: referred.collect() })
+    Ok(ItemReferences { previous, items: referred.collect() })
 }
 
 #[cfg(test)]
@@ -51,9 +51,9 @@ mod tests {
     fn what_a_request_names() {
         let body = br#"{"previous_response_id":"resp_1","input":[{"type":"item_reference","id":"msg_1"},
             {"role":"user","content":"item_reference"}]}"#;
-        let expected = Wanted { previous: Some("resp_1".into()), items: vec!["msg_1".into()] };
-        assert_eq!(wanted_items(body), Ok(expected));
-        assert_eq!(wanted_items(br#"{"input":"item_reference"}"#), Ok(Wanted::default()));
-        assert_eq!(wanted_items(b"[]").unwrap_err().status, 400);
+        let expected = ItemReferences { previous: Some("resp_1".into()), items: vec!["msg_1".into()] };
+        assert_eq!(find_references(body), Ok(expected));
+        assert_eq!(find_references(br#"{"input":"item_reference"}"#), Ok(ItemReferences::default()));
+        assert_eq!(find_references(b"[]").unwrap_err().status, 400);
     }
 }

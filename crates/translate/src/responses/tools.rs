@@ -6,7 +6,9 @@
 
 use super::super::chat_body::{JsonText, function_json};
 use super::super::free_text::{FREE_TEXT, FreeTextPatterns};
-use super::super::passed_by::{Notes, missing, nested, optional_array, unsupported, wrong_type};
+use super::super::ignored_fields::{
+    IgnoredFields, missing_field, nested_object, optional_array, unsupported_field, wrong_type,
+};
 use super::names::{NamedTool, ToolKind, ToolNames};
 use wire::{ApiError, ErrorCode, Object, array_elements, encode_string};
 
@@ -30,29 +32,35 @@ pub(super) struct DeclaredTools {
 
 impl DeclaredTools {
     /// Adds an array of tools; `field` is its place.
-    pub(super) fn add(&mut self, json: &str, field: &str, notes: &mut Notes) -> Result<(), ApiError> {
+    pub(super) fn add_tools(
+        &mut self,
+        json: &str,
+        field: &str,
+        notes: &mut IgnoredFields,
+    ) -> Result<(), ApiError> {
         let tools = array_elements(json).ok_or_else(|| wrong_type(field, "an array of tools"))?;
         for (index, tool) in tools.into_iter().enumerate() {
-            self.tool(tool, None, &format!("{field}[{index}]"), notes)?;
+            self.add_tool(tool, None, &format!("{field}[{index}]"), notes)?;
         }
         Ok(())
     }
 
-    fn tool(
+    fn add_tool(
         &mut self,
         json: &str,
         namespace: Option<&str>,
         field: &str,
-        notes: &mut Notes,
+        notes: &mut IgnoredFields,
     ) -> Result<(), ApiError> {
-        let tool = nested(json, field)?;
-        let kind = tool.string("type").ok_or_else(|| missing(format!("{field}.type"), "name its type"))?;
+        let tool = nested_object(json, field)?;
+        let kind =
+            tool.string("type").ok_or_else(|| missing_field(format!("{field}.type"), "name its type"))?;
         match kind.as_str() {
-            "function" => self.function(&tool, namespace, field),
-            "custom" => self.custom(&tool, namespace, field),
-            "namespace" if namespace.is_none() => self.namespace(&tool, field, notes),
+            "function" => self.add_function(&tool, namespace, field),
+            "custom" => self.add_custom(&tool, namespace, field),
+            "namespace" if namespace.is_none() => self.add_namespace(&tool, field, notes),
             "tool_search" if tool.is_string("execution", "client") => {
-                self.tool_search(&tool);
+                self.add_tool_search(&tool);
                 Ok(())
             }
             _ => {
@@ -63,21 +71,32 @@ impl DeclaredTools {
         }
     }
 
-    fn function(&mut self, tool: &Object<'_>, namespace: Option<&str>, field: &str) -> Result<(), ApiError> {
+    fn add_function(
+        &mut self,
+        tool: &Object<'_>,
+        namespace: Option<&str>,
+        field: &str,
+    ) -> Result<(), ApiError> {
         let parameters = tool.get("parameters").unwrap_or(r#"{"type":"object","properties":{}}"#);
         let strict = tool.get("strict").filter(|strict| *strict == "true");
         let description = tool.get("description").unwrap_or("\"\"");
-        self.declare(ToolKind::Function, tool, namespace, field, |name| {
+        self.declare_tool(ToolKind::Function, tool, namespace, field, |name| {
             function_json(name, description, parameters, strict)
         })
     }
 
-    fn custom(&mut self, tool: &Object<'_>, namespace: Option<&str>, field: &str) -> Result<(), ApiError> {
+    fn add_custom(
+        &mut self,
+        tool: &Object<'_>,
+        namespace: Option<&str>,
+        field: &str,
+    ) -> Result<(), ApiError> {
         let place = format!("{field}.format");
-        let format = tool.get("format").map(|format| nested(format, &place)).transpose()?.unwrap_or_default();
+        let format =
+            tool.get("format").map(|format| nested_object(format, &place)).transpose()?.unwrap_or_default();
         let definition = format.string("definition");
         if definition.is_none() && format.is_string("type", "grammar") {
-            return Err(missing(format!("{place}.definition"), "send the grammar"));
+            return Err(missing_field(format!("{place}.definition"), "send the grammar"));
         }
         let description = free_text_description(tool, &format);
         let expression = definition.filter(|_| format.is_string("syntax", "regex"));
@@ -86,17 +105,17 @@ impl DeclaredTools {
         let parameters = format!(
             r#"{{"type":"object","properties":{{"{FREE_TEXT}":{{"type":"string"{pattern}}}}},"required":["{FREE_TEXT}"],"additionalProperties":false}}"#
         );
-        self.declare(ToolKind::Custom, tool, namespace, field, |name| {
+        self.declare_tool(ToolKind::Custom, tool, namespace, field, |name| {
             declared = Some(name.to_owned());
             function_json(name, &description.to_json(), &parameters, None)
         })?;
         if let Some((name, expression)) = declared.zip(expression) {
-            self.patterns.add(&name, &expression);
+            self.patterns.add_pattern(&name, &expression);
         }
         Ok(())
     }
 
-    fn tool_search(&mut self, tool: &Object<'_>) {
+    fn add_tool_search(&mut self, tool: &Object<'_>) {
         let parameters = tool.get("parameters").unwrap_or(r#"{"type":"object","properties":{}}"#);
         let description = tool.get("description").unwrap_or("\"\"");
         let named = NamedTool { kind: ToolKind::ToolSearch, namespace: None, name: TOOL_SEARCH.to_owned() };
@@ -105,14 +124,19 @@ impl DeclaredTools {
         }
     }
 
-    fn namespace(&mut self, tool: &Object<'_>, field: &str, notes: &mut Notes) -> Result<(), ApiError> {
+    fn add_namespace(
+        &mut self,
+        tool: &Object<'_>,
+        field: &str,
+        notes: &mut IgnoredFields,
+    ) -> Result<(), ApiError> {
         let name = required_name(tool, field)?;
         let tools = optional_array(tool, "tools", &format!("{field}.tools"))?;
         for (index, inner) in tools.into_iter().enumerate() {
-            self.tool(inner, Some(&name), &format!("{field}.tools[{index}]"), notes)?;
+            self.add_tool(inner, Some(&name), &format!("{field}.tools[{index}]"), notes)?;
         }
-        let description = tool.get("description").and_then(JsonText::of).unwrap_or_default();
-        let about = description.between(&format!("Tools named {name}__*: "), "");
+        let description = tool.get("description").and_then(JsonText::from_json).unwrap_or_default();
+        let about = description.enclose(&format!("Tools named {name}__*: "), "");
         if !description.is_empty() && !self.namespaces.contains(&about) {
             self.namespaces.push(about);
         }
@@ -121,7 +145,7 @@ impl DeclaredTools {
 
     /// Declares a tool. A second declaration is ignored: tools that were found earlier come again with each
     /// request.
-    fn declare(
+    fn declare_tool(
         &mut self,
         kind: ToolKind,
         tool: &Object<'_>,
@@ -139,22 +163,22 @@ impl DeclaredTools {
     }
 
     /// Translates `tool_choice` for the chat API. It drops the functions that the client does not allow.
-    pub(super) fn choice(&mut self, json: Option<&str>) -> Result<Option<String>, ApiError> {
+    pub(super) fn translate_choice(&mut self, json: Option<&str>) -> Result<Option<String>, ApiError> {
         let Some(json) = json else { return Ok(None) };
         if json.starts_with('"') {
-            return self.mode(json).map(Some);
+            return self.check_mode(json).map(Some);
         }
-        let choice = nested(json, "tool_choice")?;
+        let choice = nested_object(json, "tool_choice")?;
         match choice.string("type").as_deref() {
-            Some("function" | "custom") => self.named(&choice).map(Some),
-            Some("tool_search") if self.names.original(TOOL_SEARCH).is_some() => {
-                Ok(Some(choice_of(TOOL_SEARCH)))
+            Some("function" | "custom") => self.choose_named_tool(&choice).map(Some),
+            Some("tool_search") if self.names.client_tool(TOOL_SEARCH).is_some() => {
+                Ok(Some(choice_json(TOOL_SEARCH)))
             }
             Some("allowed_tools") => {
                 self.keep_allowed(&choice)?;
-                self.mode(choice.get("mode").unwrap_or("\"auto\"")).map(Some)
+                self.check_mode(choice.get("mode").unwrap_or("\"auto\"")).map(Some)
             }
-            kind => Err(unsupported(
+            kind => Err(unsupported_field(
                 "tool_choice",
                 format!(
                     "`tool_choice` names the tool `{}`, which only OpenAI's servers execute: leave it out or choose a function",
@@ -164,15 +188,15 @@ impl DeclaredTools {
         }
     }
 
-    fn mode(&self, json: &str) -> Result<String, ApiError> {
+    fn check_mode(&self, json: &str) -> Result<String, ApiError> {
         if json == "\"required\"" && self.functions.is_empty() {
             let message = "`tool_choice` is `required`, but no declared tool can be called through respool";
-            return Err(unsupported("tool_choice", message));
+            return Err(unsupported_field("tool_choice", message));
         }
         Ok(json.to_owned())
     }
 
-    fn named(&self, choice: &Object<'_>) -> Result<String, ApiError> {
+    fn choose_named_tool(&self, choice: &Object<'_>) -> Result<String, ApiError> {
         let name = required_name(choice, "tool_choice")?;
         let namespace = choice.string("namespace");
         let name = self.names.chat_name(namespace.as_deref(), &name);
@@ -180,7 +204,7 @@ impl DeclaredTools {
             let message = format!("`tool_choice` names `{name}`, which `tools` does not declare");
             return Err(ApiError::bad_request(ErrorCode::InvalidValue, message).with_param("tool_choice"));
         }
-        Ok(choice_of(&name))
+        Ok(choice_json(&name))
     }
 
     fn keep_allowed(&mut self, choice: &Object<'_>) -> Result<(), ApiError> {
@@ -199,30 +223,30 @@ impl DeclaredTools {
 }
 
 /// Writes a `tool_choice` of the chat API.
-fn choice_of(name: &str) -> String {
+fn choice_json(name: &str) -> String {
     format!(r#"{{"type":"function","function":{{"name":{}}}}}"#, encode_string(name))
 }
 
 fn required_name(object: &Object<'_>, field: &str) -> Result<String, ApiError> {
     let name = object.string("name").filter(|name| !name.is_empty());
-    name.ok_or_else(|| missing(format!("{field}.name"), "give the tool a name"))
+    name.ok_or_else(|| missing_field(format!("{field}.name"), "give the tool a name"))
 }
 
 fn free_text_description(tool: &Object<'_>, format: &Object<'_>) -> JsonText {
-    let description = tool.get("description").and_then(JsonText::of).unwrap_or_default();
+    let description = tool.get("description").and_then(JsonText::from_json).unwrap_or_default();
     let how = format!("Write the whole text into the one field `{FREE_TEXT}`, as a JSON string.");
-    let mut texts = vec![description, JsonText::plain(&how)];
-    if let Some(definition) = format.get("definition").and_then(JsonText::of) {
+    let mut texts = vec![description, JsonText::from_plain(&how)];
+    if let Some(definition) = format.get("definition").and_then(JsonText::from_json) {
         let syntax = format.string("syntax").unwrap_or_default();
         let head = match syntax.as_str() {
             "regex" => "The text must match this regular expression:\n",
             "lark" => "The text must follow this grammar in Lark's notation:\n",
             _ => "The text must follow this grammar:\n",
         };
-        texts.push(definition.between(head, ""));
+        texts.push(definition.enclose(head, ""));
     }
     texts.retain(|text| !text.is_empty());
-    JsonText::joined(&texts)
+    JsonText::join_texts(&texts)
 }
 
 /// Puts a regular expression into the schema, so that servers can enforce it. respool checks the text as
@@ -237,9 +261,9 @@ mod tests {
 
     use super::*;
 
-    fn declared(tools: &Value) -> Result<(DeclaredTools, Vec<crate::PassedBy>), ApiError> {
-        let (mut declared, mut notes) = (DeclaredTools::default(), Notes::default());
-        declared.add(&tools.to_string(), "tools", &mut notes)?;
+    fn declared(tools: &Value) -> Result<(DeclaredTools, Vec<crate::IgnoredField>), ApiError> {
+        let (mut declared, mut notes) = (DeclaredTools::default(), IgnoredFields::default());
+        declared.add_tools(&tools.to_string(), "tools", &mut notes)?;
         Ok((declared, notes.into_vec()))
     }
 
@@ -261,7 +285,7 @@ mod tests {
         assert!(description.ends_with("Lark's notation:\nstart: \"x\"\n"), "{description}");
         assert_eq!(functions[0]["function"]["parameters"]["required"], json!(["input"]));
         assert_eq!(functions[1]["function"]["parameters"]["properties"]["input"]["pattern"], "^(?:\\d+)$");
-        assert_eq!(tools.names.original("when").unwrap().kind, ToolKind::Custom);
+        assert_eq!(tools.names.client_tool("when").unwrap().kind, ToolKind::Custom);
     }
 
     #[test]
@@ -274,10 +298,10 @@ mod tests {
         .unwrap();
         let fields: Vec<&str> = notes.iter().map(|note| note.field.as_str()).collect();
         assert_eq!(fields, ["tools.web_search", "tools.mcp"]);
-        assert_eq!(tools.names.original("tool_search").unwrap().kind, ToolKind::ToolSearch);
+        assert_eq!(tools.names.client_tool("tool_search").unwrap().kind, ToolKind::ToolSearch);
         let search = r#"{"type":"function","function":{"name":"tool_search"}}"#;
-        assert_eq!(tools.choice(Some(r#"{"type":"tool_search"}"#)), Ok(Some(search.to_owned())));
-        let error = tools.choice(Some(r#"{"type":"web_search"}"#)).unwrap_err();
+        assert_eq!(tools.translate_choice(Some(r#"{"type":"tool_search"}"#)), Ok(Some(search.to_owned())));
+        let error = tools.translate_choice(Some(r#"{"type":"web_search"}"#)).unwrap_err();
         assert_eq!((error.status, error.param.as_deref()), (400, Some("tool_choice")));
     }
 
@@ -287,7 +311,7 @@ mod tests {
             {"type": "function", "name": "g"}]);
         let choice = |choice: Value| {
             let (mut tools, _) = declared(&tools).unwrap();
-            let chosen = tools.choice(Some(&choice.to_string()));
+            let chosen = tools.translate_choice(Some(&choice.to_string()));
             (chosen, tools.functions.into_iter().map(|(name, _)| name).collect::<Vec<_>>())
         };
         let (chosen, _) = choice(json!({"type": "function", "namespace": "a", "name": "f"}));

@@ -8,7 +8,7 @@
 mod typescript;
 
 use serde_json::Value;
-use typescript::namespace;
+use typescript::write_namespace;
 
 use wire::{ChatRequest, Object, array_elements, decode_string};
 
@@ -29,36 +29,36 @@ const SYSTEM: &str = "You are ChatGPT, a large language model trained by OpenAI.
 const CALLS: &str = "\nCalls to these tools must go to the commentary channel: 'functions'.";
 
 /// Counts the tokens of the prompt that vLLM makes for gpt-oss. Images are not counted.
-pub fn harmony(request: &ChatRequest<'_>) -> u64 {
+pub fn count_harmony(request: &ChatRequest<'_>) -> u64 {
     let list = request.tools().and_then(array_elements).unwrap_or_default();
     let tools: Vec<Value> = list.into_iter().filter_map(|tool| serde_json::from_str(tool).ok()).collect();
-    let messages = request.messages.iter().map(|it| message(&it.object)).sum::<usize>();
-    harmony_frame(&tools) + messages as u64
+    let messages = request.messages.iter().map(|it| count_message(&it.object)).sum::<usize>();
+    count_harmony_frame(&tools) + messages as u64
 }
 
 /// Counts the tokens of such a prompt without messages: vLLM's own text and the declared tools.
-pub fn harmony_frame(tools: &[Value]) -> u64 {
+pub fn count_harmony_frame(tools: &[Value]) -> u64 {
     let functions: Vec<&Value> = tools.iter().map(|tool| &tool["function"]).collect();
-    let mut tokens = FRAME + count(SYSTEM);
+    let mut tokens = FRAME + count_text(SYSTEM);
     if !functions.is_empty() {
-        tokens += count(CALLS) + FRAME + count(&namespace(&functions));
+        tokens += count_text(CALLS) + FRAME + count_text(&write_namespace(&functions));
     }
     // The beginning of the reply: `<|start|>assistant`.
     (tokens + 2) as u64
 }
 
 /// Counts the tokens of one message of a request.
-pub fn harmony_message(json: &str) -> u64 {
-    Object::parse(json).map_or(0, |object| message(&object) as u64)
+pub fn count_harmony_message(json: &str) -> u64 {
+    Object::parse(json).map_or(0, |object| count_message(&object) as u64)
 }
 
-fn count(text: &str) -> usize {
+fn count_text(text: &str) -> usize {
     // The vocabulary is compiled in; without it, a high guess is safer.
     tiktoken::get_encoding("o200k_base").map_or(text.len(), |encoding| encoding.count(text))
 }
 
-fn message(message: &Object<'_>) -> usize {
-    let content = message.get("content").map_or(0, content);
+fn count_message(message: &Object<'_>) -> usize {
+    let content = message.get("content").map_or(0, count_content);
     let role = message.string("role").unwrap_or_default();
     if role == "tool" {
         // The author is the tool, which sends the result as a message to the assistant.
@@ -68,30 +68,30 @@ fn message(message: &Object<'_>) -> usize {
         return FRAME + content;
     }
     let reasoning = ["reasoning", "reasoning_content"].into_iter().find_map(|key| message.string(key));
-    let reasoning = reasoning.map_or(0, |text| FRAME + CHANNEL + count(&text));
+    let reasoning = reasoning.map_or(0, |text| FRAME + CHANNEL + count_text(&text));
     let content = if content == 0 { 0 } else { FRAME + CHANNEL + content };
     let calls = message.get("tool_calls").and_then(array_elements).unwrap_or_default();
-    reasoning + content + calls.into_iter().map(call).sum::<usize>()
+    reasoning + content + calls.into_iter().map(count_call).sum::<usize>()
 }
 
-fn content(json: &str) -> usize {
+fn count_content(json: &str) -> usize {
     match array_elements(json) {
         Some(parts) => parts
             .into_iter()
             .filter_map(|part| Object::parse(part).ok()?.string("text"))
-            .map(|text| count(&text))
+            .map(|text| count_text(&text))
             .sum(),
-        None => decode_string(json).map_or(0, |text| count(&text)),
+        None => decode_string(json).map_or(0, |text| count_text(&text)),
     }
 }
 
 /// Counts a call: ` to=functions.NAME`, the channel, ` json`, the arguments.
-fn call(json: &str) -> usize {
+fn count_call(json: &str) -> usize {
     let function = Object::parse(json).ok().and_then(|call| {
         let function = Object::parse(call.get("function")?).ok()?;
         Some((function.string("name")?, function.string("arguments")?))
     });
-    function.map_or(0, |(name, arguments)| FRAME + CHANNEL + 4 + count(&name) + count(&arguments))
+    function.map_or(0, |(name, arguments)| FRAME + CHANNEL + 4 + count_text(&name) + count_text(&arguments))
 }
 
 #[cfg(test)]
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     fn counted(body: &str) -> u64 {
-        harmony(&ChatRequest::parse(body.as_bytes()).unwrap())
+        count_harmony(&ChatRequest::parse(body.as_bytes()).unwrap())
     }
 
     /// What real vLLM servers reported as `usage.prompt_tokens`, by capture.

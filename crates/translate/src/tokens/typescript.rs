@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 /// Writes the developer message that declares these functions.
-pub(super) fn namespace(functions: &[&Value]) -> String {
+pub(super) fn write_namespace(functions: &[&Value]) -> String {
     let mut out = "# Tools\n\n## functions\n\nnamespace functions {\n\n".to_owned();
     for function in functions {
         for line in function["description"].as_str().unwrap_or_default().lines() {
@@ -15,30 +15,30 @@ pub(super) fn namespace(functions: &[&Value]) -> String {
         let name = function["name"].as_str().unwrap_or_default();
         let argument = match &function["parameters"] {
             Value::Null => String::new(),
-            schema => format!("_: {}", of_schema(schema, "")),
+            schema => format!("_: {}", schema_type(schema, "")),
         };
         let _ = writeln!(out, "type {name} = ({argument}) => any;\n");
     }
     out + "} // namespace functions"
 }
 
-fn of_schema(schema: &Value, indent: &str) -> String {
+fn schema_type(schema: &Value, indent: &str) -> String {
     match &schema["type"] {
         Value::Array(names) => {
-            names.iter().filter_map(Value::as_str).map(plain).collect::<Vec<_>>().join(" | ")
+            names.iter().filter_map(Value::as_str).map(plain_type).collect::<Vec<_>>().join(" | ")
         }
         Value::String(name) => match name.as_str() {
-            "object" => object(schema, indent),
-            "array" if !schema["items"].is_null() => format!("{}[]", of_schema(&schema["items"], indent)),
+            "object" => object_type(schema, indent),
+            "array" if !schema["items"].is_null() => format!("{}[]", schema_type(&schema["items"], indent)),
             "array" => "Array<any>".to_owned(),
-            "string" => words(schema).unwrap_or_else(|| name.clone()),
-            name => plain(name).to_owned(),
+            "string" => enum_type(schema).unwrap_or_else(|| name.clone()),
+            name => plain_type(name).to_owned(),
         },
         _ => "any".to_owned(),
     }
 }
 
-fn plain(name: &str) -> &str {
+fn plain_type(name: &str) -> &str {
     match name {
         "integer" => "number",
         "string" | "number" | "boolean" | "null" | "object" | "array" => name,
@@ -46,12 +46,12 @@ fn plain(name: &str) -> &str {
     }
 }
 
-fn words(schema: &Value) -> Option<String> {
+fn enum_type(schema: &Value) -> Option<String> {
     let words = schema["enum"].as_array()?.iter().filter_map(Value::as_str);
     Some(words.map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(" | "))
 }
 
-fn object(schema: &Value, indent: &str) -> String {
+fn object_type(schema: &Value, indent: &str) -> String {
     let mut out = String::new();
     if let Some(description) = schema["description"].as_str() {
         let _ = writeln!(out, "{indent}// {description}");
@@ -60,12 +60,12 @@ fn object(schema: &Value, indent: &str) -> String {
     let required: Vec<&str> =
         schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     for (key, value) in schema["properties"].as_object().into_iter().flatten() {
-        property(&mut out, (key, value), required.contains(&key.as_str()), indent);
+        write_property(&mut out, (key, value), required.contains(&key.as_str()), indent);
     }
     out + indent + "}"
 }
 
-fn property(out: &mut String, (key, schema): (&String, &Value), is_required: bool, indent: &str) {
+fn write_property(out: &mut String, (key, schema): (&String, &Value), is_required: bool, indent: &str) {
     if let Some(title) = schema["title"].as_str() {
         let _ = write!(out, "{indent}// {title}\n{indent}//\n");
     }
@@ -84,15 +84,16 @@ fn property(out: &mut String, (key, schema): (&String, &Value), is_required: boo
     let _ = match schema["oneOf"].as_array() {
         Some(variants) => {
             for variant in variants {
-                let _ = write!(out, "\n{indent} | {}{}", of_schema(variant, &inner), default(variant));
+                let _ =
+                    write!(out, "\n{indent} | {}{}", schema_type(variant, &inner), default_comment(variant));
             }
             writeln!(out, "\n{indent},")
         }
-        None => writeln!(out, " {},{}", of_schema(schema, &inner), default(schema)),
+        None => writeln!(out, " {},{}", schema_type(schema, &inner), default_comment(schema)),
     };
 }
 
-fn default(schema: &Value) -> String {
+fn default_comment(schema: &Value) -> String {
     match &schema["default"] {
         Value::Null => String::new(),
         Value::String(word) if schema["enum"].is_array() => format!(" // default: {word}"),
@@ -124,6 +125,9 @@ mod tests {
             json!({"name": "t", "description": "D", "parameters": parameters}),
             json!({"name": "u", "description": ""}),
         ];
-        assert_eq!(namespace(&tools.each_ref()), include_str!("../../../../fixtures/harmony-tools.txt"));
+        assert_eq!(
+            write_namespace(&tools.each_ref()),
+            include_str!("../../../../fixtures/harmony-tools.txt")
+        );
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn enqueue(change: &Transaction<'_>, entry: &NewEntry, now: u64) -> r
 
 /// Adds a span to a time.
 fn later(now: u64, by: Duration) -> u64 {
-    now.saturating_add(clock::millis(by))
+    now.saturating_add(clock::to_millis(by))
 }
 
 /// `times`: when it is due, and now.

@@ -14,7 +14,7 @@ use crate::sqlite::store::SqliteStore;
 
 /// Returns the time at which a pause that begins now is over.
 fn end_of(pause: Duration) -> u64 {
-    clock::now().saturating_add(clock::millis(pause))
+    clock::now().saturating_add(clock::to_millis(pause))
 }
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! Notes the fields of another API that are left out of the chat request, for one log line, and makes the
+//! IgnoredFields the fields of another API that are left out of the chat request, for one log line, and makes the
 //! errors for those that must not be left out.
 //!
 //! Called by `responses` and `messages`.
@@ -7,7 +7,7 @@ use wire::{ApiError, ErrorCode, Malformed, Object, array_elements, decode_string
 
 /// A field of a request that the model does not get.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PassedBy {
+pub struct IgnoredField {
     /// The field, for example `tools.web_search` or `input[3]`.
     pub field: String,
     /// The reason why it was left out.
@@ -19,26 +19,26 @@ const MOST: usize = 16;
 
 /// Collects ignored fields, each once.
 #[derive(Debug, Default)]
-pub(super) struct Notes(Vec<PassedBy>);
+pub(super) struct IgnoredFields(Vec<IgnoredField>);
 
-impl Notes {
+impl IgnoredFields {
     pub(super) fn add(&mut self, field: impl Into<String>, why: &'static str) {
         let mut field: String = field.into().chars().take(80).collect();
         if field.is_empty() {
             field.push_str("\"\"");
         }
         if self.0.len() < MOST && !self.0.iter().any(|note| note.field == field) {
-            self.0.push(PassedBy { field, why });
+            self.0.push(IgnoredField { field, why });
         }
     }
 
-    pub(super) fn into_vec(self) -> Vec<PassedBy> {
+    pub(super) fn into_vec(self) -> Vec<IgnoredField> {
         self.0
     }
 }
 
 /// Refuses a field that respool does not support and that changes the request's meaning.
-pub(super) fn unsupported(field: impl Into<String>, message: impl Into<String>) -> ApiError {
+pub(super) fn unsupported_field(field: impl Into<String>, message: impl Into<String>) -> ApiError {
     ApiError::bad_request(ErrorCode::UnsupportedValue, message).with_param(field)
 }
 
@@ -49,7 +49,7 @@ pub(super) fn wrong_type(field: impl Into<String>, expected: &str) -> ApiError {
 }
 
 /// Refuses a request that lacks a field.
-pub(super) fn missing(field: impl Into<String>, advice: &str) -> ApiError {
+pub(super) fn missing_field(field: impl Into<String>, advice: &str) -> ApiError {
     let field = field.into();
     let message = format!("`{field}` is missing: {advice}");
     ApiError::bad_request(ErrorCode::MissingRequiredParameter, message).with_param(field)
@@ -86,7 +86,7 @@ pub(super) fn optional_array<'o>(
 }
 
 /// Refuses an empty conversation.
-pub(super) fn nothing_said(field: &str) -> ApiError {
+pub(super) fn empty_conversation(field: &str) -> ApiError {
     let message = format!("`{field}` holds nothing that a model could answer: send at least one message");
     ApiError::bad_request(ErrorCode::InvalidValue, message).with_param(field)
 }
@@ -105,7 +105,7 @@ pub(super) fn request_object(body: &[u8]) -> Result<Object<'_>, ApiError> {
 }
 
 /// Reads a nested object.
-pub(super) fn nested<'a>(json: &'a str, field: &str) -> Result<Object<'a>, ApiError> {
+pub(super) fn nested_object<'a>(json: &'a str, field: &str) -> Result<Object<'a>, ApiError> {
     Object::parse(json).map_err(|_| wrong_type(field, "an object"))
 }
 
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn each_field_is_noted_once_and_not_too_many() {
-        let mut notes = Notes::default();
+        let mut notes = IgnoredFields::default();
         (0..40).for_each(|index| notes.add(format!("input[{}]", index / 2), "hosted"));
         let notes = notes.into_vec();
         assert_eq!((notes.len(), notes[1].field.as_str()), (MOST, "input[1]"));

@@ -45,45 +45,47 @@ static NO_TOOL: LazyLock<Regex> = LazyLock::new(|| {
 });
 
 /// A call of the conversation, and the JSON text of its result.
-pub(super) struct Answered<'a> {
+pub(super) struct AnsweredCall<'a> {
     pub(super) call: ToolCall,
     pub(super) result: &'a str,
     normalised: OnceCell<String>,
 }
 
-impl<'a> Answered<'a> {
+impl<'a> AnsweredCall<'a> {
     pub(super) fn new(call: ToolCall, result: &'a str) -> Self {
         Self { call, result, normalised: OnceCell::new() }
     }
 
-    fn repeats(&self, other: &Self) -> bool {
+    fn is_repeat_of(&self, other: &Self) -> bool {
         self.result == other.result
             && self.call.name == other.call.name
-            && (self.call.arguments == other.call.arguments || self.normalised() == other.normalised())
+            && (self.call.arguments == other.call.arguments
+                || self.normalised_arguments() == other.normalised_arguments())
     }
 
-    fn normalised(&self) -> &str {
-        self.normalised.get_or_init(|| normalised(&self.call.arguments))
+    fn normalised_arguments(&self) -> &str {
+        self.normalised.get_or_init(|| normalise_arguments(&self.call.arguments))
     }
 }
 
 /// Counts how often the last `period` calls came in a row, with the same results each time.
-pub(super) fn cycles(calls: &[Answered<'_>], period: usize) -> usize {
-    let again = (period..calls.len()).rev().take_while(|&at| calls[at].repeats(&calls[at - period])).count();
+pub(super) fn count_cycles(calls: &[AnsweredCall<'_>], period: usize) -> usize {
+    let again =
+        (period..calls.len()).rev().take_while(|&at| calls[at].is_repeat_of(&calls[at - period])).count();
     if calls.len() < period { 0 } else { (again + period) / period }
 }
 
 /// Counts the last calls of one tool with the same result, regardless of their arguments, if that result
 /// shows no progress.
-pub(super) fn drifting(calls: &[Answered<'_>]) -> usize {
+pub(super) fn count_drifting(calls: &[AnsweredCall<'_>]) -> usize {
     let Some(last) = calls.last().filter(|last| is_no_progress(last.result)) else { return 0 };
-    let alike = |call: &&Answered<'_>| call.call.name == last.call.name && call.result == last.result;
+    let alike = |call: &&AnsweredCall<'_>| call.call.name == last.call.name && call.result == last.result;
     calls.iter().rev().take_while(alike).count()
 }
 
 /// Counts the last calls for which the client had no tool.
-pub(super) fn without_tool(calls: &[Answered<'_>]) -> usize {
-    let missing = |call: &&Answered<'_>| call.result.len() <= SHORT && NO_TOOL.is_match(call.result);
+pub(super) fn count_missing_tools(calls: &[AnsweredCall<'_>]) -> usize {
+    let missing = |call: &&AnsweredCall<'_>| call.result.len() <= SHORT && NO_TOOL.is_match(call.result);
     calls.iter().rev().take_while(missing).count()
 }
 
@@ -93,24 +95,24 @@ fn is_no_progress(result: &str) -> bool {
 
 /// Normalises arguments, so that spaces, the order of keys and the form of numbers do not matter (JavaScript
 /// writes 5.0 as 5).
-pub fn normalised(arguments: &str) -> String {
+pub fn normalise_arguments(arguments: &str) -> String {
     let Ok(mut value) = serde_json::from_str::<Value>(arguments) else {
         return arguments.to_owned();
     };
     value.sort_all_objects();
-    as_javascript_has_them(&mut value);
+    use_javascript_numbers(&mut value);
     value.to_string()
 }
 
-fn as_javascript_has_them(value: &mut Value) {
+fn use_javascript_numbers(value: &mut Value) {
     match value {
         Value::Number(number) => {
             if let Some(float) = number.as_f64().and_then(Number::from_f64) {
                 *number = float;
             }
         }
-        Value::Array(values) => values.iter_mut().for_each(as_javascript_has_them),
-        Value::Object(fields) => fields.values_mut().for_each(as_javascript_has_them),
+        Value::Array(values) => values.iter_mut().for_each(use_javascript_numbers),
+        Value::Object(fields) => fields.values_mut().for_each(use_javascript_numbers),
         _ => {}
     }
 }
@@ -119,10 +121,10 @@ fn as_javascript_has_them(value: &mut Value) {
 mod tests {
     use super::*;
 
-    fn calls<'a>(calls: &[(&str, &str, &'a str)]) -> Vec<Answered<'a>> {
+    fn calls<'a>(calls: &[(&str, &str, &'a str)]) -> Vec<AnsweredCall<'a>> {
         let call = |&(name, arguments, result): &(&str, &str, &'a str)| {
             let call = ToolCall { name: name.into(), arguments: arguments.into(), ..ToolCall::default() };
-            Answered::new(call, result)
+            AnsweredCall::new(call, result)
         };
         calls.iter().map(call).collect()
     }
@@ -142,13 +144,13 @@ mod tests {
             (vec![a, b, a, other], 2, 1),
             (vec![a, b, c, a, b, c], 2, 1),
         ] {
-            assert_eq!(cycles(&calls(&list), period), expected, "{list:?} {period}");
+            assert_eq!(count_cycles(&calls(&list), period), expected, "{list:?} {period}");
         }
     }
 
     #[test]
     fn arguments_are_compared_by_what_they_mean() {
-        let same = |left: &str, right: &str| normalised(left) == normalised(right);
+        let same = |left: &str, right: &str| normalise_arguments(left) == normalise_arguments(right);
         assert!(same(r#"{"a":1,"b":[5.0,"x"]}"#, r#"{ "b": [5, "x"], "a": 1 }"#));
         assert!(!same(r#"{"a":1}"#, r#"{"a":"1"}"#) && !same("{\"a", "{\"b"));
     }
@@ -184,7 +186,7 @@ mod tests {
 
     #[test]
     fn what_says_that_there_is_no_tool() {
-        let is_one = |result: &str| without_tool(&calls(&[("f", "{}", result)])) == 1;
+        let is_one = |result: &str| count_missing_tools(&calls(&[("f", "{}", result)])) == 1;
         for result in [
             r#""Tool web_fetch not found""#,
             r#""{\"status\":\"error\",\"error\":\"Unknown tool: foo\"}""#,
