@@ -89,7 +89,7 @@ fn list_upstreams(loaded: &Loaded, arguments: &UpstreamsArgs) -> Result<(), Fail
 /// Writes a line for each model that is sent adapted requests.
 fn rule_lines(upstream: &str, rules: &KeptRules) -> Vec<String> {
     let line = |model: &KeptModelRules| {
-        let (since, names) = (clock::format(model.learned_at), model.rules.join(", "));
+        let (since, names) = (clock::format_time(model.learned_at), model.rules.join(", "));
         format!("{upstream}: requests for {} are adapted since {since}: {names}", model.model)
     };
     rules.models.iter().map(line).collect()

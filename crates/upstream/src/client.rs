@@ -329,7 +329,7 @@ fn new_pool(address: &Address) -> Result<Pool, SetupProblem> {
 }
 
 fn bearer_header(key: &Secret) -> Result<HeaderValue, SetupProblem> {
-    let value = HeaderValue::from_str(&format!("Bearer {}", key.expose()));
+    let value = HeaderValue::from_str(&format!("Bearer {}", key.expose_secret()));
     let mut value = value.map_err(|_| SetupProblem::Key)?;
     value.set_sensitive(true);
     Ok(value)

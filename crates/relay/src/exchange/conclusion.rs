@@ -7,7 +7,7 @@ use crate::candidates::{more_informative, no_upstream};
 use crate::completion;
 use crate::outcome::{Finding, Whole};
 use telemetry::metrics;
-use translate::{Shows, with_usage};
+use translate::{Salvage, with_usage};
 use upstream::UpstreamError;
 use wire::ApiError;
 use wire::turn::{FinishReason, Usage};
@@ -18,13 +18,13 @@ impl Exchange {
         self.count_rescue(is_useful);
         let shows = match self.history.attempts.get(place).map(|past| &past.finding) {
             Some(Finding::Mistake(_, shows)) => *shows,
-            _ => Shows::Answer,
+            _ => Salvage::Answer,
         };
         let usage = self.total_usage(self.history.last().and_then(|last| last.usage));
         match self.history.attempts.get_mut(place).and_then(|past| past.reply.take()) {
             None => ExchangeReply::Current(shows),
             Some(Whole::Reply(mut reply)) => {
-                if shows == Shows::CorrectableCall {
+                if shows == Salvage::CorrectableCall {
                     completion::add_correctable_calls(&mut reply, &self.request);
                 }
                 self.request.record.usage(reply.usage);
@@ -49,7 +49,7 @@ impl Exchange {
     /// Counts how the second attempts ended, if there were any.
     pub(crate) fn count_rescue(&self, is_rescued: bool) {
         if let Some(fault) = self.history.last_fault() {
-            metrics::rescue(fault.name(), is_rescued);
+            metrics::count_rescue(fault.name(), is_rescued);
         }
     }
 

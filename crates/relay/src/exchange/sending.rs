@@ -15,7 +15,7 @@ use crate::request::{ClientRequest, Route};
 use crate::{completion, fit};
 use adapt::{Rule, RuleSet};
 use telemetry::TRACEPARENT;
-use translate::{Fault, Reply, Shows, read_overflow};
+use translate::{Fault, Reply, Salvage, read_overflow};
 use upstream::{Call, OutcomeReport, Tier, Upstream, UpstreamError, UpstreamResponse, copy_with_room};
 use wire::turn::{Turn, Usage};
 use wire::{Completion, ErrorCode};
@@ -32,7 +32,7 @@ type Refused = (Arc<Upstream>, UpstreamError);
 /// An answer of one attempt, before it is known whether it is of any use.
 enum Read {
     Stream(Box<UpstreamResponse>),
-    Whole(Whole, Option<Usage>, Option<(Fault, Shows)>),
+    Whole(Whole, Option<Usage>, Option<(Fault, Salvage)>),
 }
 
 impl Exchange {
@@ -129,7 +129,7 @@ impl Exchange {
             Some(admitted) => admitted?,
             None => return Err((Arc::clone(&self.request.plan.first.upstream), no_upstream())),
         };
-        self.request.record.asks(&upstream.name, self.candidates.tried_count(), queued);
+        self.request.record.record_upstream(&upstream.name, self.candidates.tried_count(), queued);
         if self.history.attempts.is_empty() {
             upstream.state.count_request();
         }
@@ -192,13 +192,13 @@ impl Exchange {
                 let (size, request, upstream) = (body.len(), Arc::clone(request), name.to_owned());
                 let read = move || {
                     let (body, usage) = completion::prune_body(body, &upstream, &request.profile.reply)?;
-                    let fault = Fault::of_unread(&body, &request.rules);
+                    let fault = Fault::find_in_unread(&body, &request.rules);
                     Ok((body, usage, fault))
                 };
                 let (body, usage, fault) = read_by_size(size, name, read).await?;
                 self.learn_usage(usage);
                 // Its bytes are what the client asked for, blank or not.
-                let fault = fault.map(|fault| (fault, Shows::Answer));
+                let fault = fault.map(|fault| (fault, Salvage::Answer));
                 return Ok(Read::Whole(Whole::Body(body), usage, fault));
             }
             Route::Tools => answer,
@@ -209,7 +209,7 @@ impl Exchange {
             },
         };
         let body = completion::json_body(whole, name, self.relay.max_body).await?;
-        self.request.record.content("upstream reply", &body);
+        self.request.record.log_content("upstream reply", &body);
         let (size, request, limit) = (body.len(), Arc::clone(&self.request), self.token_limit());
         let upstream = name.to_owned();
         let read = move || {
@@ -262,8 +262,8 @@ fn learn_rules(attempt: &mut Attempt, request: &ClientRequest) {
 fn interpret_completion(completion: Completion, request: &ClientRequest, token_limit: Option<u64>) -> Read {
     let reply = completion::read_reply(completion, request, token_limit);
     let usage = reply.usage;
-    let fault = Fault::of_reply(&reply).map(|fault| {
-        let shows = fault.shows(&reply_turns(&reply), &request.rules.tools);
+    let fault = Fault::find_in_reply(&reply).map(|fault| {
+        let shows = fault.usable_part(&reply_turns(&reply), &request.rules.tools);
         (fault, shows)
     });
     Read::Whole(Whole::Reply(Box::new(reply)), usage, fault)
@@ -283,8 +283,8 @@ impl Current {
         };
         let fitted = attempt.fit.apply(&attempt.body);
         request.progress.note_trimming(fitted.trimmed.as_deref());
-        record.sends(attempt.edits.iter().chain(&fitted.edits), counted, fitted.trimmed.as_deref());
-        record.content_of("upstream request", || fitted.body.to_bytes());
+        record.record_attempt(attempt.edits.iter().chain(&fitted.edits), counted, fitted.trimmed.as_deref());
+        record.log_content_with("upstream request", || fitted.body.to_bytes());
         let mut headers = copy_with_room(&request.outgoing.headers);
         if let Some(part_of) = record.traceparent() {
             headers.insert(TRACEPARENT, part_of);
@@ -307,7 +307,7 @@ impl Current {
         }
         let retry_after = retry_after(&answer);
         let text = Box::pin(answer.read_excerpt()).await;
-        record.content("upstream error", text.as_bytes());
+        record.log_content("upstream error", text.as_bytes());
         let mut error = UpstreamError::from_answer(&attempt.upstream.name, status.as_u16(), &text);
         error.error.retry_after = retry_after;
         Err(error)
@@ -317,7 +317,7 @@ impl Current {
 /// Classifies an upstream's error. `limit`: the one on the reply that was sent, in tokens.
 pub(crate) fn finding_of(error: &UpstreamError, limit: Option<u64>) -> Finding {
     if error.tier == Tier::Glitch {
-        return Finding::Mistake(Fault::Glitch, Shows::Nothing);
+        return Finding::Mistake(Fault::Glitch, Salvage::Nothing);
     }
     // Some servers answer a request that they cannot take with a 500.
     if matches!(error.status, Some(500 | 501)) && adapt::is_known_refusal(&error.said) {

@@ -27,7 +27,7 @@ pub(crate) async fn begin_turn(app: &App, chat: Bytes, origin: Origin) -> Result
     let record = &origin.record;
     let named = named_agent(app, &chat);
     let name = named.as_ref().map_or("", |named| &*named.agent.name);
-    let chat = match check_budget(app, record.start().key(), name) {
+    let chat = match check_budget(app, record.start().key_name(), name) {
         Ok(()) => chat,
         Err(spent) => {
             let is_free = |model: &str| app.usage.is_free(model);
@@ -41,6 +41,6 @@ pub(crate) async fn begin_turn(app: &App, chat: Bytes, origin: Origin) -> Result
         return Ok(TurnAnswer::Run(Box::new(run)));
     }
     let request = app.relay.read(chat, origin).await?;
-    request.record().request(&request.recorded_facts());
+    request.record().record_request(&request.recorded_facts());
     Ok(TurnAnswer::Model(request))
 }
