@@ -1,4 +1,4 @@
-//! IgnoredFields the fields of another API that are left out of the chat request, for one log line, and makes the
+//! Notes the fields of another API that are left out of the chat request, for one log line, and makes the
 //! errors for those that must not be left out.
 //!
 //! Called by `responses` and `messages`.

@@ -60,7 +60,7 @@ impl ReplyReader {
         Self::Passthrough(Box::new(Passthrough { state, held: BytesMut::new() }))
     }
 
-    /// IgnoredFields that respool itself has sent this head; forwarded chunks get the same head.
+    /// Notes that respool itself has sent this head; forwarded chunks get the same head.
     pub fn set_sent_head(&mut self, head: &Head) {
         if let Self::Passthrough(passed) = self {
             passed.state.set_sent_head(&head.id, head.created, &head.model);
