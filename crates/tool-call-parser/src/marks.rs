@@ -5,8 +5,8 @@
 const FIRST_PART: usize = 4 << 10;
 const LONGER: usize = 4;
 
-/// Finds the first of `marks` in `text`: its place and its length. A missing mark costs at most a few times the
-/// way to the one that is found, as a text may have thousands of marks.
+/// Finds the first of `marks` in `text`: its place and its length. A missing mark costs at most a few times
+/// the way to the one that is found, as a text may have thousands of marks.
 pub(crate) fn find_earliest(text: &str, marks: &[&str]) -> Option<(usize, usize)> {
     let (mut from, mut to) = (0, FIRST_PART);
     loop {
