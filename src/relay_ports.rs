@@ -77,7 +77,7 @@ async fn ask_relay(
     let origin = Origin::internal(request_headers(authorization), record.clone());
     let origin = Origin { is_agent: true, progress: Arc::clone(progress), ..origin };
     let request = relay.read(Bytes::from(body.to_string()), origin).await?;
-    record.likely_upstream(request.likely_upstream());
+    record.set_likely_upstream(request.likely_upstream());
     if request.is_stopped_by_loop_guard() && stop_at_loops {
         return Ok(ModelAnswer::LoopFound);
     }

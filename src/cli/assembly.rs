@@ -129,12 +129,12 @@ pub(super) async fn assemble(
         spans: traces.clone().map(|traces| traces as _),
     };
     if let Some(traces) = &traces {
-        tokio::spawn(Arc::clone(traces).keep(abort.clone()));
+        tokio::spawn(Arc::clone(traces).send_until(abort.clone()));
     }
     agents.record_in(recording.clone());
-    tokio::spawn(Arc::clone(&usage).keep(abort.clone()));
+    tokio::spawn(Arc::clone(&usage).write_until(abort.clone()));
     if let Some(store) = agents.store() {
-        usage.keep_keys_in(Arc::clone(store)).await;
+        usage.use_key_store(Arc::clone(store)).await;
     }
     if settings.server.asks_for_keys() {
         tokio::spawn(Arc::clone(&access).watch_key_file(abort.clone()));

@@ -138,7 +138,7 @@ impl Reloading {
         if settings.server.asks_for_keys() && !asked_for_keys {
             tokio::spawn(Arc::clone(&app.access).watch_key_file(self.stop.clone()));
         }
-        app.usage.change(terms).await;
+        app.usage.change_settings(terms).await;
         if settings.alerts != self.holds.alerts {
             app.alerts.change_config(super::alerts::alerts_config(settings));
         }

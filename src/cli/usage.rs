@@ -57,9 +57,9 @@ pub(super) async fn open_ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<
     let cannot_keep_rows = keeps_rows && store.is_none();
     let ledger = Ledger::new(terms, store);
     if cannot_keep_rows {
-        ledger.cannot_keep_rows();
+        ledger.mark_broken();
     }
-    ledger.load().await;
+    ledger.load_spending().await;
     Ok(Arc::new(ledger))
 }
 
@@ -108,7 +108,7 @@ pub(super) fn run_usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Fa
     let read = report_from_store(&store, query, &prices, &settings.usage.compare);
     let report = new_runtime()?.block_on(read)?;
     if arguments.json {
-        say(&format!("{:#}", report.json(arguments.costs)));
+        say(&format!("{:#}", report.to_json(arguments.costs)));
     } else if arguments.csv {
         csv_lines(&report, arguments.costs).iter().for_each(|line| say(line));
     } else if report.lines.is_empty() {

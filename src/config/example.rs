@@ -34,14 +34,14 @@ pub fn example() -> String {
     let mut out = HEAD.to_owned();
     let mut section = None;
     for key in KEYS.iter() {
-        let by_hand = BY_HAND.iter().find(|(path, _)| *path == key.section());
-        if section != Some(key.section()) {
-            section = Some(key.section());
+        let by_hand = BY_HAND.iter().find(|(path, _)| *path == key.section_path());
+        if section != Some(key.section_path()) {
+            section = Some(key.section_path());
             match by_hand {
                 Some((_, text)) => {
                     let _ = write!(out, "\n{text}");
                 }
-                None => add_header(key.section(), &mut out),
+                None => add_header(key.section_path(), &mut out),
             }
         }
         if by_hand.is_none() && !has_variable(key) {
@@ -76,7 +76,7 @@ fn add_entry(key: &Key, out: &mut String) {
         let _ = write!(line, " {word}");
     }
     let _ = writeln!(out, "{line}");
-    let is_named = NAMES.iter().any(|(path, _)| *path == key.section());
+    let is_named = NAMES.iter().any(|(path, _)| *path == key.section_path());
     let (mark, value) = match (is_named, key.required, key.default.is_empty()) {
         (false, true, _) => ("", &key.example),
         (false, false, false) => ("", &key.default),

@@ -15,7 +15,8 @@ pub use wire::settings::Key;
 pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     let mut keys = Vec::new();
     Settings::add_keys("", &mut keys);
-    let (mut top, below): (Vec<Key>, Vec<Key>) = keys.into_iter().partition(|key| key.section().is_empty());
+    let (mut top, below): (Vec<Key>, Vec<Key>) =
+        keys.into_iter().partition(|key| key.section_path().is_empty());
     top.extend(below);
     top
 });

@@ -14,8 +14,8 @@ pub fn page() -> String {
     let mut out = HEAD.to_owned();
     let mut section = None;
     for key in KEYS.iter() {
-        if section != Some(key.section()) {
-            section = Some(key.section());
+        if section != Some(key.section_path()) {
+            section = Some(key.section_path());
             let _ = write!(
                 out,
                 "\n## {}\n\n| key | type | default | meaning | example | takes effect |\n|-|-|-|-|-|-|\n",
@@ -47,7 +47,7 @@ fn when_effective(key: &Key) -> &'static str {
 }
 
 fn key_title(key: &Key) -> String {
-    match key.section() {
+    match key.section_path() {
         "" => "Top level".into(),
         section => match section.strip_suffix("[]") {
             Some(list) => format!("`[[{list}]]`"),

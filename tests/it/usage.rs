@@ -46,7 +46,7 @@ async fn usage(respool: &Respool, key: &str, query: &str) -> Value {
 }
 
 async fn rows(respool: &Respool) -> Vec<StoredUsage> {
-    respool.usage.newest(100).await.unwrap()
+    respool.usage.newest_requests(100).await.unwrap()
 }
 
 #[tokio::test]
@@ -70,7 +70,7 @@ async fn rows_hold_no_content() {
     );
     let alice = &rows[2];
     assert_eq!((&*alice.model, &*alice.upstream, alice.attempts), ("gpt-oss-20b", "box", 1));
-    assert_eq!(alice.usage.map(|usage| usage.total()), Some(162));
+    assert_eq!(alice.usage.map(|usage| usage.total_tokens()), Some(162));
     assert!(alice.at > 1_600_000_000_000 && alice.first_byte.is_some() && !alice.id.is_empty());
     assert!(!format!("{rows:?}").contains("capital") && !format!("{rows:?}").contains("Paris"));
     let problems = respool.usage.problems();
@@ -115,7 +115,9 @@ async fn agent_calls_are_counted_once() {
     let rows = rows(&respool).await;
     let found: Vec<_> = rows
         .iter()
-        .map(|row| (&*row.route, &*row.agent, &*row.key, row.run == run, row.usage.map(|it| it.total())))
+        .map(|row| {
+            (&*row.route, &*row.agent, &*row.key, row.run == run, row.usage.map(|it| it.total_tokens()))
+        })
         .collect();
     assert_eq!(found.len(), 3, "{found:?}");
     assert!(found.contains(&("agent", "helper", "alice", true, Some(0))), "{found:?}");

@@ -71,7 +71,7 @@ fn asked_message(thinking: ShownThinking) -> AskedMessage {
 
 /// The steps of the first choice of a whole reply.
 fn steps_of(reply: &Reply) -> Vec<TurnEvent> {
-    reply.clone().of_first_choice().into_events().into_iter().map(|step| step.event).collect()
+    reply.clone().keep_first_choice().into_events().into_iter().map(|step| step.event).collect()
 }
 
 /// A whole reply as the chunks of a stream.
@@ -88,7 +88,7 @@ fn responses_of(reply: &Reply, asked: Arc<AskedResponse>) -> (String, Value) {
     events.begin(&mut out);
     events.heartbeat(&mut out);
     steps_of(reply).iter().for_each(|event| events.write(event, &mut out));
-    let object = serde_json::from_str(events.response().expect("it has ended")).unwrap();
+    let object = serde_json::from_str(events.finished_response().expect("it has ended")).unwrap();
     (String::from_utf8(out).unwrap(), object)
 }
 
@@ -98,7 +98,7 @@ fn messages_of(reply: &Reply, thinking: ShownThinking) -> (String, Value) {
     events.begin(&mut out);
     events.heartbeat(&mut out);
     steps_of(reply).iter().for_each(|event| events.write(event, &mut out));
-    let object = serde_json::from_str(events.message().expect("it has ended")).unwrap();
+    let object = serde_json::from_str(events.message_json().expect("it has ended")).unwrap();
     (String::from_utf8(out).unwrap(), object)
 }
 

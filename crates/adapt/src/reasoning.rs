@@ -208,7 +208,7 @@ fn set_effort(object: &mut Object<'_>, word: &str) -> bool {
 /// Sets a field of `chat_template_kwargs`, unless the client has set it.
 fn set_in_template(object: &mut Object<'_>, field: &str, kwargs: &Value) -> bool {
     let template = object.get("chat_template_kwargs").and_then(|text| Object::parse(text).ok());
-    let is_set = template.is_some_and(|template| template.raw(field).is_some());
+    let is_set = template.is_some_and(|template| template.get_raw(field).is_some());
     !is_set && merge(object, "chat_template_kwargs", kwargs, true)
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Telemetry {
 impl Telemetry {
     /// Logs that a run begins or continues.
     pub(super) fn log_start(&self, run: &Run, how: &'static str) {
-        agent_metrics::running(1.0);
+        agent_metrics::adjust_running(1.0);
         let tools = run.setup().tools.len();
         tracing::info!(target: "respool::agent", run_id = self.run, agent = &*self.agent, how, tools, "run");
         if self.content {
@@ -184,7 +184,7 @@ impl Telemetry {
         let error = (ended.outcome != CallOutcome::Ok).then(|| ended.outcome.as_str().to_owned());
         let name = format!("execute_tool {}", call.name);
         let took = Duration::from_millis(ended.took);
-        spans.record(new_span(run.new_child(), Some(run.span), name, took, attributes, error));
+        spans.record_span(new_span(run.new_child(), Some(run.span), name, took, attributes, error));
     }
 
     fn run_span(&self, run: &Run, outcome: &Outcome) {
@@ -200,14 +200,14 @@ impl Telemetry {
         let name = format!("invoke_agent {}", self.agent);
         let took = Duration::from_millis(run.working_time());
         let (context, parent) = spans.run_context(&self.run);
-        spans.record(new_span(context, parent, name, took, attributes, None));
+        spans.record_span(new_span(context, parent, name, took, attributes, None));
     }
 
     /// Logs that the work on a run ends here. `overhead`: respool's own time for these iterations.
     pub(super) fn log_stop(&self, why: &'static str, overhead: Duration, iterations: usize) {
         agent_metrics::adjust_running(-1.0);
         let each = overhead / u32::try_from(iterations).unwrap_or(u32::MAX).max(1);
-        agent_metrics::overhead(each.as_secs_f64());
+        agent_metrics::record_overhead(each.as_secs_f64());
         let overhead_us = u64::try_from(each.as_micros()).unwrap_or(u64::MAX);
         tracing::debug!(target: "respool::agent", run_id = self.run, why, overhead_us, "run left");
     }

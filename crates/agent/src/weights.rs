@@ -74,7 +74,9 @@ impl Weights {
             *(if part.is_known { &mut known } else { &mut fresh }) += part.tokens;
             self.parts.insert(hash, part);
         };
-        add(hash(tools), &|| if is_harmony { tokens::harmony_frame(tools) } else { estimate_tools(tools) });
+        add(hash(tools), &|| {
+            if is_harmony { tokens::count_harmony_frame(tools) } else { estimate_tools(tools) }
+        });
         for message in messages {
             add(hash(message), &|| {
                 if is_harmony { harmony_tokens(message) } else { message_tokens(message) }

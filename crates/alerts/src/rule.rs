@@ -234,7 +234,7 @@ fn capitalize(text: &str) -> String {
 }
 
 fn request_findings(minutes: &Minutes, now: u64) -> Vec<Finding> {
-    let since = |span: u64| minutes.since(now.saturating_sub(span));
+    let since = |span: u64| minutes.counts_since(now.saturating_sub(span));
     let (window, long) = (since(WINDOW), since(LONG_WINDOW));
     let all = window.all;
     let mut found = Vec::new();
@@ -300,7 +300,7 @@ mod tests {
     #[track_caller]
     fn check(requests: Vec<(u64, RequestOutcome)>, expected: &[&str]) {
         let mut signals = Signals::default();
-        requests.into_iter().for_each(|(at, ended)| signals.minutes.add(ended, at));
+        requests.into_iter().for_each(|(at, ended)| signals.minutes.add_request(ended, at));
         let found: Vec<_> =
             find_problems(&signals, NOW).iter().map(|finding| finding.rule.as_str()).collect();
         assert_eq!(found, expected);

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use adapt::{Declared, EffortReader, Rule, RuleSet};
-use translate::{Additions, Outbound, outbound};
+use translate::{Additions, Outbound, edit_request};
 use wire::{ChatRequest, Pieces, ServerTraits, encode_string};
 
 /// The settings and facts that decide the form in which a request goes up.
@@ -56,7 +56,7 @@ pub(super) fn adapt_request<'a>(
     if reader.write_effort(&mut request.object) {
         edits.push("reasoning");
     }
-    edits.extend(outbound(request, how.outbound, how.is_raw, how.target));
+    edits.extend(edit_request(request, how.outbound, how.is_raw, how.target));
     if how.model != how.target_model {
         request.object.set("model", encode_string(how.target_model));
         edits.push("model_alias");

@@ -4,7 +4,7 @@
 use bytes::{Buf as _, Bytes};
 
 use super::request::{ClientRequest, ReplyForm};
-use translate::{Ids, Reply, ReplyRules, correctable_calls, interpret, prune_completion};
+use translate::{Ids, Reply, ReplyRules, correctable_calls, interpret_completion, prune_completion};
 use upstream::{UpstreamError, UpstreamResponse, shorten_body};
 use wire::turn::{FinishReason, Usage};
 use wire::{Completion, ErrorCode, Object, is_empty_array};
@@ -74,7 +74,7 @@ pub(super) fn parse_completion(
 pub(super) fn read_reply(completion: Completion, request: &ClientRequest, token_limit: Option<u64>) -> Reply {
     let mut ids = Ids::new(rand::random(), request.traits.taken_ids.clone());
     let rules = ReplyRules { token_limit, ..request.rules.clone() };
-    let mut reply = interpret(completion, &rules, &mut ids);
+    let mut reply = interpret_completion(completion, &rules, &mut ids);
     request.profile.free_text.remove_mismatches(&mut reply);
     if reply.head.created == 0 {
         reply.head.created = request.profile.created;
@@ -90,7 +90,7 @@ pub(super) fn add_correctable_calls(reply: &mut Reply, request: &ClientRequest) 
     let mut ids = Ids::new(rand::random(), request.traits.taken_ids.clone());
     for choice in &mut reply.choices {
         let mut calls = correctable_calls(&choice.turn, &request.rules.tools);
-        calls.iter_mut().for_each(|call| call.id = Some(ids.choose(None)));
+        calls.iter_mut().for_each(|call| call.id = Some(ids.choose_id(None)));
         let Some(first) = calls.first() else { continue };
         if choice.turn.content.trim().starts_with(&first.name) {
             choice.turn.content.clear();

@@ -81,7 +81,7 @@ impl Fallbacks {
                     let (record, profile) = (&self.origin.record, &request.profile);
                     record.falls_back(asked, reason.as_str(), &profile.model);
                     if profile.model_is_known {
-                        record.known_model(&profile.model);
+                        record.set_known_model(&profile.model);
                     }
                     return Some(request);
                 }

@@ -142,11 +142,11 @@ impl Relay {
         let record = request.record.clone();
         match self.ask_in_turn(request).await {
             Ok(answer) => {
-                record.upstream_status(answer.status().as_u16());
+                record.set_upstream_status(answer.status().as_u16());
                 Ok(answer)
             }
             Err(error) => {
-                record.attempts_failed(error.status, error.log_text());
+                record.record_failed_attempts(error.status, error.log_text());
                 Err(error.error)
             }
         }

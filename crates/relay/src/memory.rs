@@ -96,7 +96,7 @@ impl Memory {
         while kept.entries.len() > self.limits.entries || kept.bytes > self.limits.bytes {
             kept.forget();
         }
-        metrics::reasoning_memory(kept.entries.len(), kept.bytes);
+        metrics::set_reasoning_memory(kept.entries.len(), kept.bytes);
     }
 
     fn recall(&self, conversation: u64, calls: &[ToolCall], now: Instant) -> Option<Arc<str>> {

@@ -126,7 +126,7 @@ impl Relay {
         match self.fleet.find_servers(target_model, who.conversation) {
             Serving::Known(order) | Serving::Perhaps(order) => Ok(order),
             Serving::Nobody => {
-                origin.record.model(model);
+                origin.record.set_model(model);
                 Err(self.unknown_model(model))
             }
         }
@@ -152,7 +152,7 @@ impl Relay {
             history,
         } = parsed;
         let declared = Arc::clone(self.declared_parameters(&model));
-        metrics::reasoning_recalled(history.added.reasoning.len(), history.missed);
+        metrics::count_recalled_reasoning(history.added.reasoning.len(), history.missed);
         let mut modes = self.config.modes_for(&model);
         modes.tools_mode = tools_mode.unwrap_or(modes.tools_mode);
         let profile = self.build_profile(&request, model, modes, &origin);

@@ -118,12 +118,12 @@ impl ReplyStream {
     /// respool itself has sent this head; the upstream's chunks are made to fit.
     pub fn head_was_sent(&mut self, head: &Head) {
         self.head = Some(head.clone());
-        self.reader.head_was_sent(head);
+        self.reader.set_sent_head(head);
     }
 
     /// True when frames go through as they came; else the turns come as steps.
     pub fn passes_frames(&self) -> bool {
-        matches!(self.reader, ReplyReader::Passed(_))
+        matches!(self.reader, ReplyReader::Passthrough(_))
     }
 
     /// The head of a reply that comes as steps; `None` before the upstream has begun.
@@ -260,7 +260,7 @@ impl ReplyStream {
             .and_then(|it| it.replacement(exchange.earlier_usage()));
         self.reader = continued.unwrap_or_else(|| {
             let mut reader = new_reader(&exchange);
-            self.head.iter().for_each(|head| reader.head_was_sent(head));
+            self.head.iter().for_each(|head| reader.set_sent_head(head));
             reader
         });
         self.answer = Some(answer);
@@ -406,7 +406,7 @@ impl ReplyStream {
     fn record_turn(&self, turn: &Turn) {
         match &self.exchange {
             Some(exchange) => exchange.complete_turn(turn),
-            None => self.record.turn(turn),
+            None => self.record.record_turn(turn),
         }
     }
 
@@ -429,7 +429,7 @@ impl ReplyStream {
             // Nothing has left, so the failure can still be a true status.
             self.out.clear();
         }
-        self.reader.turns().iter().for_each(|turn| self.record.turn(turn));
+        self.reader.turns().iter().for_each(|turn| self.record.record_turn(turn));
         self.progress.end = Some(Err(error));
     }
 
@@ -457,7 +457,7 @@ fn new_reader(exchange: &Exchange) -> ReplyReader {
         }
         (_, Wire::Chat) => {
             let rules = ChunkRules { reasoning: form.reasoning, usage: form.usage, keep, spent };
-            ReplyReader::passing(StreamState::new(rules))
+            ReplyReader::passthrough(StreamState::new(rules))
         }
         (_, Wire::Responses | Wire::Messages) => {
             let rules = PlainRules { shows_reasoning: form.reasoning.is_some(), spent };

@@ -52,7 +52,7 @@ pub(super) async fn begin_run(
     let request = if agent.name.starts_with(MODEL_PREFIX) { request.as_conversation() } else { request };
     let request = request.with_key(record.start().key_name().map(str::to_owned));
     let request = AgentRequest { part_of: record.trace_context(), ..request };
-    record.stream(request.stream);
+    record.set_stream(request.stream);
     let (stream, usage) = (request.stream, request.usage);
     let key = headers.get(header::AUTHORIZATION).cloned();
     if let Some((experts, name)) = app.experts.as_ref().zip(agent.name.strip_prefix(MODEL_PREFIX))
@@ -187,7 +187,7 @@ impl RunReply {
         let head = self.reply_head();
         let (mut sink, mut first) = (ChatSink::new(self.agent.reasoning, self.usage), Vec::new());
         sink.set_head(&head);
-        sink.roles(1, &mut first);
+        sink.write_roles(1, &mut first);
         heartbeat::stream_response(
             RunSource { answer: self, sink, head, seen, ended: None },
             first.into(),
@@ -226,7 +226,7 @@ impl RunReply {
             reasoning: (ended.spent.reasoning > 0).then_some(ended.spent.reasoning),
             ..Usage::default()
         };
-        self.record.usage(Some(usage));
+        self.record.set_usage(Some(usage));
         self.record.record_turn(&turn);
         self.record.mark_whole();
         Reply {

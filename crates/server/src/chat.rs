@@ -55,7 +55,7 @@ async fn answer_chat(arrival: &mut Arrival, body: Incoming) -> Response {
         Ok(TurnAnswer::Run(run)) => Box::pin(run.answer_chat()).await,
         Ok(TurnAnswer::Model(request)) => {
             drop(body);
-            arrival.record.route(request.profile().route.as_str());
+            arrival.record.set_route(request.profile().route.as_str());
             answer_request(arrival.app.clone(), request).await
         }
         Err(error) => refuse_request(arrival, error, &body),
@@ -157,7 +157,7 @@ impl Committer {
         let mut source = self.reply_source(Stage::Over);
         let mut first = Vec::new();
         source.sink.set_head(&head);
-        source.sink.roles(choices, &mut first);
+        source.sink.write_roles(choices, &mut first);
         source.stage = stage(head);
         source.stream_reply(first.into())
     }
@@ -201,7 +201,7 @@ impl ReplySource {
             StreamPart::Steps(steps) => {
                 let mut out = Vec::new();
                 self.begin_reply();
-                steps.iter().for_each(|step| self.sink.write(step, &mut out));
+                steps.iter().for_each(|step| self.sink.write_step(step, &mut out));
                 Some(out.into())
             }
             StreamPart::Failed(error) => Some(self.failure_frames(error)),
@@ -209,7 +209,7 @@ impl ReplySource {
                 let Stage::Open(stream) = std::mem::replace(&mut self.stage, Stage::Over) else {
                     return None;
                 };
-                self.record.usage(stream.usage());
+                self.record.set_usage(stream.usage());
                 self.record.mark_whole();
                 let mut out = Vec::new();
                 if !stream.passes_frames() {
@@ -223,7 +223,7 @@ impl ReplySource {
     /// Begins a reply that arrives as steps with the upstream's head, unless respool's own has left.
     fn begin_reply(&mut self) {
         if let Stage::Open(stream) = &self.stage {
-            stream.upstream_head().into_iter().for_each(|head| self.sink.begin(head));
+            stream.upstream_head().into_iter().for_each(|head| self.sink.set_head(head));
         }
     }
 

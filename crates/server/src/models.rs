@@ -37,7 +37,7 @@ pub(super) async fn list_models(State(app): State<App>, request: Request) -> Res
     {
         // A server that is down does not hide agents and the models of other servers.
         Models { found, failed: Some(error) } if found.is_empty() => {
-            record.attempts_failed(error.status, error.log_text());
+            record.record_failed_attempts(error.status, error.log_text());
             respond::error_as(form_of(&app, &request), error.error, &record.start().id)
         }
         Models { found, .. } if of_anthropic => {
@@ -74,7 +74,7 @@ pub(super) async fn get_model(State(app): State<App>, Path(id): Path<String>, re
     }
     // It may be a model of the server that did not answer.
     if let Some(error) = &failed {
-        record.attempts_failed(error.status, error.log_text());
+        record.record_failed_attempts(error.status, error.log_text());
     }
     let error = failed.map_or_else(|| unknown_model(&id, &found), |failed| failed.error);
     let response = respond::error_as(form_of(&app, &request), error, &record.start().id);

@@ -67,7 +67,7 @@ pub(super) fn json_response(status: StatusCode, body: impl Into<Body>) -> Respon
 
 /// Records that the request failed.
 pub(super) fn record_failure(error: &ApiError, record: &RequestRecord) {
-    record.fails(outcome_of(error), &error.message, error.code.map(ErrorCode::as_str));
+    record.record_failure(outcome_of(error), &error.message, error.code.map(ErrorCode::as_str));
 }
 
 fn outcome_of(error: &ApiError) -> Outcome {
@@ -135,7 +135,7 @@ pub(super) fn finish_response(mut response: Response, record: &RequestRecord) ->
     match response.extensions_mut().remove::<Ending>() {
         None => record.mark_whole(),
         Some(Ending::Error(outcome, message, code)) => {
-            record.fails(outcome, &message, code.map(ErrorCode::as_str));
+            record.record_failure(outcome, &message, code.map(ErrorCode::as_str));
         }
         Some(Ending::InBody) => {}
     }

@@ -40,7 +40,7 @@ fn own_key(request: &Request) -> Option<String> {
 
 async fn usage_report(app: &App, query: &str, key: Option<String>) -> Result<Value, ApiError> {
     let (query, costs) = read_query(query, key)?;
-    Ok(app.usage.report(query).await.map_err(store_failed)?.json(costs))
+    Ok(app.usage.report_usage(query).await.map_err(store_failed)?.to_json(costs))
 }
 
 /// `since=7d&by=model,day&costs=true`.

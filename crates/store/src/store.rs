@@ -36,7 +36,7 @@ impl Store {
     /// and a new one begun, unless another process uses it.
     pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
         if let Some(url) = &config.store.url {
-            let opened = PostgresStore::open(config, url.expose())?;
+            let opened = PostgresStore::open(config, url.expose_secret())?;
             return Ok(Self { port: Box::new(opened), runs: config.runs.clone(), set_aside: None });
         }
         let opened = SqliteStore::open(config)?;

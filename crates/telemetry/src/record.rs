@@ -244,13 +244,13 @@ impl RequestRecord {
     /// Records where the prompt first differs from that of the conversation's last request, and how many
     /// bytes the server reads again.
     pub fn prefix_lost(&self, place: &str, bytes: usize) {
-        self.change(|line| line.prefix_lost = Some(format!("{place}, {bytes} bytes")));
+        self.change_line(|line| line.prefix_lost = Some(format!("{place}, {bytes} bytes")));
         super::metrics::prefix_lost();
     }
 
     /// Records that another model answers in the place of the one that was asked, and why, in one word.
     pub fn falls_back(&self, asked: &str, why: &'static str, answers: &str) {
-        self.change(|line| line.fall_back(asked, why, answers));
+        self.change_line(|line| line.fall_back(asked, why, answers));
     }
 
     /// Records that the model is asked again. `fault`: the mistake in its reply, which had this `cost`;

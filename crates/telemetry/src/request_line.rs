@@ -493,7 +493,7 @@ mod tests {
 
     #[test]
     fn the_row_names_the_model_that_answered() {
-        let mut line = RequestLine::of(Arc::new(RequestStart::new("r".into(), "POST /", "other")));
+        let mut line = RequestLine::begin(Arc::new(RequestStart::new("r".into(), "POST /", "other")));
         line.fall_back("big", "overflow", "small");
         assert_eq!(line.fallbacks, ["big:overflow"]);
         assert_eq!(line.take_row(Duration::ZERO, None).model, "small");

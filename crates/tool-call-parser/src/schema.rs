@@ -305,7 +305,7 @@ impl Check<'_> {
                 (Some(rule), _) => self.check_value(value, rule, path, depth + 1),
                 (None, Some(Value::Bool(false))) if !open => self.add_problem(path, "unknown property"),
                 (None, Some(rule @ Value::Object(_))) if !open => {
-                    self.check_value(value, rule, path, depth + 1)
+                    self.check_value(value, rule, path, depth + 1);
                 }
                 _ => {}
             }

@@ -292,7 +292,7 @@ impl Ledger {
 
     /// True for a model without a price.
     pub fn is_free(&self, model: &str) -> bool {
-        self.settings().prices.paid(model).is_none()
+        self.current_settings().prices.token_price(model).is_none()
     }
 
     /// Refuses a request whose key's, agent's or day's budget is spent.

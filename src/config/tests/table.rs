@@ -6,7 +6,7 @@ use crate::tools::never_allowed;
 
 /// Other keys that a key's section needs.
 fn companions(key: &Key) -> &'static str {
-    match (key.section(), key.name()) {
+    match (key.section_path(), key.name()) {
         ("upstream[]", name) if name != "url" => "url = 'http://a'\n",
         ("agents.<NAME>", name) if name != "model" => "model = 'm'\n",
         ("tools.policy.rule[]", name) if name != "then" => "then = 'deny'\n",
@@ -24,14 +24,14 @@ fn with_example(key: &Key) -> String {
     // Hardware has other prices than tokens.
     let of_hardware = ["monthly", "watts", "kwh"].contains(&key.name());
     let name = if of_hardware { "own" } else { "x" };
-    let table = match key.section() {
+    let table = match key.section_path() {
         "" => String::new(),
         section => match section.strip_suffix("[]") {
             Some(list) => format!("[[{list}]]\n"),
             None => format!("[{}]\n", section.replace("<ID>", name).replace("<NAME>", name)),
         },
     };
-    let elsewhere = match key.section() {
+    let elsewhere = match key.section_path() {
         "agents.<NAME>" | "experts" | "experts.<NAME>" => {
             "[[upstream]]\nname = 'box'\nurl = 'http://a'\n[tools.mcp.files]\ncommand = 'c'\n"
         }

@@ -27,7 +27,7 @@ impl Exchange {
                 if shows == Salvage::CorrectableCall {
                     completion::add_correctable_calls(&mut reply, &self.request);
                 }
-                self.request.record.usage(reply.usage);
+                self.request.record.set_usage(reply.usage);
                 let fills_window = self.fills_window(reply.usage);
                 reply.usage = usage.or(reply.usage);
                 reply.earlier_prompts = self.history.spent_before_last().prompt;
@@ -39,7 +39,7 @@ impl Exchange {
             }
             Some(Whole::Body(body)) => {
                 let last = self.history.attempts.get(place).and_then(|past| past.usage);
-                self.request.record.usage(last);
+                self.request.record.set_usage(last);
                 let changed = usage.and_then(|usage| with_usage(&body, &usage));
                 ExchangeReply::Whole(Whole::Body(changed.map_or(body, Bytes::from)))
             }
@@ -79,10 +79,10 @@ impl Exchange {
         };
         let glitch = last.and_then(|last| last.error.clone()).filter(|_| self.history.mistake_count() < 2);
         let error = glitch.map_or_else(
-            || fault.error(self.history.ask_count()),
+            || fault.to_error(self.history.ask_count()),
             |glitch| ApiError { cause: glitch.cause(String::new()), ..glitch.error },
         );
-        self.request.record.attempts_failed(None, error.message.clone());
+        self.request.record.record_failed_attempts(None, error.message.clone());
         ApiError { is_final: error.status >= 500, ..error }
     }
 
@@ -95,7 +95,7 @@ impl Exchange {
             error.message =
                 format!("{}. respool can adapt such requests if you allow it: {setting}", error.message);
         }
-        self.request.record.attempts_failed(cause.status, cause.log_text());
+        self.request.record.record_failed_attempts(cause.status, cause.log_text());
         error
     }
 

@@ -172,7 +172,7 @@ impl Exchange {
         let model = &self.request.profile.model;
         if sent.is_ok() && !self.request.profile.model_is_known && attempt.upstream.learn_served_model(model)
         {
-            self.request.record.known_model(model);
+            self.request.record.set_known_model(model);
         }
         if sent.is_ok() && !attempt.on_trial.is_empty() {
             learn_rules(attempt, &self.request);
@@ -299,7 +299,7 @@ impl Current {
         fit::learn_models(request, attempt);
         let mut answer = attempt.upstream.send(call).await?;
         let status = answer.status();
-        record.upstream_status(status.as_u16());
+        record.set_upstream_status(status.as_u16());
         if status.is_success() {
             // Nothing has left yet: an upstream that breaks off before the first byte can be replaced.
             answer.wait_for_body().await?;

@@ -142,7 +142,7 @@ impl Exchange {
     /// Records and remembers a turn that leaves. A model that reasons although the client has switched that
     /// off is reported once.
     pub(crate) fn complete_turn(&self, turn: &Turn) {
-        self.request.record.turn(turn);
+        self.request.record.record_turn(turn);
         self.request.remember(turn);
         if !self.request.traits.wants_no_reasoning || turn.reasoning.trim().is_empty() {
             return;

@@ -41,14 +41,14 @@ pub(super) async fn begin_response(
     let Writer::Responses(events) = &mut reply_writer.writer else {
         return client.refuse_request(refusal("only responses can be made in the background"));
     };
-    let (id, reply) = (events.id().to_owned(), events.pending(true));
+    let (id, reply) = (events.id().to_owned(), events.pending_response(true));
     let kept = KeptResponse {
         id: id.clone(),
         client: client.owner.clone(),
         previous,
         status: "in_progress".to_owned(),
         input: events.stored_input(),
-        body: events.pending(false),
+        body: events.pending_response(false),
         request: Some(String::from_utf8_lossy(request).into_owned()),
     };
     if let Err(error) = reply_writer.app.agent_apis.responses.begin_response(kept).await {

@@ -47,7 +47,7 @@ async fn answer_count(arrival: &mut Arrival, body: Incoming) -> Response {
     let origin = arrival.take_origin(api.wire(), CHAT_PATH.into());
     match tokens_of(&app, &body, origin).await {
         Ok((tokens, by)) => {
-            record.counted(by);
+            record.set_token_counter(by);
             let mut response = respond::json_response(StatusCode::OK, token_count_json(tokens));
             response.headers_mut().insert(TOKEN_COUNT, HeaderValue::from_static(by));
             response

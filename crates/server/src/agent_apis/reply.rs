@@ -154,7 +154,7 @@ impl ReplyWriter {
                 self.write_end(usage, out);
             }
             Piece::End(usage) => {
-                self.record.usage(usage);
+                self.record.set_usage(usage);
                 self.record.mark_whole();
                 self.write_end(usage, out);
             }

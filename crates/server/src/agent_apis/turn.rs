@@ -88,7 +88,7 @@ async fn answer_turn(api: Api, arrival: &mut Arrival, body: Incoming) -> Respons
     let program =
         source.as_ref().map_or_else(|_| ClientProgram::from_chat_body(&chat), |(_, program)| *program);
     let client = client.with_program(program).with_request(&app, chat, stream);
-    record.stream(stream);
+    record.set_stream(stream);
     match (source.map(|(source, _)| source), background) {
         (Ok(source), None) => {
             ReplyWriter::new(app, writer, client, record)

@@ -46,7 +46,7 @@ pub(super) async fn show_overview(State(app): State<App>, headers: HeaderMap) ->
 pub(super) async fn report_today(app: &App) -> Report {
     let now = clock::now();
     let query = UsageQuery { since: now - now % 86_400_000, until: u64::MAX, by: Vec::new(), key: None };
-    app.usage.report(query).await.unwrap_or_default()
+    app.usage.report_usage(query).await.unwrap_or_default()
 }
 
 /// Writes the parts that are kept live.

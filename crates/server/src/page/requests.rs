@@ -23,7 +23,7 @@ pub(super) async fn show_requests(State(app): State<App>, uri: Uri, headers: Hea
         Err(response) => return *response,
     };
     let most = parse_filter(uri.query().unwrap_or_default());
-    let main = match app.usage.newest(most).await {
+    let main = match app.usage.newest_requests(most).await {
         Ok(rows) => requests_markup(&rows, most),
         Err(error) => html! { h1 { "Requests" } p class="problem" { (error) } },
     };

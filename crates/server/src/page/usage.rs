@@ -44,7 +44,7 @@ async fn usage_markup(app: &App, days: u64) -> Result<Markup, StoreError> {
     let since = (today + 1).saturating_sub(days) * DAY;
     let report = async |by| {
         let query = UsageQuery { since, until: u64::MAX, by: vec![by], key: None };
-        app.usage.report(query).await
+        app.usage.report_usage(query).await
     };
     let by_day = report(Dimension::Day).await?;
     let tables = [

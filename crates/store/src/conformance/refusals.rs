@@ -14,7 +14,7 @@ fn refusal(bed: &Bed, change: impl FnOnce(&mut StoreConfig)) -> String {
 }
 
 fn url_of(bed: &Bed) -> String {
-    bed.config.store.url.as_ref().unwrap().expose().to_owned()
+    bed.config.store.url.as_ref().unwrap().expose_secret().to_owned()
 }
 
 fn run_sql(bed: &Bed, sql: &'static str) {

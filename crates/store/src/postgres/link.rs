@@ -280,7 +280,7 @@ pub(super) fn limit(most: usize) -> i64 {
 /// A span in milliseconds as the database has it.
 pub(super) fn span(duration: Duration) -> i64 {
     // Added to a time, it must stay a number.
-    as_bigint(clock::millis(duration)).min(i64::MAX / 4)
+    as_bigint(clock::to_millis(duration)).min(i64::MAX / 4)
 }
 
 /// A column that holds a time or a count.

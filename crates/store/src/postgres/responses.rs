@@ -112,7 +112,7 @@ impl Responses for PostgresStore {
 
     async fn clear_responses(&self, now: u64) -> Result<usize, StoreError> {
         let (before, most) =
-            (now.saturating_sub(clock::millis(self.responses.keep)), self.responses.max_size.0);
+            (now.saturating_sub(clock::to_millis(self.responses.keep)), self.responses.max_size.0);
         let sql = "DELETE FROM respool.responses WHERE id IN (
                  SELECT id FROM respool.responses WHERE used < $1 AND request IS NULL LIMIT $2)";
         let old = move |change: &mut Change<'_>| change.execute(sql, &[&as_bigint(before), &BATCH]);

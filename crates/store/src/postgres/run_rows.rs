@@ -98,7 +98,7 @@ impl RunRows for PostgresStore {
     }
 
     async fn clear(&self, now: u64, settled: u64) -> Result<Cleared, StoreError> {
-        let (before, most) = (now.saturating_sub(clock::millis(self.runs.keep)), self.runs.max_size.0);
+        let (before, most) = (now.saturating_sub(clock::to_millis(self.runs.keep)), self.runs.max_size.0);
         let old = self.delete_in_batches(move |change| delete_old(change, before)).await?;
         self.delete_in_batches(move |change| queue::forget(change, before)).await?;
         self.clear_responses(now).await?;

@@ -204,7 +204,7 @@ fn read_message(item: &Object<'_>, field: &str, messages: &mut ChatMessages) -> 
     match role.as_str() {
         "user" => messages.add_user(read_parts(content, &place)?),
         "assistant" => {
-            read_texts(content, &place)?.into_iter().for_each(|text| messages.add_assistant_text(text))
+            read_texts(content, &place)?.into_iter().for_each(|text| messages.add_assistant_text(text));
         }
         "system" | "developer" => messages.add_system(JsonText::join_texts(&read_texts(content, &place)?)),
         _ => {
