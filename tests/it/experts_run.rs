@@ -777,11 +777,11 @@ async fn working_data_stays_during_approvals() {
     let respool = desk.started(&fake).await;
     let store = respool.agents.store().unwrap();
     let days_ago = |days: u64| now() - days * 24 * 3_600_000;
-    let mut old = invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}));
-    old.asked = days_ago(9);
-    enqueue(store, old).await;
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
     until(store, "i1", |row| row.state == EntryState::Held).await;
     respool.killed().await;
+    let database = rusqlite::Connection::open(desk.path("state/respool.db")).unwrap();
+    database.execute("UPDATE queue SET accepted = ?1", [days_ago(9).cast_signed()]).unwrap();
     fs::create_dir_all(desk.state("scratch")).unwrap();
     let aged = |path: &Path, days: u64| {
         let at = std::time::UNIX_EPOCH + Duration::from_millis(days_ago(days));

@@ -30,9 +30,8 @@ impl Exchange {
                 match last.finding {
                     Finding::Refused(Refusal::TooLarge) => Some(FallbackReason::Overflow),
                     Finding::Refused(Refusal::NotHere) if status == 429 => Some(FallbackReason::Busy),
-                    Finding::Refused(Refusal::Form) => None,
                     // A key that the upstream does not take is not the client's.
-                    Finding::Refused(Refusal::Final) if !matches!(status, 401..=403) => None,
+                    Finding::Refused(Refusal::Form | Refusal::Final) if !matches!(status, 401..=403) => None,
                     _ => Some(FallbackReason::Failed),
                 }
             }
