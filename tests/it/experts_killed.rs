@@ -48,7 +48,7 @@ fn start_killed_at(desk: &Desk, log: &str, commit: Option<String>) -> Child {
 }
 
 /// The good flow, but a call whose outcome is unknown is made again.
-fn insistent(request: &Value) -> Script {
+pub fn insistent(request: &Value) -> Script {
     if results(request).last().is_some_and(|last| last.contains("the outcome is unknown")) {
         return calls(&[triage_note()]);
     }
@@ -120,7 +120,7 @@ async fn killed_at_commits(faults: Value, commits: impl IntoIterator<Item = Stri
     kills
 }
 
-async fn assert_nothing_is_lost_or_doubled(fake: &FakeVllm, desk: &Desk, store: &Store) {
+pub async fn assert_nothing_is_lost_or_doubled(fake: &FakeVllm, desk: &Desk, store: &Store) {
     let effects = desk.effects();
     let count = |tool: &str| effects.iter().filter(|effect| *effect == tool).count();
     let prompts: Vec<String> = fake.requests().iter().map(|seen| seen.json().to_string()).collect();
@@ -157,13 +157,13 @@ fn wanted(default: usize) -> usize {
 const LAST_LIFE: Duration = Duration::from_mins(2);
 
 /// The life of a process: until it has asked the model this often, and a time after that.
-struct Life {
-    requests: usize,
-    then: Duration,
+pub struct Life {
+    pub requests: usize,
+    pub then: Duration,
 }
 
 impl Life {
-    async fn over(&self, fake: &FakeVllm) {
+    pub async fn over(&self, fake: &FakeVllm) {
         let wanted = fake.requests().len() + self.requests;
         wait_until("the model is asked", async || fake.requests().len() >= wanted).await;
         tokio::time::sleep(self.then).await;
@@ -262,7 +262,7 @@ async fn a_hundred_kills() {
 }
 
 /// Leaves a note with the id of its mail.
-fn noting(request: &Value) -> Script {
+pub fn noting(request: &Value) -> Script {
     let messages = request["messages"].as_array().unwrap();
     let task =
         messages.iter().find(|message| message["role"] == "user").unwrap()["content"].as_str().unwrap();

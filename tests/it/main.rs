@@ -43,6 +43,7 @@ mod lifecycle;
 mod live;
 mod long_turns;
 mod loops;
+mod nodes;
 mod page;
 mod passthrough;
 mod queue;
