@@ -780,7 +780,8 @@ fn no_filter_removes_objects_and_references() {
     let outputs = site.run(&[], &[filter, "git add -A", "git commit -qm two", "git log --format=%s -1"]);
     assert_eq!(outputs[3], "two\n", "{outputs:#?}");
     assert!(!site.work(".git/refs/heads/x").exists(), "{outputs:#?}");
-    let log = site.person("git fsck --strict > fsck && git log --format=%s other && git reflog | grep -c 'one$'");
+    let log =
+        site.person("git fsck --strict > fsck && git log --format=%s other && git reflog | grep -c 'one$'");
     assert_eq!(String::from_utf8_lossy(&log.stdout), "one\n1\n", "{outputs:#?}");
 }
 
