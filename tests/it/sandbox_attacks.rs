@@ -345,7 +345,7 @@ fn git_status_of_the_person_runs_nothing() {
     let linked_config = "mv .git/config shared && ln -s ../shared .git/config";
     let linked_git = "mv .git real && ln -s real .git";
     let nested = "git init -q nested && git -C nested commit -q --allow-empty -m x";
-    let included = "touch .gitconfig && git config include.path ../.gitconfig && git config --global include.path ~/work/x/y";
+    let included = "touch .gitconfig && git config include.path ../.gitconfig && git config --global include.path $PWD/x/y";
     let named = "mkdir -p tools/hooks && echo cat > tools/clean && git config core.hooksPath tools/hooks && \
         git config filter.x.clean 'sh ./tools/clean' && echo '* filter=x' > .gitattributes";
     for (setup, commands) in [

@@ -1,6 +1,6 @@
 //! The tools that respool runs itself, and the policy in front of them.
 //!
-//! [`Sources`] are opened once from `[tools]`; [`Sources::select`] gives an agent its [`ToolSet`]. The
+//! [`Sources`] are opened once from `[tools]`; [`Sources::select_tools`] gives an agent its [`ToolSet`]. The
 //! sources of a set are `local` (files and commands of a workspace), `gateway` (OpenClaw's tools) and `mcp`
 //! (tools of MCP servers).
 

@@ -131,7 +131,7 @@ impl UpstreamResponse {
     /// waited for only `END_WITHIN`, and does not have to be clean. Some servers never send it.
     ///
     /// # Errors
-    /// As [`UpstreamResponse::whole`].
+    /// As [`UpstreamResponse::read_whole`].
     pub async fn whole_json(self, limit: usize) -> Result<Bytes, UpstreamError> {
         self.gather_body(limit, true).await
     }
