@@ -36,8 +36,7 @@ prose *OPTIONS:
 
 # What is shipped: static binary, archive, Debian package, checksums, bill of materials (into DIR). Needs musl-tools and cargo-cyclonedx.
 dist DIR="target/dist-out":
-    deploy/pgo.sh target/respool.profdata
-    PGO_PROFILE=target/respool.profdata deploy/dist.sh {{DIR}}
+    deploy/dist.sh {{DIR}}
 
 # Install what `just dist` made on clean roots (as root).
 dist-test DIR="target/dist-out":

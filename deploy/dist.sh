@@ -3,9 +3,8 @@
 # software bill of materials. `tests/dist/run.sh DIR` installs them.
 # usage: dist.sh [DIR]
 #   TARGET=x86_64-unknown-linux-musl   PROFILE=dist   what cargo builds; another libc is said, as that binary is not static
-#   PGO_PROFILE=FILE                   optimised for what requests do: deploy/pgo.sh makes the file
 #   SBOM=no                            without the bill of materials (which needs `cargo install cargo-cyclonedx`)
-# The same sources, compiler and C compiler give the same bytes: times are those of the commit, paths are replaced.
+# Times are those of the commit and paths are replaced, so that two builds of the same sources can be compared.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-target/dist-out} target=${TARGET:-x86_64-unknown-linux-musl} profile=${PROFILE:-dist}
@@ -30,7 +29,6 @@ fi
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 # For all crates, which `cargo rustc` would not reach.
 RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=$PWD=respool --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo"
-[ -z "${PGO_PROFILE:-}" ] || RUSTFLAGS+=" -C profile-use=$(realpath "$PGO_PROFILE")"
 export RUSTFLAGS
 cargo rustc --locked --profile "$profile" --target "$target" --bin respool -- "${link[@]}"
 built=$(cargo metadata --locked --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/$target/$profile/respool
