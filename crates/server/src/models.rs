@@ -92,7 +92,7 @@ fn unknown_model(id: &str, models: &[Value]) -> ApiError {
 }
 
 /// Answers `/ready`: this process is up, and so is at least one upstream. Requests are relayed without a
-/// database too, so one that was removed is named and does not change the status.
+/// database too, so one that cannot be used is named and does not change the status.
 pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> Response {
     let mut headers = question_headers(&headers);
     headers.remove(header::AUTHORIZATION);
@@ -116,9 +116,11 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
     });
     let upstreams: Vec<Value> = join_all(checks).await;
     let any = upstreams.iter().any(|upstream| upstream["ready"] == true);
-    let is_state_removed = app.agents.store().is_some_and(|store| store.check_file().is_err());
-    let state_problem = is_state_removed.then_some("the database was removed or replaced: restart respool");
-    let body = json!({"ready": any, "upstreams": upstreams, "state": {"ready": !is_state_removed, "problem": state_problem}});
+    let is_state_away = app.agents.store().is_some_and(|store| store.check_file().is_err());
+    // Anyone may ask; the reason names paths and hosts.
+    let state_problem =
+        is_state_away.then_some("the database cannot be used: the alert `state_removed` and the log say why");
+    let body = json!({"ready": any, "upstreams": upstreams, "state": {"ready": !is_state_away, "problem": state_problem}});
     let mut response = Response::new(Body::from(body.to_string()));
     *response.status_mut() = if any { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let kind = http::HeaderValue::from_static("application/json");

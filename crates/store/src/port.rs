@@ -34,7 +34,7 @@ pub trait StorePort:
     /// Checks that the data is still where it was when the store was opened. If it is not, writes fail.
     ///
     /// # Errors
-    /// When it was removed or replaced.
+    /// When its file was removed or replaced, or when its database cannot be used at present.
     fn check_file(&self) -> Result<(), StoreError>;
 
     /// Returns how often this process has committed, and how many of these commits waited for the disk.

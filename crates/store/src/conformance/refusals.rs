@@ -35,6 +35,7 @@ async fn unusable_urls_are_refused() {
     check("host=", "hos=", "`store.url` cannot be read");
     check("dbname=", "dbname=no_", "make this database");
     check("sslmode=disable", "sslmode=require", "asks for TLS");
+    check("sslmode=disable", "sslmode=verify-full", "asks for TLS");
     check("host=", "host=/nowhere", "PostgreSQL cannot be used");
     run_sql(&bed, "CREATE ROLE no_rights LOGIN");
     check("user=postgres", "user=no_rights", "right to create and use the schema");
@@ -61,4 +62,30 @@ async fn two_nodes_need_two_names() {
     drop(bed.open_with(|config| config.node = node(false)));
     drop(first);
     drop(bed.open_with(|config| config.node = node(true)));
+}
+
+/// A process that was killed leaves its row; systemd starts the next one a second later.
+#[tokio::test]
+async fn a_killed_node_is_waited_for() {
+    let Some(bed) = Bed::new_postgres() else { return };
+    drop(bed.open());
+    run_sql(
+        &bed,
+        "INSERT INTO respool.nodes (owner, name, version, began, seen)
+            VALUES ('killed', 'a', '0', 0, respool.now_ms() - 14000)",
+    );
+    let node = NodeConfig { name: Some("a".to_owned()), is_server: true };
+    drop(bed.open_with(|config| config.node = node));
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_is_noticed() {
+    let Some(bed) = Bed::new_postgres() else { return };
+    let store = bed.open();
+    store.check_file().unwrap();
+    run_sql(&bed, "ALTER TABLE respool.nodes RENAME TO gone");
+    let is_noticed = async || store.check_file().is_err();
+    testing::waiting::wait_until("the store notices", is_noticed).await;
+    run_sql(&bed, "ALTER TABLE respool.gone RENAME TO nodes");
+    testing::waiting::wait_until("the store recovers", async || store.check_file().is_ok()).await;
 }

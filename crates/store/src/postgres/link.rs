@@ -188,7 +188,7 @@ pub(super) fn explain(error: &Error) -> StoreError {
     StoreError(format!("PostgreSQL says: {} (SQLSTATE {}); {todo}", found.message(), code.code()))
 }
 
-fn with_causes(error: &Error) -> String {
+pub(super) fn with_causes(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(next) = cause {

@@ -27,7 +27,7 @@ use crate::config::{ResponsesConfig, RunsConfig, StoreConfig};
 use crate::error::StoreError;
 use crate::port::StorePort;
 
-use link::{Link, Pool};
+use link::{Link, Pool, with_causes};
 use nodes::{Node, Presence};
 
 /// How long it may take to connect, unless the URL says otherwise.
@@ -45,7 +45,7 @@ pub(crate) struct PostgresStore {
     responses: ResponsesConfig,
     /// An entry was queued, here or elsewhere.
     queued: Arc<Notify>,
-    _presence: Presence,
+    presence: Presence,
 }
 
 impl PostgresStore {
@@ -64,7 +64,7 @@ impl PostgresStore {
             place: describe(&parsed),
             runs: config.runs.clone(),
             responses: config.responses.clone(),
-            _presence: Presence::begin(&parsed, node, &queued)?,
+            presence: Presence::begin(&parsed, node, &queued)?,
             queued,
         })
     }
@@ -76,7 +76,7 @@ impl StorePort for PostgresStore {
     }
 
     fn check_file(&self) -> Result<(), StoreError> {
-        Ok(())
+        self.presence.check()
     }
 
     fn commits(&self) -> (u64, u64) {
@@ -87,21 +87,19 @@ impl StorePort for PostgresStore {
 
 /// Reads the URL. Encrypted connections are not supported yet, and one that asks for them is refused.
 fn parse(url: &str) -> Result<Config, StoreError> {
-    let mut config: Config = url.parse().map_err(|error: postgres::Error| {
-        StoreError(format!(
-            "`store.url` cannot be read: {error}; write it as `postgres://USER@HOST/DATABASE`"
-        ))
-    })?;
-    match config.get_ssl_mode() {
-        postgres::config::SslMode::Disable | postgres::config::SslMode::Prefer => {}
-        _ => {
-            return Err(StoreError(
-                "`store.url` asks for TLS, which the store does not speak yet: reach the database over a socket, a private \
-                 network or a tunnel, and set `sslmode=disable`"
-                    .to_owned(),
-            ));
-        }
+    // The client does not know `sslmode=verify-ca` and `verify-full`.
+    let asks_for_tls = ["require", "verify-ca", "verify-full"];
+    if asks_for_tls.iter().any(|mode| url.contains(&format!("sslmode={mode}"))) {
+        return Err(StoreError(
+            "`store.url` asks for TLS, which the store does not speak yet: reach the database over a socket, a private \
+             network or a tunnel, and set `sslmode=disable`"
+                .to_owned(),
+        ));
     }
+    let mut config: Config = url.parse().map_err(|error: postgres::Error| {
+        let why = with_causes(&error);
+        StoreError(format!("`store.url` cannot be read: {why}; write it as `postgres://USER@HOST/DATABASE`"))
+    })?;
     config.application_name("respool");
     config.keepalives_idle(SILENT_FOR).tcp_user_timeout(SILENT_FOR);
     if config.get_connect_timeout().is_none() {
@@ -133,8 +131,7 @@ fn prepare(config: &Config, node: &Node) -> Result<(), StoreError> {
     let (done, answer) = mpsc::channel();
     let (mut link, named) = (Link::new(config.clone(), Arc::default()), node.clone());
     let work = move || {
-        let is_registered = schema::prepare(&mut link)
-            .and_then(|()| link.transact(&|change: &mut link::Change<'_>| nodes::register(change, &named)));
+        let is_registered = schema::prepare(&mut link).and_then(|()| nodes::register(&mut link, &named));
         let _ = done.send(is_registered);
     };
     std::thread::Builder::new()
@@ -147,8 +144,7 @@ fn prepare(config: &Config, node: &Node) -> Result<(), StoreError> {
         return Ok(());
     }
     Err(StoreError(format!(
-        "another process named {:?} uses this database: give each its own `node.name`, or wait {} s if that one has just ended",
-        node.name,
-        nodes::GONE_AFTER.as_secs()
+        "another process named {:?} uses this database: give each its own `node.name`",
+        node.name
     )))
 }

@@ -3,14 +3,14 @@
 //! the queue is looked at every second all the same.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use fallible_iterator::FallibleIterator as _;
 use postgres::{Client, Config, Error, NoTls};
 use tokio::sync::Notify;
 
-use super::link::{Change, span};
+use super::link::{Change, Link, Values, explain, number, span};
 use crate::error::StoreError;
 
 /// How often a process says that it lives.
@@ -34,35 +34,68 @@ pub(super) struct Node {
     pub(super) name: String,
 }
 
-/// Says for the first time that a process lives. False when another one of its name does.
-pub(super) fn register(change: &mut Change<'_>, node: &Node) -> Result<bool, Error> {
+/// How often a process looks whether another one of its name lives.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Says for the first time that a process lives. Returns false if another one of its name does, which says so
+/// meanwhile. One that was killed is waited for until it counts as gone, so that its successor can start.
+pub(super) fn register(link: &mut Link, node: &Node) -> Result<bool, StoreError> {
+    let mut first_seen = None;
+    loop {
+        let other = link.transact(&|change: &mut Change<'_>| try_to_register(change, node))?;
+        match (other, first_seen) {
+            (None, _) => return Ok(true),
+            (Some(seen), Some(before)) if seen != before => return Ok(false),
+            (Some(seen), _) => first_seen = Some(seen),
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Registers a process unless another one of its name may live. Returns when that one was last seen.
+fn try_to_register(change: &mut Change<'_>, node: &Node) -> Result<Option<u64>, Error> {
     change.lock(vec!["nodes".to_owned()])?;
     let sql = "DELETE FROM respool.nodes WHERE seen < respool.now_ms() - $1";
     change.execute(sql, &[&span(FORGET_AFTER)])?;
-    let sql = "SELECT 1 FROM respool.nodes WHERE name = $1 AND owner <> $2 AND seen > respool.now_ms() - $3";
-    if change.exists(sql, &[&node.name, &node.owner, &span(GONE_AFTER)])? {
-        return Ok(false);
+    let sql =
+        "SELECT seen FROM respool.nodes WHERE name = $1 AND owner <> $2 AND seen > respool.now_ms() - $3
+        ORDER BY seen DESC LIMIT 1";
+    let values: Values<'_> = &[&node.name, &node.owner, &span(GONE_AFTER)];
+    if let Some(seen) = change.find(sql, values, |row| number(row, 0))? {
+        return Ok(Some(seen));
     }
     change.execute(SEEN, &[&node.owner, &node.name, &env!("CARGO_PKG_VERSION")])?;
-    Ok(true)
+    Ok(None)
 }
 
 /// Says that a process lives for as long as this value does.
 #[derive(Debug)]
 pub(super) struct Presence {
     ends: Arc<AtomicBool>,
+    /// Why it could not say so the last time.
+    problem: Arc<Problem>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
+
+type Problem = Mutex<Option<StoreError>>;
 
 impl Presence {
     pub(super) fn begin(config: &Config, node: Node, queued: &Arc<Notify>) -> Result<Self, StoreError> {
         let ends = Arc::new(AtomicBool::new(false));
-        let (config, queued, until) = (config.clone(), Arc::downgrade(queued), Arc::clone(&ends));
+        let problem = Arc::<Problem>::default();
+        let (config, queued) = (config.clone(), Arc::downgrade(queued));
+        let (until, shared) = (Arc::clone(&ends), Arc::clone(&problem));
         let thread = std::thread::Builder::new()
             .name("store-presence".into())
-            .spawn(move || keep_present(&config, &node, &queued, &until))
+            .spawn(move || keep_present(&config, &node, &queued, &until, &shared))
             .map_err(|error| StoreError(format!("the store's thread cannot be started: {error}")))?;
-        Ok(Self { ends, thread: Some(thread) })
+        Ok(Self { ends, problem, thread: Some(thread) })
+    }
+
+    /// Returns an error while the database cannot be used.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        let problem = self.problem.lock().unwrap_or_else(PoisonError::into_inner);
+        problem.clone().map_or(Ok(()), Err)
     }
 }
 
@@ -76,10 +109,15 @@ impl Drop for Presence {
     }
 }
 
-fn keep_present(config: &Config, node: &Node, queued: &Weak<Notify>, ends: &AtomicBool) {
+fn keep_present(config: &Config, node: &Node, queued: &Weak<Notify>, ends: &AtomicBool, problem: &Problem) {
+    let set_problem = |error: Option<StoreError>| {
+        *problem.lock().unwrap_or_else(PoisonError::into_inner) = error;
+    };
     let mut client = None;
     while !ends.load(Ordering::Relaxed) {
-        if stay(&mut client, config, node, queued, ends).is_err() {
+        let said = say_present(&mut client, config, node).map(|()| set_problem(None));
+        if let Err(error) = said.and_then(|()| listen(&mut client, node, queued, ends)) {
+            set_problem(Some(explain(&error)));
             client = None;
             std::thread::sleep(Duration::from_millis(200));
         }
@@ -90,14 +128,8 @@ fn keep_present(config: &Config, node: &Node, queued: &Weak<Notify>, ends: &Atom
     }
 }
 
-/// Says once that the process lives, and hears of new work until it is time to say it again.
-fn stay(
-    client: &mut Option<Client>,
-    config: &Config,
-    node: &Node,
-    queued: &Weak<Notify>,
-    ends: &AtomicBool,
-) -> Result<(), Error> {
+/// Says once that the process lives. Connects if it has to.
+fn say_present(client: &mut Option<Client>, config: &Config, node: &Node) -> Result<(), Error> {
     if client.is_none() {
         let mut new = config.connect(NoTls)?;
         // A pooler may refuse.
@@ -106,6 +138,17 @@ fn stay(
     }
     let Some(client) = client else { return Ok(()) };
     client.execute(SEEN, &[&node.owner, &node.name, &env!("CARGO_PKG_VERSION")])?;
+    Ok(())
+}
+
+/// Hears of new work until it is time to say again that the process lives.
+fn listen(
+    client: &mut Option<Client>,
+    node: &Node,
+    queued: &Weak<Notify>,
+    ends: &AtomicBool,
+) -> Result<(), Error> {
+    let Some(client) = client else { return Ok(()) };
     let began = Instant::now();
     while began.elapsed() < EVERY && !ends.load(Ordering::Relaxed) {
         let mut notifications = client.notifications();
