@@ -17,7 +17,7 @@ const REMEMBERED: usize = 16;
 /// A longer array is not remembered, in bytes.
 const LONGEST: usize = 256 << 10;
 
-/// The last arrays that were rewritten; the one that was used last is the first.
+/// The arrays that were rewritten last, most recently used first.
 static RECENT: Mutex<VecDeque<Arc<RewrittenTools>>> = Mutex::new(VecDeque::new());
 
 /// A `tools` array and what certain rules make of it.

@@ -12,7 +12,7 @@ pub enum ResumeError {
     NoStore,
     /// The store cannot be read or written.
     Store(StoreError),
-    /// There is no run of this id.
+    /// The store has no run with this id.
     NoRun(String),
     /// The agent of this name is not configured.
     NoAgent(String),

@@ -8,7 +8,7 @@ const MINUTE: u64 = 60_000;
 const WINDOW: u64 = 5 * MINUTE;
 /// and events counted over this one.
 const LONG_WINDOW: u64 = 15 * MINUTE;
-/// The fewest requests of which a share means something.
+/// A share of failed requests counts only from this many requests on.
 const FEW: u64 = 10;
 
 /// How urgent an alert is.

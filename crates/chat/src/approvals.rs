@@ -153,14 +153,14 @@ mod tests {
             store: Some(Arc::clone(&store)),
             operator_key: key.map(str::to_owned),
         };
-        let (operator, nobody, guesser) = (with(Some("sk-anna")), with(None), with(Some("sk-mine")));
-        let listed = nobody.run_command(Wanted::Show(None)).await.unwrap();
+        let (operator, keyless, guesser) = (with(Some("sk-anna")), with(None), with(Some("sk-mine")));
+        let listed = keyless.run_command(Wanted::Show(None)).await.unwrap();
         assert!(listed.contains("one  expert/desk  crm__move") && !listed.contains('\u{1b}'), "{listed}");
         assert!(listed.contains("two  expert/desk  conversation  crm__move"), "{listed}");
-        let shown = nobody.run_command(Wanted::Show(Some("one".into()))).await.unwrap();
+        let shown = keyless.run_command(Wanted::Show(Some("one".into()))).await.unwrap();
         assert!(shown.contains("\"reason\": \"why\"") && !shown.contains('\u{1b}'), "{shown}");
         for wanted in [Wanted::Approve(Some("one".into())), Wanted::Reject(Some("one".into()))] {
-            assert!(nobody.run_command(wanted.clone()).await.unwrap_err().contains("RESPOOL_OPERATOR_KEY"));
+            assert!(keyless.run_command(wanted.clone()).await.unwrap_err().contains("RESPOOL_OPERATOR_KEY"));
             assert!(guesser.run_command(wanted.clone()).await.unwrap_err().contains("no operator is known"));
         }
         let digest = "6cb9b97054a7581b061237873eaaf81333879847f2769ca5d6b9b59b9618a213".to_owned();

@@ -156,8 +156,8 @@ impl Entry {
         })
     }
 
-    /// Returns the operands of the command if all its options are known: names of files and other texts, all
-    /// of which may be read as names. `None` if an option is unknown.
+    /// Returns the operands of the command, or `None` if it does not know one of the options. The caller
+    /// treats each operand as the name of a file.
     pub(super) fn operands<'a>(&self, words: &'a [String]) -> Option<Vec<&'a str>> {
         let behind = words.get(self.words.split(' ').count()..)?;
         let mut operands = Vec::new();

@@ -180,8 +180,11 @@ impl Screen {
         self.write_line(&lines.join("\n"));
     }
 
-    /// Shows a question and its answer from before, of each only the first rows.
+    /// Shows an earlier question and the first rows of its answer, unless only the work is shown.
     pub(super) fn show_exchange(&mut self, question: &str, answer: &str) {
+        if !self.speaks {
+            return;
+        }
         self.measure_terminal();
         let question = one_line(question, self.width.saturating_sub(2));
         self.write_line(&format!("\n{} {}", self.paint.cyan("›"), self.paint.bold(&question)));

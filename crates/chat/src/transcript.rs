@@ -53,8 +53,8 @@ pub(super) fn last_exchanges(
             _ => {}
         }
     }
-    if let (Some(outcome), Some((_, answer))) = (outcome, exchanges.last_mut()) {
-        outcome.text().trim().clone_into(answer);
+    if let (Some(outcome), Some((_, answer))) = (outcome.filter(|it| it.has_answer()), exchanges.last_mut()) {
+        outcome.content.trim().clone_into(answer);
     }
     let skipped = exchanges.len().saturating_sub(count);
     exchanges.split_off(skipped)
@@ -103,6 +103,7 @@ mod tests {
         let expected = |last: &str| vec![("b".to_owned(), "2".to_owned()), ("c".to_owned(), last.to_owned())];
         assert_eq!(pairs(Some(&outcome)), expected("3"));
         assert_eq!(pairs(None), expected(""));
+        assert_eq!(pairs(Some(&Outcome { cancelled: true, ..Outcome::default() })), expected(""));
         assert!(last_exchanges(&[], None, 2).is_empty());
     }
 

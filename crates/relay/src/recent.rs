@@ -42,9 +42,9 @@ impl Default for RecentLimits {
 #[derive(Debug)]
 pub(super) struct Recent {
     limits: RecentLimits,
-    /// The one that was used last is the first.
+    /// Most recently used first.
     kept: Mutex<VecDeque<(Instant, Arc<RecentRequest>)>>,
-    /// Short `tools` arrays, and what was read from them. The one that was used last is the first.
+    /// Short `tools` arrays with the tools that they declare, most recently used first.
     short_tools: Mutex<VecDeque<(Box<str>, Arc<Tools>)>>,
 }
 

@@ -83,8 +83,8 @@ struct Taking {
 }
 
 impl Worker {
-    /// The scratchpad of an attempt: the one that the process names, or one of the invocation's own while
-    /// another open invocation works with that.
+    /// Returns the scratchpad of an attempt. This is the scratchpad that the process names, unless another
+    /// open invocation uses it; then the invocation gets its own.
     pub(super) async fn claimed_scratchpad(
         &self,
         attempt: &Attempt<'_>,
