@@ -282,16 +282,21 @@ async fn two_processes_share_one_store() {
     let fake = FakeVllm::thinking(noting).await;
     fake.allow_cut_requests();
     let (desk, store) = desk(&fake.url());
+    assert_two_processes_keep_the_order(&desk, &store).await;
+}
+
+/// Two processes work on twelve events of three lanes: on each once, and in the order of its lane.
+pub async fn assert_two_processes_keep_the_order(desk: &Desk, store: &Store) {
     for number in 0..12 {
         let id = format!("{number:02}");
         let mut one = invocation(&id, "inbound-email-triage", json!({"message_id": id}));
         one.lane =
             Some(InvocationLane::Key { path: "contact_id".into(), value: format!("lane-{}", number % 3) });
-        enqueue(&store, one).await;
+        enqueue(store, one).await;
     }
-    let (mut one, mut two) = (start(&desk, "log-1"), start(&desk, "log-2"));
+    let (mut one, mut two) = (start(desk, "log-1"), start(desk, "log-2"));
     for number in 0..12 {
-        let row = until(&store, &format!("{number:02}"), is_over).await;
+        let row = until(store, &format!("{number:02}"), is_over).await;
         assert_eq!(row.state, EntryState::Done, "{row:?}");
     }
     one.kill().await.unwrap();

@@ -1,20 +1,21 @@
 //! Several processes of the real program on one `PostgreSQL`: each event is worked on once and in the order
 //! of its lane, also when a process is killed or stops for longer than its lease.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use respool::expert::InvocationLane;
 use respool::store::{DatabaseConfig, EntryState, Store, StoreConfig};
 use respool::units::Secret;
-use serde_json::{Value, json};
+use serde_json::json;
 use testing::postgres_server;
 use tokio::process::Child;
 
-use crate::experts_killed::{Life, assert_nothing_is_lost_or_doubled, desk, insistent, noting, start};
+use crate::experts_killed::{
+    Life, assert_nothing_is_lost_or_doubled, assert_two_processes_keep_the_order, desk, insistent, noting,
+    start,
+};
 use crate::experts_run::{Desk, enqueue, invocation, is_over, until};
 use crate::support::fake_vllm::FakeVllm;
 
@@ -39,30 +40,7 @@ async fn two_nodes_share_one_database() {
     let fake = FakeVllm::thinking(noting).await;
     fake.allow_cut_requests();
     let Some((desk, store)) = desk_on_postgres(&fake.url()) else { return };
-    for number in 0..12 {
-        let id = format!("{number:02}");
-        let mut one = invocation(&id, "inbound-email-triage", json!({"message_id": id}));
-        one.lane =
-            Some(InvocationLane::Key { path: "contact_id".into(), value: format!("lane-{}", number % 3) });
-        enqueue(&store, one).await;
-    }
-    let (mut one, mut two) = (start(&desk, "log-1"), start(&desk, "log-2"));
-    for number in 0..12 {
-        let row = until(&store, &format!("{number:02}"), is_over).await;
-        assert_eq!(row.state, EntryState::Done, "{row:?}");
-    }
-    one.kill().await.unwrap();
-    two.kill().await.unwrap();
-    let journal = fs::read_to_string(desk.path("journal")).unwrap();
-    let mut lanes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for line in journal.lines() {
-        let call: Value = serde_json::from_str(line).unwrap();
-        let number: usize = call["arguments"]["text"].as_str().unwrap().parse().unwrap();
-        lanes.entry(number % 3).or_default().push(number);
-    }
-    for (lane, order) in lanes {
-        assert_eq!(order, (lane..12).step_by(3).collect::<Vec<_>>(), "each once and in order");
-    }
+    assert_two_processes_keep_the_order(&desk, &store).await;
     let database = sqlite_tables(&desk);
     assert!(database.is_empty(), "nothing is kept beside the database: {database:?}");
 }

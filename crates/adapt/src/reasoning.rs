@@ -1,8 +1,8 @@
 //! Translates the effort of reasoning that a client asks for into what a family of models obeys.
 //!
-//! Clients say it in six ways; chat templates read one or two. respool adds the field that the model obeys, and
-//! keeps the client's field, because some hosted services read it. It does not change a request for a model
-//! that has no row.
+//! Clients say it in six ways; chat templates read one or two. respool adds the field that the model obeys,
+//! and keeps the client's field, because some hosted services read it. It does not change a request for a
+//! model that has no row.
 //! Sources: the chat templates of the models, and the documentation of vLLM, `SGLang`, llama.cpp and Ollama.
 
 use std::sync::LazyLock;

@@ -116,11 +116,9 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
     });
     let upstreams: Vec<Value> = join_all(checks).await;
     let any = upstreams.iter().any(|upstream| upstream["ready"] == true);
-    let is_state_away = app.agents.store().is_some_and(|store| store.check_file().is_err());
-    // Anyone may ask; the reason names paths and hosts.
-    let state_problem =
-        is_state_away.then_some("the database cannot be used: the alert `state_removed` and the log say why");
-    let body = json!({"ready": any, "upstreams": upstreams, "state": {"ready": !is_state_away, "problem": state_problem}});
+    let problem = app.agents.store().and_then(|store| store.check_file().err()).map(|error| error.0);
+    let state = json!({"ready": problem.is_none(), "problem": problem});
+    let body = json!({"ready": any, "upstreams": upstreams, "state": state});
     let mut response = Response::new(Body::from(body.to_string()));
     *response.status_mut() = if any { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let kind = http::HeaderValue::from_static("application/json");
