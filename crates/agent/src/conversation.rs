@@ -197,7 +197,7 @@ impl Conversation {
         }
     }
 
-    /// Stores the conversation between two turns. One with gaps in the store is no longer stored.
+    /// Holds the conversation between two turns. One with gaps in the store is no longer written there.
     async fn hold_run(&mut self, run: Run, driver: Driver) {
         let mut journal = driver.journal;
         if !journal.is_complete() {

@@ -26,7 +26,7 @@ const fn entry(words: &'static str, options: &'static str, letters: &'static str
     Entry { words, options, letters, takes_operands: true, group: LOOKING }
 }
 
-/// Writes into the repository as git itself does: the sandbox allows such a command to write there and
+/// A command that writes into the repository as git itself does: the sandbox allows it to write there and
 /// nowhere else.
 const fn git_work(words: &'static str, options: &'static str, letters: &'static str) -> Entry {
     Entry { words, options, letters, takes_operands: true, group: GIT_WORK }

@@ -18,7 +18,7 @@ pub(super) struct SavedTerminal {
 }
 
 impl SavedTerminal {
-    /// Returns Returns `None` without a terminal.
+    /// Reads the settings of the terminal; `None` without one.
     pub(super) fn read() -> Option<Self> {
         let tty = File::options().read(true).write(true).open("/dev/tty").ok()?;
         let settings = tcgetattr(&tty).ok()?.into();

@@ -93,7 +93,7 @@ fn parse_keys(path: &Path, text: &str) -> Result<KeyList, Vec<String>> {
     KeyList::parse(text).map_err(|problems| problems.into_iter().map(name).collect())
 }
 
-/// Returns a warning about permissions of the file that are too wide.
+/// Warns about permissions of the file that are too wide.
 fn warn_about_permissions(path: &Path, list: &KeyList) {
     let file = path.display().to_string();
     let mode = std::fs::metadata(path).map(|file| file.permissions().mode()).unwrap_or_default();

@@ -74,7 +74,7 @@ pub struct RequestFacts<'a> {
     pub model_is_known: bool,
     /// True when the client asked for a stream.
     pub stream: bool,
-    /// Sets the upstream that will probably be asked.
+    /// The upstream that will probably be asked.
     pub upstream: &'a str,
     /// Names of the edits made to the request.
     pub edits: &'a [&'static str],

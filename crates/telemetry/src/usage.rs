@@ -41,8 +41,8 @@ pub struct EndedRequest {
     pub counted: Option<Usage>,
 }
 
-/// Settings for recording the requests of one server: whether message text may be logged, and the sinks of
-/// their rows and spans.
+/// Settings for recording the requests of one server: whether message text may be logged, the sinks of rows
+/// and spans, and the list of requests under way.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
     /// Message text may be logged.

@@ -1,4 +1,4 @@
-//! Emits the events of a turn, and prevents that a call leaves twice or unwanted.
+//! Emits the events of a turn, and keeps a call from leaving twice or unwanted.
 //!
 //! The scanners find the meaning of text; the ledger decides which part of it leaves. Events come in the
 //! order in which they become certain, which is the same for every split of a text. Used by the scanners and
@@ -34,9 +34,9 @@ pub(crate) struct Ledger {
     /// Calls read from text that may turn out to be reasoning: if a template wrote its opening mark, only the
     /// closing mark shows it.
     deferred: Vec<Deferred>,
-    /// Returns true when reasoning has come: the next text is the answer.
+    /// Whether reasoning has come, so that the next text is the answer.
     has_reasoned: bool,
-    /// Returns true when no more text will come.
+    /// Whether the text has ended.
     closing: bool,
     /// The text of calls that did not leave, shown if the turn would be blank without it.
     refused: String,

@@ -53,9 +53,9 @@ impl Tool {
 pub struct Resolved<'a> {
     /// The tool whose arguments these are.
     pub tool: &'a Tool,
-    /// Returns true when the tool is hidden and the call must leave as `tool_call{id, args}`.
+    /// Whether the tool is hidden and the call must leave as `tool_call{id, args}`.
     pub hidden: bool,
-    /// Returns true when the name had to be repaired.
+    /// Whether the name had to be repaired.
     pub repaired: bool,
 }
 

@@ -17,10 +17,10 @@ pub enum ClientProgram {
     Codex,
     /// Anthropic's Claude Code.
     ClaudeCode,
-    /// Qwen Code: it repeats 429 and 5xx and ignores the header. On the Messages route it calls itself
+    /// Qwen Code: it repeats 429 and 5xx and ignores `x-should-retry`. On the Messages route it calls itself
     /// `claude-cli/0.24.4`.
     QwenCode,
-    /// Vercel's AI SDK: it repeats 429 and 5xx twice and ignores the header.
+    /// Vercel's AI SDK: it repeats 429 and 5xx twice and ignores `x-should-retry`.
     AiSdk,
     /// opencode: the words of an error make it repeat the request for more than a minute, regardless of
     /// status and headers (measured on 1.18.33).

@@ -18,8 +18,8 @@ pub struct ErrorReply {
     pub body: String,
 }
 
-/// Writes the error for clients of OpenAI's APIs. Qwen Code ignores the header and repeats 429 and 5xx for
-/// more than a minute, as the AI SDK does twice (measured on 0.24.4 and 7.0.173).
+/// Writes the error for clients of OpenAI's APIs. Qwen Code ignores `x-should-retry` and repeats 429
+/// and 5xx for more than a minute; the AI SDK ignores it and repeats twice (measured on 0.24.4 and 7.0.173).
 pub fn openai_error(error: &ApiError, program: ClientProgram) -> ErrorReply {
     let ignores_header = matches!(program, ClientProgram::QwenCode | ClientProgram::AiSdk);
     let is_repeated = ignores_header && matches!(error.status, 429 | 500..);

@@ -47,8 +47,8 @@ pub enum Salvage {
     Nothing,
 }
 
-/// An empty reply of at most this number of tokens is empty; one of more tokens was lost on the way. To end a
-/// turn takes one or two.
+/// A reply of more tokens than this of which nothing arrived was lost on the way. To end a turn takes one or
+/// two.
 const FEW_TOKENS: u64 = 3;
 
 impl Fault {
@@ -124,7 +124,7 @@ impl Fault {
             return Salvage::CorrectableCall;
         }
         match self {
-            // The text is the call itself, which the engine leaves when there is no other.
+            // The text is the call itself, which the engine shows when the turn would be blank without it.
             Self::UnknownTool(name)
                 if turns.iter().all(|turn| turn.content.trim().starts_with(name.as_str())) =>
             {

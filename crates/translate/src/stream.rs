@@ -52,8 +52,9 @@ pub struct StreamState {
     identity: Option<Sent>,
     usage: Option<Usage>,
     choices: Vec<Progress>,
-    /// Whether content, reasoning or a call has come, and whether the token limit ended a choice.
+    /// Whether content, reasoning or a call has come.
     spoke: bool,
+    /// Whether the token limit ended a choice.
     cut: bool,
     /// A usage chunk that came before the finish reasons. It waits, because it must be the last.
     last: Option<String>,
@@ -196,12 +197,12 @@ impl StreamState {
         self.spoke
     }
 
-    /// Returns true when the reply has ended by itself without content.
+    /// Returns true when the reply has ended by itself without content, reasoning or a call.
     pub fn is_empty(&self) -> bool {
         self.has_ended_silent() && !self.cut
     }
 
-    /// Returns true when the reply has ended, by itself or at a limit, without content.
+    /// Returns true when the reply has ended, by itself or at a limit, without content, reasoning or a call.
     pub fn has_ended_silent(&self) -> bool {
         self.is_finished() && !self.spoke
     }

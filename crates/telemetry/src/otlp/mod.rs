@@ -56,7 +56,7 @@ struct State {
 }
 
 impl Traces {
-    /// Connects to the configured collector; `None` unless `[otlp] endpoint` is set.
+    /// Prepares to send to the configured collector; `None` unless `[otlp] endpoint` is set.
     ///
     /// # Errors
     /// When no client for it can be built.

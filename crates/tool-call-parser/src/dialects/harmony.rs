@@ -145,7 +145,7 @@ fn find_foreign(text: &str) -> Option<usize> {
     memchr::memchr_iter(b'<', text.as_bytes()).find(|at| !is_inside(at))
 }
 
-/// Returns the tool to which a header is addressed.
+/// Returns the tool that a header is addressed to, if it is addressed to one.
 fn find_recipient(header: &str) -> Option<&str> {
     let mut found = header.match_indices("to=").map(|(at, _)| {
         let name = &header[at + 3..];

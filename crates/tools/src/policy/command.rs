@@ -187,7 +187,7 @@ fn word_expression(word: &Word) -> String {
     out + &regex::escape(&mark_inner_spaces(&word.text[from..]))
 }
 
-/// The operator before a part.
+/// The role of a part, by the operator before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Position {
     /// A program begins here.
