@@ -212,15 +212,16 @@ async fn learned_rules_outlive_a_restart() {
 
 const HEAD: &str = "# What servers refuse, and what is sent instead
 
-When a model server refuses a request, respool reads the refusal, makes the smallest change that avoids its cause, and sends the
-request again: at most four times, one named cause each. A rule is kept for that server and model once the changed request has
-succeeded, also across restarts. The next conversation then goes right at once; one that is under way keeps the form of its requests,
-and so the prompt that the server has cached, unless it is refused itself. After a day, and when the server's version changes, a new
-conversation is tried unchanged. `respool upstreams` shows the rules, and `respool upstreams forget NAME` forgets them.
+When a model server refuses a request, respool reads the refusal, makes the smallest change that avoids its
+cause, and sends the request again: at most four times, one named cause each. A rule is kept for that server
+and model once the changed request has succeeded, also across restarts. The next conversation then goes right
+at once; one that is under way keeps the form of its requests, and so the prompt that the server has cached,
+unless it is refused itself. After a day, and when the server's version changes, a new conversation is tried
+unchanged. `respool upstreams` shows the rules, and `respool upstreams forget NAME` forgets them.
 
-A change that costs part of the meaning needs your consent: the refusal then names the setting. Pictures, audio and files are the
-exception, because they stay in the conversation and every later request would fail: they become a text that says so, unless
-`[adapt] media = false` forbids it.
+A change that costs part of the meaning needs your consent: the refusal then names the setting. Pictures,
+audio and files are the exception, because they stay in the conversation and every later request would fail:
+they become a text that says so, unless `[adapt] media = false` forbids it.
 
 This page is generated from the table of rules (`crates/adapt/src/table.rs`); to regenerate it, run
 `UPDATE_DOCS=1 cargo test --test it adapt`.
@@ -242,15 +243,16 @@ target = \"qwen3.6\"                      # a variant, which clients see in /v1/
 set = { chat_template_kwargs = { enable_thinking = false } }   # whatever the client says
 ```
 
-`strip` comes first, then `default`, then `set`; tables are joined field by field. A variant adds to what its target declares.
-`model`, `messages`, `stream` and `stream_options` cannot be declared.
+`strip` comes first, then `default`, then `set`; tables are joined field by field. A variant adds to what its
+target declares. `model`, `messages`, `stream` and `stream_options` cannot be declared.
 
 ### Reasoning off, low, high
 
-Clients say in several ways how much a model should reason: `reasoning_effort`, `reasoning.effort`, `reasoning.enabled`, `thinking`,
-`enable_thinking`, `think`, and Anthropic's `thinking` on `/v1/messages`. respool adds the way that the model's family obeys. Other
-models get the request as it came, unless `[models.\"X\"] reasoning_off` names the fields that switch reasoning off. Ollama gets
-`reasoning_effort`. If `set` decides it, the client's wish changes nothing. When a model reasons all the same, the log says so once.
+Clients say in several ways how much a model should reason: `reasoning_effort`, `reasoning.effort`,
+`reasoning.enabled`, `thinking`, `enable_thinking`, `think`, and Anthropic's `thinking` on `/v1/messages`.
+respool adds the way that the model's family obeys. Other models get the request as it came, unless
+`[models.\"X\"] reasoning_off` names the fields that switch reasoning off. Ollama gets `reasoning_effort`. If
+`set` decides it, the client's wish changes nothing. When a model reasons all the same, the log says so once.
 
 | family | what it obeys |
 |---|---|
@@ -266,18 +268,20 @@ fallback_after = \"10s\"
 vision = \"qwen3-vl\"
 ```
 
-The next model of `fallback` is asked when the model fails or gives no usable reply, when the prompt does not fit its window, and when
-it is busy or starting for longer than `fallback_after`. When a budget is spent, the first fallback without a price is asked. A request
-that is at fault itself goes to no other model, and neither does one whose reply has begun to leave. Each request begins with the model
-that the client named. A request with pictures goes to the model that `vision` names. The log line says why (`fallback`), and names the
-model that answered, as the page, the reports and the prices do. A key that may use a model may use its fallbacks.
+The next model of `fallback` is asked when the model fails or gives no usable reply, when the prompt does not
+fit its window, and when it is busy or starting for longer than `fallback_after`. When a budget is spent, the
+first fallback without a price is asked. A request that is at fault itself goes to no other model, and neither
+does one whose reply has begun to leave. Each request begins with the model that the client named. A request
+with pictures goes to the model that `vision` names. The log line says why (`fallback`), and names the model
+that answered, as the page, the reports and the prices do. A key that may use a model may use its fallbacks.
 
 ## Who waits for whom
 
-Where an upstream has `max_concurrency`, a person goes before a sub-agent, and that before work in the background; after 8 turns of the
-queue a request is as urgent as the next kind, so nothing waits for ever. A request says what it is in the header
-`x-respool-priority` or in `metadata.priority`: `interactive` (the default), `subagent` or `background`. Heartbeats, scheduled jobs and
-sub-agents of OpenClaw, and sub-agents and titles of Claude Code, are recognised.
+Where an upstream has `max_concurrency`, a person goes before a sub-agent, and that before work in the
+background; after 8 turns of the queue a request is as urgent as the next kind, so nothing waits for ever. A
+request says what it is in the header `x-respool-priority` or in `metadata.priority`: `interactive` (the
+default), `subagent` or `background`. Heartbeats, scheduled jobs and sub-agents of OpenClaw, and sub-agents
+and titles of Claude Code, are recognised.
 ";
 
 fn switch_in_words(switch: Switch) -> String {
@@ -311,9 +315,11 @@ fn the_page_of_rules_is_current() {
             .unwrap();
     }
     page.push_str(
-        "\nA single parameter that a server does not know is left out (`parameter.drop:NAME`), renamed (`parameter.rename:FROM:TO`) \
-         or limited to the server's range (`parameter.at_most:NAME:NUMBER`). Leaving out `tool_choice`, `response_format`, \
-         `max_tokens`, `max_completion_tokens`, `stop` or `n` needs consent.\n",
+        "
+A single parameter that a server does not know is left out (`parameter.drop:NAME`), renamed
+(`parameter.rename:FROM:TO`) or limited to the server's range (`parameter.at_most:NAME:NUMBER`). Leaving out
+`tool_choice`, `response_format`, `max_tokens`, `max_completion_tokens`, `stop` or `n` needs consent.
+",
     );
     page.push_str(DECLARED);
     for family in FAMILIES {

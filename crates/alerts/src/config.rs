@@ -49,7 +49,7 @@ wire::settings! {
         /// Alerts that begin within this time are one message.
         #[serde(deserialize_with = "deserialize_duration")]
         pub group: Duration = Duration::from_secs(5), allow_zero();
-        /// Rules that are turned off (docs/operating.md lists them).
+        /// Rules that are turned off (docs/logs.md lists them).
         pub disabled: Vec<String> = Vec::new(), with_form(RULE), with_example(r#"["first_byte_slow"]"#);
         /// The page's address, for the link in messages.
         pub link: Option<String> = None,
