@@ -12,11 +12,11 @@ test:
 
 # Every fault, and the memory each takes (some minutes); FAULT=name for some. What they are: docs/faults.md.
 faults:
-    cargo test --test it faults -- --include-ignored --skip soak --nocapture
+    cargo test --test faults -- --include-ignored --skip soak --nocapture
 
 # 1,000 streams at once for ten minutes, with random faults among them, against the program in a process of its own.
 soak:
-    SOAK_STREAMS=1000 SOAK_SECONDS=600 SOAK_PACE=1200 SOAK_TIMEOUT=28 cargo test --release --test it soak_ends -- --ignored --nocapture
+    SOAK_STREAMS=1000 SOAK_SECONDS=600 SOAK_PACE=1200 SOAK_TIMEOUT=28 cargo test --release --test faults soak_ends -- --ignored --nocapture
 
 # Format and fix what can be fixed.
 fix:
@@ -26,7 +26,7 @@ fix:
 # Generated pages and snapshots.
 generate:
     UPDATE_DOCS=1 cargo test --lib config
-    UPDATE_DOCS=1 cargo test --test it faults::page
+    UPDATE_DOCS=1 cargo test --test faults page
     INSTA_UPDATE=always cargo test
     scripts/prose --lower
 

@@ -7,11 +7,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::faults::process::{forget_peak, measure};
 use crate::lifecycle::Served;
 use crate::passthrough;
 use crate::support::client::{Client, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
+use crate::support::process::{forget_peak, measure};
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;

@@ -2,10 +2,11 @@
 
 #![expect(
     unreachable_pub,
+    dead_code,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "tests fail by panicking, and `pub` in their support code says what they may use"
+    reason = "tests fail by panicking, and `pub` in the support code says what they and `faults` may use"
 )]
 
 mod access;
@@ -33,7 +34,6 @@ mod experts_killed;
 mod experts_run;
 mod experts_separation;
 mod fallback;
-mod faults;
 mod first_minute;
 mod forms;
 mod hooks;

@@ -9,12 +9,9 @@ use crate::support::client::{Client, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::idle_time::IdleTime;
 use crate::support::replies;
+pub(crate) use crate::support::requests::without_tools as request;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
-
-pub(crate) fn request() -> Value {
-    json!({"model": "gpt-oss-20b", "messages": [{"role": "user", "content": "hi"}], "stream": true, "seed": 7, "vllm_xargs": {"a": 1}})
-}
 
 fn asking_usage(asked: bool) -> Value {
     let mut body = request();

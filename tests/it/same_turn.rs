@@ -7,14 +7,14 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
 
-use crate::faults::api::{Api, OTHERS};
-use crate::faults::upstream::Turn;
 use crate::support::accumulate::Rules;
+use crate::support::api::{Api, OTHERS};
 use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
 use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
+use crate::support::turn::Turn;
 use crate::tools_route;
 
 /// The model's words.

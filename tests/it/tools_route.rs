@@ -6,25 +6,11 @@ use crate::support::accumulate::Rules;
 use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
+pub(crate) use crate::support::requests::with_tools as request;
 use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
 
 /// A request as OpenClaw sends it: `stream:true`, usage asked for, tools `read` and `exec`.
-pub(crate) fn request() -> Value {
-    json!({
-        "model": "gpt-oss-20b",
-        "messages": [{"role": "system", "content": "You are helpful."}, {"role": "user", "content": "What does a.txt say?"}],
-        "stream": true, "stream_options": {"include_usage": true},
-        "tools": [tool("read", "path"), tool("exec", "command")],
-        "tool_choice": "auto", "max_completion_tokens": 4096,
-    })
-}
-
-fn tool(name: &str, argument: &str) -> Value {
-    json!({"type": "function", "function": {"name": name, "description": name,
-        "parameters": {"type": "object", "properties": {argument: {"type": "string"}}, "required": [argument]}}})
-}
-
 fn with(changes: &Value) -> Value {
     let mut body = request();
     for (key, value) in changes.as_object().unwrap() {

@@ -17,9 +17,12 @@
 //! - [`client`]: the raw HTTP/1.1 client.
 //! - [`accumulate`]: the independent accumulator of streams and completions; [`openai_fields`] is its
 //!   allow-list.
+//! - [`api`]: the same conversation in each API, and [`turn`] the turn in its reply.
 //! - [`other_wires`]: the accumulators of Responses and Messages streams.
 //! - [`replies`]: vLLM-shaped bodies for scripts.
-//! - [`respool`]: the product itself, started in this process.
+//! - [`requests`]: requests that many tests begin with.
+//! - [`respool`]: the product itself, started in this process; [`served`]: in a process of its own, whose
+//!   resources [`process`] measures.
 //! - [`tools`]: sets of tools, calls, and a person to ask.
 //! - [`fake_gateway`]: OpenClaw's `/tools/invoke`.
 //! - [`scripted_tools`]: a set of tools for agents that does what a test says.
@@ -28,17 +31,22 @@
 //! - [`wait_until`] and its like: conditions that another task or process brings about.
 
 pub mod accumulate;
+pub mod api;
 pub mod client;
 pub mod fake_gateway;
 pub mod fake_vllm;
 pub mod http1;
 pub use testing::idle_time;
-pub use testing::waiting::{eventually, holds_within, look_within, wait_until};
+pub use testing::waiting::{eventually, look_within, wait_until};
 pub mod openai_fields;
 pub mod other_wires;
+pub mod process;
 pub mod replies;
 pub mod request_rules;
+pub mod requests;
 pub mod respool;
 pub mod script;
 pub mod scripted_tools;
+pub mod served;
 pub mod tools;
+pub mod turn;

@@ -14,12 +14,12 @@ use rand::{Rng as _, SeedableRng as _};
 use testing::seed::seed;
 use tokio::task::JoinSet;
 
-use super::api::Api;
-use super::bed::{Bed, Limits};
-use super::process::{self, Measured};
+use super::bed::{Bed, Limits, descriptors_return};
 use super::table::{CASES, Case, ROWS, Row, Want};
 use super::upstream::Upstream;
-use crate::lifecycle::Served;
+use crate::support::api::Api;
+use crate::support::process::{self, Measured};
+use crate::support::served::Served;
 
 /// Wide enough for a machine that has other things to do.
 fn limits() -> Limits {
@@ -146,7 +146,7 @@ async fn soak_ends_with_no_turn_lost() {
         (early, process::measure(id))
     };
     let ((), (early, late)) = tokio::join!(soak(&bed, &tally, streams, seed(), end), watch);
-    let left = process::descriptors_return(id, before, &bed).await;
+    let left = descriptors_return(id, before, &bed).await;
     let afterwards = process::measure(id);
     let code = drain(&bed, &tally, &mut served, streams).await;
     let [turns, faults, flaws] =

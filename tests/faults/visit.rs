@@ -7,12 +7,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::api::Api;
 use super::table::{Case, Want, Way};
-use super::upstream::{Turn, Upstream, strange_markers};
+use super::upstream::{Upstream, strange_markers};
 use crate::support::accumulate::Rules;
+use crate::support::api::Api;
 use crate::support::client::{Arrived, Client, Reply, Request};
-use crate::tools_route;
+use crate::support::requests;
+use crate::support::turn::Turn;
 
 /// A client's request, from which faults are made.
 #[derive(Clone, Debug)]
@@ -95,7 +96,7 @@ impl Visit {
             body["stream_options"] = json!({"include_usage": true});
         }
         if tools {
-            body["tools"] = tools_route::request()["tools"].clone();
+            body["tools"] = requests::with_tools()["tools"].clone();
         }
         let id = format!("{row}~{marker}~{}", if tools { "t" } else { "p" });
         let body = api.request(body);

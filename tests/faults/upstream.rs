@@ -15,14 +15,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::table::{Who, find};
-use crate::support::accumulate::Accumulated;
 use crate::support::eventually;
 use crate::support::fake_vllm::{After, play};
-use crate::support::holds_within;
+
 use crate::support::http1::{Framing, Head, Incoming};
 use crate::support::replies;
 use crate::support::request_rules;
 use crate::support::script::{Script, Step};
+use crate::support::turn::{Turn, pieces};
 
 /// A request, as far as an answer depends on it.
 #[derive(Clone, Debug)]
@@ -35,52 +35,6 @@ pub struct Ask {
     pub marker: String,
     /// How often this conversation has asked, from 1.
     pub attempt: usize,
-}
-
-/// The turn that answers a conversation.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Turn {
-    /// All reasoning.
-    pub reasoning: String,
-    /// All content.
-    pub content: String,
-    /// Name and arguments of each call.
-    pub calls: Vec<(String, Value)>,
-}
-
-impl Turn {
-    /// The right answer.
-    pub fn of(marker: &str, tools: bool) -> Self {
-        let call = ("read".to_owned(), json!({"path": format!("/tmp/{marker}")}));
-        Self {
-            reasoning: format!("Thinking of {marker}."),
-            content: pieces(marker).concat(),
-            calls: if tools { vec![call] } else { vec![] },
-        }
-    }
-
-    /// The turn that a client read. No right answer has a tab; a tab that a row puts in must arrive.
-    pub fn read(turn: &Accumulated) -> Self {
-        let choice = turn.choices.get(&0).cloned().unwrap_or_default();
-        let calls = choice.tool_calls.iter().map(|call| (call.name.clone(), call.json())).collect();
-        Self { reasoning: choice.reasoning, content: choice.content.replace('\t', ""), calls }
-    }
-
-    /// True for what may have arrived of `whole` when it broke off.
-    pub fn begins(&self, whole: &Self) -> bool {
-        whole.reasoning.starts_with(&self.reasoning)
-            && whole.content.starts_with(&self.content)
-            && whole.calls.starts_with(&self.calls)
-    }
-}
-
-fn pieces(marker: &str) -> [String; 4] {
-    [
-        format!("Answer to {marker}: "),
-        "zwölf Bäume, ".to_owned(),
-        "🙂 日本".to_owned(),
-        format!(" ({marker})."),
-    ]
 }
 
 impl Ask {
@@ -219,7 +173,7 @@ impl Upstream {
     /// requests.
     pub async fn settled(&self, marker: &str, within: Duration) -> Result<usize, String> {
         let is_idle = || self.shared.fate(marker, |fate| fate.active == 0);
-        if !holds_within(within, is_idle).await {
+        if !testing::waiting::holds_within(within, is_idle).await {
             return Err(format!("the upstream is still answering after {within:?}"));
         }
         Ok(self.shared.fates.lock().unwrap().remove(marker).map_or(0, |fate| fate.asks))

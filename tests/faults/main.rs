@@ -1,37 +1,49 @@
 //! Faults, measured: one table of named faults, played on real sockets, on every route and in both forms.
 //!
+//! A test program of its own, because many of its promises are times: `cargo test` runs one program after the
+//! other, so that no other test takes the processor.
+//!
 //! - [`table`]: what a row is; the rows are in [`upstream_rows`] and [`client_rows`].
 //! - [`upstream`]: the server that plays them, [`visit`]: the client that does.
-//! - [`api`]: the same conversation in each API.
-//! - [`bed`]: respool between both, and what must hold for each case; [`process`]: what it then holds.
+//! - [`bed`]: respool between both, and what must hold for each case.
 //! - [`beyond`]: what the table cannot hold.
 //! - [`page`] writes docs/faults.md; [`soak`]: all of it at once, for long.
 
-pub mod api;
+#![expect(
+    unreachable_pub,
+    dead_code,
+    unused_imports,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking, and the support code is that of `it`, which uses the rest of it"
+)]
+
 mod bed;
 mod beyond;
 mod bombs;
 mod client_rows;
 mod measured;
 mod page;
-pub mod process;
 mod soak;
+#[path = "../it/support/mod.rs"]
+mod support;
 mod table;
-pub mod upstream;
+mod upstream;
 mod upstream_rows;
 mod visit;
 
 use std::time::Duration;
 
-use api::OTHERS;
-use bed::{Bed, SMALL};
+use bed::{Bed, SMALL, descriptors_return};
 use table::{Case, ROWS};
 use tokio::runtime::{Builder, Runtime};
 use upstream::Upstream;
 
-use crate::lifecycle::Served;
-use crate::support::holds_within;
+use crate::support::api::OTHERS;
+use crate::support::process;
 use crate::support::respool::Respool;
+use crate::support::served::Served;
 
 /// The cases of the chosen rows.
 fn chosen() -> Vec<Vec<Case>> {
@@ -80,7 +92,7 @@ async fn faults_end_as_the_table_says() {
     let bed = Bed::new(served.address, upstream, SMALL);
     let before = process::measure(served.child.id());
     let mut flaws = bed.play_all(chosen().concat()).await;
-    flaws.extend(process::descriptors_return(served.child.id(), before, &bed).await);
+    flaws.extend(descriptors_return(served.child.id(), before, &bed).await);
     judge(&flaws);
 }
 
@@ -114,7 +126,7 @@ async fn play_on_other_apis(cases: Vec<Case>) {
     let bed = Bed::new(served.address, upstream, SMALL);
     let before = process::measure(served.child.id());
     let mut flaws = bed.play_all(cases).await;
-    flaws.extend(process::descriptors_return(served.child.id(), before, &bed).await);
+    flaws.extend(descriptors_return(served.child.id(), before, &bed).await);
     judge(&flaws);
 }
 
@@ -132,7 +144,8 @@ fn no_fault_leaves_a_task() {
         chosen().iter().enumerate().filter_map(|(at, cases)| cases.get(at % cases.len()).copied()).collect();
     let mut flaws = harness.block_on(bed.play_all(cases));
     // The pool's connections need no task each; one sweeps them.
-    let are_gone = harness.block_on(holds_within(Duration::from_secs(5), || tasks() <= before + 1));
+    let are_gone =
+        harness.block_on(testing::waiting::holds_within(Duration::from_secs(5), || tasks() <= before + 1));
     flaws.extend((!are_gone).then(|| format!("{} tasks, {before} before", tasks())));
     judge(&flaws);
 }
@@ -150,7 +163,7 @@ async fn no_fault_takes_much_memory() {
         process::forget_peak(id);
         let before = process::measure(id);
         flaws.extend(bed.play_all(cases).await);
-        flaws.extend(process::descriptors_return(id, before, &bed).await);
+        flaws.extend(descriptors_return(id, before, &bed).await);
         let grown = process::measure(id).peak.saturating_sub(before.resident) >> 10;
         most = most.max((grown, row.name.as_str()));
         if grown > row.memory {

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
 
-use super::api::Api;
 use super::table::{CASES, Case, Row, Want, Who, find};
 use super::upstream::{Upstream, marker};
 use super::visit::Visit;
+use crate::support::api::Api;
+use crate::support::process;
 
 /// The limits that are configured, and what they promise.
 #[derive(Clone, Copy, Debug)]
@@ -35,9 +36,9 @@ pub const SMALL: Limits = Limits {
     commit_after: Duration::from_millis(1500),
     heartbeat: Duration::from_millis(300),
     timeout: Duration::from_secs(8),
-    client_timeout: Duration::from_secs(2),
+    client_timeout: Duration::from_secs(3),
     bound: Duration::from_secs(40),
-    release: Duration::from_secs(2),
+    release: Duration::from_secs(5),
 };
 
 impl Limits {
@@ -135,4 +136,15 @@ impl Bed {
 fn words_of(panic: tokio::task::JoinError) -> String {
     let words = panic.try_into_panic().ok().and_then(|panic| panic.downcast::<String>().ok());
     words.map_or_else(|| "a panic".to_owned(), |words| *words)
+}
+
+/// Waits until no more descriptors are open than `before`, those of idle connections to the upstream left
+/// out.
+pub async fn descriptors_return(id: u32, before: process::Measured, bed: &Bed) -> Option<String> {
+    let are_closed = || process::measure(id).descriptors <= before.descriptors + bed.upstream.open();
+    if testing::waiting::holds_within(Duration::from_secs(50), are_closed).await {
+        return None;
+    }
+    let (now, open) = (process::measure(id).descriptors, bed.upstream.open());
+    Some(format!("{now} descriptors, {} before, and {open} idle connections", before.descriptors))
 }

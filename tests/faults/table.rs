@@ -4,10 +4,10 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-use super::api::Api;
 use super::upstream::Ask;
 use super::visit::{Act, Visit};
 use super::{client_rows, upstream_rows};
+use crate::support::api::Api;
 use crate::support::script::Script;
 
 /// One named fault.

@@ -1,10 +1,5 @@
 //! The resources of a process: descriptors and resident memory, from /proc.
 
-use std::time::Duration;
-
-use super::bed::Bed;
-use crate::support::holds_within;
-
 /// A process at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
@@ -30,15 +25,4 @@ pub fn measure(id: u32) -> Measured {
 /// Resets the peak.
 pub fn forget_peak(id: u32) {
     std::fs::write(format!("/proc/{id}/clear_refs"), "5").unwrap();
-}
-
-/// Waits until no more descriptors are open than `before`, those of idle connections to the upstream left
-/// out.
-pub async fn descriptors_return(id: u32, before: Measured, bed: &Bed) -> Option<String> {
-    let are_closed = || measure(id).descriptors <= before.descriptors + bed.upstream.open();
-    if holds_within(Duration::from_secs(50), are_closed).await {
-        return None;
-    }
-    let (now, open) = (measure(id).descriptors, bed.upstream.open());
-    Some(format!("{now} descriptors, {} before, and {open} idle connections", before.descriptors))
 }

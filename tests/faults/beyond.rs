@@ -12,23 +12,22 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-use crate::lifecycle::Served;
-use crate::passthrough;
 use crate::support::accumulate::Rules;
 use crate::support::client::{Client, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::http1::{Framing, Incoming};
 use crate::support::replies;
+use crate::support::requests;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
-use crate::tools_route;
+use crate::support::served::Served;
 
 #[tokio::test]
 async fn clients_that_read_nothing_are_dropped() {
     let chunk = replies::frame(&replies::chunk(&json!({"content": "x".repeat(4000)}), None));
     let fake = FakeVllm::start([Script::endless(200, "text/event-stream", chunk.repeat(16))]).await;
     let respool = Respool::with(&fake, "[limits]\nclient_timeout = \"400ms\"").await;
-    let mut client = Client::sending(respool.address, &Request::chat(&passthrough::request())).await;
+    let mut client = Client::sending(respool.address, &Request::chat(&requests::without_tools())).await;
     client.head().await;
     let began = Instant::now();
     let closed = fake.wait_until_closed(0).await;
@@ -91,7 +90,7 @@ async fn stale_connections_cost_no_turn() {
     // No head may wait, so the relay itself has no time to try again.
     let settings = "[limits]\ncommit_after = \"0s\"\n[[upstream]]\nname = \"box\"";
     let respool = Respool::configured(&format!("{settings}\nurl = \"{url}\"")).await;
-    let mut body = tools_route::request();
+    let mut body = requests::with_tools();
     body["stream"] = json!(false);
     body["stream_options"] = serde_json::Value::Null;
     for _ in 0..3 {
@@ -148,16 +147,16 @@ async fn private_cas_can_be_trusted() {
     let toml = format!("[[upstream]]\nname = \"box\"\nurl = \"https://localhost:{port}\"");
     let trusting = Served::with_file(&toml, &[("SSL_CERT_FILE", file.to_str().unwrap())]);
     let turn =
-        exchange(trusting.address, &Request::chat(&tools_route::request())).await.stream(&Rules::default());
+        exchange(trusting.address, &Request::chat(&requests::with_tools())).await.stream(&Rules::default());
     assert_eq!(turn.choices[&0].content, "over TLS");
     let doubting = Served::with_file(&toml, &[]);
-    let reply = exchange(doubting.address, &Request::chat(&tools_route::request())).await;
+    let reply = exchange(doubting.address, &Request::chat(&requests::with_tools())).await;
     assert_eq!((reply.status, &reply.error()["code"]), (502, &json!("upstream_tls")), "{}", reply.text());
 }
 
 #[tokio::test]
 async fn endless_upstreams_end_in_time() {
-    for (mode, body) in [("buffered", passthrough::request()), ("live", tools_route::request())] {
+    for (mode, body) in [("buffered", requests::without_tools()), ("live", requests::with_tools())] {
         let flood = Script::endless(200, "text/event-stream", ": ping\n\n".repeat(4096));
         let fake = FakeVllm::start([flood]).await;
         let settings = format!(

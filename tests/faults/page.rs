@@ -3,21 +3,21 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::api::OTHERS;
 use super::table::{CASES, ROWS, Row, Want};
+use crate::support::api::OTHERS;
 
 const HEAD: &str = "\
 # Faults
 
 What the upstream or the client can do wrong, and what the client then sees. Generated from the table that the tests play
-(`tests/it/faults`); to regenerate it, run `UPDATE_DOCS=1 cargo test --test it faults::page`.
+(`tests/faults`); to regenerate it, run `UPDATE_DOCS=1 cargo test --test faults page`.
 
 Each row is played on real sockets on every route (buffered with tools, live with tools, passthrough without), for a client that asks for a
 stream and for one that asks for JSON, each time beside a second conversation without faults. Every case must satisfy these conditions:
 
 - it ends in time, with the listed status and code, error event, or right answer (to the last byte);
 - the stream is well formed (`tests/it/support/accumulate.rs`), and its text is a prefix of the right answer;
-- the upstream request ends within 2 s of the client's, and there are no more upstream requests than permitted;
+- the upstream request ends within 5 s of the client's, and there are no more upstream requests than permitted;
 - the second conversation gets its own right answer, and no word of one conversation appears in another.
 
 Each row is also played on `/v1/responses` and `/v1/messages`. There the upstream is asked for a stream wherever the route can read one, so
@@ -27,7 +27,7 @@ After all cases, respool has no more descriptors and tasks than before, apart fr
 (all its cases at once, with their second conversations) may grow by 48 MiB; by 24 MiB for clients that do not read, and by 96 MiB where
 bodies take megabytes.
 
-The limits are small here: `commit_after` 1.5 s, `timeout` of the upstream 8 s, `client_timeout` 2 s, `max_body` 2 MiB;
+The limits are small here: `commit_after` 1.5 s, `timeout` of the upstream 8 s, `client_timeout` 3 s, `max_body` 2 MiB;
 `recovery.attempts` is 0. *Event* is an error event in a stream that has begun, after a prefix of the right answer; its
 `code` is the status. A status that a stream\'s client would get becomes an event when the fault shows after `commit_after`.
 
@@ -98,7 +98,7 @@ fn the_page_of_faults_is_current() {
     let current = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         page == current,
-        "docs/faults.md is not current: run UPDATE_DOCS=1 cargo test --test it faults::page"
+        "docs/faults.md is not current: run UPDATE_DOCS=1 cargo test --test faults page"
     );
 }
 

@@ -1,10 +1,10 @@
-//! The conversation of a fault in each API: its request, and the turn in its reply.
+//! The same conversation in each API: its request, and the turn in its reply.
 
 use serde_json::{Value, json};
 
-use super::upstream::Turn;
-use crate::support::client::Reply;
-use crate::support::other_wires;
+use super::client::Reply;
+use super::other_wires;
+use super::turn::Turn;
 
 /// A client's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
