@@ -371,7 +371,7 @@ pub(super) fn connections() -> Vec<Row> {
         .padding(3 << 19)
         .memory(96),
         hasty("never-reads", "it never reads the request (1.5 MiB)", |_| {
-            Script::wire([Step::Wait(Duration::from_millis(8500))])
+            Script::wire([Step::Wait(Duration::from_millis(11_500))])
         })
         .json(TIMED_OUT)
         .slow()
