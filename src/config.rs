@@ -6,8 +6,8 @@
 //! the generated page and the example file. No module imports this one but `main` and `cli`.
 
 mod changes;
-mod contradictions;
 mod cover;
+mod cross_checks;
 mod effect;
 mod environment;
 mod example;

@@ -27,7 +27,7 @@ pub(super) type ReadPrompt<'a> =
     dyn Fn(&str, &AgentConfig) -> Result<Option<String>, Failure> + Send + Sync + 'a;
 
 /// An agent's settings, with everything they name.
-pub(super) struct Equipped {
+pub(super) struct ResolvedAgent {
     name: String,
     config: AgentConfig,
     prompt: Option<String>,
@@ -42,7 +42,7 @@ pub(super) async fn resolve_agents(
     settings: &Settings,
     tools: &OpenTools<'_>,
     prompt: &ReadPrompt<'_>,
-) -> Result<Vec<Equipped>, Vec<UnusableSetting>> {
+) -> Result<Vec<ResolvedAgent>, Vec<UnusableSetting>> {
     let (mut all, mut problems) = (Vec::new(), Vec::new());
     for (name, config) in &settings.agents {
         let prompt = prompt(name, config).map_err(|why| {
@@ -53,7 +53,7 @@ pub(super) async fn resolve_agents(
             tools(config.clone()).await.map_err(|whys| whys.into_iter().map(fault).collect::<Vec<_>>());
         match zip_results(prompt, tools) {
             Ok((prompt, tools)) => {
-                all.push(Equipped { name: name.clone(), config: config.clone(), prompt, tools });
+                all.push(ResolvedAgent { name: name.clone(), config: config.clone(), prompt, tools });
             }
             Err(found) => problems.extend(found),
         }
@@ -67,7 +67,7 @@ pub(super) fn build_agents(
     relay: &Arc<Relay>,
     fleet: &Arc<Fleet>,
     bounds: RelayLimits,
-    equipped: Vec<Equipped>,
+    equipped: Vec<ResolvedAgent>,
     shutdown: CancellationToken,
 ) -> Result<Arc<Agents>, UnusableSetting> {
     let all = agents_with_models(settings, relay, fleet, bounds, equipped);
@@ -87,9 +87,9 @@ pub(super) fn agents_with_models(
     relay: &Arc<Relay>,
     fleet: &Arc<Fleet>,
     bounds: RelayLimits,
-    equipped: Vec<Equipped>,
+    equipped: Vec<ResolvedAgent>,
 ) -> Vec<Agent> {
-    let agent = |Equipped { name, config, prompt, tools }| {
+    let agent = |ResolvedAgent { name, config, prompt, tools }| {
         let relay = match &config {
             AgentConfig { upstream: None, .. } if !config.reads_for_itself() => Arc::clone(relay),
             config => Arc::new(own_relay(settings, config, fleet, bounds)),

@@ -8,7 +8,7 @@ use clap::Subcommand;
 use super::failure::Failure;
 use super::listing::{ListArgs, Noun, parse_span};
 use super::runtime::new_runtime;
-use super::say::{flat_text, say, say_aside};
+use super::say::{flat_text, say, say_on_stderr};
 use crate::alerts::{Alerts, AlertsConfig, OpenAlert, Rule, Silence, Silences, read_open};
 use crate::config::{Loaded, Settings};
 
@@ -69,7 +69,7 @@ fn list_alerts(loaded: &Loaded, arguments: &ListArgs) {
     let Some(open) = read_open(dir) else {
         let what =
             format!("No alerts have been recorded in {} yet. `respool serve` records them.", dir.display());
-        say_aside(&what);
+        say_on_stderr(&what);
         return;
     };
     let json = |alert: &OpenAlert| serde_json::to_value(alert).unwrap_or_default();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use super::agents::{Equipped, OpenTools, build_agents, model_accesses, read_prompt, resolve_agents};
+use super::agents::{OpenTools, ResolvedAgent, build_agents, model_accesses, read_prompt, resolve_agents};
 use super::upstreams::ServedUpstreams;
 use super::{advice, experts, sealing, usage};
 use crate::agent::AgentConfig;
@@ -56,7 +56,7 @@ pub(super) async fn finish_work(app: &App, stop: &CancellationToken) {
 }
 
 /// The parts of an app, except the store of runs.
-pub(super) type Parts = (ServedUpstreams, Vec<Equipped>, Arc<Sources>);
+pub(super) type Parts = (ServedUpstreams, Vec<ResolvedAgent>, Arc<Sources>);
 
 /// An app, and the parts from which another one is built when the configuration changes.
 pub(super) struct Assembled {

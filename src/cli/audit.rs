@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::listing::ListArgs;
 use super::say::{flat_text, say};
 use crate::config::Loaded;
-use crate::tools::audit::{self, Line, Step};
+use crate::tools::audit::{self, AuditLine, Step};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {
@@ -62,7 +62,8 @@ fn read_log(file: &std::path::Path) -> Result<String, Failure> {
 
 /// Returns true for a line from within the time. A line that cannot be read is kept in the list.
 fn is_recent(line: &str, arguments: &ListArgs) -> bool {
-    let at = serde_json::from_str::<Line>(line).ok().and_then(|line| humantime::parse_rfc3339(&line.at).ok());
+    let at =
+        serde_json::from_str::<AuditLine>(line).ok().and_then(|line| humantime::parse_rfc3339(&line.at).ok());
     let millis = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok()).map(clock::to_millis);
     millis.is_none_or(|millis| arguments.includes(millis))
 }
@@ -71,7 +72,7 @@ fn list_calls(file: &std::path::Path, arguments: &ListArgs) -> Result<(), Failur
     let text = read_log(file)?;
     let lines: Vec<&str> = text.lines().filter(|line| is_recent(line, arguments)).collect();
     for line in &lines[lines.len().saturating_sub(arguments.limit)..] {
-        match serde_json::from_str::<Line>(line) {
+        match serde_json::from_str::<AuditLine>(line) {
             Ok(_) if arguments.json => say(line),
             Ok(read) => say(&flat_text(&describe_call(&read))),
             Err(_) => say(&flat_text(&format!("? not a line of this log: {line}"))),
@@ -80,7 +81,7 @@ fn list_calls(file: &std::path::Path, arguments: &ListArgs) -> Result<(), Failur
     Ok(())
 }
 
-fn describe_call(line: &Line) -> String {
+fn describe_call(line: &AuditLine) -> String {
     let entry = &line.entry;
     let step = match entry.step {
         Step::Begun => "begun",

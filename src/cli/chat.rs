@@ -12,7 +12,7 @@ use super::assembly::relay_limits;
 use super::failure::{Failure, log_problem};
 use super::options::unread_notes;
 use super::runtime::new_runtime;
-use super::say::say_aside;
+use super::say::say_on_stderr;
 use super::upstreams::ServedUpstreams;
 use crate::agent::OPERATOR_KEY;
 use crate::chat::{self, SYSTEM_PROMPT, Setting, Sources};
@@ -123,7 +123,7 @@ fn begin_chat(
     let (system, system_file) = read_system_prompt(arguments.system.as_deref(), loaded.directory())?;
     let unread = unread_notes(loaded);
     if prompt.is_some() {
-        unread.iter().for_each(|note| say_aside(&format!("respool: {note}")));
+        unread.iter().for_each(|note| say_on_stderr(&format!("respool: {note}")));
     }
     let sources = Sources {
         upstreams: loaded
@@ -217,7 +217,7 @@ async fn open_relay(
 /// The conversation works even if it cannot be saved.
 fn open_store(settings: &Settings) -> Option<Arc<Store>> {
     let opened = Store::open(&settings.store);
-    let report = |error: &_| say_aside(&format!("respool: conversations are not kept: {error}"));
+    let report = |error: &_| say_on_stderr(&format!("respool: conversations are not kept: {error}"));
     opened.map(Arc::new).inspect_err(report).ok()
 }
 

@@ -222,14 +222,14 @@ pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<
             validate::validate_installed(&options.load()?, &package, output.format())
         }
         ExpertCommand::Bind { name, tool, server, kind, operations, unbind } => {
-            let wanted = bind::Wanted { tool, server, kind, operations, unbind };
+            let wanted = bind::BindingRequest { tool, server, kind, operations, unbind };
             bind::bind_tool(&options.load()?, &name, &wanted)
         }
         ExpertCommand::Run { name, message, process: None, .. } => {
             run::send_message(&options.load()?, &name, &message.unwrap_or_default())
         }
         ExpertCommand::Run { name, process: Some(process), payload, dry_run, .. } => {
-            let wanted = run::Wanted { expert: name, process, payload, is_dry: dry_run };
+            let wanted = run::ProcessRequest { expert: name, process, payload, is_dry: dry_run };
             run::run_process(&options.load()?, wanted)
         }
         ExpertCommand::Queue { of, arguments } => queue::list_queue(&options.load()?, of.name(), &arguments),
@@ -256,7 +256,7 @@ pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<
             )
         }
         ExpertCommand::Remove { name, purge, yes } => {
-            remove::remove_expert(&options.load()?.settings, &name, remove::Wanted { purge, yes })
+            remove::remove_expert(&options.load()?.settings, &name, remove::RemovalOptions { purge, yes })
         }
         ExpertCommand::Fire { name, trigger, payload } => {
             fire::fire_by_hand(&options.load()?, &name, &trigger, payload.as_deref())

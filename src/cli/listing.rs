@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::failure::Failure;
-use super::say::{flat_text, say, say_aside};
+use super::say::{flat_text, say, say_on_stderr};
 use crate::units::parse_duration;
 
 /// The options of a list.
@@ -46,7 +46,7 @@ impl ListArgs {
             return;
         }
         rows.iter().for_each(|row| say(&flat_text(&line(row))));
-        say_aside(&if rows.len() == total {
+        say_on_stderr(&if rows.len() == total {
             noun.count_things(total)
         } else {
             format!("{} of {}; --limit COUNT lists more", rows.len(), noun.count_things(total))

@@ -210,7 +210,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Reported) => ExitCode::FAILURE,
         Err(Failure::Failed(message)) => {
-            say::say_aside(&format!("respool: {message}"));
+            say::say_on_stderr(&format!("respool: {message}"));
             ExitCode::FAILURE
         }
         Err(Failure::Misconfigured(problems)) => {
@@ -218,7 +218,7 @@ pub fn main() -> ExitCode {
                 1 => "a problem".to_owned(),
                 count => format!("{count} problems"),
             };
-            say::say_aside(&format!("respool: the configuration has {count}:\n{problems}"));
+            say::say_on_stderr(&format!("respool: the configuration has {count}:\n{problems}"));
             ExitCode::from(BAD_CONFIG)
         }
     }
@@ -238,7 +238,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Chat(arguments) => chat::run_chat(&arguments),
         Command::Runs { options, command } => {
             let loaded = options.load()?;
-            unread_notes(&loaded).iter().for_each(|note| say::say_aside(&format!("respool: {note}")));
+            unread_notes(&loaded).iter().for_each(|note| say::say_on_stderr(&format!("respool: {note}")));
             runs::run_runs(&loaded, command)
         }
         Command::Alerts { options, command } => alerts::run_alerts(&options.load()?, command),

@@ -11,7 +11,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::agents::{Equipped, agents_with_models, model_accesses, resolve_agents};
+use super::agents::{ResolvedAgent, agents_with_models, model_accesses, resolve_agents};
 use super::assembly::{body_budget, relay_limits, tools_of};
 use super::upstreams::ServedUpstreams;
 use super::{advice, usage};
@@ -49,7 +49,7 @@ struct Prepared {
     terms: LedgerSettings,
     upstreams: ServedUpstreams,
     policy: Option<StricterPolicy>,
-    agents: Vec<Equipped>,
+    agents: Vec<ResolvedAgent>,
 }
 
 impl Reloading {

@@ -11,7 +11,7 @@ use super::assembly::{app, finish_work};
 use super::failure::{Failure, log_problem};
 use super::listing::{ListArgs, Noun};
 use super::runtime::new_runtime;
-use super::say::{flat_text, say, say_aside, say_piece_aside};
+use super::say::{flat_text, say, say_on_stderr, say_piece_on_stderr};
 use crate::agent::{WatchEvent, WorkEnd, report};
 use crate::config::Loaded;
 use crate::observe;
@@ -64,14 +64,16 @@ pub(super) fn run_runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Fail
 async fn open_store(loaded: &Loaded) -> Result<Arc<Store>, Failure> {
     let store = Store::open(&loaded.settings.store)?;
     if let Some(aside) = &store.set_aside {
-        say_aside(&format!(
+        say_on_stderr(&format!(
             "respool: the store of runs was damaged; it is now {}, and a new one was begun",
             aside.display()
         ));
     }
     // Runs can be read even if the disk is full.
     if let Err(error) = store.mark_orphans().await {
-        say_aside(&format!("respool: runs whose process has ended may still be shown as running: {error}"));
+        say_on_stderr(&format!(
+            "respool: runs whose process has ended may still be shown as running: {error}"
+        ));
     }
     Ok(Arc::new(store))
 }
@@ -86,7 +88,7 @@ async fn list_runs(store: &Store, arguments: &ListArgs) -> Result<(), Failure> {
     }
     let usage = store.usage().await?;
     nest_runs(&rows).iter().for_each(|(row, depth)| say(&flat_text(&run_line(row, *depth))));
-    say_aside(&format!(
+    say_on_stderr(&format!(
         "{} of {}, {} of at most {} in {}",
         rows.len(),
         Noun("run", "runs").count_things(usize::try_from(usage.runs).unwrap_or(usize::MAX)),
@@ -186,7 +188,7 @@ async fn resume_run(loaded: &Loaded, id: &str) -> Result<(), Failure> {
     let mut watch = resumed.map_err(|why| format!("the run {id} cannot be resumed: {why}"))?;
     let ended = loop {
         match watch.next().await {
-            WatchEvent::Progress(text) => say_piece_aside(&text),
+            WatchEvent::Progress(text) => say_piece_on_stderr(&text),
             WatchEvent::End(ended) => break ended,
         }
     };

@@ -17,12 +17,12 @@ pub(super) fn say_piece(text: &str) {
 }
 
 /// A line on standard error.
-pub(super) fn say_aside(text: &str) {
+pub(super) fn say_on_stderr(text: &str) {
     write_line(io::stderr(), &format!("{text}\n"));
 }
 
 /// A piece of text on standard error, as it arrives.
-pub(super) fn say_piece_aside(text: &str) {
+pub(super) fn say_piece_on_stderr(text: &str) {
     write_line(io::stderr(), text);
 }
 

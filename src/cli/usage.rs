@@ -10,7 +10,7 @@ use clap::Args;
 use super::failure::Failure;
 use super::listing::parse_span;
 use super::runtime::new_runtime;
-use super::say::{flat_text, say, say_aside};
+use super::say::{flat_text, say, say_on_stderr};
 use crate::config::{Loaded, Settings};
 use crate::store::{Dimension, UsageQuery, UsageStore};
 use crate::units::UnusableSetting;
@@ -112,7 +112,9 @@ pub(super) fn run_usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Fa
     } else if arguments.csv {
         csv_lines(&report, arguments.costs).iter().for_each(|line| say(line));
     } else if report.lines.is_empty() {
-        say_aside("No requests in this period. `respool serve` records them unless `[usage] keep` is 0s.");
+        say_on_stderr(
+            "No requests in this period. `respool serve` records them unless `[usage] keep` is 0s.",
+        );
     } else {
         table_lines(&report, arguments.costs).iter().for_each(|line| say(&flat_text(line)));
     }

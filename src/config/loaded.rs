@@ -11,7 +11,7 @@ use super::problem::{Place, Problems};
 use super::settings::Settings;
 use super::tree::{self, Table};
 use super::variables::{Environment, process_environment};
-use super::{changes, contradictions, environment, search, shape, show};
+use super::{changes, cross_checks, environment, search, shape, show};
 use crate::tools::programs::Started;
 use crate::tools::{AuditConfig, audit};
 use crate::units::UnusableSetting;
@@ -118,7 +118,7 @@ impl Loaded {
         let mut problems = Problems::default();
         for UnusableSetting { key, why } in found {
             let key: Vec<&str> = key.iter().map(String::as_str).collect();
-            problems.add(tree::place_of(&self.tree, &key), contradictions::path_text(&key), why);
+            problems.add(tree::place_of(&self.tree, &key), cross_checks::path_text(&key), why);
         }
         problems.into_result().err().unwrap_or_default()
     }
@@ -169,7 +169,7 @@ pub fn resolve(
     let mut tree = tree::merge_layers(tree, from_flags);
     checker.check_required(&tree, &mut problems);
     let mut settings = Settings::from_tree(&tree, &mut problems).complete(&tree, environment);
-    contradictions::check_settings(&mut settings, &tree, environment, &mut problems);
+    cross_checks::check_settings(&mut settings, &tree, environment, &mut problems);
     problems.into_result()?;
     settings.add_defaults(&mut tree);
     Ok(Loaded {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::table::Want::{Answer, Bare, Closed, Nothing, Skip, Status};
 use super::table::{Row, Want, client, family};
 use super::upstream::Ask;
-use super::upstream_rows::Place;
+use super::upstream_rows::CutPoint;
 use super::visit::{Act, Visit};
 use crate::support::replies;
 use crate::support::script::{Fault, Script, Step, frame_chunk};
@@ -34,7 +34,7 @@ const A_WHILE: Duration = Duration::from_millis(50);
 
 /// Answers with the beginning of the right answer, and no more.
 fn half(ask: &Ask) -> Script {
-    Script::wire([Step::Send(Place::Line.kept(ask)), Step::Fail(Fault::Stall)])
+    Script::wire([Step::Send(CutPoint::Line.kept(ask)), Step::Fail(Fault::Stall)])
 }
 
 /// Content without end.

@@ -83,7 +83,7 @@ fn send(bytes: impl Into<Vec<u8>>) -> Script {
 
 /// Where a reply is cut.
 #[derive(Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum CutPoint {
     Nothing,
     StatusLine,
     Headers,
@@ -94,7 +94,7 @@ pub(super) enum Place {
     All,
 }
 
-impl Place {
+impl CutPoint {
     fn what(self) -> &'static str {
         match self {
             Self::Nothing => "before the first byte of its reply",
@@ -147,33 +147,33 @@ impl Place {
 /// One row for each place where a reply can be cut.
 fn cuts(verb: &str, fault: Fault) -> Vec<Row> {
     let places = [
-        Place::Nothing,
-        Place::StatusLine,
-        Place::Headers,
-        Place::Head,
-        Place::Chunk,
-        Place::Line,
-        Place::Last,
-        Place::All,
+        CutPoint::Nothing,
+        CutPoint::StatusLine,
+        CutPoint::Headers,
+        CutPoint::Head,
+        CutPoint::Chunk,
+        CutPoint::Line,
+        CutPoint::Last,
+        CutPoint::All,
     ];
     places.map(|place| cut(verb, place, fault)).into()
 }
 
-fn cut(verb: &str, place: Place, fault: Fault) -> Row {
+fn cut(verb: &str, place: CutPoint, fault: Fault) -> Row {
     let name = format!("{verb}-{}", place.name());
     let row = upstream(&name, &format!("it {verb} {}", place.what()), move |ask| {
         Script::wire([Step::Send(place.kept(ask)), Step::Fail(fault)])
     });
     let row = match (fault, place) {
         (Fault::Stall, _) => row.json(TIMED_OUT).sse(Event(504)),
-        (_, Place::Nothing | Place::StatusLine | Place::Headers) => row.all(CLOSED).asks(1, 3),
-        (_, Place::Head) => row.all(BROKE_OFF),
+        (_, CutPoint::Nothing | CutPoint::StatusLine | CutPoint::Headers) => row.all(CLOSED).asks(1, 3),
+        (_, CutPoint::Head) => row.all(BROKE_OFF),
         _ => row.whole(BROKE_OFF).streamed(Event(502)),
     };
     // All was said: how the connection ends does not matter.
     match place {
-        Place::All => row.all(Answer),
-        Place::Last => row.streamed(Answer),
+        CutPoint::All => row.all(Answer),
+        CutPoint::Last => row.streamed(Answer),
         _ => row,
     }
 }

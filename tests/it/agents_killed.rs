@@ -66,9 +66,9 @@ fn model(request: &Value) -> Script {
 }
 
 /// A directory with the program's settings, its state, and a workspace.
-struct Place(tempfile::TempDir);
+struct KilledServer(tempfile::TempDir);
 
-impl Place {
+impl KilledServer {
     fn new(upstream: &FakeVllm) -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         fs::create_dir_all(place.path("work/old")).unwrap();
@@ -165,7 +165,7 @@ async fn run(kills: usize, mut life: impl FnMut() -> Duration) -> Traces {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let fake = FakeVllm::thinking(model).await;
     fake.allow_cut_requests();
-    let place = Place::new(&fake);
+    let place = KilledServer::new(&fake);
     let mut killed = 0;
     loop {
         let began = Instant::now();
@@ -303,7 +303,7 @@ async fn commands_die_with_the_program() {
         )
     });
     let fake = thinking.await;
-    let place = Place::new(&fake);
+    let place = KilledServer::new(&fake);
     let pid = place.path("work/pid");
     let mut child = place.start();
     let began = eventually(|| fs::read_to_string(&pid).ok().filter(|text| text.ends_with('\n')));

@@ -13,9 +13,9 @@ use crate::support::replies;
 use crate::support::script::Script;
 
 /// A workspace with one file, and a state directory next to it.
-struct Place(tempfile::TempDir);
+struct ChatFolder(tempfile::TempDir);
 
-impl Place {
+impl ChatFolder {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("work")).unwrap();
@@ -99,7 +99,7 @@ fn last_result(fake: &FakeVllm, request: usize) -> String {
 
 #[tokio::test]
 async fn only_answers_go_to_standard_output() {
-    let place = Place::new();
+    let place = ChatFolder::new();
     let read = ("read_file", json!({"file_path": "a.txt"}));
     let fake = FakeVllm::start([calls(&[read]), edit(), text(&["It says **two**", " \u{1b}[31mnow."])]).await;
     let done = place.chat(&fake.url(), "", &["--yes", "-p", "What does a.txt say?"]).await;
@@ -115,7 +115,7 @@ async fn only_answers_go_to_standard_output() {
 
 #[tokio::test]
 async fn models_get_four_tools_and_the_prompt() {
-    let place = Place::new();
+    let place = ChatFolder::new();
     let fake = FakeVllm::start([text(&["ok"])]).await;
     assert!(place.chat(&fake.url(), "", &["-p", "hi"]).await.status.success());
     let asked = fake.requests()[0].json();
@@ -133,7 +133,7 @@ async fn models_get_four_tools_and_the_prompt() {
 
 #[tokio::test]
 async fn without_a_terminal_questions_are_denied() {
-    let place = Place::new();
+    let place = ChatFolder::new();
     let fake = FakeVllm::start([edit(), text(&["I may not."])]).await;
     let done = place.chat(&fake.url(), "", &["-p", "Change it."]).await;
     assert_eq!((done.status.code(), place.read("a.txt").as_str()), (Some(0), "one\ntwo\n"));
@@ -145,7 +145,7 @@ async fn without_a_terminal_questions_are_denied() {
 
 #[tokio::test]
 async fn the_policy_overrules_yes() {
-    let place = Place::new();
+    let place = ChatFolder::new();
     let rules = |then: &str| format!("[[tools.policy.rule]]\ntool = \"edit\"\nthen = \"{then}\"\n");
     let fake = FakeVllm::start([edit(), text(&["no"]), edit(), text(&["yes"])]).await;
     let denied = place.chat(&fake.url(), &rules("deny"), &["--yes", "-p", "Change it."]).await;
@@ -157,7 +157,7 @@ async fn the_policy_overrules_yes() {
 
 #[tokio::test]
 async fn configured_aliases_and_windows_hold() {
-    let place = Place::new();
+    let place = ChatFolder::new();
     let settings = "[models.fast]\ntarget = \"gpt-oss-20b\"\ncontext_window = 9000\n\
                     [models.\"gpt-oss-20b\"]\ncontext_window = 30000\n";
     let fake = FakeVllm::start([text(&["ok"]), text(&["ok"]), text(&["ok"])]).await;
@@ -174,7 +174,7 @@ async fn configured_aliases_and_windows_hold() {
 
 #[tokio::test]
 async fn unusable_files_are_bad_configuration() {
-    let place = Place::new();
+    let place = ChatFolder::new();
     let fake = FakeVllm::start([]).await;
     let done = place.chat(&fake.url(), "", &["--system", "nowhere.md", "-p", "hi"]).await;
     assert_eq!(done.status.code(), Some(78), "{}", stderr(&done));
@@ -191,7 +191,7 @@ async fn unusable_files_are_bad_configuration() {
 /// A call with two names for its path was asked about as one file and wrote the other.
 #[tokio::test]
 async fn paths_under_two_names_are_refused() {
-    let place = Place::new();
+    let place = ChatFolder::new();
     let hook = json!({"file_path": "README.md", "path": ".git/hooks/pre-commit", "content": "evil"});
     let fake = FakeVllm::start([calls(&[("write_file", hook)]), text(&["ok"])]).await;
     let done = place.chat(&fake.url(), "", &["--yes", "-p", "Write."]).await;
@@ -202,7 +202,7 @@ async fn paths_under_two_names_are_refused() {
 
 #[tokio::test]
 async fn conversations_open_in_one_terminal() {
-    let place = Place::new();
+    let place = ChatFolder::new();
     let wait = ("shell_command", json!({"command": "touch begun; until [ -e go ]; do sleep 0.05; done"}));
     let fake = FakeVllm::start([calls(&[wait]), text(&["first"])]).await;
     let (work, url) = (place.work(), fake.url());
@@ -224,7 +224,7 @@ async fn conversations_open_in_one_terminal() {
 
 #[tokio::test]
 async fn commands_see_no_secrets() {
-    let place = Place::new();
+    let place = ChatFolder::new();
     let settings = "[tools.local]\npass_env = [\"OTHER_TOKEN\"]\n\
                     [tools.gateway]\nurl = \"http://127.0.0.1:1\"\ntoken_env = \"GATE\"\n";
     let run = ("shell_command", json!({"command": "echo $VIRTUAL_ENV $MY_TOKEN $OTHER_TOKEN $GATE"}));
@@ -235,7 +235,7 @@ async fn commands_see_no_secrets() {
 
 #[tokio::test]
 async fn conversations_continue_in_another_process() {
-    let place = Place::new();
+    let place = ChatFolder::new();
     let run = ("shell_command", json!({"command": "echo 41 > n; cat n"}));
     let fake = FakeVllm::start([calls(&[run]), text(&["It is 41."]), text(&["It was 41."])]).await;
     place.chat(&fake.url(), "", &["--yes", "-p", "Make a number."]).await;
@@ -267,7 +267,7 @@ async fn conversations_continue_in_another_process() {
 
 #[tokio::test]
 async fn killed_conversations_continue() {
-    let place = Place::new();
+    let place = ChatFolder::new();
     let run = ("shell_command", json!({"command": "echo $$ > pid; touch begun; sleep 60"}));
     let fake = FakeVllm::start([calls(&[run]), text(&["I see."])]).await;
     let (begun, url) = (place.work().join("begun"), fake.url());
@@ -289,7 +289,7 @@ async fn killed_conversations_continue() {
 
 #[tokio::test]
 async fn failures_set_the_exit_code() {
-    let place = Place::new();
+    let place = ChatFolder::new();
     let check = |done: &Output, code: i32, parts: &[&str]| {
         assert_eq!((done.status.code(), stdout(done).as_str()), (Some(code), ""), "{}", stderr(done));
         parts.iter().for_each(|part| assert!(stderr(done).contains(part), "{part} in {}", stderr(done)));
@@ -314,7 +314,7 @@ async fn failures_set_the_exit_code() {
 
 #[tokio::test]
 async fn base_paths_are_kept() {
-    let place = Place::new();
+    let place = ChatFolder::new();
     let fake = FakeVllm::start([text(&["ok"]).unchecked().on("POST", "/v1/openai/chat/completions")]).await;
     let upstream = format!("{}/v1/openai", fake.url());
     let done = place.chat(&upstream, "", &["--model", "openai/gpt-oss-120b", "-p", "x"]).await;

@@ -21,7 +21,7 @@ use super::event::EventKind;
 use super::journal::Journal;
 use super::progress;
 use super::run::Run;
-use super::stored::{or_log, restore};
+use super::stored::{ok_or_log, restore};
 use super::telemetry::Telemetry;
 use super::watch::{ActiveRun, Watch, WorkReport};
 use store::{Append, ClaimScope, EntryLease, NewRun, RunFilter, Store, StoreError};
@@ -147,7 +147,7 @@ impl ActiveRuns {
     /// Stores a new run and works on it, even if it cannot be stored.
     pub(super) async fn begin_run(self: &Arc<Self>, agent: &Arc<Agent>, new: NewRun, work: Work) -> Watch {
         let (active, agent, mut work) = (Arc::clone(self), Arc::clone(agent), work);
-        self.to_its_end(async move {
+        self.run_detached(async move {
             if let Some(store) = work.store.take() {
                 match store.begin(new).await {
                     Ok(()) => work.store = Some(store),
@@ -175,7 +175,7 @@ impl ActiveRuns {
         };
         let store = work.store.clone().ok_or_else(no_store)?;
         let taken = || StoreError("another process works on this entry of the queue by now".to_owned());
-        self.to_its_end(async move {
+        self.run_detached(async move {
             match &work.options.lease {
                 None => store.begin(new).await?,
                 Some(lease) => store.begin_leased(new, lease).await?.then_some(()).ok_or_else(taken)?,
@@ -197,14 +197,14 @@ impl ActiveRuns {
     ) -> Result<Option<Watch>, StoreError> {
         let (active, agent) = (Arc::clone(self), Arc::clone(agent));
         let scope = if is_returned { ClaimScope::IdleOrCancelled } else { ClaimScope::Idle };
-        self.to_its_end(async move {
+        self.run_detached(async move {
             let claimed = match &work.options.lease {
                 None => store.claim(&work.id, scope).await,
                 Some(lease) => store.claim_leased(&work.id, lease).await,
             };
             let epoch = match claimed {
                 Err(error) if is_returned => {
-                    or_log::<()>(Err(error));
+                    ok_or_log::<()>(Err(error));
                     Some(work.epoch)
                 }
                 claimed => claimed?,
@@ -218,7 +218,7 @@ impl ActiveRuns {
 
     /// Runs the work to its end, although the client may go away at any moment. A run that the store marks
     /// as active is worked on, and then ends or continues as one whose client went away.
-    async fn to_its_end<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
+    async fn run_detached<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
         match self.tasks.spawn(work).await.map_err(JoinError::try_into_panic) {
             Ok(done) => done,
             Err(Ok(panic)) => std::panic::resume_unwind(panic),
@@ -296,7 +296,7 @@ impl ActiveRuns {
             && let Some(store) = &self.store
         {
             // The request to cancel came after the last look at it.
-            or_log(store.request_cancel(&id, clock::now()).await);
+            ok_or_log(store.request_cancel(&id, clock::now()).await);
         }
         if matches!(end, WorkEnd::Suspended(_)) && !is_kept {
             self.park_run(Parked { id, client, run });
@@ -382,7 +382,7 @@ impl ActiveRuns {
 /// was read.
 async fn reload_work(store: &Store, work: Work) -> Result<Work, StoreError> {
     // The next commit reports a store that cannot be read.
-    let Some(stored) = or_log(store.run(&work.id).await).flatten() else { return Ok(work) };
+    let Some(stored) = ok_or_log(store.run(&work.id).await).flatten() else { return Ok(work) };
     let seq = stored.events.len() as u64;
     if seq == work.seq {
         return Ok(work);

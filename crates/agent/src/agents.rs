@@ -22,7 +22,7 @@ use super::resume;
 use super::resume_error::ResumeError;
 use super::run::Run;
 use super::run_snapshot::RunSnapshot;
-use super::stored::{REPEATABLE_FOR, new_run_id, or_log};
+use super::stored::{REPEATABLE_FOR, new_run_id, ok_or_log};
 use super::watch::Watch;
 use store::{
     ApprovalRow, ApprovalState, LateDecision, NewRun, RunFilter, Status, Store, StoreError, WokenRun,
@@ -247,7 +247,7 @@ impl Agents {
     /// process does not execute it.
     pub async fn find_repeated_run(&self, request: &AgentRequest) -> Option<String> {
         let since = clock::now().saturating_sub(REPEATABLE_FOR);
-        let id = or_log(self.store()?.unanswered_run(&request.fingerprint, since).await)??;
+        let id = ok_or_log(self.store()?.unanswered_run(&request.fingerprint, since).await)??;
         (!self.active.is_active(&id)).then_some(id)
     }
 
@@ -288,7 +288,7 @@ impl Agents {
 
     /// Returns the snapshots of the runs that may go on; `None` when they are not known.
     pub async fn snapshots_in_use(&self) -> Option<BTreeSet<String>> {
-        let snapshots = or_log(self.store()?.snapshots_in_use().await)?;
+        let snapshots = ok_or_log(self.store()?.snapshots_in_use().await)?;
         Some(snapshots.into_iter().map(|stored| RunSnapshot::from(stored).digest).collect())
     }
 
@@ -300,7 +300,7 @@ impl Agents {
     /// Notes that the client of a run has its answer.
     pub async fn mark_answered(&self, id: &str) {
         if let Some(store) = self.store() {
-            let _ = or_log(store.mark_answered(id).await);
+            let _ = ok_or_log(store.mark_answered(id).await);
         }
     }
 
@@ -356,7 +356,7 @@ impl Agents {
 
     /// Resumes the runs whose approvals are decided or whose time is over.
     async fn wake_decided_runs(&self, store: &Arc<Store>) {
-        let woken = or_log(store.woken_by_approvals(clock::now()).await).unwrap_or_default();
+        let woken = ok_or_log(store.woken_by_approvals(clock::now()).await).unwrap_or_default();
         let waits =
             |run: &WokenRun| run.status == Status::AwaitingApproval && !self.active.is_active(&run.id);
         for WokenRun { id, agent, .. } in woken.into_iter().filter(waits) {
@@ -374,7 +374,7 @@ impl Agents {
     /// the process ends.
     pub async fn start_housekeeping(self: &Arc<Self>) {
         let Some(store) = self.store().cloned() else { return };
-        if let Some(orphans) = or_log(store.mark_orphans().await).filter(|count| *count > 0) {
+        if let Some(orphans) = ok_or_log(store.mark_orphans().await).filter(|count| *count > 0) {
             tracing::warn!(target: "respool::agent", runs = orphans, "runs were interrupted; `respool runs list` shows them");
         }
         self.resume_detached(&store).await;
@@ -399,14 +399,14 @@ impl Agents {
         if ids.is_empty() {
             return;
         }
-        for run in or_log(store.cancel_requested(ids).await).unwrap_or_default() {
+        for run in ok_or_log(store.cancel_requested(ids).await).unwrap_or_default() {
             self.active.cancel_run(&run);
         }
     }
 
     /// Resumes detached runs; the others wait for their clients or for `respool runs resume`.
     async fn resume_detached(&self, store: &Arc<Store>) {
-        let rows = or_log(store.newest(RunFilter::Clients, MOST_PARKED).await).unwrap_or_default();
+        let rows = ok_or_log(store.newest(RunFilter::Clients, MOST_PARKED).await).unwrap_or_default();
         for row in rows.into_iter().filter(|row| row.status == Status::Interrupted && row.parent.is_none()) {
             let detached =
                 self.get(&row.agent).filter(|agent| agent.config.on_disconnect == OnDisconnect::Detach);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::stored::{REPEATABLE_FOR, or_log};
+use super::stored::{REPEATABLE_FOR, ok_or_log};
 use store::{Cleared, Store, StoreError};
 use wire::units::Size;
 
@@ -17,11 +17,11 @@ const EVERY: Duration = Duration::from_hours(1);
 pub(super) async fn keep_clear(store: Arc<Store>, shutdown: CancellationToken) {
     let clearing = async {
         loop {
-            if let Some(cleared) = or_log(clear_once(&store).await) {
+            if let Some(cleared) = ok_or_log(clear_once(&store).await) {
                 log_cleared(&store, cleared);
             }
             // Another process on the same store may have ended meanwhile.
-            let _ = or_log(store.mark_orphans().await);
+            let _ = ok_or_log(store.mark_orphans().await);
             tokio::time::sleep(EVERY).await;
         }
     };

@@ -16,7 +16,7 @@ use super::request::{AgentRequest, normalize_id};
 use super::resume_error::ResumeError;
 use super::run::Run;
 use super::step::Step;
-use super::stored::{REPEATABLE_FOR, or_log, restore};
+use super::stored::{REPEATABLE_FOR, ok_or_log, restore};
 use super::watch::{Watch, WorkReport};
 use store::{Status, Store, StoredRun};
 
@@ -35,11 +35,11 @@ pub(super) async fn resume_with_results(
         return Some(active.work_on(agent, parked_work(parked, request, authorization)));
     }
     let store = active.store.clone()?;
-    let id = or_log(store.run_of_calls(ids, &agent.name, &request.client).await)??;
+    let id = ok_or_log(store.run_of_calls(ids, &agent.name, &request.client).await)??;
     if let Some(watch) = active.watch_run(&id) {
         return Some(watch);
     }
-    let stored = or_log(store.run(&id).await)??;
+    let stored = ok_or_log(store.run(&id).await)??;
     let (run, last) = restore(&stored)?;
     let is_awaited = run
         .awaited_calls()
@@ -50,17 +50,17 @@ pub(super) async fn resume_with_results(
     } else if !is_repeated(last.as_ref(), request) {
         return None;
     } else if let Some(end) = work_end(&run) {
-        return may_be_told_again(&end, stored.row.updated).then(|| finished_watch(id, &run, end));
+        return is_replayable(&end, stored.row.updated).then(|| finished_watch(id, &run, end));
     } else {
         (EventKind::Resumed, "resumed")
     };
     let work = stored_work(&stored, run, authorization, first, origin);
-    if let Some(watch) = or_log(active.claim_run(agent, Arc::clone(&store), true, work).await)? {
+    if let Some(watch) = ok_or_log(active.claim_run(agent, Arc::clone(&store), true, work).await)? {
         return Some(watch);
     }
     // One whose client went away can be claimed, so this one was cancelled: its work does not go on as
     // another run.
-    let stored = or_log(store.run(&id).await)?.filter(|stored| stored.row.status == Status::Cancelled)?;
+    let stored = ok_or_log(store.run(&id).await)?.filter(|stored| stored.row.status == Status::Cancelled)?;
     let (mut run, _) = restore(&stored)?;
     run.apply(Event { at: clock::now(), kind: EventKind::Cancelled }).ok()?;
     Some(finished_watch(id, &run, work_end(&run)?))
@@ -75,13 +75,13 @@ pub(super) async fn resume_unanswered(
 ) -> Option<Watch> {
     let store = active.store.as_ref()?;
     let since = clock::now().saturating_sub(REPEATABLE_FOR);
-    let id = or_log(store.unanswered_run(&request.fingerprint, since).await)??;
+    let id = ok_or_log(store.unanswered_run(&request.fingerprint, since).await)??;
     if active.is_active(&id) {
         // Another client may have asked the same; only a run that was left behind and goes on is shared.
         let is_detached = agent.config.on_disconnect == OnDisconnect::Detach;
         return active.watch_run(&id).filter(|watch| is_detached && watch.guard.is_none());
     }
-    let stored = or_log(store.run(&id).await)??;
+    let stored = ok_or_log(store.run(&id).await)??;
     match restore(&stored).and_then(|(run, _)| Some((work_end(&run)?, run))) {
         Some((end, run)) => Some(finished_watch(id, &run, end)),
         None => stored_run(active, agent, &stored, authorization, RunOptions::default()).await.ok(),
@@ -166,7 +166,7 @@ fn is_repeated(last: Option<&EventKind>, request: &AgentRequest) -> bool {
 }
 
 /// A failure is not repeated: a client that asks again wants another attempt. Nor is an answer that is old.
-fn may_be_told_again(end: &WorkEnd, since: u64) -> bool {
+fn is_replayable(end: &WorkEnd, since: u64) -> bool {
     match end {
         WorkEnd::Finished(outcome) => {
             let has_ended_well = outcome.failure.is_none() && !outcome.cancelled;

@@ -27,7 +27,7 @@ pub(super) fn restore(stored: &StoredRun) -> Option<(Run, Option<EventKind>)> {
 }
 
 /// A store's answer. Its error is logged, and the caller goes on without an answer.
-pub(super) fn or_log<T>(answer: Result<T, StoreError>) -> Option<T> {
+pub(super) fn ok_or_log<T>(answer: Result<T, StoreError>) -> Option<T> {
     answer
         .inspect_err(|error| tracing::error!(target: "respool::store", %error, "the store of runs failed"))
         .ok()

@@ -16,11 +16,11 @@ use tools::{Approver, Question, QuestionKind, Target, and_list, parse_pipeline};
 
 /// The calls that need no further question in this session.
 #[derive(Debug, Default)]
-pub(super) struct Allowed(BTreeSet<Always>);
+pub(super) struct Allowed(BTreeSet<SessionGrant>);
 
 /// The calls that "always" would cover.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Always {
+pub(super) enum SessionGrant {
     /// Every call of this tool, but on files whose path is hidden.
     Tool(String),
     /// This program in this directory, with options that are known to be harmless.
@@ -28,13 +28,13 @@ pub(super) enum Always {
     /// This very command in this directory.
     Command(String, PathBuf),
     /// All of these: the commands of one line.
-    Each(Vec<Always>),
+    Each(Vec<SessionGrant>),
     /// Nothing: a hidden file may decide what other programs do (`.git/hooks`, `.envrc`), or the target of
     /// the call is unknown.
     Never,
 }
 
-impl Always {
+impl SessionGrant {
     /// Returns what "always" would cover for a call. `root`: the workspace, without symlinks.
     pub(super) fn from_target(tool: &str, target: &Target, root: &Path) -> Self {
         match target {
@@ -144,27 +144,27 @@ impl Allowed {
     pub(super) fn allows_call(&self, tool: &str, target: &Target, root: &Path) -> bool {
         let very = match target {
             Target::Command { line, directory } => {
-                self.0.contains(&Always::Command(line.trim().to_owned(), directory.clone()))
+                self.0.contains(&SessionGrant::Command(line.trim().to_owned(), directory.clone()))
             }
             _ => false,
         };
-        very || match Always::from_target(tool, target, root) {
-            Always::Each(all) => all.iter().all(|always| self.0.contains(always)),
+        very || match SessionGrant::from_target(tool, target, root) {
+            SessionGrant::Each(all) => all.iter().all(|always| self.0.contains(always)),
             always => self.0.contains(&always),
         }
     }
 
-    pub(super) fn add(&mut self, always: Always) {
+    pub(super) fn add(&mut self, always: SessionGrant) {
         match always {
-            Always::Never => {}
-            Always::Each(all) => self.0.extend(all),
+            SessionGrant::Never => {}
+            SessionGrant::Each(all) => self.0.extend(all),
             always => drop(self.0.insert(always)),
         }
     }
 
     /// Lists everything that is allowed, for people.
     pub(super) fn list(&self) -> Vec<String> {
-        self.0.iter().map(Always::description).collect()
+        self.0.iter().map(SessionGrant::description).collect()
     }
 }
 
@@ -177,7 +177,7 @@ pub(super) struct Asking {
     pub(super) arguments: Map<String, Value>,
     pub(super) preview: Option<String>,
     /// The calls that "always" would cover.
-    pub(super) always: Always,
+    pub(super) always: SessionGrant,
     pub(super) answer: oneshot::Sender<bool>,
 }
 
@@ -202,10 +202,10 @@ impl Approver for Person {
             let Question { kind, tool, arguments, target, preview, .. } = question;
             let always = match kind {
                 QuestionKind::Call if self.yes || self.is_allowed(tool, target) => return true,
-                QuestionKind::Call => Always::from_target(tool, target, &self.root),
+                QuestionKind::Call => SessionGrant::from_target(tool, target, &self.root),
                 // No earlier answer covers that.
                 QuestionKind::OutsideSandbox if self.yes => return false,
-                QuestionKind::OutsideSandbox => Always::Never,
+                QuestionKind::OutsideSandbox => SessionGrant::Never,
             };
             let (answer, answered) = oneshot::channel();
             let (target, arguments) = (target.clone(), arguments.clone());
@@ -242,11 +242,11 @@ mod tests {
     #[test]
     fn always_means_what_it_says_and_no_more() {
         let (_dir, root) = workspace();
-        let check = |line: &str, expected: Always, also: &[&str], not: &[&str]| {
+        let check = |line: &str, expected: SessionGrant, also: &[&str], not: &[&str]| {
             let holds = |allowed: &Allowed, line: &str, directory: &str| {
                 allowed.allows_call("shell_command", &shell(line, directory), &root)
             };
-            let always = Always::from_target("shell_command", &shell(line, "."), &root);
+            let always = SessionGrant::from_target("shell_command", &shell(line, "."), &root);
             assert_eq!(always, expected, "{line}");
             let mut allowed = Allowed::default();
             assert!(!holds(&allowed, line, "."));
@@ -259,8 +259,8 @@ mod tests {
                 assert!(!holds(&allowed, line, "."), "{line}");
             }
         };
-        let like = |name: &'static str| Always::Like(name, ".".into());
-        let very = |line: &str| Always::Command(line.into(), ".".into());
+        let like = |name: &'static str| SessionGrant::Like(name, ".".into());
+        let very = |line: &str| SessionGrant::Command(line.into(), ".".into());
         let looking = || like("ls, cat, grep, git status, git diff and others that only look");
         let building = || like("builds and tests by cargo, go, npm, node and pytest");
         check(
@@ -287,7 +287,7 @@ mod tests {
         );
         check(
             "cargo test 2>&1 | tail -5",
-            Always::Each(vec![building(), looking()]),
+            SessionGrant::Each(vec![building(), looking()]),
             &["cargo test", "tail -3 a", "tail a && cargo test", "cd . && cargo test"],
             &[
                 "cargo test | sh",
@@ -331,7 +331,7 @@ mod tests {
             let target = shell(line, ".");
             if !allowed.allows_call("shell_command", &target, &root) {
                 asked.push(line);
-                allowed.add(Always::from_target("shell_command", &target, &root));
+                allowed.add(SessionGrant::from_target("shell_command", &target, &root));
             }
         }
         assert_eq!(asked.len(), 4, "{asked:#?}");
@@ -351,8 +351,8 @@ mod tests {
             "git stash drop",
         ] {
             assert_eq!(
-                Always::from_target("shell_command", &shell(line, "."), &root),
-                Always::Never,
+                SessionGrant::from_target("shell_command", &shell(line, "."), &root),
+                SessionGrant::Never,
                 "{line}"
             );
         }
@@ -362,13 +362,13 @@ mod tests {
     fn a_tool_on_files_is_allowed_as_a_whole_but_for_hidden_ones() {
         let root = Path::new("/w");
         let mut allowed = Allowed::default();
-        allowed.add(Always::from_target("edit_file", &file("a"), root));
+        allowed.add(SessionGrant::from_target("edit_file", &file("a"), root));
         assert!(allowed.allows_call("edit_file", &file("src/b"), root));
         assert!(!allowed.allows_call("write_file", &file("a"), root));
         assert_eq!(allowed.list(), ["edit_file, but for hidden files"]);
         for hidden in [".git/hooks/pre-commit", ".envrc", "a/.cargo/config.toml"] {
-            assert_eq!(Always::from_target("edit_file", &file(hidden), root), Always::Never);
-            allowed.add(Always::Never);
+            assert_eq!(SessionGrant::from_target("edit_file", &file(hidden), root), SessionGrant::Never);
+            allowed.add(SessionGrant::Never);
             assert!(!allowed.allows_call("edit_file", &file(hidden), root), "{hidden}");
         }
     }
@@ -387,13 +387,13 @@ mod tests {
         let (screen, mut inbox) = mpsc::unbounded_channel();
         let allowed = Arc::<Mutex<Allowed>>::default();
         let (arguments, target) = (Map::new(), shell("make", "."));
-        allowed.lock().unwrap().add(Always::from_target("shell_command", &target, Path::new("/w")));
+        allowed.lock().unwrap().add(SessionGrant::from_target("shell_command", &target, Path::new("/w")));
         let mut person = Person { yes: false, allowed, root: "/w".into(), screen };
         assert!(person.approve(question(QuestionKind::Call, &arguments, &target)).await);
         for said in [true, false, true] {
             let answer = async {
                 let Some(Shown::Asking(asking)) = inbox.recv().await else { panic!("nothing was asked") };
-                assert_eq!(asking.always, Always::Never);
+                assert_eq!(asking.always, SessionGrant::Never);
                 asking.answer.send(said).unwrap();
             };
             let asked = person.approve(question(QuestionKind::OutsideSandbox, &arguments, &target));
@@ -420,7 +420,7 @@ mod tests {
         assert!(tokio::join!(person.approve(question()), answer).0);
         drop(inbox);
         assert!(!person.approve(question()).await);
-        allowed.lock().unwrap().add(Always::from_target("shell_command", &target, Path::new("/w")));
+        allowed.lock().unwrap().add(SessionGrant::from_target("shell_command", &target, Path::new("/w")));
         assert!(person.approve(question()).await);
     }
 }

@@ -15,7 +15,7 @@ const LONGEST: usize = 200;
 
 /// A command about approvals.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum ApprovalCommand {
     /// Show one, or list all.
     Show(Option<String>),
     /// Let the calls of a request run.
@@ -37,21 +37,21 @@ impl Approvals {
     ///
     /// # Errors
     /// The reason why it failed, for the person.
-    pub(super) async fn run_command(&self, wanted: Wanted) -> Result<String, String> {
+    pub(super) async fn run_command(&self, wanted: ApprovalCommand) -> Result<String, String> {
         let store = self.store.as_ref().ok_or("there is no store, so no approval waits in it")?;
         match wanted {
-            Wanted::Show(None) => list_approvals(store).await,
-            Wanted::Show(Some(id)) => {
+            ApprovalCommand::Show(None) => list_approvals(store).await,
+            ApprovalCommand::Show(Some(id)) => {
                 let row = find_approval(store, &id).await?;
                 let shown = approval_details(store, &row).await.map_err(|error| error.0)?;
                 Ok(make_visible(&format!("{shown:#}")))
             }
-            Wanted::Approve(id) => {
+            ApprovalCommand::Approve(id) => {
                 let (id, _) = split_id(id.as_deref(), "/approve ID")?;
                 self.decide_approval(store, id, Decision::approve_all).await?;
                 Ok(format!("{id} is approved; a running respool lets its run go on"))
             }
-            Wanted::Reject(text) => {
+            ApprovalCommand::Reject(text) => {
                 let (id, why) = split_id(text.as_deref(), "/reject ID [WHY]")?;
                 let comment = Some(why.to_owned()).filter(|why| !why.is_empty());
                 let reject = |request: &ApprovalRequest, by: &str| Decision {
@@ -154,23 +154,27 @@ mod tests {
             operator_key: key.map(str::to_owned),
         };
         let (operator, keyless, guesser) = (with(Some("sk-anna")), with(None), with(Some("sk-mine")));
-        let listed = keyless.run_command(Wanted::Show(None)).await.unwrap();
+        let listed = keyless.run_command(ApprovalCommand::Show(None)).await.unwrap();
         assert!(listed.contains("one  expert/desk  crm__move") && !listed.contains('\u{1b}'), "{listed}");
         assert!(listed.contains("two  expert/desk  conversation  crm__move"), "{listed}");
-        let shown = keyless.run_command(Wanted::Show(Some("one".into()))).await.unwrap();
+        let shown = keyless.run_command(ApprovalCommand::Show(Some("one".into()))).await.unwrap();
         assert!(shown.contains("\"reason\": \"why\"") && !shown.contains('\u{1b}'), "{shown}");
-        for wanted in [Wanted::Approve(Some("one".into())), Wanted::Reject(Some("one".into()))] {
+        for wanted in
+            [ApprovalCommand::Approve(Some("one".into())), ApprovalCommand::Reject(Some("one".into()))]
+        {
             assert!(keyless.run_command(wanted.clone()).await.unwrap_err().contains("RESPOOL_OPERATOR_KEY"));
             assert!(guesser.run_command(wanted.clone()).await.unwrap_err().contains("no operator is known"));
         }
         let digest = "6cb9b97054a7581b061237873eaaf81333879847f2769ca5d6b9b59b9618a213".to_owned();
         store.set_operators(vec![OperatorKey { digest, name: "anna".into() }]).await.unwrap();
-        let refused = guesser.run_command(Wanted::Approve(Some("one".into()))).await.unwrap_err();
+        let refused = guesser.run_command(ApprovalCommand::Approve(Some("one".into()))).await.unwrap_err();
         assert!(refused.contains("is not one of the operators' keys"), "{refused}");
-        assert!(operator.run_command(Wanted::Approve(None)).await.unwrap_err().contains("/approve ID"));
-        operator.run_command(Wanted::Approve(Some("one".into()))).await.unwrap();
-        operator.run_command(Wanted::Reject(Some("two  not now".into()))).await.unwrap();
-        let again = operator.run_command(Wanted::Reject(Some("one".into()))).await.unwrap_err();
+        assert!(
+            operator.run_command(ApprovalCommand::Approve(None)).await.unwrap_err().contains("/approve ID")
+        );
+        operator.run_command(ApprovalCommand::Approve(Some("one".into()))).await.unwrap();
+        operator.run_command(ApprovalCommand::Reject(Some("two  not now".into()))).await.unwrap();
+        let again = operator.run_command(ApprovalCommand::Reject(Some("one".into()))).await.unwrap_err();
         assert!(again.contains("one is decided already"), "{again}");
         let decision = async |id: &str| -> Decision {
             serde_json::from_str(&store.approval(id).await.unwrap().unwrap().decision.unwrap()).unwrap()
@@ -180,11 +184,14 @@ mod tests {
         assert_eq!((two.approved.len(), two.comment.as_deref()), (0, Some("not now")));
         assert!(
             operator
-                .run_command(Wanted::Approve(Some("other".into())))
+                .run_command(ApprovalCommand::Approve(Some("other".into())))
                 .await
                 .unwrap_err()
                 .contains("there is no")
         );
-        assert_eq!(operator.run_command(Wanted::Show(None)).await.unwrap(), "nothing waits for consent");
+        assert_eq!(
+            operator.run_command(ApprovalCommand::Show(None)).await.unwrap(),
+            "nothing waits for consent"
+        );
     }
 }

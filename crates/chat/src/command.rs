@@ -1,6 +1,6 @@
 //! The `/commands` and their arguments. Pure. One table serves the help, the completion and the parser.
 
-use super::approvals::Wanted;
+use super::approvals::ApprovalCommand;
 
 /// A command to the chat itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(super) enum Command {
     Save(Option<String>),
     Undo,
     /// Show or decide calls of agents and experts that wait for consent.
-    Approvals(Wanted),
+    Approvals(ApprovalCommand),
     Quit,
 }
 
@@ -48,9 +48,9 @@ pub(super) fn read_command(line: &str) -> Option<Result<Command, String>> {
     let command = match name {
         "/model" => Command::Model(argument),
         "/save" => Command::Save(argument),
-        "/approvals" => Command::Approvals(Wanted::Show(argument)),
-        "/approve" => Command::Approvals(Wanted::Approve(argument)),
-        "/reject" => Command::Approvals(Wanted::Reject(argument)),
+        "/approvals" => Command::Approvals(ApprovalCommand::Show(argument)),
+        "/approve" => Command::Approvals(ApprovalCommand::Approve(argument)),
+        "/reject" => Command::Approvals(ApprovalCommand::Reject(argument)),
         _ if argument.is_some() && COMMANDS.iter().any(|(known, ..)| *known == name) => {
             return Some(Err(format!("{name} takes nothing behind it")));
         }
@@ -98,7 +98,7 @@ mod tests {
         check("/model", Some(Ok(Command::Model(None))));
         check("/undo now", Some(Err("takes nothing")));
         check("/nope", Some(Err("no command /nope")));
-        let reject = Wanted::Reject(Some("ab12 not now".into()));
+        let reject = ApprovalCommand::Reject(Some("ab12 not now".into()));
         check("/reject ab12 not now", Some(Ok(Command::Approvals(reject))));
         check("/etc/hosts is wrong", None);
         check("fix it", None);

@@ -69,7 +69,7 @@ impl IsolatedFunctions {
     }
 
     /// Whether an unsure function leaves the decision to a person.
-    fn hands_over_doubt(&self) -> bool {
+    fn escalates_when_unsure(&self) -> bool {
         self.package.manifest.policy.on_low_confidence
     }
 
@@ -136,7 +136,7 @@ impl IsolatedFunctions {
         } else {
             let checked = outputs::check_outputs(declared, Some(arguments));
             let is_in_doubt =
-                checked.outputs.get(CONFIDENCE) == Some(&json!("low")) && self.hands_over_doubt();
+                checked.outputs.get(CONFIDENCE) == Some(&json!("low")) && self.escalates_when_unsure();
             if is_in_doubt && self.is_process {
                 return escalate_doubt(function, &checked.outputs, outcome);
             }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use upstream::{Load, OutcomeReport, Place, Upstream, UpstreamError, Who, choose_upstream};
+use upstream::{Load, OutcomeReport, QueueClient, Upstream, UpstreamError, UpstreamPlace, choose_upstream};
 use wire::{ApiError, ErrorCode};
 
 /// The upstreams of one request, and which of them were asked.
@@ -13,7 +13,7 @@ pub(super) struct Candidates {
     /// The conversation's own upstream first.
     order: Arc<[Arc<Upstream>]>,
     /// `None`: the request takes no place.
-    who: Option<Who>,
+    who: Option<QueueClient>,
     /// Asked in this round.
     asked: Vec<bool>,
     /// Sent a request in any round.
@@ -26,7 +26,7 @@ pub(super) struct Candidates {
 #[derive(Debug)]
 pub(super) struct AdmittedUpstream {
     pub(super) upstream: Arc<Upstream>,
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<UpstreamPlace>,
     pub(super) report: OutcomeReport,
     /// How long it waited for the place.
     pub(super) queued: Duration,
@@ -35,7 +35,7 @@ pub(super) struct AdmittedUpstream {
 impl Candidates {
     /// `order`: the upstreams that may be asked, the conversation's own one first. `who`: on whose behalf a
     /// place is taken.
-    pub(super) fn new(order: Arc<[Arc<Upstream>]>, who: Option<Who>) -> Self {
+    pub(super) fn new(order: Arc<[Arc<Upstream>]>, who: Option<QueueClient>) -> Self {
         let none = vec![false; order.len()];
         Self { order, who, asked: none.clone(), tried: none, passed_over: None }
     }
@@ -49,7 +49,7 @@ impl Candidates {
     }
 
     /// On whose behalf places are taken.
-    pub(super) fn who(&self) -> Option<Who> {
+    pub(super) fn who(&self) -> Option<QueueClient> {
         self.who
     }
 
@@ -172,7 +172,7 @@ mod tests {
     #[tokio::test]
     async fn a_broken_upstream_is_asked_last() {
         let order: Arc<[_]> = [upstream("a"), upstream("b")].into();
-        let mut candidates = Candidates::new(Arc::clone(&order), Some(Who::default()));
+        let mut candidates = Candidates::new(Arc::clone(&order), Some(QueueClient::default()));
         candidates.pass_over(&order[0]);
         for expected in ["b", "a"] {
             assert!(candidates.has_another());
@@ -186,7 +186,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_leaves_a_failing_queue() {
         let order: Arc<[_]> = [upstream("a"), upstream("b")].into();
-        let who = Who { client: 1, conversation: 1, ..Who::default() };
+        let who = QueueClient { client: 1, conversation: 1, ..QueueClient::default() };
         let [at_a, at_b] =
             [order[0].wait_for_place(who).await.unwrap(), order[1].wait_for_place(who).await.unwrap()];
         let mut longer_at_b = Box::pin(order[1].wait_for_place(who));

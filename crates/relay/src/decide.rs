@@ -97,7 +97,7 @@ pub(super) enum Lookup {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct NextAttempt {
     pub(super) change: Change,
-    pub(super) place: Place,
+    pub(super) place: RetryTarget,
     pub(super) when: When,
 }
 
@@ -116,7 +116,7 @@ pub(super) enum Change {
 
 /// Where the next attempt goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum RetryTarget {
     /// To an upstream that was not asked in this round.
     Next,
     /// To the same upstream.
@@ -149,7 +149,7 @@ pub(super) enum Decision {
 }
 
 impl Decision {
-    fn attempt(change: Change, place: Place, when: When) -> Self {
+    fn attempt(change: Change, place: RetryTarget, when: When) -> Self {
         Self::Attempt(NextAttempt { change, place, when })
     }
 }
@@ -157,7 +157,7 @@ impl Decision {
 /// Decides the step that follows `history`. `now`: the time since the request came.
 pub(super) fn decide(history: &History, known: &Known, limits: &RecoveryConfig, now: Duration) -> Decision {
     let Some(last) = history.last() else {
-        return Decision::attempt(Change::Nothing, Place::NewRound, When::Now);
+        return Decision::attempt(Change::Nothing, RetryTarget::NewRound, When::Now);
     };
     match last.finding {
         Finding::Useful => Decision::Deliver(history.attempts.len() - 1),
@@ -187,7 +187,7 @@ fn decide_after_mistake(
     match &known.remedy {
         None => Decision::LookUp(Lookup::Remedy),
         Some(Change::Nothing) => give_up(history),
-        Some(remedy) => Decision::attempt(remedy.clone(), Place::NewRound, When::Now),
+        Some(remedy) => Decision::attempt(remedy.clone(), RetryTarget::NewRound, When::Now),
     }
 }
 
@@ -237,14 +237,14 @@ fn decide_after_refusal(refusal: Refusal, history: &History, known: &Known) -> D
         return give_up(history);
     }
     let may_adapt = times(Refusal::Form) <= RULES;
-    let same_again = |change: &Change| Decision::attempt(change.clone(), Place::Same, When::Now);
+    let same_again = |change: &Change| Decision::attempt(change.clone(), RetryTarget::Same, When::Now);
     match (refusal, &known.smaller, &known.adaptation) {
         (Refusal::TooLarge, None, _) if may_shrink => Decision::LookUp(Lookup::Smaller),
         (Refusal::TooLarge, Some(change @ Change::Smaller(_)), _) if may_shrink => same_again(change),
         (Refusal::TooLarge | Refusal::Form, _, None) if may_adapt => Decision::LookUp(Lookup::Adaptation),
         (Refusal::TooLarge | Refusal::Form, _, Some(change @ Change::Adapt(_))) => same_again(change),
-        (Refusal::NotHere, ..) if known.another_upstream => {
-            Decision::attempt(Change::Nothing, Place::Next, When::Now)
+        (Refusal::ModelNotServed, ..) if known.another_upstream => {
+            Decision::attempt(Change::Nothing, RetryTarget::Next, When::Now)
         }
         _ => give_up(history),
     }
@@ -260,11 +260,11 @@ fn decide_after_failure(
 ) -> Decision {
     let elsewhere = !matches!(failure, Failure::Slow);
     if elsewhere && known.another_upstream && now < limits.within {
-        return Decision::attempt(Change::Nothing, Place::Next, When::Now);
+        return Decision::attempt(Change::Nothing, RetryTarget::Next, When::Now);
     }
     let repeats = history.last().map_or(0, |last| last.round);
     let usual = match failure {
-        Failure::Absent
+        Failure::Unreachable
         | Failure::Unavailable
         | Failure::GatewayTimeout
         | Failure::Limited
@@ -281,11 +281,11 @@ fn decide_after_failure(
     let short_pause = PAUSES[in_a_row.min(PAUSES.len() - 1)];
     let within_budget = |pause: Duration| repeat_within_budget(pause, left, history, known);
     match failure {
-        Failure::Absent | Failure::Unavailable | Failure::GatewayTimeout => match known.health {
-            _ if limits.wait_for_upstream.is_zero() && failure == Failure::Absent => give_up(history),
+        Failure::Unreachable | Failure::Unavailable | Failure::GatewayTimeout => match known.health {
+            _ if limits.wait_for_upstream.is_zero() && failure == Failure::Unreachable => give_up(history),
             None => Decision::LookUp(Lookup::Health),
             Some(Health::Down) if left.is_zero() => give_up(history),
-            Some(Health::Down) => Decision::attempt(Change::Nothing, Place::NewRound, When::Up(left)),
+            Some(Health::Down) => Decision::attempt(Change::Nothing, RetryTarget::NewRound, When::Up(left)),
             // Each repeat costs a generation.
             Some(Health::Up) if failure == Failure::GatewayTimeout && repeats > 0 => give_up(history),
             Some(Health::Up) => match pause {
@@ -309,7 +309,7 @@ fn repeat_within_budget(pause: Duration, left: Duration, history: &History, know
         Some(RepeatPermit::Denied) => give_up(history),
         Some(RepeatPermit::GrantedAfter(trial)) => match pause.max(trial) {
             pause if pause > LONGEST_UNCOUNTED_PAUSE && pause > left => give_up(history),
-            pause => Decision::attempt(Change::Nothing, Place::NewRound, When::After(pause)),
+            pause => Decision::attempt(Change::Nothing, RetryTarget::NewRound, When::After(pause)),
         },
     }
 }

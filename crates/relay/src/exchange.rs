@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 pub(super) use self::sending::finding_of;
 pub(super) use self::state::{Exchange, ExchangeReply};
 use super::decide::{
-    Change, Decision, Known, LONGEST_UNCOUNTED_PAUSE, Lookup, NextAttempt, Place, When, decide,
+    Change, Decision, Known, LONGEST_UNCOUNTED_PAUSE, Lookup, NextAttempt, RetryTarget, When, decide,
 };
 use super::outcome::Finding;
 use translate::Salvage;
@@ -43,7 +43,7 @@ impl Exchange {
                 Decision::Fail | Decision::LookUp(_) => return Err(self.final_error()),
                 Decision::Attempt(next) => {
                     self.record_retry(&next);
-                    if let Some(current) = self.current.as_mut().filter(|_| next.place != Place::Same) {
+                    if let Some(current) = self.current.as_mut().filter(|_| next.place != RetryTarget::Same) {
                         // A request that waits does not hold a place at an upstream.
                         current.queue_place = None;
                     }
@@ -180,7 +180,7 @@ impl Exchange {
         for past in self.history.attempts.iter().rev().filter(|past| past.round == self.history.round) {
             let is_down = match past.finding {
                 _ if down.is_empty() => true,
-                Finding::Failed(Failure::Absent, _) => true,
+                Finding::Failed(Failure::Unreachable, _) => true,
                 Finding::Failed(Failure::Unavailable | Failure::GatewayTimeout, _) => {
                     past.upstream.health_since(Instant::now()).await == Health::Down
                 }
@@ -211,7 +211,7 @@ impl Exchange {
             }
             (Change::Smaller(_), _) => self.request.record.record_repeat("context"),
             (Change::Adapt(rule), _) => self.request.record.record_repeat(rule.label()),
-            (Change::Nothing, Place::Next) => {
+            (Change::Nothing, RetryTarget::Next) => {
                 last.upstream.state.count_failover();
                 self.request.record.record_repeat("failover");
             }
@@ -221,7 +221,7 @@ impl Exchange {
 
     /// Lets all upstreams be asked again where the next attempt begins a round.
     fn begin_round(&mut self, next: &NextAttempt) {
-        if next.place != Place::NewRound {
+        if next.place != RetryTarget::NewRound {
             return;
         }
         self.candidates.begin_round();

@@ -11,7 +11,7 @@ use super::candidates::{Candidates, more_informative, no_upstream};
 use super::relay::Relay;
 use telemetry::RequestRecord;
 use upstream::{
-    Call, Outgoing, OwnWire, Serving, Upstream, UpstreamError, UpstreamResponse, Who, conversation,
+    Call, Outgoing, OwnWire, QueueClient, Serving, Upstream, UpstreamError, UpstreamResponse, conversation,
 };
 use wire::{ApiError, Object, Pieces, encode_string};
 
@@ -94,7 +94,7 @@ impl Relay {
         if let Some(wires) = self.config.own_wires(model) {
             return wires.contains(&wire);
         }
-        let (Serving::Known(order) | Serving::Perhaps(order)) =
+        let (Serving::Known(order) | Serving::Possible(order)) =
             self.fleet.find_servers(self.config.target(model), 0)
         else {
             return false;
@@ -185,7 +185,7 @@ impl Relay {
     }
 
     /// Those that serve the model, or may, else all as configured; and whose request it is.
-    fn order_for_any(&self, request: &Forward) -> (Arc<[Arc<Upstream>]>, Who) {
+    fn order_for_any(&self, request: &Forward) -> (Arc<[Arc<Upstream>]>, QueueClient) {
         let beginning = match &request.body {
             Passing::Whole(pieces) => pieces.first_piece(),
             Passing::Streamed { beginning, .. } => beginning,
@@ -193,8 +193,8 @@ impl Relay {
         let object = std::str::from_utf8(beginning).ok().and_then(|text| Object::parse(text).ok());
         let who = conversation::identify_other(&request.headers, object.as_ref(), beginning);
         let order = match self.fleet.find_servers(&request.model, who.conversation) {
-            Serving::Known(order) | Serving::Perhaps(order) => order,
-            Serving::Nobody => self.fleet.iter().cloned().collect(),
+            Serving::Known(order) | Serving::Possible(order) => order,
+            Serving::NotServed => self.fleet.iter().cloned().collect(),
         };
         (order, conversation::from(who, request.peer))
     }

@@ -44,7 +44,7 @@ pub(super) enum Refusal {
     /// Its form: a parameter perhaps that can be left out.
     Form,
     /// The upstream lacks the model, or has no room: another one may have it.
-    NotHere,
+    ModelNotServed,
     /// For good.
     Final,
 }

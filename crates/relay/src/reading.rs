@@ -21,7 +21,7 @@ use adapt::{Effort, asked_effort};
 use telemetry::metrics;
 use tool_call_parser::{PreferredDialects, Tools};
 use translate::{ClientProgram, Outbound, ReplyRules, STOP_REASON, Situation, needs_version, used_ids};
-use upstream::{Serving, Upstream, Who, choose_upstream, conversation};
+use upstream::{QueueClient, Serving, Upstream, choose_upstream, conversation};
 use wire::{ApiError, ChatRequest, ErrorCode};
 
 /// The header that names a request in logs on both sides.
@@ -38,7 +38,7 @@ struct ParsedRequest<'a> {
     model: String,
     target_model: String,
     tools_mode: Option<ToolsMode>,
-    who: Who,
+    who: QueueClient,
     history: HistoryAnalysis,
 }
 
@@ -119,13 +119,13 @@ impl Relay {
         &self,
         model: &str,
         target_model: &str,
-        who: Who,
+        who: QueueClient,
         origin: &Origin,
     ) -> Result<Arc<[Arc<Upstream>]>, ApiError> {
         self.fleet.await_fresh_lists(target_model).await;
         match self.fleet.find_servers(target_model, who.conversation) {
-            Serving::Known(order) | Serving::Perhaps(order) => Ok(order),
-            Serving::Nobody => {
+            Serving::Known(order) | Serving::Possible(order) => Ok(order),
+            Serving::NotServed => {
                 origin.record.set_model(model);
                 Err(self.unknown_model(model))
             }
@@ -218,9 +218,9 @@ impl Relay {
     }
 
     /// On whose behalf places at upstreams are taken.
-    fn client_of(&self, origin: &Origin, request: &ChatRequest<'_>) -> Who {
+    fn client_of(&self, origin: &Origin, request: &ChatRequest<'_>) -> QueueClient {
         if !self.fleet.distinguishes_clients() {
-            return Who::default();
+            return QueueClient::default();
         }
         conversation::from(conversation::identify_chat(&origin.headers, request), origin.peer)
     }

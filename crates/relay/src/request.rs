@@ -18,7 +18,7 @@ use super::history_analysis::HistoryAnalysis;
 use adapt::{Declared, RuleSet};
 use telemetry::RequestRecord;
 use translate::{ClientProgram, FreeTextPatterns, Head, Ids, Outbound, Remedy, ReplyRules};
-use upstream::{Upstream, Who};
+use upstream::{QueueClient, Upstream};
 use wire::turn::Turn;
 use wire::{ChatRequest, Pieces};
 
@@ -128,7 +128,7 @@ pub(super) struct ServingPlan {
     /// The upstreams that may serve it, the conversation's own one first.
     pub(super) upstreams: Arc<[Arc<Upstream>]>,
     /// On whose behalf places are taken.
-    pub(super) who: Who,
+    pub(super) who: QueueClient,
     /// The model as upstreams name it.
     pub(super) target_model: String,
     /// The parameters that the owner declares for the model.

@@ -58,7 +58,7 @@ pub enum Step {
 
 /// One line, without the fields that the log itself adds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct AuditEntry {
     /// The step of the call.
     pub step: Step,
     /// Who made the call.
@@ -92,15 +92,15 @@ pub struct Entry {
 
 /// A line of the file. Lines of earlier versions also have the hash of the line before, which is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Line {
+pub struct AuditLine {
     /// When, in UTC.
     pub at: String,
     /// The entry.
     #[serde(flatten)]
-    pub entry: Entry,
+    pub entry: AuditEntry,
 }
 
-impl Entry {
+impl AuditEntry {
     /// Returns the entry of a call, without its arguments.
     pub fn new(step: Step, caller: &Caller, call: &str, tool: &str) -> Self {
         Self {
@@ -131,13 +131,13 @@ impl Entry {
 ///
 /// # Errors
 /// When the file cannot be written.
-pub fn append_entry(config: &AuditConfig, entry: Entry) -> io::Result<()> {
+pub fn append_entry(config: &AuditConfig, entry: AuditEntry) -> io::Result<()> {
     if let Some(directory) = config.file.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     }
     let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&config.file)?;
     file.lock()?;
-    let line = Line { at: humantime::format_rfc3339_millis(clock::system_time()).to_string(), entry };
+    let line = AuditLine { at: humantime::format_rfc3339_millis(clock::system_time()).to_string(), entry };
     let start = if is_cut(&mut file)? { "\n" } else { "" };
     let line = format!("{start}{}\n", serde_json::to_string(&line).map_err(io::Error::other)?);
     // One write: a reader sees the whole line or nothing of it.
@@ -159,7 +159,7 @@ fn is_cut(file: &mut File) -> io::Result<bool> {
 ///
 /// # Errors
 /// When the file cannot be read.
-pub fn read_log(file: &Path) -> io::Result<Vec<Line>> {
+pub fn read_log(file: &Path) -> io::Result<Vec<AuditLine>> {
     let text = fs::read_to_string(file)?;
     Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
 }
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn entry(call: &str) -> Entry {
+    fn entry(call: &str) -> AuditEntry {
         let arguments = json!({"command": "make secret"}).as_object().cloned().unwrap();
         let caller = Caller {
             run: "run-1".into(),
@@ -187,7 +187,7 @@ mod tests {
             key: Some("team-a".into()),
             is_private: false,
         };
-        Entry::new(Step::Begun, &caller, call, "exec").with_arguments(&arguments, false)
+        AuditEntry::new(Step::Begun, &caller, call, "exec").with_arguments(&arguments, false)
     }
 
     fn log() -> (tempfile::TempDir, AuditConfig) {
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn lines_of_earlier_versions_are_read() {
         let text = r#"{"at":"2026-11-21T23:00:00.000Z","step":"ended","run":"r","agent":"a","call":"c","tool":"exec","outcome":"ok","took_ms":5,"previous":"0000000000000000000000000000000000000000000000000000000000000000"}"#;
-        let line: Line = serde_json::from_str(text).unwrap();
+        let line: AuditLine = serde_json::from_str(text).unwrap();
         assert_eq!((line.entry.step, line.entry.took_ms), (Step::Ended, Some(5)));
     }
 }

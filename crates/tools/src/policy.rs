@@ -59,7 +59,7 @@ pub(super) struct Policy {
 struct Compiled {
     tool: Option<Regex>,
     /// Whether it has no pattern except the tool's: an `allow` permits everything.
-    speaks_of_everything: bool,
+    has_no_pattern: bool,
     command: Option<CommandPattern>,
     path: Option<PathPattern>,
     host: Option<HostPattern>,
@@ -135,11 +135,11 @@ impl Policy {
     pub(super) fn asks_before(&self, names: &[String]) -> bool {
         let speaks_of = |rule: &&Compiled| match &rule.tool {
             Some(tool) => names.iter().any(|name| tool.is_match(name)),
-            None => rule.speaks_of_everything,
+            None => rule.has_no_pattern,
         };
         let mut rules = self.rules.iter().filter(speaks_of);
         rules
-            .find(|rule| rule.then == Verdict::Ask || rule.speaks_of_everything)
+            .find(|rule| rule.then == Verdict::Ask || rule.has_no_pattern)
             .is_some_and(|rule| rule.then == Verdict::Ask)
     }
 
@@ -168,7 +168,7 @@ impl Compiled {
     fn new(rule: &Rule, workspace: Option<&Path>) -> Result<Self, regex::Error> {
         Ok(Self {
             tool: rule.tool.as_deref().map(compile_wildcard).transpose()?,
-            speaks_of_everything: speaks_of_everything(rule),
+            has_no_pattern: has_no_pattern(rule),
             command: rule.command.as_deref().map(CommandPattern::new).transpose()?,
             path: rule.path.as_deref().map(|path| PathPattern::new(path, workspace)).transpose()?,
             host: rule.host.as_deref().map(HostPattern::new).transpose()?,
@@ -186,7 +186,7 @@ impl Compiled {
     /// Checks an `allow`: every pattern has something to match and matches all of it, and nothing is left
     /// over.
     fn covers(&self, subject: &Subject) -> bool {
-        let open = self.speaks_of_everything;
+        let open = self.has_no_pattern;
         let is_free = |(name, _): &(String, String)| self.free_text.contains(name);
         matches_every(self.command.as_ref(), &subject.commands, open, |pattern, command| {
             pattern.allows(command)
@@ -222,7 +222,7 @@ impl Compiled {
 
 /// Returns true for a rule without a pattern. An `allow` with a pattern needs one for everything that the
 /// call touches, so that `path = "src/**"` permits neither a shell nor a `uri` next to the path.
-fn speaks_of_everything(rule: &Rule) -> bool {
+fn has_no_pattern(rule: &Rule) -> bool {
     rule.command.is_none() && rule.path.is_none() && rule.host.is_none()
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use super::audit::{AuditConfig, Entry, Step, append_entry};
+use super::audit::{AuditConfig, AuditEntry, Step, append_entry};
 use super::config::ToolsConfig;
 use super::contract::{Approver, Invocation, ToolError, ToolOutput};
 use super::offer::{MCP_PREFIX, Offer};
@@ -97,7 +97,7 @@ impl<'a> Record<'a> {
     }
 
     /// Returns an entry with the arguments, the rule and the approver.
-    fn full_entry(&self, step: Step) -> Option<Entry> {
+    fn full_entry(&self, step: Step) -> Option<AuditEntry> {
         let has_content = self.config?.content && !self.invocation.caller.is_private;
         let mut entry = self.bare_entry(step)?.with_arguments(&self.invocation.arguments, has_content);
         entry.rule = Some(self.rule.clone());
@@ -109,17 +109,17 @@ impl<'a> Record<'a> {
         Some(entry)
     }
 
-    fn end_entry(&self, outcome: &str) -> Option<Entry> {
+    fn end_entry(&self, outcome: &str) -> Option<AuditEntry> {
         let took = self.begun.map(|begun| clock::to_millis(begun.elapsed()));
-        Some(Entry { outcome: Some(outcome.to_owned()), took_ms: took, ..self.bare_entry(Step::Ended)? })
+        Some(AuditEntry { outcome: Some(outcome.to_owned()), took_ms: took, ..self.bare_entry(Step::Ended)? })
     }
 
-    fn bare_entry(&self, step: Step) -> Option<Entry> {
+    fn bare_entry(&self, step: Step) -> Option<AuditEntry> {
         self.config?;
-        Some(Entry::new(step, &self.invocation.caller, &self.invocation.key, self.tool))
+        Some(AuditEntry::new(step, &self.invocation.caller, &self.invocation.key, self.tool))
     }
 
-    async fn write_entry(&self, entry: Option<Entry>) {
+    async fn write_entry(&self, entry: Option<AuditEntry>) {
         let (Some(config), Some(entry)) = (self.config.cloned(), entry) else { return };
         // Another process may hold the lock.
         let written = tokio::task::spawn_blocking(move || append_entry(&config, entry)).await;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::circuit::Change;
+use super::circuit::CircuitChange;
 use super::client::Upstream;
 use super::failure::{Tier, UpstreamError};
-use super::gate::Place;
-use super::queue::Who;
+use super::gate::UpstreamPlace;
+use super::queue::QueueClient;
 use super::state::runtime_time;
 use wire::ErrorCode;
 
@@ -16,7 +16,7 @@ impl Upstream {
     ///
     /// # Errors
     /// 429 when the queue is full.
-    pub async fn wait_for_place(&self, who: Who) -> Result<(Place, Duration), UpstreamError> {
+    pub async fn wait_for_place(&self, who: QueueClient) -> Result<(UpstreamPlace, Duration), UpstreamError> {
         let gate = &self.state.gate;
         let (place, waited) =
             gate.enter(who).await.map_err(|full| self.full_error(full.taken, full.waiting, full.wait))?;
@@ -53,10 +53,10 @@ impl Upstream {
         OutcomeReport { upstream: Arc::clone(self), probe }
     }
 
-    fn report_change(&self, change: Change, why: &str) {
+    fn report_change(&self, change: CircuitChange, why: &str) {
         let series = &self.state.series;
         match change {
-            Change::Opened => {
+            CircuitChange::Opened => {
                 series.open.set(1.0);
                 series.ejections.increment(1);
                 tracing::warn!(
@@ -66,7 +66,7 @@ impl Upstream {
                     "this upstream fails; while it does, requests go to others that serve their model, where there are any"
                 );
             }
-            Change::Closed => {
+            CircuitChange::Closed => {
                 series.open.set(0.0);
                 tracing::info!(target: "respool::upstream", upstream = self.name, "this upstream works again");
             }

@@ -16,16 +16,16 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// Whether an upstream works, as far as its answers show.
 #[derive(Debug, Default)]
-pub(super) struct Circuit(State);
+pub(super) struct Circuit(CircuitState);
 
 #[derive(Debug)]
-enum State {
+enum CircuitState {
     Closed { failures: u32 },
     Open { until: Instant, pause: Duration },
     HalfOpen { pause: Duration },
 }
 
-impl Default for State {
+impl Default for CircuitState {
     fn default() -> Self {
         Self::Closed { failures: 0 }
     }
@@ -33,7 +33,7 @@ impl Default for State {
 
 /// A change that operators want to know of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum CircuitChange {
     /// It failed too often in a row.
     Opened,
     /// It works again.
@@ -44,9 +44,9 @@ impl Circuit {
     /// Returns true if requests may be sent, or the time for a trial has come.
     pub(super) fn admits(&self, now: Instant) -> bool {
         match self.0 {
-            State::Closed { .. } => true,
-            State::Open { until, .. } => now >= until,
-            State::HalfOpen { .. } => false,
+            CircuitState::Closed { .. } => true,
+            CircuitState::Open { until, .. } => now >= until,
+            CircuitState::HalfOpen { .. } => false,
         }
     }
 
@@ -54,17 +54,17 @@ impl Circuit {
     /// request waits again.
     pub(super) fn next_trial(&self, now: Instant) -> Duration {
         match self.0 {
-            State::Closed { .. } => Duration::ZERO,
-            State::Open { until, .. } => until.saturating_duration_since(now).max(SHORTEST_PAUSE),
-            State::HalfOpen { pause } => pause,
+            CircuitState::Closed { .. } => Duration::ZERO,
+            CircuitState::Open { until, .. } => until.saturating_duration_since(now).max(SHORTEST_PAUSE),
+            CircuitState::HalfOpen { pause } => pause,
         }
     }
 
     /// Notes that a request is sent. Returns true if it is the trial, during which no other may be sent.
     pub(super) fn begin_request(&mut self, now: Instant) -> bool {
         match self.0 {
-            State::Open { until, pause } if now >= until => {
-                self.0 = State::HalfOpen { pause };
+            CircuitState::Open { until, pause } if now >= until => {
+                self.0 = CircuitState::HalfOpen { pause };
                 true
             }
             _ => false,
@@ -72,26 +72,26 @@ impl Circuit {
     }
 
     /// Records an answer to any request.
-    pub(super) fn record_success(&mut self) -> Option<Change> {
-        let was_open = !matches!(self.0, State::Closed { .. });
-        self.0 = State::default();
-        was_open.then_some(Change::Closed)
+    pub(super) fn record_success(&mut self) -> Option<CircuitChange> {
+        let was_open = !matches!(self.0, CircuitState::Closed { .. });
+        self.0 = CircuitState::default();
+        was_open.then_some(CircuitChange::Closed)
     }
 
     /// A request failed; `trial`: what [`Circuit::begin`] said of it.
-    pub(super) fn record_failure(&mut self, now: Instant, trial: bool) -> Option<Change> {
+    pub(super) fn record_failure(&mut self, now: Instant, trial: bool) -> Option<CircuitChange> {
         match &mut self.0 {
-            State::Closed { failures } => {
+            CircuitState::Closed { failures } => {
                 *failures += 1;
                 let opens = *failures >= FAILURES;
                 if opens {
-                    self.0 = State::Open { until: now + FIRST_PAUSE, pause: FIRST_PAUSE };
+                    self.0 = CircuitState::Open { until: now + FIRST_PAUSE, pause: FIRST_PAUSE };
                 }
-                opens.then_some(Change::Opened)
+                opens.then_some(CircuitChange::Opened)
             }
-            State::HalfOpen { pause } if trial => {
+            CircuitState::HalfOpen { pause } if trial => {
                 let pause = (*pause * 2).min(LONGEST_PAUSE);
-                self.0 = State::Open { until: now + pause, pause };
+                self.0 = CircuitState::Open { until: now + pause, pause };
                 None
             }
             // Sent before it opened, or because there was no other upstream.
@@ -102,17 +102,17 @@ impl Circuit {
     /// Records that the trial was dropped without an outcome, as when its client went away: the next request
     /// is the trial.
     pub(super) fn abandon_trial(&mut self, now: Instant) {
-        if let State::HalfOpen { pause } = self.0 {
-            self.0 = State::Open { until: now, pause };
+        if let CircuitState::HalfOpen { pause } = self.0 {
+            self.0 = CircuitState::Open { until: now, pause };
         }
     }
 
     /// Returns its state in one word.
     pub(super) fn as_str(&self) -> &'static str {
         match self.0 {
-            State::Closed { .. } => "closed",
-            State::Open { .. } => "open",
-            State::HalfOpen { .. } => "half_open",
+            CircuitState::Closed { .. } => "closed",
+            CircuitState::Open { .. } => "open",
+            CircuitState::HalfOpen { .. } => "half_open",
         }
     }
 }
@@ -125,7 +125,7 @@ mod tests {
     fn opened() -> (Circuit, Instant) {
         let (mut circuit, now) = (Circuit::default(), Instant::now());
         let changes: Vec<_> = (0..3).map(|_| circuit.record_failure(now, false)).collect();
-        assert_eq!(changes, [None, None, Some(Change::Opened)]);
+        assert_eq!(changes, [None, None, Some(CircuitChange::Opened)]);
         (circuit, now)
     }
 
@@ -167,7 +167,7 @@ mod tests {
         }
         now += LONGEST_PAUSE;
         assert!(circuit.begin_request(now));
-        assert_eq!(circuit.record_success(), Some(Change::Closed));
+        assert_eq!(circuit.record_success(), Some(CircuitChange::Closed));
         assert!(circuit.admits(now) && !circuit.begin_request(now));
         assert_eq!(circuit.record_failure(now, false), None, "it starts anew");
     }
@@ -184,6 +184,6 @@ mod tests {
     #[test]
     fn a_late_answer_closes_it() {
         let (mut circuit, _) = opened();
-        assert_eq!(circuit.record_success(), Some(Change::Closed));
+        assert_eq!(circuit.record_success(), Some(CircuitChange::Closed));
     }
 }

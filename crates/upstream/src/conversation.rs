@@ -10,7 +10,7 @@ use std::fmt::Display;
 use http::{HeaderMap, HeaderValue, header};
 
 use super::priority::{Priority, read_priority};
-use super::{Who, digest};
+use super::{QueueClient, digest};
 use wire::{ChatRequest, Object, decode_string};
 
 /// Headers that name the conversation.
@@ -28,18 +28,18 @@ const BEGINNING: usize = 8 << 10;
 
 /// Identifies the client and conversation of a chat request. [`from`] mixes in the network address, if it is
 /// known.
-pub fn identify_chat(headers: &HeaderMap, request: &ChatRequest<'_>) -> Who {
+pub fn identify_chat(headers: &HeaderMap, request: &ChatRequest<'_>) -> QueueClient {
     let conversation =
         named_conversation(headers, &request.object).unwrap_or_else(|| beginning_digest(request));
-    Who { client: client_digest(headers), conversation, priority: read_priority(headers, request) }
+    QueueClient { client: client_digest(headers), conversation, priority: read_priority(headers, request) }
 }
 
 /// Identifies the client and conversation of any other request.
-pub fn identify_other(headers: &HeaderMap, body: Option<&Object<'_>>, text: &[u8]) -> Who {
+pub fn identify_other(headers: &HeaderMap, body: Option<&Object<'_>>, text: &[u8]) -> QueueClient {
     let named = body
         .and_then(|object| named_conversation(headers, object))
         .or_else(|| conversation_in_header(headers));
-    Who {
+    QueueClient {
         client: client_digest(headers),
         conversation: named.unwrap_or_else(|| digest(&text[..text.len().min(BEGINNING)])),
         priority: Priority::default(),
@@ -47,9 +47,9 @@ pub fn identify_other(headers: &HeaderMap, body: Option<&Object<'_>>, text: &[u8
 }
 
 /// Clients that share a key, or have none, are distinguished by their network address.
-pub fn from(who: Who, address: Option<impl Display>) -> Who {
+pub fn from(who: QueueClient, address: Option<impl Display>) -> QueueClient {
     let address = address.map(|address| digest(address.to_string().as_bytes())).unwrap_or_default();
-    Who { client: who.client ^ address, ..who }
+    QueueClient { client: who.client ^ address, ..who }
 }
 
 fn client_digest(headers: &HeaderMap) -> u64 {

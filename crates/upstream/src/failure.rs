@@ -54,7 +54,7 @@ pub struct UpstreamError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// It cannot be reached. It may be starting.
-    Absent,
+    Unreachable,
     /// It, or a gateway before it, answered 502 or 503. It may be starting.
     Unavailable,
     /// A gateway before it answered 504: each repeat costs a generation.
@@ -127,7 +127,7 @@ impl Failure {
     /// Describes the failure in words that OpenClaw shows unchanged (`translate::openclaw_words`).
     pub fn plain_words(self) -> &'static str {
         match self {
-            Self::Absent => "refused the connection",
+            Self::Unreachable => "refused the connection",
             Self::Unavailable => "answered that it is unavailable",
             Self::GatewayTimeout => "gave no answer to the gateway before it",
             Self::Limited => "is busy",
@@ -191,7 +191,7 @@ impl UpstreamError {
             (Tier::Transient | Tier::Fatal, _) => {}
         }
         Some(match self.error.code {
-            Some(Code::UpstreamUnreachable | Code::UpstreamDns) => Failure::Absent,
+            Some(Code::UpstreamUnreachable | Code::UpstreamDns) => Failure::Unreachable,
             Some(Code::UpstreamClosed) => Failure::Closed,
             Some(Code::UpstreamTimeout) => Failure::Slow,
             Some(

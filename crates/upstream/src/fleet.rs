@@ -43,9 +43,9 @@ pub enum Serving {
     /// These do.
     Known(Arc<[Arc<Upstream>]>),
     /// No upstream is known to; these may.
-    Perhaps(Arc<[Arc<Upstream>]>),
+    Possible(Arc<[Arc<Upstream>]>),
     /// No upstream does.
-    Nobody,
+    NotServed,
 }
 
 impl Fleet {
@@ -87,8 +87,8 @@ impl Fleet {
         };
         match (which(Some(true)), which(None)) {
             (known, _) if !known.is_empty() => Serving::Known(order_upstreams(conversation, &known)),
-            (_, unknown) if !unknown.is_empty() => Serving::Perhaps(order_upstreams(conversation, &unknown)),
-            _ => Serving::Nobody,
+            (_, unknown) if !unknown.is_empty() => Serving::Possible(order_upstreams(conversation, &unknown)),
+            _ => Serving::NotServed,
         }
     }
 
@@ -243,8 +243,8 @@ mod tests {
     fn names(serving: Serving) -> Vec<String> {
         match serving {
             Serving::Known(order) => order.iter().map(|upstream| upstream.name.clone()).collect(),
-            Serving::Perhaps(order) => order.iter().map(|upstream| format!("{}?", upstream.name)).collect(),
-            Serving::Nobody => vec![],
+            Serving::Possible(order) => order.iter().map(|upstream| format!("{}?", upstream.name)).collect(),
+            Serving::NotServed => vec![],
         }
     }
 

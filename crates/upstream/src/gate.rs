@@ -1,8 +1,9 @@
 //! The places at one upstream: at most `max_concurrency` requests at a time, at most `max_queue` more that
 //! wait.
 //!
-//! A place is held until its [`Place`] is dropped, that is until the reply's body has ended or the client is
-//! gone. Who waits and is dropped leaves the queue at once. Called through `state`.
+//! A place is held until its [`UpstreamPlace`] is dropped, that is until the reply's body has ended or the
+//! client has gone. A request that is dropped while it waits leaves the queue at once. Called through
+//! `state`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::queue::{FairQueue, Who};
+use super::queue::{FairQueue, QueueClient};
 use telemetry::metrics::UpstreamSeries;
 
 /// How long a request is taken to need before one has ended.
@@ -26,12 +27,12 @@ pub(super) struct Gate {
     /// How many requests at a time; `usize::MAX`: any number.
     places: AtomicUsize,
     max_queue: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<GateState>,
     series: Arc<UpstreamSeries>,
 }
 
 #[derive(Debug)]
-struct State {
+struct GateState {
     taken: usize,
     waiting: FairQueue<oneshot::Sender<()>>,
     /// The mean time for which recent places were held.
@@ -42,7 +43,7 @@ struct State {
 
 /// A place at an upstream; dropping it makes room for the next request.
 #[derive(Debug)]
-pub struct Place {
+pub struct UpstreamPlace {
     gate: Arc<Gate>,
     since: Instant,
 }
@@ -61,7 +62,7 @@ pub(super) struct Full {
 impl Gate {
     /// `places`: how many requests at a time, `None`: any number. `max_queue`: how many may wait.
     pub(super) fn new(places: Option<usize>, max_queue: usize, series: Arc<UpstreamSeries>) -> Self {
-        let state = State { taken: 0, waiting: FairQueue::default(), held: FIRST_GUESS, measured: None };
+        let state = GateState { taken: 0, waiting: FairQueue::default(), held: FIRST_GUESS, measured: None };
         let (places, max_queue) =
             (AtomicUsize::new(places.unwrap_or(usize::MAX)), AtomicUsize::new(max_queue));
         Self { places, max_queue, state: Mutex::new(state), series }
@@ -99,7 +100,7 @@ impl Gate {
     }
 
     /// How long recent requests took, from their place to their end; `None` before one has ended.
-    pub(super) fn mean_time(&self) -> Option<Duration> {
+    pub(super) fn mean_latency(&self) -> Option<Duration> {
         self.state().measured
     }
 
@@ -121,7 +122,7 @@ impl Gate {
     ///
     /// # Errors
     /// When as many wait as may.
-    pub(super) async fn enter(self: &Arc<Self>, who: Who) -> Result<(Place, Duration), Full> {
+    pub(super) async fn enter(self: &Arc<Self>, who: QueueClient) -> Result<(UpstreamPlace, Duration), Full> {
         match self.place_or_ticket(who)? {
             Ok(place) => Ok((place, Duration::ZERO)),
             Err(waiting) => {
@@ -131,7 +132,10 @@ impl Gate {
         }
     }
 
-    fn place_or_ticket(self: &Arc<Self>, who: Who) -> Result<Result<Place, QueuedRequest>, Full> {
+    fn place_or_ticket(
+        self: &Arc<Self>,
+        who: QueueClient,
+    ) -> Result<Result<UpstreamPlace, QueuedRequest>, Full> {
         let mut state = self.state();
         let places = self.places();
         if state.taken < places {
@@ -151,14 +155,14 @@ impl Gate {
         Ok(Err(QueuedRequest { gate: Arc::clone(self), ticket, called, placed: false }))
     }
 
-    fn new_place(self: &Arc<Self>) -> Place {
+    fn new_place(self: &Arc<Self>) -> UpstreamPlace {
         self.series.in_flight.increment(1.0);
-        Place { gate: Arc::clone(self), since: Instant::now() }
+        UpstreamPlace { gate: Arc::clone(self), since: Instant::now() }
     }
 
     /// Gives a place to the next client, or takes it back when no client waits or there are fewer places than
     /// before.
-    fn hand_over(state: &mut State, places: usize) {
+    fn hand_over(state: &mut GateState, places: usize) {
         while state.taken <= places
             && let Some(call) = state.waiting.pop()
         {
@@ -169,12 +173,12 @@ impl Gate {
         state.taken -= 1;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GateState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl GateState {
     /// Counts the time for which a place was held.
     fn note_duration(&mut self, held: Duration) {
         self.held = self.held.mul_f64(1.0 - NEWEST) + held.mul_f64(NEWEST);
@@ -189,7 +193,7 @@ impl State {
     }
 }
 
-impl Drop for Place {
+impl Drop for UpstreamPlace {
     fn drop(&mut self) {
         let held = self.since.elapsed();
         let mut state = self.gate.state();
@@ -208,7 +212,7 @@ struct QueuedRequest {
 }
 
 impl QueuedRequest {
-    async fn wait_for_call(mut self) -> Place {
+    async fn wait_for_call(mut self) -> UpstreamPlace {
         // The other end stays in the queue until it calls, and the queue lives as long as `gate`.
         let _ = (&mut self.called).await;
         self.placed = true;
@@ -240,12 +244,12 @@ mod tests {
     }
 
     /// Enters, and drops the time that it took.
-    async fn enter(gate: &Arc<Gate>, client: u64) -> Place {
+    async fn enter(gate: &Arc<Gate>, client: u64) -> UpstreamPlace {
         gate.enter(who(client)).await.unwrap().0
     }
 
-    fn who(client: u64) -> Who {
-        Who { client, conversation: client, ..Who::default() }
+    fn who(client: u64) -> QueueClient {
+        QueueClient { client, conversation: client, ..QueueClient::default() }
     }
 
     #[tokio::test]
@@ -302,14 +306,14 @@ mod tests {
     async fn what_is_expected_follows_what_was() {
         let gate = gate(2, 1);
         let _both = (enter(&gate, 1).await, enter(&gate, 1).await);
-        assert_eq!(gate.mean_time(), None, "a guess is not shown");
+        assert_eq!(gate.mean_latency(), None, "a guess is not shown");
         gate.state().note_duration(Duration::from_secs(30));
         assert_eq!(
             gate.expected_wait(),
             Duration::from_secs(5),
             "10 s a request: 5 s, and 30 s that count a fifth"
         );
-        assert_eq!(gate.mean_time(), Some(Duration::from_secs(30)));
+        assert_eq!(gate.mean_latency(), Some(Duration::from_secs(30)));
         (0..50).for_each(|_| gate.state().note_duration(Duration::from_millis(200)));
         assert!(
             gate.expected_wait().abs_diff(Duration::from_millis(100)) < Duration::from_millis(5),

@@ -10,7 +10,7 @@ use super::priority::Priority;
 
 /// On whose behalf a request waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Who {
+pub struct QueueClient {
     /// A digest of the client's key and address.
     pub client: u64,
     /// A digest of what names the conversation, or of its beginning.
@@ -33,7 +33,7 @@ pub(super) struct FairQueue<T> {
 #[derive(Debug)]
 struct QueueEntry<T> {
     ticket: u64,
-    who: Who,
+    who: QueueClient,
     /// The turn at which it came.
     since: u64,
     call: T,
@@ -68,7 +68,7 @@ impl<T> FairQueue<T> {
     }
 
     /// Lines up; the ticket is for leaving early.
-    pub(super) fn push(&mut self, who: Who, call: T) -> u64 {
+    pub(super) fn push(&mut self, who: QueueClient, call: T) -> u64 {
         self.tickets += 1;
         self.waiting.push(QueueEntry { ticket: self.tickets, who, since: self.turns, call });
         self.tickets
@@ -77,7 +77,7 @@ impl<T> FairQueue<T> {
     /// Takes out the one whose turn it is.
     pub(super) fn pop(&mut self) -> Option<T> {
         let last = |waiting: &QueueEntry<T>| {
-            let Who { client, conversation, priority } = waiting.who;
+            let QueueClient { client, conversation, priority } = waiting.who;
             let risen = (self.turns - waiting.since) / TURNS_TO_RISE;
             let urgency = (priority as u64).saturating_sub(risen);
             (urgency, self.clients.last(client), self.conversations.last(conversation))
@@ -89,7 +89,7 @@ impl<T> FairQueue<T> {
     }
 
     /// Takes note of one that was served, also of one that did not have to wait.
-    pub(super) fn serve(&mut self, who: Who) {
+    pub(super) fn serve(&mut self, who: QueueClient) {
         self.turns += 1;
         self.clients.note(who.client, self.turns);
         self.conversations.note(who.conversation, self.turns);
@@ -119,10 +119,10 @@ impl Served {
 mod tests {
     use super::*;
 
-    fn who(name: &str) -> Who {
+    fn who(name: &str) -> QueueClient {
         let mut letters = name.bytes().map(u64::from);
         let (client, conversation) = (letters.next().unwrap(), letters.next().unwrap());
-        Who { client, conversation, ..Who::default() }
+        QueueClient { client, conversation, ..QueueClient::default() }
     }
 
     /// Requests are named by client, conversation and number; they arrive in this order.
@@ -148,7 +148,7 @@ mod tests {
         let mut queue = FairQueue::default();
         let urgency = [Priority::Background, Priority::Subagent, Priority::Interactive, Priority::Background];
         for (number, priority) in urgency.into_iter().enumerate() {
-            queue.push(Who { priority, ..who("Ax") }, number);
+            queue.push(QueueClient { priority, ..who("Ax") }, number);
         }
         let order: Vec<usize> = std::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(order, [2, 1, 0, 3]);
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn background_requests_do_not_starve() {
         let mut queue = FairQueue::default();
-        queue.push(Who { priority: Priority::Background, ..who("Bz") }, "background");
+        queue.push(QueueClient { priority: Priority::Background, ..who("Bz") }, "background");
         queue.push(who("Ax"), "interactive");
         let mut turns = 0;
         loop {
@@ -206,7 +206,7 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let mut queue = FairQueue::default();
         for key in 0..10_000 {
-            queue.push(Who { client: key, conversation: key, ..Who::default() }, ());
+            queue.push(QueueClient { client: key, conversation: key, ..QueueClient::default() }, ());
             queue.pop();
         }
         assert!(

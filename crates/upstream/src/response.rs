@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::body::Incoming;
 use super::failure::UpstreamError;
-use super::gate::Place;
+use super::gate::UpstreamPlace;
 use super::headers::strip_hop_by_hop;
 use wire::{ErrorCode, Object};
 
@@ -32,7 +32,7 @@ pub struct UpstreamResponse {
     /// The piece that was read ahead.
     pub(super) first: Option<Bytes>,
     pub(super) deadline: Option<Instant>,
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<UpstreamPlace>,
 }
 
 impl UpstreamResponse {
@@ -66,7 +66,7 @@ impl UpstreamResponse {
 
     /// Holds a place at the upstream until the answer is read or dropped.
     #[must_use]
-    pub fn with_place(self, place: Option<Place>) -> Self {
+    pub fn with_place(self, place: Option<UpstreamPlace>) -> Self {
         Self { place, ..self }
     }
 
@@ -139,7 +139,7 @@ impl UpstreamResponse {
     async fn gather_body(mut self, limit: usize, is_json: bool) -> Result<Bytes, UpstreamError> {
         let Some(first) = self.next_piece().await? else { return Ok(Bytes::new()) };
         // Most bodies come in one piece, which is not copied.
-        let (mut body, mut end_at) = (Gathered::One(first), None);
+        let (mut body, mut end_at) = (BodyBuffer::One(first), None);
         loop {
             if body.as_slice().len() > limit {
                 return Err(self.too_long(limit));
@@ -169,7 +169,7 @@ impl UpstreamResponse {
     }
 
     /// The head, the body and its place, for passing on; hop-by-hop headers are left out.
-    pub fn into_parts(self) -> (StatusCode, HeaderMap, Incoming, Option<Place>) {
+    pub fn into_parts(self) -> (StatusCode, HeaderMap, Incoming, Option<UpstreamPlace>) {
         let mut headers = self.headers;
         strip_hop_by_hop(&mut headers);
         (self.status, headers, self.body, self.place)
@@ -182,12 +182,12 @@ impl UpstreamResponse {
 }
 
 /// A body in one piece, or copied together from several.
-enum Gathered {
+enum BodyBuffer {
     One(Bytes),
     Several(BytesMut),
 }
 
-impl Gathered {
+impl BodyBuffer {
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::One(bytes) => bytes,

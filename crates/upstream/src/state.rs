@@ -111,8 +111,8 @@ impl UpstreamState {
     }
 
     /// How long its recent requests took; `None` before one has ended.
-    pub fn mean_time(&self) -> Option<Duration> {
-        self.gate.mean_time()
+    pub fn mean_latency(&self) -> Option<Duration> {
+        self.gate.mean_latency()
     }
 
     /// The facts by which one of several upstreams is chosen.

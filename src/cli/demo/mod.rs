@@ -19,7 +19,7 @@ use self::client::send_conversation;
 use self::scenes::{SCENES, Scene};
 use super::assembly::app;
 use super::runtime::{new_runtime, stop_signals, stop_when_signalled};
-use super::say::{say, say_piece_aside};
+use super::say::{say, say_piece_on_stderr};
 use super::upstreams::start_replay;
 use crate::cli::failure::Failure;
 use crate::config::{Environment, FileText, Flags, Settings, resolve};
@@ -130,7 +130,7 @@ async fn goes_on() -> bool {
     if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
         return true;
     }
-    say_piece_aside("— Enter for the next scene, q to end — ");
+    say_piece_on_stderr("— Enter for the next scene, q to end — ");
     let read = || io::stdin().lock().lines().next().and_then(Result::ok);
     let line = tokio::task::spawn_blocking(read).await.ok().flatten();
     line.is_some_and(|line| !line.trim().eq_ignore_ascii_case("q"))

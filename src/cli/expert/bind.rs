@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use crate::cli::failure::Failure;
-use crate::cli::say::{say, say_aside};
+use crate::cli::say::{say, say_on_stderr};
 use crate::config::Loaded;
 use crate::expert::Library;
 use crate::openexperts::{Binding, BindingType, Bindings, Package, visible};
 
 /// The binding that the command line asks for.
-pub(super) struct Wanted {
+pub(super) struct BindingRequest {
     pub(super) tool: String,
     pub(super) server: Option<String>,
     pub(super) kind: String,
@@ -17,7 +17,7 @@ pub(super) struct Wanted {
     pub(super) unbind: bool,
 }
 
-pub(super) fn bind_tool(config: &Loaded, name: &str, wanted: &Wanted) -> Result<(), Failure> {
+pub(super) fn bind_tool(config: &Loaded, name: &str, wanted: &BindingRequest) -> Result<(), Failure> {
     let library = Library::new(&config.settings.experts.dir);
     let lock = library.lock()?;
     let installed = library.get(name)?;
@@ -41,7 +41,7 @@ pub(super) fn bind_tool(config: &Loaded, name: &str, wanted: &Wanted) -> Result<
     } else {
         let binding = new_binding(wanted, bindings.tools.get(&wanted.tool))?;
         if binding.kind == BindingType::Mcp && !config.settings.tools.mcp.contains_key(&binding.server) {
-            say_aside(&format!(
+            say_on_stderr(&format!(
                 "warning: there is no [tools.mcp.{}] in the configuration yet",
                 visible(&binding.server)
             ));
@@ -86,7 +86,7 @@ fn is_required(package: &Package, name: &str, tool: &str) -> Result<(), Failure>
 
 /// Returns the binding that was asked for. Earlier names of operations stay while the tool is bound to the
 /// same server.
-fn new_binding(wanted: &Wanted, before: Option<&Binding>) -> Result<Binding, Failure> {
+fn new_binding(wanted: &BindingRequest, before: Option<&Binding>) -> Result<Binding, Failure> {
     let kind = match wanted.kind.as_str() {
         "gateway" => BindingType::Gateway,
         "local" => BindingType::Local,

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::cli::failure::Failure;
 use crate::cli::runtime::new_runtime;
-use crate::cli::say::{say, say_aside};
+use crate::cli::say::{say, say_on_stderr};
 use crate::config::Loaded;
 use crate::expert::{Catalog, fire_trigger as queue_event};
 use crate::openexperts::visible;
@@ -33,11 +33,11 @@ pub(super) fn fire_by_hand(
     let queued = new_runtime()?.block_on(queue_event(&store, &snapshot, trigger, payload))?;
     for invocation in &queued {
         for warning in &invocation.warnings {
-            say_aside(&format!("warning: {}", visible(warning)));
+            say_on_stderr(&format!("warning: {}", visible(warning)));
         }
         say(&format!("{}  queued: {name} runs {}", invocation.id, visible(&invocation.process)));
     }
-    say_aside("A running `respool serve` executes what is queued.");
+    say_on_stderr("A running `respool serve` executes what is queued.");
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! `respool expert install, list, show`.
 
-use crate::cli::say::{say, say_aside, say_piece};
+use crate::cli::say::{say, say_on_stderr, say_piece};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ pub(super) fn install_package(settings: &Settings, source: &str) -> Result<(), F
     let library = Library::new(&experts.dir);
     let record = library.install(&package, &source, &library.lock()?)?;
     if learns_alone(&package) {
-        say_aside(&format!("warning: {LEARNS_ALONE}"));
+        say_on_stderr(&format!("warning: {LEARNS_ALONE}"));
     }
     let name = &package.manifest.name.value;
     say(&format!("Installed {name} {} in {}.", visible(&record.version), library.dir().join(name).display()));
@@ -35,7 +35,7 @@ pub(super) fn install_package(settings: &Settings, source: &str) -> Result<(), F
     state_files(experts, None, &package)?;
     super::registry::refresh_page(experts);
     if let Some(warning) = approval_warning(settings, &package) {
-        say_aside(&format!("warning: {warning}"));
+        say_on_stderr(&format!("warning: {warning}"));
     }
     Ok(())
 }
@@ -76,7 +76,7 @@ pub(super) fn list_experts(experts: &ExpertsConfig, format: OutputFormat) -> Res
         OutputFormat::Text => installed.iter().for_each(|one| say(&expert_line(one))),
     }
     if format == OutputFormat::Text {
-        say_aside(&format!("Experts in {}: {}", library.dir().display(), installed.len()));
+        say_on_stderr(&format!("Experts in {}: {}", library.dir().display(), installed.len()));
     }
     Ok(())
 }

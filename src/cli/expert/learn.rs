@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::cli::failure::Failure;
 use crate::cli::listing::Noun;
-use crate::cli::say::{say, say_aside, say_piece};
+use crate::cli::say::{say, say_on_stderr, say_piece};
 use crate::expert::{ExpertsConfig, LearningEntry, LearningFiles, Library, PACKAGE_SCOPE};
 use crate::openexperts::visible;
 
@@ -70,7 +70,7 @@ pub(super) fn add_learning(experts: &ExpertsConfig, arguments: LearnArgs) -> Res
     let archived = files.add(&package, &scope, &entry).map_err(|error| error.to_string())?;
     say(&format!("Added to what {name} has learnt ({}).", visible(&scope)));
     if archived > 0 {
-        say_aside(&format!(
+        say_on_stderr(&format!(
             "Moved {} to learnings/archive.",
             Noun("older entry", "older entries").count_things(archived)
         ));

@@ -1,6 +1,6 @@
 //! Keeps `EXPERTS.md` current after each change of the installed experts.
 
-use crate::cli::say::{say, say_aside};
+use crate::cli::say::{say, say_on_stderr};
 use crate::expert::{
     CheckedBindings, ExpertsConfig, Installed, Library, REGISTRY, RegistryEntry, write_registry,
 };
@@ -21,6 +21,6 @@ pub(super) fn refresh_page(experts: &ExpertsConfig) {
     match written {
         Ok(true) => say(&format!("Wrote {}, the main agent's list of experts.", path.display())),
         Ok(false) => {}
-        Err(error) => say_aside(&format!("warning: {} cannot be written: {error}", path.display())),
+        Err(error) => say_on_stderr(&format!("warning: {} cannot be written: {error}", path.display())),
     }
 }

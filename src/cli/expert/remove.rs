@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use crate::cli::confirm::confirm;
 use crate::cli::failure::Failure;
 use crate::cli::runtime::new_runtime;
-use crate::cli::say::{say, say_aside};
+use crate::cli::say::{say, say_on_stderr};
 use crate::config::Settings;
 use crate::expert::{HookSecrets, Installed, Library};
 use crate::openexperts::is_agent_of;
@@ -21,14 +21,14 @@ const MOST: usize = 10_000;
 
 /// The options of the removal.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted {
+pub(super) struct RemovalOptions {
     /// Its own data and its bindings are deleted as well.
     pub(super) purge: bool,
     /// The person has consented already.
     pub(super) yes: bool,
 }
 
-pub(super) fn remove_expert(settings: &Settings, name: &str, wanted: Wanted) -> Result<(), Failure> {
+pub(super) fn remove_expert(settings: &Settings, name: &str, options: RemovalOptions) -> Result<(), Failure> {
     let experts = &settings.experts;
     let library = Library::new(&experts.dir);
     let lock = library.lock()?;
@@ -39,22 +39,22 @@ pub(super) fn remove_expert(settings: &Settings, name: &str, wanted: Wanted) -> 
         format!("The folder {folder} holds an expert of the same name. It is used from then on, with the data and the open work of {name}.")
     }));
     open.iter().for_each(|line| say(line));
-    let purged = if wanted.purge { purged_paths(settings, &library, &installed, &name) } else { Vec::new() };
-    if wanted.purge {
+    let purged = if options.purge { purged_paths(settings, &library, &installed, &name) } else { Vec::new() };
+    if options.purge {
         let deleted = [std::slice::from_ref(&installed.directory), &purged].concat();
         say("Removing it with --purge deletes:");
         deleted.iter().for_each(|path| say(&format!("  {}", path.display())));
     }
-    let needs_consent = wanted.purge || !open.is_empty();
-    if needs_consent && !wanted.yes && !confirm(&format!("Remove {name}?")) {
+    let needs_consent = options.purge || !open.is_empty();
+    if needs_consent && !options.yes && !confirm(&format!("Remove {name}?")) {
         return Err(Failure::Failed(format!(
             "{name} was not removed, because the removal was not confirmed. To confirm it, run the command again with --yes"
         )));
     }
-    let removal = library.remove(&installed, wanted.purge, &lock)?;
+    let removal = library.remove(&installed, options.purge, &lock)?;
     super::registry::refresh_page(experts);
     if let Err(error) = forget_clocks(settings, &name) {
-        say_aside(&format!(
+        say_on_stderr(&format!(
             "If {name} is installed again within an hour, its cron triggers may make up for missed times: {error}"
         ));
     }
@@ -63,7 +63,7 @@ pub(super) fn remove_expert(settings: &Settings, name: &str, wanted: Wanted) -> 
         kept = format!("{kept} Its bindings are kept in {}.", path.display());
     }
     let [state, secrets] = data_of(settings, &name);
-    if wanted.purge {
+    if options.purge {
         delete_state(&state, &name)?;
         delete_state(&secrets, &name)?;
         kept.push_str(" Its data, bindings and secrets were deleted.");

@@ -12,7 +12,7 @@ use crate::agent::{AgentRequest, RunOptions, WatchEvent, WorkEnd};
 use crate::cli::assembly::{app, finish_work};
 use crate::cli::failure::{Failure, log_problem};
 use crate::cli::runtime::new_runtime;
-use crate::cli::say::{say, say_aside, say_piece_aside};
+use crate::cli::say::{say, say_on_stderr, say_piece_on_stderr};
 use crate::config::Loaded;
 use crate::expert::{DryRun, Experts, Worker, WorkerScope, copy_state, message_json};
 use crate::observe;
@@ -50,7 +50,7 @@ async fn print_answer(app: &App, name: &str, message: &str) -> Result<(), Failur
     let run = watch.run.clone();
     let ended = loop {
         match watch.next().await {
-            WatchEvent::Progress(text) => say_piece_aside(&text),
+            WatchEvent::Progress(text) => say_piece_on_stderr(&text),
             WatchEvent::End(ended) => break ended,
         }
     };
@@ -72,7 +72,7 @@ async fn print_answer(app: &App, name: &str, message: &str) -> Result<(), Failur
 pub(super) const NO_MODEL: &str = "experts have no model: set `experts.model` in respool.toml";
 
 /// A process to execute.
-pub(super) struct Wanted {
+pub(super) struct ProcessRequest {
     pub(super) expert: String,
     pub(super) process: String,
     /// JSON, or `@FILE`, or `-` for standard input.
@@ -81,7 +81,7 @@ pub(super) struct Wanted {
 }
 
 /// Executes a process and prints its result.
-pub(super) fn run_process(config: &Loaded, wanted: Wanted) -> Result<(), Failure> {
+pub(super) fn run_process(config: &Loaded, wanted: ProcessRequest) -> Result<(), Failure> {
     let payload = read_payload(wanted.payload.as_deref())?;
     let flush = observe::init_file(&config.settings.log).map_err(|why| log_problem(config, why))?;
     let done = new_runtime()?.block_on(async {
@@ -128,7 +128,7 @@ fn read_payload(written: Option<&str>) -> Result<Value, Failure> {
 async fn run_dry(
     experts: &Arc<Experts>,
     state: PathBuf,
-    wanted: Wanted,
+    wanted: ProcessRequest,
     payload: Value,
 ) -> Result<(), Failure> {
     let copy = tempfile::tempdir().map_err(|error| format!("no copy of the state can be made: {error}"))?;
@@ -144,7 +144,7 @@ async fn run_dry(
 async fn queue_and_execute(
     app: &App,
     experts: &Arc<Experts>,
-    wanted: Wanted,
+    wanted: ProcessRequest,
     payload: Value,
     shutdown: &CancellationToken,
 ) -> Result<(), Failure> {
@@ -170,7 +170,7 @@ async fn follow_entry(experts: &Experts, store: &Store, expert: &str, id: &str) 
     if let Some(expert) = experts.get(expert) {
         for problem in experts.problems(&expert) {
             let tool = if problem.tool.is_empty() { String::new() } else { format!("{}: ", problem.tool) };
-            say_aside(&format!(
+            say_on_stderr(&format!(
                 "{} is not ready, so the process waits: {tool}{}",
                 expert.name(),
                 problem.text
@@ -183,7 +183,7 @@ async fn follow_entry(experts: &Experts, store: &Store, expert: &str, id: &str) 
         let entry = entry.ok_or_else(|| "the invocation is gone".to_owned())?;
         if entry.note != note {
             note.clone_from(&entry.note);
-            say_aside(&format!(
+            say_on_stderr(&format!(
                 "{id}: {} {}",
                 entry.state.as_str(),
                 visible(entry.note.as_deref().unwrap_or_default())

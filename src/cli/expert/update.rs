@@ -5,7 +5,7 @@ use super::installed::state_files;
 use super::package::fetch_package;
 use crate::cli::confirm::confirm;
 use crate::cli::failure::Failure;
-use crate::cli::say::{say, say_aside};
+use crate::cli::say::{say, say_on_stderr};
 use crate::expert::{ExpertsConfig, Library, Lock, Plan, Source};
 use crate::openexperts::visible;
 
@@ -66,7 +66,7 @@ impl Updater<'_> {
             let named = one.loaded.package.as_ref().map(|package| package.manifest.name.value.clone());
             let name = named.unwrap_or_else(|| one.folder());
             if let Err(Failure::Failed(why)) = self.update_one(&name, None) {
-                say_aside(&format!("respool: {name}: {why}"));
+                say_on_stderr(&format!("respool: {name}: {why}"));
                 failed.push(name);
             }
         }

@@ -22,7 +22,7 @@ pub struct Script {
     headers: Vec<(String, String)>,
     body: Body,
     length_error: isize,
-    fault: Option<(Fault, Place)>,
+    fault: Option<(Fault, FaultPlace)>,
 }
 
 /// The script's expectation of the request's `authorization`.
@@ -59,7 +59,7 @@ pub enum Fault {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum FaultPlace {
     /// Where the reply would end: its last byte or its last-chunk is missing.
     BeforeTheEnd,
     /// After this many bytes of the body, its framing counted.
@@ -159,12 +159,12 @@ impl Script {
 
     /// No byte ever, the connection stays open.
     pub fn silence() -> Self {
-        Self { fault: Some((Fault::Stall, Place::BeforeTheEnd)), ..Self::new(200, "", Body::Nothing) }
+        Self { fault: Some((Fault::Stall, FaultPlace::BeforeTheEnd)), ..Self::new(200, "", Body::Nothing) }
     }
 
     /// RST or FIN instead of a reply.
     pub fn no_reply(fault: Fault) -> Self {
-        Self { fault: Some((fault, Place::BeforeTheEnd)), ..Self::new(200, "", Body::Nothing) }
+        Self { fault: Some((fault, FaultPlace::BeforeTheEnd)), ..Self::new(200, "", Body::Nothing) }
     }
 
     /// Answers only this method and path (without query); other requests pass it by. Without this a script
@@ -231,25 +231,25 @@ impl Script {
 
     /// Stalls where the reply would end: a whole body lacks its last byte, a chunked one its last-chunk.
     pub fn then_stall(mut self) -> Self {
-        self.fault = Some((Fault::Stall, Place::BeforeTheEnd));
+        self.fault = Some((Fault::Stall, FaultPlace::BeforeTheEnd));
         self
     }
 
     /// Resets the connection where the reply would end.
     pub fn reset(mut self) -> Self {
-        self.fault = Some((Fault::Reset, Place::BeforeTheEnd));
+        self.fault = Some((Fault::Reset, FaultPlace::BeforeTheEnd));
         self
     }
 
     /// Resets the connection after this many bytes of the body (framing counted).
     pub fn reset_after(mut self, bytes: usize) -> Self {
-        self.fault = Some((Fault::Reset, Place::After(bytes)));
+        self.fault = Some((Fault::Reset, FaultPlace::After(bytes)));
         self
     }
 
     /// Closes the connection after this many bytes of the body (framing counted).
     pub fn close_early_after(mut self, bytes: usize) -> Self {
-        self.fault = Some((Fault::Close, Place::After(bytes)));
+        self.fault = Some((Fault::Close, FaultPlace::After(bytes)));
         self
     }
 
@@ -339,7 +339,7 @@ impl Script {
 
     fn add_body(&self, pieces: Vec<Vec<u8>>, end: Vec<u8>, steps: &mut Vec<Step>) {
         let mut left = match self.fault {
-            Some((_, Place::After(bytes))) => bytes,
+            Some((_, FaultPlace::After(bytes))) => bytes,
             _ => usize::MAX,
         };
         let last = pieces.len();
@@ -347,7 +347,7 @@ impl Script {
             let pause: Duration =
                 self.pauses.iter().filter(|(before, _)| *before == index).map(|(_, pause)| *pause).sum();
             let between = if index == 0 || index == last { Duration::ZERO } else { self.between };
-            let ends_early = matches!(self.fault, Some((_, Place::BeforeTheEnd))) && index == last;
+            let ends_early = matches!(self.fault, Some((_, FaultPlace::BeforeTheEnd))) && index == last;
             if left == 0 || ends_early {
                 break;
             }

@@ -9,7 +9,7 @@ use super::Driver;
 use crate::approval::{ApprovalRequest, Decision, OnTimeout};
 use crate::event::EventKind;
 use crate::run::Run;
-use crate::stored::or_log;
+use crate::stored::ok_or_log;
 use store::{ApprovalChange, ApprovalState, LateDecision};
 use tools::{Approver, Question, QuestionKind, Target};
 
@@ -50,7 +50,7 @@ impl Driver {
     }
 
     async fn recorded_decision(&self, request: &ApprovalRequest) -> Option<Decision> {
-        let row = or_log(self.journal.store()?.approval(&request.id).await)??;
+        let row = ok_or_log(self.journal.store()?.approval(&request.id).await)??;
         if row.state != ApprovalState::Decided {
             return None;
         }
@@ -71,7 +71,7 @@ impl Driver {
                 self.recorded_decision(&request).await.map(EventKind::ApprovalDecided)
             }
             Err(error) => {
-                or_log::<()>(Err(error));
+                ok_or_log::<()>(Err(error));
                 None
             }
         }

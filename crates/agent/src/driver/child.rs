@@ -12,7 +12,7 @@ use crate::journal::{Committed, Journal};
 use crate::outcome::Outcome;
 use crate::run::Run;
 use crate::step::ChildStep;
-use crate::stored::{new_run_id, or_log, restore};
+use crate::stored::{new_run_id, ok_or_log, restore};
 use crate::telemetry::Telemetry;
 use store::{ClaimScope, NewRun, Status, Store};
 use wire::ErrorCode;
@@ -76,8 +76,8 @@ impl Driver {
         let store = self.journal.store().ok_or("the child run was not kept")?;
         // Claimed before it is read: the process that worked on it until now can write nothing more. One that
         // is over needs no claim.
-        let claimed = or_log(store.claim(id, ClaimScope::Any).await).flatten();
-        let stored = or_log(store.run(id).await).flatten().ok_or("the child run was not kept")?;
+        let claimed = ok_or_log(store.claim(id, ClaimScope::Any).await).flatten();
+        let stored = ok_or_log(store.run(id).await).flatten().ok_or("the child run was not kept")?;
         let (run, _) = restore(&stored).ok_or("the child run was written by another version of respool")?;
         let over = run.outcome().map(|_| stored.epoch);
         let epoch = claimed.or(over).ok_or("the child run cannot be resumed")?;

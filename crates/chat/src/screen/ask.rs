@@ -214,14 +214,14 @@ async fn read_key<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::approval::Always;
+    use super::super::super::approval::SessionGrant;
     use super::super::super::paint::Paint;
     use super::*;
     use std::path::Path;
     use tokio::sync::oneshot;
 
     fn asking(tool: &str, target: Target, preview: Option<&str>) -> Asking {
-        let always = Always::from_target(tool, &target, Path::new("/w"));
+        let always = SessionGrant::from_target(tool, &target, Path::new("/w"));
         Asking {
             kind: QuestionKind::Call,
             arguments: serde_json::Map::new(),
@@ -284,7 +284,7 @@ mod tests {
         let kind = QuestionKind::OutsideSandbox;
         let asking = Asking {
             kind,
-            always: Always::Never,
+            always: SessionGrant::Never,
             ..asking("shell_command outside the sandbox", Target::Other, Some(&output))
         };
         let screen = Screen::new(Box::new(std::io::sink()), Paint(false), false, true);

@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::super::approval::Always;
+use super::super::approval::SessionGrant;
 use super::*;
 use tools::{QuestionKind, Target};
 
@@ -182,7 +182,7 @@ async fn without_a_terminal_every_question_is_answered_no() {
         target: Target::Other,
         arguments: Map::new(),
         preview: None,
-        always: Always::Never,
+        always: SessionGrant::Never,
         answer,
     };
     let (answer, _) = oneshot::channel();

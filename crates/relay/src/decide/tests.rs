@@ -136,7 +136,7 @@ fn play(finding: &Finding, world: World) -> (Vec<String>, usize) {
             // It comes back after half of the time.
             When::Up(longest) => (now, history.waited) = (now + longest / 2, history.waited + longest / 2),
         }
-        round += u32::from(!is_first && place == Place::NewRound && change == Change::Nothing);
+        round += u32::from(!is_first && place == RetryTarget::NewRound && change == Change::Nothing);
         now += Duration::from_secs(1);
         history.attempts.push(past(&upstream, finding.clone(), round, matches!(change, Change::Remedy(_))));
     }
@@ -152,7 +152,7 @@ fn findings() -> Vec<(String, Finding)> {
         mistake(Fault::UnknownTool("x".into()), Salvage::CorrectableCall),
     ];
     for failure in [
-        Failure::Absent,
+        Failure::Unreachable,
         Failure::Unavailable,
         Failure::GatewayTimeout,
         Failure::Limited,
@@ -168,7 +168,7 @@ fn findings() -> Vec<(String, Finding)> {
     findings.push(("Unavailable, 3 s".into(), Finding::Failed(Failure::Unavailable, pause)));
     findings.push(("Limited, 30 s".into(), Finding::Failed(Failure::Limited, Some(Duration::from_secs(30)))));
     findings.push(("Limited, 90 s".into(), Finding::Failed(Failure::Limited, Some(Duration::from_secs(90)))));
-    for refusal in [Refusal::TooLarge, Refusal::Form, Refusal::NotHere, Refusal::Final] {
+    for refusal in [Refusal::TooLarge, Refusal::Form, Refusal::ModelNotServed, Refusal::Final] {
         findings.push((format!("{refusal:?}"), Finding::Refused(refusal)));
     }
     findings
@@ -253,8 +253,8 @@ fn other_upstreams_come_before_repeats() {
         let mut history = History::default();
         history.attempts.push(past(&upstream(), finding.clone(), 0, false));
         let next = settled(&history, world, Duration::ZERO);
-        let goes_on = next == Decision::attempt(Change::Nothing, Place::Next, When::Now);
-        let expected = matches!(finding, Finding::Refused(Refusal::NotHere))
+        let goes_on = next == Decision::attempt(Change::Nothing, RetryTarget::Next, When::Now);
+        let expected = matches!(finding, Finding::Refused(Refusal::ModelNotServed))
             || matches!(&finding, Finding::Failed(failure, _) if *failure != Failure::Slow);
         assert_eq!(goes_on, expected, "{finding:?}: {next:?}");
     }
@@ -304,12 +304,12 @@ proptest! {
                 history.waited += longest;
             }
             match place {
-                Place::NewRound => {
+                RetryTarget::NewRound => {
                     round += u32::from(!history.attempts.is_empty() && change == Change::Nothing);
                     asked_in_round = 1;
                 }
-                Place::Next => asked_in_round += 1,
-                Place::Same => {}
+                RetryTarget::Next => asked_in_round += 1,
+                RetryTarget::Same => {}
             }
             history.attempts.push(past(&upstream, finding, round, matches!(change, Change::Remedy(_))));
         }

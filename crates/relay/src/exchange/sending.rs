@@ -9,7 +9,7 @@ use tokio::time::{timeout, timeout_at};
 use super::state::{Current, Exchange};
 use crate::attempt::{Attempt, Fit};
 use crate::candidates::{AdmittedUpstream, no_upstream};
-use crate::decide::{Change, NextAttempt, Place};
+use crate::decide::{Change, NextAttempt, RetryTarget};
 use crate::outcome::{Finding, Refusal, Whole};
 use crate::request::{ClientRequest, Route};
 use crate::{completion, fit};
@@ -39,13 +39,13 @@ impl Exchange {
     /// Makes one attempt and notes what it came to; gives the stream, when it is one.
     pub(super) async fn make_attempt(&mut self, next: NextAttempt) -> Option<Box<UpstreamResponse>> {
         let chosen = match next.place {
-            Place::Same => self.ask_same_upstream(&next.change).await,
-            Place::Next | Place::NewRound => self.choose_upstream(next.change).await,
+            RetryTarget::Same => self.ask_same_upstream(&next.change).await,
+            RetryTarget::Next | RetryTarget::NewRound => self.choose_upstream(next.change).await,
         };
         let (upstream, report) = match chosen {
             Ok(chosen) => chosen,
             Err((upstream, error)) => {
-                self.conclude(upstream, Finding::Refused(Refusal::NotHere)).error = Some(error);
+                self.conclude(upstream, Finding::Refused(Refusal::ModelNotServed)).error = Some(error);
                 return None;
             }
         };
@@ -328,7 +328,7 @@ pub(crate) fn finding_of(error: &UpstreamError, limit: Option<u64>) -> Finding {
     }
     Finding::Refused(match (error.tier, error.error.status) {
         (Tier::ContextOverflow, _) => Refusal::TooLarge,
-        (_, 404 | 429) => Refusal::NotHere,
+        (_, 404 | 429) => Refusal::ModelNotServed,
         (_, 400) if read_overflow(&error.said, limit).is_some() => Refusal::TooLarge,
         (_, 400 | 422) => Refusal::Form,
         _ => Refusal::Final,

@@ -29,7 +29,7 @@ impl Exchange {
                     last.error.as_ref().map_or(0, |error| error.status.unwrap_or(error.error.status));
                 match last.finding {
                     Finding::Refused(Refusal::TooLarge) => Some(FallbackReason::Overflow),
-                    Finding::Refused(Refusal::NotHere) if status == 429 => Some(FallbackReason::Busy),
+                    Finding::Refused(Refusal::ModelNotServed) if status == 429 => Some(FallbackReason::Busy),
                     // A key that the upstream does not take is not the client's.
                     Finding::Refused(Refusal::Form | Refusal::Final) if !matches!(status, 401..=403) => None,
                     _ => Some(FallbackReason::Failed),

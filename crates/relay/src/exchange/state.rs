@@ -11,7 +11,7 @@ use crate::relay::Relay;
 use crate::request::ClientRequest;
 use adapt::Rule;
 use translate::{Fault, ReplyRules, Salvage};
-use upstream::{Place as QueuePlace, Upstream, UpstreamError, UpstreamResponse};
+use upstream::{Upstream, UpstreamError, UpstreamPlace, UpstreamResponse};
 use wire::Pieces;
 use wire::turn::{Turn, Usage};
 
@@ -41,7 +41,7 @@ pub(super) struct Current {
     /// Bytes of its body, which may have been let go.
     pub(super) size: usize,
     /// Its place at the upstream. It keeps it while it is refused in one form and sent in another.
-    pub(super) queue_place: Option<QueuePlace>,
+    pub(super) queue_place: Option<UpstreamPlace>,
 }
 
 /// A reply, as the loop hands it over.

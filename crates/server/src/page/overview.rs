@@ -122,7 +122,7 @@ fn upstream_table(app: &App) -> Markup {
                 }
                 td class="number" { (at_work) }
                 td class="number" { (waiting) }
-                td class="number" { @if let Some(mean) = upstream.state.mean_time() { (format::format_duration(mean)) } @else { "–" } }
+                td class="number" { @if let Some(mean) = upstream.state.mean_latency() { (format::format_duration(mean)) } @else { "–" } }
                 td { @if let Some(models) = upstream.state.models() { (models.join(", ")) } @else { "not known yet" } }
             }
         }

@@ -8,7 +8,7 @@ use super::super::config::{PolicyConfig, Rule, Verdict};
 use super::super::gateway::known;
 use super::super::local::agent_names;
 use super::super::offer::MCP_PREFIX;
-use super::speaks_of_everything;
+use super::has_no_pattern;
 use wire::pattern::matches_stars;
 
 /// Returns those of an agent's `tools` that are denied with any arguments.
@@ -56,7 +56,7 @@ fn rule_names(tool: &str) -> Vec<String> {
 /// Returns true if an `allow` has patterns for everything that the tool touches, and no others.
 fn could_cover(rule: &Rule, tool: &str) -> bool {
     let is_local = agent_names().any(|known| known == tool);
-    let is_open = speaks_of_everything(rule);
+    let is_open = has_no_pattern(rule);
     let covers = |pattern: &Option<String>, is_touched: bool| match pattern {
         Some(_) => is_touched || !is_local,
         None => is_open || !is_touched || !is_local,

@@ -24,7 +24,7 @@ pub(in crate::cli::setup) struct Model {
 
 /// The respool that OpenClaw should use.
 #[derive(Clone, Debug)]
-pub(in crate::cli::setup) struct Wanted {
+pub(in crate::cli::setup) struct RespoolProvider {
     /// respool's URL, without `/v1`.
     pub(in crate::cli::setup) url: String,
     /// The model server's URL, if given: providers that point at it are redirected to respool.
@@ -72,7 +72,7 @@ pub(in crate::cli::setup) struct AgentModel {
 }
 
 /// `present` with respool in it; `present` is empty if there is no file yet.
-pub(in crate::cli::setup) fn edit_config(present: &str, wanted: &Wanted) -> Result<Edited, Failure> {
+pub(in crate::cli::setup) fn edit_config(present: &str, wanted: &RespoolProvider) -> Result<Edited, Failure> {
     // JSON5 allows a byte order mark; it stays where it is.
     let (mark, present) = present.strip_prefix('\u{feff}').map_or(("", present), |rest| ("\u{feff}", rest));
     let text = if present.trim().is_empty() { "{}\n" } else { present };
@@ -104,7 +104,7 @@ pub(in crate::cli::setup) fn can_read(text: &str) -> bool {
 }
 
 /// The name of the provider that already points at respool or the model server.
-fn provider_of(config: &Value, wanted: &Wanted) -> String {
+fn provider_of(config: &Value, wanted: &RespoolProvider) -> String {
     let providers = config["models"]["providers"].as_object();
     let asks = |url: &str| {
         let of =
@@ -121,7 +121,7 @@ fn provider_of(config: &Value, wanted: &Wanted) -> String {
 }
 
 /// The model that was named, else the one in use, else the only one.
-fn model_of(config: &Value, wanted: &Wanted) -> Result<String, Failure> {
+fn model_of(config: &Value, wanted: &RespoolProvider) -> Result<String, Failure> {
     let served = |id: &str| wanted.models.iter().any(|model| model.id == id);
     let present =
         primary_of(&config["agents"]["defaults"]).and_then(|primary| Some(primary.split_once('/')?.1));
@@ -138,7 +138,7 @@ fn model_of(config: &Value, wanted: &Wanted) -> Result<String, Failure> {
     Err(format!("{what}Name the model with --model. Available models: {}", ids.join(", ")).into())
 }
 
-fn write_provider(entry: &CstObject, wanted: &Wanted, id: &str) -> Result<(), Failure> {
+fn write_provider(entry: &CstObject, wanted: &RespoolProvider, id: &str) -> Result<(), Failure> {
     set_value(entry, "baseUrl", &json!(format!("{}/v1", wanted.url)));
     if let Some(name) = &wanted.key_env {
         set_value(entry, "apiKey", &json!(format!("${{{name}}}")));
@@ -234,7 +234,7 @@ fn agents_of(config: &Value) -> Vec<OwnSettings<'_>> {
     entries.chain(list).collect()
 }
 
-fn own_models(config: &Value, wanted: &Wanted) -> Vec<AgentModel> {
+fn own_models(config: &Value, wanted: &RespoolProvider) -> Vec<AgentModel> {
     let providers = &config["models"]["providers"];
     let aliases = &config["agents"]["defaults"]["models"];
     let is_relayed = |model: &str| {
@@ -255,7 +255,7 @@ fn own_models(config: &Value, wanted: &Wanted) -> Vec<AgentModel> {
     own.collect()
 }
 
-fn direct_providers(config: &Value, wanted: &Wanted) -> Vec<String> {
+fn direct_providers(config: &Value, wanted: &RespoolProvider) -> Vec<String> {
     let Some(upstream) = &wanted.upstream else { return Vec::new() };
     let providers = config["models"]["providers"].as_object().into_iter().flatten();
     let points_there = |provider: &Value| {
@@ -333,8 +333,8 @@ fn cst_value(value: &Value) -> CstInputValue {
 mod tests {
     use super::*;
 
-    fn wanted(models: &[(&str, Option<u64>)]) -> Wanted {
-        Wanted {
+    fn wanted(models: &[(&str, Option<u64>)]) -> RespoolProvider {
+        RespoolProvider {
             url: "http://127.0.0.1:8003".into(),
             upstream: Some("http://gpu:8000".into()),
             models: models.iter().map(|&(id, window)| Model { id: id.into(), window }).collect(),
@@ -381,7 +381,7 @@ mod tests {
         assert_eq!((&model["contextWindow"], &model["maxTokens"]), (&json!(131_072), &json!(16_384)));
         assert_eq!(model["compat"]["sendSessionAffinityHeaders"], true);
         assert_eq!(config["agents"]["defaults"]["model"]["primary"], "respool/gpt-oss-120b");
-        let old = Wanted { is_current: false, ..wanted(&[("m", None)]) };
+        let old = RespoolProvider { is_current: false, ..wanted(&[("m", None)]) };
         let text = super::edit_config("{}", &old).unwrap().text;
         for key in ["timeoutSeconds", "sendSessionAffinityHeaders", "reasoningEffortMap", "contextWindow"] {
             assert!(!text.contains(key), "the old client refuses {key}, or it is not known: {text}");
@@ -476,15 +476,15 @@ mod tests {
     #[test]
     fn which_model_is_said_or_asked() {
         let several = wanted(&[("a", None), ("b", None)]);
-        let check = |present: &str, wanted: &Wanted, expected: &str| {
+        let check = |present: &str, wanted: &RespoolProvider, expected: &str| {
             let outcome =
                 edit_config(present, wanted).map_or_else(|why| why.to_string(), |edited| edited.primary);
             assert_eq!(outcome, expected);
         };
         check("", &several, "Name the model with --model. Available models: a, b");
-        check("", &Wanted { model: Some("b".into()), ..several.clone() }, "respool/b");
+        check("", &RespoolProvider { model: Some("b".into()), ..several.clone() }, "respool/b");
         check(r#"{"agents": {"defaults": {"model": {"primary": "x/b"}}}}"#, &several, "respool/b");
-        let unknown = Wanted { model: Some("c".into()), ..several };
+        let unknown = RespoolProvider { model: Some("c".into()), ..several };
         check(
             "",
             &unknown,

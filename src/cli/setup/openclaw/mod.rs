@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::http_client::{chain, client_for};
 
-use self::edit::{Edited, Model, Wanted, edit_config};
+use self::edit::{Edited, Model, RespoolProvider, edit_config};
 use self::installed::{OpenClaw, Verdict};
 use super::arguments::SetupArgs;
 use super::files::{Writing, diff_text, undo_change, write_settings};
@@ -60,7 +60,7 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
     let is_running = !matches!(listed, Err(AskError::Unreachable { .. }));
     let models = choose_models(listed, upstream).await?;
     let installed = OpenClaw::find_in_path();
-    let wanted = Wanted {
+    let wanted = RespoolProvider {
         url: respool.url.clone(),
         upstream: upstream.map(base_url),
         models,
