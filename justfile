@@ -34,6 +34,10 @@ generate:
 prose *OPTIONS:
     scripts/prose {{OPTIONS}}
 
+# Every text that a person may read (errors, log messages, help, the page, the chat), by file, to be read as a whole.
+messages:
+    scripts/prose --messages
+
 # What is shipped: static binary, archive, Debian package, checksums, bill of materials (into DIR). Needs musl-tools and cargo-cyclonedx.
 dist DIR="target/dist-out":
     deploy/dist.sh {{DIR}}

@@ -146,7 +146,7 @@ async fn cancel_run(store: &Store, id: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let run = store.run(id).await?.ok_or_else(|| unknown_run(id))?;
-    Err(format!("the run {id} is {} already", run.row.status.as_str()).into())
+    Err(format!("the run {id} is already {}", run.row.status.as_str()).into())
 }
 
 async fn delete_run(store: &Store, id: &str) -> Result<(), Failure> {

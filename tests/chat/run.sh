@@ -146,7 +146,7 @@ await "Yes."
 ok "Ctrl-C ends the command and the model call, and the conversation goes on"
 
 say "/undo"
-await "as before the turn: calc.py"
+await "restored: calc.py"
 git -C "$repo" diff --quiet || fail "calc.py is not as it was"
 say "/undo"
 await "no file was changed"
@@ -169,15 +169,15 @@ await "left with 0"
 ok "/undo, /cost, completion, several lines, leaving"
 
 start --continue
-await "going on with the last conversation (6 turns)"
+await "continuing the last conversation (6 turns)"
 say "What did we do?"
 await "you undid it"
-grep -q "As before them again: calc.py" "$dir/log" || fail "the model does not know of the undo"
+grep -q "Restored: calc.py" "$dir/log" || fail "the model does not know of the undo"
 pid=$(pgrep -f "respool chat --config $dir/respool.toml --continue" | tail -1)
 kill -KILL "$pid"
 await "left with 137"
 start --continue
-await "going on with the last conversation (7 turns)"
+await "continuing the last conversation (7 turns)"
 keys Up
 await "❯ What did we do?"
 keys C-c
@@ -187,7 +187,7 @@ ok "--continue, also after kill -9; history"
 
 for signal in TERM HUP; do
     start --continue
-    await "going on with the last conversation"
+    await "continuing the last conversation"
     say "Wait for me."
     await "Run it?"
     keys y
@@ -201,7 +201,7 @@ for signal in TERM HUP; do
     grep -qE '(^| )echo( |;|$)' <<<"$(stty -a < "$tty" | tr '\n' ' ')" || fail "SIG$signal left the terminal without echo"
 done
 start --continue
-await "going on with the last conversation (9 turns)"
+await "continuing the last conversation (9 turns)"
 say "Are you there?"
 await "Yes."
 ok "SIGTERM and SIGHUP end the command, keep the conversation and leave the terminal as it was"

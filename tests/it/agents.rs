@@ -504,7 +504,7 @@ async fn the_program_manages_interrupted_runs() {
     let (shown, ..) = respool(&config, &["runs", "show", &run]).await;
     assert_eq!(serde_json::from_str::<Value>(&shown).unwrap()["status"], "done");
     let (_, said, succeeded) = respool(&config, &["runs", "cancel", &run]).await;
-    assert!(said.contains("is done already") && !succeeded, "{said}");
+    assert!(said.contains("is already done") && !succeeded, "{said}");
     assert!(respool(&config, &["runs", "delete", &run]).await.2);
     let (_, said, succeeded) = respool(&config, &["runs", "delete", &run]).await;
     assert!(said.contains(&format!("no run has the id {run}")) && !succeeded, "{said}");

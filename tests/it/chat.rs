@@ -137,9 +137,9 @@ async fn without_a_terminal_questions_are_denied() {
     let fake = FakeVllm::start([edit(), text(&["I may not."])]).await;
     let done = place.chat(&fake.url(), "", &["-p", "Change it."]).await;
     assert_eq!((done.status.code(), place.read("a.txt").as_str()), (Some(0), "one\ntwo\n"));
-    assert!(last_result(&fake, 1).contains("there is nobody to ask"), "{}", last_result(&fake, 1));
+    assert!(last_result(&fake, 1).contains("no person can be asked"), "{}", last_result(&fake, 1));
     assert!(
-        stderr(&done).contains("└ not done: tools.policy.default says ask, and there is nobody to ask\n")
+        stderr(&done).contains("└ not done: tools.policy.default says ask, and no person can be asked\n")
     );
 }
 
@@ -241,7 +241,7 @@ async fn conversations_continue_in_another_process() {
     place.chat(&fake.url(), "", &["--yes", "-p", "Make a number."]).await;
     let done = place.chat(&fake.url(), "", &["--continue", "-p", "Which was it?"]).await;
     assert_eq!(stdout(&done), "It was 41.\n");
-    assert!(stderr(&done).contains("going on with the last conversation (1 turn)"), "{}", stderr(&done));
+    assert!(stderr(&done).contains("continuing the last conversation (1 turn)"), "{}", stderr(&done));
     let asked = fake.requests()[2].json();
     let said: Vec<(&str, &str)> = asked["messages"].as_array().unwrap()[1..]
         .iter()

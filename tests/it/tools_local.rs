@@ -266,7 +266,7 @@ async fn reading_respects_line_limits() {
         shown.starts_with("1\n2\n") && shown.ends_with("2000\n\n[lines 1 to 2000; read on with offset 2001]")
     );
     let problem = failure(&tools, "read", json!({"path": "many", "offset": 6000})).await;
-    assert_eq!(problem, "many has only 5000 lines; offset is 6000");
+    assert_eq!(problem, "many ends at line 5000; offset is 6000");
 }
 
 #[tokio::test]
@@ -668,7 +668,7 @@ async fn unasked_calls_do_not_run() {
         workspace_with("[[policy.rule]]\ntool = \"exec\"\ncommand = \"echo *\"\nthen = \"allow\"").await;
     let write = invocation("write", &json!({"path": "file", "content": "x"}));
     let Err(ToolError::Denied(text)) = tools.call(&write, None).await else { panic!("it ran") };
-    assert!(text.contains("tools.policy.default says ask, and there is nobody to ask"), "{text}");
+    assert!(text.contains("tools.policy.default says ask, and no person can be asked"), "{text}");
     let no = Person::who_says(false);
     let Err(ToolError::Denied(text)) = tools.call(&write, Some(&no)).await else { panic!("it ran") };
     assert!(text.contains("the person who was asked said no"), "{text}");

@@ -145,7 +145,7 @@ async fn tools_of_dead_servers_stay_known() {
     else {
         panic!("it answers")
     };
-    assert!(problem.starts_with("the MCP server strict is not there: it did not start"), "{problem}");
+    assert!(problem.starts_with("the MCP server strict is not running: it did not start"), "{problem}");
     // As after a restart of respool: the tools were never listed, and a resumed run calls one.
     let fresh = set(&settings(folder.path(), ""), &["mcp:strict/*"]).await;
     assert!(names(&fresh).is_empty());
@@ -153,7 +153,7 @@ async fn tools_of_dead_servers_stay_known() {
     else {
         panic!("it answers")
     };
-    assert!(problem.contains("is not there"), "{problem}");
+    assert!(problem.contains("is not running"), "{problem}");
     assert!(failure(&fresh, "other__echo", json!({})).await.starts_with("there is no tool"));
     fs::remove_file(folder.path().join("refuse")).unwrap();
     assert_eq!(text(&fresh, "strict__echo", json!({"text": "late"})).await, "late");

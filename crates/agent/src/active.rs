@@ -174,7 +174,7 @@ impl ActiveRuns {
             StoreError("the run cannot be kept: the store of runs is not open; the log says why".to_owned())
         };
         let store = work.store.clone().ok_or_else(no_store)?;
-        let taken = || StoreError("another process works on this entry of the queue by now".to_owned());
+        let taken = || StoreError("another process is working on this queue entry now".to_owned());
         self.run_detached(async move {
             match &work.options.lease {
                 None => store.begin(new).await?,

@@ -68,9 +68,9 @@ impl DecideError {
     pub fn describe_for(self, id: &str) -> String {
         match self {
             Self::Unknown => format!("there is no approval {id} any more"),
-            Self::NotWaiting(state) => format!("the approval {id} is {} already", state.as_str()),
+            Self::NotWaiting(state) => format!("the approval {id} is already {}", state.as_str()),
             Self::TooLate => format!(
-                "the time for the approval {id} is over, and the package says that its calls are then rejected"
+                "the approval {id} came too late: its time has run out, and the package rejects its calls in that case"
             ),
             Self::UnknownCall(call) => format!("the approval {id} has no call {call}"),
             Self::Store(error) => error.0,
@@ -155,7 +155,7 @@ impl Agents {
             }
         }
         // The run was deleted or belongs to another client or agent: only the client's own history is left.
-        let origin = if has_results { "begins, no run waits for these results" } else { "begins" };
+        let origin = if has_results { "begins, because no run waits for these results" } else { "begins" };
         let (new, work) = self.new_run(agent, request, authorization, origin).await;
         self.active.begin_run(agent, new, work).await
     }
@@ -435,7 +435,7 @@ fn index_by_name(agents: Vec<Agent>) -> ByName {
 /// Why the key does not count, for people.
 pub async fn operator_name(store: &Store, key: Option<&str>, place: &str) -> Result<String, String> {
     let Some(key) = key else {
-        return Err(format!("deciding needs an operator's key: put one into the variable {OPERATOR_KEY}"));
+        return Err(format!("a decision needs an operator's key: put one into the variable {OPERATOR_KEY}"));
     };
     let digest = Sha256::digest(key.as_bytes());
     let digest = digest.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));

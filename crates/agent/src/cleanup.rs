@@ -45,8 +45,8 @@ fn log_cleared(store: &Store, cleared: Cleared) {
             target: "respool::store",
             bytes,
             max_size = %max_size,
-            "runs that are worked on, wait, were interrupted, or ended in the last 15 minutes take more than `runs.max_size`, and \
-             are not deleted for room: raise it, or take some out with `respool runs delete`"
+            "the runs that respool keeps (in progress, waiting, interrupted, or ended in the last 15 minutes) take more than \
+             `runs.max_size`: raise it, or remove some of them with `respool runs remove`"
         );
     }
 }

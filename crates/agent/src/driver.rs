@@ -280,7 +280,7 @@ impl Driver {
             }
             Committed::Lost => {
                 let (id, epoch) = (self.journal.run_id(), self.journal.epoch());
-                tracing::warn!(target: "respool::agent", run_id = id, epoch, "another process works on this run by now");
+                tracing::warn!(target: "respool::agent", run_id = id, epoch, "another process is working on this run now");
                 self.is_lost = true;
             }
         }
@@ -424,7 +424,7 @@ fn wrong_state(unexpected: &UnexpectedEvent) -> ModelFailure {
         kind: FailureKind::Final,
         status: 500,
         code: ErrorCode::RunState.to_string(),
-        text: format!("respool ended the run, because it came into a wrong state: {}", unexpected.0),
+        text: format!("respool ended the run, because its state was invalid: {}", unexpected.0),
         wait: None,
     }
 }

@@ -62,7 +62,7 @@ impl fmt::Display for FactsError {
                 write!(
                     out,
                     "the run {run} is damaged or was written by another version of respool, so it is not known which calls it made; find \
-                     out, delete the run (respool runs delete {run}), and then start the work again"
+                     out, delete the run (respool runs remove {run}), and then start the work again"
                 )
             }
         }

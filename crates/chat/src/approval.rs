@@ -73,7 +73,7 @@ impl SessionGrant {
             directory => format!(" (in {})", directory.display()),
         };
         match self {
-            Self::Tool(tool) => format!("{tool}, but for hidden files"),
+            Self::Tool(tool) => format!("{tool}, except on hidden files"),
             Self::Like(name, directory) => format!("{name}, with harmless options{}", place(directory)),
             Self::Command(line, directory) => format!("{line}{}", place(directory)),
             // Each of them is in the list.

@@ -38,7 +38,8 @@ impl Approvals {
     /// # Errors
     /// The reason why it failed, for the person.
     pub(super) async fn run_command(&self, wanted: ApprovalCommand) -> Result<String, String> {
-        let store = self.store.as_ref().ok_or("there is no store, so no approval waits in it")?;
+        let store =
+            self.store.as_ref().ok_or("the store of runs is not open, so no approval can wait in it")?;
         match wanted {
             ApprovalCommand::Show(None) => list_approvals(store).await,
             ApprovalCommand::Show(Some(id)) => {
@@ -49,7 +50,7 @@ impl Approvals {
             ApprovalCommand::Approve(id) => {
                 let (id, _) = split_id(id.as_deref(), "/approve ID")?;
                 self.decide_approval(store, id, Decision::approve_all).await?;
-                Ok(format!("{id} is approved; a running respool lets its run go on"))
+                Ok(format!("{id} is approved; a running `respool serve` continues its run"))
             }
             ApprovalCommand::Reject(text) => {
                 let (id, why) = split_id(text.as_deref(), "/reject ID [WHY]")?;

@@ -22,12 +22,12 @@ pub(super) enum Command {
 /// Name, argument and effect of each command.
 pub(super) const COMMANDS: [(&str, &str, &str); 11] = [
     ("/help", "", "this list"),
-    ("/model", "[ID]", "show the models, or go on with another one"),
+    ("/model", "[ID]", "show the models, or switch to another one"),
     ("/tools", "", "what the assistant can do, and what it has to ask for"),
     ("/cost", "", "tokens of this conversation"),
     ("/clear", "", "begin a new conversation"),
     ("/save", "[FILE]", "write this conversation to a Markdown file"),
-    ("/undo", "", "put back the files that were changed by the last turn that changed any"),
+    ("/undo", "", "restore the files that the last turn with changes changed"),
     ("/approvals", "[ID]", "what agents and experts ask consent for, or one request with its inputs"),
     ("/approve", "ID", "let the calls of a request run"),
     ("/reject", "ID [WHY]", "do not let them run"),
@@ -52,7 +52,7 @@ pub(super) fn read_command(line: &str) -> Option<Result<Command, String>> {
         "/approve" => Command::Approvals(ApprovalCommand::Approve(argument)),
         "/reject" => Command::Approvals(ApprovalCommand::Reject(argument)),
         _ if argument.is_some() && COMMANDS.iter().any(|(known, ..)| *known == name) => {
-            return Some(Err(format!("{name} takes nothing behind it")));
+            return Some(Err(format!("{name} takes no argument")));
         }
         "/help" | "/?" => Command::Help,
         "/tools" => Command::Tools,

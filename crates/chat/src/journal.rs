@@ -94,7 +94,7 @@ impl Journal {
         let mut turns = self.lock_turns();
         turns.retain(|turn| !turn.files.is_empty() || !turn.lost.is_empty());
         let Some(turn) = turns.last() else {
-            return Err("no file was changed that could be put back".into());
+            return Err("there is no change of a file that can be undone".into());
         };
         let same = |path: &Path, change: &Change| match (look_at_file(path), &change.after) {
             (FileState::File(now), Some(after)) => now == *after,
@@ -105,7 +105,7 @@ impl Journal {
         let changed: Vec<String> =
             changed.map(|(path, _)| self.display_name(path).display().to_string()).collect();
         if !changed.is_empty() {
-            return Err(format!("nothing was undone: {} changed since", changed.join(", ")));
+            return Err(format!("nothing was undone: {} changed since then", changed.join(", ")));
         }
         let mut undone = Undone { commands: turn.commands, ..Undone::default() };
         undone.lost = turn.lost.iter().map(|path| self.display_name(path)).collect();
@@ -114,7 +114,7 @@ impl Journal {
                 let done: Vec<String> = undone.files.iter().map(|path| path.display().to_string()).collect();
                 let done = if done.is_empty() { "nothing".to_owned() } else { done.join(", ") };
                 format!(
-                    "{} cannot be put back: {error}; undone was: {done}",
+                    "{} cannot be restored: {error}; restored before it: {done}",
                     self.display_name(path).display()
                 )
             })?;

@@ -195,7 +195,9 @@ impl Screen {
             self.write_line(line);
         }
         if lines.len() > PAST_ROWS {
-            self.write_line(&self.paint.dim(&format!("… {} more lines", lines.len() - PAST_ROWS)));
+            self.write_line(
+                &self.paint.dim(&format!("… {}", format_count(lines.len() - PAST_ROWS, "more line"))),
+            );
         }
     }
 
@@ -350,7 +352,7 @@ impl Screen {
         let skipped = shown.len().saturating_sub(OUTPUT_LINES);
         let mut out = String::new();
         if skipped > 0 {
-            out.push_str(&self.paint.dim(&format!("    … {skipped} lines\n")));
+            out.push_str(&self.paint.dim(&format!("    … {}\n", format_count(skipped, "earlier line"))));
         }
         for line in &shown[skipped..] {
             out.push_str(&self.paint.dim(&format!("    {}\n", cut_line(line, self.width.saturating_sub(4)))));
@@ -378,7 +380,9 @@ impl Screen {
         let shown = rows.len().min(MOST_ROWS);
         self.write_rows(&rows[..shown]);
         if rows.len() > shown {
-            self.write_line(&self.paint.dim(&format!("    … {} more lines", rows.len() - shown)));
+            self.write_line(
+                &self.paint.dim(&format!("    … {}", format_count(rows.len() - shown, "more line"))),
+            );
         }
     }
 
@@ -530,6 +534,11 @@ fn end_of(text: &str, width: usize) -> String {
     };
     let kept: Vec<char> = flat.trim_end().chars().rev().take_while(fits).collect();
     kept.into_iter().rev().collect::<String>().trim_start().to_owned()
+}
+
+/// Formats a count with its noun.
+pub(super) fn format_count(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Formats a duration for people.

@@ -17,7 +17,7 @@ use super::command::{self, Command};
 use super::editor::{Input, Lines};
 use super::journal::Journal;
 use super::models::{self, ModelDirectory};
-use super::screen::{Answer, Screen, Shown, format_seconds};
+use super::screen::{Answer, Screen, Shown, format_count, format_seconds};
 use super::terminal::{Quiet, SavedTerminal};
 use super::transcript;
 use agent::{Conversation, Outcome, Spent};
@@ -87,7 +87,7 @@ impl Session {
         let is_interrupted = self.conversation.is_interrupted();
         let interrupted = if is_interrupted { "; its last turn was interrupted" } else { "" };
         let text = if taken {
-            format!("going on with the last conversation ({}){interrupted}", format_count(turns, "turn"))
+            format!("continuing the last conversation ({}){interrupted}", format_count(turns, "turn"))
         } else {
             "there is no earlier conversation in this directory; this is a new one".to_owned()
         };
@@ -228,7 +228,7 @@ impl Session {
             Command::Cost => self.show_cost(),
             Command::Clear => {
                 self.conversation.close().await;
-                self.show_note("a new conversation begins; --continue can still take up the last one");
+                self.show_note("a new conversation begins; --continue can still resume the last one");
             }
             Command::Save(path) => self.save_transcript(path.as_deref()),
             Command::Undo => self.undo_turn().await,
@@ -284,9 +284,9 @@ impl Session {
         let asks = match (self.yes, allowed.is_empty()) {
             (true, _) => "--yes: nothing is asked; what the policy denies stays denied".to_owned(),
             (false, true) => {
-                "reading is free; the rest is asked for, unless [tools.policy] decides".to_owned()
+                "reading needs no consent; everything else does, unless [tools.policy] decides".to_owned()
             }
-            (false, false) => format!("not asked for any more: {}", allowed.join(", ")),
+            (false, false) => format!("allowed without a question: {}", allowed.join(", ")),
         };
         self.show_note(&asks);
     }
@@ -295,7 +295,7 @@ impl Session {
         let Spent { tokens, calls, uncounted } = self.conversation.total_cost();
         let more = match uncounted {
             0 => String::new(),
-            some => format!("; of {} the server reported no tokens", format_count(some, "call")),
+            some => format!("; the server reported no tokens for {}", format_count(some, "call")),
         };
         self.show_note(&format!(
             "{} · {} tokens in ({} from the cache), {} out ({} reasoning){more}; no prices known",
@@ -336,20 +336,17 @@ impl Session {
                 .join(", ")
         };
         let files = names(&undone.files);
-        self.show_note(&format!("as before the turn: {files}"));
+        self.show_note(&format!("restored: {files}"));
         if undone.commands > 0 {
             self.show_note(&format!(
-                "what {} of that turn did stays",
+                "the effects of {} of that turn remain",
                 format_count(undone.commands, "command")
             ));
         }
         if !undone.lost.is_empty() {
-            self.show_problem(&format!(
-                "changed and not put back, because too large: {}",
-                names(&undone.lost)
-            ));
+            self.show_problem(&format!("not restored, because too large: {}", names(&undone.lost)));
         }
-        let note = format!("The person undid your last changes of files. As before them again: {files}");
+        let note = format!("The person undid your last changes of files. Restored: {files}");
         self.conversation.add_note(note).await;
     }
 
@@ -427,11 +424,6 @@ async fn wait_for_signal(signal: &mut Option<Signal>) {
         Some(signal) => drop(signal.recv().await),
         None => std::future::pending().await,
     }
-}
-
-/// Formats a count with its noun.
-fn format_count(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Formats a number with separated thousands.

@@ -73,7 +73,7 @@ impl fmt::Display for ArchiveError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             // tar's own words quote the file.
-            Self::NotTar => out.write_str("it is not a tar, tar.gz or zip archive, or it is cut"),
+            Self::NotTar => out.write_str("it is not a tar, tar.gz or zip archive, or it is incomplete"),
             Self::Zip(error) => write!(out, "it is not a zip archive that can be read: {error}"),
             Self::NotAFile(path) => write!(out, "{path} is a link or a device; a package has only files"),
             Self::Outside(path) => write!(out, "its file {path} would be written outside of the package"),

@@ -105,7 +105,7 @@ fn last_words(child: Child) -> String {
     let text = String::from_utf8_lossy(&output);
     let said = || text.lines().filter(|line| !line.trim().is_empty());
     let line = said().find(|line| line.starts_with("fatal: ")).or_else(|| said().next_back());
-    let line = line.unwrap_or("git failed without a word");
+    let line = line.unwrap_or("git failed without an error message");
     openexperts::visible(line)
 }
 

@@ -190,7 +190,7 @@ impl Plan {
     pub fn cautions(&self) -> Vec<&'static str> {
         let local = self
             .has_local_changes
-            .then_some("files in its folder were changed by hand or put there by hand, and would be lost");
+            .then_some("files in its folder were changed or added by hand and would be lost");
         let step = self.step.caution().filter(|_| !self.is_rollback);
         step.into_iter().chain(local).collect()
     }
@@ -222,7 +222,7 @@ impl Library {
         let path = own.join("lock");
         let file = File::create(&path).map_err(ExpertError::disk_error(&path, "cannot be written"))?;
         file.try_lock()
-            .map_err(|_| format!("another respool changes {} right now; try again", self.dir.display()))?;
+            .map_err(|_| format!("another respool is changing {}; try again", self.dir.display()))?;
         self.recover_replaced().map_err(ExpertError::disk_error(&self.dir, "cannot be put in order"))?;
         Ok(Lock { _file: file })
     }
@@ -382,7 +382,7 @@ impl Library {
         let installed = self.get(name)?;
         let folder = installed.folder();
         let Some(previous) = installed.record.and_then(|record| record.previous) else {
-            return Err(format!("nothing is kept of {name} from before its last update").into());
+            return Err(format!("no version of {name} from before its last update is kept").into());
         };
         let snapshot = self.snapshot_dir(&folder, &previous.digest);
         let loaded = load(&snapshot).map_err(ExpertError::disk_error(&snapshot, "cannot be read"))?;

@@ -255,7 +255,7 @@ impl Operation {
         let approval = fields.text("approval");
         if let Some(tier) = approval.as_ref().filter(|tier| !Tier::NAMES.contains(&tier.value.as_str())) {
             let message =
-                format!("`approval` is \"{}\", which is no tier; nothing reads it here", tier.value);
+                format!("`approval` is \"{}\", which is not a tier; nothing reads it here", tier.value);
             let help = format!(
                 "tiers are {}; what counts is policy.approval in expert.yaml",
                 Tier::NAMES.join(", ")

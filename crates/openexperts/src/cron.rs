@@ -29,7 +29,7 @@ impl fmt::Display for CronError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nickname => out.write_str("nicknames are not part of the format"),
-            Self::FieldCount(count) => write!(out, "it has {count} fields"),
+            Self::FieldCount(count) => write!(out, "it needs 5 or 6 fields, and has {count}"),
             Self::Syntax(why) => out.write_str(why),
             Self::NoDate => out.write_str("that date never comes"),
             Self::UnknownZone(name) => write!(out, "{name:?} is not a time zone"),

@@ -223,7 +223,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         match duration::parse_length(text) {
             Ok(length) if may_be_zero || !length.length().is_zero() => Some(Spanned::new(length, node.at)),
             Ok(_) => {
-                let message = format!("`{name}` is \"{text}\", and no time at all makes no sense here");
+                let message = format!("`{name}` is \"{text}\", but it must be longer than zero");
                 self.report.add(Code::BadDuration, node.at, message, "write a longer time, such as 30s");
                 None
             }

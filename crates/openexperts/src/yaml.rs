@@ -154,7 +154,7 @@ impl<'a> Reader<'a, '_, '_> {
     /// The node that an alias refers to; its place is that of the alias.
     fn read_alias(&mut self, id: usize, span: &Span) -> Result<Node, Stop> {
         let Some((node, size)) = self.anchors.get(&id).map(|(node, size)| (node.value.clone(), *size)) else {
-            return Err(self.stop_at(span, "this alias is inside of what it stands for"));
+            return Err(self.stop_at(span, "this alias is inside the value that it stands for"));
         };
         self.count(size - 1, span)?;
         Ok(Node::new(node, self.place_of(span)))
@@ -214,8 +214,10 @@ impl<'a> Reader<'a, '_, '_> {
     fn count(&mut self, more: usize, span: &Span) -> Result<(), Stop> {
         self.nodes += more;
         if self.nodes > MOST_NODES {
-            return Err(self
-                .stop_at(span, &format!("with its aliases followed the text has over {MOST_NODES} values")));
+            return Err(self.stop_at(
+                span,
+                &format!("with its aliases expanded the text has more than {MOST_NODES} values"),
+            ));
         }
         Ok(())
     }

@@ -261,7 +261,7 @@ impl Access {
         {
             let what = format!(
                 "too many wrong keys came from this address: try again in {wait} s (long keys, and those that were used from it before, \
-                 still hold)"
+                 still work)"
             );
             let mut error = ApiError::new(429, ErrorCode::TooManyWrongKeys, what);
             error.retry_after = Some(wait);
@@ -415,7 +415,7 @@ fn refuse_loop(headers: &HeaderMap) -> Result<(), ApiError> {
         return Ok(());
     }
     let what = format!(
-        "this request has come through respool {MOST_HOPS} times: an `url` of [[upstream]] leads back to a respool that the request came \
+        "this request has come through respool {MOST_HOPS} times: a `url` of [[upstream]] leads back to a respool that the request came \
          from. Set it to the model server's address"
     );
     Err(ApiError::bad_request(ErrorCode::RequestLoop, what))

@@ -233,7 +233,10 @@ impl Pace {
             return Err(self.too_slow(whole < pause));
         };
         let piece = piece.transpose().map_err(|error| {
-            ApiError::bad_request(ErrorCode::IncompleteBody, format!("the request body broke off: {error}"))
+            ApiError::bad_request(
+                ErrorCode::IncompleteBody,
+                format!("the request body ended too early: {error}"),
+            )
         })?;
         self.received += piece.as_ref().map_or(0, |piece| piece.len() as u64);
         Ok(piece)

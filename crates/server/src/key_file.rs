@@ -109,7 +109,7 @@ impl KeyList {
         }
         let is_sign = |c: char| c.is_ascii_alphanumeric() || "._@+-".contains(c);
         if name.is_empty() || name.len() > 64 || !name.chars().all(is_sign) {
-            return Err("a name has 1 to 64 letters, digits and signs of `._@+-`".into());
+            return Err("a name has 1 to 64 letters, digits and characters of `._@+-`".into());
         }
         let (digest, is_short) = key_of(entry)?;
         if let Some(other) = owners.insert(digest, name.to_owned()) {
@@ -134,7 +134,8 @@ fn key_of(entry: &Entry) -> Result<(KeyDigest, bool), String> {
         (Some(Value::String(key)), None) => {
             if key.is_empty() || !key.chars().all(|c| c.is_ascii_graphic()) {
                 return Err(
-                    "its key is empty, or holds a space or a sign that an HTTP header cannot carry".into()
+                    "its key is empty, or holds a space or a character that an HTTP header cannot carry"
+                        .into(),
                 );
             }
             Ok((digest_key(key.as_bytes()), is_short(key)))

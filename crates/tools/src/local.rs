@@ -427,5 +427,5 @@ async fn run_blocking<T: Send + 'static>(
     let stop = StopOnDrop(Arc::default());
     let stopped = Arc::clone(&stop.0);
     let done = tokio::task::spawn_blocking(move || work(&stopped)).await;
-    done.unwrap_or_else(|error| Err(ToolError::Failed(format!("the tool broke off: {error}"))))
+    done.unwrap_or_else(|error| Err(ToolError::Failed(format!("the tool failed: {error}"))))
 }

@@ -209,7 +209,7 @@ impl Server {
             _ => "it is still starting".to_owned(),
         };
         ToolError::Unreachable(format!(
-            "the MCP server {} is not there: {reason}. It is being started again",
+            "the MCP server {} is not running: {reason}. It is being started again",
             self.name
         ))
     }

@@ -156,7 +156,7 @@ impl Policy {
         let names: BTreeSet<String> = subject.unclear.iter().map(|(name, _)| format!("`{name}`")).collect();
         let names: Vec<String> = names.into_iter().collect();
         Some(format!(
-            "rule {} has patterns, and none of them speaks of {}: if that is harmless text, list it in the rule's \
+            "rule {} has patterns, and none of them covers {}: if that is harmless text, list it in the rule's \
              `free_text`",
             index + 1,
             names.join(", ")

@@ -122,7 +122,7 @@ pub(super) async fn request_permit(
     match (verdict, approver.filter(|approver| approver.is_present())) {
         (Verdict::Allow, _) => {}
         (Verdict::Deny, _) => return deny(&format!("denied by {because}")),
-        (Verdict::Ask, None) => return deny(&format!("{because} says ask, and there is nobody to ask")),
+        (Verdict::Ask, None) => return deny(&format!("{because} says ask, and no person can be asked")),
         (Verdict::Ask, Some(approver)) => {
             let preview = source.preview_call(invocation).await?.map(|preview| make_visible(&preview));
             let Invocation { name: tool, arguments, .. } = invocation;

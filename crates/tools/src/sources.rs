@@ -76,7 +76,7 @@ impl Sources {
             local: local.map(Arc::new),
             gateway,
             gateway_problem: Mutex::new(Some(ServerProblem {
-                text: "it has not been looked yet".to_owned(),
+                text: "the gateway has not been checked yet".to_owned(),
                 prospect: Availability::Starting,
             })),
             servers: Mutex::default(),
@@ -268,8 +268,8 @@ fn nothing_offers(name: &str) -> String {
     let near = nearest_name(name, agent_names().chain(known::known_names()));
     let hint = near.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
     format!(
-        "nothing offers a tool {name:?}{hint} (a tool of OpenClaw's gateway that respool does not know is \"gateway:{name}\", \
-         one of an MCP server \"mcp:SERVER/{name}\")"
+        "nothing offers a tool {name:?}{hint} (write \"gateway:{name}\" for a tool of OpenClaw's gateway that respool does not know, \
+         or \"mcp:SERVER/{name}\" for one of an MCP server)"
     )
 }
 

@@ -173,8 +173,10 @@ impl LeftOut {
     /// require.
     fn to_message(&self) -> String {
         let text = format!(
-            "{NOTE}left out {} earlier messages here ({} bytes), to fit the model's context window]",
-            self.messages, self.bytes
+            "{NOTE}left out {} earlier message{} here ({} bytes), to fit the model's context window]",
+            self.messages,
+            if self.messages == 1 { "" } else { "s" },
+            self.bytes
         );
         format!(r#"{{"role":"assistant","content":{}}}"#, encode_string(&text))
     }

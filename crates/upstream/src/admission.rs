@@ -28,7 +28,7 @@ impl Upstream {
 
     /// The error of a request that has waited for a place for as long as it may.
     pub fn stayed_busy(&self, waited: Duration) -> UpstreamError {
-        let what = format!("had no place within {} s (`fallback_after`)", waited.as_secs_f64());
+        let what = format!("had no free place within {} s (`fallback_after`)", waited.as_secs_f64());
         let mut busy = UpstreamError::new_broken(&self.name, 429, ErrorCode::QueueFull, &what, "");
         busy.tier = Tier::Rejected;
         busy
@@ -38,7 +38,7 @@ impl Upstream {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         let seconds = seconds.max(1);
         let what = format!(
-            "has as many requests as it may have: {taken} at work and {waiting} waiting (`max_concurrency`, `max_queue`); \
+            "is full: {taken} requests in progress and {waiting} waiting (`max_concurrency`, `max_queue`); \
              try again in {seconds} s"
         );
         let mut full = UpstreamError::new_broken(&self.name, 429, ErrorCode::QueueFull, &what, "");
@@ -63,7 +63,7 @@ impl Upstream {
                     target: "respool::upstream",
                     upstream = self.name,
                     last = why,
-                    "this upstream fails; while it does, requests go to others that serve their model, where there are any"
+                    "this upstream fails; until it works again, requests go to other upstreams that serve their model, if there are any"
                 );
             }
             CircuitChange::Closed => {

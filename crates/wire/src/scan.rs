@@ -211,7 +211,7 @@ impl<'a> Scanner<'a> {
 
     fn open_bracket(&mut self, bracket: u8, expected: &'static str) -> Result<(), Malformed> {
         if self.depth == MAX_DEPTH {
-            return Err(self.error_here("less than 128 levels of nesting"));
+            return Err(self.error_here("fewer than 128 levels of nesting"));
         }
         self.expect_byte(bracket, expected)?;
         self.depth += 1;

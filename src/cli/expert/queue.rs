@@ -132,7 +132,7 @@ async fn cancel_entry(store: &Store, id: &str) -> Result<bool, Failure> {
         (EntryState::Waiting | EntryState::Held, None) => false,
         (state, _) => {
             let note = row.note.map(|note| format!(" ({})", visible(&note))).unwrap_or_default();
-            return Err(format!("{id} has ended already: {}{note}", state.as_str()).into());
+            return Err(format!("{id} has already ended: {}{note}", state.as_str()).into());
         }
     };
     // An entry that waits for its next attempt has a run that is over, or none.
@@ -216,7 +216,7 @@ pub(super) fn run_outbox(config: &Loaded, command: OutboxCommand) -> Result<(), 
             let row = store.message(&id).await?.ok_or_else(|| no_message(&id))?;
             let since =
                 row.delivered.map(|at| format!(" since {}", clock::format_time(at))).unwrap_or_default();
-            say(&format!("{id} was delivered or done already{since}"));
+            say(&format!("{id} was already delivered or done{since}"));
             Ok(())
         }
     })

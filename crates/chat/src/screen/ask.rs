@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::super::approval::Asking;
 use super::super::preview::{self, Kind, Row};
 use super::super::terminal::{CTRL_C, CTRL_D, Quiet};
-use super::{MOST_ROWS, Screen, terminal_height};
+use super::{MOST_ROWS, Screen, format_count, terminal_height};
 use tools::{QuestionKind, Target};
 use wire::visible::{cut_line, make_visible, one_line};
 
@@ -111,7 +111,9 @@ impl Screen {
                 &self.paint.yellow("    The change cannot be shown: the file is large, or not text."),
             );
         } else if hidden > 0 {
-            self.write_line(&self.paint.yellow(&format!("    … {hidden} more rows, not shown: [v]iew")));
+            self.write_line(
+                &self.paint.yellow(&format!("    … {}, not shown: [v]iew", format_count(hidden, "more row"))),
+            );
         }
     }
 

@@ -127,7 +127,7 @@ fn long_output_and_long_diffs_are_capped() {
     let text: String =
         (0..100).flat_map(|line| ["line ".to_owned(), line.to_string(), "\n".to_owned()]).collect();
     let out = shown(true, vec![ended("shell_command", CallOutcome::Ok, &text, None)]);
-    assert!(out.contains("… 94 lines\n    line 94\n") && out.ends_with("line 99\n"), "{out}");
+    assert!(out.contains("… 94 earlier lines\n    line 94\n") && out.ends_with("line 99\n"), "{out}");
     let diff = format!("+{}", text.trim_end().replace('\n', "\n+"));
     let out = shown(true, vec![ended("write_file", CallOutcome::Ok, "", Some(&diff))]);
     assert!(out.contains("   40 +line 39\n    … 60 more lines\n") && !out.contains("+line 40\n"), "{out}");

@@ -120,7 +120,7 @@ impl Worker {
                 Ok(true) => {}
                 Ok(false) => {
                     let entry = &claimed.lease.entry;
-                    tracing::warn!(target: "respool::expert", entry, "another process works on this invocation by now");
+                    tracing::warn!(target: "respool::expert", entry, "another process is working on this invocation now");
                     return;
                 }
                 Err(error) => self.log_failure(&error),

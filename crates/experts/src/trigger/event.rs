@@ -144,7 +144,7 @@ fn choose_lane(
                 return Some(InvocationLane::Key { path, value });
             }
             warnings.push(format!(
-                "the payload has no `{path}`, the key of its lane: it runs one after the other with all events of `{}`",
+                "the payload has no `{path}`, the key of its lane: it is executed in sequence with all events of `{}`",
                 trigger.name.value
             ));
             Some(serial)

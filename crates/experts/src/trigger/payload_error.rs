@@ -36,7 +36,7 @@ impl fmt::Display for PayloadError {
             Self::NotAMessage => write!(out, "`messages` has an entry that is not an object: {MAILS}"),
             Self::TooMany(found, most) => write!(
                 out,
-                "`messages` has {found} letters, and {most} are the most: send them in several requests"
+                "`messages` has {found} entries; the limit is {most}: send them in several requests"
             ),
             Self::TooLarge(found, most) => write!(
                 out,

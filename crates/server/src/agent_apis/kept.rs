@@ -131,8 +131,8 @@ impl KeptResponses {
 
     fn full_error(&self) -> ApiError {
         let what = format!(
-            "the responses that are still to be made fill half of the room for responses ({}, `responses.max_size` in respool.toml): send \
-             this one again in {RETRY_AFTER} s, or without `background`",
+            "the responses in progress in the background fill half of the room for responses ({}, `responses.max_size` in respool.toml): \
+             send this one again in {RETRY_AFTER} s, or without `background`",
             self.config.responses.max_size
         );
         let mut error = ApiError::new(503, ErrorCode::ResponsesFull, what);

@@ -79,7 +79,7 @@ pub(super) fn log_ignored_fields(ignored_fields: &[IgnoredField], request_id: &s
         return;
     }
     let fields: Vec<&str> = ignored_fields.iter().map(|note| note.field.as_str()).collect();
-    tracing::info!(target: "respool::server", request_id, fields = fields.join(", "), why = ignored_fields[0].why, "parts of a request were passed by");
+    tracing::info!(target: "respool::server", request_id, fields = fields.join(", "), why = ignored_fields[0].why, "parts of a request were ignored");
 }
 
 /// Refuses a response that cannot be made in the background.

@@ -183,7 +183,7 @@ pub(super) fn explain(error: &Error) -> StoreError {
         } else if *code == SqlState::READ_ONLY_SQL_TRANSACTION {
             "this server is a standby or read-only: name the primary in `store.url`"
         } else {
-            "see the error"
+            "look at the server's log"
         };
     StoreError(format!("PostgreSQL says: {} (SQLSTATE {}); {todo}", found.message(), code.code()))
 }

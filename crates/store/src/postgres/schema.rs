@@ -32,8 +32,8 @@ pub(super) fn prepare(link: &mut Link) -> Result<(), StoreError> {
             "the server is PostgreSQL {version}, and respool needs 15 or newer: update it, or name another one in `store.url`"
         ))),
         Found::Newer { version, oldest } => Err(StoreError(format!(
-            "the database has schema {version} of a newer respool, which one that knows {oldest} or newer may use; this one knows \
-             {KNOWN}: start that version"
+            "the database has schema {version} of a newer respool. Versions that know schema {oldest} may use it, and this one knows \
+             {KNOWN}: start a newer version"
         ))),
     }
 }

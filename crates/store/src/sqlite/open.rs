@@ -108,7 +108,7 @@ pub(super) fn open_other(path: &Path, steps: &[&str]) -> Result<(Connection, Con
 fn release_claims(writer: &Connection, path: &Path) {
     let released = writer.execute("UPDATE queue SET lease_until = 0 WHERE lease_until IS NOT NULL", []);
     if let Err(error) = released {
-        tracing::warn!(target: "respool::store", path = %path.display(), %error, "work of an ended process goes on only once its claims end");
+        tracing::warn!(target: "respool::store", path = %path.display(), %error, "the work of an ended process continues only after its claims expire");
     }
 }
 
@@ -250,7 +250,7 @@ fn enable_auto_vacuum(connection: &Connection, path: &Path) {
     tracing::info!(target: "respool::store", bytes, "the database is rewritten once; a large one takes a while");
     if let Err(error) = mode.and_then(|_| connection.execute_batch("VACUUM")) {
         let error = failed("rewrite", path, &error);
-        tracing::warn!(target: "respool::store", %error, "deleted runs give no space back until this is done");
+        tracing::warn!(target: "respool::store", %error, "the space of deleted runs is not freed until this is done");
     }
 }
 
@@ -288,7 +288,7 @@ pub(super) fn failed(what: &str, path: &Path, error: &rusqlite::Error) -> StoreE
             "another process holds it locked: end that one"
         }
         Some(ErrorCode::SystemIoFailure) => "look at the system's log for errors of the disk",
-        _ => "see the error",
+        _ => "try again, and report this if it persists",
     };
     StoreError(format!("cannot {what} {}: {error}; {todo}", path.display()))
 }

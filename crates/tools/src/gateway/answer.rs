@@ -74,7 +74,7 @@ fn tool_error(tool: &str, status: u16, retry_after: Option<&str>, is_json: bool,
             ToolError::Unreachable(format!("OpenClaw's gateway takes no requests for now (429){when}"))
         }
         500 => ToolError::Transient(format!(
-            "`{tool}` failed in OpenClaw: {message}. The reason stands only in the gateway's log; often a provider is not \
+            "`{tool}` failed in OpenClaw: {message}. Only the gateway's log has the reason; often a provider is not \
              set up, or an address is private"
         )),
         501..=599 => ToolError::Transient(format!("OpenClaw's gateway failed ({status}): {message}")),

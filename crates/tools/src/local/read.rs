@@ -140,10 +140,7 @@ impl Window {
         let path = place.written.display();
         if self.line < self.first && self.first > 1 {
             let lines = self.line;
-            return Err(ToolError::Failed(format!(
-                "{path} has only {lines} lines; offset is {}",
-                self.first
-            )));
+            return Err(ToolError::Failed(format!("{path} ends at line {lines}; offset is {}", self.first)));
         }
         if self.is_cut {
             let (first, last) = (self.first, self.line);

@@ -144,7 +144,7 @@ impl DeclaredTools {
         let name = choice.string("name").ok_or_else(|| missing_field("tool_choice.name", "name the tool"))?;
         if !self.functions.iter().any(|(declared, _)| *declared == name) {
             let message = format!(
-                "`tool_choice` names `{name}`, which is no declared tool that can be called through respool"
+                "`tool_choice` names `{name}`, which is not a declared tool that can be called through respool"
             );
             return Err(unsupported_field("tool_choice", message));
         }
