@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn on_the_network_something_of_value_needs_keys_or_a_word_of_the_owner() {
+    fn open_addresses_need_keys_or_consent() {
         let check = |rest: &str, refused: Option<&str>, warned: bool| {
             let file = FileText { path: "f".as_ref(), text: rest };
             let loaded = resolve(Some(file), &Environment::new(), &Flags::default()).unwrap();

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_chat_writes_itself_is_not_in_the_directory_that_it_works_in() {
+    fn the_chats_own_files_are_elsewhere() {
         let mut settings = Settings::default();
         settings.store.state_dir = "state".into();
         settings.log.file = Some("respool.log".into());
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_is_told_with_the_origin_of_its_key() {
+    fn the_endpoint_is_shown_with_its_keys_origin() {
         let mut upstream = UpstreamConfig::with_address("http://h:1".parse().unwrap());
         assert_eq!(describe_endpoint(&upstream, None), "http://h:1");
         assert_eq!(

@@ -406,7 +406,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn routes_of_the_log_are_those_that_were_passed_on() {
+    fn only_passed_routes_of_the_log_count() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let lines = [
             r#"{"message":"request","request":"POST /v1/files","route":"transparent"}"#,

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_is_made_once_and_only_for_its_owner() {
+    fn the_key_is_made_once_and_private() {
         let folder = tempfile::tempdir().unwrap();
         let sealed = open_sealer(folder.path()).seal("why");
         assert_eq!(open_sealer(folder.path()).open(&sealed).as_deref(), Some("why"));

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_asked_for_comes_first_and_must_be_there() {
+    fn a_named_file_comes_first_and_must_exist() {
         let directory = tempfile::tempdir().unwrap();
         let (one, two) = (directory.path().join("one.toml"), directory.path().join("two.toml"));
         std::fs::write(&one, "one").unwrap();
@@ -171,7 +171,7 @@ mod tests {
 
     /// A cloned repository took over by its `respool.toml`.
     #[test]
-    fn a_file_of_the_working_directory_is_noticed_and_not_searched_for() {
+    fn a_file_in_the_working_directory_is_only_noticed() {
         let directory = tempfile::tempdir().unwrap();
         let here = directory.path();
         let (file, nothing) = (here.join(FILE), Environment::new());

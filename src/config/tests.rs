@@ -183,7 +183,7 @@ env = { SECRET = "e-1" }
 "#;
 
 #[test]
-fn config_show_is_toml_that_means_the_same_with_places_and_without_secrets() {
+fn config_show_is_equivalent_toml_without_secrets() {
     let environment = [("RESPOOL__LIMITS__DRAIN", "1m 5s")];
     let loaded = load(SHOWN, &environment, [None, Some("http://127.0.0.1:9")]).unwrap();
     let shown = loaded.show();
@@ -222,7 +222,7 @@ fn config_show_is_toml_that_means_the_same_with_places_and_without_secrets() {
 }
 
 #[test]
-fn what_is_set_to_odd_text_is_still_shown_as_toml() {
+fn odd_texts_are_shown_as_toml() {
     let loaded = load("keep_fields = [\"a\\\"\\\\\\n\\u007f\\u00e9\"]", &[], [None; 2]).unwrap();
     assert_eq!(from_file(&loaded.show()).relay.keep_fields, ["a\"\\\n\u{7f}é"]);
 }

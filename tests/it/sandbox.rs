@@ -160,7 +160,7 @@ async fn sockets_are_those_that_the_configuration_gives() {
 }
 
 #[tokio::test]
-async fn what_leads_into_the_kernel_or_other_namespaces_is_refused() {
+async fn kernel_and_namespace_calls_are_refused() {
     let Some(bed) = confined_bed("").await else { return };
     for command in [
         "unshare -Ur true",
@@ -203,7 +203,7 @@ async fn jobs_that_leave_their_group_end_with_the_call() {
 }
 
 #[tokio::test]
-async fn jobs_that_leave_their_group_end_at_the_timeout_and_on_cancel() {
+async fn jobs_outside_their_group_end_too() {
     for mode in ["auto", "off"] {
         let bed = bed(&format!("local.sandbox = \"{mode}\"")).await;
         let command = "setsid sh -c 'sleep 1.5; echo late > late' & echo x > begun; sleep 100";
@@ -404,7 +404,7 @@ async fn a_forged_link_to_a_repository_opens_nothing() {
 }
 
 #[tokio::test]
-async fn tools_on_files_do_not_write_gits_files_and_respools() {
+async fn file_tools_do_not_write_protected_files() {
     for mode in ["auto", "off"] {
         let bed = bed(&format!("local.sandbox = \"{mode}\"")).await;
         repository(&bed.work(""));
@@ -439,7 +439,7 @@ async fn tools_on_files_do_not_write_gits_files_and_respools() {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_is_required_and_missing_is_an_error() {
+async fn a_missing_required_sandbox_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(&format!("local.workspace = {:?}\nlocal.sandbox = \"require\"", folder.path()));
     config.local.launcher = Some("/bin/false".into());
@@ -470,7 +470,7 @@ async fn a_sandbox_that_cannot_be_made_runs_nothing() {
 
 /// Landlock lets commands change what is not a file's content.
 #[tokio::test]
-async fn modes_times_and_shared_memory_outside_stay_as_they_are() {
+async fn metadata_outside_stays_unchanged() {
     let Some(bed) = full_bed("").await else { return };
     let secret = bed.outer.path().join("secret");
     let before = fs::metadata(&secret).unwrap();
@@ -515,7 +515,7 @@ fn chat(workspace: &Path) -> ToolSet {
 }
 
 #[tokio::test]
-async fn in_the_chat_a_person_is_asked_once_more_for_what_is_beyond() {
+async fn the_chat_asks_again_beyond_the_sandbox() {
     let Some(_) = confined_bed("").await else { return };
     let outer = folder();
     fs::create_dir(outer.path().join("work")).unwrap();

@@ -517,7 +517,7 @@ fn settings_that_a_command_makes_are_renamed() {
 
 /// A repository that one command clones is not the next one's to write: that may be its hostile test suite.
 #[test]
-fn a_repository_that_a_command_made_is_read_only_to_the_next() {
+fn a_new_repository_is_read_only_to_later_commands() {
     let site = Site::with_repository();
     let clone = "git clone -q . clone; git clone -q . d/e/clone; echo done";
     let evil = format!(

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_on_files_is_allowed_as_a_whole_but_for_hidden_ones() {
+    fn a_file_tool_is_allowed_except_on_hidden_files() {
         let root = Path::new("/w");
         let mut allowed = Allowed::default();
         allowed.add(SessionGrant::from_target("edit_file", &file("a"), root));
@@ -383,7 +383,7 @@ mod tests {
 
     /// `--yes` and "always" do not answer the question whether a command may run without its sandbox.
     #[tokio::test]
-    async fn the_way_out_of_the_sandbox_is_asked_for_each_time() {
+    async fn leaving_the_sandbox_always_needs_consent() {
         let (screen, mut inbox) = mpsc::unbounded_channel();
         let allowed = Arc::<Mutex<Allowed>>::default();
         let (arguments, target) = (Map::new(), shell("make", "."));
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_person_is_asked_once_and_a_screen_that_is_gone_is_a_no() {
+    async fn a_closed_screen_refuses() {
         let (screen, mut inbox) = mpsc::unbounded_channel();
         let allowed = Arc::<Mutex<Allowed>>::default();
         let person = Person { yes: false, allowed: Arc::clone(&allowed), root: "/w".into(), screen };

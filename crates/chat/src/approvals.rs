@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_person_lists_sees_and_decides_with_an_operators_key() {
+    async fn decisions_need_an_operators_key() {
         let dir = tempfile::tempdir().unwrap();
         let store = waiting(dir.path()).await;
         let with = |key: Option<&str>| Approvals {

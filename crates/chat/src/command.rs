@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_of_the_table_is_read_and_helped_with() {
+    fn every_command_is_read_and_has_help() {
         for (name, ..) in COMMANDS {
             assert!(matches!(read_command(name), Some(Ok(_))), "{name}");
             assert!(help_text().contains(name));

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backslash_at_the_end_of_a_line_only_joins() {
+    fn a_trailing_backslash_joins_lines() {
         assert_eq!(without_continuations("a\\\nb\nc \\d"), "a\nb\nc \\d");
     }
 

@@ -234,7 +234,7 @@ mod tests {
 
     /// Regression: "always" for `git grep` covered a program in `--open-files-in-pager` and the like.
     #[test]
-    fn options_that_run_write_or_lead_elsewhere_are_not_known() {
+    fn harmful_options_are_unknown() {
         for command in [
             "git grep --open-files-in-pager=/tmp/x needle",
             "git grep --open=/tmp/x needle",
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn no_option_of_the_table_is_written_twice_or_wrongly() {
+    fn options_of_the_table_are_well_formed() {
         for entry in KNOWN {
             for option in entry.options.split_whitespace() {
                 assert!(option.starts_with('-'), "{}: {option}", entry.words);

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_undone_when_one_of_the_files_changed_since() {
+    async fn undo_stops_at_a_changed_file() {
         let (_dir, journal) = journal(Verdict::Allow);
         journal.begin_turn();
         call(&journal, "write_file", &json!({"file_path": "b.txt", "content": "b"})).await.unwrap();
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_counts_is_the_file_when_the_person_has_answered() {
+    async fn the_file_at_the_time_of_the_answer_counts() {
         let (_dir, journal) = journal(Verdict::Ask);
         journal.begin_turn();
         let write = invocation("write_file", &json!({"file_path": "a.txt", "content": "two\n"}));
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn only_regular_files_of_bearable_size_are_looked_at_and_no_symlink_is_followed() {
+    fn only_small_regular_files_are_remembered() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         let make =

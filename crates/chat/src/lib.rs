@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reading_is_asked_for_only_when_the_user_says_so() {
+    fn reading_needs_consent_only_by_rule() {
         let check = |default: Verdict, rules: usize| {
             let policy = chat_policy(&PolicyConfig { default, ..PolicyConfig::default() });
             assert_eq!(policy.rule.len(), rules, "{default:?}");

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_too_wide_to_be_read_becomes_lists() {
+    fn a_too_wide_table_becomes_lists() {
         let row = format!("| a | {} |\n", "b | ".repeat(6));
         let table = format!("| 1 |{}\n|{}\n{row}", " a long name |".repeat(6), "---|".repeat(7));
         let shown = text(true, &table);

@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_does_not_tell_is_not_given_as_nothing() {
+    fn unknown_costs_are_not_shown_as_zero() {
         let tokens = agent::Tokens { prompt: 1_200, completion: 80, ..Default::default() };
         for (calls, uncounted, expected) in [
             (0, 0, ""),

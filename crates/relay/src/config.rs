@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dialects_of_a_model_are_those_of_its_target() {
+    fn an_alias_has_its_targets_dialects() {
         let named = ModelConfig { dialects: Some(vec!["mistral".into()]), ..ModelConfig::default() };
         let models =
             [("fast".to_owned(), model(Some("house-model"), None)), ("house-model".to_owned(), named)];

@@ -319,7 +319,7 @@ fn what_the_client_asked_for_decides() {
 }
 
 #[test]
-fn a_required_argument_that_is_missing_holds_the_call_back() {
+fn a_missing_required_argument_drops_the_call() {
     let turn = run_with(
         Options::for_whole_reply(),
         End::default(),
@@ -408,7 +408,7 @@ enum Step {
 use Step::{Native, Text as Said};
 
 #[test]
-fn a_native_call_without_its_end_leaves_only_if_the_reply_was_not_cut() {
+fn an_unended_native_call_needs_a_complete_reply() {
     let read = r#"read{"path":"a"}"#;
     for (native, call) in [(Native("read", r#"{"path":"a""#), read), (Native("look", "{}"), "look{}")] {
         let steps = [native];
@@ -422,7 +422,7 @@ fn a_native_call_without_its_end_leaves_only_if_the_reply_was_not_cut() {
 }
 
 #[test]
-fn a_native_call_and_its_copy_leave_once_in_either_order() {
+fn a_native_call_and_its_copy_leave_once() {
     let read = r#"read{"path":"a"}"#;
     let copy = Said(r#"{"name":"read","arguments":{"path":"a"}}"#);
     for arguments in [r#"{"path":"a"}"#, r#"{"path":"a""#] {
@@ -463,7 +463,7 @@ fn digits_beyond_64_bits_stay() {
 
 /// A candidate is given up at the same place however it arrives. (24 MB is what the scanner shows a dialect.)
 #[test]
-fn a_call_that_is_too_long_is_text_however_it_arrives() {
+fn a_too_long_call_is_text() {
     let text = format!(
         "<tool_call>{{\"name\":\"exec\",\"arguments\":{{\"command\":\"{}\"}}}}</tool_call> Done.",
         "x".repeat(24 << 20)
@@ -499,7 +499,7 @@ fn reasoning_holds_the_call_only_when_nothing_else_does() {
 }
 
 #[test]
-fn plain_words_are_a_call_only_where_they_are_switched_on() {
+fn plain_words_are_calls_only_if_enabled() {
     let words = "I will search for rust proxies.";
     let fuzzy = Options { fuzzy: true, ..Options::for_whole_reply() };
     for field in [Field::Content, Field::Reasoning] {
@@ -536,7 +536,7 @@ fn the_split_does_not_matter() {
 /// A candidate that wakes with every piece is read again only when it has grown: the turn is the same, in
 /// linear time.
 #[test]
-fn a_candidate_of_many_parts_is_the_same_in_pieces() {
+fn pieces_do_not_change_a_candidate() {
     let lines = "read(path='a.txt', limit=3)\n".repeat(4_000);
     let text = format!("<tool_call>{lines}</tool_call>");
     let pieces: Vec<&str> =

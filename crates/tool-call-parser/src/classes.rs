@@ -120,7 +120,7 @@ fn a_new_dialect_works_by_its_row_alone() {
 /// The example of every row is read by that row, and whatever dialect is expected instead, the same calls
 /// come out.
 #[test]
-fn every_example_is_read_by_its_own_row_whatever_is_expected() {
+fn every_example_is_read_by_its_own_row() {
     for dialect in TABLE.iter().filter(|dialect| !dialect.example.is_empty() && dialect.name != "fuzzy") {
         let plain = turn(dialect.example);
         let named = plain.notes.contains(&Note::Dialect(dialect.name));
@@ -160,7 +160,7 @@ fn every_written_form_gives_its_calls_whatever_is_expected() {
 
 /// Where the mark of one row begins the example of another, the earlier row that can read it does.
 #[test]
-fn where_two_rows_can_meet_the_earlier_one_that_can_read_it_does() {
+fn the_earlier_of_two_fitting_rows_reads() {
     let mut pairs = 0;
     for (index, early) in TABLE.iter().enumerate() {
         for late in &TABLE[index + 1..] {
@@ -183,7 +183,7 @@ fn where_two_rows_can_meet_the_earlier_one_that_can_read_it_does() {
 }
 
 #[test]
-fn unquoted_values_get_the_type_that_the_schema_asks_for() {
+fn unquoted_values_get_the_schemas_type() {
     let set = |key: &str, value: &str| {
         format!(
             "<tool_call>\n<function=set>\n<parameter={key}>\n{value}\n</parameter>\n</function>\n</tool_call>"
@@ -232,7 +232,7 @@ fn white_space_belongs_to_the_value() {
 }
 
 #[test]
-fn a_bare_text_with_another_familys_marks_is_no_value() {
+fn foreign_marks_are_not_bare_values() {
     for body in [
         "<|channel|>commentary to=functions.read<|message|><tool_call>x</tool_call><|call|>",
         "[TOOL:read|path=<|tool_call>call:x{}]",
@@ -254,7 +254,7 @@ fn a_bare_text_with_another_familys_marks_is_no_value() {
 }
 
 #[test]
-fn what_the_model_did_not_close_is_closed_only_behind_a_whole_value() {
+fn brackets_are_closed_only_after_a_whole_value() {
     check("<tool_call>{\"name\":\"read\",\"arguments\":{\"path\":\"a\"", r#"read{"path":"a"}"#, "");
     for open in [
         "<tool_call>{\"name\":\"now\",\"arguments\":{",
@@ -366,7 +366,7 @@ fn a_message_to_the_user_arrives_whatever_it_quotes() {
 }
 
 #[test]
-fn a_reply_that_begins_with_its_recipient_is_a_call() {
+fn a_leading_recipient_is_a_call() {
     let read = r#"read{"path":"a"}"#;
     for header in [
         " to=read<|channel|>commentary json<|message|>",
@@ -450,7 +450,7 @@ fn attributes_types_and_character_data() {
 }
 
 #[test]
-fn a_bare_counter_means_the_only_tool_that_takes_such_arguments() {
+fn a_bare_counter_means_the_only_fitting_tool() {
     let call = |arguments: &str| {
         format!("<|tool_call_begin|>0<|tool_call_argument_begin|>{arguments}<|tool_call_end|>")
     };

@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mark_in_running_text_is_found_by_a_trigger() {
+    fn every_mark_has_a_trigger() {
         let openers = &OPENERS;
         for mark in TABLE
             .iter()

@@ -663,7 +663,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mark_of_every_family_is_broken_for_it_and_for_an_unknown_model() {
+    fn every_mark_is_broken_also_for_unknown_models() {
         for template in TEMPLATES {
             for mark in template.turns.iter().chain(template.calls).copied().chain(template_openers(template))
             {

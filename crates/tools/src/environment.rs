@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_passes_a_short_list_a_chat_a_longer_one_and_both_what_is_asked_for() {
+    fn servers_and_chats_pass_their_own_lists_of_variables() {
         check("PATH", "/bin", [true, true, true]);
         check("LC_ALL", "C", [true, true, true]);
         check("VIRTUAL_ENV", "/home/you/venv", [false, true, false]);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_no_list_does_not_pass_whatever_its_name_and_value() {
+    fn unlisted_variables_do_not_pass() {
         for (name, value) in [
             ("GITHUB_OAUTH", "x"),
             ("DB_CREDS", "x"),

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_silent_when_the_client_sent_no_reasoning() {
+    fn a_turn_without_reasoning_is_silent() {
         for (fields, expected) in [
             ("", true),
             (r#","reasoning":null"#, true),

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_between_a_call_and_its_result_follows_the_result() {
+    fn messages_before_a_result_follow_it() {
         let messages = built(|messages| {
             messages.add_assistant_call("\"c1\"", "read", "\"{}\"");
             messages.add_system(text("<system-reminder>x</system-reminder>"));

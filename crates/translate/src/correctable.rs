@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_or_cannot_be_read_does_not_leave() {
+    fn cut_and_unreadable_calls_do_not_leave() {
         check("exec", Dropped::Truncated, r#"{"command":"ls""#, None);
         check("exec", Dropped::Unreadable, "{}", None);
         check("open_browser", Dropped::Undeclared, "url=x", None);

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_whose_text_does_not_match_is_a_bad_one() {
+    fn mismatching_free_text_is_a_bad_call() {
         let mut patterns = FreeTextPatterns::default();
         patterns.add_pattern("when", r"\d+");
         patterns.add_pattern("unreadable", r"(?=x)");

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_no_object_is_told_with_its_place() {
+    fn errors_of_a_body_name_the_place() {
         for (body, place) in [(&b"[]"[..], "line 1, column 1"), (b"{\n\"a\" 1}", "line 2, column 5")] {
             let error = request_object(body).unwrap_err();
             assert!(error.status == 400 && error.message.ends_with(place), "{}", error.message);

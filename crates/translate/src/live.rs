@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_to_keep_leave_with_the_end_of_their_choice() {
+    fn kept_fields_leave_with_the_last_chunk() {
         let mut turn = live(None);
         turn.rules.keep = ["stop_reason", "token_ids", "content"].map(str::to_owned).to_vec();
         let first = chunk(r#""content":"Hi","token_ids":[7]"#, "null");

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_came_since_the_last_real_user_message_counts() {
+    fn only_calls_since_the_users_message_count() {
         let user = || r#"{"role":"user","content":"go on"}"#.to_owned();
         let mut messages = Vec::new();
         for text in texts(&numbered(200, |_| call("ls", "{}", "same"))).chunks(3) {
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_steps_of_a_turn_are_its_replies_with_calls() {
+    fn steps_are_replies_with_calls() {
         let calls = texts(&numbered(3, |at| call("ls", &at.to_string(), "r")));
         let user = || r#"{"role":"user","content":"go on"}"#.to_owned();
         let said = || r#"{"role":"assistant","content":"done","tool_calls":null}"#.to_owned();

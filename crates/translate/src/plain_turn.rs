@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_chunk_is_not_taken_for_a_plain_one() {
+    fn other_json_is_not_a_plain_chunk() {
         let good = format!(r#"{{"id":"c"{BEFORE}"a"{}"#, AFTER[0]);
         let bad = good.replacen("\"id\"", "id", 1);
         let (mut turn, mut out) = (PlainTurn::default(), Vec::new());
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_recognised_and_a_silent_end_is_a_fault() {
+    fn refusals_are_recognised_and_silence_is_a_fault() {
         let chunk = |delta: &str, finish: &str| {
             format!(
                 r#"{{"choices":[{{"index":0,"delta":{delta},"finish_reason":{finish},"stop_reason":"END"}}]}}"#

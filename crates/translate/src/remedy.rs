@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_forced_on_gpt_oss_or_against_the_client() {
+    fn no_call_is_forced_on_gpt_oss() {
         let harmony = |situation: &mut Situation<'_>| situation.is_harmony = true;
         let bound = |situation: &mut Situation<'_>| situation.is_free = false;
         for fault in [bad("read"), Fault::UnknownTool("x".into()), Fault::Lost(9)] {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_added_to_the_last_message_of_any_form() {
+    fn a_note_is_added_to_any_last_message() {
         let body = applied(&Remedy::Correct("note".into()), None);
         assert_eq!(body["messages"][0]["content"][1], json!({"type": "text", "text": "note"}));
         assert_eq!((&body["seed"], &body["temperature"]), (&json!(7), &json!(0.3)));

@@ -86,7 +86,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_sealed_is_opened_and_signed_texts_are_known(text in any::<String>()) {
+        fn sealed_and_signed_texts_are_known(text in any::<String>()) {
             let sealer = Sealer::new(b"secret");
             prop_assert_eq!(sealer.open(&sealer.seal(&text)), Some(text.clone()));
             prop_assert!(sealer.is_signed(&text, &sealer.sign(&text)));

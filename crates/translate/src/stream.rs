@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_leaves_meanwhile_is_in_the_next_chunk() {
+    fn the_next_chunk_has_the_sent_head() {
         let mut state = StreamState::new(rules(false));
         let said = |text: &str| chunk(&format!(r#"{{"content":"{text}"}}"#), "null");
         state.judge_chunk(&said("a")).unwrap();
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_that_leaves_has_the_tokens_of_earlier_attempts_too() {
+    fn usage_includes_earlier_attempts() {
         let spent = Usage { prompt: 3, completion: 9, ..Usage::default() };
         let mut state = StreamState::new(rules(true)).replacement(spent);
         check(

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn one_request_at_a_time_tries_again_after_a_growing_pause() {
+    fn single_trials_follow_growing_pauses() {
         let (mut circuit, mut now) = opened();
         for pause in [1, 2, 4, 8, 15, 15] {
             let pause = Duration::from_secs(pause);

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_only_begins_like_v1_is_not_below_it() {
+    fn paths_like_v1_are_not_below_it() {
         let address = Address::default();
         assert_eq!(address.endpoint_url("/v10/x").as_deref(), Some("http://127.0.0.1:8000/v10/x"));
         assert_eq!(address.endpoint_url("/v1?x").as_deref(), Some("http://127.0.0.1:8000/v1?x"));

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_is_known_by_its_name_or_its_beginning() {
+    fn a_conversation_has_a_name_or_a_beginning() {
         let same = |one: u64, other: u64| assert_eq!(one, other);
         let other = |one: u64, other: u64| assert_ne!(one, other);
         let plain = conversation(&[], &body("s", "hi", "x"));

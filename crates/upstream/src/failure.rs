@@ -499,7 +499,7 @@ mod tests {
 
     /// Every client but OpenClaw gets a server's own words about a request; the log does not.
     #[test]
-    fn a_refusal_keeps_its_words_and_the_log_has_none() {
+    fn the_log_lacks_the_words_of_refusals() {
         let body = r#"{"error":{"message":"Unexpected message: 'the meeting is forbidden'"}}"#;
         let error = UpstreamError::from_answer("box", 400, body);
         assert_eq!(error.error.message, "Unexpected message: 'the meeting is forbidden'");

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lists_are_asked_for_when_they_are_wanted_but_not_more_often() {
+    async fn lists_are_requested_only_when_wanted() {
         let time = IdleTime::begin();
         let (models, asked) = (Arc::new(Mutex::new(vec!["one"])), Arc::default());
         let here = server(&models, &asked).await;
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_does_not_list_its_models_is_asked_until_it_does() {
+    async fn a_silent_upstream_is_asked_until_it_lists_models() {
         let time = IdleTime::begin();
         let (models, asked) = (Arc::new(Mutex::new(vec![])), Arc::default());
         let here = server(&models, &asked).await;

@@ -311,7 +311,7 @@ mod tests {
     /// A server that was restarted resets all connections; with each attempt on another kept one, a request
     /// failed three times.
     #[tokio::test]
-    async fn after_a_kept_connection_has_failed_the_next_one_is_new() {
+    async fn a_new_connection_follows_a_failed_one() {
         let (listener, pool) = pool().await;
         let server = tokio::spawn(async move {
             // Both first requests are answered, the second request of a connection is read and never
@@ -345,7 +345,7 @@ mod tests {
 
     /// Such a request was never sent and never answered: it waited for the upstream's `timeout`.
     #[tokio::test]
-    async fn a_connection_that_closes_as_it_is_taken_gives_the_request_back() {
+    async fn a_closing_connection_returns_the_request() {
         let (listener, pool) = pool().await;
         let answered = async {
             let (mut socket, _) = listener.accept().await.unwrap();

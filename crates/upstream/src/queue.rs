@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_a_place_is_not_first_for_the_next() {
+    fn clients_with_a_place_wait_for_the_next() {
         let mut queue = FairQueue::default();
         queue.serve(who("Ax"));
         queue.push(who("Ax"), 'A');

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn later_replies_count_more_and_odd_ones_not_at_all() {
+    fn later_replies_weigh_more() {
         let upstream = Upstream::new(&crate::UpstreamConfig::default()).unwrap();
         upstream.learn_usage("m", 100, 60);
         upstream.learn_usage("m", 1 << 20, 1_000);

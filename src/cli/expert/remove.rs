@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_open_work_of_an_expert_is_counted_and_nothing_of_another_one() {
+    async fn open_work_is_counted_for_one_expert_only() {
         let dir = tempfile::tempdir().unwrap();
         let config = StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() };
         let store = Store::open(&config).unwrap();

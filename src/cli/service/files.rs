@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_unit_is_the_one_of_deploy_with_this_program() {
+    fn the_unit_is_deploys_with_this_program() {
         assert_eq!(unit_text(Path::new(PROGRAM)).replace("%%h", "%h"), UNIT, "nothing else changes");
         let check = |path: &str, expected: &str| {
             let unit = unit_text(Path::new(path));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_file_takes_what_was_asked_for_and_keeps_the_rest() {
+    fn the_environment_file_keeps_other_lines() {
         let fresh = environment_text(None, Some("http://gpu:8000"), None);
         assert_eq!(value_of(&fresh, UPSTREAM).as_deref(), Some("http://gpu:8000"));
         assert_eq!(value_of(&fresh, LISTEN), None);

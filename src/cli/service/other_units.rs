@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_unit_is_found_by_what_systemd_says_or_by_its_file() {
+    fn a_unit_is_found_by_systemd_or_file() {
         let text = "LoadState=loaded\nActiveState=active\nFragmentPath=/usr/lib/systemd/system/respool.service\nUnitFileState=enabled\n";
         let unit = parse_unit(text).unwrap();
         assert!(unit.is_active());
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_that_systemd_says_nothing_of_is_named_without_a_state() {
+    fn an_unknown_unit_is_named_without_a_state() {
         let unit = SystemUnit { path: "/etc/x".into(), active: String::new(), enabled: String::new() };
         assert!(
             !unit.is_active() && unit.describe().contains("system here: /etc/x. "),

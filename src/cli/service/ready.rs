@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_to_listen_on_is_asked_on_this_machine() {
+    fn a_listen_address_becomes_a_local_one() {
         for (host, expected) in [
             ("127.0.0.1", "http://127.0.0.1:8003"),
             ("0.0.0.0", "http://127.0.0.1:8003"),

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_gone_or_unreadable_is_undone_or_left_alone() {
+    fn undo_handles_missing_and_unreadable_files() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.toml");
         edit_file(Client::Codex, &target(), &file, Writing::Yes).unwrap();

@@ -74,7 +74,7 @@ fn what_loosens_anything_waits_for_a_restart() {
 }
 
 #[test]
-fn agents_come_and_go_with_no_more_than_they_had() {
+fn reloaded_agents_gain_no_tools() {
     let helper = |tools: &str, more: &str| {
         format!("[tools.local]\nworkspace = \"/\"\n[agents.helper]\nmodel = \"m\"\ntools = [{tools}]\n{more}")
     };

@@ -249,7 +249,7 @@ fn contradictions() {
 }
 
 #[test]
-fn problems_of_the_environment_and_of_flags_name_their_source() {
+fn problems_name_their_variable_or_flag() {
     for (name, value, expected) in [
         ("RESPOOL__LIMITS__DRANE", "1s", "unknown key; did you mean drain?"),
         ("RESPOOL__LISTN", "a:1", "unknown key; did you mean listen?"),
@@ -311,7 +311,7 @@ fn one_mistake_is_one_problem() {
 }
 
 #[test]
-fn a_problem_in_the_file_counts_also_where_a_later_layer_wins() {
+fn overridden_problems_in_the_file_count() {
     let found = problems("listen = 1", &[], [Some("127.0.0.1:0"), None]);
     assert!(found.starts_with("respool.toml:1: listen: expected an address"), "{found}");
 }

@@ -51,7 +51,7 @@ const VARIABLES: [(&str, &str); 7] = [
 ];
 
 #[test]
-fn every_key_of_the_table_is_accepted_with_its_example() {
+fn every_keys_example_is_accepted() {
     for key in KEYS.iter() {
         let file = with_example(key);
         let loaded =
@@ -78,7 +78,7 @@ fn holds(table: &Table, path: &str) -> bool {
 }
 
 #[test]
-fn the_defaults_of_the_table_are_those_of_the_structs() {
+fn defaults_of_table_and_structs_are_equal() {
     let required = "[[upstream]]\nurl = 'http://a'\n[agents.x]\nmodel = 'm'\n[tools.mcp.x]\ncommand = 'c'\n[experts.x]\n";
     let shown = load(required, &[], [None; 2]).unwrap().show();
     assert!(
@@ -125,7 +125,7 @@ fn the_example_is_valid_and_says_the_defaults() {
 }
 
 #[test]
-fn the_example_is_valid_with_everything_in_it_and_has_every_key() {
+fn the_example_is_valid_and_complete() {
     let loaded = load(&uncommented(), &VARIABLES, [None; 2]).unwrap_or_else(|problems| panic!("{problems}"));
     let missing: Vec<_> =
         KEYS.iter().map(|key| key.path.as_str()).filter(|path| !holds(&loaded.tree, path)).collect();

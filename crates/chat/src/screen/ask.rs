@@ -249,7 +249,7 @@ mod tests {
 
     /// Regression: the question did not name its subject, and hid a part of it.
     #[test]
-    fn the_question_says_what_it_is_about_and_how_much_is_not_shown() {
+    fn the_question_names_its_subject_and_hidden_rows() {
         let diff = "--- a\n+++ a\n@@ -1 +1 @@\n-x\n+y\n";
         let check = |asking: &Asking, rows: usize, hidden: usize, expected: &str| {
             assert_eq!(question(asking, rows, hidden), expected);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_shown_whole_where_its_head_does_not_show_it() {
+    fn a_long_command_is_shown_whole() {
         let rows = |line: &str| {
             let screen = Screen::new(Box::new(std::io::sink()), Paint(false), false, true);
             screen.rows_of(&asking("shell_command", command(line, "."), None)).len()

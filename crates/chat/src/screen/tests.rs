@@ -76,7 +76,7 @@ fn with_a_prompt_only_the_work_is_shown() {
 }
 
 #[test]
-fn a_reply_that_did_not_stream_is_shown_all_the_same() {
+fn an_unstreamed_reply_is_shown() {
     assert_eq!(
         shown(true, vec![Shown::Asks { summary: false }, replied("All at once.", 0)]),
         "\nAll at once.\n"

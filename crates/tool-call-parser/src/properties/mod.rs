@@ -33,7 +33,7 @@ fn tools() -> Arc<Tools> {
 }
 
 #[test]
-fn space_behind_an_end_token_may_come_in_any_pieces() {
+fn space_after_an_end_may_come_in_pieces() {
     for token in ["<|return|>", "<|start|><|end|>"] {
         for (space, count) in [("\r\n", 24), ("\u{2028}", 18), (" ", 900), ("\n", 1_100)] {
             for next in ["", "<|", "<|start|>", "x"] {

@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_toolchain_is_more_than_its_programs_and_less_than_the_home() {
+    fn a_toolchain_includes_its_files_but_not_the_home() {
         let home = Some(Path::new("/home/me"));
         for (programs, expected) in [
             ("/home/me/miniconda3/bin", "/home/me/miniconda3"),

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_left_out_is_refused_with_its_place() {
+    fn necessary_parts_are_refused_with_their_place() {
         let user = |block: Value| json!([{"role": "user", "content": [block]}]);
         for (messages, param) in [
             (user(json!({"type": "video"})), "messages[0].content[0].type"),

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_change_the_meaning_is_refused_with_the_field() {
+    fn fields_that_change_the_meaning_are_refused() {
         for (extra, param) in [
             (json!({"messages": null}), "messages"),
             (json!({"messages": {}}), "messages"),
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_the_model_is_to_continue_is_noted() {
+    fn a_turn_to_continue_is_noted() {
         let read = read(&with(
             &json!({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "{"}]}),
         ));

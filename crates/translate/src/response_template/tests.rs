@@ -65,7 +65,7 @@ fn unreadable_regions_stay_text() {
 }
 
 #[test]
-fn a_call_without_its_end_is_left_to_the_engine() {
+fn the_engine_gets_unended_calls() {
     let text = "<|tool_call>call:read{path:<|\"|>a";
     check(GEMMA, text, &[Part::Calls(vec![call("read", "{path:<|\"|>a")])]);
 }
@@ -93,7 +93,7 @@ fn wrong_templates_say_where_and_why() {
 }
 
 #[test]
-fn a_reply_is_read_by_the_template_of_its_model() {
+fn the_models_template_reads_a_reply() {
     let tools = r#"[{"type":"function","function":{"name":"read"}}]"#;
     let rules = |template: Option<&str>| ReplyRules {
         tools: Arc::new(Tools::from_json(tools).unwrap()),

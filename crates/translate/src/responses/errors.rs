@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_final_is_not_repeated_by_clients_that_ignore_the_header() {
+    fn final_errors_have_harmless_statuses() {
         for (status, is_final, program, expected) in [
             (429, true, ClientProgram::QwenCode, (422, "invalid_prompt")),
             (429, false, ClientProgram::QwenCode, (429, "rate_limit_exceeded")),

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn reasoning_of_ours_comes_back_and_a_foreign_seal_does_not() {
+    fn only_own_reasoning_is_unsealed() {
         let sealed = Sealer::new(b"secret").seal("because");
         let read = |item: Value| read(&json!([item]), &RecalledItems::default()).unwrap();
         let (said, notes) = read(json!({"type": "reasoning", "summary": [], "encrypted_content": sealed}));
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_left_out_is_refused_with_its_place() {
+    fn necessary_parts_are_refused_with_their_place() {
         let user = |part: Value| json!({"role": "user", "content": [part]});
         for (item, param) in [
             (user(json!({"type": "input_image", "file_id": "f"})), "input[0].content[0].image_url"),

@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_change_the_meaning_is_refused_with_the_field() {
+    fn fields_that_change_the_meaning_are_refused() {
         for (extra, param) in [
             (json!({"conversation": "conv_1"}), "conversation"),
             (json!({"prompt": {"id": "p"}}), "prompt"),

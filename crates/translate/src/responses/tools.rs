@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn free_text_is_one_string_and_its_grammar_is_told() {
+    fn free_text_is_one_string_with_a_grammar() {
         let (tools, _) = declared(&json!([
             {"type": "custom", "name": "apply_patch", "description": "Edits.",
                 "format": {"type": "grammar", "syntax": "lark", "definition": "start: \"x\"\n"}},
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_openai_executes_is_left_out_with_a_note() {
+    fn tools_of_openai_are_left_out_with_a_note() {
         let (mut tools, notes) = declared(&json!([
             {"type": "web_search"}, {"type": "web_search"}, {"type": "mcp", "server_label": "x"},
             {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}},
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_without_a_name_is_refused_with_its_place() {
+    fn a_nameless_tool_is_refused() {
         let error = declared(&json!([{"type": "function"}])).err().unwrap();
         assert_eq!(error.param.as_deref(), Some("tools[0].name"));
         let error = declared(&json!([{"name": "x"}])).err().unwrap();

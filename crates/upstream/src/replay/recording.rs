@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_content_type_tells_the_form_where_the_name_does_not() {
+    fn the_content_type_decides_an_unclear_form() {
         let capture = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n\
                        1\r\na\r\n0\r\n\r\n";
         assert_eq!(parse("m.resp.http", capture).unwrap().form, Form::Stream);

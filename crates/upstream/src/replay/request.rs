@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_question_after_the_result_is_a_new_turn() {
+    fn a_question_after_a_result_begins_a_turn() {
         let text = format!("{INTERNAL_BEGIN} x {INTERNAL_END} and what now?");
         let question = serde_json::json!({"role": "user", "content": text});
         assert!(!ends_in_tool_result(&[serde_json::json!({"role": "tool"}), question]));

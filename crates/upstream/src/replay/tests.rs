@@ -116,7 +116,7 @@ async fn the_demo_calls_a_tool_and_answers_after_it() {
 }
 
 #[tokio::test]
-async fn a_stream_leaves_in_the_chunks_it_was_recorded_in() {
+async fn a_stream_keeps_its_recorded_chunks() {
     let served = Served::start(demo()).await;
     let (head, body) = served.chat(&asking("gpt-oss-20b", true)).await;
     assert!(head.contains("content-type: text/event-stream; charset=utf-8"), "{head}");
@@ -137,7 +137,7 @@ async fn usage_leaves_only_when_asked_for() {
 }
 
 #[tokio::test]
-async fn a_form_that_was_not_recorded_is_refused_but_an_error_is_given_in_both() {
+async fn an_unrecorded_form_is_refused_except_for_errors() {
     let served = Served::start(Replay::load(&fixture("vllm/v0.32.0-llama-hermes")).unwrap()).await;
     let (head, body) = served.chat(&asking("01-nonstream-plain", true)).await;
     assert!(

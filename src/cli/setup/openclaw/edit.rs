@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_providers_of_one_server_the_one_in_use_is_turned() {
+    fn the_provider_in_use_is_changed() {
         let two = r#"{"models": {"providers": {"gpu1": {"baseUrl": "http://gpu:8000/v1", "models": []},
             "gpu2": {"baseUrl": "http://gpu:8000/v1", "models": []}}},
             "agents": {"defaults": {"model": {"primary": "gpu2/m"}}}}"#;
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn another_primary_is_replaced_and_named_and_the_allow_list_is_kept_up() {
+    fn another_primary_is_replaced_and_named() {
         let present =
             r#"{"agents": {"defaults": {"model": "anthropic/claude", "models": {"anthropic/claude": {}}}}}"#;
         let edited = edit_config(present, &wanted(&[("m", None)])).unwrap();
