@@ -242,7 +242,8 @@ fn common(alternatives: Vec<Map<String, Value>>) -> Map<String, Value> {
     merged
 }
 
-/// The properties of all alternatives; one that differs between two of them accepts everything.
+/// Returns the properties of all alternatives. A property that differs between two of them accepts every
+/// value.
 fn merged_properties(first: &Map<String, Value>, rest: &[Map<String, Value>]) -> Value {
     let properties = |each: &Map<String, Value>| each.get("properties").and_then(Value::as_object).cloned();
     let mut merged = properties(first).unwrap_or_default();
@@ -260,6 +261,7 @@ fn merged_properties(first: &Map<String, Value>, rest: &[Map<String, Value>]) ->
     Value::Object(merged)
 }
 
+/// Returns the names that every alternative requires.
 fn common_required(first: &Map<String, Value>, rest: &[Map<String, Value>]) -> Vec<Value> {
     let required = |each: &Map<String, Value>| each.get("required").and_then(Value::as_array).cloned();
     let mut names = required(first).unwrap_or_default();
@@ -267,7 +269,8 @@ fn common_required(first: &Map<String, Value>, rest: &[Map<String, Value>]) -> V
     names
 }
 
-/// Turns `"type": ["string", "null"]` into one type, or into alternatives where several remain.
+/// Turns a list of types without its `null` into one type, or into `anyOf` if several remain. With
+/// `without_alternatives`, or next to another `anyOf`, several types become none, which accepts every value.
 fn split_type_list(object: &mut Map<String, Value>, without_alternatives: bool) {
     let Some(Value::Array(types)) = object.get("type") else { return };
     let kinds: Vec<Value> = types.iter().filter(|kind| **kind != "null").cloned().collect();

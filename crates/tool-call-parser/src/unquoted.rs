@@ -1,4 +1,5 @@
-//! Reads text whose type no quotes show: the value of a tag, a bare value, a whole body instead of an object.
+//! Reads text without quotes, which do not show its type: the value of a tag, a bare value, a whole body
+//! instead of an object.
 //!
 //! The schema decides the type; without one, JSON's own types count. Used by `settle`.
 
@@ -8,41 +9,48 @@ use super::coerce;
 use super::lenient_json;
 use super::schema::{self, Document, branches, is_type, properties, resolve_reference, type_names};
 
-/// Reads the value of an argument with this schema (`None`: undeclared).
-pub(crate) fn read_value(text: &str, rule: Option<&Value>, document: Document<'_>) -> Value {
+/// The deepest alternative that is read: a schema may refer to itself.
+const MAX_DEPTH: usize = 8;
+
+/// Reads the value of an argument. `declared` is its schema; an undeclared argument is text.
+pub(crate) fn read_value(text: &str, declared: Option<&Value>, document: Document<'_>) -> Value {
     let as_text = || Value::String(text.to_owned());
-    let Some(rule) = rule.map(|rule| resolve_reference(rule, document.root)) else { return as_text() };
+    let Some(declared) = declared.map(|declared| resolve_reference(declared, document.root)) else {
+        return as_text();
+    };
     let mut kinds = Vec::new();
-    let listed = collect_kinds(rule, document, &mut kinds, 0);
-    if listed && schema::accepts(&as_text(), rule, document) {
+    let lists_values = collect_kinds(declared, document, &mut kinds, 0);
+    if lists_values && schema::accepts(&as_text(), declared, document) {
         return as_text();
     }
     if kinds.is_empty() {
-        return if listed { as_text() } else { read_untyped(text) };
+        return if lists_values { as_text() } else { read_untyped(text) };
     }
+    // The narrower type first: `1` is an integer before it is a number.
     let order = ["null", "integer", "number", "boolean", "object", "array"];
     let read = order.iter().filter(|kind| kinds.contains(kind)).find_map(|kind| read_as_kind(text, kind));
     read.unwrap_or_else(as_text)
 }
 
-/// Collects the types that a schema allows; true when it also lists values.
+/// Collects the types that a schema allows. Returns true if it also lists values (`enum` or `const`).
 fn collect_kinds<'a>(
-    rule: &'a Value,
+    declared: &'a Value,
     document: Document<'a>,
     kinds: &mut Vec<&'a str>,
     depth: usize,
 ) -> bool {
-    let mut listed = rule.get("enum").is_some() || rule.get("const").is_some();
-    kinds.extend(type_names(rule));
-    if rule.get("nullable") == Some(&Value::Bool(true)) {
+    let mut lists_values = declared.get("enum").is_some() || declared.get("const").is_some();
+    kinds.extend(type_names(declared));
+    if declared.get("nullable") == Some(&Value::Bool(true)) {
         kinds.push("null");
     }
-    if depth < 8 {
-        for branch in branches(rule).take_while(|_| document.steps.take(1)) {
-            listed |= collect_kinds(resolve_reference(branch, document.root), document, kinds, depth + 1);
+    if depth < MAX_DEPTH {
+        for branch in branches(declared).take_while(|_| document.steps.take(1)) {
+            lists_values |=
+                collect_kinds(resolve_reference(branch, document.root), document, kinds, depth + 1);
         }
     }
-    listed
+    lists_values
 }
 
 fn read_as_kind(text: &str, kind: &str) -> Option<Value> {
@@ -52,7 +60,8 @@ fn read_as_kind(text: &str, kind: &str) -> Option<Value> {
     coerce::to_type(&Value::String(text.to_owned()), kind).filter(|value| is_type(value, kind))
 }
 
-/// Reads JSON's own types, and Python's words for them.
+/// Reads JSON's own types, and Python's words for them. `NaN` and `undefined` stay text, because JSON has no
+/// such values.
 fn read_untyped(text: &str) -> Value {
     let trimmed = text.trim();
     let json = serde_json::from_str(trimmed).ok().filter(|value| !Value::is_string(value));

@@ -46,12 +46,12 @@ pub struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    /// Begins at the beginning of `text`.
+    /// Begins a scan of `text`.
     pub fn new(text: &'a str) -> Self {
         Self::new_at(text, 0)
     }
 
-    /// Begins at a place in `text`.
+    /// Begins a scan at this offset of `text`.
     pub(super) fn new_at(text: &'a str, at: usize) -> Self {
         Self { text, at, key_at: at, depth: 0 }
     }
