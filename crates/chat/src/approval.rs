@@ -365,7 +365,7 @@ mod tests {
         allowed.add(SessionGrant::from_target("edit_file", &file("a"), root));
         assert!(allowed.allows_call("edit_file", &file("src/b"), root));
         assert!(!allowed.allows_call("write_file", &file("a"), root));
-        assert_eq!(allowed.list(), ["edit_file, but for hidden files"]);
+        assert_eq!(allowed.list(), ["edit_file, except on hidden files"]);
         for hidden in [".git/hooks/pre-commit", ".envrc", "a/.cargo/config.toml"] {
             assert_eq!(SessionGrant::from_target("edit_file", &file(hidden), root), SessionGrant::Never);
             allowed.add(SessionGrant::Never);

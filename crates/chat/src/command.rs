@@ -96,7 +96,7 @@ mod tests {
         check("/help", Some(Ok(Command::Help)));
         check(" /model gpt-oss-20b ", Some(Ok(Command::Model(Some("gpt-oss-20b".into())))));
         check("/model", Some(Ok(Command::Model(None))));
-        check("/undo now", Some(Err("takes nothing")));
+        check("/undo now", Some(Err("takes no argument")));
         check("/nope", Some(Err("no command /nope")));
         let reject = ApprovalCommand::Reject(Some("ab12 not now".into()));
         check("/reject ab12 not now", Some(Ok(Command::Approvals(reject))));

@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(undone.files, [PathBuf::from("a.txt"), PathBuf::from("new/b.txt")]);
         assert_eq!((undone.commands, undone.lost), (1, vec![]));
         assert_eq!((read(&journal, "a.txt").as_deref(), read(&journal, "new/b.txt")), (Some("one\n"), None));
-        assert!(journal.undo_turn().unwrap_err().contains("no file was changed"));
+        assert!(journal.undo_turn().unwrap_err().contains("no change of a file"));
     }
 
     #[tokio::test]
