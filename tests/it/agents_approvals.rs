@@ -358,7 +358,7 @@ async fn queued_runs_stop_without_their_lease() {
     .unwrap();
     other.claim_leased(&first.run, &taken_over.lease).await.unwrap().unwrap();
     let refused = respool.agents.start_run(&agent, request(), options(asleep)).await;
-    assert!(refused.is_err_and(|error| error.0.contains("another process works on this entry")));
+    assert!(refused.is_err_and(|error| error.0.contains("another process is working on this queue entry")));
     let run = first.run.clone();
     assert_eq!(end(first).await.1, WorkEnd::Left, "its reply comes and nothing is done with it");
     assert_eq!(tools.asked(), []);

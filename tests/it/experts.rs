@@ -207,7 +207,7 @@ fn copied_packages_are_experts() {
     it.edit("expert.yaml", "version: \"0.1.0\"", "version: \"0.1.1\"");
     let source = it.path("source");
     let refused = it.refused(&["update", "lending-desk", source.to_str().unwrap()]);
-    assert!(refused.contains("put there by hand"), "{refused}");
+    assert!(refused.contains("added by hand"), "{refused}");
     it.done(&["update", "lending-desk", source.to_str().unwrap(), "--force"]);
     assert!(fs::read_to_string(it.path("experts/clone-of-desk/expert.yaml")).unwrap().contains("0.1.1"));
     it.done(&["remove", "lending-desk"]);
@@ -408,15 +408,15 @@ fn unknown_files_need_force() {
     it.install();
     fs::write(it.path("experts/lending-desk/notes.txt"), "mine").unwrap();
     it.edit("expert.yaml", "version: \"0.1.0\"", "version: \"0.1.1\"");
-    assert!(it.refused(&["update", "lending-desk"]).contains("put there by hand"));
+    assert!(it.refused(&["update", "lending-desk"]).contains("added by hand"));
     fs::remove_file(it.path("experts/lending-desk/notes.txt")).unwrap();
     fs::write(it.path("experts/lending-desk/expert.yaml"), "spec: [").unwrap();
-    assert!(it.refused(&["update", "lending-desk"]).contains("put there by hand"));
+    assert!(it.refused(&["update", "lending-desk"]).contains("added by hand"));
     it.done(&["update", "lending-desk", "--force"]);
     assert!(it.installed("expert.yaml").contains("0.1.1"));
     // The source is what was installed, and the folder is not.
     fs::remove_file(it.path("experts/lending-desk/functions/find-book.md")).unwrap();
-    assert!(it.refused(&["update", "lending-desk"]).contains("put there by hand"));
+    assert!(it.refused(&["update", "lending-desk"]).contains("added by hand"));
     it.done(&["update", "lending-desk", "--force"]);
     assert!(it.installed("functions/find-book.md").contains("name: find-book"));
 }

@@ -190,7 +190,7 @@ impl Plan {
     pub fn cautions(&self) -> Vec<&'static str> {
         let local = self
             .has_local_changes
-            .then_some("files in its folder were changed or added by hand and would be lost");
+            .then_some("files in its folder were changed by hand or added by hand, and would be lost");
         let step = self.step.caution().filter(|_| !self.is_rollback);
         step.into_iter().chain(local).collect()
     }

@@ -281,7 +281,7 @@ fn a_rule_with_patterns_speaks_of_every_argument() {
     assert_eq!(verdict(&[&free], &call(&[("note", "x")])), Verdict::Allow);
     assert_eq!(verdict(&[&free], &call(&[("note", "x"), ("to", "y")])), Verdict::Ask);
     let source = policy(Verdict::Ask, &[rule]).judge(&call(&[("to", "y")])).source;
-    assert!(source.contains("rule 1 has patterns, and none of them speaks of `to`"), "{source}");
+    assert!(source.contains("rule 1 has patterns, and none of them covers `to`"), "{source}");
     assert_eq!(verdict(&["tool = \"files__*\"\nthen = \"allow\""], &call(&[("to", "y")])), Verdict::Allow);
     for deny in ["path = \"**/.env\"", "command = \"rm *\"", "host = \"evil.example\""] {
         let deny = format!("{deny}\nthen = \"deny\"");
