@@ -159,7 +159,7 @@ mod tests {
         check(
             500,
             r#"{"ok":false,"error":{"type":"tool_error","message":"tool execution failed"}}"#,
-            transient("only in the gateway's log"),
+            transient("Only the gateway's log"),
         );
         check(503, "", transient("(503)"));
     }
