@@ -27,7 +27,7 @@ pub(super) fn find_advice(settings: &Settings) -> Vec<Advice> {
 }
 
 /// True if respool adds its own key to what it sends upstream.
-pub(super) fn lends_key(settings: &Settings) -> bool {
+pub(super) fn uses_own_key(settings: &Settings) -> bool {
     settings.upstreams.iter().any(|upstream| upstream.api_key.is_some())
 }
 
@@ -37,7 +37,7 @@ fn reachable_services(settings: &Settings) -> Option<&'static str> {
     if server.listen.is_loopback() || server.asks_for_keys() {
         return None;
     }
-    Some(match (!settings.agents.is_empty() || serves_experts(settings), lends_key(settings)) {
+    Some(match (!settings.agents.is_empty() || serves_experts(settings), uses_own_key(settings)) {
         (false, false) => "the models, and read what was used",
         (false, true) => "the upstream's key",
         (true, false) => "the agents and experts, and read their runs",

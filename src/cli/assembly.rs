@@ -108,7 +108,7 @@ pub(super) async fn assemble(
     abort: &CancellationToken,
     parts: Result<Parts, Vec<UnusableSetting>>,
 ) -> Result<Assembled, Vec<UnusableSetting>> {
-    let access = Access::new(&settings.server, advice::lends_key(settings));
+    let access = Access::new(&settings.server, advice::uses_own_key(settings));
     let ((upstreams, equipped, sources), access) = zip_results(parts, access)?;
     let fleet = Arc::clone(&upstreams.fleet);
     let access = Arc::new(access);

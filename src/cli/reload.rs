@@ -134,7 +134,7 @@ impl Reloading {
             self.sources.hold_policy(policy);
         }
         let asked_for_keys = self.holds.server.asks_for_keys();
-        app.access.change_keys(&settings.server, advice::lends_key(settings));
+        app.access.change_keys(&settings.server, advice::uses_own_key(settings));
         if settings.server.asks_for_keys() && !asked_for_keys {
             tokio::spawn(Arc::clone(&app.access).watch_key_file(self.stop.clone()));
         }

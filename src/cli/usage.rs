@@ -25,8 +25,8 @@ pub(super) struct UsageArgs {
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_span)]
     since: Duration,
     /// Group by these, separated by commas: model, key, agent, upstream, route, day
-    #[arg(long, value_name = "NAMES", default_value = "model", value_parser = parse_by)]
-    by: By,
+    #[arg(long, value_name = "NAMES", default_value = "model", value_parser = parse_grouping)]
+    by: Grouping,
     /// Show costs, what the same tokens would have cost elsewhere, and how each number is calculated
     #[arg(long)]
     costs: bool,
@@ -40,10 +40,10 @@ pub(super) struct UsageArgs {
 
 /// Names to group by.
 #[derive(Clone, Debug)]
-struct By(Vec<Dimension>);
+struct Grouping(Vec<Dimension>);
 
-fn parse_by(text: &str) -> Result<By, Failure> {
-    Ok(By(parse_dimensions(text)?))
+fn parse_grouping(text: &str) -> Result<Grouping, Failure> {
+    Ok(Grouping(parse_dimensions(text)?))
 }
 
 /// The ledger of a server with these settings.

@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use super::call::RequestedCall;
 use super::config::OnDisconnect;
 use super::definition::Agent;
-use super::driver::{Driver, Stops, WorkEnd};
+use super::driver::{Driver, StopSignals, WorkEnd};
 use super::event::EventKind;
 use super::journal::Journal;
 use super::progress;
@@ -43,7 +43,7 @@ pub(super) struct ActiveRuns {
     /// Where model calls are recorded: the log, the usage rows.
     pub(super) recording: OnceLock<Recording>,
     runs: Mutex<HashMap<String, Arc<ActiveRun>>>,
-    parked: Mutex<Vec<Parked>>,
+    parked: Mutex<Vec<ParkedRun>>,
     /// Held while the run that a request belongs to is looked up and resumed, so that two equal requests
     /// resume it once.
     pub(super) resuming: tokio::sync::Mutex<()>,
@@ -54,7 +54,7 @@ pub(super) struct ActiveRuns {
 }
 
 /// A suspended run that is not in the store.
-pub(super) struct Parked {
+pub(super) struct ParkedRun {
     pub(super) id: String,
     pub(super) client: Option<String>,
     pub(super) run: Run,
@@ -231,7 +231,8 @@ impl ActiveRuns {
     pub(super) fn work_on(self: &Arc<Self>, agent: &Arc<Agent>, work: Work) -> Watch {
         let (progress, subscribed) = broadcast::channel(PROGRESS_BUFFER);
         let (ended, end) = watch::channel(None);
-        let stops = Stops { shutdown: self.shutdown.clone(), cut: self.cut.clone(), ..Stops::default() };
+        let stops =
+            StopSignals { shutdown: self.shutdown.clone(), cut: self.cut.clone(), ..StopSignals::default() };
         let guard = Arc::new(stops.gone.clone().drop_guard());
         let run = ActiveRun {
             agent: Arc::clone(&agent.name),
@@ -256,7 +257,7 @@ impl ActiveRuns {
         agent: &Agent,
         work: Work,
         progress: broadcast::Sender<String>,
-        stops: Stops,
+        stops: StopSignals,
     ) -> WorkReport {
         let Work { id, client, mut run, authorization, first, origin, .. } = work;
         let mut telemetry = self.telemetry(agent, &id);
@@ -299,7 +300,7 @@ impl ActiveRuns {
             ok_or_log(store.request_cancel(&id, clock::now()).await);
         }
         if matches!(end, WorkEnd::Suspended(_)) && !is_kept {
-            self.park_run(Parked { id, client, run });
+            self.park_run(ParkedRun { id, client, run });
         }
         WorkReport { end, spent, overhead }
     }
@@ -335,7 +336,7 @@ impl ActiveRuns {
         }
     }
 
-    fn park_run(&self, parked: Parked) {
+    fn park_run(&self, parked: ParkedRun) {
         let mut all = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= MOST_PARKED {
             all.remove(0);
@@ -349,9 +350,9 @@ impl ActiveRuns {
         agent: &str,
         client: &str,
         waits_for: impl Fn(&RequestedCall) -> bool,
-    ) -> Option<Parked> {
+    ) -> Option<ParkedRun> {
         let mut all = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_theirs = |parked: &Parked| {
+        let is_theirs = |parked: &ParkedRun| {
             parked.run.setup().agent == agent && parked.client.as_deref().is_none_or(|own| own == client)
         };
         let place = all

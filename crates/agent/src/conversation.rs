@@ -14,7 +14,7 @@ use super::activity::{Activity, Observer};
 use super::budget::Tokens;
 use super::cleanup;
 use super::definition::Agent;
-use super::driver::{Driver, Stops, WorkEnd};
+use super::driver::{Driver, StopSignals, WorkEnd};
 use super::event::EventKind;
 use super::journal::{Committed, Journal};
 use super::new_setup::new_setup;
@@ -239,7 +239,7 @@ impl Conversation {
         stop: CancellationToken,
     ) -> Driver {
         let telemetry = self.new_telemetry(journal.run_id());
-        let stops = Stops { cancel: stop, ..Stops::default() };
+        let stops = StopSignals { cancel: stop, ..StopSignals::default() };
         let mut driver = Driver::new(&self.agent, journal, telemetry, stops, observer);
         driver.approver = approver;
         driver.model.streams = true;

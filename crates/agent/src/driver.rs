@@ -49,14 +49,14 @@ pub(super) struct Driver {
     children: Option<Arc<dyn ChildRuns>>,
     notices: Option<Arc<dyn Notices>>,
     observer: Arc<Observer>,
-    stops: Stops,
+    stops: StopSignals,
     /// Whether the run must stop here: another process has it, or it must be stored and cannot.
     is_lost: bool,
 }
 
 /// The signals that end a run from outside.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Stops {
+pub(super) struct StopSignals {
     /// A person or its client ended it for good.
     pub(super) cancel: CancellationToken,
     /// Its client went away.
@@ -95,7 +95,7 @@ impl Driver {
         agent: &Agent,
         journal: Journal,
         telemetry: Telemetry,
-        stops: Stops,
+        stops: StopSignals,
         observer: Arc<Observer>,
     ) -> Self {
         Self {

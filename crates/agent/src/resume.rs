@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 
-use super::active::{ActiveRuns, Parked, RunOptions, Work};
+use super::active::{ActiveRuns, ParkedRun, RunOptions, Work};
 use super::config::OnDisconnect;
 use super::definition::Agent;
 use super::driver::WorkEnd;
@@ -120,8 +120,8 @@ pub(super) async fn load_run(store: Option<&Arc<Store>>, id: &str) -> Result<Sto
 }
 
 /// Work on a run that waited in memory.
-fn parked_work(parked: Parked, request: &AgentRequest, authorization: Option<HeaderValue>) -> Work {
-    let Parked { id, client, run } = parked;
+fn parked_work(parked: ParkedRun, request: &AgentRequest, authorization: Option<HeaderValue>) -> Work {
+    let ParkedRun { id, client, run } = parked;
     Work {
         id,
         client,

@@ -8,7 +8,7 @@ use tokio::sync::{broadcast, watch};
 use tokio_util::sync::DropGuard;
 
 use super::budget::Tokens;
-use super::driver::{Stops, WorkEnd};
+use super::driver::{StopSignals, WorkEnd};
 use wire::{ApiError, ErrorCode};
 
 /// A run that is being worked on.
@@ -18,7 +18,7 @@ pub(super) struct ActiveRun {
     pub(super) client: Option<String>,
     pub(super) progress: broadcast::Sender<String>,
     pub(super) end: watch::Receiver<Option<Arc<WorkReport>>>,
-    pub(super) stops: Stops,
+    pub(super) stops: StopSignals,
     pub(super) watched: Weak<DropGuard>,
 }
 

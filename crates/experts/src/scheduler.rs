@@ -31,7 +31,7 @@ struct ClockName {
 pub struct Scheduler {
     catalog: Arc<Catalog>,
     queue: Arc<dyn Queue>,
-    clocks: HashMap<ClockName, Armed>,
+    clocks: HashMap<ClockName, ScheduledClock>,
     /// The catalog generation that the clocks belong to.
     generation: Option<u64>,
     watch: Option<CheckTimes>,
@@ -53,7 +53,7 @@ struct CheckTimes {
 
 /// One clock.
 #[derive(Clone, Debug)]
-struct Armed {
+struct ScheduledClock {
     clock: Clock,
     schedule: Schedule,
     mark: u64,
@@ -62,7 +62,7 @@ struct Armed {
     held: Option<u64>,
 }
 
-impl Armed {
+impl ScheduledClock {
     /// Logs that times have passed for which the trigger does not fire.
     fn log_missed(&self, watch: Watch, fired: &[u64]) {
         let Some(first) = self.schedule.first_missed(watch, fired) else { return };
@@ -111,8 +111,9 @@ impl Scheduler {
 
     /// When the next clock is due.
     fn next_due(&self) -> Option<u64> {
-        let is_held =
-            |armed: &&Armed| armed.held.is_some() && armed.held == self.watch.map(|looks| looks.last);
+        let is_held = |armed: &&ScheduledClock| {
+            armed.held.is_some() && armed.held == self.watch.map(|looks| looks.last)
+        };
         self.clocks.values().filter(|armed| !is_held(armed)).filter_map(|armed| armed.next).min()
     }
 
@@ -147,8 +148,9 @@ impl Scheduler {
         for (time, key) in due {
             fired += usize::from(self.fire_clock(&current, &key, time, now).await?);
         }
-        let is_past =
-            |armed: &&mut Armed| armed.held != Some(now) && armed.next.is_some_and(|next| next <= now);
+        let is_past = |armed: &&mut ScheduledClock| {
+            armed.held != Some(now) && armed.next.is_some_and(|next| next <= now)
+        };
         for armed in self.clocks.values_mut().filter(is_past) {
             armed.next = armed.schedule.next_after(now);
         }
@@ -192,7 +194,7 @@ impl Scheduler {
                 None => (self.queue.clock_mark(&clock, now).await?, None),
             };
             let next = schedule.next_after(mark);
-            clocks.insert(key, Armed { clock, schedule, mark, next, held });
+            clocks.insert(key, ScheduledClock { clock, schedule, mark, next, held });
         }
         // The clocks of a package that does not load now keep their marks.
         if !current.has_unloaded {

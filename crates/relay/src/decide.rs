@@ -98,7 +98,7 @@ pub(super) enum Lookup {
 pub(super) struct NextAttempt {
     pub(super) change: Change,
     pub(super) place: RetryTarget,
-    pub(super) when: When,
+    pub(super) when: RetryTime,
 }
 
 /// The change that the next attempt makes.
@@ -127,7 +127,7 @@ pub(super) enum RetryTarget {
 
 /// When the next attempt begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
+pub(super) enum RetryTime {
     Now,
     /// After a pause.
     After(Duration),
@@ -149,7 +149,7 @@ pub(super) enum Decision {
 }
 
 impl Decision {
-    fn attempt(change: Change, place: RetryTarget, when: When) -> Self {
+    fn attempt(change: Change, place: RetryTarget, when: RetryTime) -> Self {
         Self::Attempt(NextAttempt { change, place, when })
     }
 }
@@ -157,7 +157,7 @@ impl Decision {
 /// Decides the step that follows `history`. `now`: the time since the request came.
 pub(super) fn decide(history: &History, known: &Known, limits: &RecoveryConfig, now: Duration) -> Decision {
     let Some(last) = history.last() else {
-        return Decision::attempt(Change::Nothing, RetryTarget::NewRound, When::Now);
+        return Decision::attempt(Change::Nothing, RetryTarget::NewRound, RetryTime::Now);
     };
     match last.finding {
         Finding::Useful => Decision::Deliver(history.attempts.len() - 1),
@@ -187,7 +187,7 @@ fn decide_after_mistake(
     match &known.remedy {
         None => Decision::LookUp(Lookup::Remedy),
         Some(Change::Nothing) => give_up(history),
-        Some(remedy) => Decision::attempt(remedy.clone(), RetryTarget::NewRound, When::Now),
+        Some(remedy) => Decision::attempt(remedy.clone(), RetryTarget::NewRound, RetryTime::Now),
     }
 }
 
@@ -237,14 +237,14 @@ fn decide_after_refusal(refusal: Refusal, history: &History, known: &Known) -> D
         return give_up(history);
     }
     let may_adapt = times(Refusal::Form) <= RULES;
-    let same_again = |change: &Change| Decision::attempt(change.clone(), RetryTarget::Same, When::Now);
+    let same_again = |change: &Change| Decision::attempt(change.clone(), RetryTarget::Same, RetryTime::Now);
     match (refusal, &known.smaller, &known.adaptation) {
         (Refusal::TooLarge, None, _) if may_shrink => Decision::LookUp(Lookup::Smaller),
         (Refusal::TooLarge, Some(change @ Change::Smaller(_)), _) if may_shrink => same_again(change),
         (Refusal::TooLarge | Refusal::Form, _, None) if may_adapt => Decision::LookUp(Lookup::Adaptation),
         (Refusal::TooLarge | Refusal::Form, _, Some(change @ Change::Adapt(_))) => same_again(change),
         (Refusal::ModelNotServed, ..) if known.another_upstream => {
-            Decision::attempt(Change::Nothing, RetryTarget::Next, When::Now)
+            Decision::attempt(Change::Nothing, RetryTarget::Next, RetryTime::Now)
         }
         _ => give_up(history),
     }
@@ -260,7 +260,7 @@ fn decide_after_failure(
 ) -> Decision {
     let elsewhere = !matches!(failure, Failure::Slow);
     if elsewhere && known.another_upstream && now < limits.within {
-        return Decision::attempt(Change::Nothing, RetryTarget::Next, When::Now);
+        return Decision::attempt(Change::Nothing, RetryTarget::Next, RetryTime::Now);
     }
     let repeats = history.last().map_or(0, |last| last.round);
     let usual = match failure {
@@ -285,7 +285,9 @@ fn decide_after_failure(
             _ if limits.wait_for_upstream.is_zero() && failure == Failure::Unreachable => give_up(history),
             None => Decision::LookUp(Lookup::Health),
             Some(Health::Down) if left.is_zero() => give_up(history),
-            Some(Health::Down) => Decision::attempt(Change::Nothing, RetryTarget::NewRound, When::Up(left)),
+            Some(Health::Down) => {
+                Decision::attempt(Change::Nothing, RetryTarget::NewRound, RetryTime::Up(left))
+            }
             // Each repeat costs a generation.
             Some(Health::Up) if failure == Failure::GatewayTimeout && repeats > 0 => give_up(history),
             Some(Health::Up) => match pause {
@@ -309,7 +311,7 @@ fn repeat_within_budget(pause: Duration, left: Duration, history: &History, know
         Some(RepeatPermit::Denied) => give_up(history),
         Some(RepeatPermit::GrantedAfter(trial)) => match pause.max(trial) {
             pause if pause > LONGEST_UNCOUNTED_PAUSE && pause > left => give_up(history),
-            pause => Decision::attempt(Change::Nothing, RetryTarget::NewRound, When::After(pause)),
+            pause => Decision::attempt(Change::Nothing, RetryTarget::NewRound, RetryTime::After(pause)),
         },
     }
 }

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 pub(super) use self::sending::finding_of;
 pub(super) use self::state::{Exchange, ExchangeReply};
 use super::decide::{
-    Change, Decision, Known, LONGEST_UNCOUNTED_PAUSE, Lookup, NextAttempt, RetryTarget, When, decide,
+    Change, Decision, Known, LONGEST_UNCOUNTED_PAUSE, Lookup, NextAttempt, RetryTarget, RetryTime, decide,
 };
 use super::outcome::Finding;
 use translate::Salvage;
@@ -47,7 +47,7 @@ impl Exchange {
                         // A request that waits does not hold a place at an upstream.
                         current.queue_place = None;
                     }
-                    if next.when != When::Now && !Box::pin(self.wait_for_attempt(next.when)).await {
+                    if next.when != RetryTime::Now && !Box::pin(self.wait_for_attempt(next.when)).await {
                         continue;
                     }
                     self.begin_round(&next);
@@ -126,22 +126,22 @@ impl Exchange {
     }
 
     /// Waits before an attempt; false when the upstream did not come back.
-    async fn wait_for_attempt(&mut self, when: When) -> bool {
+    async fn wait_for_attempt(&mut self, when: RetryTime) -> bool {
         let began = Instant::now();
         let is_up = match when {
-            When::Now => return true,
-            When::After(pause)
+            RetryTime::Now => return true,
+            RetryTime::After(pause)
                 if pause <= LONGEST_UNCOUNTED_PAUSE && self.last_failure() != Some(Failure::Limited) =>
             {
                 sleep(pause).await;
                 return true;
             }
-            When::After(pause) => {
+            RetryTime::After(pause) => {
                 let _waiting = self.request.progress.begin_waiting();
                 sleep(pause).await;
                 true
             }
-            When::Up(longest) => {
+            RetryTime::Up(longest) => {
                 let _waiting = self.request.progress.begin_waiting();
                 let until = began + longest;
                 let down = self.down_upstreams().await;

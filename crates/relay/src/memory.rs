@@ -46,14 +46,14 @@ impl Default for MemoryLimits {
 pub(super) struct Memory {
     limits: MemoryLimits,
     hasher: RandomState,
-    kept: Mutex<Kept>,
+    kept: Mutex<MemoryEntries>,
 }
 
 /// An id as OpenClaw may alter it, and the keyed hash of all that must fit to it.
 type Key = (String, u64);
 
 #[derive(Debug)]
-struct Kept {
+struct MemoryEntries {
     entries: LruCache<Key, Entry>,
     bytes: usize,
 }
@@ -67,7 +67,7 @@ struct Entry {
 impl Memory {
     /// An empty memory.
     pub(super) fn new(limits: MemoryLimits) -> Self {
-        let kept = Kept { entries: LruCache::unbounded(), bytes: 0 };
+        let kept = MemoryEntries { entries: LruCache::unbounded(), bytes: 0 };
         Self { limits, hasher: RandomState::new(), kept: Mutex::new(kept) }
     }
 
@@ -126,7 +126,7 @@ impl Memory {
     }
 
     /// Locks the entries, and drops those that are too old.
-    fn lock_entries(&self, now: Instant) -> MutexGuard<'_, Kept> {
+    fn lock_entries(&self, now: Instant) -> MutexGuard<'_, MemoryEntries> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let too_old = |entry: &Entry| now.saturating_duration_since(entry.used) > self.limits.age;
         while kept.entries.peek_lru().is_some_and(|(_, entry)| too_old(entry)) {
@@ -136,7 +136,7 @@ impl Memory {
     }
 }
 
-impl Kept {
+impl MemoryEntries {
     fn put(&mut self, key: Key, entry: Entry) {
         let size = entry_size(&key, &entry);
         self.bytes += size;

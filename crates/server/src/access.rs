@@ -57,12 +57,12 @@ struct AccessSettings {
     config: ServerConfig,
     origin_check: OriginCheck,
     /// Whether requests without a key go upstream with one of respool's.
-    lends_key: bool,
+    uses_own_key: bool,
 }
 
 impl AccessSettings {
-    fn new(config: &ServerConfig, lends_key: bool) -> Self {
-        Self { config: config.clone(), origin_check: OriginCheck::new(config), lends_key }
+    fn new(config: &ServerConfig, uses_own_key: bool) -> Self {
+        Self { config: config.clone(), origin_check: OriginCheck::new(config), uses_own_key }
     }
 
     /// Refuses an administrative route, unless the owner allows them and the key may use them.
@@ -90,11 +90,12 @@ impl AccessSettings {
 }
 
 impl Access {
-    /// Builds the checks. `lends_key`: an upstream has a key of its own, which is sent instead of a client's.
+    /// Builds the checks. `uses_own_key`: an upstream has a key of its own, which is sent instead of a
+    /// client's.
     ///
     /// # Errors
     /// When the file of keys is unusable.
-    pub fn new(config: &ServerConfig, lends_key: bool) -> Result<Self, Vec<UnusableSetting>> {
+    pub fn new(config: &ServerConfig, uses_own_key: bool) -> Result<Self, Vec<UnusableSetting>> {
         let opened = config.client_keys_file.as_deref().map(KeyFile::open).transpose();
         let unusable = |whys: Vec<String>| {
             whys.into_iter().map(|why| UnusableSetting::new(&["client_keys_file"], why)).collect::<Vec<_>>()
@@ -103,7 +104,7 @@ impl Access {
         let meters = Meters::default();
         let ring = KeyRing::new(config, list.unwrap_or_default(), &meters);
         Ok(Self {
-            settings: RwLock::new(Arc::new(AccessSettings::new(config, lends_key))),
+            settings: RwLock::new(Arc::new(AccessSettings::new(config, uses_own_key))),
             ring: RwLock::new(Arc::new(ring)),
             file: Mutex::new(file),
             meters,
@@ -141,11 +142,11 @@ impl Access {
         }
     }
 
-    /// Accepts these keys from now on, in addition to those of the file, whose path stays. `lends_key` as for
-    /// [`Access::new`].
-    pub fn change_keys(&self, config: &ServerConfig, lends_key: bool) {
+    /// Accepts these keys from now on, in addition to those of the file, whose path stays. `uses_own_key` as
+    /// for [`Access::new`].
+    pub fn change_keys(&self, config: &ServerConfig, uses_own_key: bool) {
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) =
-            Arc::new(AccessSettings::new(config, lends_key));
+            Arc::new(AccessSettings::new(config, uses_own_key));
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let list = file.as_ref().map(KeyFile::list).unwrap_or_default();
         let ring = KeyRing::new(config, list, &self.meters);
@@ -190,7 +191,7 @@ impl Access {
         let key = if is_hook(request.method(), path) {
             None
         } else if !settings.config.asks_for_keys() {
-            if settings.lends_key && path != HEALTH {
+            if settings.uses_own_key && path != HEALTH {
                 settings.origin_check.refuse_foreign(request.headers())?;
             }
             let operator = self.operator_of(request, peer)?;
@@ -380,7 +381,7 @@ impl Access {
     /// Removes the headers with which an upstream lets pages of other sites read its answers.
     pub(super) fn guard_answer(&self, headers: &mut HeaderMap) {
         let settings = self.settings();
-        if !settings.lends_key && !settings.config.asks_for_keys() {
+        if !settings.uses_own_key && !settings.config.asks_for_keys() {
             return;
         }
         let is_for_pages = |name: &&http::HeaderName| name.as_str().starts_with("access-control-");

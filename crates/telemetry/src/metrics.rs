@@ -69,7 +69,7 @@ pub const USAGE_LOST: &str = "respool_usage_rows_lost_total";
 pub const ALERTS_LOST: &str = "respool_alerts_lost_total";
 
 static HANDLE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
-static COMMON: OnceLock<Common> = OnceLock::new();
+static COMMON: OnceLock<CommonSeries> = OnceLock::new();
 
 const SECONDS: [f64; 14] =
     [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
@@ -83,7 +83,7 @@ pub fn install_recorder() {
         describe_metrics();
         begin_at_zero();
         super::agent_metrics::describe_metrics();
-        COMMON.get_or_init(Common::register);
+        COMMON.get_or_init(CommonSeries::register);
         Some(handle)
     });
 }
@@ -97,7 +97,7 @@ pub fn render_page() -> String {
 
 /// The series that every request adds to. To look one up by name and labels costs more than all its
 /// recording.
-struct Common {
+struct CommonSeries {
     in_flight: Gauge,
     requests: RwLock<Vec<Arc<RequestSeries>>>,
     tokens: RwLock<Vec<Arc<TokenSeries>>>,
@@ -121,7 +121,7 @@ struct RequestSeries {
     first_byte: Histogram,
 }
 
-impl Common {
+impl CommonSeries {
     fn register() -> Self {
         Self { in_flight: gauge!(IN_FLIGHT), requests: RwLock::default(), tokens: RwLock::default() }
     }

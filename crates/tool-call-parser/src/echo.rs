@@ -80,13 +80,13 @@ pub(crate) fn without_call_mark(text: &str) -> &str {
 
 /// The reasoning's filter.
 #[derive(Debug, Default)]
-pub(crate) struct Echo {
+pub(crate) struct EchoFilter {
     /// Begins with a brace, when not empty.
     held: String,
     span: Option<JsonSpan>,
 }
 
-impl Echo {
+impl EchoFilter {
     /// Takes the next piece.
     pub(crate) fn push(&mut self, delta: &str, ledger: &mut Ledger) {
         if ledger.native_arguments().is_empty() && self.held.is_empty() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::calls::{Args, RawCall};
 use super::dialects::{fuzzy, glm, xml_arguments};
-use super::echo::{Echo, ReasoningTail, is_call_end, without_call_mark};
+use super::echo::{EchoFilter, ReasoningTail, is_call_end, without_call_mark};
 use super::ledger::Ledger;
 use super::repairs::Repair;
 use super::scanner::{Io, Scanner};
@@ -45,7 +45,7 @@ pub struct Engine {
     options: Options,
     ledger: Ledger,
     content: Scanner,
-    reasoning: Echo,
+    reasoning: EchoFilter,
     reasoning_tail: ReasoningTail,
     /// The last native call, if it may lack its end. It waits for the next call, or for the end of the reply.
     pending: Option<(RawCall, Settled)>,
@@ -54,7 +54,7 @@ pub struct Engine {
 impl Engine {
     /// Makes an engine for one choice of a reply to a request that declared `tools`.
     pub fn new(tools: Arc<Tools>, options: Options) -> Self {
-        let reasoning = Echo::default();
+        let reasoning = EchoFilter::default();
         Self {
             tools,
             steps: Steps::reply_budget(),

@@ -65,7 +65,7 @@ pub(super) struct Openers {
     lists: Vec<Vec<Opener>>,
     prefixes: Vec<Prefixes>,
     /// The late marks by the byte at which they are found.
-    late: Vec<Vec<Late>>,
+    late: Vec<Vec<LateMark>>,
     /// The bytes before that byte, by the first of them.
     beginnings: Vec<Vec<&'static [u8]>>,
     triggers: Triggers,
@@ -73,13 +73,13 @@ pub(super) struct Openers {
 
 /// A mark in running text that is found by a byte inside it, because its first byte is too common.
 #[derive(Clone, Copy, Debug)]
-struct Late {
+struct LateMark {
     mark: &'static [u8],
     /// The place of that byte in the mark: never the first.
     pivot: usize,
 }
 
-impl Late {
+impl LateMark {
     /// Returns true if the text ends with the mark up to its pivot. Two bytes decide most cases.
     fn ends_text(&self, text: &[u8]) -> bool {
         text.len() > self.pivot
@@ -183,7 +183,7 @@ struct Triggers {
 impl Triggers {
     /// Chooses the trigger bytes. A mark that begins with a letter or digit, or with a unique byte, is found
     /// by a later byte if it has a suitable one.
-    fn new(marks: &[&'static str]) -> (Self, Vec<Late>) {
+    fn new(marks: &[&'static str]) -> (Self, Vec<LateMark>) {
         let mut found =
             Self { bytes: Vec::new(), is_trigger: [false; 256], late_pairs: Pairs::default(), reach: 0 };
         OWN.into_iter().for_each(|byte| found.add(byte));
@@ -205,7 +205,7 @@ impl Triggers {
     }
 
     /// Chooses the byte by which a mark is found; `None` for its first byte.
-    fn late_mark(&mut self, mark: &'static str) -> Option<Late> {
+    fn late_mark(&mut self, mark: &'static str) -> Option<LateMark> {
         let bytes = mark.as_bytes();
         let known = bytes.iter().position(|byte| self.is_trigger[usize::from(*byte)]);
         let rare = || bytes.iter().position(|byte| !byte.is_ascii_alphanumeric() && *byte != b' ');
@@ -216,7 +216,7 @@ impl Triggers {
         }
         self.late_pairs.add(&bytes[..pivot]);
         self.reach = self.reach.max(pivot);
-        Some(Late { mark: bytes, pivot })
+        Some(LateMark { mark: bytes, pivot })
     }
 
     /// Finds the first trigger. It compares the nearest bytes one by one, and then searches window by window,

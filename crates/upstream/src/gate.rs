@@ -50,7 +50,7 @@ pub struct UpstreamPlace {
 
 /// No place, and no room to wait for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Full {
+pub(super) struct QueueFull {
     /// Requests at work.
     pub taken: usize,
     /// Requests that wait.
@@ -122,7 +122,10 @@ impl Gate {
     ///
     /// # Errors
     /// When as many wait as may.
-    pub(super) async fn enter(self: &Arc<Self>, who: QueueClient) -> Result<(UpstreamPlace, Duration), Full> {
+    pub(super) async fn enter(
+        self: &Arc<Self>,
+        who: QueueClient,
+    ) -> Result<(UpstreamPlace, Duration), QueueFull> {
         match self.place_or_ticket(who)? {
             Ok(place) => Ok((place, Duration::ZERO)),
             Err(waiting) => {
@@ -135,7 +138,7 @@ impl Gate {
     fn place_or_ticket(
         self: &Arc<Self>,
         who: QueueClient,
-    ) -> Result<Result<UpstreamPlace, QueuedRequest>, Full> {
+    ) -> Result<Result<UpstreamPlace, QueuedRequest>, QueueFull> {
         let mut state = self.state();
         let places = self.places();
         if state.taken < places {
@@ -147,7 +150,7 @@ impl Gate {
         }
         let waiting = state.waiting.len();
         if waiting >= self.max_queue() {
-            return Err(Full { taken: state.taken, waiting, wait: state.expected_wait(places) });
+            return Err(QueueFull { taken: state.taken, waiting, wait: state.expected_wait(places) });
         }
         let (call, called) = oneshot::channel();
         let ticket = state.waiting.push(who, call);
@@ -297,7 +300,10 @@ mod tests {
         let mut waiting = Box::pin(enter(&gate, 1));
         assert!(waiting.as_mut().now_or_never().is_none());
         assert_eq!(gate.expected_wait(), Duration::MAX);
-        assert_eq!(gate.enter(who(2)).await.unwrap_err(), Full { taken: 2, waiting: 1, wait: FIRST_GUESS });
+        assert_eq!(
+            gate.enter(who(2)).await.unwrap_err(),
+            QueueFull { taken: 2, waiting: 1, wait: FIRST_GUESS }
+        );
         drop((one, two, waiting));
         assert_eq!((gate.load(), gate.expected_wait()), ((0, 0), Duration::ZERO));
     }

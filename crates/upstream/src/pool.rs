@@ -49,10 +49,10 @@ pub(super) struct Pool {
 }
 
 #[derive(Debug, Default)]
-struct Idle(Mutex<Kept>);
+struct Idle(Mutex<IdleConnections>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct IdleConnections {
     /// The one that was used last is the last.
     links: Vec<(Instant, Link)>,
     /// A task closes unused connections.
@@ -156,7 +156,7 @@ impl Link {
 }
 
 impl Idle {
-    fn lock_kept(&self) -> MutexGuard<'_, Kept> {
+    fn lock_kept(&self) -> MutexGuard<'_, IdleConnections> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -24,8 +24,8 @@ pub struct QueueClient {
 pub(super) struct FairQueue<T> {
     /// In the order of their arrival.
     waiting: Vec<QueueEntry<T>>,
-    clients: Served,
-    conversations: Served,
+    clients: LastServed,
+    conversations: LastServed,
     turns: u64,
     tickets: u64,
 }
@@ -41,7 +41,7 @@ struct QueueEntry<T> {
 
 /// The turn at which each was served last. Of two that were never served the one that waits longer is first.
 #[derive(Debug, Default)]
-struct Served(HashMap<u64, u64>);
+struct LastServed(HashMap<u64, u64>);
 
 /// After this many turns a waiting request is as urgent as those of the next priority.
 const TURNS_TO_RISE: u64 = 8;
@@ -53,8 +53,8 @@ impl<T> Default for FairQueue<T> {
     fn default() -> Self {
         Self {
             waiting: vec![],
-            clients: Served::default(),
-            conversations: Served::default(),
+            clients: LastServed::default(),
+            conversations: LastServed::default(),
             turns: 0,
             tickets: 0,
         }
@@ -102,7 +102,7 @@ impl<T> FairQueue<T> {
     }
 }
 
-impl Served {
+impl LastServed {
     fn last(&self, key: u64) -> u64 {
         self.0.get(&key).copied().unwrap_or_default()
     }

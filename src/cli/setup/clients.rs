@@ -42,7 +42,7 @@ pub(super) struct Target {
 
 /// Where a client keeps its settings.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Homes {
+pub(super) struct SettingsFolders {
     pub(super) home: PathBuf,
     pub(super) codex: Option<PathBuf>,
     pub(super) claude: Option<PathBuf>,
@@ -51,14 +51,14 @@ pub(super) struct Homes {
 
 impl Client {
     /// The file to edit; `None` if the settings come from the shell.
-    pub(super) fn settings_file(self, homes: &Homes) -> Option<PathBuf> {
+    pub(super) fn settings_file(self, folders: &SettingsFolders) -> Option<PathBuf> {
         let or = |configured: &Option<PathBuf>, default: &str| {
-            configured.clone().unwrap_or_else(|| homes.home.join(default))
+            configured.clone().unwrap_or_else(|| folders.home.join(default))
         };
         match self {
-            Self::Codex => Some(or(&homes.codex, ".codex").join("config.toml")),
-            Self::ClaudeCode => Some(or(&homes.claude, ".claude").join("settings.json")),
-            Self::Opencode => Some(or(&homes.xdg_config, ".config").join("opencode/opencode.json")),
+            Self::Codex => Some(or(&folders.codex, ".codex").join("config.toml")),
+            Self::ClaudeCode => Some(or(&folders.claude, ".claude").join("settings.json")),
+            Self::Opencode => Some(or(&folders.xdg_config, ".config").join("opencode/opencode.json")),
             Self::Openclaw | Self::QwenCode | Self::Cline => None,
         }
     }
@@ -342,16 +342,20 @@ mod tests {
 
     #[test]
     fn files_are_where_the_clients_look() {
-        let homes = Homes { home: "/home/u".into(), codex: Some("/c".into()), ..Homes::default() };
+        let folders = SettingsFolders {
+            home: "/home/u".into(),
+            codex: Some("/c".into()),
+            ..SettingsFolders::default()
+        };
         let files: Vec<String> = [Client::Codex, Client::ClaudeCode, Client::Opencode]
             .iter()
-            .filter_map(|client| Some(client.settings_file(&homes)?.display().to_string()))
+            .filter_map(|client| Some(client.settings_file(&folders)?.display().to_string()))
             .collect();
         assert_eq!(
             files,
             ["/c/config.toml", "/home/u/.claude/settings.json", "/home/u/.config/opencode/opencode.json"]
         );
-        assert_eq!(Client::Cline.settings_file(&homes), None);
+        assert_eq!(Client::Cline.settings_file(&folders), None);
         let odd = Target { model: "it's; $(reboot)".into(), ..target(None) };
         assert!(Client::Cline.shell_commands(&odd).contains(r" -m 'it'\''s; $(reboot)' -b "));
         assert!(

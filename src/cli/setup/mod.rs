@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 pub(super) use self::arguments::SetupArgs;
 use self::arguments::name_of;
-use self::clients::{Client, Homes, Target};
+use self::clients::{Client, SettingsFolders, Target};
 use self::files::{Writing, edit_file, undo_change};
 use self::respool::Respool;
 use super::failure::Failure;
@@ -29,16 +29,16 @@ pub(super) fn run_setup(args: SetupArgs) -> Result<(), Failure> {
         );
         return Err(why.into());
     }
-    let file = args.client.settings_file(&find_homes());
+    let file = args.client.settings_file(&find_settings_folders());
     if args.undo {
         return undo_change(args.client, file.as_deref());
     }
     new_runtime()?.block_on(set_up(args, file))
 }
 
-fn find_homes() -> Homes {
+fn find_settings_folders() -> SettingsFolders {
     let folder = |name: &str| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
-    Homes {
+    SettingsFolders {
         home: folder("HOME").unwrap_or_default(),
         codex: folder("CODEX_HOME"),
         claude: folder("CLAUDE_CONFIG_DIR"),

@@ -91,7 +91,8 @@ async fn begun(dir: &std::path::Path) -> (Arc<Store>, Driver, Run) {
         content: false,
         spans: None,
     };
-    let driver = Driver::new(&agent, journal, telemetry, Stops::default(), Arc::new(|_: Activity<'_>| {}));
+    let driver =
+        Driver::new(&agent, journal, telemetry, StopSignals::default(), Arc::new(|_: Activity<'_>| {}));
     (store, driver, Run::new(setup))
 }
 

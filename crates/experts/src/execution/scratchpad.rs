@@ -46,7 +46,7 @@ impl Scratchpads {
 
     /// Makes an invocation the owner of a scratchpad that still belongs to `before`; false if it does not.
     /// A file of another invocation is moved aside first.
-    fn take_over(&self, files: &Workspace, path: &str, taking: &Taking) -> io::Result<bool> {
+    fn take_over(&self, files: &Workspace, path: &str, taking: &ScratchpadClaim) -> io::Result<bool> {
         let folder = self.root.join(OWNERS);
         fs::create_dir_all(&folder)?;
         // Other processes wait here.
@@ -74,7 +74,7 @@ impl Scratchpads {
 }
 
 /// An invocation that takes a scratchpad.
-struct Taking {
+struct ScratchpadClaim {
     owner: Owner,
     /// Who has it before, as far as the invocation knows.
     before: Option<Owner>,
@@ -97,7 +97,8 @@ impl Worker {
         let owner = Owner { invocation: invocation.id.clone(), entry: claimed.lease.entry.clone() };
         let is_first = claimed.attempt == 1 && claimed.run.is_none();
         let take = |path: &str, before| {
-            let taken = pads.take_over(&files, path, &Taking { owner: owner.clone(), before, is_first });
+            let taken =
+                pads.take_over(&files, path, &ScratchpadClaim { owner: owner.clone(), before, is_first });
             taken.inspect_err(|error| tracing::warn!(target: "respool::expert", path, %error, "a scratchpad cannot be prepared"))
         };
         let own = own_name(named, &invocation.id);
@@ -157,7 +158,7 @@ mod tests {
         let (pads, path) = (Scratchpads::new(&root), "scratch/deal.md");
         let owner = |invocation: &str| Owner { invocation: invocation.into(), entry: invocation.into() };
         let take = |invocation: &str, before: Option<&str>, is_first| {
-            let taking = Taking { owner: owner(invocation), before: before.map(owner), is_first };
+            let taking = ScratchpadClaim { owner: owner(invocation), before: before.map(owner), is_first };
             assert!(pads.take_over(&files, path, &taking).unwrap());
             root.join(path).exists()
         };

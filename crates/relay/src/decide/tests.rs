@@ -125,8 +125,8 @@ fn play(finding: &Finding, world: World) -> (Vec<String>, usize) {
             return (decisions, history.attempts.len());
         };
         match when {
-            When::Now => {}
-            When::After(pause) => {
+            RetryTime::Now => {}
+            RetryTime::After(pause) => {
                 now += pause;
                 if pause > LONGEST_UNCOUNTED_PAUSE || matches!(finding, Finding::Failed(Failure::Limited, _))
                 {
@@ -134,7 +134,9 @@ fn play(finding: &Finding, world: World) -> (Vec<String>, usize) {
                 }
             }
             // It comes back after half of the time.
-            When::Up(longest) => (now, history.waited) = (now + longest / 2, history.waited + longest / 2),
+            RetryTime::Up(longest) => {
+                (now, history.waited) = (now + longest / 2, history.waited + longest / 2)
+            }
         }
         round += u32::from(!is_first && place == RetryTarget::NewRound && change == Change::Nothing);
         now += Duration::from_secs(1);
@@ -253,7 +255,7 @@ fn other_upstreams_come_before_repeats() {
         let mut history = History::default();
         history.attempts.push(past(&upstream(), finding.clone(), 0, false));
         let next = settled(&history, world, Duration::ZERO);
-        let goes_on = next == Decision::attempt(Change::Nothing, RetryTarget::Next, When::Now);
+        let goes_on = next == Decision::attempt(Change::Nothing, RetryTarget::Next, RetryTime::Now);
         let expected = matches!(finding, Finding::Refused(Refusal::ModelNotServed))
             || matches!(&finding, Finding::Failed(failure, _) if *failure != Failure::Slow);
         assert_eq!(goes_on, expected, "{finding:?}: {next:?}");
@@ -299,7 +301,7 @@ proptest! {
                 ended = true;
                 break;
             };
-            if let When::Up(longest) = when {
+            if let RetryTime::Up(longest) = when {
                 prop_assert!(history.waited + longest <= LIMITS.wait_for_upstream);
                 history.waited += longest;
             }

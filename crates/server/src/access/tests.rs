@@ -15,8 +15,8 @@ fn refusal(access: &Access, path: &str, headers: &[(&str, &str)]) -> Option<(u16
     Some((error.status, error.code.map(ErrorCode::as_str).unwrap_or_default().to_owned()))
 }
 
-fn access(config: &ServerConfig, lends_key: bool) -> Access {
-    Access::new(config, lends_key).unwrap()
+fn access(config: &ServerConfig, uses_own_key: bool) -> Access {
+    Access::new(config, uses_own_key).unwrap()
 }
 
 fn secrets(keys: &[&str]) -> Vec<Secret> {

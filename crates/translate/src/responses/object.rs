@@ -27,7 +27,7 @@ pub(super) enum Status<'a> {
 
 /// The fields of the request that every response repeats, as JSON with a comma before each.
 #[derive(Clone, Debug)]
-pub(super) struct Echo {
+pub(super) struct EchoedFields {
     fields: String,
     tools: String,
 }
@@ -58,13 +58,13 @@ const ECHOED: [(&str, &str); 22] = [
     ("user", "null"),
 ];
 
-impl Default for Echo {
+impl Default for EchoedFields {
     fn default() -> Self {
         Self::from_request(&Object::default())
     }
 }
 
-impl Echo {
+impl EchoedFields {
     pub(super) fn from_request(request: &Object<'_>) -> Self {
         let mut fields = String::new();
         for (key, default) in ECHOED {
@@ -102,7 +102,7 @@ pub(super) struct Head {
 /// Writes the object. `output`: the finished items. A heartbeat omits the tools, which may be 40 KB.
 pub(super) fn response_json(
     head: &Head,
-    echo: &Echo,
+    echo: &EchoedFields,
     with_tools: bool,
     status: Status<'_>,
     output: &[String],
@@ -172,7 +172,7 @@ mod tests {
     fn the_request_is_repeated_on_one_line() {
         let request =
             "{\"metadata\": {\n \"a\": \"b\"},\n \"store\": false, \"tools\": [\n], \"instructions\": \"x\"}";
-        let echo = Echo::from_request(&Object::parse(request).unwrap());
+        let echo = EchoedFields::from_request(&Object::parse(request).unwrap());
         let head = Head { id: "resp_1".into(), created: 7, completed: 9, model: "m\"".into(), store: false };
         let usage =
             Usage { prompt: 5, completion: 2, cached: Some(3), cache_written: Some(1), reasoning: None };

@@ -16,7 +16,7 @@ use super::super::sealed::Sealer;
 use super::super::server_fields::{is_server_field, put_server_fields};
 use super::input::{Items, reference_id};
 use super::names::ToolNames;
-use super::object::Echo;
+use super::object::EchoedFields;
 use super::stored::RecalledItems;
 use super::tools::DeclaredTools;
 use wire::{ApiError, ErrorCode, Object, array_elements, decode_string};
@@ -56,7 +56,7 @@ pub struct AskedResponse {
     /// The request's own items as JSON, if the response may be stored.
     pub items: Vec<String>,
     /// The fields of the request that every response object repeats.
-    pub(super) echo: Echo,
+    pub(super) echo: EchoedFields,
 }
 
 /// Fields that go into the chat request unchanged.
@@ -351,7 +351,7 @@ fn read_asked_response(object: &Object<'_>) -> Result<AskedResponse, ApiError> {
         patterns: Arc::default(),
         previous: object.string(PREVIOUS),
         items: vec![],
-        echo: Echo::from_request(object),
+        echo: EchoedFields::from_request(object),
     })
 }
 
