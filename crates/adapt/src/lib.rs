@@ -2,7 +2,8 @@
 //!
 //! A [`Rule`] names one construct that a server refuses and the smallest change that keeps the request's
 //! meaning. [`TABLE`] has one row for each: the construct, the servers' words, the change and the loss.
-//! [`find_rule`] reads a refusal and names the rule that answers it; [`adapt`] applies rules to a request body.
+//! [`find_rule`] reads a refusal and names the rule that answers it; [`adapt`] applies rules to a request
+//! body.
 //!
 //! [`Declared`] holds the parameters that the owner declares for a model. [`EffortReader`] writes the effort
 //! of reasoning that a client asks for in the way that the model obeys.

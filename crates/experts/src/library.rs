@@ -2,7 +2,7 @@
 //! snapshots of installed versions. Called by the command line, and by `catalog` for the packages in service.
 //!
 //! ```text
-//! DIR/NAME/                            the package; `bindings.yaml` in it is the user's, where respool installed the package
+//! DIR/NAME/                            the package; `bindings.yaml` in it is the user's, if respool installed it
 //! DIR/.respool/NAME.json               where it came from
 //! DIR/.respool/snapshots/NAME/DIGEST/  what was installed, by the digest of its files
 //! DIR/../expert-config/NAME/           `bindings.yaml` of the user for any package
