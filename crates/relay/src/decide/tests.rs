@@ -135,7 +135,7 @@ fn play(finding: &Finding, world: World) -> (Vec<String>, usize) {
             }
             // It comes back after half of the time.
             RetryTime::Up(longest) => {
-                (now, history.waited) = (now + longest / 2, history.waited + longest / 2)
+                (now, history.waited) = (now + longest / 2, history.waited + longest / 2);
             }
         }
         round += u32::from(!is_first && place == RetryTarget::NewRound && change == Change::Nothing);
