@@ -115,13 +115,13 @@ async fn limit_model_time<T>(
     }
 }
 
-/// The first choice of a whole reply.
+/// Returns the first choice of a whole reply.
 fn answer_of_reply(reply: Reply) -> ModelAnswer {
     let turn = reply.choices.into_iter().next().map(|choice| choice.turn).unwrap_or_default();
     ModelAnswer::Reply { turn: Turn { usage: reply.usage, ..turn }, earlier_prompts: reply.earlier_prompts }
 }
 
-/// The turn of a reply that streams.
+/// Returns the turn of a reply that streams.
 ///
 /// # Errors
 /// When the stream breaks off, or was not read as a turn.
@@ -199,7 +199,7 @@ fn read_list(body: &[u8]) -> Option<Vec<ListedModel>> {
     (!models.is_empty()).then_some(models)
 }
 
-/// The window that a server announces: vLLM calls it `max_model_len`; others have other names.
+/// Returns the window that a server announces: vLLM calls it `max_model_len`; others have other names.
 fn announced_window(model: &Value) -> Option<u64> {
     let metadata = &model["metadata"];
     [&model["max_model_len"], &model["context_length"], &model["context_window"], &metadata["context_length"]]

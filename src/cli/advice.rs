@@ -26,7 +26,7 @@ pub(super) fn find_advice(settings: &Settings) -> Vec<Advice> {
     denied.chain(warn_of_open_access(settings)).chain(find_idle_rules(settings)).chain(about_keys).collect()
 }
 
-/// True if respool adds its own key to what it sends upstream.
+/// Returns true if respool adds its own key to what it sends upstream.
 pub(super) fn uses_own_key(settings: &Settings) -> bool {
     settings.upstreams.iter().any(|upstream| upstream.api_key.is_some())
 }
@@ -45,13 +45,13 @@ fn reachable_services(settings: &Settings) -> Option<&'static str> {
     })
 }
 
-/// True if experts have a model to use; then every installed expert is served.
+/// Returns true if experts have a model to use; then every installed expert is served.
 fn serves_experts(settings: &Settings) -> bool {
     let experts = &settings.experts;
     experts.model.is_some() || experts.by_name.values().any(|expert| expert.model.is_some())
 }
 
-/// Why `serve` does not start.
+/// Returns why `serve` does not start.
 pub(super) fn start_problems(settings: &Settings) -> Vec<UnusableSetting> {
     let server = &settings.server;
     let lists = [
@@ -150,7 +150,7 @@ pub(super) const NO_OPERATOR: &str =
 pub(super) const HOW_TO_APPROVE: &str = "start `respool serve` with a key of at least 16 characters in RESPOOL_OPERATOR_KEY, and run \
      `respool expert approvals` with the same key there";
 
-/// A warning if calls of an expert wait for a person, and no configured key is an operator's.
+/// Returns a warning if calls of an expert wait for a person, and no configured key is an operator's.
 pub(super) fn approval_warning(settings: &Settings, package: &Package) -> Option<String> {
     let is_stuck = package.asks_people() && !settings.server.may_have_operators();
     is_stuck.then(|| format!("{NO_OPERATOR}: {HOW_TO_APPROVE}"))

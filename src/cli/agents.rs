@@ -61,7 +61,7 @@ pub(super) async fn resolve_agents(
     if all.len() == settings.agents.len() { Ok(all) } else { Err(problems) }
 }
 
-/// The agents on this fleet.
+/// Returns the agents on this fleet.
 pub(super) fn build_agents(
     settings: &Settings,
     relay: &Arc<Relay>,
@@ -81,7 +81,7 @@ pub(super) fn build_agents(
     Ok(Arc::new(Agents::new(all, store, report, settings.log.content, shutdown)))
 }
 
-/// Each agent, with how it reaches its model.
+/// Returns each agent, with how it reaches its model.
 pub(super) fn agents_with_models(
     settings: &Settings,
     relay: &Arc<Relay>,
@@ -109,7 +109,7 @@ pub(super) fn agents_with_models(
     equipped.into_iter().map(agent).collect()
 }
 
-/// A relay that knows only the agent's upstream, and leaves it to the agent to judge replies.
+/// Returns a relay that knows only the agent's upstream, and leaves it to the agent to judge replies.
 fn own_relay(settings: &Settings, config: &AgentConfig, fleet: &Arc<Fleet>, bounds: RelayLimits) -> Relay {
     let fleet = match &config.upstream {
         None => Arc::clone(fleet),
@@ -125,7 +125,7 @@ fn own_relay(settings: &Settings, config: &AgentConfig, fleet: &Arc<Fleet>, boun
     Relay::new(relay, fleet, bounds)
 }
 
-/// How experts reach their models; `None` if they have none.
+/// Returns how experts reach their models; `None` if they have none.
 pub(super) fn model_accesses(
     settings: &Settings,
     relay: &Arc<Relay>,
@@ -158,7 +158,7 @@ pub(super) fn model_accesses(
     })
 }
 
-/// The system prompt from its file.
+/// Returns the system prompt from its file.
 pub(super) fn read_prompt(_: &str, config: &AgentConfig) -> Result<Option<String>, Failure> {
     let read = |path: &std::path::PathBuf| {
         std::fs::read_to_string(path)

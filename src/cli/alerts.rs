@@ -53,7 +53,7 @@ pub(super) fn alerts_config(settings: &Settings) -> AlertsConfig {
     config
 }
 
-/// The URL of the page; `None` if the system chooses the port or this machine has no name.
+/// Returns the URL of the page; `None` if the system chooses the port or this machine has no name.
 fn page_address(listen: &str) -> Option<String> {
     let (host, port) = listen.rsplit_once(':').filter(|(_, port)| *port != "0")?;
     let host = match host {

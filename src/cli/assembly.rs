@@ -68,7 +68,7 @@ pub(super) struct Assembled {
 }
 
 impl Assembled {
-    /// The app of a configuration that never changes.
+    /// Returns the app of a configuration that never changes.
     fn into_app(self) -> App {
         self.upstreams.into_fleet();
         self.app
@@ -93,7 +93,7 @@ pub(super) async fn open_parts(
         .map(|(sources, (upstreams, equipped))| (upstreams, equipped, Arc::new(sources)))
 }
 
-/// The tools that an agent's settings name. Without sources they cannot be checked.
+/// Returns the tools that an agent's settings name. Without sources they cannot be checked.
 pub(super) async fn tools_of(
     sources: Option<&Sources>,
     config: AgentConfig,
@@ -170,7 +170,7 @@ pub(super) async fn assemble(
     Ok(Assembled { app, upstreams, sources, traces })
 }
 
-/// The room for request bodies: at least enough for one of the largest.
+/// Returns the room for request bodies: at least enough for one of the largest.
 pub(super) fn body_budget(limits: &LimitsConfig) -> BodyBudget {
     BodyBudget::new(limits.max_bodies.max(limits.max_body))
 }

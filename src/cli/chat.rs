@@ -78,7 +78,7 @@ pub(super) fn run_chat(arguments: &ChatArgs) -> Result<(), Failure> {
     begin_chat(arguments, prompt?, preset, &mut loaded)
 }
 
-/// The prompt from the command line; `-` means standard input.
+/// Returns the prompt from the command line; `-` means standard input.
 fn read_prompt(text: Option<&str>) -> Result<Option<String>, Failure> {
     let usage = |why: &str| -> ! {
         let command = ChatArgs::augment_args(clap::Command::new("chat").bin_name("respool chat"));
@@ -221,7 +221,7 @@ fn open_store(settings: &Settings) -> Option<Arc<Store>> {
     opened.map(Arc::new).inspect_err(report).ok()
 }
 
-/// The system prompt, and the file it comes from.
+/// Returns the system prompt, and the file it comes from.
 fn read_system_prompt(
     file: Option<&Path>,
     directory: Option<PathBuf>,

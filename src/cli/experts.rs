@@ -20,8 +20,8 @@ pub(super) async fn open_catalog(settings: &Settings) -> Option<Arc<Catalog>> {
     tokio::task::spawn_blocking(move || Arc::new(Catalog::open(&dir))).await.ok()
 }
 
-/// The hooks of the experts. Until `abort`, the catalog is kept current. `None` if there is no store for
-/// their work.
+/// Returns the hooks of the experts. Until `abort`, the catalog is kept current. `None` if there is no store
+/// for their work.
 pub(super) fn serve_experts(
     settings: &Settings,
     catalog: Arc<Catalog>,

@@ -18,8 +18,8 @@ pub(super) fn print_completions(mut command: Command, shell: Shell) {
     say_piece(&String::from_utf8_lossy(&script));
 }
 
-/// The program's page on standard output, or the pages of all commands (`respool-serve.1` and so on) in a
-/// directory.
+/// Returns the program's page on standard output, or the pages of all commands (`respool-serve.1` and so on)
+/// in a directory.
 pub(super) fn print_manual(command: Command, directory: Option<&Path>) -> Result<(), Failure> {
     let Some(directory) = directory else {
         let mut page = Vec::new();

@@ -175,7 +175,7 @@ impl Reloading {
 pub(super) struct Stamp(Option<(SystemTime, u64, u64)>);
 
 impl Stamp {
-    /// The stamp of the file that a configuration was read from.
+    /// Returns the stamp of the file that a configuration was read from.
     pub(super) fn stamp_of(loaded: &Loaded) -> Self {
         Self(loaded.file.as_deref().and_then(file_stamp))
     }

@@ -60,7 +60,7 @@ pub(super) fn run_runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Fail
     done
 }
 
-/// The store, with runs of ended processes marked as interrupted.
+/// Returns the store, with runs of ended processes marked as interrupted.
 async fn open_store(loaded: &Loaded) -> Result<Arc<Store>, Failure> {
     let store = Store::open(&loaded.settings.store)?;
     if let Some(aside) = &store.set_aside {
@@ -122,7 +122,7 @@ fn run_line(row: &RunRow, depth: usize) -> String {
     format!("{indent}{}  {begun}  {size:>9}  {status:<17}  {agent}{parent}", row.id)
 }
 
-/// A size, formatted for people.
+/// Returns a size, formatted for people.
 fn round_size(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB"];
     #[expect(clippy::cast_precision_loss, reason = "it is rounded anyway")]

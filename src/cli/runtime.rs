@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::failure::Failure;
 use crate::server::Stop;
 
-/// The runtime that all commands use.
+/// Returns the runtime that all commands use.
 pub(super) fn new_runtime() -> Result<tokio::runtime::Runtime, Failure> {
     // Fails only if a provider is installed already, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();

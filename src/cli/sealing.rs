@@ -14,7 +14,7 @@ const FILE: &str = "reasoning.key";
 
 type Secret = [u8; 32];
 
-/// The installation's sealer.
+/// Returns the installation's sealer.
 pub(super) fn open_sealer(state_dir: &Path) -> Sealer {
     let secret = read_or_create_key(state_dir).unwrap_or_else(|error| {
         if error.kind() != io::ErrorKind::NotFound {

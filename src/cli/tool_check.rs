@@ -69,7 +69,7 @@ fn missing_tools(config: &AgentConfig, sources: &Sources) -> Vec<String> {
     servers.into_iter().filter_map(problem).collect()
 }
 
-/// The MCP server of a tool that an agent's settings name: `files` of `mcp:files/read`.
+/// Returns the MCP server of a tool that an agent's settings name: `files` of `mcp:files/read`.
 fn server_of(tool: &str) -> Option<&str> {
     Some(tool.strip_prefix("mcp:")?.split_once('/')?.0)
 }

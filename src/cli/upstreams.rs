@@ -22,7 +22,8 @@ pub(super) struct ServedUpstreams {
 }
 
 impl ServedUpstreams {
-    /// The configured upstreams. Their model lists are refreshed until `abort`, or until this is dropped.
+    /// Returns the configured upstreams. Their model lists are refreshed until `abort`, or until this is
+    /// dropped.
     ///
     /// # Errors
     /// Every unusable upstream.
@@ -40,8 +41,8 @@ impl ServedUpstreams {
         Self::serving_upstreams(settings, made, abort)
     }
 
-    /// The upstreams of a changed configuration. Unchanged ones continue as they are; changed ones keep their
-    /// places at the server.
+    /// Returns the upstreams of a changed configuration. Unchanged ones continue as they are; changed ones
+    /// keep their places at the server.
     ///
     /// # Errors
     /// Every unusable upstream.
@@ -68,7 +69,7 @@ impl ServedUpstreams {
         Self::serving_upstreams(settings, made.collect(), abort)
     }
 
-    /// The upstreams of a configuration that never changes.
+    /// Returns the upstreams of a configuration that never changes.
     pub(super) fn into_fleet(self) -> Arc<Fleet> {
         self.lists.disarm();
         self.fleet

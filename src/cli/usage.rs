@@ -46,7 +46,7 @@ fn parse_grouping(text: &str) -> Result<Grouping, Failure> {
     Ok(Grouping(parse_dimensions(text)?))
 }
 
-/// The ledger of a server with these settings.
+/// Returns the ledger of a server with these settings.
 ///
 /// # Errors
 /// When the price list is unusable.
@@ -80,7 +80,7 @@ fn open_usage_store(settings: &Settings) -> Option<Arc<UsageStore>> {
         .map(Arc::new)
 }
 
-/// The prices of these settings.
+/// Returns the prices of these settings.
 ///
 /// # Errors
 /// When the list of public prices cannot be read.
@@ -121,7 +121,7 @@ pub(super) fn run_usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Fa
     Ok(())
 }
 
-/// The headings and cells of a report.
+/// Returns the headings and cells of a report.
 fn report_cells(report: &Report, costs: bool) -> Vec<Vec<String>> {
     let names = report.by.iter().map(|dimension| dimension.as_str());
     let counts = ["requests", "failed", "calls", "repeats", "prompt", "cached", "completion", "reasoning"];

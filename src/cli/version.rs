@@ -10,7 +10,7 @@ const FEATURES: [(&str, bool); 3] = [
     ("debug-assertions", cfg!(debug_assertions)),
 ];
 
-/// The text of `--version`; clap puts the program's name before it.
+/// Returns the text of `--version`; clap puts the program's name before it.
 pub(super) fn long_version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let commit = option_env!("RESPOOL_COMMIT").filter(|commit| !commit.is_empty());

@@ -5,7 +5,7 @@ use ::config::{Value, ValueKind};
 use super::show::bare_or_quoted;
 use super::tree::Table;
 
-/// The keys that differ, as they are written, in order.
+/// Returns the keys that differ, as they are written, in order.
 pub(super) fn changed_keys(before: &Table, now: &Table) -> Vec<String> {
     let mut found = Vec::new();
     compare_tables("", before, now, &mut found);

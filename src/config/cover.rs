@@ -6,7 +6,7 @@ use url::Url;
 /// Stands for what is not shown.
 pub(super) const COVERED: &str = "***";
 
-/// An argument of a program as it may be shown; `before` is the one before it.
+/// Returns an argument of a program as it may be shown; `before` is the one before it.
 pub(super) fn cover_argument(before: Option<&str>, text: &str) -> String {
     if let Some((name, _)) = text.split_once('=').filter(|(name, _)| is_option(name)) {
         return format!("{name}={COVERED}");
@@ -30,24 +30,24 @@ fn is_option(text: &str) -> bool {
             .is_some_and(|rest| rest.len() <= 1 && rest.chars().all(char::is_alphanumeric))
 }
 
-/// A file or a package; a token is long, without a dot or a second part.
+/// Returns a file or a package; a token is long, without a dot or a second part.
 fn is_path(text: &str) -> bool {
     ["/", "./", "../", "~/", "@"].iter().any(|start| text.starts_with(start))
         && !text.split('/').any(is_token)
 }
 
-/// A subcommand or a file's name.
+/// Returns a subcommand or a file's name.
 fn is_word(text: &str) -> bool {
     let known = |c: char| c.is_ascii_lowercase() || matches!(c, '-' | '_' | '.' | '/' | '@');
     !text.starts_with('-') && text.chars().all(known) && text.len() <= 60
 }
 
-/// A part of a path that may be a key: long, of letters and digits.
+/// Returns a part of a path that may be a key: long, of letters and digits.
 fn is_token(part: &str) -> bool {
     part.len() >= 16 && part.contains(|c: char| c.is_ascii_digit()) && !part.contains('.')
 }
 
-/// A URL without user, password, query and fragment, and without what in its path may be a key.
+/// Returns a URL without user, password, query and fragment, and without what in its path may be a key.
 pub(super) fn cover_url(text: &str) -> String {
     let Ok(mut url) = Url::parse(text) else { return COVERED.to_owned() };
     if !url.has_host() {
@@ -70,7 +70,8 @@ pub(super) fn cover_url(text: &str) -> String {
     format!("{}://{user}{}{port}{path}{query}{fragment}", url.scheme(), url.host_str().unwrap_or_default())
 }
 
-/// A URL whose path is a secret, as webhooks have it, and topics that anybody who knows them can read.
+/// Returns a URL whose path is a secret, as webhooks have it, and topics that anybody who knows them can
+/// read.
 pub(super) fn cover_secret_path(text: &str) -> String {
     let shown = cover_url(text);
     let has_path = Url::parse(text).is_ok_and(|url| url.has_host() && url.path().len() > 1);

@@ -446,7 +446,7 @@ impl Check<'_> {
     }
 }
 
-/// A path as the keys of problems are written: `upstream[1].api_key`.
+/// Returns a path as the keys of problems are written: `upstream[1].api_key`.
 pub(super) fn path_text(path: &[&str]) -> String {
     let mut out = String::new();
     for step in path {

@@ -49,7 +49,7 @@ pub(super) const IN_PART: [(&str, &str); 9] = [
     ("upstream.url", "at once; a new `replay:` after a restart"),
 ];
 
-/// True for a key that takes effect at once, at least in part.
+/// Returns true for a key that takes effect at once, at least in part.
 pub(super) fn is_at_once(path: &str) -> bool {
     AT_ONCE.iter().any(|at_once| is_below(path, at_once))
 }
@@ -173,7 +173,7 @@ fn apply_agents(settings: &mut Settings, new: &Settings, waiting: &mut Vec<Strin
     }
 }
 
-/// The agent as it is wanted, with no tool and no file that it did not have.
+/// Returns the agent as it is wanted, with no tool and no file that it did not have.
 fn no_more_than(known: &AgentConfig, wanted: &AgentConfig) -> AgentConfig {
     let tools = wanted.tools.iter().filter(|tool| known.tools.contains(tool)).cloned().collect();
     AgentConfig { tools, system_prompt_file: known.system_prompt_file.clone(), ..wanted.clone() }

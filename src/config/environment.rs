@@ -16,7 +16,7 @@ use super::variables::Environment;
 
 const PREFIX: &str = "RESPOOL__";
 
-/// The layer that the environment makes over the file's.
+/// Returns the layer that the environment makes over the file's.
 pub(super) fn environment_layer(
     schema: &Section,
     file: &Table,
@@ -197,7 +197,7 @@ fn put_entry(list: &mut Value, index: usize, rest: &[Step], new: Value) -> Resul
     put_value(as_table(&mut list[index])?, None, rest, new)
 }
 
-/// The table in a value.
+/// Returns the table in a value.
 fn as_table(value: &mut Value) -> Result<&mut Table, VariableError> {
     match &mut value.kind {
         ValueKind::Table(table) => Ok(table),

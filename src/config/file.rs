@@ -92,7 +92,8 @@ fn read_kind(parsed: DeValue<'_>, place: &dyn Fn(Range<usize>) -> Place) -> Valu
     }
 }
 
-/// A whole number; one that 64 bits cannot hold becomes a float, which no key for whole numbers accepts.
+/// Returns a whole number; one that 64 bits cannot hold becomes a float, which no key for whole numbers
+/// accepts.
 fn read_integer(number: &DeInteger<'_>) -> ValueKind {
     match i64::from_str_radix(number.as_str(), number.radix()) {
         Ok(whole) => ValueKind::I64(whole),

@@ -20,7 +20,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// The layer that the flags make over what is configured below.
+    /// Returns the layer that the flags make over what is configured below.
     pub(super) fn layer(&self, below: &Table) -> Table {
         let mut layer = Table::new();
         if let Some(listen) = &self.listen {
@@ -34,8 +34,8 @@ impl Flags {
     }
 }
 
-/// The list of upstreams with this one first. One that is configured with the same URL moves, and keeps its
-/// settings.
+/// Returns the list of upstreams with this one first. One that is configured with the same URL moves, and
+/// keeps its settings.
 fn first_upstream(url: &str, place: &Place, below: &Table) -> ValueKind {
     let mut list = match below.get("upstream").map(|list| &list.kind) {
         Some(ValueKind::Array(list)) => list.clone(),

@@ -128,17 +128,17 @@ impl Loaded {
         tree::place_of(&self.tree, &["upstream", &index.to_string(), "url"])
     }
 
-    /// The keys whose values are others than in `before`, as they are written: `upstream[1].url`.
+    /// Returns the keys whose values are others than in `before`, as they are written: `upstream[1].url`.
     pub fn changed_keys(&self, before: &Self) -> Vec<String> {
         changes::changed_keys(&before.tree, &self.tree)
     }
 
-    /// The effective values as TOML, each line with where its value came from; secrets are `"***"`.
+    /// Returns the effective values as TOML, each line with where its value came from; secrets are `"***"`.
     pub fn show(&self) -> String {
         show::show_settings(&self.tree, self.file.as_deref(), self.unread.as_deref(), &self.misspelt)
     }
 
-    /// The effective values as JSON; secrets are `"***"`.
+    /// Returns the effective values as JSON; secrets are `"***"`.
     pub fn show_json(&self) -> String {
         // The text is TOML, and has every value once.
         let settings: serde_json::Value = toml::from_str(&self.show()).unwrap_or_default();

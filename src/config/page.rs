@@ -9,7 +9,7 @@ use super::keys::{KEYS, Key};
 
 const HEAD: &str = include_str!("page.md");
 
-/// The text of `docs/configuration.md`.
+/// Returns the text of `docs/configuration.md`.
 pub fn page() -> String {
     let mut out = HEAD.to_owned();
     let mut section = None;
@@ -35,7 +35,7 @@ pub fn page() -> String {
     out
 }
 
-/// When a change of this key holds, while the server runs.
+/// Returns when a change of this key holds, while the server runs.
 fn when_effective(key: &Key) -> &'static str {
     let path = key.path.replace("[]", "");
     let is_below =

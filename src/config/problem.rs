@@ -7,22 +7,22 @@ use std::fmt;
 pub struct Place(String);
 
 impl Place {
-    /// A line of a file, counted from 1.
+    /// Returns a line of a file, counted from 1.
     pub(super) fn line(file: &str, line: usize) -> Self {
         Self(format!("{file}:{line}"))
     }
 
-    /// An environment variable.
+    /// Returns an environment variable.
     pub(super) fn environment(name: &str) -> Self {
         Self(format!("environment {name}"))
     }
 
-    /// A place by its text: a flag, a file, or one that was written with `Display`.
+    /// Returns a place by its text: a flag, a file, or one that was written with `Display`.
     pub(super) fn from_text(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -82,32 +82,32 @@ impl Problems {
         }
     }
 
-    /// One problem that leaves nothing else to look at.
+    /// Returns one problem that leaves nothing else to look at.
     pub(super) fn one(place: Place, message: impl Into<String>) -> Self {
         Self(vec![Problem { place, key: String::new(), message: message.into() }])
     }
 
-    /// One problem with what `place` names: a flag, or a file.
+    /// Returns one problem with what `place` names: a flag, or a file.
     pub fn with_source(place: &str, message: impl Into<String>) -> Self {
         Self::one(Place::from_text(place), message)
     }
 
-    /// The problems, by place.
+    /// Returns the problems, by place.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.0.iter()
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True when nothing is wrong.
+    /// Returns true when nothing is wrong.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// An error when there is any, in the order of file and line.
+    /// Returns an error when there is any, in the order of file and line.
     pub(super) fn into_result(mut self) -> Result<(), Self> {
         self.0.sort_by(|a, b| a.place.order().cmp(&b.place.order()));
         if self.is_empty() { Ok(()) } else { Err(self) }

@@ -10,7 +10,7 @@ use super::variables::Environment;
 
 pub(super) const FILE: &str = "respool.toml";
 
-/// The file that was asked for and by what: `--config`, else `$RESPOOL_CONFIG`.
+/// Returns the file that was asked for and by what: `--config`, else `$RESPOOL_CONFIG`.
 fn requested_file(flag: Option<&Path>, environment: &Environment) -> Option<(PathBuf, Place)> {
     let variable = environment.get("RESPOOL_CONFIG").filter(|path| !path.is_empty());
     match (flag, variable) {
@@ -48,7 +48,7 @@ pub(super) fn find_file(
     Ok(None)
 }
 
-/// Where a file is looked for when none was named, in order.
+/// Returns where a file is looked for when none was named, in order.
 fn searched_places(environment: &Environment) -> Vec<PathBuf> {
     let user = user_dir(environment).map(|dir| dir.join(FILE));
     user.into_iter().chain([Path::new("/etc/respool").join(FILE)]).collect()
@@ -70,13 +70,13 @@ pub(super) fn find_unread(
     (is_there && !is_used && requested_file(flag, environment).is_none()).then_some(file)
 }
 
-/// The user's configuration directory: `$XDG_CONFIG_HOME/respool`, else `~/.config/respool`.
+/// Returns the user's configuration directory: `$XDG_CONFIG_HOME/respool`, else `~/.config/respool`.
 pub(super) fn user_dir(environment: &Environment) -> Option<PathBuf> {
     base_directory(environment, "XDG_CONFIG_HOME", ".config").map(|base| base.join("respool"))
 }
 
-/// The default of `state_dir`: `$XDG_STATE_HOME/respool`, else `~/.local/state/respool`, else (a service
-/// without a home) `/var/lib/respool`.
+/// Returns the default of `state_dir`: `$XDG_STATE_HOME/respool`, else `~/.local/state/respool`, else (a
+/// service without a home) `/var/lib/respool`.
 pub(super) fn state_dir(environment: &Environment) -> PathBuf {
     let base = base_directory(environment, "XDG_STATE_HOME", ".local/state");
     base.unwrap_or_else(|| PathBuf::from("/var/lib")).join("respool")
@@ -88,8 +88,8 @@ pub(super) fn openclaw_dir(environment: &Environment) -> PathBuf {
     home.unwrap_or_else(|| PathBuf::from("/var/lib")).join(".openclaw")
 }
 
-/// A base directory by the XDG specification: its variable when that is an absolute path, else below the home
-/// directory.
+/// Returns a base directory by the XDG specification: its variable when that is an absolute path, else below
+/// the home directory.
 fn base_directory(environment: &Environment, variable: &str, below_home: &str) -> Option<PathBuf> {
     let absolute = |name: &str| environment.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(below_home)))
@@ -115,7 +115,7 @@ impl fmt::Display for FileError {
     }
 }
 
-/// A file's text; `None` when there is no such file.
+/// Returns a file's text; `None` when there is no such file.
 fn read_if_present(path: &Path) -> Option<Result<String, FileError>> {
     match std::fs::read(path) {
         Ok(bytes) => Some(String::from_utf8(bytes).map_err(|_| FileError::NotText(path.to_owned()))),

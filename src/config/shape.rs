@@ -20,17 +20,17 @@ pub(super) struct Checker {
 }
 
 impl Checker {
-    /// A checker that puts `home` for a leading `~/` of paths.
+    /// Returns a checker that puts `home` for a leading `~/` of paths.
     pub(super) fn new(home: Option<PathBuf>) -> Self {
         Self { schema: build_schema(), home }
     }
 
-    /// The table of keys as a tree.
+    /// Returns the table of keys as a tree.
     pub(super) fn schema(&self) -> &Section {
         &self.schema
     }
 
-    /// The layer without what is wrong in it.
+    /// Returns the layer without what is wrong in it.
     pub(super) fn clean(&self, layer: Table, problems: &mut Problems) -> Table {
         self.clean_section(&self.schema, layer, "", problems)
     }
@@ -204,7 +204,7 @@ fn report_missing_in(section: &Section, entry: &Value, path: &str, problems: &mu
     }
 }
 
-/// A path and one more name, quoted where TOML needs it.
+/// Returns a path and one more name, quoted where TOML needs it.
 fn join_path(path: &str, name: &str) -> String {
     let name = super::show::bare_or_quoted(name);
     if path.is_empty() { name } else { format!("{path}.{name}") }

@@ -10,7 +10,7 @@ use super::keys::{Key, Node, Section, build_schema};
 use super::misspelt::Misspelt;
 use super::tree::{Table, place};
 
-/// The text. It is valid TOML; what is not set and has no default is a comment.
+/// Returns the text. It is valid TOML; what is not set and has no default is a comment.
 pub(super) fn show_settings(
     tree: &Table,
     file: Option<&Path>,
@@ -111,7 +111,7 @@ fn cover_value(key: &Key, kind: &ValueKind) -> ValueKind {
     }
 }
 
-/// A value's place; for a table that several layers fill, the places of its entries.
+/// Returns a value's place; for a table that several layers fill, the places of its entries.
 fn origin_of(entry: &Value) -> String {
     let places = match &entry.kind {
         ValueKind::Table(entries) if !entries.is_empty() => {
@@ -144,7 +144,7 @@ fn toml_value(kind: &ValueKind, secret: bool) -> String {
     }
 }
 
-/// A name as TOML writes a key.
+/// Returns a name as TOML writes a key.
 pub(super) fn bare_or_quoted(name: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if !name.is_empty() && name.chars().all(bare) { name.to_owned() } else { quote_text(name) }

@@ -8,12 +8,12 @@ use super::problem::Place;
 /// A table of values by key, in the order they were written.
 pub(super) type Table = Map<String, Value>;
 
-/// A value and its place.
+/// Returns a value and its place.
 pub(super) fn value(place: &Place, kind: impl Into<ValueKind>) -> Value {
     Value::new(Some(&place.as_str().to_owned()), kind)
 }
 
-/// Where a value was written.
+/// Returns where a value was written.
 pub(super) fn place(value: &Value) -> Place {
     Place::from_text(value.origin().unwrap_or("default"))
 }
@@ -27,8 +27,8 @@ pub(super) enum Step {
     Index(usize),
 }
 
-/// The value at the end of a path such as `upstream`, `1`, `url`: a number is an entry's index where there is
-/// a list.
+/// Returns the value at the end of a path such as `upstream`, `1`, `url`: a number is an entry's index where
+/// there is a list.
 pub(super) fn find_value<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
     let (first, rest) = path.split_first()?;
     rest.iter().try_fold(table.get(*first)?, |value, step| match &value.kind {
@@ -38,7 +38,7 @@ pub(super) fn find_value<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Valu
     })
 }
 
-/// The place of the longest part of a path that was written anywhere.
+/// Returns the place of the longest part of a path that was written anywhere.
 pub(super) fn place_of(table: &Table, path: &[&str]) -> Place {
     let written = (1..=path.len()).rev().find_map(|length| find_value(table, &path[..length]));
     written.map_or_else(|| Place::from_text("default"), place)
@@ -57,7 +57,7 @@ fn overlay_value(table: &mut Table, key: String, mut new: Value) {
     }
 }
 
-/// One layer over what is below it.
+/// Returns one layer over what is below it.
 pub(super) fn merge_layers(mut below: Table, layer: Table) -> Table {
     layer.into_iter().for_each(|(key, value)| overlay_value(&mut below, key, value));
     below

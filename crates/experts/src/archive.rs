@@ -161,7 +161,7 @@ fn is_inside(path: &Path) -> bool {
     path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
 }
 
-/// Whether a path in the package is that of a file which a file manager or an archiver added, such as
+/// Returns true if a path in the package is that of a file which a file manager or an archiver added, such as
 /// `__MACOSX/._expert.yaml`.
 fn is_clutter_inside(path: &Path) -> bool {
     is_inside(path) && path.iter().any(|part| part.to_str().is_some_and(is_clutter))

@@ -55,19 +55,19 @@ pub(super) struct RunPlan<'a> {
     pub(super) root: Option<PathBuf>,
 }
 
-/// The digest of the package and the session of a run that is a conversation.
+/// Returns the digest of the package and the session of a run that is a conversation.
 fn conversation_of(facts: &RunFacts) -> Option<(&str, &str)> {
     let RunSnapshot { digest, session } = &facts.snapshot;
     session.starts_with(TALK).then_some((digest.as_str(), session.as_str()))
 }
 
-/// Whether a run is a conversation, not work on an entry of the queue.
+/// Returns true if a run is a conversation, not work on an entry of the queue.
 pub(super) fn is_conversation(facts: &RunFacts) -> bool {
     conversation_of(facts).is_some()
 }
 
 impl Experts {
-    /// The agent for a conversation with an expert.
+    /// Returns the agent for a conversation with an expert.
     pub fn agent(&self, name: &str) -> Option<Arc<Agent>> {
         let expert = self.get(name)?;
         let session = format!("{TALK}{:016x}", rand::random::<u64>());
@@ -89,8 +89,8 @@ impl Experts {
         self.agent_of(expert, plan).0
     }
 
-    /// The agent that continues a conversation's run, with the package and session that it began with; `None`
-    /// for other runs, and while the expert is not installed.
+    /// Returns the agent that continues a conversation's run, with the package and session that it began
+    /// with; `None` for other runs, and while the expert is not installed.
     ///
     /// # Errors
     /// When that package is no longer kept.
@@ -106,7 +106,7 @@ impl Experts {
         Ok(Some(self.conversation(&expert, &session, facts.calls)))
     }
 
-    /// An agent for one run, and its files.
+    /// Returns an agent for one run, and its files.
     pub(super) fn agent_of(&self, expert: &Expert, plan: RunPlan<'_>) -> (Arc<Agent>, Arc<Workspace>) {
         let package = Arc::clone(&expert.package);
         let RunPlan { session, role, context, timeout, settled, calls, is_dry, root } = plan;
@@ -147,7 +147,7 @@ impl Experts {
         (Arc::new(base.agent(prompt, Arc::new(own), supervision)), files)
     }
 
-    /// The agent that answers one question about a process with plain text. It has no tools.
+    /// Returns the agent that answers one question about a process with plain text. It has no tools.
     pub(super) fn adviser_agent(&self, expert: &Expert, is_private: bool) -> Option<Arc<Agent>> {
         let tools = Arc::new(self.sources.select_now(&[]).ok()?);
         let operations = Operations::new(&expert.package, Arc::clone(&expert.bound), true);

@@ -67,14 +67,14 @@ pub(super) struct OfferedOperation {
 }
 
 impl OfferedOperation {
-    /// Whether both stand for the same tool of the same server.
+    /// Returns true if both stand for the same tool of the same server.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.title == other.title && self.configured == other.configured
     }
 }
 
-/// The tools of a package, bound as the user says, and what keeps them from being ready. Servers are started
-/// without waiting for them.
+/// Returns the tools of a package, bound as the user says, and what keeps them from being ready. Servers are
+/// started without waiting for them.
 pub(super) fn bind_tools(
     package: &Package,
     bindings: &Bindings,
@@ -207,7 +207,7 @@ impl CheckedBindings {
     }
 }
 
-/// A tool of a package that is not bound.
+/// Returns a tool of a package that is not bound.
 #[cfg(test)]
 pub(super) fn unbound(declared: Tool) -> BoundTool {
     let name = declared.name.value.clone();

@@ -36,17 +36,17 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The name of its folder.
+    /// Returns the name of its folder.
     pub(super) fn folder(&self) -> String {
         folder_name(&self.directory)
     }
 
-    /// The expert's name.
+    /// Returns the expert's name.
     pub fn name(&self) -> &str {
         &self.package.manifest.name.value
     }
 
-    /// A trigger of the package.
+    /// Returns a trigger of the package.
     pub fn trigger(&self, name: &str) -> Option<&Trigger> {
         self.package.manifest.triggers.items.iter().find(|trigger| trigger.name.value == name)
     }
@@ -81,7 +81,7 @@ pub struct Current {
 }
 
 impl Catalog {
-    /// The experts that are installed now.
+    /// Returns the experts that are installed now.
     pub fn open(dir: &Path) -> Self {
         let catalog =
             Self { library: Library::new(dir), folders: Mutex::default(), current: RwLock::default() };
@@ -89,17 +89,17 @@ impl Catalog {
         catalog
     }
 
-    /// The experts as they are now.
+    /// Returns the experts as they are now.
     pub fn current(&self) -> Arc<Current> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// An expert.
+    /// Returns an expert.
     pub fn get(&self, name: &str) -> Option<Arc<Snapshot>> {
         self.current().experts.get(name).cloned()
     }
 
-    /// The package that was installed with this digest in an expert's folder, while it is kept.
+    /// Returns the package that was installed with this digest in an expert's folder, while it is kept.
     pub(super) fn package_of(&self, folder: &str, digest: &str) -> Option<Package> {
         self.library.package_of(folder, digest)
     }
@@ -148,7 +148,7 @@ impl Catalog {
         has_changed
     }
 
-    /// The folders with a package, including one whose package is being replaced.
+    /// Returns the folders with a package, including one whose package is being replaced.
     fn find_folders(&self, known: &BTreeMap<PathBuf, Folder>) -> BTreeSet<PathBuf> {
         let entries = fs::read_dir(self.library.dir()).into_iter().flatten().flatten();
         let folders = entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
@@ -157,7 +157,7 @@ impl Catalog {
         packages.chain(replaced.cloned()).collect()
     }
 
-    /// The package of a folder, or else the one in service before, or the one installed last.
+    /// Returns the package of a folder, or else the one in service before, or the one installed last.
     fn take_snapshot(&self, path: &Path, before: Option<Arc<Snapshot>>) -> Option<Arc<Snapshot>> {
         let loaded = load(path);
         let text = self.library.bindings_of(&folder_name(path));
@@ -216,7 +216,7 @@ impl Catalog {
         *current = Arc::new(Current { generation: current.generation + 1, experts, has_unloaded });
     }
 
-    /// The snapshot that is in service under a name.
+    /// Returns the snapshot that is in service under a name.
     fn choose_folders<'s>(&self, name: &str, snapshots: &[&'s Arc<Snapshot>]) -> Option<&'s Arc<Snapshot>> {
         if let [only] = snapshots {
             return Some(only);

@@ -80,12 +80,12 @@ impl ExpertConfig {
 }
 
 impl ExpertsConfig {
-    /// Where an expert keeps its state, its working data and its learnings.
+    /// Returns where an expert keeps its state, its working data and its learnings.
     pub fn state_of(&self, name: &str) -> PathBuf {
         self.workspace.join("expert-state").join(name)
     }
 
-    /// The settings of one expert, completed with those for all experts.
+    /// Returns the settings of one expert, completed with those for all experts.
     pub fn settings_of(&self, name: &str) -> ExpertConfig {
         let own = self.by_name.get(name).cloned().unwrap_or_default();
         ExpertConfig {

@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The pause after a failed delivery doubles from the first value up to the second, in milliseconds.
 const PAUSE: (u64, u64) = (5_000, 15 * 60_000);
 
-/// The text for the main session, in which what came from mails and models is fenced as data.
+/// Returns the text for the main session, in which what came from mails and models is fenced as data.
 pub(super) fn render_message(row: &NewMessage) -> String {
     let body: Value = serde_json::from_str(&row.body).unwrap_or_default();
     let expert = &row.expert;
@@ -70,7 +70,7 @@ pub(super) fn render_message(row: &NewMessage) -> String {
     )
 }
 
-/// The body as readable text: the summary first, as plain text, then the rest.
+/// Returns the body as readable text: the summary first, as plain text, then the rest.
 fn readable_text(body: &Value) -> String {
     let mut rest = body.clone();
     let summary = rest.as_object_mut().and_then(|rest| rest.shift_remove("summary"));
@@ -125,7 +125,7 @@ async fn deliver_message(gateway: &ToolSet, store: &Store, row: MessageRow) {
     }
 }
 
-/// True for a request that has already been decided.
+/// Returns true for a request that has already been decided.
 async fn is_no_longer_waiting(store: &Store, message: &NewMessage) -> bool {
     if message.kind != MessageKind::Approval.as_str() {
         return false;

@@ -43,12 +43,12 @@ pub struct Expert {
 }
 
 impl Expert {
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.package.manifest.name.value
     }
 
-    /// The tools and what they are bound to.
+    /// Returns the tools and what they are bound to.
     pub fn bound_tools(&self) -> Vec<(&str, &str)> {
         self.bound.iter().filter_map(bound::BoundTool::target).collect()
     }
@@ -142,7 +142,7 @@ impl Experts {
         *self.generation.lock().unwrap_or_else(PoisonError::into_inner) = Some(current.generation);
     }
 
-    /// The expert of a package, reused if nothing has changed and it had no problems.
+    /// Returns the expert of a package, reused if nothing has changed and it had no problems.
     fn bind_snapshot(&self, snapshot: &Snapshot) -> Arc<Expert> {
         let CheckedBindings { bindings, problems, warnings } = &snapshot.bindings;
         let before = self.get(snapshot.name()).filter(|before| {
@@ -162,14 +162,14 @@ impl Experts {
         Arc::new(Expert { package, digest, bindings, problems, bound: Arc::new(bound), folder })
     }
 
-    /// Whether an expert's triggers are held until a person changes something: a tool is not bound, or not
-    /// configured.
+    /// Returns true if an expert's triggers are held until a person changes something: a tool is not bound,
+    /// or not configured.
     pub fn is_held(&self, name: &str) -> bool {
         self.get(name).is_none_or(|expert| self.problems(&expert).iter().any(|problem| problem.is_final))
     }
 
-    /// True while a server of an expert is starting for the first time, so that what it offers is not known
-    /// yet.
+    /// Returns true while a server of an expert is starting for the first time, so that what it offers is not
+    /// known yet.
     pub fn is_starting(&self, name: &str) -> bool {
         self.get(name).is_some_and(|expert| expert.bound.iter().any(|tool| tool.is_starting(&self.sources)))
     }
@@ -182,8 +182,8 @@ impl Experts {
         self.look_at_servers();
     }
 
-    /// Why work on an expert would fail now, for people, after its MCP servers were asked; `None` if it can
-    /// begin.
+    /// Returns why work on an expert would fail now, for people, after its MCP servers were asked; `None` if
+    /// it can begin.
     pub(super) async fn confirm_ready(&self, expert: &Expert) -> Option<String> {
         self.sources.confirm_servers(expert.bound.iter().filter_map(bound::BoundTool::server_problem)).await;
         let problems = self.problems(expert);
@@ -204,24 +204,24 @@ impl Experts {
         }
     }
 
-    /// The experts, by name.
+    /// Returns the experts, by name.
     pub fn iter(&self) -> impl Iterator<Item = Arc<Expert>> {
         let all: Vec<Arc<Expert>> =
             self.by_name.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
         all.into_iter()
     }
 
-    /// Their names.
+    /// Returns their names.
     pub fn names(&self) -> Vec<String> {
         self.iter().map(|expert| expert.name().to_owned()).collect()
     }
 
-    /// The expert of this name.
+    /// Returns the expert of this name.
     pub fn get(&self, name: &str) -> Option<Arc<Expert>> {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    /// Their names as models, each with the model that it uses.
+    /// Returns their names as models, each with the model that it uses.
     pub fn model_names(&self) -> Vec<(String, String)> {
         let model = |name: &String| (format!("{MODEL_PREFIX}{name}"), self.model_access(name).model_id);
         self.names().iter().map(model).collect()
@@ -237,7 +237,7 @@ impl Experts {
         models.by_name.get(name).unwrap_or(&models.default).clone()
     }
 
-    /// True for the model name of an expert.
+    /// Returns true for the model name of an expert.
     pub fn is_model(&self, name: &str) -> bool {
         name.strip_prefix(MODEL_PREFIX).is_some_and(|name| self.get(name).is_some())
     }
@@ -249,14 +249,14 @@ impl Experts {
         expert.problems.iter().cloned().chain(unavailable).chain(clashes).collect()
     }
 
-    /// Why nothing can be done for an expert at the moment, for people; `None` if it is ready.
+    /// Returns why nothing can be done for an expert at the moment, for people; `None` if it is ready.
     pub(super) fn not_ready(&self, name: &str) -> Option<String> {
         let Some(expert) = self.get(name) else { return Some("it is not installed".to_owned()) };
         let problems = self.problems(&expert);
         (!problems.is_empty()).then(|| describe_problems(&problems))
     }
 
-    /// The invocation of a process that a person asks for.
+    /// Returns the invocation of a process that a person asks for.
     ///
     /// # Errors
     /// When there is no such expert or process, for people.
@@ -289,7 +289,8 @@ impl Experts {
         })
     }
 
-    /// The expert as it was when a run began: the package with this digest, bound as the user binds it now.
+    /// Returns the expert as it was when a run began: the package with this digest, bound as the user binds
+    /// it now.
     ///
     /// # Errors
     /// When that package is no longer kept. Work that began with it must not continue with another one.

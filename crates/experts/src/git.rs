@@ -99,7 +99,7 @@ fn wait_for_clone(mut child: Child, into: &Path) -> Result<(), CloneError> {
     }
 }
 
-/// The line in which git names the fatal error, otherwise its last line.
+/// Returns the line in which git names the fatal error, otherwise its last line.
 fn last_words(child: Child) -> String {
     let output = child.wait_with_output().map(|output| output.stderr).unwrap_or_default();
     let text = String::from_utf8_lossy(&output);

@@ -40,7 +40,7 @@ impl HookSecrets {
         Self { dir: state_dir.join("hooks"), config: config.clone() }
     }
 
-    /// Where the secret of a hook is; a generated one may not exist yet.
+    /// Returns where the secret of a hook is; a generated one may not exist yet.
     pub fn place(&self, expert: &str, trigger: &str) -> SecretPlace {
         let own = self.config.by_name.get(expert);
         match own.and_then(|expert| expert.hook_secret_env.get(trigger)) {
@@ -52,7 +52,7 @@ impl HookSecrets {
         }
     }
 
-    /// The folder of the secrets that were generated for an expert.
+    /// Returns the folder of the secrets that were generated for an expert.
     pub fn folder_of(&self, expert: &str) -> PathBuf {
         self.dir.join(encode_name(expert))
     }

@@ -69,7 +69,7 @@ pub struct Accepted {
 }
 
 impl Hooks {
-    /// The hooks of these experts; events go to the queue.
+    /// Returns the hooks of these experts; events go to the queue.
     pub fn new(
         catalog: Arc<Catalog>,
         queue: Arc<dyn Queue>,
@@ -153,7 +153,7 @@ impl Hooks {
         })
     }
 
-    /// How long the keys of an expert's events are remembered.
+    /// Returns how long the keys of an expert's events are remembered.
     fn key_lifetime(&self, expert: &str) -> Duration {
         self.config.settings_of(expert).dedupe_window.unwrap_or(DEDUPE_WINDOW).max(REMEMBERED_AT_LEAST)
     }
@@ -261,7 +261,8 @@ pub async fn fire_trigger(
     Ok(invocations)
 }
 
-/// The payload of a cron trigger that fires `now` for a scheduled time. Both are milliseconds since 1970.
+/// Returns the payload of a cron trigger that fires `now` for a scheduled time. Both are milliseconds since
+/// 1970.
 fn clock_payload(trigger: &Trigger, time: u64, now: u64) -> Result<Value, ExpertError> {
     let expr = trigger.clock.expr.as_ref().map(|expr| expr.value.as_str()).unwrap_or_default();
     let schedule = Schedule::new(expr, trigger.clock.zone.as_ref().map(|zone| zone.value.as_str()))
@@ -269,7 +270,7 @@ fn clock_payload(trigger: &Trigger, time: u64, now: u64) -> Result<Value, Expert
     Ok(json!({"scheduled_at": schedule.format_time(time), "fired_at": schedule.format_time(now)}))
 }
 
-/// The id of an entry.
+/// Returns the id of an entry.
 pub(super) fn new_id() -> String {
     format!("inv-{:032x}", rand::random::<u128>())
 }

@@ -61,17 +61,17 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// A trigger that fired.
+    /// Returns a trigger that fired.
     pub fn trigger(name: &str, session: TriggerSession) -> Self {
         Self::Trigger { name: name.to_owned(), session: session.as_str().to_owned() }
     }
 
-    /// Whether it belongs to the main session rather than to one of its own.
+    /// Returns true if it belongs to the main session rather than to one of its own.
     pub fn is_main_session(&self) -> bool {
         matches!(self, Self::Trigger { session, .. } if session == TriggerSession::Main.as_str())
     }
 
-    /// The trigger's name, if it was one.
+    /// Returns the trigger's name, if it was one.
     pub fn trigger_name(&self) -> Option<&str> {
         match self {
             Self::Trigger { name, .. } => Some(name),
@@ -99,7 +99,7 @@ pub enum InvocationLane {
 }
 
 impl InvocationLane {
-    /// Its name in the queue.
+    /// Returns its name in the queue.
     pub fn key(&self) -> LaneKey {
         match self {
             Self::Serial { trigger } => LaneKey::serial(trigger),
@@ -109,8 +109,8 @@ impl InvocationLane {
 }
 
 impl Invocation {
-    /// The queue entry for it. For as long as it is `remembered`, another event with the same dedupe value is
-    /// a duplicate.
+    /// Returns the queue entry for it. For as long as it is `remembered`, another event with the same dedupe
+    /// value is a duplicate.
     pub fn into_entry(self, remembered: Duration) -> NewEntry {
         let dedupe = self.dedupe.as_ref().map(|value| {
             let trigger = self.origin.trigger_name().unwrap_or_default();
@@ -135,9 +135,9 @@ impl Invocation {
         serde_json::from_str(payload)
     }
 
-    /// The inputs of the process: the mapped value, or else the payload's field of that name. An input found
-    /// in neither is null, and its name is in the second list. A process that declares no inputs gets the
-    /// whole payload.
+    /// Returns the inputs of the process: the mapped value, or else the payload's field of that name. An
+    /// input found in neither is null, and its name is in the second list. A process that declares no inputs
+    /// gets the whole payload.
     pub fn inputs(&self, declared: &[Parameter]) -> (Json, Vec<String>) {
         if declared.is_empty() {
             return (self.payload.clone(), Vec::new());

@@ -68,7 +68,7 @@ impl IsolatedFunctions {
         self.all().find(|function| call_name(&function.name.value) == call.name)
     }
 
-    /// Whether an unsure function leaves the decision to a person.
+    /// Returns true if an unsure function leaves the decision to a person.
     fn escalates_when_unsure(&self) -> bool {
         self.package.manifest.policy.on_low_confidence
     }
@@ -128,7 +128,7 @@ impl IsolatedFunctions {
         (!self.is_process).then(|| Arc::new(notices) as Arc<dyn Notices>)
     }
 
-    /// The end of a function, as the calling run receives it.
+    /// Returns the end of a function, as the calling run receives it.
     fn end_function(&self, function: &Function, arguments: &Value, outcome: Outcome) -> Outcome {
         let declared = &function.outputs.items;
         let content = if declared.is_empty() {
@@ -207,7 +207,7 @@ impl ChildRuns for IsolatedFunctions {
     }
 }
 
-/// The correct outputs, and a note about the rest.
+/// Returns the correct outputs, and a note about the rest.
 fn result_text(checked: &outputs::Checked, is_in_doubt: bool) -> String {
     let mut text = Value::Object(checked.outputs.clone()).to_string();
     if !checked.problems.is_empty() {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use openexperts::{Function, FunctionSession, KnowledgeKind, Package, path};
 
-/// The knowledge that a function names, by the paths under which it can be read: its own path and its name.
+/// Returns the knowledge that a function names, by the paths under which it can be read: its own path and its
+/// name.
 pub(super) fn readable_knowledge(package: &Package, function: &Function) -> BTreeMap<String, String> {
     let named =
         |wanted: &str| function.knowledge.items.iter().any(|one| path::normalize(&one.value) == wanted);
@@ -12,7 +13,7 @@ pub(super) fn readable_knowledge(package: &Package, function: &Function) -> BTre
     known.map(|one| (one.path.clone(), format!("knowledge/{}.md", one.name))).collect()
 }
 
-/// Whether an isolated function may read private knowledge, which its outputs may then quote.
+/// Returns true if an isolated function may read private knowledge, which its outputs may then quote.
 pub(super) fn any_reads_private(package: &Package) -> bool {
     let functions = package.functions.items.iter();
     functions.filter(|function| function.session == FunctionSession::Isolated).any(|function| {

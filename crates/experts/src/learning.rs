@@ -45,7 +45,7 @@ pub struct LearningEntry {
 }
 
 impl LearningEntry {
-    /// The entry as written in a file.
+    /// Returns the entry as written in a file.
     fn to_markdown(&self) -> String {
         let fields = [
             ("date", &self.date),
@@ -61,7 +61,7 @@ impl LearningEntry {
     }
 }
 
-/// A text as one line that does not begin a heading, of bounded length.
+/// Returns a text as one line that does not begin a heading, of bounded length.
 fn one_line(text: &str) -> String {
     let line = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
     let line = line.collect::<Vec<_>>().join(" ");
@@ -198,7 +198,7 @@ impl LearningFiles {
         Ok(over)
     }
 
-    /// The scopes that have learnings, with the number of entries in the file and in the archive.
+    /// Returns the scopes that have learnings, with the number of entries in the file and in the archive.
     ///
     /// # Errors
     /// When a file cannot be read.

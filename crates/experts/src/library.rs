@@ -79,14 +79,14 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// The name of the expert whose data, bindings and work are its own. A folder that is not used has only
-    /// what goes by its own name.
+    /// Returns the name of the expert whose data, bindings and work are its own. A folder that is not used
+    /// has only what goes by its own name.
     pub fn owner(&self) -> String {
         self.name.clone().filter(|_| self.is_chosen).unwrap_or_else(|| self.folder())
     }
 
-    /// The folder that is used for its name once this one is gone, if it is used now and there is another
-    /// one.
+    /// Returns the folder that is used for its name once this one is gone, if it is used now and there is
+    /// another one.
     pub fn successor(&self, library: &Library) -> Option<String> {
         let name = self.name.as_ref().filter(|_| self.is_chosen && self.name_conflict.is_some())?;
         let all = library.list().ok()?;
@@ -104,7 +104,7 @@ impl Installed {
         }
     }
 
-    /// The name of its folder, which also names its data.
+    /// Returns the name of its folder, which also names its data.
     pub fn folder(&self) -> String {
         self.directory.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
@@ -186,7 +186,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Why it needs to be forced.
+    /// Returns why it needs to be forced.
     pub fn cautions(&self) -> Vec<&'static str> {
         let local = self
             .has_local_changes
@@ -202,12 +202,12 @@ pub struct Lock {
 }
 
 impl Library {
-    /// The experts in this directory, which may not exist yet.
+    /// Returns the experts in this directory, which may not exist yet.
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -243,7 +243,8 @@ impl Library {
         Ok(())
     }
 
-    /// All packages in the directory, by folder name. Of several with the same expert name one loads at most.
+    /// Returns all packages in the directory, by folder name. Of several with the same expert name one loads
+    /// at most.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -276,7 +277,7 @@ impl Library {
         Ok(Installed { directory, loaded, record, name, name_conflict: None, is_chosen: true })
     }
 
-    /// The expert of this name. One that does not load is known by the name of its folder.
+    /// Returns the expert of this name. One that does not load is known by the name of its folder.
     ///
     /// # Errors
     /// When no expert has this name.
@@ -415,9 +416,9 @@ impl Library {
         self.dir.with_file_name("expert-config").join(folder).join(BINDINGS)
     }
 
-    /// The text of an expert's bindings, and the file that contains it or would. In a folder that respool did
-    /// not install, such as one created by `git clone`, the package's author may have written the file, so it
-    /// is not read there.
+    /// Returns the text of an expert's bindings, and the file that contains it or would. In a folder that
+    /// respool did not install, such as one created by `git clone`, the package's author may have written the
+    /// file, so it is not read there.
     ///
     /// # Errors
     /// When the file exists but cannot be read.
@@ -431,14 +432,15 @@ impl Library {
         }
     }
 
-    /// The bindings file in a package's folder that is ignored because respool did not install the package.
+    /// Returns the bindings file in a package's folder that is ignored because respool did not install the
+    /// package.
     pub fn unread_bindings(&self, folder: &str) -> Option<PathBuf> {
         let path = self.dir.join(folder).join(BINDINGS);
         (!self.is_recorded(folder) && path.is_file()).then_some(path)
     }
 
-    /// Whether respool wrote this folder. A folder put in the place of an installed one does not have its
-    /// mark. Where the record is of an earlier build, the files must be those that were installed.
+    /// Returns true if respool wrote this folder. A folder put in the place of an installed one does not have
+    /// its mark. Where the record is of an earlier build, the files must be those that were installed.
     pub(super) fn is_recorded(&self, folder: &str) -> bool {
         let Some(record) = self.read_record(folder) else { return false };
         self.is_marked(folder, &record).unwrap_or_else(|| {
@@ -449,7 +451,7 @@ impl Library {
         })
     }
 
-    /// Whether the folder has the mark of its record; `None` if the record has none.
+    /// Returns whether the folder has the mark of its record; `None` if the record has none.
     fn is_marked(&self, folder: &str, record: &Record) -> Option<bool> {
         let mark = record.mark.as_ref()?;
         let written = fs::read_to_string(self.dir.join(folder).join(MARK)).ok();
@@ -471,7 +473,7 @@ impl Library {
         Ok(path)
     }
 
-    /// The package that was installed with this digest, while it is kept.
+    /// Returns the package that was installed with this digest, while it is kept.
     pub fn package_of(&self, folder: &str, wanted: &str) -> Option<Package> {
         let package = load(&self.snapshot_dir(folder, wanted)).ok()?.package?;
         (digest(&package.files) == wanted).then_some(package)
@@ -519,7 +521,7 @@ impl Library {
         files.filter(|path| path.is_file()).collect()
     }
 
-    /// Whether the bindings under a name are those of another folder.
+    /// Returns true if the bindings under a name are those of another folder.
     fn is_of_another(&self, name: &str, folder: &str) -> bool {
         name != folder && self.dir.join(name).exists()
     }
@@ -542,20 +544,21 @@ impl Library {
         Ok(Some(kept))
     }
 
-    /// The bindings that were kept when an expert of this name was removed. They apply once the user renames
-    /// the file to `bindings.yaml`.
+    /// Returns the bindings that were kept when an expert of this name was removed. They apply once the user
+    /// renames the file to `bindings.yaml`.
     pub fn removed_bindings(&self, name: &str) -> Option<PathBuf> {
         Some(self.own_bindings(name).with_file_name(REMOVED_BINDINGS)).filter(|path| path.is_file())
     }
 
-    /// The package as it was last installed into a folder, from its snapshot.
+    /// Returns the package as it was last installed into a folder, from its snapshot.
     pub(super) fn kept_package(&self, folder: &str) -> Option<Package> {
         let record = self.read_record(folder)?;
         let package = load(&self.snapshot_dir(folder, &record.digest)).ok()?.package?;
         (digest(&package.files) == record.digest).then_some(package)
     }
 
-    /// True while an update of a folder is between its two renames, so that its package is not in place.
+    /// Returns true while an update of a folder is between its two renames, so that its package is not in
+    /// place.
     pub(super) fn is_replaced_now(&self, folder: &str) -> bool {
         self.dir.join(OWN).join("replaced").join(folder).exists()
     }
@@ -695,7 +698,8 @@ fn new_mark() -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
-/// Whether a folder holds files that are neither the package's nor respool's. One that cannot be read counts.
+/// Returns true if a folder holds files that are neither the package's nor respool's. One that cannot be read
+/// counts.
 fn has_other_files(directory: &Path, files: &BTreeMap<String, String>) -> bool {
     let mut open = vec![directory.to_owned()];
     while let Some(folder) = open.pop() {
@@ -730,7 +734,7 @@ fn record_of(package: &Package, source: &Source, mark: String, previous: Option<
     }
 }
 
-/// The digest of a package's files: their paths and texts, each preceded by its length.
+/// Returns the digest of a package's files: their paths and texts, each preceded by its length.
 pub fn digest(files: &BTreeMap<String, String>) -> String {
     let mut hash = Sha256::new();
     for part in files.iter().flat_map(|(path, text)| [path, text]) {

@@ -36,7 +36,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// The message as a row of the store.
+    /// Returns the message as a row of the store.
     pub(super) fn into_row(self) -> NewMessage {
         let mut body = json!({"expert": self.expert, "process": self.process});
         body[self.kind.as_str()] = self.body;
@@ -50,7 +50,7 @@ impl Message {
     }
 }
 
-/// A message as JSON, for people and programs. Times are seconds since 1970.
+/// Returns a message as JSON, for people and programs. Times are seconds since 1970.
 pub fn message_json(row: &MessageRow) -> Value {
     let body: Value = serde_json::from_str(&row.message.body).unwrap_or_default();
     json!({

@@ -8,8 +8,8 @@ pub(super) struct NameClaim {
     pub(super) is_recorded: bool,
 }
 
-/// Which of the folders with one expert name is used, and why; `None` if none of them is. The order on the
-/// disk decides nothing.
+/// Returns which of the folders with one expert name is used, and why; `None` if none of them is. The order
+/// on the disk decides nothing.
 pub(super) fn preferred_folder(name: &str, claims: &[NameClaim]) -> Option<(usize, &'static str)> {
     let recorded: Vec<usize> =
         claims.iter().enumerate().filter(|(_, claim)| claim.is_recorded).map(|(index, _)| index).collect();

@@ -36,13 +36,13 @@ impl ConversationNotices {
         self.new_message(run, &what, MessageKind::Approval, body)
     }
 
-    /// A conversation that cannot continue: calls that a person may have approved are not made.
+    /// Returns a conversation that cannot continue: calls that a person may have approved are not made.
     pub(super) fn lost_notice(&self, run: &str, why: &str) -> NewMessage {
         let body = json!({"reason": format!("The conversation cannot go on: {why}."), "recommendation": "Ask again."});
         self.new_message(run, "lost", MessageKind::Escalation, body)
     }
 
-    /// A conversation that was interrupted too long ago to go on unasked.
+    /// Returns a conversation that was interrupted too long ago to go on unasked.
     pub(super) fn interrupted_notice(&self, run: &str) -> NewMessage {
         let body = json!({
             "reason": "The conversation was interrupted more than an hour ago, and does not go on by itself.",

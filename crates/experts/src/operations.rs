@@ -25,13 +25,13 @@ pub(super) struct Operations {
 }
 
 impl Operations {
-    /// All operations of the package's tools.
+    /// Returns all operations of the package's tools.
     pub(super) fn new(package: &Package, bound: BoundTools, is_dry: bool) -> Self {
         let all = bound.iter().flat_map(BoundTool::operations).collect();
         Self { bound, only: None, all, policy: package.manifest.policy.clone(), is_dry }
     }
 
-    /// The operations of these tools only.
+    /// Returns the operations of these tools only.
     pub(super) fn only_of(self, tools: impl Iterator<Item = String>) -> Self {
         let mut narrowed = Self { only: Some(tools.collect()), ..self };
         narrowed.all = narrowed.tools().flat_map(BoundTool::operations).collect();
@@ -43,12 +43,12 @@ impl Operations {
         self.bound.iter().filter(is_in)
     }
 
-    /// All operations, as they were when the run began.
+    /// Returns all operations, as they were when the run began.
     pub(super) fn all(&self) -> &[OfferedOperation] {
         &self.all
     }
 
-    /// The tier of an operation.
+    /// Returns the tier of an operation.
     pub(super) fn tier(&self, operation: &OfferedOperation) -> Tier {
         let (tool, name) = operation.title.split_once('.').unwrap_or_default();
         match self.policy.read_tier(tool, name) {
@@ -57,8 +57,8 @@ impl Operations {
         }
     }
 
-    /// The tiers by the names that the model calls. If a name stands for several operations, the strictest
-    /// tier applies.
+    /// Returns the tiers by the names that the model calls. If a name stands for several operations, the
+    /// strictest tier applies.
     pub(super) fn tiers_by_name(&self) -> BTreeMap<String, Tier> {
         let mut tiers = BTreeMap::new();
         for operation in &self.all {
@@ -71,12 +71,12 @@ impl Operations {
         tiers
     }
 
-    /// All operations by tier, as listed for the model.
+    /// Returns all operations by tier, as listed for the model.
     pub(super) fn tiers(&self) -> Tiers {
         Tiers::from_pairs(self.all.iter().map(|operation| (operation.title.clone(), self.tier(operation))))
     }
 
-    /// The operation of this name; `None` if the name stands for several.
+    /// Returns the operation of this name; `None` if the name stands for several.
     fn find_named(&self, name: &str) -> Option<Result<(&BoundTool, OfferedOperation), ToolError>> {
         let all = self
             .tools()

@@ -36,13 +36,14 @@ impl Readiness {
         *last = checked;
     }
 
-    /// The queues of the experts that are ready; `only`: of this expert alone.
+    /// Returns the queues of the experts that are ready; `only`: of this expert alone.
     pub(super) fn ready_queues(&self, only: Option<&str>) -> Vec<String> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.ready.iter().filter(|name| only.is_none_or(|only| only == name.as_str())).cloned().collect()
     }
 
-    /// Why an expert is not ready, for the main agent; also `None` while one of its servers is starting.
+    /// Returns why an expert is not ready, for the main agent; also `None` while one of its servers is
+    /// starting.
     pub fn why_not_ready(&self, name: &str) -> Option<String> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).not_ready.get(name).cloned()
     }

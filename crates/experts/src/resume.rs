@@ -113,9 +113,9 @@ impl Experts {
         Ok(())
     }
 
-    /// Why the run that a request repeats cannot be resumed yet, for people: it may make a call that a person
-    /// approved, and the expert is not ready to make it. `None` for all other requests. The run is resumed
-    /// when the expert is ready.
+    /// Returns why the run that a request repeats cannot be resumed yet, for people: it may make a call that
+    /// a person approved, and the expert is not ready to make it. `None` for all other requests. The run is
+    /// resumed when the expert is ready.
     pub async fn must_wait(&self, name: &str, request: &AgentRequest) -> Option<String> {
         let why = self.not_ready(name)?;
         let run = self.agents.find_repeated_run(request).await?;
@@ -131,7 +131,7 @@ impl Experts {
         })
     }
 
-    /// Whether a person approved a call of a run or of one of its child runs.
+    /// Returns true if a person approved a call of a run or of one of its child runs.
     async fn has_consent(&self, facts: RunFacts) -> bool {
         let mut has_consent = facts.has_consent;
         for (_, child) in facts.children {
@@ -140,8 +140,8 @@ impl Experts {
         has_consent
     }
 
-    /// Whether a conversation was interrupted too long ago to act by itself now. Calls that a person approved
-    /// are made at any age.
+    /// Returns true if a conversation was interrupted too long ago to act by itself now. Calls that a person
+    /// approved are made at any age.
     async fn is_too_old(&self, row: &RunRow) -> bool {
         let allowed = clock::to_millis(RESUMABLE_FOR);
         if clock::now().saturating_sub(row.updated) <= allowed {

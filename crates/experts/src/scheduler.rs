@@ -75,7 +75,7 @@ impl ScheduledClock {
 }
 
 impl Scheduler {
-    /// The clocks of these experts; due events go to the queue.
+    /// Returns the clocks of these experts; due events go to the queue.
     pub fn new(catalog: Arc<Catalog>, queue: Arc<dyn Queue>) -> Self {
         let is_held = Box::new(|_: &str| false);
         Self { catalog, queue, clocks: HashMap::new(), generation: None, watch: None, is_held }
@@ -109,7 +109,7 @@ impl Scheduler {
         }
     }
 
-    /// When the next clock is due.
+    /// Returns when the next clock is due.
     fn next_due(&self) -> Option<u64> {
         let is_held = |armed: &&ScheduledClock| {
             armed.held.is_some() && armed.held == self.watch.map(|looks| looks.last)

@@ -80,7 +80,7 @@ fn staging_dir() -> Result<TempDir, ExpertError> {
         .map_err(|error| ExpertError::Disk("no temporary directory can be made".to_owned(), error))
 }
 
-/// The package in an unpacked archive: at the top, or in the only directory there.
+/// Returns the package in an unpacked archive: at the top, or in the only directory there.
 fn top_of(folder: &Path) -> PathBuf {
     if folder.join(MANIFEST).exists() || folder.join(SKILL).exists() {
         return folder.to_owned();

@@ -250,7 +250,7 @@ fn process_tools(role: &Role) -> Vec<ToolSpec> {
     ]
 }
 
-/// The tool that leaves a decision to a person.
+/// Returns the tool that leaves a decision to a person.
 pub(super) fn escalate_tool() -> ToolSpec {
     let text = |description: &str| json!({"type": "string", "description": description});
     let escalation = json!({
@@ -267,7 +267,7 @@ pub(super) fn escalate_tool() -> ToolSpec {
     )
 }
 
-/// Which calls of a run people decide about, and what ends the run.
+/// Returns which calls of a run people decide about, and what ends the run.
 pub(super) fn supervision_of(
     package: &Package,
     operations: &Operations,
@@ -304,7 +304,7 @@ pub(super) fn supervision_of(
     }
 }
 
-/// How a run of the package handles approvals.
+/// Returns how a run of the package handles approvals.
 pub(super) fn approval_rules(package: &Package, requester: Requester) -> ApprovalRules {
     let policy = &package.manifest.policy;
     let is_process = requester.process_name().is_some();

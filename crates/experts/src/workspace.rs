@@ -54,7 +54,7 @@ enum Place {
 }
 
 impl Workspace {
-    /// The files for a session; `context` is what the process preloads.
+    /// Returns the files for a session; `context` is what the process preloads.
     pub(super) fn new(root: &Path, package: Arc<Package>, session: &str, context: &[String]) -> Self {
         // Only the function's own run reads what only an isolated function names.
         let inline = package.functions.items.iter().filter(|one| one.session == FunctionSession::Inline);
@@ -65,7 +65,7 @@ impl Workspace {
         Self { root: root.to_owned(), package, session, permitted, seen: Mutex::default() }
     }
 
-    /// Whether a run with these files may quote private knowledge. All runs of a package share state,
+    /// Returns true if a run with these files may quote private knowledge. All runs of a package share state,
     /// learnings and the results of the main session, so it is enough that any function or process of the
     /// package names private knowledge.
     pub(super) fn may_quote_private(&self) -> bool {
@@ -77,7 +77,7 @@ impl Workspace {
         private.any(|one| is_read(&one.path)) || knowledge::any_reads_private(&self.package)
     }
 
-    /// Whether a path refers to a text of the package, not to a file on disk that runs write.
+    /// Returns true if a path refers to a text of the package, not to a file on disk that runs write.
     pub(super) fn is_of_package(&self, written: &str) -> bool {
         matches!(self.resolve_path(written), Ok(Place::Package(_)))
     }
@@ -144,7 +144,7 @@ impl Workspace {
         }
     }
 
-    /// The function whose file this is.
+    /// Returns the function whose file this is.
     fn function_at(&self, wanted: &str) -> Option<&str> {
         let is_meant = |one: &&openexperts::Function| {
             one.path == wanted || wanted == format!("functions/{}.md", one.name.value)
@@ -222,7 +222,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// Whether there is such a file on disk.
+    /// Returns true if there is such a file on disk.
     pub(super) fn exists(&self, written: &str) -> bool {
         match self.resolve_path(written) {
             Ok(Place::Disk { path, .. }) => matches!(self.read_disk(&path), Ok(Some(_))),
@@ -276,7 +276,7 @@ impl Workspace {
         }
     }
 
-    /// A file of the package, by its path or its component's name. State is on disk.
+    /// Returns a file of the package, by its path or its component's name. State is on disk.
     fn package_file(&self, wanted: &str) -> Result<Option<Place>, FileError> {
         let package = &self.package;
         let named = |folder: &str, name: &str| wanted == format!("{folder}/{name}.md");
@@ -358,8 +358,8 @@ fn digest_of(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// A text as part of a file name: letters, digits and `._-`, at most 64; a text that was changed gets a
-/// distinguishing suffix.
+/// Returns a text as part of a file name: letters, digits and `._-`, at most 64; a text that was changed gets
+/// a distinguishing suffix.
 pub(super) fn file_name(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let is_safe =

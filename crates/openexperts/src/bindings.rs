@@ -41,7 +41,7 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// The operation's tool as the configuration names it.
+    /// Returns the operation's tool as the configuration names it.
     pub fn configured_name(&self, operation: &str) -> String {
         let own = self.operations.get(operation).map_or(operation, String::as_str);
         match self.kind {
@@ -51,7 +51,7 @@ impl Binding {
         }
     }
 
-    /// The tools to request, by their names in the configuration.
+    /// Returns the tools to request, by their names in the configuration.
     pub fn requested_tools(&self, operations: &[String]) -> Vec<String> {
         match self.kind {
             BindingType::Mcp => vec![format!("mcp:{}/*", self.server)],
@@ -75,7 +75,7 @@ pub struct ChannelBinding {
 }
 
 impl ChannelBinding {
-    /// Whether a message starts the trigger; `channel_name` and `sender_id` are compared exactly.
+    /// Returns true if a message starts the trigger; `channel_name` and `sender_id` are compared exactly.
     pub fn admits(&self, message: &serde_json::Value) -> bool {
         let is_in = |list: &[String], field: &str| {
             message
@@ -155,7 +155,7 @@ impl Bindings {
         Self { tools, triggers }
     }
 
-    /// The file's text.
+    /// Returns the file's text.
     pub fn to_yaml(&self) -> String {
         let mut text = String::from(
             "# Which tools stand for the abstract tools of this expert. Written by `respool expert bind`.\ntools:\n",
@@ -196,7 +196,7 @@ fn refuse_secrets(entries: &[Entry], report: &mut FileReport<'_>) {
     }
 }
 
-/// A map whose keys are the user's, each with a map of its own.
+/// Returns a map whose keys are the user's, each with a map of its own.
 fn read_named<T>(
     fields: &mut Fields<'_, '_, '_>,
     name: &'static str,

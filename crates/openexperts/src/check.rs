@@ -46,7 +46,7 @@ struct Known<'p> {
     context: Option<HashSet<String>>,
 }
 
-/// The names in a list, if the list is complete and every entry has one.
+/// Returns the names in a list, if the list is complete and every entry has one.
 fn complete_names<'p, T>(
     list: &'p Listing<T>,
     name: impl Fn(&'p T) -> &'p Spanned<String>,
@@ -203,7 +203,7 @@ fn check_mapping(trigger: &Trigger, package: &Package, report: &mut FileReport<'
     }
 }
 
-/// A hint if the process declares no such input.
+/// Returns a hint if the process declares no such input.
 fn unknown_input(processes: &[&Process], name: &str) -> Option<String> {
     let inputs = || processes.iter().flat_map(|process| &process.inputs.items);
     let declared = || inputs().map(|input| input.name.as_str());
@@ -244,7 +244,7 @@ fn check_lane(trigger: &Trigger, package: &Package, report: &mut FileReport<'_>)
 /// The fields of a clock's payload.
 const CLOCK_FIELDS: [&str; 2] = ["scheduled_at", "fired_at"];
 
-/// Whether the key of a cron trigger's lane is in its payload or among the inputs mapped from it.
+/// Returns true if the key of a cron trigger's lane is in its payload or among the inputs mapped from it.
 fn has_clock_key(trigger: &Trigger, lane: &Lane) -> bool {
     let is_field = |path: &str| CLOCK_FIELDS.contains(&path);
     let key = lane.key.as_deref().unwrap_or_default();
@@ -466,7 +466,7 @@ fn check_resume(package: &Package, report: &mut Report) {
     }
 }
 
-/// Whether a faulty field of the process, or one that it would inherit, decides if it is resumed.
+/// Returns true if a faulty field of the process, or one that it would inherit, decides if it is resumed.
 fn is_resume_doubtful(own: &ExecutionFields, package: &ExecutionFields) -> bool {
     let resume = own.is_resume_faulty || (own.resume.is_none() && package.is_resume_faulty);
     let idempotent = own.is_idempotent_faulty || (own.idempotent.is_none() && package.is_idempotent_faulty);

@@ -359,14 +359,14 @@ impl State {
     }
 }
 
-/// The text of a persona file or the orchestrator, without its frontmatter.
+/// Returns the text of a persona file or the orchestrator, without its frontmatter.
 pub(crate) fn plain_body(text: &str, report: &mut FileReport<'_>) -> String {
     let file = markdown::read_markdown(text, Head::Skipped, report);
     check_body(file.body, report);
     file.body.trim().to_owned()
 }
 
-/// The name of a file without its folders and extension.
+/// Returns the name of a file without its folders and extension.
 pub(crate) fn file_stem(path: &str) -> &str {
     let file = path.rsplit('/').next().unwrap_or(path);
     file.rsplit_once('.').map_or(file, |(stem, _)| stem)
@@ -441,7 +441,7 @@ fn read_options(fields: &mut Fields<'_, '_, '_>) -> Vec<String> {
     options
 }
 
-/// A list of paths; one that leaves the package is reported and left out.
+/// Returns a list of paths; one that leaves the package is reported and left out.
 fn read_paths(fields: &mut Fields<'_, '_, '_>, name: &'static str) -> Listing<Spanned<String>> {
     let mut list = fields.distinct_texts(name, "path");
     list.items.retain(|path| !note_escape(path, fields.report));

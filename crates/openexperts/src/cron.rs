@@ -65,7 +65,7 @@ pub(crate) fn parse_expression(expr: &str) -> Result<Cron, CronError> {
         .map_err(|error| CronError::Syntax(error.to_string()))
 }
 
-/// Whether the IANA database has a zone of this name.
+/// Returns true if the IANA database has a zone of this name.
 pub(crate) fn is_zone(name: &str) -> bool {
     name.parse::<chrono_tz::Tz>().is_ok()
 }

@@ -29,7 +29,7 @@ macro_rules! codes {
             /// Every code.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The code as it is printed.
+            /// Returns the code as it is printed.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
             }
@@ -103,7 +103,7 @@ impl At {
     /// The beginning of a file.
     pub const TOP: Self = Self { line: 1, column: 1, width: 1 };
 
-    /// The beginning of a line.
+    /// Returns the beginning of a line.
     pub const fn line(line: usize) -> Self {
         Self { line, column: 1, width: 1 }
     }
@@ -119,7 +119,7 @@ pub struct Spanned<T> {
 }
 
 impl<T> Spanned<T> {
-    /// The value that was written there.
+    /// Returns the value that was written there.
     pub const fn new(value: T, at: At) -> Self {
         Self { value, at }
     }
@@ -149,17 +149,17 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// A recorder of findings in this file.
+    /// Returns a recorder of findings in this file.
     pub(crate) fn file<'a>(&'a mut self, file: &'a str) -> FileReport<'a> {
         FileReport { file, report: self }
     }
 
-    /// Whether there is no error among the findings.
+    /// Returns true if there is no error among the findings.
     pub(crate) fn loads(&self) -> bool {
         self.diagnostics.iter().all(|one| one.severity == Severity::Warn)
     }
 
-    /// The findings by file and line, `expert.yaml` first, without duplicates.
+    /// Returns the findings by file and line, `expert.yaml` first, without duplicates.
     pub(crate) fn into_sorted(mut self) -> Vec<Diagnostic> {
         let rank = |one: &Diagnostic| (one.file != super::MANIFEST, one.file.clone(), one.at, one.code);
         self.diagnostics.sort_by_cached_key(rank);
@@ -198,15 +198,15 @@ impl FileReport<'_> {
 }
 
 impl Diagnostic {
-    /// The finding in one line, without what is written there.
+    /// Returns the finding in one line, without what is written there.
     pub fn to_line(&self) -> String {
         let place = self.at.map(|at| format!(":{}:{}", at.line, at.column)).unwrap_or_default();
         let help = if self.help.is_empty() { String::new() } else { format!(" ({})", self.help.trim()) };
         format!("{}{place}: {}{help}", self.file, self.message)
     }
 
-    /// The finding for a terminal: file, line and column, the line itself with a caret, and what to do.
-    /// `source` is the file's text.
+    /// Returns the finding for a terminal: file, line and column, the line itself with a caret, and what to
+    /// do. `source` is the file's text.
     pub fn render(&self, source: Option<&str>) -> String {
         let severity = if self.severity == Severity::Error { "error" } else { "warn" };
         let place = self.at.map(|at| format!(":{}:{}", at.line, at.column)).unwrap_or_default();

@@ -12,12 +12,12 @@ pub struct Length {
 }
 
 impl Length {
-    /// A duration of this many seconds.
+    /// Returns a duration of this many seconds.
     pub fn seconds(seconds: u64) -> Self {
         Self { written: format!("{seconds}s"), length: Duration::from_secs(seconds) }
     }
 
-    /// How long it is.
+    /// Returns how long it is.
     pub const fn length(&self) -> Duration {
         self.length
     }

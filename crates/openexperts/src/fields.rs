@@ -25,7 +25,7 @@ impl<T> Default for Listing<T> {
 }
 
 impl<T> Listing<T> {
-    /// A list that could not be read.
+    /// Returns a list that could not be read.
     pub const fn unreadable() -> Self {
         Self { items: Vec::new(), is_complete: false }
     }
@@ -44,28 +44,28 @@ pub struct Fields<'n, 'r, 'f> {
 }
 
 impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
-    /// The fields of a map; missing ones are reported at `owner`.
+    /// Returns the fields of a map; missing ones are reported at `owner`.
     pub fn new(entries: &'n [Entry], owner: At, report: &'r mut FileReport<'f>) -> Self {
         Self { entries, owner, is_repeated: false, used: Vec::new(), report }
     }
 
-    /// The key, even if its value is null.
+    /// Returns the key, even if its value is null.
     pub fn key(&self, name: &str) -> Option<At> {
         self.entries.iter().find(|entry| entry.key.value == name).map(|entry| entry.key.at)
     }
 
-    /// Where a missing field is reported.
+    /// Returns where a missing field is reported.
     pub const fn owner(&self) -> At {
         self.owner
     }
 
-    /// The value with this name, without marking it as known; null counts as absent.
+    /// Returns the value with this name, without marking it as known; null counts as absent.
     pub fn value_of(&self, name: &str) -> Option<&'n Node> {
         let found = self.entries.iter().find(|entry| entry.key.value == name)?;
         (found.value.value != Value::Null).then_some(&found.value)
     }
 
-    /// The value with this name; null counts as absent.
+    /// Returns the value with this name; null counts as absent.
     pub fn value(&mut self, name: &'static str) -> Option<&'n Node> {
         if !self.used.contains(&name) {
             self.used.push(name);
@@ -73,7 +73,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         self.value_of(name)
     }
 
-    /// Whether the field is uncertain because its key, or the key of this map, is written twice.
+    /// Returns true if the field is uncertain because its key, or the key of this map, is written twice.
     pub fn is_repeated(&self, name: &str) -> bool {
         self.is_repeated || self.entries.iter().any(|entry| entry.is_repeated && entry.key.value == name)
     }
@@ -91,7 +91,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         }
     }
 
-    /// A text; one that is absent, blank or of another type is reported and read as empty.
+    /// Returns a text; one that is absent, blank or of another type is reported and read as empty.
     pub fn required_text(&mut self, name: &'static str, example: &str) -> Spanned<String> {
         let absent = Spanned::new(String::new(), self.owner);
         if self.value(name).is_none() {
@@ -123,21 +123,21 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         self.report.add(Code::MissingField, at, message, format!("write {name}: {example}"));
     }
 
-    /// A name that follows the rules of its kind; an invalid one is reported and read as empty, and so is one
-    /// that is written twice.
+    /// Returns a name that follows the rules of its kind; an invalid one is reported and read as empty, and
+    /// so is one that is written twice.
     pub fn required_name(&mut self, kind: NameKind, example: &str) -> Spanned<String> {
         let text = self.required_text("name", example);
         let name = checked_name(text, kind, self.report);
         if self.is_repeated("name") { Spanned::new(String::new(), name.at) } else { name }
     }
 
-    /// An optional text that refers to something by name. One that is written twice is checked as a text, and
-    /// then read as absent: it is not known which of the two is meant.
+    /// Returns an optional text that refers to something by name. One that is written twice is checked as a
+    /// text, and then read as absent: it is not known which of the two is meant.
     pub fn reference(&mut self, name: &'static str) -> Option<Spanned<String>> {
         self.text(name).filter(|_| !self.is_repeated(name))
     }
 
-    /// An optional text.
+    /// Returns an optional text.
     pub fn text(&mut self, name: &'static str) -> Option<Spanned<String>> {
         let node = self.value(name)?;
         let Value::Text(text) = &node.value else {
@@ -147,7 +147,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         Some(Spanned::new(text.clone(), node.at))
     }
 
-    /// A text; if it was written as a number, its digits are kept.
+    /// Returns a text; if it was written as a number, its digits are kept.
     pub fn text_or_number(&mut self, name: &'static str) -> Option<Spanned<String>> {
         let node = self.value(name)?;
         if let Value::Number(digits) = &node.value {
@@ -168,7 +168,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         Some(Spanned::new(value, node.at))
     }
 
-    /// A whole number of at least 1.
+    /// Returns a whole number of at least 1.
     pub fn count(&mut self, name: &'static str) -> Option<Spanned<u32>> {
         let node = self.value(name)?;
         let digits = match &node.value {
@@ -192,7 +192,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         }
     }
 
-    /// One of a closed list of words.
+    /// Returns one of a closed list of words.
     pub fn word<T: for<'de> Deserialize<'de>>(
         &mut self,
         name: &'static str,
@@ -213,7 +213,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         }
     }
 
-    /// A duration with units.
+    /// Returns a duration with units.
     pub fn duration(&mut self, name: &'static str, may_be_zero: bool) -> Option<Spanned<Length>> {
         let node = self.value(name)?;
         let (Value::Text(text) | Value::Number(text)) = &node.value else {
@@ -245,7 +245,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         }
     }
 
-    /// A list of texts.
+    /// Returns a list of texts.
     pub fn texts(&mut self, name: &'static str) -> Listing<Spanned<String>> {
         self.read_list(name, "a list of texts", |node, _| match &node.value {
             Value::Text(text) => Some(Spanned::new(text.clone(), node.at)),
@@ -253,7 +253,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         })
     }
 
-    /// A list of distinct texts; a repeated one is reported and left out.
+    /// Returns a list of distinct texts; a repeated one is reported and left out.
     pub fn distinct_texts(&mut self, name: &'static str, what: &str) -> Listing<Spanned<String>> {
         let mut list = self.texts(name);
         let mut seen = std::collections::HashSet::new();
@@ -268,7 +268,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         list
     }
 
-    /// A list of maps, each read by `read`.
+    /// Returns a list of maps, each read by `read`.
     pub fn maps<T>(
         &mut self,
         name: &'static str,
@@ -309,8 +309,8 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         list
     }
 
-    /// A map, read as separate fields; missing ones are reported at its key. `None` if it is absent; a wrong
-    /// type is reported.
+    /// Returns a map, read as separate fields; missing ones are reported at its key. `None` if it is absent;
+    /// a wrong type is reported.
     pub fn map(&mut self, name: &'static str) -> Option<Fields<'n, '_, 'f>> {
         let owner = self.key(name).unwrap_or(self.owner);
         let is_repeated = self.is_repeated(name);
@@ -318,7 +318,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         Some(Fields { is_repeated, ..Fields::new(entries, owner, self.report) })
     }
 
-    /// The entries of a map whose keys the format does not define.
+    /// Returns the entries of a map whose keys the format does not define.
     pub fn entries_of(&mut self, name: &'static str) -> Option<&'n [Entry]> {
         let node = self.value(name)?;
         if let Value::Map(entries) = &node.value {
@@ -339,7 +339,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
     }
 }
 
-/// How to turn a value into a text.
+/// Returns how to turn a value into a text.
 fn describe_quoting(value: &Value) -> String {
     match value {
         Value::Number(text) => format!("as a text it is written \"{text}\""),
@@ -351,12 +351,12 @@ fn describe_quoting(value: &Value) -> String {
     }
 }
 
-/// The word from a closed list.
+/// Returns the word from a closed list.
 pub(crate) fn word_of<T: for<'de> Deserialize<'de>>(text: &str) -> Option<T> {
     T::deserialize(StrDeserializer::<ValueError>::new(text)).ok()
 }
 
-/// The name, or an empty one if it breaks the rules of its kind, which is reported.
+/// Returns the name, or an empty one if it breaks the rules of its kind, which is reported.
 pub(crate) fn checked_name(
     text: Spanned<String>,
     kind: NameKind,

@@ -51,8 +51,8 @@ impl PackageDir {
         })
     }
 
-    /// The paths of the regular files in a folder and those below it, at most this many, in order. Links are
-    /// not followed, and hidden files are left out.
+    /// Returns the paths of the regular files in a folder and those below it, at most this many, in order.
+    /// Links are not followed, and hidden files are left out.
     pub(crate) fn list(&self, folder: &str, most: usize) -> Vec<String> {
         let (mut found, mut open) = (Vec::new(), vec![folder.to_owned()]);
         while let Some(folder) = open.pop() {
@@ -72,7 +72,7 @@ impl PackageDir {
         found
     }
 
-    /// Whether a path ends inside the package when all links are followed. Nothing is opened.
+    /// Returns true if a path ends inside the package when all links are followed. Nothing is opened.
     fn ends_inside(&self, path: &str) -> bool {
         let end = self.path.join(path).canonicalize();
         end.ok().zip(self.path.canonicalize().ok()).is_some_and(|(end, root)| end.starts_with(root))

@@ -154,8 +154,8 @@ fn identify_folder(folder: &Path) -> Option<Foreign> {
     Some(Foreign::Plugin(Plugin { what, skills, has_servers }))
 }
 
-/// The folders with a skill, as plugins and repositories have them: at the top, in `skills`, or in a plugin
-/// of a marketplace.
+/// Returns the folders with a skill, as plugins and repositories have them: at the top, in `skills`, or in a
+/// plugin of a marketplace.
 fn skills_in(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let plugins = list_folders(&folder.join("plugins")).into_iter().map(|plugin| plugin.join("skills"));
@@ -261,7 +261,7 @@ fn read_head(text: &str) -> Result<SkillHead, HeadError> {
     })
 }
 
-/// The version in a skill's metadata, if it is a semantic one; a missing number counts as 0.
+/// Returns the version in a skill's metadata, if it is a semantic one; a missing number counts as 0.
 fn skill_version(entries: &[super::yaml::Entry]) -> String {
     let value = |entries: &[super::yaml::Entry], key: &str| {
         entries.iter().find(|entry| entry.key.value == key).map(|entry| entry.value.value.clone())

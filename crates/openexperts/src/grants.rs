@@ -26,7 +26,7 @@ pub enum VersionStep {
 }
 
 impl VersionStep {
-    /// The step from one version to another.
+    /// Returns the step from one version to another.
     pub fn from_versions(old: &str, new: &str) -> Self {
         let (Ok(old), Ok(new)) = (Version::parse(old), Version::parse(new)) else { return Self::Unknown };
         match new.cmp_precedence(&old) {
@@ -37,7 +37,7 @@ impl VersionStep {
         }
     }
 
-    /// Why it needs to be forced, if it does.
+    /// Returns why it needs to be forced, if it does.
     pub const fn caution(self) -> Option<&'static str> {
         match self {
             Self::Same | Self::Compatible => None,
@@ -76,7 +76,7 @@ pub fn list_loosened(old: &Package, new: &Package) -> Vec<String> {
 pub const LEARNS_ALONE: &str =
     "it learns without asking (learning.approval: auto): what it reads, such as a mail, can teach it";
 
-/// True when the expert may write learnings without approval.
+/// Returns true when the expert may write learnings without approval.
 pub fn learns_alone(package: &Package) -> bool {
     package.manifest.learning.enabled && package.manifest.learning.approval == Tier::Auto
 }
@@ -129,12 +129,13 @@ fn required_tools(package: &Package) -> impl Iterator<Item = &str> {
     package.manifest.tools.items.iter().map(|name| name.value.as_str())
 }
 
-/// The file that says which operations of a tool are offered; without one, all operations of its server are.
+/// Returns the file that says which operations of a tool are offered; without one, all operations of its
+/// server are.
 fn file_of<'a>(package: &'a Package, tool: &str) -> Option<&'a Tool> {
     package.offered_tools().find(|one| one.name.value == tool)
 }
 
-/// The operations that a package names, in tool files and in overrides.
+/// Returns the operations that a package names, in tool files and in overrides.
 fn operations_of(package: &Package) -> impl Iterator<Item = (&str, &str)> {
     let declared = package.offered_tools().flat_map(|tool| {
         let name = tool.name.value.as_str();
@@ -144,7 +145,7 @@ fn operations_of(package: &Package) -> impl Iterator<Item = (&str, &str)> {
     declared.chain(overrides.filter_map(|one| one.key.value.split_once('.')))
 }
 
-/// The tier of an operation; `None` if the package does not offer it.
+/// Returns the tier of an operation; `None` if the package does not offer it.
 fn tier_of(package: &Package, tool: &str, operation: &str) -> Option<Tier> {
     let declares = |file: &Tool| file.operations.items.iter().any(|one| one.name == operation);
     let is_offered =

@@ -9,13 +9,13 @@ const CALL: &str = "run_function";
 /// Prefix of an expert's model name.
 pub const MODEL_PREFIX: &str = "expert/";
 
-/// True for the agent of an expert, and for those of its isolated functions (`expert/NAME/FUNCTION`).
+/// Returns true for the agent of an expert, and for those of its isolated functions (`expert/NAME/FUNCTION`).
 pub fn is_agent_of(agent: &str, expert: &str) -> bool {
     let rest = agent.strip_prefix(MODEL_PREFIX).and_then(|agent| agent.strip_prefix(expert));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The name under which the model calls an operation.
+/// Returns the name under which the model calls an operation.
 pub fn function_name(tool: &str, operation: &str) -> String {
     let whole = format!("{tool}__{operation}");
     whole
@@ -25,12 +25,12 @@ pub fn function_name(tool: &str, operation: &str) -> String {
         .collect()
 }
 
-/// The name of the tool that calls an isolated function.
+/// Returns the name of the tool that calls an isolated function.
 pub fn call_name(function: &str) -> String {
     function_name(CALL, function)
 }
 
-/// True for the name of a tool that calls an isolated function.
+/// Returns true for the name of a tool that calls an isolated function.
 pub fn is_call(name: &str) -> bool {
     name.strip_prefix(CALL).is_some_and(|rest| rest.starts_with("__"))
 }

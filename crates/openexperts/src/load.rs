@@ -191,8 +191,8 @@ impl Reader {
         Some((path, text))
     }
 
-    /// The text of a file, without a byte order mark and with `\n` line ends. `written` is the entry that
-    /// names it.
+    /// Returns the text of a file, without a byte order mark and with `\n` line ends. `written` is the entry
+    /// that names it.
     fn read_text(&mut self, path: &str, written: &Spanned<String>, most: u64) -> Option<String> {
         if component::note_escape(written, &mut self.report.file(MANIFEST)) {
             return None;
@@ -280,7 +280,7 @@ impl Reader {
     }
 }
 
-/// A text without a byte order mark and with `\n` line ends.
+/// Returns a text without a byte order mark and with `\n` line ends.
 fn normalize_text(text: &str) -> String {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     text.replace("\r\n", "\n").replace('\r', "\n")

@@ -224,7 +224,7 @@ impl Manifest {
     }
 }
 
-/// A required text; if it was written as a number, its digits are kept.
+/// Returns a required text; if it was written as a number, its digits are kept.
 fn required_digits(fields: &mut Fields<'_, '_, '_>, name: &'static str, example: &str) -> Spanned<String> {
     if matches!(fields.value(name).map(|node| &node.value), Some(Value::Number(_))) {
         return fields.text_or_number(name).unwrap_or(Spanned::new(String::new(), At::TOP));
@@ -292,7 +292,7 @@ fn read_concurrency(fields: &mut Fields<'_, '_, '_>) -> ConcurrencyFields {
     read
 }
 
-/// Whether it is a path into a payload; if not, that is reported.
+/// Returns true if it is a path into a payload; if not, that is reported.
 fn is_payload_path(field: &str, written: &Spanned<String>, report: &mut FileReport<'_>) -> bool {
     let Err(why) = path::payload_path(&written.value) else { return true };
     let message = format!("`{field}` is \"{}\", which is not a path into a payload: {why}", written.value);
@@ -385,7 +385,7 @@ impl Trigger {
     }
 }
 
-/// The type; a missing one is reported.
+/// Returns the type; a missing one is reported.
 fn trigger_kind(fields: &mut Fields<'_, '_, '_>) -> Option<TriggerKind> {
     let is_blank = |node: &Node| matches!(&node.value, Value::Text(text) if text.trim().is_empty());
     if fields.value("type").is_none_or(is_blank) {
@@ -448,7 +448,7 @@ impl Components {
     }
 }
 
-/// A list that must not be empty; an empty one is reported, and references into it are not judged.
+/// Returns a list that must not be empty; an empty one is reported, and references into it are not judged.
 fn required_list(
     fields: &mut Fields<'_, '_, '_>,
     name: &'static str,

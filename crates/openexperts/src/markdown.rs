@@ -86,7 +86,7 @@ fn cut_head(text: &str) -> Cut<'_> {
     Cut::Unclosed
 }
 
-/// The mark that opens a fenced code block, such as ```` ``` ````, and what follows it in its line.
+/// Returns the mark that opens a fenced code block, such as ```` ``` ````, and what follows it in its line.
 fn fence_of(line: &str) -> Option<(&str, &str)> {
     let text = line.trim_start_matches(' ');
     let mark = text.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
@@ -96,7 +96,7 @@ fn fence_of(line: &str) -> Option<(&str, &str)> {
     is_fence.then_some((fence, rest))
 }
 
-/// The lines of a text that are outside of fenced code blocks (`CommonMark` 0.31, 4.5).
+/// Returns the lines of a text that are outside of fenced code blocks (`CommonMark` 0.31, 4.5).
 fn lines_outside_code(body: &str) -> impl Iterator<Item = &str> {
     let mut open: Option<&str> = None;
     body.lines().filter(move |line| {
@@ -113,7 +113,7 @@ fn lines_outside_code(body: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The first heading of a text, without its `#` marks.
+/// Returns the first heading of a text, without its `#` marks.
 pub(crate) fn first_heading(body: &str) -> Option<&str> {
     let heading = lines_outside_code(body).find_map(|line| {
         let rest = line.trim_start_matches('#');
@@ -123,7 +123,7 @@ pub(crate) fn first_heading(body: &str) -> Option<&str> {
     heading.filter(|text| !text.is_empty())
 }
 
-/// The steps of a process: its `- [ ]` lines, including ticked ones.
+/// Returns the steps of a process: its `- [ ]` lines, including ticked ones.
 pub fn steps(body: &str) -> Vec<&str> {
     let step = |line: &'_ str| -> Option<usize> {
         let trimmed = line.trim_start();

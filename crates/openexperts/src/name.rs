@@ -15,7 +15,7 @@ pub enum NameKind {
 }
 
 impl NameKind {
-    /// The kind with its article, for messages.
+    /// Returns the kind with its article, for messages.
     pub const fn what(self) -> &'static str {
         match self {
             Self::Package => "a package",

@@ -55,15 +55,15 @@ fn find_fault(parameter: &Parameter, value: &Value) -> Option<String> {
         .then(|| format!("`{name}` is {written:?}, but it must be one of {}", parameter.options.join(", ")))
 }
 
-/// The JSON Schema of declared values, all optional.
+/// Returns the JSON Schema of declared values, all optional.
 pub fn schema_of(declared: &[Parameter]) -> Value {
     let properties: Map<String, Value> =
         declared.iter().map(|parameter| (parameter.name.clone(), property_schema(parameter))).collect();
     json!({"type": "object", "properties": properties})
 }
 
-/// The JSON Schema of outputs: all are required, and no others are allowed. A call that violates it is not
-/// refused because of the schema: `check` sends it back once.
+/// Returns the JSON Schema of outputs: all are required, and no others are allowed. A call that violates it
+/// is not refused because of the schema: `check` sends it back once.
 pub fn strict_schema(declared: &[Parameter]) -> Value {
     let mut schema = schema_of(declared);
     schema["required"] = declared.iter().map(|parameter| parameter.name.as_str()).collect();

@@ -6,15 +6,15 @@ pub const BINDINGS: &str = "bindings.yaml";
 /// the record.
 pub const MARK: &str = ".installed-by-respool";
 
-/// Whether a file or folder of this name was made by a file manager or an archiver, and is neither the
-/// package's nor the user's.
+/// Returns true if a file or folder of this name was made by a file manager or an archiver, and is neither
+/// the package's nor the user's.
 pub fn is_clutter(name: &str) -> bool {
     const CLUTTER: [&str; 4] = [".DS_Store", "Thumbs.db", "desktop.ini", "__MACOSX"];
     name.starts_with("._") || CLUTTER.iter().any(|clutter| name.eq_ignore_ascii_case(clutter))
 }
 
-/// Whether a path names a file that is in an installed package's folder but never part of the package. Some
-/// file systems do not distinguish capital letters.
+/// Returns true if a path names a file that is in an installed package's folder but never part of the
+/// package. Some file systems do not distinguish capital letters.
 pub fn is_reserved(path: &str) -> bool {
     [BINDINGS, MARK].iter().any(|name| path.eq_ignore_ascii_case(name))
 }

@@ -42,7 +42,7 @@ pub struct Package {
 }
 
 impl Package {
-    /// The effective tiers of the offered operations: those of the required tools.
+    /// Returns the effective tiers of the offered operations: those of the required tools.
     pub fn tiers(&self) -> Tiers {
         let operations = self.offered_tools().flat_map(|tool| {
             tool.operations.items.iter().map(|operation| (tool.name.value.as_str(), operation.name.as_str()))
@@ -50,7 +50,7 @@ impl Package {
         Tiers::from_policy(&self.manifest.policy, operations)
     }
 
-    /// Whether some call of the expert waits for a person's consent.
+    /// Returns true if some call of the expert waits for a person's consent.
     pub fn asks_people(&self) -> bool {
         let (policy, learning) = (&self.manifest.policy, &self.manifest.learning);
         let has_file = |name: &str| self.offered_tools().any(|tool| tool.name.value == name);
@@ -60,12 +60,12 @@ impl Package {
             || (learning.enabled && learning.approval == Tier::Confirm)
     }
 
-    /// The process of this name.
+    /// Returns the process of this name.
     pub fn process(&self, name: &str) -> Option<&Process> {
         self.processes.items.iter().find(|process| !name.is_empty() && process.name.value == name)
     }
 
-    /// The tool files whose tools the package requires.
+    /// Returns the tool files whose tools the package requires.
     pub fn offered_tools(&self) -> impl Iterator<Item = &Tool> {
         let is_required =
             |tool: &&Tool| self.manifest.tools.items.iter().any(|name| name.value == tool.name.value);
@@ -73,7 +73,7 @@ impl Package {
     }
 }
 
-/// The names in this list, without those that could not be read.
+/// Returns the names in this list, without those that could not be read.
 pub(crate) fn collect_names<'a>(names: impl Iterator<Item = &'a Spanned<String>>) -> HashSet<&'a str> {
     names.map(|name| name.value.as_str()).filter(|name| !name.is_empty()).collect()
 }

@@ -1,8 +1,8 @@
 //! Paths in a package, relative to it, and paths into a trigger's payload. Pure; nothing here touches the
 //! disk.
 
-/// A relative path without its empty parts and `.`, so that one file has one path. The `/` at the end of a
-/// folder stays.
+/// Returns a relative path without its empty parts and `.`, so that one file has one path. The `/` at the end
+/// of a folder stays.
 pub fn normalize(path: &str) -> String {
     if path.starts_with('/') {
         return path.to_owned();
@@ -13,7 +13,7 @@ pub fn normalize(path: &str) -> String {
     parts.join("/") + end
 }
 
-/// Why a path, judged by its text alone, cannot be inside the package.
+/// Returns why a path, judged by its text alone, cannot be inside the package.
 pub fn escape_reason(path: &str) -> Option<&'static str> {
     if path.contains('\\') {
         return Some("it has a `\\`; folders are parted by `/`");
@@ -27,8 +27,8 @@ pub fn escape_reason(path: &str) -> Option<&'static str> {
     path.split('/').any(|part| part == "..").then_some("it has a `..`")
 }
 
-/// Where a state template's file is in a workspace: templates from other folders of a package also go below
-/// `state/`.
+/// Returns where a state template's file is in a workspace: templates from other folders of a package also go
+/// below `state/`.
 pub fn state_file(path: &str) -> String {
     const FOLDER: &str = "state/";
     if path.starts_with(FOLDER) { path.to_owned() } else { format!("{FOLDER}{path}") }
@@ -81,13 +81,13 @@ fn read_indexes(text: &str, steps: &mut Vec<Step>) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The names in braces of a pattern such as `scratch/{id}.md`.
+/// Returns the names in braces of a pattern such as `scratch/{id}.md`.
 pub(crate) fn placeholders(pattern: &str) -> Vec<&str> {
     let parts = pattern.split('{').skip(1);
     parts.filter_map(|rest| rest.split_once('}').map(|(name, _)| name)).collect()
 }
 
-/// Whether a `{` of a pattern has no `}` after it before the next one.
+/// Returns true if a `{` of a pattern has no `}` after it before the next one.
 pub(crate) fn has_open_brace(pattern: &str) -> bool {
     pattern.split('{').skip(1).any(|rest| !rest.contains('}'))
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::path::{Step, payload_path};
 
-/// The value at a path. Null, and anything behind a path that cannot be read, counts as missing.
+/// Returns the value at a path. Null, and anything behind a path that cannot be read, counts as missing.
 pub fn find_value<'v>(payload: &'v Value, path: &str) -> Option<&'v Value> {
     let steps = payload_path(path).ok()?;
     let found = steps.iter().try_fold(payload, |value, step| match (step, value) {
@@ -16,7 +16,7 @@ pub fn find_value<'v>(payload: &'v Value, path: &str) -> Option<&'v Value> {
     found.filter(|value| !value.is_null())
 }
 
-/// A value as the text that identifies an event or chooses its lane. A blank text counts as missing:
+/// Returns a value as the text that identifies an event or chooses its lane. A blank text counts as missing:
 /// otherwise all events without an id would be the same.
 pub fn key_text(value: &Value) -> Option<String> {
     let text = match value {

@@ -34,7 +34,7 @@ wire::string_enum! {
 }
 
 impl Tier {
-    /// How much freedom it gives: a stricter tier has a smaller number.
+    /// Returns how much freedom it gives: a stricter tier has a smaller number.
     pub const fn freedom(self) -> u8 {
         match self {
             Self::Manual => 0,
@@ -107,7 +107,7 @@ impl Policy {
         policy
     }
 
-    /// The tier of an operation: its override, else the default.
+    /// Returns the tier of an operation: its override, else the default.
     pub fn read_tier(&self, tool: &str, operation: &str) -> Tier {
         let is_meant = |one: &&Override| one.key.value.split_once('.') == Some((tool, operation));
         self.overrides.items.iter().find(is_meant).map_or(self.default, |one| one.tier)
@@ -180,7 +180,7 @@ pub struct Tiers {
 }
 
 impl Tiers {
-    /// The operations of a package, by effective tier.
+    /// Returns the operations of a package, by effective tier.
     pub fn from_policy<'a>(policy: &Policy, operations: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         Self::from_pairs(
             operations
@@ -198,7 +198,7 @@ impl Tiers {
         tiers
     }
 
-    /// The operations of a tier.
+    /// Returns the operations of a tier.
     pub fn operations(&self, tier: Tier) -> &[String] {
         self.by_tier.get(tier.as_str()).map_or(&[], Vec::as_slice)
     }

@@ -17,12 +17,12 @@ pub const LONG_PROMPT: usize = 20_000;
 const HANDING_OVER: &str = "If you are not sure enough of a decision, do not act on it: escalate it to the main agent with your \
 reasoning and the action you recommend.";
 
-/// The system prompt of a package.
+/// Returns the system prompt of a package.
 pub fn system_prompt(package: &Package) -> String {
     system_prompt_with(package, &package.tiers())
 }
 
-/// The same, for tiers that are not only the package's.
+/// Returns the same, for tiers that are not only the package's.
 pub fn system_prompt_with(package: &Package, tiers: &Tiers) -> String {
     let mut prompt = String::new();
     let (identity, others) = persona_sections(package);
@@ -47,7 +47,8 @@ fn add_section(prompt: &mut String, heading: &str, body: &str) {
     }
 }
 
-/// The identity file, and the others with their headings: the rules first, then each under its own name.
+/// Returns the identity file, and the others with their headings: the rules first, then each under its own
+/// name.
 fn persona_sections(package: &Package) -> (&str, Vec<(String, &str)>) {
     let by_stem = |stem: &str| package.persona.iter().position(|file| file.stem.eq_ignore_ascii_case(stem));
     let identity = by_stem("identity").unwrap_or(0);
@@ -197,7 +198,7 @@ fn list_entry(name: &str, description: Option<&str>) -> String {
     }
 }
 
-/// A text on one line, so that nothing in it can look like a heading.
+/// Returns a text on one line, so that nothing in it can look like a heading.
 pub fn one_line(text: &str) -> String {
     visible(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }

@@ -18,7 +18,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// The trigger's own mode and key, else the package's. `None` if the mode could not be read.
+    /// Returns the trigger's own mode and key, else the package's. `None` if the mode could not be read.
     pub fn from_trigger(trigger: &Trigger, manifest: &Manifest) -> Option<Self> {
         let inherited = &manifest.concurrency.mode;
         if trigger.concurrency.mode.is_faulty
@@ -34,7 +34,7 @@ impl Lane {
     }
 }
 
-/// The resolved settings of the whole package, as `validate --format json` prints them.
+/// Returns the resolved settings of the whole package, as `validate --format json` prints them.
 pub fn to_json(package: &Package) -> Json {
     let tiers = package.tiers();
     let mut triggers = Map::new();

@@ -34,7 +34,7 @@ pub struct Watch {
 }
 
 impl Schedule {
-    /// The schedule of an expression, in UTC unless it names a zone.
+    /// Returns the schedule of an expression, in UTC unless it names a zone.
     ///
     /// # Errors
     /// The fault, for people.
@@ -51,8 +51,8 @@ impl Schedule {
         u64::try_from(next.timestamp_millis()).ok().filter(|next| *next > after)
     }
 
-    /// The times for which the trigger must fire now, oldest first: all that came due while the clock was
-    /// watched, and of those missed before only the latest, once, if it is younger than an hour.
+    /// Returns the times for which the trigger must fire now, oldest first: all that came due while the clock
+    /// was watched, and of those missed before only the latest, once, if it is younger than an hour.
     pub fn due(&self, watch: Watch) -> Vec<u64> {
         let on_time = self.times_between(watch.mark.max(watch.since), watch.now);
         if !on_time.is_empty() {
@@ -62,8 +62,8 @@ impl Schedule {
         self.latest(from, watch.since.min(watch.now)).into_iter().collect()
     }
 
-    /// The first time that came due and is not among those that are fired for; `None` if nothing was missed
-    /// for good.
+    /// Returns the first time that came due and is not among those that are fired for; `None` if nothing was
+    /// missed for good.
     pub fn first_missed(&self, watch: Watch, fired: &[u64]) -> Option<u64> {
         self.next_after(watch.mark).filter(|time| *time <= watch.now && !fired.contains(time))
     }
@@ -73,7 +73,7 @@ impl Schedule {
         times.take_while(move |time| *time <= until)
     }
 
-    /// The times after the first instant, up to and including the second.
+    /// Returns the times after the first instant, up to and including the second.
     fn times_between(&self, after: u64, until: u64) -> Vec<u64> {
         self.times_after(after, until).take(MOST).collect()
     }
@@ -82,7 +82,7 @@ impl Schedule {
         self.times_after(after, until).last()
     }
 
-    /// A time in the schedule's zone, such as `2026-03-29T08:00:00+02:00`.
+    /// Returns a time in the schedule's zone, such as `2026-03-29T08:00:00+02:00`.
     pub fn format_time(&self, time: u64) -> String {
         let utc = DateTime::<Utc>::from_timestamp_millis(i64::try_from(time).unwrap_or(i64::MAX));
         utc.unwrap_or_default().with_timezone(&self.zone).to_rfc3339_opts(SecondsFormat::Secs, true)

@@ -130,7 +130,7 @@ pub struct Execution {
     pub resume: bool,
 }
 
-/// The value of the process, or else of the package.
+/// Returns the value of the process, or else of the package.
 fn nearer_value<T: Clone>(process: Option<&Spanned<T>>, package: Option<&Spanned<T>>) -> Option<T> {
     process.or(package).map(|found| found.value.clone())
 }
@@ -139,7 +139,7 @@ fn nearer_value<T: Clone>(process: Option<&Spanned<T>>, package: Option<&Spanned
 const LONGEST_DELAY: Duration = Duration::from_hours(1);
 
 impl Execution {
-    /// The effective settings when a process's fields override the package's.
+    /// Returns the effective settings when a process's fields override the package's.
     pub fn resolve(package: &ExecutionFields, process: &ExecutionFields) -> Self {
         macro_rules! field {
             ($name:ident) => {
@@ -158,7 +158,7 @@ impl Execution {
         }
     }
 
-    /// How long to wait before the attempt after this one; attempts count from 1.
+    /// Returns how long to wait before the attempt after this one; attempts count from 1.
     pub fn delay_after(&self, attempt: u32) -> Duration {
         let factor = match self.backoff {
             Backoff::Fixed => 1,
@@ -239,7 +239,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// The effective settings when a process's fields override the package's.
+    /// Returns the effective settings when a process's fields override the package's.
     pub fn resolve(package: &DeliveryFields, process: &DeliveryFields) -> Self {
         Self {
             format: nearer_value(process.format.as_ref(), package.format.as_ref()).unwrap_or_default(),

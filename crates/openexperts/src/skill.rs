@@ -20,12 +20,12 @@ const TEXTS: [&str; 2] = ["references", "assets"];
 /// The most files of a skill.
 const MOST_FILES: usize = 200;
 
-/// Whether the path of a component is that of a skill.
+/// Returns true if the path of a component is that of a skill.
 pub fn is_skill(path: &str) -> bool {
     path == SKILL || path.ends_with("/SKILL.md")
 }
 
-/// The folder of a skill's file, with `/` at its end; empty at the top of the package.
+/// Returns the folder of a skill's file, with `/` at its end; empty at the top of the package.
 fn folder_of(path: &str) -> &str {
     &path[..path.len() - SKILL.len()]
 }
@@ -44,7 +44,8 @@ pub(crate) fn read_fields(fields: &mut Fields<'_, '_, '_>) {
     }
 }
 
-/// The paths of the other files of a skill that it may name in its text, in order. Its scripts are reported.
+/// Returns the paths of the other files of a skill that it may name in its text, in order. Its scripts are
+/// reported.
 pub(crate) fn other_files(path: &str, dir: &PackageDir, report: &mut FileReport<'_>) -> Vec<String> {
     let folder = folder_of(path);
     let own = |name: &str| name.strip_prefix(folder).map(str::to_owned);
@@ -61,8 +62,8 @@ pub(crate) fn other_files(path: &str, dir: &PackageDir, report: &mut FileReport<
     others.into_iter().filter(may_be_named).collect()
 }
 
-/// Where the files of a package are that the text of a skill names relative to its folder; `None` if it
-/// brings none.
+/// Returns where the files of a package are that the text of a skill names relative to its folder; `None` if
+/// it brings none.
 pub fn note(files: &BTreeMap<String, String>, path: &str) -> Option<String> {
     let folder = folder_of(path);
     let files = files.keys().filter(|name| {

@@ -45,7 +45,7 @@ pub struct Entry {
 }
 
 impl Value {
-    /// Its kind, for messages.
+    /// Returns its kind, for messages.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
@@ -151,7 +151,7 @@ impl<'a> Reader<'a, '_, '_> {
         Ok(node)
     }
 
-    /// The node that an alias refers to; its place is that of the alias.
+    /// Returns the node that an alias refers to; its place is that of the alias.
     fn read_alias(&mut self, id: usize, span: &Span) -> Result<Node, Stop> {
         let Some((node, size)) = self.anchors.get(&id).map(|(node, size)| (node.value.clone(), *size)) else {
             return Err(self.stop_at(span, "this alias is inside the value that it stands for"));
@@ -242,7 +242,7 @@ fn key_text(value: &Value) -> Option<String> {
     }
 }
 
-/// The type of a scalar by the core schema (YAML 1.2.2, 10.3.2).
+/// Returns the type of a scalar by the core schema (YAML 1.2.2, 10.3.2).
 fn read_scalar(text: &str, is_text: bool) -> Value {
     match text {
         _ if is_text => Value::Text(text.to_owned()),

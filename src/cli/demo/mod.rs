@@ -77,7 +77,7 @@ async fn run_tour(arguments: DemoArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The tour's configuration, such as anybody could write; all its files are in `home`.
+/// Returns the tour's configuration, such as anybody could write; all its files are in `home`.
 fn tour_settings(server: &str, home: &Path) -> Result<Settings, Failure> {
     let failed = |error: io::Error| format!("{} cannot be written: {error}", home.display());
     let workspace = home.join("workspace");

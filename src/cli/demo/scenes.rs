@@ -115,7 +115,7 @@ pub(super) const SCENES: [Scene; 7] = [
     },
 ];
 
-/// The configuration of the tour.
+/// Returns the configuration of the tour.
 pub(super) fn tour_configuration(server: &str, workspace: &Path, state: &Path) -> String {
     let [workspace, state] = [workspace, state].map(|path| Value::from(path.to_string_lossy()).to_string());
     format!(
@@ -139,7 +139,7 @@ then = "allow"
     )
 }
 
-/// The request of a scene.
+/// Returns the request of a scene.
 pub(super) fn scene_request(model: &str, conversation: Conversation) -> Value {
     let mut request = json!({
         "model": model,
@@ -162,7 +162,7 @@ fn tool_definition(name: &str, argument: &str) -> Value {
     json!({"type": "function", "function": {"name": name, "description": name, "parameters": parameters}})
 }
 
-/// A call and its result.
+/// Returns a call and its result.
 fn failed_call(number: usize) -> [Value; 2] {
     let id = format!("call{number:08}");
     let function = json!({"name": "read", "arguments": "{\"path\": \"/tmp/a.txt\"}"});

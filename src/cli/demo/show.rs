@@ -35,7 +35,7 @@ pub(super) struct Played {
     pub(super) answers: Vec<SeenRequest>,
 }
 
-/// The scene's text.
+/// Returns the scene's text.
 pub(super) fn render_scene(scene: &Scene, number: usize, played: &Played) -> String {
     let heading = format!("━━ {number} of {} ━━ {} ", SCENES.len(), scene.title);
     let rule = "━".repeat(98_usize.saturating_sub(heading.chars().count()));

@@ -96,7 +96,7 @@ pub(super) fn run_approvals(loaded: &Loaded, command: ApprovalsCommand) -> Resul
     })
 }
 
-/// The name under which a decision is recorded.
+/// Returns the name under which a decision is recorded.
 async fn decider_name(store: &Store) -> Result<String, Failure> {
     Ok(operator_name(store, std::env::var(OPERATOR_KEY).ok().as_deref(), "command line").await?)
 }

@@ -222,7 +222,7 @@ pub(super) fn run_outbox(config: &Loaded, command: OutboxCommand) -> Result<(), 
     })
 }
 
-/// The drafts that were handed over.
+/// Returns the drafts that were handed over.
 pub(super) fn list_drafts(
     config: &Loaded,
     expert: Option<&str>,

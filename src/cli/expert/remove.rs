@@ -85,7 +85,7 @@ fn purged_paths(settings: &Settings, library: &Library, installed: &Installed, n
     data.chain(library.bindings_beside(installed)).collect()
 }
 
-/// The folders of an expert's data and of its hooks' secrets, which may not exist.
+/// Returns the folders of an expert's data and of its hooks' secrets, which may not exist.
 fn data_of(settings: &Settings, name: &str) -> [PathBuf; 2] {
     let secrets = HookSecrets::new(&settings.store.state_dir, &settings.experts);
     [settings.experts.state_of(name), secrets.folder_of(name)]
@@ -186,7 +186,7 @@ impl OpenWork {
     }
 }
 
-/// An expert that is installed again later has missed nothing in between.
+/// Returns an expert that is installed again later has missed nothing in between.
 fn forget_clocks(settings: &Settings, name: &str) -> Result<(), Failure> {
     let store = Store::open(&settings.store)?;
     let gone = GoneClocks::OfQueue(name.to_owned());

@@ -156,7 +156,7 @@ fn diagnostic_json(one: &Diagnostic) -> Value {
     })
 }
 
-/// The findings of a package, each with its line.
+/// Returns the findings of a package, each with its line.
 pub(super) fn findings_text(loaded: &Loaded) -> String {
     let source = |one: &Diagnostic| loaded.files.get(&one.file).map(String::as_str);
     let mut text: Vec<String> =

@@ -12,7 +12,7 @@ const PROGRAM: &str = "%h/.local/bin/respool";
 pub(super) const UPSTREAM: &str = "RESPOOL__UPSTREAM__0__URL";
 pub(super) const LISTEN: &str = "RESPOOL__LISTEN";
 
-/// The systemd unit for this program.
+/// Returns the systemd unit for this program.
 pub(super) fn unit_text(program: &Path) -> String {
     // systemd splits at spaces and expands `%`, `$` and backslashes.
     let path = program
@@ -57,7 +57,7 @@ fn escape_xml(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The environment file with the requested values; what a person wrote into it stays.
+/// Returns the environment file with the requested values; what a person wrote into it stays.
 pub(super) fn environment_text(
     present: Option<&str>,
     upstream: Option<&str>,
@@ -72,7 +72,7 @@ pub(super) fn environment_text(
     text
 }
 
-/// The template, without an address that was not requested.
+/// Returns the template, without an address that was not requested.
 fn environment_template() -> String {
     let lines = ENVIRONMENT.lines().map(|line| {
         let is_setting = line.starts_with(UPSTREAM);
@@ -96,7 +96,7 @@ fn set_value(text: &str, name: &str, value: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The value of a name in an environment file.
+/// Returns the value of a name in an environment file.
 pub(super) fn value_of(text: &str, name: &str) -> Option<String> {
     let set = |line: &str| Some(line.trim().strip_prefix(name)?.strip_prefix('=')?.trim().to_owned());
     text.lines().rev().find_map(set).filter(|value| !value.is_empty())

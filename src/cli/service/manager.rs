@@ -58,7 +58,7 @@ impl Manager {
         if cfg!(target_os = "macos") { Self::Launchd } else { Self::Systemd }
     }
 
-    /// The text of the service file.
+    /// Returns the text of the service file.
     pub(super) fn unit_text(self, program: &Path, home: &Path) -> String {
         match self {
             Self::Systemd => files::unit_text(program),
@@ -133,7 +133,7 @@ impl Manager {
         }
     }
 
-    /// The log, on this terminal. `of_system`: the log of the system's service.
+    /// Returns the log, on this terminal. `of_system`: the log of the system's service.
     pub(super) fn show_logs(
         self,
         home: &Path,
@@ -162,7 +162,7 @@ impl Manager {
         if status.success() { Ok(()) } else { Err(format!("`{program}` ended with {status}").into()) }
     }
 
-    /// The last lines of the log, or nothing.
+    /// Returns the last lines of the log, or nothing.
     pub(super) fn last_lines(self, home: &Path) -> String {
         let output = match self {
             Self::Systemd => run_program(
@@ -191,7 +191,7 @@ impl Manager {
     }
 }
 
-/// A property in the output of `systemctl show`; empty if it is missing.
+/// Returns a property in the output of `systemctl show`; empty if it is missing.
 pub(super) fn property_of<'a>(text: &'a str, name: &str) -> &'a str {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or_default()
 }
@@ -229,7 +229,7 @@ fn run_program(program: &str, arguments: &[&str]) -> Result<Output, Failure> {
     })
 }
 
-/// Its output, if it succeeded.
+/// Returns its output, if it succeeded.
 pub(super) fn require_success(program: &str, arguments: &[&str]) -> Result<String, Failure> {
     let output = run_program(program, arguments)?;
     if output.status.success() {

@@ -206,7 +206,7 @@ fn remove_file(file: &Path) -> Result<(), Failure> {
     }
 }
 
-/// A unit installed by other means, if `install` has not written one.
+/// Returns a unit installed by other means, if `install` has not written one.
 fn find_other_unit(manager: Manager, paths: &Paths) -> Option<OtherUnit> {
     if paths.unit.exists() { None } else { other_units::find_unit(manager) }
 }
@@ -272,8 +272,8 @@ fn wait_until_ready(manager: Manager, paths: &Paths) -> Result<(), Failure> {
     Err(format!("{}\n{}{log}", answer.explain(&address), manager.state()).into())
 }
 
-/// Where the service listens: according to its environment file, else the configuration file, else the
-/// default.
+/// Returns where the service listens: according to its environment file, else the configuration file, else
+/// the default.
 fn listen_address(paths: &Paths) -> Result<String, Failure> {
     let environment = read_file(&paths.environment)?.unwrap_or_default();
     let listen = match files::value_of(&environment, "RESPOOL__LISTEN") {

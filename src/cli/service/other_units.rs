@@ -70,7 +70,7 @@ impl SystemUnit {
     }
 }
 
-/// The other unit, if there is one; a running one comes first.
+/// Returns the other unit, if there is one; a running one comes first.
 pub(super) fn find_unit(manager: Manager) -> Option<OtherUnit> {
     if manager != Manager::Systemd {
         return None;

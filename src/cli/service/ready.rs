@@ -19,7 +19,7 @@ pub(super) enum Readiness {
 }
 
 impl Readiness {
-    /// Its meaning, and what to do.
+    /// Returns its meaning, and what to do.
     pub(super) fn explain(&self, address: &str) -> String {
         match self {
             Self::Ready => format!("it is ready at {address}"),
@@ -34,7 +34,7 @@ impl Readiness {
     }
 }
 
-/// The address at which to query a listen address.
+/// Returns the address at which to query a listen address.
 pub(super) fn query_url(host: &str, port: u16) -> String {
     let host = match host.trim_matches(['[', ']']) {
         "0.0.0.0" => "127.0.0.1".to_owned(),

@@ -50,7 +50,7 @@ pub(super) struct SettingsFolders {
 }
 
 impl Client {
-    /// The file to edit; `None` if the settings come from the shell.
+    /// Returns the file to edit; `None` if the settings come from the shell.
     pub(super) fn settings_file(self, folders: &SettingsFolders) -> Option<PathBuf> {
         let or = |configured: &Option<PathBuf>, default: &str| {
             configured.clone().unwrap_or_else(|| folders.home.join(default))
@@ -63,7 +63,7 @@ impl Client {
         }
     }
 
-    /// The path of its API.
+    /// Returns the path of its API.
     pub(super) fn api_path(self) -> &'static str {
         match self {
             Self::Codex => "/v1/responses",
@@ -72,7 +72,7 @@ impl Client {
         }
     }
 
-    /// The client's settings with respool in them; `present` is empty if there is no file yet.
+    /// Returns the client's settings with respool in them; `present` is empty if there is no file yet.
     pub(super) fn edit_settings(
         self,
         present: &str,
@@ -88,8 +88,8 @@ impl Client {
         .map_err(|why| format!("{} cannot be edited: {why}", file.display()).into())
     }
 
-    /// The settings from `before`, plus the changes made since `after` was written; `None` if those touch
-    /// what respool wrote.
+    /// Returns the settings from `before`, plus the changes made since `after` was written; `None` if those
+    /// touch what respool wrote.
     pub(super) fn restore_settings(self, after: &str, present: &str, before: &str) -> Option<String> {
         if present == after {
             return Some(before.to_owned());

@@ -71,14 +71,14 @@ impl Respool {
         Ok(Self { url, key })
     }
 
-    /// The list of models.
+    /// Returns the list of models.
     pub(super) async fn list_models(&self) -> Result<Vec<Value>, AskError> {
         let request = self.http_client()?.get(format!("{}/v1/models", self.url)).timeout(LIST_WITHIN);
         let list = self.send_request(request).await?;
         Ok(list["data"].as_array().cloned().unwrap_or_default())
     }
 
-    /// The model's name and window.
+    /// Returns the model's name and window.
     pub(super) async fn choose_model(
         &self,
         wanted: Option<String>,

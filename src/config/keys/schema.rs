@@ -25,7 +25,7 @@ pub(in crate::config) enum Node {
 }
 
 impl Section {
-    /// The node of a name: a value, a table, or several tables.
+    /// Returns the node of a name: a value, a table, or several tables.
     pub(in crate::config) fn get(&self, name: &str) -> Option<&Node> {
         self.entries.iter().find(|(known, _)| *known == name).map(|(_, node)| node)
     }
@@ -35,7 +35,7 @@ impl Section {
         self.others.as_deref()
     }
 
-    /// The names, in order.
+    /// Returns the names, in order.
     pub(in crate::config) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.entries.iter().map(|(name, _)| *name)
     }
@@ -71,7 +71,7 @@ impl Section {
     }
 }
 
-/// The tree of all keys.
+/// Returns the tree of all keys.
 pub(in crate::config) fn build_schema() -> Section {
     let mut root = Section::default();
     for key in KEYS.iter() {

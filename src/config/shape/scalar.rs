@@ -171,7 +171,7 @@ fn describe_mismatch(key: &Key, kind: &ValueKind) -> String {
     format!("expected {wanted}{example}, found {}", describe_value(kind, key.secret))
 }
 
-/// A value in words; a secret's only by its type.
+/// Returns a value in words; a secret's only by its type.
 pub(super) fn describe_value(kind: &ValueKind, secret: bool) -> String {
     let (name, shown) = match kind {
         ValueKind::String(text) => ("the text", format!(" {text:?}")),

@@ -33,7 +33,7 @@ pub(super) struct Recommendation {
 }
 
 impl Recommendation {
-    /// The one that fits any failure.
+    /// Returns the one that fits any failure.
     pub(super) fn from_respool() -> Self {
         Self { text: WITHOUT_ADVICE.to_owned(), by: "respool" }
     }
@@ -75,7 +75,7 @@ impl Worker {
     }
 }
 
-/// The recommendation that the agent gave when it ended the attempt.
+/// Returns the recommendation that the agent gave when it ended the attempt.
 fn given_recommendation(outcome: &Outcome) -> Option<String> {
     let by = outcome.ended_by.as_ref().filter(|call| call.name == FAIL)?;
     let arguments: Value = serde_json::from_str(&by.arguments).ok()?;
@@ -83,7 +83,7 @@ fn given_recommendation(outcome: &Outcome) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// Whether the model can be expected to answer: it was not the one that failed.
+/// Returns true if the model can be expected to answer: it was not the one that failed.
 fn can_be_asked(outcome: &Outcome) -> bool {
     outcome.failure.as_ref().is_none_or(|failure| {
         let code = ErrorCode::from_name(&failure.code);

@@ -229,7 +229,7 @@ impl Worker {
     }
 }
 
-/// Why an attempt failed, for the next one.
+/// Returns why an attempt failed, for the next one.
 fn failure_reason(outcome: &Outcome, attempt: &Attempt<'_>) -> String {
     match verdict::judge_end(outcome, &attempt.process.outputs.items) {
         Verdict::Failed { reason, .. } => reason,
@@ -275,8 +275,8 @@ impl<'a> Attempt<'a> {
         self.process.context.items.iter().map(|path| path.value.clone()).collect()
     }
 
-    /// The session, which determines the files with `scope: session`: without a gateway, the triggers of the
-    /// main session share one per expert.
+    /// Returns the session, which determines the files with `scope: session`: without a gateway, the triggers
+    /// of the main session share one per expert.
     pub(super) fn session(&self) -> &str {
         if self.invocation.origin.is_main_session() { MAIN_SESSION } else { &self.invocation.id }
     }
@@ -297,7 +297,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Whether its runs may quote private knowledge.
+    /// Returns true if its runs may quote private knowledge.
     pub(super) fn is_private(&self) -> bool {
         Workspace::new(Path::new(""), Arc::clone(&self.package), "", &self.context()).may_quote_private()
     }

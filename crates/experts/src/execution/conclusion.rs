@@ -106,7 +106,7 @@ impl Worker {
         self.post_message(attempt.new_message(MessageKind::Result, "result", body)).await
     }
 
-    /// How late an invocation ends; a message about it is posted once.
+    /// Returns how late an invocation ends; a message about it is posted once.
     async fn report_if_late(&self, attempt: &Attempt<'_>) -> Result<Option<Value>, StoreError> {
         let took = clock::now().saturating_sub(attempt.invocation.asked);
         let Some((late, breach)) = verdict::measure_lateness(&attempt.delivery, took) else {
@@ -169,7 +169,7 @@ impl Worker {
         }
     }
 
-    /// The calls that all attempts of the invocation have made.
+    /// Returns the calls that all attempts of the invocation have made.
     pub(super) async fn made_calls(&self, attempt: &Attempt<'_>) -> Result<Vec<MadeCall>, StoreError> {
         let all = self.experts.agents.facts_of(&invocation_tag(attempt.invocation)).await;
         let all = all.map_err(|error| StoreError(error.to_string()))?;

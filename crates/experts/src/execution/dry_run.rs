@@ -91,8 +91,8 @@ impl DryRun {
     }
 }
 
-/// A call in the report. For a run that may quote private knowledge, what it read and what its functions
-/// returned is withheld.
+/// Returns a call in the report. For a run that may quote private knowledge, what it read and what its
+/// functions returned is withheld.
 fn report_call(made: &MadeCall, is_private: bool) -> Value {
     let is_own = made.call.name == READ || is_call(&made.call.name);
     let result = if is_private && is_own { WITHHELD } else { &made.text };

@@ -95,7 +95,7 @@ impl Worker {
 /// The end of the id of the message about a late entry, so that it is posted once whichever process notices.
 pub(super) const LATE: &str = "late";
 
-/// How a person learns that an entry is late.
+/// Returns how a person learns that an entry is late.
 pub(super) fn late_kind(breach: SlaBreach) -> MessageKind {
     match breach {
         SlaBreach::Warn => MessageKind::Warning,
@@ -103,7 +103,7 @@ pub(super) fn late_kind(breach: SlaBreach) -> MessageKind {
     }
 }
 
-/// The message about a late entry. `state`: a sentence about how far it is.
+/// Returns the message about a late entry. `state`: a sentence about how far it is.
 pub(super) fn late_body(late: &Value, state: &str, invocation: &Invocation) -> Value {
     let sla = late["sla"].as_str().unwrap_or_default();
     let mut body = json!({
@@ -125,7 +125,7 @@ fn delivery_settings(expert: &Expert, invocation: &Invocation) -> Option<Deliver
     Some(Delivery::resolve(&expert.package.manifest.settings.delivery, &process.settings.delivery))
 }
 
-/// When an entry becomes late; `None` if its process has no limit.
+/// Returns when an entry becomes late; `None` if its process has no limit.
 fn deadline_of(expert: &Expert, row: &EntryRow) -> Option<u64> {
     let invocation = Invocation::read(&row.payload).ok()?;
     let sla = length_millis(delivery_settings(expert, &invocation)?.sla.as_ref()?);
@@ -140,7 +140,7 @@ fn length_millis(length: &openexperts::Length) -> u64 {
     u64::try_from(length.length().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The message about an entry that is still open.
+/// Returns the message about an entry that is still open.
 fn open_body(late: &Value, row: &EntryRow, invocation: &Invocation) -> Value {
     let (recommendation, state) = match row.state {
         EntryState::Held => ("Decide about the approval that it waits for.", "It waits for a person."),

@@ -114,14 +114,14 @@ impl Worker {
         Ok(Some(own))
     }
 
-    /// Whether the work of an owner may still go on. A dead letter may be replayed.
+    /// Returns true if the work of an owner may still go on. A dead letter may be replayed.
     async fn is_open(&self, owner: &Owner) -> Result<bool, StoreError> {
         let entry = self.store.entry(&owner.entry).await?;
         Ok(entry.is_some_and(|entry| !matches!(entry.state, EntryState::Done | EntryState::Failed)))
     }
 }
 
-/// The name of an invocation's own scratchpad.
+/// Returns the name of an invocation's own scratchpad.
 fn own_name(path: &str, invocation: &str) -> String {
     let mark = hex_digest(invocation, 6);
     match path.strip_suffix(".md") {
@@ -130,7 +130,7 @@ fn own_name(path: &str, invocation: &str) -> String {
     }
 }
 
-/// The first bytes of a text's digest.
+/// Returns the first bytes of a text's digest.
 fn hex_digest(text: &str, bytes: usize) -> String {
     let digest = Sha256::digest(text.as_bytes());
     digest.iter().take(bytes).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))

@@ -58,7 +58,7 @@ pub(super) struct History<'a> {
 }
 
 impl Task<'_> {
-    /// The message to the model.
+    /// Returns the message to the model.
     pub(super) fn text(&self) -> String {
         let name = one_line(self.name);
         let mut text = format!(
@@ -117,7 +117,7 @@ impl Task<'_> {
     }
 }
 
-/// The recorded calls, newest last. If there are too many, the oldest are left out.
+/// Returns the recorded calls, newest last. If there are too many, the oldest are left out.
 fn write_results(log: &[MadeCall]) -> String {
     let (mut lines, mut length) = (Vec::new(), 0);
     for made in log.iter().rev() {
@@ -150,7 +150,7 @@ pub(super) struct AdviceTask<'a> {
 }
 
 impl AdviceTask<'_> {
-    /// The message to the model.
+    /// Returns the message to the model.
     pub(super) fn text(&self) -> String {
         format!(
             "The process `{}` has failed for good, and a person takes over. Recommend to that person, in at most three sentences, what to \
@@ -187,7 +187,7 @@ impl Task<'_> {
         }
     }
 
-    /// How many distinct calls of each function are done.
+    /// Returns how many distinct calls of each function are done.
     fn done_steps(&self) -> BTreeMap<String, usize> {
         let is_done = |made: &&MadeCall| matches!(made.outcome, CallOutcome::Ok | CallOutcome::HandedOver);
         let calls: BTreeSet<(&str, &str)> = self
@@ -204,7 +204,7 @@ impl Task<'_> {
         counts
     }
 
-    /// The functions of the operations that a step names as `tool.operation`.
+    /// Returns the functions of the operations that a step names as `tool.operation`.
     fn operations_of(&self, step: &str) -> BTreeSet<String> {
         let is_part = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '/');
         let words = step.split(|c: char| !is_part(c)).map(|word| word.trim_end_matches(['.', ':']));
@@ -216,7 +216,7 @@ impl Task<'_> {
     }
 }
 
-/// The beginning of an overlong text.
+/// Returns the beginning of an overlong text.
 fn shorten_text(text: &str, most: usize) -> String {
     let short: String = text.chars().take(most).collect();
     if short.len() < text.len() { short + "…" } else { short }
@@ -231,8 +231,8 @@ fn outcome_word(outcome: CallOutcome) -> &'static str {
     }
 }
 
-/// The path of a process's scratchpad with the inputs filled in; a payload can only choose characters of the
-/// file's name. `None` if it would not be below `scratch/`.
+/// Returns the path of a process's scratchpad with the inputs filled in; a payload can only choose characters
+/// of the file's name. `None` if it would not be below `scratch/`.
 pub(super) fn scratchpad_path(pattern: &str, inputs: &Value) -> Option<String> {
     let (mut path, mut rest) = (String::new(), pattern);
     while let Some((before, after)) = rest.split_once('{') {

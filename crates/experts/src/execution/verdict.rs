@@ -160,7 +160,7 @@ pub(super) fn delivery_body(results: &Results, declared: &[Parameter], delivery:
     body
 }
 
-/// How late a result is, including queue and approvals.
+/// Returns how late a result is, including queue and approvals.
 pub(super) fn measure_lateness(delivery: &Delivery, took: u64) -> Option<(Value, SlaBreach)> {
     let sla = delivery.sla.as_ref()?;
     let allowed = u64::try_from(sla.length().as_millis()).unwrap_or(u64::MAX);

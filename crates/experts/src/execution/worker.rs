@@ -37,8 +37,8 @@ pub struct WorkerScope {
 }
 
 impl Worker {
-    /// A worker on the experts' store; `None` if there is no store. `goal`: for this entry, and those of its
-    /// lane that must end before it.
+    /// Returns a worker on the experts' store; `None` if there is no store. `goal`: for this entry, and those
+    /// of its lane that must end before it.
     pub fn new(
         experts: &Arc<Experts>,
         shutdown: CancellationToken,

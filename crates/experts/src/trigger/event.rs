@@ -31,13 +31,13 @@ pub struct Event {
     pub at: u64,
 }
 
-/// Why a trigger never fires, whatever arrives.
+/// Returns why a trigger never fires, whatever arrives.
 pub fn why_off(trigger: &Trigger) -> Option<String> {
     let preset = trigger.preset.as_ref().filter(|preset| preset.value != GMAIL)?;
     Some(format!("there is no preset \"{}\"", preset.value))
 }
 
-/// The payloads of the events in a request, enriched by the trigger's preset.
+/// Returns the payloads of the events in a request, enriched by the trigger's preset.
 ///
 /// # Errors
 /// When the payload has another form than the trigger accepts.
@@ -51,7 +51,7 @@ pub fn events_of(trigger: &Trigger, payload: Value) -> Result<Vec<Value>, Payloa
     }
 }
 
-/// The invocation that an event requests. `digest`: that of the manifest's package.
+/// Returns the invocation that an event requests. `digest`: that of the manifest's package.
 pub fn invocation(manifest: &Manifest, digest: &str, trigger: &Trigger, event: Event) -> Invocation {
     let mut warnings = Vec::new();
     let mapped = mapped_inputs(trigger, &event.payload, &mut warnings);
@@ -81,8 +81,8 @@ const FACTS: [(&str, &[&str]); 4] = [
     ("subject", &["messages[0].subject", "subject"]),
 ];
 
-/// The facts about an invocation's event for a message to people: who sent it and whom it concerns, if the
-/// payload or the mapped inputs say so, and both of them whole.
+/// Returns the facts about an invocation's event for a message to people: who sent it and whom it concerns,
+/// if the payload or the mapped inputs say so, and both of them whole.
 pub(crate) fn event_facts(invocation: &Invocation) -> Map<String, Value> {
     let keys = Keys { payload: &invocation.payload, mapped: &invocation.mapped };
     let fact = |(name, paths): &(&str, &[&str])| {

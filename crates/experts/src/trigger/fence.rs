@@ -13,12 +13,13 @@ use tool_call_parser::templates::{Scope, break_marks};
 /// The most bytes of a payload that are shown.
 const MOST_SHOWN: usize = 32 << 10;
 
-/// A text as data. `what` describes it in a few words on one line, such as "the payload of a trigger".
+/// Returns a text as data. `what` describes it in a few words on one line, such as "the payload of a
+/// trigger".
 pub fn fence_text(what: &str, text: &str) -> String {
     fence_data(what, text, cut_text(text))
 }
 
-/// The same without a limit: for a file that the model may write again.
+/// Returns the same without a limit: for a file that the model may write again.
 pub(crate) fn fenced_whole(what: &str, text: &str) -> String {
     fence_data(what, text, text)
 }
@@ -38,7 +39,7 @@ fn fence_data(what: &str, text: &str, cut: &str) -> String {
     )
 }
 
-/// A payload as data, in readable JSON.
+/// Returns a payload as data, in readable JSON.
 pub fn fenced_json(what: &str, payload: &Value) -> String {
     fence_text(what, &format!("{payload:#}"))
 }

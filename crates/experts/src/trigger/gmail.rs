@@ -13,7 +13,7 @@ const MOST_LETTERS: usize = 1_000;
 /// The largest size of the other fields, in bytes: each event has a copy of them.
 const MAX_EXTRA_BYTES: usize = 64 << 10;
 
-/// The events of a payload.
+/// Returns the events of a payload.
 ///
 /// # Errors
 /// When it has another form.
@@ -53,8 +53,8 @@ fn mail_event(mut fields: Map<String, Value>, letter: Value) -> Value {
     Value::Object(fields)
 }
 
-/// The bare address of a `From` line, in lower case. The sender chooses the name in front of it, which may
-/// look like an address.
+/// Returns the bare address of a `From` line, in lower case. The sender chooses the name in front of it,
+/// which may look like an address.
 fn bare_address(from: &str) -> Option<String> {
     let from = from.trim();
     let bare = match from.strip_suffix('>').and_then(|rest| rest.rsplit_once('<')) {

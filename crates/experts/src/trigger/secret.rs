@@ -60,7 +60,7 @@ pub(crate) fn is_proven(secret: &Secret, proof: &Proof<'_>, body: &[u8], now: u6
     }
 }
 
-/// True if the secret was sent as it is.
+/// Returns true if the secret was sent as it is.
 fn is_bearer(secret: &Secret, sent: &[u8]) -> bool {
     let digest = |bytes: &[u8]| -> [u8; 32] { Sha256::digest(bytes).into() };
     let (own, sent) = (digest(secret.expose_secret().as_bytes()), digest(sent));

@@ -103,7 +103,7 @@ pub(in crate::cli::setup) fn can_read(text: &str) -> bool {
     CstRootNode::parse(text, &ParseOptions::default()).is_ok_and(|root| root.object_value().is_some())
 }
 
-/// The name of the provider that already points at respool or the model server.
+/// Returns the name of the provider that already points at respool or the model server.
 fn provider_of(config: &Value, wanted: &RespoolProvider) -> String {
     let providers = config["models"]["providers"].as_object();
     let asks = |url: &str| {
@@ -120,7 +120,7 @@ fn provider_of(config: &Value, wanted: &RespoolProvider) -> String {
     found.filter(|name| name != "vllm").unwrap_or_else(|| PROVIDER.to_owned())
 }
 
-/// The model that was named, else the one in use, else the only one.
+/// Returns the model that was named, else the one in use, else the only one.
 fn model_of(config: &Value, wanted: &RespoolProvider) -> Result<String, Failure> {
     let served = |id: &str| wanted.models.iter().any(|model| model.id == id);
     let present =
@@ -166,8 +166,8 @@ fn write_provider(entry: &CstObject, wanted: &RespoolProvider, id: &str) -> Resu
     Ok(())
 }
 
-/// The entry that docs/openclaw.md recommends. The current client knows more keys than the old one, which
-/// refuses unknown ones.
+/// Returns the entry that docs/openclaw.md recommends. The current client knows more keys than the old one,
+/// which refuses unknown ones.
 fn model_entry(id: &str, window: Option<u64>, is_current: bool) -> Value {
     let mut entry = json!({
         "id": id, "name": id, "reasoning": true, "input": ["text"],
@@ -275,7 +275,7 @@ fn fallback_models(config: &Value) -> Vec<String> {
     names
 }
 
-/// Whether two URLs refer to the same server: same host and port, where `localhost` equals 127.0.0.1.
+/// Returns true if two URLs refer to the same server: same host and port, where `localhost` equals 127.0.0.1.
 fn is_same_server(one: &str, other: &str) -> bool {
     let place = |text: &str| {
         let url = url::Url::parse(text).ok()?;

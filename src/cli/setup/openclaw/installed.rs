@@ -36,7 +36,7 @@ impl OpenClaw {
         Some(Self { program, version })
     }
 
-    /// Whether it knows the keys that 2026.2 refuses.
+    /// Returns true if it knows the keys that 2026.2 refuses.
     pub(super) fn is_current(&self) -> bool {
         self.version >= CURRENT
     }
@@ -67,7 +67,8 @@ impl OpenClaw {
     }
 }
 
-/// The first version in what `openclaw --version` prints: `2026.2.26`, or `OpenClaw 2026.9.6 (eb377ac)`.
+/// Returns the first version in what `openclaw --version` prints: `2026.2.26`, or `OpenClaw 2026.9.6
+/// (eb377ac)`.
 fn version_in(text: &str) -> Option<Version> {
     text.split_whitespace().find_map(|word| Version::parse(word).ok())
 }

@@ -37,7 +37,8 @@ impl Places {
         Self { config: path("OPENCLAW_CONFIG_PATH").unwrap_or_else(|| state.join("openclaw.json")), state }
     }
 
-    /// The copies of providers that OpenClaw 2026.2 keeps, whose addresses override the configuration.
+    /// Returns the copies of providers that OpenClaw 2026.2 keeps, whose addresses override the
+    /// configuration.
     fn provider_copies(&self) -> Vec<PathBuf> {
         let agents = fs::read_dir(self.state.join("agents")).into_iter().flatten().filter_map(Result::ok);
         let copies = agents.map(|agent| agent.path().join("agent/models.json"));
@@ -158,7 +159,7 @@ async fn no_answer(url: &str, error: &reqwest::Error) -> String {
     format!("the model server does not answer at {url}: {}. {todo}", chain(error))
 }
 
-/// A base URL without `/v1`.
+/// Returns a base URL without `/v1`.
 fn base_url(url: &str) -> String {
     url.trim_end_matches('/').trim_end_matches("/v1").to_owned()
 }
