@@ -97,7 +97,7 @@ fn is_own_address(upstream: &Address, listen: &Listen) -> bool {
     port != 0 && port == listen.port && is_same
 }
 
-/// The address is open to all, and the owner has not confirmed that.
+/// Reports an address that is open to all without the owner's consent.
 fn open_to_all(settings: &Settings) -> Vec<UnusableSetting> {
     let server = &settings.server;
     let what = reachable_services(settings).filter(|_| !server.allow_unauthenticated);
@@ -112,7 +112,7 @@ fn open_to_all(settings: &Settings) -> Vec<UnusableSetting> {
     what.map(problem).into_iter().collect()
 }
 
-/// The owner has confirmed it, but it deserves a warning.
+/// Warns of an open address to which the owner has consented.
 fn warn_of_open_access(settings: &Settings) -> Option<Advice> {
     let what = reachable_services(settings).filter(|_| settings.server.allow_unauthenticated)?;
     Some(Advice {
@@ -131,7 +131,7 @@ fn no_operator(settings: &Settings) -> Option<Advice> {
     is_missing.then(|| Advice { text: NO_OPERATOR.to_owned(), todo: HOW_TO_APPROVE.to_owned() })
 }
 
-/// The owner has named keys, but only operators need one.
+/// Tells an owner who has named keys that only operators need one.
 fn only_operators(settings: &Settings) -> Option<Advice> {
     let server = &settings.server;
     let is_open = server.operator_keys_env.is_some() && !server.asks_for_keys();

@@ -44,7 +44,7 @@ pub(super) fn run_alerts(loaded: &Loaded, command: AlertsCommand) -> Result<(), 
     }
 }
 
-/// `[alerts]`, with a link to the page at the listen address unless another link is configured.
+/// Returns `[alerts]`, with a link to the page at the listen address unless another link is configured.
 pub(super) fn alerts_config(settings: &Settings) -> AlertsConfig {
     let mut config = settings.alerts.clone();
     if config.link.is_none() {

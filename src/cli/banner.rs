@@ -57,7 +57,7 @@ fn banner_text(loaded: &Loaded, address: SocketAddr, upstreams: &[Reachability])
     format!("\nrespool {} is ready. Ctrl-C stops it.\n\n{}\n", env!("CARGO_PKG_VERSION"), rows.join("\n"))
 }
 
-/// The banner is short: `respool check` gives the cause of a problem.
+/// Lists the models of an upstream. The banner is short: `respool check` gives the cause of a problem.
 fn models_of(upstream: &Reachability) -> String {
     match &upstream.problem {
         Some(_) => "cannot be used yet; `respool check` says why".to_owned(),

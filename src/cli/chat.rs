@@ -179,8 +179,8 @@ fn with_key(settings: &mut Settings, preset: &Preset, key: Option<String>) -> Re
     Ok(())
 }
 
-/// The chat works in other people's directories, so its own files go elsewhere: a relative `state_dir` begins
-/// at the configuration's directory, and the log's files begin at `state_dir`.
+/// Anchors the chat's own paths. It works in other people's directories, so its files go elsewhere: a
+/// relative `state_dir` begins at the configuration's directory, and the log's files begin at `state_dir`.
 fn anchor_paths(settings: &mut Settings, directory: Option<PathBuf>) {
     if let Some(directory) = directory {
         settings.store.state_dir = directory.join(&settings.store.state_dir);
@@ -190,7 +190,7 @@ fn anchor_paths(settings: &mut Settings, directory: Option<PathBuf>) {
     settings.log.errors_dir = state_dir.join(&settings.log.errors_dir);
 }
 
-/// An endpoint, and where its key comes from, for the person.
+/// Describes an endpoint, and where its key comes from, for the person.
 fn describe_endpoint(upstream: &UpstreamConfig, key_of_preset: Option<&str>) -> String {
     let UpstreamConfig { url, api_key, api_key_env, .. } = upstream;
     match (api_key_env.as_deref().or(key_of_preset), api_key) {
@@ -200,7 +200,7 @@ fn describe_endpoint(upstream: &UpstreamConfig, key_of_preset: Option<&str>) -> 
     }
 }
 
-/// As configured, except that everything that can stream does, because a person is watching.
+/// Opens the relay as configured, except that everything that can stream does, because a person is watching.
 async fn open_relay(
     settings: &Settings,
     abort: &CancellationToken,
@@ -214,7 +214,7 @@ async fn open_relay(
     Ok(Arc::new(Relay::new(config, upstreams, relay_limits(settings))))
 }
 
-/// The conversation works even if it cannot be saved.
+/// Opens the store; `None` if it cannot be opened, because the conversation works without it.
 fn open_store(settings: &Settings) -> Option<Arc<Store>> {
     let opened = Store::open(&settings.store);
     let report = |error: &_| say_on_stderr(&format!("respool: conversations are not kept: {error}"));

@@ -105,7 +105,7 @@ fn unknown_routes(settings: &Settings, findings: &mut Findings) {
     );
 }
 
-/// Method and path of the requests at the end of a log file that went to a model server as they were.
+/// Lists method and path of the requests at the end of a log file that went to a model server unchanged.
 fn routes_passed_on(file: &Path) -> std::io::Result<BTreeSet<(String, String)>> {
     let mut file = File::open(file)?;
     let length = file.metadata()?.len();
@@ -122,7 +122,7 @@ fn routes_passed_on(file: &Path) -> std::io::Result<BTreeSet<(String, String)>> 
     Ok(passed.filter_map(route).collect())
 }
 
-/// Whether `serve` can write there. A missing directory is created by that time.
+/// Checks that `serve` can write to the state directory. It creates a missing one.
 fn state_directory(dir: &Path, findings: &mut Findings) {
     let present = dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
     match tempfile::tempfile_in(present) {
@@ -134,7 +134,7 @@ fn state_directory(dir: &Path, findings: &mut Findings) {
     }
 }
 
-/// How tool commands are confined.
+/// Reports how tool commands are confined.
 fn check_sandbox(settings: &Settings, findings: &mut Findings) {
     let local = &settings.tools.local;
     let level = sandbox_level(local);
@@ -232,7 +232,7 @@ impl UpstreamAddress {
     }
 }
 
-/// Reachable? Which models, with how large a window?
+/// Reports whether an upstream can be reached, its models, and their windows.
 async fn models_of(
     upstream: &Upstream,
     address: &UpstreamAddress,
@@ -304,7 +304,7 @@ async fn version_of(upstream: &Upstream, findings: &mut Findings) {
     }
 }
 
-/// How the tokens of a prompt are counted when respool must know whether it fits.
+/// Reports how the tokens of a prompt are counted when respool must know whether it fits.
 async fn counting_of(upstream: &Upstream, model: &str, findings: &mut Findings) {
     upstream.learn_models(&HeaderMap::new()).await;
     let body = json!({"model": model, "messages": [{"role": "user", "content": "ping"}]}).to_string();
@@ -319,7 +319,7 @@ async fn counting_of(upstream: &Upstream, model: &str, findings: &mut Findings) 
     findings.ok(&format!("model {model}: prompt tokens are {way}"));
 }
 
-/// Which forms of calls are tried first.
+/// Reports which forms of calls are tried first.
 fn dialects_of(upstream: &Upstream, model: &str, findings: &mut Findings) {
     let prior = PreferredDialects::from_model_names([model]).or(upstream.model_facts(model).prior);
     let names: Vec<_> = prior.names().collect();
@@ -333,7 +333,7 @@ fn dialects_of(upstream: &Upstream, model: &str, findings: &mut Findings) {
     });
 }
 
-/// A call, its result, and the answer, through the relay's own path.
+/// Tries a call, its result and the answer through the relay's own path.
 async fn round_trip(app: &App, model: &str, findings: &mut Findings) {
     let question = json!({"role": "user", "content": format!("Call the tool {TOOL} with the word \"ping\", then tell me what it returned.")});
     let began = Instant::now();

@@ -66,8 +66,8 @@ async fn keep_page(
     tokio::join!(catalog.watch_folders(rewrite, stop), until.run_until_cancelled(following));
 }
 
-/// An expert is not ready if a tool is not bound, or if experts are served and a tool's server cannot be
-/// reached.
+/// Returns the expert's entry in the list. It is not ready if a tool is not bound, or if experts are served
+/// and a tool's server cannot be reached.
 fn entry_of<'a>(snapshot: &'a Arc<Snapshot>, served: Option<&Experts>) -> RegistryEntry<'a> {
     let entry = RegistryEntry::from_bindings(&snapshot.package, &snapshot.bindings);
     let not_ready = entry

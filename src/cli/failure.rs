@@ -60,7 +60,7 @@ impl From<Problems> for Failure {
     }
 }
 
-/// A log that cannot be written is an unusable setting.
+/// Reports a log that cannot be written as an unusable setting.
 pub(super) fn log_problem(loaded: &Loaded, why: String) -> Failure {
     match loaded.settings.log.file {
         Some(_) => loaded.problems(vec![UnusableSetting::new(&["log", "file"], why)]).into(),

@@ -23,7 +23,7 @@ impl Findings {
     }
 }
 
-/// Further lines are aligned below the first.
+/// Aligns further lines below the first.
 fn indent_lines(text: &str) -> String {
     text.replace('\n', "\n          ")
 }

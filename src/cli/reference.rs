@@ -11,7 +11,7 @@ use clap_complete::Shell;
 use super::failure::Failure;
 use super::say::{say, say_piece};
 
-/// The completions for one shell, on standard output.
+/// Prints the completions for one shell.
 pub(super) fn print_completions(mut command: Command, shell: Shell) {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "respool", &mut script);

@@ -107,7 +107,7 @@ impl Reloading {
         Ok(new)
     }
 
-    /// Nothing changes until everything that can fail has been done.
+    /// Prepares the new app. It changes nothing, so that everything that can fail comes before any change.
     async fn prepare_app(&self, settings: &Settings) -> Result<Prepared, Vec<UnusableSetting>> {
         let upstreams = self.upstreams.change_upstreams(settings, &self.stop);
         let (terms, policy) =

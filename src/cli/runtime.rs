@@ -21,7 +21,7 @@ pub(super) fn stop_signals() -> Result<[Signal; 2], String> {
     Ok([handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?])
 }
 
-/// The first signal lets requests in progress finish; the second ends them at once.
+/// Waits for signals: the first lets requests in progress finish, the second ends them at once.
 pub(super) async fn stop_when_signalled(stop: Stop, [mut terminate, mut interrupt]: [Signal; 2]) {
     let mut next = async || tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} };
     next().await;

@@ -6,27 +6,27 @@ use std::io::{self, IsTerminal, Write};
 
 use crate::visible::make_visible;
 
-/// A line on standard output.
+/// Prints a line on standard output.
 pub(super) fn say(text: &str) {
     write_line(io::stdout(), &format!("{text}\n"));
 }
 
-/// Text on standard output, with its own line ends.
+/// Prints text with its own line ends on standard output.
 pub(super) fn say_piece(text: &str) {
     write_line(io::stdout(), text);
 }
 
-/// A line on standard error.
+/// Prints a line on standard error.
 pub(super) fn say_on_stderr(text: &str) {
     write_line(io::stderr(), &format!("{text}\n"));
 }
 
-/// A piece of text on standard error, as it arrives.
+/// Prints a piece of text on standard error, as it arrives.
 pub(super) fn say_piece_on_stderr(text: &str) {
     write_line(io::stderr(), text);
 }
 
-/// Foreign text on one line, so that it cannot look like respool's own lines.
+/// Puts foreign text on one line, so that it cannot look like respool's own lines.
 pub(super) fn flat_text(text: &str) -> String {
     text.replace("\r\n", " ").replace(['\n', '\r'], " ")
 }

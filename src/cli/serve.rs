@@ -138,8 +138,8 @@ async fn bind_address(listen: &Listen) -> Result<TcpListener, Failure> {
     })
 }
 
-/// A thousand streams need two thousand descriptors; many systems start a process with 1024 and allow it
-/// more.
+/// Raises the limit of open files: a thousand streams need two thousand descriptors, and many systems start a
+/// process with 1024 and allow it more.
 fn raise_descriptor_limit() {
     // macOS refuses more than its `OPEN_MAX`, and reports no limit.
     let most = if cfg!(target_os = "macos") { 10_240 } else { u64::MAX };

@@ -21,7 +21,7 @@ pub(super) fn cover_argument(before: Option<&str>, text: &str) -> String {
     }
 }
 
-/// `--name`, `-x`, `--`: nothing but the name of an option.
+/// Returns true for `--name`, `-x` and `--`, which are nothing but the name of an option.
 fn is_option(text: &str) -> bool {
     let name = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c == '-');
     text.strip_prefix("--").is_some_and(name)
@@ -79,7 +79,7 @@ pub(super) fn cover_secret_path(text: &str) -> String {
     if has_path { format!("{host}/{COVERED}") } else { shown }
 }
 
-/// A part of a path is shown if it is a word or a version.
+/// Covers a part of a path unless it is a word or a version.
 fn covered_part(part: &str) -> String {
     let is_word = part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c));
     let digits = part.chars().filter(char::is_ascii_digit).count();

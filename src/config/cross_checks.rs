@@ -99,7 +99,7 @@ impl Check<'_> {
         self.check_secret(&["tools", "gateway"], "token", &mut gateway.token, gateway.token_env.as_deref());
     }
 
-    /// Where clients have keys of respool's own, these are not the upstreams' business.
+    /// Reads the clients' keys. Where clients need one of respool's keys, none goes to an upstream.
     fn client_keys(&mut self, settings: &mut Settings) {
         let ServerConfig { client_keys, client_keys_env, operator_keys, operator_keys_env, .. } =
             &mut settings.server;
@@ -113,7 +113,7 @@ impl Check<'_> {
         settings.upstreams.iter_mut().for_each(|upstream| upstream.client_keys_end_here = end_here);
     }
 
-    /// The keys of a list that is written here, or in a variable.
+    /// Reads the keys of a list that is written here, or in a variable.
     fn keys_of(&mut self, list: &str, keys: &mut Vec<Secret>, variable: Option<&str>) {
         let is_set = |name: &&str| self.environment.get(*name).is_some_and(|text| !text.trim().is_empty());
         // Only `serve` needs them: without them it does not start (`cli::advice`).
@@ -129,7 +129,7 @@ impl Check<'_> {
         }
     }
 
-    /// One secret that is written as `key` or named by `key_env`, not both.
+    /// Checks one secret that is written as `key` or named by `key_env`, not both.
     fn check_secret(
         &mut self,
         section: &[&str],
@@ -178,7 +178,7 @@ impl Check<'_> {
         }
     }
 
-    /// Hardware has other prices than tokens.
+    /// Checks that hardware and models have their own kinds of prices.
     fn check_prices(&mut self, settings: &Settings) {
         for (model, price) in &settings.prices {
             let tokens =
@@ -201,7 +201,7 @@ impl Check<'_> {
         }
     }
 
-    /// Each kind of sink needs something of its own.
+    /// Checks that each kind of sink has the keys that it needs.
     fn check_sinks(&mut self, settings: &Settings) {
         for (index, sink) in settings.alerts.sink.iter().enumerate() {
             let index = index.to_string();
@@ -254,7 +254,7 @@ impl Check<'_> {
         }
     }
 
-    /// The dialects of `[models]` are in the table.
+    /// Checks that the dialects of `[models]` are in the table.
     fn dialects_exist(&mut self, settings: &Settings) {
         for (id, model) in &settings.relay.models {
             for name in model.dialects.iter().flatten() {
@@ -268,7 +268,7 @@ impl Check<'_> {
         }
     }
 
-    /// The fields that `[models]` declares leave the request what it is.
+    /// Checks that the fields that `[models]` declares leave the request what it is.
     fn check_declared_fields(&mut self, settings: &Settings) {
         for (id, model) in &settings.relay.models {
             let tables =
@@ -361,7 +361,7 @@ impl Check<'_> {
         }
     }
 
-    /// The secrets of hooks, and the upstreams that experts name.
+    /// Checks the secrets of hooks, and the upstreams that experts name.
     fn check_experts(&mut self, settings: &mut Settings) {
         let known: Vec<String> = settings.upstreams.iter().map(|upstream| upstream.name.clone()).collect();
         let experts = &mut settings.experts;

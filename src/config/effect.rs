@@ -120,7 +120,8 @@ fn apply_keys(settings: &mut Settings, new: &Settings, waiting: &mut Vec<String>
     settings.server = server;
 }
 
-/// The list changes as a whole or not at all, because agents and experts refer to its entries by name.
+/// Applies the list of upstreams as a whole or not at all, because agents and experts refer to its entries by
+/// name.
 fn apply_upstreams(settings: &mut Settings, new: &Settings, waiting: &mut Vec<String>) {
     let known = &settings.upstreams;
     let is_new_replay = |upstream: &&UpstreamConfig| {

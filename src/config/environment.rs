@@ -132,8 +132,8 @@ fn resolve_leaf(key: &'static Key, rest: &[&str]) -> Resolved {
     }
 }
 
-/// `AGENTS__NAME__…`: a name that the file has is found without regard to case and signs, since a variable's
-/// name cannot hold them; any other is taken in lower case.
+/// Resolves `AGENTS__NAME__…`: a name that the file has is found without regard to case and signs, since a
+/// variable's name cannot hold them; any other is taken in lower case.
 fn resolve_named(section: &Section, file: Option<&Table>, words: &[&str]) -> Resolved {
     let Some((word, rest)) = words.split_first() else { return Ok((Vec::new(), Target::Section)) };
     if word.is_empty() {

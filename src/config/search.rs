@@ -82,7 +82,7 @@ pub(super) fn state_dir(environment: &Environment) -> PathBuf {
     base.unwrap_or_else(|| PathBuf::from("/var/lib")).join("respool")
 }
 
-/// OpenClaw's directory, `~/.openclaw`; for a service without a home the one below `/var/lib`.
+/// Returns OpenClaw's directory, `~/.openclaw`; for a service without a home the one below `/var/lib`.
 pub(super) fn openclaw_dir(environment: &Environment) -> PathBuf {
     let home = environment.get("HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     home.unwrap_or_else(|| PathBuf::from("/var/lib")).join(".openclaw")

@@ -150,7 +150,7 @@ pub(super) fn bare_or_quoted(name: &str) -> String {
     if !name.is_empty() && name.chars().all(bare) { name.to_owned() } else { quote_text(name) }
 }
 
-/// Text as a TOML string on one line.
+/// Quotes text as a TOML string on one line.
 fn quote_text(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {

@@ -145,7 +145,7 @@ pub(super) async fn await_sources(tools: &[BoundTool], sources: &Sources, limit:
     tokio::join!(sources.await_servers(tools.iter().filter_map(BoundTool::server_problem), limit), gateway);
 }
 
-/// The model cannot distinguish operations with the same name: reports a problem for each such name.
+/// Reports a problem for each name that several operations have: the model cannot distinguish them.
 pub(super) fn find_clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
     let mut seen: BTreeMap<String, OfferedOperation> = BTreeMap::new();
     let mut problems = Vec::new();

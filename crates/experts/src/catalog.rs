@@ -198,7 +198,7 @@ impl Catalog {
         kept
     }
 
-    /// Of several packages with the same name, one is in service at most.
+    /// Puts at most one of several packages with the same name into service.
     fn publish_changes(&self, folders: &BTreeMap<PathBuf, Folder>) {
         let mut by_name: BTreeMap<&str, Vec<&Arc<Snapshot>>> = BTreeMap::new();
         for snapshot in folders.values().filter_map(|folder| folder.snapshot.as_ref()) {

@@ -159,7 +159,7 @@ async fn send_to_session(gateway: &ToolSet, message: &NewMessage) -> Result<(), 
     }
 }
 
-/// The gateway answers 200 even if the session did not take the message.
+/// Finds the refusal in an answer: the gateway answers 200 even if the session did not take the message.
 fn find_refusal(answer: &str) -> Option<String> {
     let answer: Value = serde_json::from_str(answer).ok()?;
     let status = answer["status"].as_str()?;

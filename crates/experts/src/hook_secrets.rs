@@ -35,7 +35,7 @@ pub enum SecretPlace {
 }
 
 impl HookSecrets {
-    /// Generated secrets are kept below the state directory.
+    /// Returns the secrets of hooks. Generated ones are kept below the state directory.
     pub fn new(state_dir: &Path, config: &ExpertsConfig) -> Self {
         Self { dir: state_dir.join("hooks"), config: config.clone() }
     }

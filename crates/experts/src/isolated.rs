@@ -121,7 +121,8 @@ impl IsolatedFunctions {
         }
     }
 
-    /// A process itself reports to people what its functions handed over.
+    /// Returns the notices of a conversation; `None` in a process, which itself reports to people what its
+    /// functions handed over.
     fn notices(&self) -> Option<Arc<dyn Notices>> {
         let expert = self.package.manifest.name.value.clone();
         let notices = ConversationNotices { expert, is_function: true };
@@ -219,7 +220,7 @@ fn result_text(checked: &outputs::Checked, is_in_doubt: bool) -> String {
     text
 }
 
-/// An unsure function ends the calling process as one for a person to decide.
+/// Ends the calling process as one for a person to decide, because a function is unsure.
 fn escalate_doubt(function: &Function, outputs: &Map<String, Value>, outcome: Outcome) -> Outcome {
     let name = one_line(&function.name.value);
     let arguments = json!({
@@ -280,7 +281,7 @@ impl FunctionTools {
         })
     }
 
-    /// Wrong outputs are sent back once; after that, the function ends with the correct ones.
+    /// Ends the function. Wrong outputs are sent back once; after that, it ends with the correct ones.
     fn finish(&self, arguments: &Value) -> Result<String, ToolError> {
         let checked = outputs::check_outputs(&self.function.outputs.items, Some(arguments));
         let is_wrong = !self.function.outputs.items.is_empty() && !checked.problems.is_empty();

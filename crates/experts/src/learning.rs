@@ -118,7 +118,7 @@ pub struct LearningFiles {
 }
 
 impl LearningFiles {
-    /// In the workspace of an expert.
+    /// Returns the learnings in the workspace of an expert.
     pub fn new(workspace: &Path) -> Self {
         Self { root: workspace.join(FOLDER) }
     }

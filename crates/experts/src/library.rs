@@ -119,7 +119,7 @@ pub struct Removal {
     pub kept_bindings: Option<PathBuf>,
 }
 
-/// Of several folders with the same expert name one is used at most; the package of the others is rejected
+/// Chooses at most one of several folders with the same expert name; the package of the others is rejected
 /// with the reason.
 fn choose_by_name(all: &mut [Installed], is_recorded: impl Fn(&str) -> bool) {
     let mut by_name: BTreeMap<String, Vec<usize>> = BTreeMap::new();
@@ -227,8 +227,8 @@ impl Library {
         Ok(Lock { _file: file })
     }
 
-    /// A process that ended between the two renames of [`Self::replace_folder`] left a package only in its
-    /// old place.
+    /// Restores packages that are only in their old place, because a process ended between the two renames of
+    /// [`Self::replace_folder`].
     fn recover_replaced(&self) -> io::Result<()> {
         let replaced = self.dir.join(OWN).join("replaced");
         for entry in fs::read_dir(&replaced).into_iter().flatten() {

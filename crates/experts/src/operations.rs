@@ -122,7 +122,7 @@ impl Operations {
         }
     }
 
-    /// In a dry run only `auto` operations that read are executed; all others are described.
+    /// Describes a call that a dry run does not make: it executes only `auto` operations that read.
     fn dry_answer(&self, operation: &OfferedOperation, invocation: &Invocation) -> Option<String> {
         if !self.is_dry {
             return None;

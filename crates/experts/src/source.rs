@@ -36,7 +36,7 @@ impl Source {
         Ok(Self::Path(folder_of(path)))
     }
 
-    /// As text, to be read again.
+    /// Returns the source as text, to be read again.
     pub fn as_text(&self) -> String {
         match self {
             Self::Path(path) => path.display().to_string(),

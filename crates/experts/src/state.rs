@@ -62,7 +62,7 @@ fn write_temporary(target: &Path, text: &str) -> io::Result<NamedTempFile> {
     Ok(file)
 }
 
-/// A file that another process created in between is kept.
+/// Moves a new file into place. A file that another process created in between is kept.
 fn persist_new(file: NamedTempFile, target: &Path) -> io::Result<()> {
     match file.persist_noclobber(target) {
         Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),

@@ -42,7 +42,7 @@ pub(super) enum Role {
 }
 
 impl Role {
-    /// Who asks a person for consent.
+    /// Returns the requester who asks a person for consent.
     pub(super) fn requester(&self) -> Requester {
         match self {
             Self::Conversation => Requester::Conversation,
@@ -100,7 +100,7 @@ impl ExpertTools {
         done.map(text_output)
     }
 
-    /// Wrong outputs are sent back once; after that, the process ends with the correct ones.
+    /// Ends the process. Wrong outputs are sent back once; after that, it ends with the correct ones.
     fn finish(&self, arguments: &Map<String, Value>) -> Result<String, ToolError> {
         let Role::Process { outputs: declared, .. } = &self.role else {
             return Err(ToolError::Failed("no process is run here".to_owned()));

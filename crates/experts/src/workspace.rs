@@ -331,7 +331,7 @@ impl Workspace {
         Ok(Some(bytes))
     }
 
-    /// Atomic: readers see the old file or the new one.
+    /// Replaces a file atomically: readers see the old file or the new one.
     fn replace_file(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
         let dir = self.dir()?;
         if let Some((folder, _)) = path.rsplit_once('/') {

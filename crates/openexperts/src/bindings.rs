@@ -59,7 +59,7 @@ impl Binding {
         }
     }
 
-    /// In a word or two, for people.
+    /// Returns the target in a word or two, for people.
     pub fn target(&self) -> &str {
         if self.kind == BindingType::Mcp { &self.server } else { self.kind.as_str() }
     }

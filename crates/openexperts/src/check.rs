@@ -130,8 +130,8 @@ fn check_repeated_names(package: &Package, report: &mut Report) {
     }
 }
 
-/// Names of operations and isolated functions have some characters replaced for the model. It could not
-/// distinguish two that become equal, and neither could their tiers be.
+/// Reports operations and isolated functions whose names become equal once some characters are replaced for
+/// the model, which could not distinguish them or their tiers.
 fn check_function_names(package: &Package, report: &mut Report) {
     let mut seen: HashMap<String, String> = HashMap::new();
     let mut note = |name: String, title: String, file: &str, at: At| {
@@ -303,7 +303,7 @@ fn check_overrides(package: &Package, known: &Known<'_>, report: &mut FileReport
     }
 }
 
-/// A tier in a tool's file has no effect, which matters where the policy has another one.
+/// Reports a tier in a tool's file that differs from the policy's, because it has no effect.
 fn check_suggested_tiers(package: &Package, report: &mut Report) {
     let policy = &package.manifest.policy;
     for tool in package.tools.items.iter().filter(|_| policy.overrides.is_complete) {

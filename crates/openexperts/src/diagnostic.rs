@@ -238,7 +238,7 @@ fn draw_caret(at: At, line: &str) -> String {
     format!("{}{}", " ".repeat(at.column - 1), "^".repeat(at.width.clamp(1, rest)))
 }
 
-/// Text of a package made safe for a terminal: control characters become `?`.
+/// Makes text of a package safe for a terminal: control characters become `?`.
 pub fn visible(text: &str) -> String {
     let is_hidden = |c: char| {
         c.is_control()
@@ -247,7 +247,7 @@ pub fn visible(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) { '?' } else { c }).collect()
 }
 
-/// ` (did you mean "x"?)` where one of the candidates is close to what was written.
+/// Returns ` (did you mean "x"?)` if one of the candidates is close to what was written.
 pub(crate) fn suggest_nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let near = candidates
         .into_iter()

@@ -158,7 +158,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         self.text(name)
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub fn boolean(&mut self, name: &'static str) -> Option<Spanned<bool>> {
         let node = self.value(name)?;
         let Value::Bool(value) = node.value else {
@@ -236,7 +236,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         }
     }
 
-    /// `main`, the only channel.
+    /// Reads the channel: `main` is the only one.
     pub fn channel(&mut self) {
         let Some(text) = self.text("channel") else { return };
         if text.value != "main" {

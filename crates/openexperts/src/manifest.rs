@@ -434,7 +434,7 @@ impl Components {
         read
     }
 
-    /// Nothing is known of the files, so no reference to one is judged.
+    /// Marks the components as unread: no reference to a file is judged.
     const fn mark_unread() -> Self {
         Self {
             orchestrator: None,

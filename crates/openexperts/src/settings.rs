@@ -167,7 +167,7 @@ impl Execution {
         self.delay.length().saturating_mul(factor).min(LONGEST_DELAY.max(self.delay.length()))
     }
 
-    /// As `validate --format json` prints it.
+    /// Writes the settings as `validate --format json` prints them.
     pub fn to_json(&self) -> Json {
         let mut object = Map::new();
         if let Some(timeout) = &self.timeout {
@@ -249,7 +249,7 @@ impl Delivery {
         }
     }
 
-    /// As `validate --format json` prints it.
+    /// Writes the settings as `validate --format json` prints them.
     pub fn to_json(&self) -> Json {
         let mut object = Map::new();
         object.insert("format".to_owned(), json!(self.format.as_str()));

@@ -65,7 +65,7 @@ fn error_in(body: &str) -> Option<String> {
 }
 
 impl DemoReply {
-    /// A whole reply's message.
+    /// Takes a whole reply's message.
     pub(super) fn take_message(&mut self, message: &Value) {
         self.text.push_str(message["content"].as_str().unwrap_or_default());
         for (index, call) in message["tool_calls"].as_array().into_iter().flatten().enumerate() {
@@ -75,7 +75,7 @@ impl DemoReply {
         }
     }
 
-    /// One event of a stream.
+    /// Takes one event of a stream.
     pub(super) fn take_event(&mut self, data: &str) {
         let Ok(chunk) = serde_json::from_str::<Value>(data) else { return };
         if let Some(message) = chunk["error"]["message"].as_str() {

@@ -125,7 +125,7 @@ fn last_answer(stage: &Stage) -> Result<SeenRequest, Failure> {
     stage.replay.last_posted().ok_or_else(|| "the recorded server was never asked".into())
 }
 
-/// At a terminal, the person continues with Enter; otherwise the tour just continues.
+/// Waits for Enter at a terminal; otherwise the tour just continues.
 async fn goes_on() -> bool {
     if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
         return true;

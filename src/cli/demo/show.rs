@@ -123,7 +123,7 @@ fn render_answer(request: &SeenRequest) -> String {
     parts.join("; ")
 }
 
-/// On one line.
+/// Puts a text on one line.
 fn flatten_text(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -13,7 +13,7 @@ use crate::expert::{Catalog, fire_trigger as queue_event};
 use crate::openexperts::visible;
 use crate::store::Store;
 
-/// `payload`: JSON, or `@FILE`; `None`: the payload of a clock.
+/// Fires a trigger. `payload`: JSON, or `@FILE`; `None`: the payload of a clock.
 pub(super) fn fire_by_hand(
     loaded: &Loaded,
     name: &str,

@@ -130,7 +130,7 @@ struct OpenWork {
 }
 
 impl OpenWork {
-    /// `has_gateway`: messages are delivered, and not only kept.
+    /// Counts the open work. `has_gateway`: messages are delivered, and not only kept.
     async fn count_work(store: &Store, name: &str, has_gateway: bool) -> Result<Self, StoreError> {
         let entries = async |state| store.entries(Some(name), state, MOST).await.map(|rows| rows.len());
         let is_own = |row: &&ApprovalRow| is_agent_of(&row.agent, name);

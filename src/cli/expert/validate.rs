@@ -71,7 +71,7 @@ pub(super) fn validate_installed(
     }
 }
 
-/// Phase 2: what keeps the expert from being ready, and what its tool files and the servers disagree about.
+/// Checks what keeps the expert from being ready, and where its tool files and the servers disagree.
 async fn check_bindings(config: &Configuration, installed: &Installed) -> Result<Value, Failure> {
     let sources = Sources::open(&config.settings.tools).map_err(|found| config.problems(found))?;
     let Some(package) = &installed.loaded.package else { return Ok(Value::Null) };

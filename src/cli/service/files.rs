@@ -25,7 +25,8 @@ pub(super) fn unit_text(program: &Path) -> String {
     UNIT.replacen(PROGRAM, &path, 1)
 }
 
-/// launchd's property list for this program. launchd does not read environment files, so a shell does.
+/// Returns launchd's property list for this program. launchd does not read environment files, so a shell
+/// does.
 pub(super) fn property_list(program: &Path, home: &Path) -> String {
     let quoted = |path: &Path| format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"));
     let environment = quoted(&home.join(".config/respool/respool.env"));

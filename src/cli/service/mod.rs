@@ -147,7 +147,7 @@ fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> 
     Ok(())
 }
 
-/// A running service must not be given settings with which it could not start.
+/// Checks the new settings: a running service must not be given settings with which it could not start.
 fn check_settings(environment: &str, paths: &Paths) -> Result<(), Failure> {
     let place = |name: &str| format!("{name} in {}", paths.environment.display());
     if let Some(text) = files::value_of(environment, files::LISTEN) {

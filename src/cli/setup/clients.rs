@@ -119,7 +119,7 @@ impl Client {
     }
 }
 
-/// As a word for a shell: a server names its models as it likes.
+/// Quotes a word for a shell: a server names its models as it likes.
 fn quote_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c);
     if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
@@ -162,7 +162,7 @@ fn edit_json(
     Ok(text + "\n")
 }
 
-/// The text of `before` is kept if nothing else was changed.
+/// Undoes the change of a JSON file. The text of `before` is kept if nothing else was changed.
 fn restored_json(after: &str, present: &str, before: &str) -> Option<String> {
     let read = |text: &str| match text.trim() {
         "" => Some(json!({})),

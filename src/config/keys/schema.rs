@@ -40,7 +40,7 @@ impl Section {
         self.entries.iter().map(|(name, _)| *name)
     }
 
-    /// Names and what they lead to, in order.
+    /// Returns the names and their nodes, in order.
     pub(in crate::config) fn iter(&self) -> impl Iterator<Item = (&'static str, &Node)> {
         self.entries.iter().map(|(name, node)| (*name, node))
     }

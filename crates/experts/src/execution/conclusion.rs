@@ -294,7 +294,7 @@ impl Attempt<'_> {
         self.new_message(MessageKind::Approval, &what, body)
     }
 
-    /// The process's working data is no longer needed.
+    /// Deletes the process's working data, which is no longer needed.
     fn clear_scratch(&self, experts: &Experts) {
         let root = experts.config.state_of(self.expert.name());
         let files = Workspace::new(&root, Arc::clone(&self.package), self.session(), &[]);

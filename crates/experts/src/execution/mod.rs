@@ -70,7 +70,7 @@ impl Worker {
         }
     }
 
-    /// `has_new`: this process has just queued something.
+    /// Claims entries that are due. `has_new`: this process has just queued something.
     async fn claim_entries(&self, has_new: bool) -> Result<Vec<Claimed>, StoreError> {
         let queues = self.experts.readiness.ready_queues(self.goal.as_ref().map(|goal| goal.expert.as_str()));
         let most = self.free.available_permits();

@@ -165,8 +165,8 @@ impl AdviceTask<'_> {
 }
 
 impl Task<'_> {
-    /// The steps of the process. A step is done if each operation that it names has succeeded or was handed
-    /// over: only committed events count, not what the model wrote.
+    /// Adds the steps of the process. A step is done if each operation that it names has succeeded or was
+    /// handed over: only committed events count, not what the model wrote.
     fn add_steps(&self, text: &mut String) {
         let steps = markdown::steps(self.body);
         if steps.is_empty() {

@@ -59,7 +59,7 @@ impl Worker {
         }))
     }
 
-    /// A failing store is reported once, until it works again.
+    /// Logs a failing store once, until it works again.
     pub(super) fn log_failure(&self, error: &StoreError) {
         if !self.is_failure_logged.swap(true, Ordering::Relaxed) {
             tracing::error!(target: "respool::expert", %error, "the queue cannot be used; it is tried again");

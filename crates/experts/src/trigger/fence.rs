@@ -24,7 +24,7 @@ pub(crate) fn fenced_whole(what: &str, text: &str) -> String {
     fence_data(what, text, text)
 }
 
-/// `cut`: the part of the text that is shown.
+/// Fences `cut`, the part of the text that is shown.
 fn fence_data(what: &str, text: &str, cut: &str) -> String {
     // It is not known here which model reads it.
     let shown = break_marks(cut, PreferredDialects::default(), Scope::All);

@@ -71,7 +71,7 @@ pub(in crate::cli::setup) struct AgentModel {
     pub(in crate::cli::setup) setting: String,
 }
 
-/// `present` with respool in it; `present` is empty if there is no file yet.
+/// Returns `present` with respool in it; `present` is empty if there is no file yet.
 pub(in crate::cli::setup) fn edit_config(present: &str, wanted: &RespoolProvider) -> Result<Edited, Failure> {
     // JSON5 allows a byte order mark; it stays where it is.
     let (mark, present) = present.strip_prefix('\u{feff}').map_or(("", present), |rest| ("\u{feff}", rest));

@@ -41,7 +41,7 @@ impl OpenClaw {
         self.version >= CURRENT
     }
 
-    /// Has it validate this text as a file in the folder of the real one, so that included files are found.
+    /// Validates this text as a file in the folder of the real one, so that included files are found.
     pub(super) fn validate(&self, text: &str, folder: &Path) -> Result<Verdict, Failure> {
         let failed = |error: io::Error| format!("`openclaw config validate` cannot be run: {error}");
         std::fs::create_dir_all(folder).map_err(failed)?;

@@ -164,8 +164,8 @@ fn base_url(url: &str) -> String {
     url.trim_end_matches('/').trim_end_matches("/v1").to_owned()
 }
 
-/// OpenClaw's own validation, before anything is written. If it refused the file already before the change,
-/// this says nothing about the change.
+/// Runs OpenClaw's own validation before anything is written. If it refused the file already before the
+/// change, this says nothing about the change.
 fn validate_change(
     installed: Option<&OpenClaw>,
     present: &str,
