@@ -30,12 +30,12 @@ pub struct Declared {
 }
 
 impl Declared {
-    /// True when nothing is declared.
+    /// Returns true when nothing is declared.
     pub fn is_empty(&self) -> bool {
         self.changes_nothing() && self.reasoning_off.is_empty()
     }
 
-    /// True when no field is set, given a default or left out.
+    /// Returns true when no field is set, given a default or left out.
     pub fn changes_nothing(&self) -> bool {
         self.set.is_empty() && self.default.is_empty() && self.strip.is_empty()
     }
@@ -52,7 +52,7 @@ impl Declared {
         self
     }
 
-    /// True when the owner has decided whether the model reasons, whatever the client says.
+    /// Returns true when the owner has decided whether the model reasons, whatever the client says.
     pub(crate) fn decides_reasoning(&self) -> bool {
         REASONING_FIELDS.iter().chain(&["chat_template_kwargs"]).any(|field| self.set.contains_key(*field))
     }

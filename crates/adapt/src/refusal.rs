@@ -95,13 +95,13 @@ pub fn find_rule(said: &str, param: Option<&str>, body: &str, active: &RuleSet) 
     })
 }
 
-/// True when these are the words of a refusal that some rule answers, whatever status they came with.
+/// Returns true when these are the words of a refusal that some rule answers, whatever status they came with.
 pub fn is_known_refusal(said: &str) -> bool {
     let reason = searched_part(said);
     SIGNS.iter().any(|(_, signs)| signs.iter().any(|sign| sign.is_match(reason)))
 }
 
-/// The beginning of the text, up to a dump of the request.
+/// Returns the beginning of the text, up to a dump of the request.
 fn searched_part(said: &str) -> &str {
     let start = &said[..said.floor_char_boundary(SEARCHED)];
     let end = ECHOES.iter().filter_map(|echo| start.find(echo)).min().unwrap_or(start.len());

@@ -175,7 +175,7 @@ impl Simplifier<'_> {
         }
     }
 
-    /// The parts as objects, with references at their top replaced.
+    /// Returns the parts as objects, with references at their top replaced.
     fn resolved(&mut self, parts: Vec<Value>) -> Vec<Map<String, Value>> {
         let before = self.open.len();
         let objects = parts.into_iter().filter_map(|mut part| {
@@ -210,7 +210,7 @@ fn merge_part(object: &mut Map<String, Value>, part: Map<String, Value>) {
     }
 }
 
-/// A schema that accepts what any of the alternatives accepts.
+/// Returns a schema that accepts what any of the alternatives accepts.
 fn common(alternatives: Vec<Map<String, Value>>) -> Map<String, Value> {
     let mut alternatives = alternatives.into_iter();
     let Some(mut first) = alternatives.next() else { return Map::new() };

@@ -121,17 +121,17 @@ impl ActiveRuns {
         self.lock_runs().contains_key(id)
     }
 
-    /// Whether a run is one of these; `None` when this process does not work on it.
+    /// Returns whether a run is one of these; `None` when this process does not work on it.
     pub(super) fn is_of(&self, id: &str, whose: &RunFilter) -> Option<bool> {
         self.lock_runs().get(id).map(|active| whose.includes(&active.agent, active.client.as_deref()))
     }
 
-    /// The ids of the runs.
+    /// Returns the ids of the runs.
     pub(super) fn run_ids(&self) -> Vec<String> {
         self.lock_runs().keys().cloned().collect()
     }
 
-    /// A view of a run.
+    /// Returns a view of a run.
     pub(super) fn watch_run(&self, id: &str) -> Option<Watch> {
         let active = self.lock_runs().get(id).cloned()?;
         let progress = Some(active.progress.subscribe());
@@ -379,8 +379,8 @@ impl ActiveRuns {
     }
 }
 
-/// The work with all that was written until its run was claimed: its earlier holder may have gone on after it
-/// was read.
+/// Returns the work with all that was written until its run was claimed: its earlier holder may have gone on
+/// after it was read.
 async fn reload_work(store: &Store, work: Work) -> Result<Work, StoreError> {
     // The next commit reports a store that cannot be read.
     let Some(stored) = ok_or_log(store.run(&work.id).await).flatten() else { return Ok(work) };

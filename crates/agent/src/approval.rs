@@ -58,7 +58,7 @@ pub enum Requester {
 }
 
 impl Requester {
-    /// The process, if it is one.
+    /// Returns the process, if it is one.
     pub fn process_name(&self) -> Option<&str> {
         match self {
             Self::Conversation => None,
@@ -66,7 +66,7 @@ impl Requester {
         }
     }
 
-    /// The kind, for programs.
+    /// Returns the kind, for programs.
     pub fn kind_name(&self) -> &'static str {
         match self {
             Self::Conversation => "conversation",
@@ -138,7 +138,7 @@ impl Decision {
     /// Stands for the clock: the time was over.
     pub const TIMEOUT: &'static str = "timeout";
 
-    /// The decision that the clock makes.
+    /// Returns the decision that the clock makes.
     pub fn from_timeout(request: &ApprovalRequest) -> Self {
         Self { request: request.id.clone(), by: Self::TIMEOUT.to_owned(), ..Self::default() }
     }
@@ -149,7 +149,7 @@ impl Decision {
         Self { request: request.id.clone(), approved, by: by.to_owned(), comment: None }
     }
 
-    /// The result that the model gets of a rejected call.
+    /// Returns the result that the model gets of a rejected call.
     pub(super) fn rejection_text(&self) -> String {
         let comment = self.comment.as_ref().map(|comment| format!(": {comment}")).unwrap_or_default();
         if self.by == Self::TIMEOUT {
@@ -160,8 +160,8 @@ impl Decision {
     }
 }
 
-/// The id of a run's approval request: derived from the run's seed, so that restoring a run gives the same
-/// one.
+/// Returns the id of a run's approval request: derived from the run's seed, so that restoring a run gives the
+/// same one.
 pub(super) fn request_id(seed: u64, number: usize) -> String {
     let number = u64::try_from(number).unwrap_or(u64::MAX);
     let mixed = (seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);

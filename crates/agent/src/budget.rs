@@ -24,7 +24,7 @@ impl Tokens {
         self.prompt.saturating_add(self.completion)
     }
 
-    /// The difference to an earlier sum.
+    /// Returns the difference to an earlier sum.
     #[must_use]
     pub fn less(self, other: Self) -> Self {
         Self {

@@ -69,7 +69,7 @@ impl CallOutcome {
         matches!(self, Self::Unknown | Self::TimedOut | Self::Transient | Self::ProtocolError)
     }
 
-    /// A stable name for logs and metrics.
+    /// Returns a stable name for logs and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",

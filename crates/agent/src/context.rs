@@ -40,8 +40,8 @@ pub(super) fn judge_fit(prompt: u64, window: u64, room: u64) -> Fit {
     }
 }
 
-/// A text of at most about `limit` bytes: its beginning, its end, and a note of what is missing between. Also
-/// how many bytes are missing.
+/// Returns a text of at most about `limit` bytes: its beginning, its end, and a note of what is missing
+/// between. Also how many bytes are missing.
 pub(super) fn head_and_tail(text: &str, limit: usize) -> (String, usize) {
     if text.len() <= limit {
         return (text.to_owned(), 0);
@@ -98,8 +98,8 @@ fn shrink_exchange(exchange: &mut Exchange, limit: usize) -> bool {
     shrunk
 }
 
-/// The entries that a summary may stand for: the oldest exchanges that stand together, never the last one,
-/// nor what the person said last; `None` when there are none.
+/// Returns the entries that a summary may stand for: the oldest exchanges that stand together, never the last
+/// one, nor what the person said last; `None` when there are none.
 pub(super) fn oldest_exchanges(entries: &[Entry]) -> Option<Range<usize>> {
     let is_exchange = |entry: &Entry| matches!(entry, Entry::Exchange(_));
     let last = entries.iter().rposition(is_exchange)?;

@@ -55,7 +55,7 @@ pub(super) fn describe_unknown_tool(name: &str, setup: &Setup) -> String {
     format!("there is no tool `{name}`; there are: {}", names.join(", "))
 }
 
-/// The correction of a reply: its calls that cannot be made, or what it lacks.
+/// Returns the correction of a reply: its calls that cannot be made, or what it lacks.
 pub(super) fn correct_reply(refused: &[(String, String)], cut: bool, blank: bool, setup: &Setup) -> String {
     let mut text = String::new();
     for (name, why) in refused {
@@ -97,7 +97,7 @@ fn how_to_call(form: CallForm) -> &'static str {
     }
 }
 
-/// The tool that an error text names, as a refused call.
+/// Returns the tool that an error text names, as a refused call.
 pub(super) fn refused_call_in(text: &str, setup: &Setup) -> Vec<(String, String)> {
     let named = setup.tools.iter().find(|tool| text.contains(&format!("`{}`", tool.name)));
     named.map(|tool| (tool.name.clone(), "it could not be read".to_owned())).into_iter().collect()
@@ -106,7 +106,7 @@ pub(super) fn refused_call_in(text: &str, setup: &Setup) -> Vec<(String, String)
 /// A tally quotes at most this many bytes of a text.
 const TALLIED: usize = 1_000;
 
-/// A list of the calls and their ends, in place of a summary that the model did not give.
+/// Returns a list of the calls and their ends, in place of a summary that the model did not give.
 pub(super) fn tally_calls(entries: &[Entry]) -> String {
     let mut text = String::new();
     for entry in entries {
@@ -140,8 +140,8 @@ pub(super) fn tally_calls(entries: &[Entry]) -> String {
     text.trim_end().to_owned()
 }
 
-/// The calls that a run, or the last turn of a conversation, made without giving an answer; empty when there
-/// were no calls.
+/// Returns the calls that a run, or the last turn of a conversation, made without giving an answer; empty
+/// when there were no calls.
 pub(super) fn describe_achievements(entries: &[Entry]) -> String {
     let turn = entries.iter().rposition(|entry| matches!(entry, Entry::UserTurn(_)));
     let entries = &entries[turn.map_or(0, |turn| turn + 1)..];

@@ -86,17 +86,17 @@ pub enum Notice<'a> {
 /// Writes the notices that people get of runs: a message is posted to the outbox in the commit of the event
 /// that it reports.
 pub trait Notices: Send + Sync {
-    /// The message, where there is one.
+    /// Returns the message, where there is one.
     fn notice_message(&self, run: &str, notice: Notice<'_>) -> Option<NewMessage>;
 }
 
 /// Where the child runs of an agent come from.
 pub trait ChildRuns: Send + Sync {
-    /// The tools whose calls are child runs.
+    /// Returns the tools whose calls are child runs.
     fn child_tools(&self) -> Vec<OfferedTool>;
 
-    /// The agent and the setup of the child run for a call. `seed` and `at` belong into the setup. It is
-    /// asked again for a child that has begun, and then only the agent counts.
+    /// Returns the agent and the setup of the child run for a call. `seed` and `at` belong into the setup. It
+    /// is asked again for a child that has begun, and then only the agent counts.
     ///
     /// # Errors
     /// Why there can be none, for the model.
@@ -110,14 +110,15 @@ pub trait ChildRuns: Send + Sync {
 }
 
 impl Supervision {
-    /// The tier of a tool.
+    /// Returns the tier of a tool.
     pub fn tier_of(&self, tool: &str) -> Tier {
         self.tiers.get(tool).copied().unwrap_or(self.default_tier)
     }
 }
 
 impl Agent {
-    /// The sizes of the model: the smallest window that a server of it announces, unless one is configured.
+    /// Returns the sizes of the model: the smallest window that a server of it announces, unless one is
+    /// configured.
     pub(super) async fn learn_sizes(&self, key: Option<&HeaderValue>) -> ModelSizes {
         if self.window.is_none() {
             self.model.learn_models(key).await;
@@ -125,7 +126,7 @@ impl Agent {
         self.known_sizes()
     }
 
-    /// The sizes of the model as far as they are known without asking a server.
+    /// Returns the sizes of the model as far as they are known without asking a server.
     pub(super) fn known_sizes(&self) -> ModelSizes {
         let facts = self.model.facts(&self.config.model, &self.target);
         // The configuration decides on dialects, else the model's names; where these say nothing, the servers
@@ -139,7 +140,7 @@ impl Agent {
         }
     }
 
-    /// Whether the client sees what is being done.
+    /// Returns true if the client sees what is being done.
     pub fn shows_progress(&self) -> bool {
         self.config.progress == Progress::Reasoning
     }

@@ -244,7 +244,7 @@ impl Driver {
         self.note_commit(run, committed);
     }
 
-    /// The notice that people get of an event that the run has taken in.
+    /// Returns the notice that people get of an event that the run has taken in.
     fn notice_of(&self, run: &Run, kind: &EventKind, was_over: bool) -> Option<NewMessage> {
         let notice = match kind {
             EventKind::HandedOver(call) => Notice::HandedOver(call),
@@ -256,7 +256,7 @@ impl Driver {
         self.notices.as_ref()?.notice_message(self.journal.run_id(), notice)
     }
 
-    /// An event that does not fit ends the run: the same step would bring the same event again.
+    /// Applies an event. One that does not fit ends the run: the same step would bring it again.
     fn apply_event(&self, run: &mut Run, kind: EventKind, at: u64) -> EventKind {
         let Err(unexpected) = run.apply(Event { at, kind: kind.clone() }) else { return kind };
         let id = self.journal.run_id();
@@ -383,7 +383,7 @@ fn too_long(limit: Duration) -> String {
     )
 }
 
-/// Whether an action makes a call that must not be made twice, itself or in a child run.
+/// Returns true if an action makes a call that must not be made twice, itself or in a child run.
 fn is_effect(action: &Action) -> bool {
     match action {
         Action::CallTool(step) => !step.repeatable,
@@ -392,7 +392,7 @@ fn is_effect(action: &Action) -> bool {
     }
 }
 
-/// The run as the store keeps it.
+/// Returns the run's status for the store.
 fn status_of(run: &Run) -> Status {
     match run.outcome() {
         _ if !run.awaited_calls().is_empty() => Status::Suspended,

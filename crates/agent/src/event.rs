@@ -86,7 +86,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// A stable name for the store.
+    /// Returns a stable name for the store.
     pub fn name(&self) -> &'static str {
         match self {
             Self::ModelReplied(_) => "replied",

@@ -40,27 +40,27 @@ impl Journal {
         Self { run: run.to_owned(), epoch, store, seq, backlog: Vec::new(), is_required: false }
     }
 
-    /// The run's id.
+    /// Returns the run's id.
     pub(super) fn run_id(&self) -> &str {
         &self.run
     }
 
-    /// The epoch in which this process works on the run.
+    /// Returns the epoch in which this process works on the run.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The store, where the run is kept.
+    /// Returns the store, where the run is kept.
     pub(super) fn store(&self) -> Option<&Arc<Store>> {
         self.store.as_ref()
     }
 
-    /// Whether all events are in the store.
+    /// Returns true if all events are in the store.
     pub(super) fn is_complete(&self) -> bool {
         self.store.is_some() && self.backlog.is_empty()
     }
 
-    /// Whether the failure of the last commit is the first in a row.
+    /// Returns true if the failure of the last commit is the first in a row.
     pub(super) fn has_just_failed(&self) -> bool {
         self.backlog.len() == 1
     }
@@ -71,7 +71,7 @@ impl Journal {
         self.backlog.clear();
     }
 
-    /// The events that were not committed.
+    /// Returns the events that were not committed.
     pub(super) fn into_backlog(self) -> Option<(Arc<Store>, Vec<Append>)> {
         self.store.filter(|_| !self.backlog.is_empty()).map(|store| (store, self.backlog))
     }
@@ -101,7 +101,7 @@ impl Journal {
         self.commit_append(self.status_append(status, clock::now())).await
     }
 
-    /// A change of the status at this time, to which an event may be added.
+    /// Returns a change of the status at this time, to which an event may be added.
     pub(super) fn status_append(&self, status: Status, at: u64) -> Append {
         Append::status(&self.run, self.epoch, at, status)
     }

@@ -99,7 +99,7 @@ impl ModelClient {
     }
 }
 
-/// A reply as the run keeps it.
+/// Returns a reply as the run keeps it.
 fn model_reply(turn: Turn, earlier_prompts: u64, took: u64) -> ModelReply {
     let usage = turn.usage.unwrap_or_default();
     let dialect = |note: &Note| match note {
@@ -125,7 +125,7 @@ fn model_reply(turn: Turn, earlier_prompts: u64, took: u64) -> ModelReply {
     }
 }
 
-/// How a run may react to an error of its model.
+/// Returns how a run may react to an error of its model.
 fn model_failure(error: &ApiError) -> ModelFailure {
     use ErrorCode as Code;
     let kind = match (error.code, error.status) {

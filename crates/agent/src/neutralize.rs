@@ -28,7 +28,8 @@ const ONE_BROKEN: &str = "\n[respool] One mark of a chat template above is shown
 pub(super) struct MarkEscaper(pub(super) PreferredDialects);
 
 impl MarkEscaper {
-    /// A tool's result. Where something was broken, a note says so, so that it can write the original.
+    /// Returns a tool's result. Where something was broken, a note says so, so that it can write the
+    /// original.
     pub(super) fn escape_result(self, text: &str) -> String {
         let (mut out, marks) = self.break_marks(text);
         match marks {
@@ -45,7 +46,7 @@ impl MarkEscaper {
         out
     }
 
-    /// The text of a result with its marks broken, and how many of them are a template's.
+    /// Returns the text of a result with its marks broken, and how many of them are a template's.
     pub(super) fn break_marks(self, text: &str) -> (String, usize) {
         let mut places = find_breaks(text, self.0, Scope::All);
         let marks = places.len();
@@ -55,17 +56,18 @@ impl MarkEscaper {
         (with_spaces(text, &places), marks)
     }
 
-    /// The words of a tool's declaration, or of respool about texts of others.
+    /// Returns the words of a tool's declaration, or of respool about texts of others.
     pub(super) fn escape_text(self, text: &str) -> Cow<'_, str> {
         break_marks(text, self.0, Scope::All)
     }
 
-    /// The model's own words: their turns are broken, and the marks of its calls stay, which it may imitate.
+    /// Returns the model's own words: their turns are broken, and the marks of its calls stay, which it may
+    /// imitate.
     pub(super) fn own_words(self, text: &str) -> Cow<'_, str> {
         break_marks(text, self.0, Scope::Turns)
     }
 
-    /// The arguments of a call, as JSON text.
+    /// Returns the arguments of a call, as JSON text.
     pub(super) fn escape_arguments(self, text: &str) -> Cow<'_, str> {
         // An escape may stand for any character of a mark: only the values show which.
         match serde_json::from_str::<Value>(text) {
@@ -77,12 +79,12 @@ impl MarkEscaper {
         }
     }
 
-    /// A schema: its keys and all its texts.
+    /// Returns a schema: its keys and all its texts.
     pub(super) fn escape_schema(self, schema: &Value) -> Value {
         self.map_texts(schema, Self::escape_text)
     }
 
-    /// A client's message. What it says is its own business, what its tools said is not.
+    /// Returns a client's message. Its own words stay; the marks in the results of its tools are broken.
     pub(super) fn client_message(self, message: &Value) -> Value {
         let mut message = message.clone();
         if message["role"] == "tool" {

@@ -7,7 +7,7 @@ use super::request::AgentRequest;
 use super::setup::{CallForm, CallStyle, EndsRun, Executor, Limits, ModelSizes, OfferedTool, Setup};
 use tools::ToolSpec;
 
-/// The setup of a run that begins now.
+/// Returns the setup of a run that begins now.
 pub(super) fn new_setup(
     agent: &Agent,
     request: AgentRequest,
@@ -44,15 +44,15 @@ pub(super) fn new_setup(
 }
 
 impl Agent {
-    /// The setup of a child run of this agent, from what is known of its model now.
+    /// Returns the setup of a child run of this agent, from what is known of its model now.
     pub fn child_setup(&self, request: AgentRequest, seed: u64, at: u64) -> Setup {
         new_setup(self, request, self.known_sizes(), seed, at)
     }
 }
 
 impl AgentConfig {
-    /// True when calls are found in text that the relay does not read: then a reply that looks useless to it
-    /// may hold one.
+    /// Returns true when calls are found in text that the relay does not read: then a reply that looks
+    /// useless to it may hold one.
     pub fn reads_for_itself(&self) -> bool {
         call_form(&self.parsers) != CallForm::Native || self.read_first == ReadFirst::Reasoning
     }
@@ -101,7 +101,7 @@ fn call_style(config: &AgentConfig) -> CallStyle {
     }
 }
 
-/// The first parser that says how calls are written decides how the model is asked to write them.
+/// Returns how the model is asked to write calls: the first parser that says how they are written decides.
 fn call_form(parsers: &[Parser]) -> CallForm {
     let form = |parser: &Parser| match parser {
         Parser::GuidedJson => Some(CallForm::GuidedJson),

@@ -42,7 +42,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// The setting's name.
+    /// Returns the setting's name.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Iterations(_) => "max_iterations",
@@ -53,7 +53,7 @@ impl Limit {
         }
     }
 
-    /// Its name for people and models.
+    /// Returns its name for people and models.
     pub fn as_words(&self) -> String {
         match self {
             Self::Iterations(count) => format!("max_iterations ({count})"),
@@ -66,17 +66,17 @@ impl Limit {
 }
 
 impl Outcome {
-    /// The outcome of a run that was ended from outside.
+    /// Returns the outcome of a run that was ended from outside.
     pub(super) fn from_cancel(content: String) -> Self {
         Self { content, cancelled: true, ..Self::default() }
     }
 
-    /// True when the content is the model's own answer, maybe at a limit.
+    /// Returns true when the content is the model's own answer, maybe at a limit.
     pub fn has_answer(&self) -> bool {
         !self.cancelled && self.failure.is_none() && !self.content.trim().is_empty()
     }
 
-    /// A stable name for the store, logs and metrics.
+    /// Returns a stable name for the store, logs and metrics.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self { cancelled: true, .. } => "cancelled",
@@ -86,7 +86,7 @@ impl Outcome {
         }
     }
 
-    /// The text that the client gets: the answer, and why it is not more than that.
+    /// Returns the text that the client gets: the answer, and why it is not more than that.
     pub fn text(&self) -> String {
         let because = match (&self.failure, &self.limit) {
             _ if self.cancelled => "the run was cancelled".to_owned(),

@@ -9,7 +9,7 @@ use super::call::{CallOutcome, RequestedCall, ToolEnd};
 /// At most this much of the arguments is shown, in bytes.
 const WIDEST: usize = 160;
 
-/// The text for what happens, where there is one.
+/// Returns the text for what happens, where there is one.
 pub(super) fn activity_text(activity: Activity<'_>) -> Option<String> {
     match activity {
         Activity::ModelReplied(reply) => {
@@ -29,7 +29,7 @@ pub(super) fn activity_text(activity: Activity<'_>) -> Option<String> {
     }
 }
 
-/// The first half of a line: which tool, on what.
+/// Returns the first half of a line: which tool, on what.
 fn call_start_line(call: &RequestedCall, is_retry: bool) -> String {
     let again = if is_retry { ", again" } else { "" };
     let inputs = short_inputs(&call.arguments);
@@ -37,13 +37,13 @@ fn call_start_line(call: &RequestedCall, is_retry: bool) -> String {
     format!("[{}{again}{colon}{inputs}] ", call.name)
 }
 
-/// Which calls wait for consent.
+/// Returns which calls wait for consent.
 fn approval_line(request: &ApprovalRequest) -> String {
     let names: Vec<&str> = request.calls.iter().map(|call| call.name.as_str()).collect();
     format!("[{}] waits for approval {}\n", names.join(", "), request.id)
 }
 
-/// The second half: outcome and time.
+/// Returns the second half: outcome and time.
 fn call_end_line(ended: &ToolEnd) -> String {
     let seconds = ended.took / 1_000;
     let tenths = ended.took % 1_000 / 100;
@@ -53,7 +53,7 @@ fn call_end_line(ended: &ToolEnd) -> String {
     }
 }
 
-/// The values of the arguments, in one short line.
+/// Returns the values of the arguments, in one short line.
 fn short_inputs(arguments: &str) -> String {
     let arguments: Map<String, Value> = serde_json::from_str(arguments).unwrap_or_default();
     let value = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);

@@ -23,7 +23,8 @@ const SHORTEST: usize = 200;
 /// Ends results that are sent as text.
 const GO_ON: &str = "Continue with the next step, or give the final answer.";
 
-/// The messages of the next model call. `neutral` breaks what others wrote and only looks like a message.
+/// Returns the messages of the next model call. `neutral` breaks what others wrote and only looks like a
+/// message.
 pub(super) fn messages(
     setup: &Setup,
     entries: &[Entry],
@@ -53,7 +54,7 @@ pub(super) fn messages(
     out
 }
 
-/// The request's `tools`; empty where the form has none.
+/// Returns the request's `tools`; empty where the form has none.
 pub(super) fn tools(setup: &Setup, neutral: MarkEscaper) -> Vec<Value> {
     if setup.style.form != CallForm::Native {
         return Vec::new();
@@ -66,7 +67,7 @@ pub(super) fn tools(setup: &Setup, neutral: MarkEscaper) -> Vec<Value> {
     setup.tools.iter().map(declared).collect()
 }
 
-/// The request's `response_format`, where the server's grammar forces the form.
+/// Returns the request's `response_format`, where the server's grammar forces the form.
 pub(super) fn response_format(setup: &Setup) -> Option<Value> {
     (setup.style.form == CallForm::GuidedJson && !setup.tools.is_empty()).then(|| {
         let names: Vec<&str> = setup.tools.iter().map(|tool| tool.name.as_str()).collect();
@@ -81,7 +82,7 @@ pub(super) fn response_format(setup: &Setup) -> Option<Value> {
     })
 }
 
-/// The messages that ask for a summary of exchanges, which have about this many bytes at most.
+/// Returns the messages that ask for a summary of exchanges, which have about this many bytes at most.
 pub(super) fn summary_messages(
     setup: &Setup,
     entries: &[Entry],
@@ -119,7 +120,7 @@ pub(super) fn summary_messages(
     vec![json!({"role": "user", "content": text})]
 }
 
-/// An exchange as text.
+/// Returns an exchange as text.
 fn exchange_text(exchange: &Exchange, neutral: MarkEscaper) -> String {
     let mut text = format!("Assistant: {}", neutral.escape_text(exchange.content.trim()));
     for call in &exchange.calls {
@@ -210,7 +211,7 @@ fn push_textual(exchange: &Exchange, form: CallForm, neutral: MarkEscaper, out: 
     }
 }
 
-/// A call as the model should have written it.
+/// Returns a call as the model should have written it.
 fn write_call(call: &RequestedCall, form: CallForm) -> String {
     match form {
         CallForm::GuidedJson | CallForm::Native => {
@@ -249,7 +250,7 @@ fn push_user(text: &str, out: &mut Vec<Value>) {
     out.push(json!({"role": "user", "content": text}));
 }
 
-/// A client's message for a model that knows no tool role.
+/// Returns a client's message for a model that knows no tool role.
 fn without_roles(message: &Value, neutral: MarkEscaper) -> Value {
     if message["role"] == "tool" {
         let text = neutral.escape_result(&plain_content(&message["content"]));
@@ -266,7 +267,7 @@ fn without_roles(message: &Value, neutral: MarkEscaper) -> Value {
     json!({"role": "assistant", "content": lines.join("\n")})
 }
 
-/// The text of a content: a string, the text parts of an array, or JSON.
+/// Returns the text of a content: a string, the text parts of an array, or JSON.
 pub(super) fn plain_content(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),

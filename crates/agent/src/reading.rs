@@ -73,8 +73,8 @@ fn parser_name(reply: &ModelReply) -> String {
     reply.dialects.first().cloned().unwrap_or_else(|| "native".to_owned())
 }
 
-/// The calls that the reasoning of a turn without any holds, in whatever dialect: the agent's settings say
-/// that it is read.
+/// Returns the calls that the reasoning of a turn without any holds, in whatever dialect: the agent's
+/// settings say that it is read.
 fn calls_in_reasoning(reply: &ModelReply, tools: &Arc<Tools>) -> (Vec<RequestedCall>, String) {
     let options = Options { read_reasoning: true, ..Options::for_whole_reply() };
     let turn = parse_text(&reply.reasoning, reply.cut, tools, options);
@@ -82,20 +82,20 @@ fn calls_in_reasoning(reply: &ModelReply, tools: &Arc<Tools>) -> (Vec<RequestedC
     (turn.calls.into_iter().map(requested_call).collect(), dialect)
 }
 
-/// The engine's name of a parser.
+/// Returns the engine's name of a parser.
 fn dialect_name(parser: &str) -> &str {
     if parser == "markers" { "marker" } else { parser }
 }
 
-/// The offered tools as the engine knows them.
+/// Returns the offered tools as the engine knows them.
 pub(super) fn declare_tools(setup: &Setup) -> Tools {
     let tools = setup.tools.iter().map(|tool| (tool.name.clone(), tool.parameters.to_string()));
     let tools: Vec<(String, String)> = tools.collect();
     Tools::from_parts(tools.iter().map(|(name, schema)| (name.clone(), Some(schema.as_str()))))
 }
 
-/// The calls of one dialect in the text. The reasoning is looked into first, or only where there is no
-/// content.
+/// Returns the calls of one dialect in the text. The reasoning is looked into first, or only where there is
+/// no content.
 fn calls_in_text(
     reply: &ModelReply,
     setup: &Setup,
@@ -137,7 +137,7 @@ fn dialect_of(note: &Note) -> Option<&'static str> {
     }
 }
 
-/// A call that was held back, as [`Reading::refused`] has it.
+/// Returns a call that was held back, as [`Reading::refused`] has it.
 pub(super) fn refusal_of(note: &Note) -> Option<(String, String)> {
     match note {
         Note::Dropped {
@@ -154,7 +154,7 @@ pub(super) fn refusal_of(note: &Note) -> Option<(String, String)> {
     }
 }
 
-/// A call as the run keeps it.
+/// Returns a call as the run keeps it.
 pub(super) fn requested_call(call: ToolCall) -> RequestedCall {
     RequestedCall {
         id: call.id.unwrap_or_default(),
@@ -179,7 +179,7 @@ fn read_guided(content: &str, tools: &Arc<Tools>) -> (Vec<RequestedCall>, Option
     (turn.calls.into_iter().map(requested_call).collect(), answer)
 }
 
-/// True when a text that holds no call looks as if one was meant.
+/// Returns true when a text that holds no call looks as if one was meant.
 pub(super) fn looks_like_a_call(text: &str) -> bool {
     const SIGNS: [&str; 9] = [
         "[TOOL:",

@@ -70,7 +70,7 @@ impl AgentRequest {
         })
     }
 
-    /// The same request of another client, who has another key, is another one.
+    /// Adds the client's key: the same request of a client with another key is another one.
     #[must_use]
     pub fn with_client_key(mut self, key: &[u8]) -> Self {
         self.client = client_digest(key);
@@ -78,7 +78,7 @@ impl AgentRequest {
         self
     }
 
-    /// The same request with the name of its client's key, for the audit log.
+    /// Returns the same request with the name of its client's key, for the audit log.
     #[must_use]
     pub fn with_key(self, name: Option<String>) -> Self {
         Self { key: name, ..self }
@@ -100,17 +100,17 @@ impl AgentRequest {
         self
     }
 
-    /// A task that respool itself gives to an agent. `stands_for`: the work that it belongs to.
+    /// Returns a task that respool itself gives to an agent. `stands_for`: the work that it belongs to.
     pub fn from_work(text: &str, stands_for: &str) -> Self {
         Self { fingerprint: stands_for.to_owned(), ..Self::from_task(text) }
     }
 
-    /// A task that respool itself gives to an agent.
+    /// Returns a task that respool itself gives to an agent.
     pub fn from_task(text: &str) -> Self {
         Self::from_person(serde_json::json!({"role": "user", "content": text}))
     }
 
-    /// The first message of a person.
+    /// Returns the first message of a person.
     pub(super) fn from_person(message: Value) -> Self {
         Self {
             messages: vec![message],
@@ -180,7 +180,7 @@ fn fingerprint(parts: &[&Value]) -> String {
     format!("{:016x}{:016x}", hash(0xcbf2_9ce4_8422_2325), hash(0x9e37_79b9_7f4a_7c15))
 }
 
-/// The results for the calls of the last assistant message, and what follows them.
+/// Returns the results for the calls of the last assistant message, and what follows them.
 fn brought_results(messages: &[Value]) -> (Vec<(String, String)>, Vec<Value>) {
     let last = messages.iter().rposition(|message| message["role"] == "assistant");
     let Some(after) =
@@ -197,7 +197,8 @@ fn brought_results(messages: &[Value]) -> (Vec<(String, String)>, Vec<Value>) {
     (results.iter().map(result).collect(), tail.into_iter().cloned().collect())
 }
 
-/// A call id as it survives every client: OpenClaw 2026.9.6 strips what is not alphanumeric and cuts at 40.
+/// Returns a call id as it survives every client: OpenClaw 2026.9.6 strips what is not alphanumeric and cuts
+/// at 40.
 pub(super) fn normalize_id(id: &str) -> String {
     id.chars().filter(char::is_ascii_alphanumeric).take(40).collect()
 }

@@ -20,8 +20,8 @@ use super::stored::{REPEATABLE_FOR, ok_or_log, restore};
 use super::watch::{Watch, WorkReport};
 use store::{Status, Store, StoredRun};
 
-/// The run that waits for the results that the client brings; also one that was interrupted after it got
-/// them.
+/// Returns the run that waits for the results that the client brings; also one that was interrupted after it
+/// got them.
 pub(super) async fn resume_with_results(
     active: &Arc<ActiveRuns>,
     agent: &Arc<Agent>,
@@ -66,7 +66,7 @@ pub(super) async fn resume_with_results(
     Some(finished_watch(id, &run, work_end(&run)?))
 }
 
-/// A run that the same request began and whose answer its client has not got: it asks again.
+/// Returns a run that the same request began and whose answer its client has not got: it asks again.
 pub(super) async fn resume_unanswered(
     active: &Arc<ActiveRuns>,
     agent: &Arc<Agent>,
@@ -158,14 +158,15 @@ fn stored_work(
     }
 }
 
-/// The same results as the last time: the client did not get the answer to them.
+/// Returns true for the same results as the last time: the client did not get the answer to them.
 fn is_repeated(last: Option<&EventKind>, request: &AgentRequest) -> bool {
     let is_brought = |id: &String| request.results.iter().any(|(other, _)| *other == normalize_id(id));
     matches!(last, Some(EventKind::ClientReturned { results, tail })
         if *tail == request.tail && results.iter().all(|(id, _)| is_brought(id)))
 }
 
-/// A failure is not repeated: a client that asks again wants another attempt. Nor is an answer that is old.
+/// Returns true if an end may be repeated to a client. A failure is not repeated, because a client that asks
+/// again wants another attempt; nor is an old answer.
 fn is_replayable(end: &WorkEnd, since: u64) -> bool {
     match end {
         WorkEnd::Finished(outcome) => {
@@ -176,7 +177,7 @@ fn is_replayable(end: &WorkEnd, since: u64) -> bool {
     }
 }
 
-/// The event of the client's return: ids as the run has them.
+/// Returns the event of the client's return: ids as the run has them.
 fn client_return(run: &Run, request: &AgentRequest) -> EventKind {
     let own_id = |id: &str| {
         let call = run.awaited_calls().iter().find(|call| normalize_id(&call.id) == id);
@@ -186,7 +187,7 @@ fn client_return(run: &Run, request: &AgentRequest) -> EventKind {
     EventKind::ClientReturned { results, tail: request.tail.clone() }
 }
 
-/// How work on a run would end at once.
+/// Returns how work on a run would end at once.
 fn work_end(run: &Run) -> Option<WorkEnd> {
     match run.next() {
         Step::Finish(outcome) => Some(WorkEnd::Finished(*outcome)),

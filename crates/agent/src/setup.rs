@@ -183,7 +183,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limits that depend on the model.
+    /// Returns the limits that depend on the model.
     pub(super) fn sizes(&self) -> ModelSizes {
         let Self { window, max_tokens, is_harmony, dialects, .. } = *self;
         ModelSizes { window, max_tokens, is_harmony, dialects }

@@ -37,7 +37,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The same, without the conversation that a model call sends.
+    /// Returns the same, without the conversation that a model call sends.
     pub(super) fn without_prompt(&self) -> Self {
         match self {
             Self::CallModel(ModelStep { purpose, max_tokens, within, .. }) => Self::CallModel(ModelStep {
@@ -82,7 +82,7 @@ pub enum CallPurpose {
 }
 
 impl CallPurpose {
-    /// A stable name for logs.
+    /// Returns a stable name for logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Iteration => "iteration",

@@ -9,13 +9,13 @@ use store::{StoreError, StoredEvent, StoredRun};
 /// A repeated request gets the run of the first one within this time, in milliseconds.
 pub(super) const REPEATABLE_FOR: u64 = 15 * 60_000;
 
-/// The id of a run that begins.
+/// Returns the id of a run that begins.
 pub(super) fn new_run_id() -> String {
     format!("run-{:032x}", rand::random::<u128>())
 }
 
-/// A run from the store, and the last time that its client brought something; `None` for one of another
-/// version.
+/// Returns a run from the store, and the last time that its client brought something; `None` for one of
+/// another version.
 pub(super) fn restore(stored: &StoredRun) -> Option<(Run, Option<EventKind>)> {
     let setup: Setup = serde_json::from_str(&stored.setup).ok()?;
     let event =
@@ -26,7 +26,7 @@ pub(super) fn restore(stored: &StoredRun) -> Option<(Run, Option<EventKind>)> {
     Some((Run::restore(setup, events).ok()?, last))
 }
 
-/// A store's answer. Its error is logged, and the caller goes on without an answer.
+/// Returns a store's answer. Its error is logged, and the caller goes on without an answer.
 pub(super) fn ok_or_log<T>(answer: Result<T, StoreError>) -> Option<T> {
     answer
         .inspect_err(|error| tracing::error!(target: "respool::store", %error, "the store of runs failed"))

@@ -225,7 +225,7 @@ impl Telemetry {
     }
 }
 
-/// A span of this length that ends now.
+/// Returns a span of this length that ends now.
 fn new_span(
     context: TraceContext,
     parent: Option<u64>,
@@ -253,8 +253,8 @@ fn failure_summary(ended: &ToolEnd) -> String {
     status_in(&ended.text).map_or_else(|| how.to_owned(), |status| format!("{status} {how}"))
 }
 
-/// An HTTP status that an error text begins with, has in brackets (OpenClaw 2026.9.6:
-/// `Web fetch failed (404): …`), or calls one.
+/// Returns an HTTP status that an error text begins with, has in brackets (OpenClaw 2026.9.6: `Web fetch
+/// failed (404): …`), or calls one.
 fn status_in(text: &str) -> Option<u16> {
     let mut before = String::new();
     for word in text.split_whitespace().take(40) {

@@ -76,8 +76,8 @@ impl Watch {
 }
 
 impl WatchEvent {
-    /// The end for a client that does not learn how the work ended: respool is stopped, and the run is left
-    /// as it is.
+    /// Returns the end for a client that does not learn how the work ended: respool is stopped, and the run
+    /// is left as it is.
     pub fn stop_event() -> Self {
         let (spent, overhead) = (Tokens::default(), Duration::ZERO);
         Self::End(Arc::new(WorkReport { end: WorkEnd::Left, spent, overhead }))
@@ -85,7 +85,7 @@ impl WatchEvent {
 }
 
 impl WorkReport {
-    /// The error of a run that has nothing to show.
+    /// Returns the error of a run that has nothing to show.
     pub fn error(&self) -> Option<ApiError> {
         match &self.end {
             WorkEnd::Finished(outcome) => {

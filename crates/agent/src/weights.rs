@@ -60,7 +60,7 @@ impl Default for Weights {
 }
 
 impl Weights {
-    /// The tokens of a prompt. What it consists of is remembered until the next one.
+    /// Returns the tokens of a prompt. What it consists of is remembered until the next one.
     pub(super) fn weigh(&mut self, messages: &[Value], tools: &[Value], is_harmony: bool) -> u64 {
         if is_harmony != self.is_harmony {
             *self = Self { is_harmony, ..Self::default() };
@@ -87,7 +87,7 @@ impl Weights {
         (known * self.scale + fresh * self.scale.max(margin)).div_ceil(ONE)
     }
 
-    /// The same without the margin: what the prompt has at least, in all likelihood.
+    /// Returns the same without the margin: what the prompt has at least, in all likelihood.
     pub(super) fn lower_bound(&self) -> u64 {
         (self.raw * self.scale).div_ceil(ONE)
     }
@@ -144,7 +144,7 @@ fn message_tokens(message: &Value) -> u64 {
     FRAME + fields.map(text).sum::<u64>() + image_count(message) * IMAGE
 }
 
-/// The number of parts of a message that are not text.
+/// Returns the number of parts of a message that are not text.
 fn image_count(message: &Value) -> u64 {
     let parts = message["content"].as_array().into_iter().flatten();
     parts.filter(|part| !part["text"].is_string()).count() as u64

@@ -167,7 +167,7 @@ fn coloured_skin() -> MadSkin {
     skin
 }
 
-/// The same layout without colours: <https://no-color.org> leaves bold and italic type.
+/// Returns the same layout without colours: <https://no-color.org> leaves bold and italic type.
 fn plain_skin() -> MadSkin {
     let mut skin = MadSkin::no_style();
     for header in &mut skin.headers {

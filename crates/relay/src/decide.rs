@@ -191,8 +191,8 @@ fn decide_after_mistake(
     }
 }
 
-/// True when one attempt more than the usual ones is worth it. What comes again and again is not bad luck;
-/// and where the client can correct the model's call itself, its turn goes on.
+/// Returns true when one attempt more than the usual ones is worth it. What comes again and again is not bad
+/// luck; and where the client can correct the model's call itself, its turn goes on.
 fn is_worth_more(
     usual: u32,
     history: &History,

@@ -65,7 +65,7 @@ struct Entry {
 }
 
 impl Memory {
-    /// An empty memory.
+    /// Returns an empty memory.
     pub(super) fn new(limits: MemoryLimits) -> Self {
         let kept = MemoryEntries { entries: LruCache::unbounded(), bytes: 0 };
         Self { limits, hasher: RandomState::new(), kept: Mutex::new(kept) }
@@ -171,7 +171,7 @@ impl ConversationMemory {
         }
     }
 
-    /// The reasoning of these turns, by the index of its message, as far as it is known.
+    /// Returns the reasoning of these turns, by the index of its message, as far as it is known.
     pub(super) fn recall(&self, turns: &[SilentTurn], now: Instant) -> Vec<(usize, Arc<str>)> {
         let known =
             |turn: &SilentTurn| Some((turn.place, self.memory.recall(self.conversation, &turn.calls, now)?));

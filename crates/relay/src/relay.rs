@@ -64,12 +64,12 @@ impl Relay {
         Self { memory, ..new }
     }
 
-    /// The form of errors that leave after all that could be tried.
+    /// Returns the form of errors that leave after all that could be tried.
     pub fn final_errors(&self) -> FinalErrors {
         self.config.recovery.final_errors
     }
 
-    /// The upstreams, the default one first.
+    /// Returns the upstreams, the default one first.
     pub fn upstreams(&self) -> impl Iterator<Item = &Arc<Upstream>> {
         self.fleet.iter()
     }
@@ -79,17 +79,18 @@ impl Relay {
         self.config.aliases().map(|alias| (alias, self.config.target(alias)))
     }
 
-    /// The model that an id stands for.
+    /// Returns the model that an id stands for.
     pub fn target<'a>(&'a self, id: &'a str) -> &'a str {
         self.config.target(id)
     }
 
-    /// The parameters that the owner declares for the model of this id.
+    /// Returns the parameters that the owner declares for the model of this id.
     pub(super) fn declared_parameters(&self, id: &str) -> &Arc<Declared> {
         self.declared.get(id).unwrap_or(&self.nothing_declared)
     }
 
-    /// The body with the parameters that the owner declares for its model. `None` when nothing changes.
+    /// Returns the body with the parameters that the owner declares for its model. `None` when nothing
+    /// changes.
     pub(super) fn declared_body(&self, body: &Bytes) -> Option<Bytes> {
         if self.declared.is_empty() {
             return None;
@@ -100,12 +101,12 @@ impl Relay {
         (!declared.changes_nothing()).then(|| declared.apply_to_body(text).map(Bytes::from)).flatten()
     }
 
-    /// The window that the configuration gives to the model of this id.
+    /// Returns the window that the configuration gives to the model of this id.
     pub fn configured_window(&self, id: &str) -> Option<u64> {
         self.config.modes_for(id).context_window
     }
 
-    /// The dialects that the configuration gives to the model of this id.
+    /// Returns the dialects that the configuration gives to the model of this id.
     pub fn configured_dialects(&self, id: &str) -> PreferredDialects {
         self.config.modes_for(id).dialects
     }
@@ -125,8 +126,8 @@ impl Relay {
     }
 }
 
-/// True for a connection that fails, a 5xx and an answer that cannot be read. The client's own mistakes and
-/// the model's say nothing about the upstream.
+/// Returns true for a connection that fails, a 5xx and an answer that cannot be read. The client's own
+/// mistakes and the model's say nothing about the upstream.
 fn counts_against_upstream(error: &UpstreamError) -> bool {
     match error.tier {
         Tier::Transient => true,

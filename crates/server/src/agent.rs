@@ -109,12 +109,12 @@ impl RunReply {
         response
     }
 
-    /// The program that asks.
+    /// Returns the program that asks.
     pub(super) fn client_program(&self) -> ClientProgram {
         self.errors.program
     }
 
-    /// The run's id, as a header.
+    /// Returns the run's id, as a header.
     pub(super) fn run_id(&self) -> Option<HeaderValue> {
         HeaderValue::from_str(&self.watch.run).ok()
     }

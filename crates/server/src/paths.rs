@@ -14,22 +14,22 @@ const OWN: [&str; 6] = ["/v1/runs", "/v1/approvals", "/v1/outbox", "/hooks", "/v
 const COST_NOTHING: [&str; 6] =
     ["/v1/runs", "/v1/approvals", "/v1/outbox", "/tokenize", "/detokenize", "/v1/usage"];
 
-/// True for a path of respool's own, whether it has such a route or not: none of these goes upstream.
+/// Returns true for a path of respool's own, whether it has such a route or not: none of these goes upstream.
 pub(super) fn is_own(path: &str) -> bool {
     OWN.iter().any(|own| is_below(path, own))
 }
 
-/// True for a route that uses a model.
+/// Returns true for a route that uses a model.
 pub(super) fn uses_model(path: &str) -> bool {
     !COST_NOTHING.iter().any(|free| is_below(path, free))
 }
 
-/// True for the paths of the page, which ask for a session of their own and not for a client's key.
+/// Returns true for the paths of the page, which ask for a session of their own and not for a client's key.
 pub(super) fn is_page(path: &str) -> bool {
     path == "/" || path.starts_with("/ui/")
 }
 
-/// True for a request to a hook, which only the hook's secret admits. Anything else below `/hooks` is
+/// Returns true for a request to a hook, which only the hook's secret admits. Anything else below `/hooks` is
 /// admitted like any other request.
 pub(super) fn is_hook(method: &Method, path: &str) -> bool {
     let mut parts = path.split('/');
@@ -40,8 +40,8 @@ pub(super) fn is_hook(method: &Method, path: &str) -> bool {
         && parts.next().is_none()
 }
 
-/// True for `DELETE /v1/responses/{id}` and `POST /v1/responses/{id}/cancel`: the client made the response
-/// itself.
+/// Returns true for `DELETE /v1/responses/{id}` and `POST /v1/responses/{id}/cancel`: the client made the
+/// response itself.
 pub(super) fn is_for_kept_response(method: &Method, path: &str) -> bool {
     let path = path.strip_prefix("/v1").unwrap_or(path);
     let Some(rest) = path.strip_prefix("/responses/") else { return false };

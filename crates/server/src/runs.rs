@@ -60,8 +60,8 @@ pub(super) async fn cancel_run(State(app): State<App>, Path(id): Path<String>, r
     finish_response(cancelled.await.unwrap_or_else(|error| Err(store_failed(error))), &record)
 }
 
-/// The runs that a request may see and end: its client's own; an operator's: all but chats of the terminal.
-/// Where clients have no keys and so are not distinguished: those of all clients.
+/// Returns the runs that a request may see and end: its client's own; an operator's: all but chats of the
+/// terminal. Where clients have no keys and so are not distinguished: those of all clients.
 fn visible_runs(request: &Request) -> RunFilter {
     match request.extensions().get::<Arc<MeteredRequest>>() {
         Some(metered) if metered.key.is_operator => RunFilter::Served,

@@ -21,7 +21,7 @@ pub(super) struct StreamHead {
 }
 
 impl StreamHead {
-    /// The head of the reply to this request.
+    /// Returns the head of the reply to this request.
     pub(super) fn new(app: &App, record: &RequestRecord) -> Self {
         let left = app.limits.commit_after.saturating_sub(record.start().time_since_arrival());
         Self { deadline: Instant::now() + left, abort: app.abort.clone() }

@@ -48,7 +48,7 @@ impl Default for WrongKeys {
 }
 
 impl WrongKeys {
-    /// The seconds that this neighbour has to wait.
+    /// Returns the seconds that this neighbour has to wait.
     pub(super) fn required_wait(&self, from: Neighbour, now: u64) -> Option<u64> {
         let tries = self.0.peek(&from).filter(|tries| tries.count >= MOST)?;
         let left = (tries.since + PERIOD).checked_sub(now).filter(|left| *left > 0)?;

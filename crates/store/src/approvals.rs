@@ -52,7 +52,7 @@ pub enum ApprovalState {
 }
 
 impl ApprovalState {
-    /// Its name in the store and for people.
+    /// Returns its name in the store and for people.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -131,20 +131,20 @@ pub trait Approvals: Send + Sync {
         late: LateDecision,
     ) -> Result<bool, StoreError>;
 
-    /// One request.
+    /// Returns one request.
     ///
     /// # Errors
     /// When the store cannot be read.
     async fn approval(&self, id: &str) -> Result<Option<ApprovalRow>, StoreError>;
 
-    /// The requests of a state, the oldest first.
+    /// Returns the requests of a state, the oldest first.
     ///
     /// # Errors
     /// When the store cannot be read.
     async fn approvals(&self, state: ApprovalState, most: usize) -> Result<Vec<ApprovalRow>, StoreError>;
 
-    /// The runs that can go on: of a decided request, or of one whose time is over. Where a child run waits,
-    /// the run that began the first of its line.
+    /// Returns the runs that can go on: of a decided request, or of one whose time is over. Where a child run
+    /// waits, the run that began the first of its line.
     ///
     /// # Errors
     /// When the store cannot be read.

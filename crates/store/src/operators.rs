@@ -30,7 +30,7 @@ pub trait Operators: Send + Sync {
     /// When the store cannot be read.
     async fn operator(&self, digest: &str) -> Result<Option<String>, StoreError>;
 
-    /// Whether any operator is known.
+    /// Returns true if any operator is known.
     ///
     /// # Errors
     /// When the store cannot be read.

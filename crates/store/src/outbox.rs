@@ -94,13 +94,13 @@ pub trait Outbox: Send + Sync {
     /// When the store cannot be written.
     async fn forget_messages(&self, before: u64) -> Result<usize, StoreError>;
 
-    /// The messages, the newest first.
+    /// Returns the messages, the newest first.
     ///
     /// # Errors
     /// When the store cannot be read.
     async fn messages(&self, filter: MessageFilter, most: usize) -> Result<Vec<MessageRow>, StoreError>;
 
-    /// One message.
+    /// Returns one message.
     ///
     /// # Errors
     /// When the store cannot be read.

@@ -38,7 +38,7 @@ pub enum RunFilter {
 }
 
 impl RunFilter {
-    /// Whether a run of this agent and client is selected.
+    /// Returns true if a run of this agent and client is selected.
     pub fn includes(&self, agent: &str, client: Option<&str>) -> bool {
         match self {
             Self::All => true,
@@ -115,7 +115,7 @@ pub trait RunRows: Send + Sync {
     /// When the store cannot be read.
     async fn failed_since(&self, since: u64, most: usize) -> Result<Vec<RunRow>, StoreError>;
 
-    /// Whether there is such a run and the filter selects it.
+    /// Returns true if there is such a run and the filter selects it.
     ///
     /// # Errors
     /// When the store cannot be read.

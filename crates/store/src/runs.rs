@@ -51,7 +51,7 @@ pub struct Append {
 }
 
 impl Append {
-    /// A change of the status alone.
+    /// Returns a change of the status alone.
     pub fn status(run: &str, epoch: u64, at: u64, status: Status) -> Self {
         Self {
             run: run.to_owned(),

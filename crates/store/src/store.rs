@@ -44,12 +44,12 @@ impl Store {
         Ok(Self { port: Box::new(opened), runs: config.runs.clone(), set_aside })
     }
 
-    /// True when there is a store already.
+    /// Returns true when there is a store already.
     pub fn is_present(config: &StoreConfig) -> bool {
         config.store.url.is_some() || SqliteStore::is_present(config)
     }
 
-    /// The configured limits of what is kept of runs.
+    /// Returns the configured limits of what is kept of runs.
     pub fn limits(&self) -> &RunsConfig {
         &self.runs
     }

@@ -77,7 +77,7 @@ impl Case {
         out.into_iter().collect()
     }
 
-    /// The problem of the turn, if it has one.
+    /// Returns the problem of the turn, if it has one.
     fn judge(&self, turn: &Parsed) -> Option<String> {
         let calls: Vec<(&str, Value)> = turn
             .calls

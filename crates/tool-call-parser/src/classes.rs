@@ -32,7 +32,7 @@ fn run(mut engine: Engine, pieces: &[&str], cut: bool) -> Parsed {
     out.into_iter().collect()
 }
 
-/// The turn of a text, the same whole and char by char.
+/// Returns the turn of a text, the same whole and char by char.
 fn turn_with(options: Options, text: &str, cut: bool) -> Parsed {
     let chars: Vec<&str> = text.char_indices().map(|(at, char)| &text[at..at + char.len_utf8()]).collect();
     let whole = run(Engine::new(tools(), options), &[text], cut);

@@ -62,7 +62,7 @@ struct Strings {
 }
 
 impl Strings {
-    /// True when this place, which is after all earlier ones, is in a string.
+    /// Returns true when this place, which is after all earlier ones, is in a string.
     fn hold(&mut self, bytes: &[u8], place: usize) -> bool {
         while self.at < place {
             match bytes[self.at] {

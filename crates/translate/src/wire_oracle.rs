@@ -89,7 +89,7 @@ fn is_object(json: &str) -> bool {
     serde_json::from_str::<Value>(json).is_ok_and(|value| value.is_object())
 }
 
-/// A turn from bytes: each piece begins with its kind.
+/// Returns a turn from bytes: each piece begins with its kind.
 fn every_event(input: &[u8]) -> Vec<TurnEvent> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut events: Vec<TurnEvent> =
@@ -152,7 +152,7 @@ fn expected(events: &[TurnEvent]) -> Expected {
     expected
 }
 
-/// The events of a stream: each frame has one name and one line of JSON of this type.
+/// Returns the events of a stream: each frame has one name and one line of JSON of this type.
 fn frames(out: &[u8]) -> Vec<Value> {
     let text = std::str::from_utf8(out).unwrap_or_default();
     assert_eq!(text.len(), out.len(), "what leaves is text");

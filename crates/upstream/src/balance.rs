@@ -42,22 +42,23 @@ pub(super) fn rank_upstreams<'a>(
     drawn.into_iter().map(|(_, position)| position).collect()
 }
 
-/// An exponentially distributed number with the weight as its rate: the smallest of several comes from each
-/// with a probability in proportion to its weight.
+/// Returns an exponentially distributed number with the weight as its rate: the smallest of several comes
+/// from each with a probability in proportion to its weight.
 fn weighted_distance(conversation: u64, name: &str, weight: u32) -> f64 {
     let drawn = mix_bits(conversation ^ mix_bits(digest(name.as_bytes())));
     let uniform = (f64::from(u32::try_from(drawn >> 32).unwrap_or_default()) + 0.5) / 4_294_967_296.0;
     -uniform.ln() / f64::from(weight.max(1))
 }
 
-/// The finaliser of splitmix64: spreads each bit over all.
+/// Returns the finaliser of splitmix64: spreads each bit over all.
 fn mix_bits(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
 }
 
-/// The position of the next upstream to ask, of those in a conversation's order; `None` when all were asked.
+/// Returns the position of the next upstream to ask, of those in a conversation's order; `None` when all were
+/// asked.
 ///
 /// Its own one, unless the wait there is long; then the first with a free place; then the one with the
 /// shortest wait. Upstreams whose circuit is open are asked only when it is open at all of them: a wrong

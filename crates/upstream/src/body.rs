@@ -34,7 +34,7 @@ pub enum BodyFault {
 }
 
 impl BodyFault {
-    /// The error that the client gets.
+    /// Returns the error that the client gets.
     pub fn as_upstream_error(&self, name: &str) -> UpstreamError {
         match self {
             Self::BrokeOff(details) => UpstreamError::new_broken(
@@ -58,7 +58,8 @@ impl Incoming {
         Self::Plain(body)
     }
 
-    /// The body without its content-encoding; the header goes with it. An unknown encoding is left as it is.
+    /// Returns the body without its content-encoding; the header goes with it. An unknown encoding is left as
+    /// it is.
     pub(super) fn decode(body: Live, headers: &mut HeaderMap) -> Self {
         let Some(encoding) = headers.get(header::CONTENT_ENCODING) else { return Self::Plain(body) };
         let encoding = encoding.to_str().unwrap_or_default().trim().to_ascii_lowercase();
@@ -75,7 +76,7 @@ impl Incoming {
         Self::Decoded(decoded)
     }
 
-    /// The next piece; `None` at the end. Safe to cancel.
+    /// Returns the next piece; `None` at the end. Safe to cancel.
     pub async fn next_piece(&mut self) -> Result<Option<Bytes>, BodyFault> {
         match self {
             Self::Plain(body) => loop {

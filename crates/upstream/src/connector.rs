@@ -36,8 +36,8 @@ impl Error for ResolveError {
     }
 }
 
-/// A connector that reads the system's certificates only for a server that `is_tls`: a bare container has
-/// none.
+/// Returns a connector that reads the system's certificates only for a server that `is_tls`: a bare container
+/// has none.
 ///
 /// # Errors
 /// When TLS cannot be set up, or the certificates cannot be read.

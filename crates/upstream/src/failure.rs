@@ -141,7 +141,7 @@ impl Failure {
 }
 
 impl UpstreamError {
-    /// An answer with an error status. `name`: the upstream's name in the configuration.
+    /// Returns an answer with an error status. `name`: the upstream's name in the configuration.
     pub fn from_answer(name: &str, status: u16, body: &str) -> Self {
         let said = read_error_body(body);
         let message = readable_text(&said.message);
@@ -178,7 +178,7 @@ impl UpstreamError {
         }
     }
 
-    /// The upstream's own failure; `None` when the request is at fault, or what the model wrote.
+    /// Returns the upstream's own failure; `None` when the request is at fault, or what the model wrote.
     pub fn failure(&self) -> Option<Failure> {
         use ErrorCode as Code;
         match (self.tier, self.status) {
@@ -207,13 +207,13 @@ impl UpstreamError {
         })
     }
 
-    /// Its text for the log.
+    /// Returns its text for the log.
     pub fn log_text(&self) -> String {
         let details = if self.internal.is_empty() { String::new() } else { format!(" ({})", self.internal) };
         format!("{}{details}", self.loggable)
     }
 
-    /// The upstream's part in it, once respool has used up its attempts.
+    /// Returns the upstream's part in it, once respool has used up its attempts.
     pub fn cause(&self, efforts: String) -> Option<Box<Cause>> {
         let failure = self.failure();
         let what = match (failure, self.tier) {
@@ -228,7 +228,7 @@ impl UpstreamError {
         (!upstream.is_empty()).then(|| Box::new(Cause { upstream, what, is_failure, efforts }))
     }
 
-    /// The error as it leaves, with the number of requests sent and the time waited.
+    /// Returns the error as it leaves, with the number of requests sent and the time waited.
     pub fn with_efforts(&self, asked: u32, waited: Duration) -> ApiError {
         let mut efforts = Vec::new();
         if asked > 1 {
@@ -247,7 +247,7 @@ impl UpstreamError {
         ApiError { is_final, cause: self.cause(efforts), ..error }
     }
 
-    /// The error in the body or the event of a 200; `None` for a reply.
+    /// Returns the error in the body or the event of a 200; `None` for a reply.
     pub fn from_success(name: &str, body: &str) -> Option<Self> {
         let object = Object::parse(body).ok()?;
         let flat = object.string("object").as_deref() == Some("error");

@@ -55,7 +55,7 @@ impl Fleet {
         Self { upstreams: upstreams.into(), every, wanted, asking, asked }
     }
 
-    /// The upstreams, the default one first.
+    /// Returns the upstreams, the default one first.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Upstream>> {
         self.upstreams.iter()
     }
@@ -66,12 +66,12 @@ impl Fleet {
         self.iter().for_each(|upstream| upstream.state.take_effect());
     }
 
-    /// True when there is a choice.
+    /// Returns true when there is a choice.
     pub fn is_several(&self) -> bool {
         self.upstreams.len() > 1
     }
 
-    /// True when it matters on whose behalf a request comes.
+    /// Returns true when it matters on whose behalf a request comes.
     pub fn distinguishes_clients(&self) -> bool {
         self.is_several() || self.iter().any(|upstream| upstream.state.is_bounded())
     }
@@ -92,7 +92,7 @@ impl Fleet {
         }
     }
 
-    /// All models that are known to be served.
+    /// Returns all models that are known to be served.
     pub fn known_models(&self) -> Vec<String> {
         let mut models: Vec<String> = Vec::new();
         for model in self.iter().filter_map(|upstream| upstream.state.models()).flatten() {
@@ -175,7 +175,7 @@ struct Model {
     id: String,
 }
 
-/// True when there is news.
+/// Returns true when there is news.
 async fn ask_for_models(upstream: &Upstream) -> bool {
     // Without a key of its own the upstream may refuse: only clients have one then, and theirs are not used
     // unasked.

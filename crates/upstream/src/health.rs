@@ -25,7 +25,7 @@ const SPREAD_EACH: Duration = Duration::from_millis(20);
 const LONGEST_SPREAD: Duration = Duration::from_secs(5);
 
 impl Upstream {
-    /// Its health as a probe finds it that begins at `since` or later.
+    /// Returns its health as a probe finds it that begins at `since` or later.
     pub async fn health_since(&self, since: Instant) -> Health {
         self.probe_since(since).await.1
     }

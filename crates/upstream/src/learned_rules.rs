@@ -58,7 +58,8 @@ pub struct KeptModelRules {
 }
 
 impl LearnedRules {
-    /// The rules for this model; empty when none were learned, or when it is time to try without them.
+    /// Returns the rules for this model; empty when none were learned, or when it is time to try without
+    /// them.
     pub(super) fn get(&self, model: &str, now: u64) -> Arc<RuleSet> {
         let known = self.read();
         let trusted = known.models.get(model).filter(|rules| rules.are_trusted(now));
@@ -98,7 +99,7 @@ impl LearnedRules {
         forgets
     }
 
-    /// The rules as they are kept. Names are in order, so that the same rules are the same file.
+    /// Returns the rules as they are kept. Names are in order, so that the same rules are the same file.
     pub(super) fn to_kept(&self) -> KeptRules {
         let known = self.read();
         let kept = |(model, known): (&String, &ModelRules)| KeptModelRules {

@@ -28,7 +28,7 @@ impl Outgoing {
         Self::Whole(Full::default())
     }
 
-    /// A body that is passed on as it comes. `length` in bytes; without it the body goes out chunked.
+    /// Returns a body that is passed on as it comes. `length` in bytes; without it the body goes out chunked.
     pub fn from_stream<E: Into<BoxError> + 'static>(
         pieces: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
         length: Option<u64>,

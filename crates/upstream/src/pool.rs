@@ -148,7 +148,7 @@ impl Link {
         .await
     }
 
-    /// True when it can take the next request.
+    /// Returns true when it can take the next request.
     fn is_idle(&mut self, context: &mut Context<'_>) -> bool {
         self.drive(context);
         self.connection.is_some() && self.sender.is_ready()
@@ -160,7 +160,7 @@ impl Idle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection that is still open, as far as is known.
+    /// Returns a connection that is still open, as far as is known.
     fn take(&self) -> Option<Link> {
         let mut context = Context::from_waker(Waker::noop());
         loop {
@@ -248,7 +248,7 @@ impl Drop for Live {
     }
 }
 
-/// A copy of the request, where its body is at hand and sending it twice changes nothing.
+/// Returns a copy of the request, where its body is at hand and sending it twice changes nothing.
 fn copy_request(request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
     let body = match request.body() {
         Outgoing::Whole(body) => Outgoing::Whole(body.clone()),
@@ -265,7 +265,7 @@ fn copy_request(request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
     Some(same)
 }
 
-/// The `host` header for a server: the port only where it is not the scheme's own.
+/// Returns the `host` header for a server: the port only where it is not the scheme's own.
 fn host_header(to: &Uri) -> Option<HeaderValue> {
     let authority = to.authority()?;
     let usual = if to.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 };

@@ -101,7 +101,7 @@ impl Replay {
         Self { models, ..Self::default() }
     }
 
-    /// The recordings of `respool demo`.
+    /// Returns the recordings of `respool demo`.
     ///
     /// # Errors
     /// Never, as a test shows: they are part of the program.
@@ -116,17 +116,17 @@ impl Replay {
         self
     }
 
-    /// The model ids served, sorted.
+    /// Returns the model ids served, sorted.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         self.models.keys().map(String::as_str)
     }
 
-    /// The last requests that came (up to 64), oldest first.
+    /// Returns the last requests that came (up to 64), oldest first.
     pub fn seen_requests(&self) -> Vec<SeenRequest> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// The last request to a model, which questions about the server are not.
+    /// Returns the last request to a model, which questions about the server are not.
     pub fn last_posted(&self) -> Option<SeenRequest> {
         self.seen_requests().into_iter().rfind(|seen| seen.method == "POST")
     }
@@ -193,7 +193,7 @@ impl Replay {
         Ok(answer::recorded_response(recording, asked.include_usage))
     }
 
-    /// The recording whose turn it is among those that stand for the same reply as `first`.
+    /// Returns the recording whose turn it is among those that stand for the same reply as `first`.
     fn next_of<'r>(&self, recordings: &'r [Recording], first: &'r Recording) -> &'r Recording {
         let same: Vec<&Recording> =
             recordings.iter().filter(|recording| recording.stands_for_same(first)).collect();
@@ -205,8 +205,8 @@ impl Replay {
     }
 }
 
-/// The recording for this turn: of those after a tool result when the conversation ends in one and there are
-/// any, the one of the form asked for, else a recorded error, which a server gives in either form.
+/// Returns the recording for this turn: of those after a tool result when the conversation ends in one and
+/// there are any, the one of the form asked for, else a recorded error, which a server gives in either form.
 fn choose_recording<'r>(
     recordings: &'r [Recording],
     asked: &CheckedRequest,

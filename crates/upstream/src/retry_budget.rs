@@ -61,7 +61,7 @@ impl RetryBudget {
         *self.last_useful() = Some(Instant::now());
     }
 
-    /// True when the last useful reply is recent.
+    /// Returns true when the last useful reply is recent.
     pub(super) fn has_recent_success(&self) -> bool {
         self.last_useful().is_some_and(|last| last.elapsed() < RECENT)
     }

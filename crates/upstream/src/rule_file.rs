@@ -39,12 +39,12 @@ struct Contents {
 }
 
 impl RuleFile {
-    /// The file in this directory, which need not exist.
+    /// Returns the file in this directory, which need not exist.
     pub fn new(state_dir: &Path) -> Self {
         Self { path: state_dir.join(NAME), changing: Mutex::default() }
     }
 
-    /// The rules of an upstream. A file that cannot be read is a file without rules.
+    /// Returns the rules of an upstream. A file that cannot be read is a file without rules.
     pub fn rules_of(&self, upstream: &str) -> KeptRules {
         self.read().upstreams.remove(upstream).unwrap_or_default()
     }

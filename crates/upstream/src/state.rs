@@ -46,8 +46,8 @@ impl UpstreamState {
         }
     }
 
-    /// The state after a change of the configuration: the requests that are at work there still take their
-    /// places. The gate is shared, and its bounds change with [`UpstreamState::take_effect`].
+    /// Returns the state after a change of the configuration: the requests that are at work there still take
+    /// their places. The gate is shared, and its bounds change with [`UpstreamState::take_effect`].
     pub(super) fn succeeding(before: &Self, config: &UpstreamConfig) -> Self {
         Self { gate: Arc::clone(&before.gate), series: Arc::clone(&before.series), ..Self::new(config) }
     }
@@ -59,27 +59,27 @@ impl UpstreamState {
         self.series.open.set(if self.lock_circuit().as_str() == "closed" { 0.0 } else { 1.0 });
     }
 
-    /// Its share among upstreams that serve the same model.
+    /// Returns its share among upstreams that serve the same model.
     pub fn weight(&self) -> u32 {
         self.weight
     }
 
-    /// True when the number of its requests is bounded.
+    /// Returns true when the number of its requests is bounded.
     pub fn is_bounded(&self) -> bool {
         self.gate.is_bounded()
     }
 
-    /// True when the configuration names its models, so that it is not asked for them.
+    /// Returns true when the configuration names its models, so that it is not asked for them.
     pub fn names_its_models(&self) -> bool {
         self.configured
     }
 
-    /// The models it serves; `None`: not known.
+    /// Returns the models it serves; `None`: not known.
     pub fn models(&self) -> Option<Vec<String>> {
         self.models.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether it serves this model; `None`: not known.
+    /// Returns whether it serves this model; `None`: not known.
     pub fn serves_model(&self, model: &str) -> Option<bool> {
         let known = self.models.read().unwrap_or_else(PoisonError::into_inner);
         known.as_ref().map(|known| known.iter().any(|served| served == model))
@@ -99,7 +99,7 @@ impl UpstreamState {
         !self.requires_key_to_list_models.swap(true, Ordering::Relaxed)
     }
 
-    /// True when it may yet list its models.
+    /// Returns true when it may yet list its models.
     pub(super) fn may_list_models(&self) -> bool {
         self.models().is_none() && !self.requires_key_to_list_models.load(Ordering::Relaxed)
     }
@@ -110,17 +110,17 @@ impl UpstreamState {
         (self.lock_circuit().as_str(), taken, waiting)
     }
 
-    /// How long its recent requests took; `None` before one has ended.
+    /// Returns how long its recent requests took; `None` before one has ended.
     pub fn mean_latency(&self) -> Option<Duration> {
         self.gate.mean_latency()
     }
 
-    /// The facts by which one of several upstreams is chosen.
+    /// Returns the facts by which one of several upstreams is chosen.
     pub fn load(&self, asked: bool) -> Load {
         Load { admits: self.admits(), asked, wait: self.gate.expected_wait() }
     }
 
-    /// True when its circuit lets a request through.
+    /// Returns true when its circuit lets a request through.
     pub fn admits(&self) -> bool {
         self.lock_circuit().admits(runtime_time())
     }
@@ -135,13 +135,13 @@ impl UpstreamState {
         self.retries.earn();
     }
 
-    /// True when it gave a useful reply a moment ago.
+    /// Returns true when it gave a useful reply a moment ago.
     pub fn has_recent_success(&self) -> bool {
         self.retries.has_recent_success()
     }
 
-    /// Whether a request that the upstream failed may be sent to it again; that draws on the budget. While
-    /// the upstream keeps failing, it may not, unless a useful reply is recent: then it waits for the
+    /// Returns whether a request that the upstream failed may be sent to it again; that draws on the budget.
+    /// While the upstream keeps failing, it may not, unless a useful reply is recent: then it waits for the
     /// circuit's next trial.
     pub fn withdraw_repeat(&self) -> RepeatPermit {
         let next_trial = self.lock_circuit().next_trial(runtime_time());
@@ -158,7 +158,7 @@ impl UpstreamState {
     }
 }
 
-/// The runtime's time, which tests can stop.
+/// Returns the runtime's time, which tests can stop.
 pub(super) fn runtime_time() -> std::time::Instant {
     tokio::time::Instant::now().into_std()
 }

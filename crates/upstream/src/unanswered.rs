@@ -37,7 +37,7 @@ impl Unanswered {
         }
     }
 
-    /// The error for the client. `name` and `address` are the server's.
+    /// Returns the error for the client. `name` and `address` are the server's.
     pub(super) fn as_upstream_error(&self, name: &str, address: &str) -> UpstreamError {
         let details = match self {
             Self::Resolve(error) | Self::Connect(error) | Self::Handshake(error) => chain(error.as_ref()),
@@ -84,7 +84,7 @@ fn is_tls(error: &hyper::Error) -> bool {
     })
 }
 
-/// The error and its causes, outermost first.
+/// Returns the error and its causes, outermost first.
 fn error_chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |error| (**error).source())
 }

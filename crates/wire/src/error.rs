@@ -89,13 +89,13 @@ impl ApiError {
         self
     }
 
-    /// The body of an HTTP reply; `code` is a string or null, as OpenAI has it.
+    /// Returns the body of an HTTP reply; `code` is a string or null, as OpenAI has it.
     pub fn to_json(&self) -> String {
         self.to_envelope_json(self.code.map(ErrorCode::as_str))
     }
 
-    /// The payload of an event in a stream whose head has already left. Its `code` is the HTTP status,
-    /// because OpenClaw reads it there to decide whether to repeat the request.
+    /// Returns the payload of an event in a stream whose head has already left. Its `code` is the HTTP
+    /// status, because OpenClaw reads it there to decide whether to repeat the request.
     pub fn to_stream_json(&self) -> String {
         self.to_envelope_json(self.status)
     }

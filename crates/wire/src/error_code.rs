@@ -18,7 +18,7 @@ macro_rules! codes {
             /// Every code, in the order of the table.
             pub const ALL: &'static [Self] = &[$( Self::$code, )*];
 
-            /// Its name on the wire and in stored runs.
+            /// Returns its name on the wire and in stored runs.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $( Self::$code => $name, )*

@@ -118,8 +118,8 @@ fn rejection_of_unreadable(request: &ApprovalRequest) -> Decision {
     }
 }
 
-/// The change of an approval that comes with an event. `awaited`: the request that the run waited for before
-/// it.
+/// Returns the change of an approval that comes with an event. `awaited`: the request that the run waited for
+/// before it.
 pub(super) fn approval_change(
     kind: &EventKind,
     awaited: Option<String>,

@@ -140,7 +140,7 @@ impl Driver {
     }
 }
 
-/// The end of a child that cannot be worked on.
+/// Returns the end of a child that cannot be worked on.
 fn lost_child(child: &str, text: String) -> ChildEnd {
     let failure = ModelFailure {
         kind: FailureKind::Final,

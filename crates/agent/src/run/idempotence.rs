@@ -8,19 +8,19 @@ use crate::call::{CallOutcome, RequestedCall, ToolEnd};
 use crate::setup::{EndsRun, Executor, OfferedTool, SettledCall};
 
 impl Run {
-    /// The calls that this run and its child runs have made and that are not made again.
+    /// Returns the calls that this run and its child runs have made and that are not made again.
     pub(crate) fn settled_calls(&self) -> &[SettledCall] {
         &self.made
     }
 
-    /// The known end of a call, from earlier runs of the same work and from this one.
+    /// Returns the known end of a call, from earlier runs of the same work and from this one.
     pub(super) fn find_settled(&self, call: &RequestedCall) -> Option<&SettledCall> {
         let arguments: Value = serde_json::from_str(&call.arguments).ok()?;
         let is_same = |settled: &&SettledCall| settled.name == call.name && settled.arguments == arguments;
         self.setup.settled.iter().chain(&self.made).find(is_same)
     }
 
-    /// Whether two calls are the same one, of which only the first is made.
+    /// Returns true if two calls are the same one, of which only the first is made.
     pub(super) fn is_made_once(&self, call: &RequestedCall, other: &RequestedCall) -> bool {
         let inputs = |call: &RequestedCall| serde_json::from_str::<Value>(&call.arguments).ok();
         call.name == other.name && self.is_once(&call.name) && inputs(call) == inputs(other)
@@ -41,14 +41,14 @@ impl Run {
     }
 }
 
-/// True for an operation that changes something outside, as far as its server says, and for one that is
-/// handed over.
+/// Returns true for an operation that changes something outside, as far as its server says, and for one that
+/// is handed over.
 fn happens_once(tool: &OfferedTool) -> bool {
     let is_repeatable = !matches!(tool.executor, Executor::Respool { repeatable: false, .. });
     tool.ends_run == EndsRun::OnFault && (tool.tier == Tier::Manual || !is_repeatable)
 }
 
-/// The answer to the same call.
+/// Returns the answer to the same call.
 fn recorded_answer(ended: &ToolEnd) -> Option<(CallOutcome, String)> {
     Some(match ended.outcome {
         CallOutcome::Ok => {

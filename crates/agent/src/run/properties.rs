@@ -50,7 +50,7 @@ const TOOLS: [(&str, &str); 4] = [
 const SMALLER: ModelSizes =
     ModelSizes { window: 6_000, max_tokens: 500, is_harmony: true, dialects: PreferredDialects::NONE };
 
-/// The events that a chance amounts to at this step.
+/// Returns the events that a chance amounts to at this step.
 fn events(run: &Run, chance: &Chance) -> Vec<EventKind> {
     match (run.next(), chance) {
         (_, Chance::GoOn) => {
@@ -131,7 +131,7 @@ fn child(step: ChildStep, chance: &Chance) -> EventKind {
     }
 }
 
-/// The usual tools and a child run; `exec` has a tier.
+/// Returns the usual tools and a child run; `exec` has a tier.
 fn supervised(tier: Tier) -> Setup {
     let mut setup = setup();
     setup.tools[1].tier = tier;

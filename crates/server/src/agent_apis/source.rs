@@ -61,7 +61,7 @@ impl Source {
         })
     }
 
-    /// The id of the agent's run, as a header.
+    /// Returns the id of the agent's run, as a header.
     pub(super) fn run_id(&self) -> Option<HeaderValue> {
         if let Self::Agent(run) = self { run.run_id() } else { None }
     }

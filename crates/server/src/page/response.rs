@@ -9,7 +9,7 @@ use maud::Markup;
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; \
                       base-uri 'none'; frame-ancestors 'none'";
 
-/// A page with the headers that all pages have.
+/// Returns a page with the headers that all pages have.
 pub(super) fn page_response(status: StatusCode, markup: Markup) -> Response {
     let mut response = Response::new(Body::from(markup.into_string()));
     *response.status_mut() = status;

@@ -140,7 +140,8 @@ fn select(condition: &str) -> String {
     format!("SELECT {COLUMNS} FROM respool.runs WHERE {condition}")
 }
 
-/// The condition of a filter on a row, and the client that it compares with. A chat's client is empty.
+/// Returns the condition of a filter on a row, and the client that it compares with. A chat's client is
+/// empty.
 fn condition(filter: &RunFilter) -> (&'static str, &str) {
     match filter {
         RunFilter::All => ("$1::text = ''", ""),

@@ -139,7 +139,8 @@ fn write_parts(change: &mut Change<'_>, append: &Append, owner: &str) -> Result<
     Ok(())
 }
 
-/// Whether another process has claimed the run since this writer did. If not, none does before the commit.
+/// Returns true if another process has claimed the run since this writer did. If not, none does before the
+/// commit.
 fn is_lost(change: &mut Change<'_>, append: &Append) -> Result<bool, Error> {
     let sql = "SELECT epoch FROM respool.runs WHERE id = $1 FOR UPDATE";
     let epoch: Option<i64> = change.find(sql, &[&append.run], |row| row.try_get(0))?;

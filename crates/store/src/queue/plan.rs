@@ -7,12 +7,12 @@ use sha2::{Digest as _, Sha256};
 pub struct LaneKey(pub(crate) String);
 
 impl LaneKey {
-    /// The one lane of a trigger.
+    /// Returns the one lane of a trigger.
     pub fn serial(trigger: &str) -> Self {
         Self(joined(&["serial", trigger]))
     }
 
-    /// The lane of a key's value; it spans all triggers that name the same key.
+    /// Returns the lane of a key's value; it spans all triggers that name the same key.
     pub fn per_key(path: &str, value: &str) -> Self {
         Self(joined(&["key", path, value]))
     }
@@ -28,8 +28,8 @@ impl LaneKey {
 pub struct DedupeKey(pub(crate) String);
 
 impl DedupeKey {
-    /// The key of an event: of which queue, by which trigger, with which value. Of a bounded length whatever
-    /// the value is.
+    /// Returns the key of an event: of which queue, by which trigger, with which value. Of a bounded length
+    /// whatever the value is.
     pub fn new(queue: &str, trigger: &str, value: &str) -> Self {
         let digest: [u8; 32] = Sha256::digest(joined(&[queue, trigger, value])).into();
         let half = |half: &[u8]| half.iter().fold(0_u128, |number, byte| (number << 8) | u128::from(*byte));
@@ -64,7 +64,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The pause after a failed attempt, the first of which is 1.
+    /// Returns the pause after a failed attempt, the first of which is 1.
     pub fn after(&self, attempt: u32) -> u64 {
         let factor = match self.kind {
             BackoffKind::Fixed => 1,

@@ -141,8 +141,8 @@ pub trait Queue: Send + Sync {
     /// clock has caught up. A store with a clock of its own has nothing to correct.
     async fn correct_clock(&self, now: u64) -> Result<Option<u64>, StoreError>;
 
-    /// The last time for which a clock fired, in this process or another one. A clock that is seen for the
-    /// first time has fired for `now`.
+    /// Returns the last time for which a clock fired, in this process or another one. A clock that is seen
+    /// for the first time has fired for `now`.
     async fn clock_mark(&self, clock: &Clock, now: u64) -> Result<u64, StoreError>;
 
     /// Forgets the marks of clocks that are gone: one that comes back later is a new clock, which has missed
@@ -181,7 +181,7 @@ pub trait QueueEntries: Send + Sync {
     /// worker alone.
     async fn wait_for_entry(&self);
 
-    /// The entries of a state, in the order in which they were accepted; `queue`: of this one alone.
+    /// Returns the entries of a state, in the order in which they were accepted; `queue`: of this one alone.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -192,51 +192,51 @@ pub trait QueueEntries: Send + Sync {
         most: usize,
     ) -> Result<Vec<EntryRow>, StoreError>;
 
-    /// The entries of a state that were accepted last, the newest first.
+    /// Returns the entries of a state that were accepted last, the newest first.
     ///
     /// # Errors
     /// When the store cannot be read.
     async fn newest_entries(&self, state: EntryState, most: usize) -> Result<Vec<EntryRow>, StoreError>;
 
-    /// The places of a queue's entries that have not ended, in order, behind one of them.
+    /// Returns the places of a queue's entries that have not ended, in order, behind one of them.
     ///
     /// # Errors
     /// When the store cannot be read.
     async fn open_places(&self, queue: &str, behind: u64) -> Result<Vec<u64>, StoreError>;
 
-    /// The entries at these places.
+    /// Returns the entries at these places.
     ///
     /// # Errors
     /// When the store cannot be read.
     async fn entries_at(&self, places: Vec<u64>) -> Result<Vec<EntryRow>, StoreError>;
 
-    /// One entry.
+    /// Returns one entry.
     ///
     /// # Errors
     /// When the store cannot be read.
     async fn entry(&self, id: &str) -> Result<Option<EntryRow>, StoreError>;
 
-    /// When the oldest work of a queue, or of the agent that works on it, began that is still open; `None`
-    /// when none is.
+    /// Returns when the oldest work of a queue, or of the agent that works on it, began that is still open;
+    /// `None` when none is.
     ///
     /// # Errors
     /// When the store cannot be read.
     async fn oldest_open(&self, queue: &str, agent: &str) -> Result<Option<u64>, StoreError>;
 
-    /// The entry that a run works on.
+    /// Returns the entry that a run works on.
     ///
     /// # Errors
     /// When the store cannot be read.
     async fn entry_of_run(&self, run: &str) -> Result<Option<EntryRow>, StoreError>;
 
-    /// The entry that a waiting one of the same lane waits for, where there is one.
+    /// Returns the entry that a waiting one of the same lane waits for, where there is one.
     ///
     /// # Errors
     /// When the store cannot be read.
     async fn entry_before(&self, id: &str) -> Result<Option<EntryRow>, StoreError>;
 
-    /// How long it takes until the next entry of these queues is due or its lease ends; `None` when nothing
-    /// waits.
+    /// Returns how long it takes until the next entry of these queues is due or its lease ends; `None` when
+    /// nothing waits.
     ///
     /// # Errors
     /// When the store cannot be read.

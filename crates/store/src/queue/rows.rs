@@ -24,7 +24,7 @@ impl EntryState {
     const ALL: [Self; 6] =
         [Self::Waiting, Self::Claimed, Self::Held, Self::Done, Self::Failed, Self::DeadLetter];
 
-    /// Its name in the store and for people.
+    /// Returns its name in the store and for people.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",

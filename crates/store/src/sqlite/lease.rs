@@ -27,19 +27,19 @@ impl Lease {
         Ok(Self { owner, dir, _locked: locked })
     }
 
-    /// The name under which this process owns runs.
+    /// Returns the name under which this process owns runs.
     pub(super) fn owner(&self) -> &str {
         &self.owner
     }
 
-    /// True when no other process uses the state directory. Takes the files of those that ended away.
+    /// Returns true when no other process uses the state directory. Takes the files of those that ended away.
     pub(super) fn is_alone(&self) -> io::Result<bool> {
         let names = fs::read_dir(&self.dir)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let others = names.filter(|name| *name != self.owner && !name.starts_with('.'));
         Ok(others.filter(|name| !self.is_gone(name)).count() == 0)
     }
 
-    /// True when the process of this name has ended. Its file is taken away.
+    /// Returns true when the process of this name has ended. Its file is taken away.
     pub(super) fn is_gone(&self, owner: &str) -> bool {
         if owner == self.owner {
             return false;

@@ -29,8 +29,8 @@ fn row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
     })
 }
 
-/// The condition of a filter on a row, and the client that it compares with. A chat's client is empty. NULL
-/// is a client whose name was not kept.
+/// Returns the condition of a filter on a row, and the client that it compares with. A chat's client is
+/// empty. NULL is a client whose name was not kept.
 fn condition(filter: &RunFilter) -> (&'static str, &str) {
     match filter {
         RunFilter::All => ("?1 = ''", ""),

@@ -154,7 +154,7 @@ fn write_append(change: &Transaction<'_>, append: &Append, owner: &str) -> rusql
     Ok(Ack { cancel, lost: false })
 }
 
-/// Whether another process has claimed the run since this writer did.
+/// Returns whether another process has claimed the run since this writer did.
 fn is_lost(change: &Transaction<'_>, append: &Append) -> rusqlite::Result<bool> {
     let epoch: Option<i64> =
         find(change, "SELECT epoch FROM runs WHERE id = ?1", params![append.run], |row| row.get(0))?;

@@ -2,12 +2,12 @@
 
 use rusqlite::{Connection, OptionalExtension as _, Params, Row};
 
-/// A number as `SQLite` has it. Its integers are signed; times and places are far from that.
+/// Returns a number as `SQLite` has it. Its integers are signed; times and places are far from that.
 pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// A limit of rows as `SQLite` has it.
+/// Returns a limit of rows as `SQLite` has it.
 pub(super) fn limit(most: usize) -> i64 {
     i64::try_from(most).unwrap_or(i64::MAX)
 }
@@ -42,7 +42,7 @@ pub(super) fn list<T>(
     connection.prepare_cached(sql)?.query_map(values, row)?.collect()
 }
 
-/// Whether a query has any row.
+/// Returns whether a query has any row.
 pub(super) fn exists(connection: &Connection, sql: &str, values: impl Params) -> rusqlite::Result<bool> {
     connection.prepare_cached(sql)?.exists(values)
 }

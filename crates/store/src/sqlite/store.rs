@@ -74,12 +74,12 @@ impl SqliteStore {
         })
     }
 
-    /// True when there is a store in the directory already.
+    /// Returns true when there is a store in the directory already.
     pub(crate) fn is_present(config: &StoreConfig) -> bool {
         open::is_present(&config.state_dir)
     }
 
-    /// The database's path.
+    /// Returns the database's path.
     pub(super) fn path(&self) -> &Path {
         self.file.path()
     }

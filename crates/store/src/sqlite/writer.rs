@@ -153,7 +153,7 @@ impl Writer {
     }
 }
 
-/// The durability of a group's commit: that of its most demanding write.
+/// Returns the durability of a group's commit: that of its most demanding write.
 fn durability_of(group: &[Job]) -> Durability {
     if group.iter().any(|job| job.durability == Durability::PowerFailure) {
         Durability::PowerFailure

@@ -53,7 +53,7 @@ fn read_call(view: &View<'_>) -> Step {
     }
 }
 
-/// The name in `{tool => "NAME"`.
+/// Returns the name in `{tool => "NAME"`.
 fn called_name(text: &str) -> Option<&str> {
     let (head, after) = text.split_once("=>")?;
     let quoted = after.trim_start().strip_prefix('"')?;
@@ -127,7 +127,7 @@ fn read_quoted_lines(text: &str) -> Option<OptionValue<'_>> {
     Some(OptionValue { value, is_quoted: true, next: &inside[end + 1..] })
 }
 
-/// Whether the text is over, or another option begins.
+/// Returns true if the text is over, or another option begins.
 fn begins_option(text: &str) -> bool {
     let text = text.trim_start().trim_start_matches(',').trim_start();
     text.is_empty() || text.starts_with("--")

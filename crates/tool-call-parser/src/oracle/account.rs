@@ -67,7 +67,7 @@ pub(super) fn nothing_is_lost(text: &str, events: &[Event], options: Options) {
     assert!(fits, "lost or invented: {text:?} became {events:?}");
 }
 
-/// Whether `kept` is `text` without at most `pieces` unexplained pieces.
+/// Returns true if `kept` is `text` without at most `pieces` unexplained pieces.
 fn align(text: &[u8], kept: &[u8], pieces: usize) -> bool {
     let Some(missing) = text.len().checked_sub(kept.len()) else { return false };
     // The least loss, by the place in the text and the number of bytes missing before it.
@@ -95,7 +95,7 @@ fn align(text: &[u8], kept: &[u8], pieces: usize) -> bool {
     losses[text.len()][missing] != NEVER
 }
 
-/// The lengths of what may be dropped without a word at the start of `rest`.
+/// Returns the lengths of what may be dropped without a word at the start of `rest`.
 fn skips(rest: &[u8]) -> Vec<usize> {
     let mut lengths: Vec<usize> =
         MARKS.iter().filter(|mark| rest.starts_with(mark.as_bytes())).map(|mark| mark.len()).collect();

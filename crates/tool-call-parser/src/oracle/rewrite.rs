@@ -27,13 +27,13 @@ pub(super) fn calls_written_back_are_the_same(tools: &Arc<Tools>, turn: &Parsed)
     }
 }
 
-/// The table's own name, which lives as long as the table.
+/// Returns the table's own name, which lives as long as the table.
 fn name_of(dialect: &str) -> &'static str {
     let row = crate::dialects::TABLE.iter().find(|row| row.name == dialect);
     row.map_or("", |row| row.name)
 }
 
-/// The calls of a turn; `None` without calls, or when a number in them would be rounded.
+/// Returns the calls of a turn; `None` without calls, or when a number in them would be rounded.
 fn exact_calls(turn: &Parsed) -> Option<Vec<Call>> {
     let calls = turn.calls.iter().map(|call| {
         let arguments: Map<String, Value> = serde_json::from_str(&call.arguments).ok()?;

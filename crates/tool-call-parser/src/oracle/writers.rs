@@ -41,7 +41,7 @@ pub(crate) fn joined(
     calls.iter().map(|(name, arguments)| write(name, arguments)).collect::<Vec<_>>().join(between)
 }
 
-/// A value as the XML dialects' templates write it.
+/// Returns a value as the XML dialects' templates write it.
 pub(crate) fn bare(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -87,7 +87,7 @@ pub(crate) fn flat(name: &'static str, write: fn(&Calls) -> String) -> Writer {
     Writer { dialect: name, write, untyped: true, flat: true, tags: false }
 }
 
-/// Every dialect that has a writer.
+/// Returns every dialect that has a writer.
 pub(crate) fn all() -> Vec<Writer> {
     let mut writers = json_writers();
     writers.extend(wrapped_writers());

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::oracle;
 
-/// Every input of one target.
+/// Returns every input of one target.
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
     let inputs: Vec<Vec<u8>> =

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::{Options, Tools, oracle};
 
-/// The processor time of this thread, where the system tells it: other work on the machine is not in it.
+/// Returns the processor time of this thread, where the system tells it: other work on the machine is not in
+/// it.
 fn time_so_far() -> Duration {
     static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
     let counted = fs::read_to_string("/proc/thread-self/schedstat").ok();

@@ -74,7 +74,7 @@ fn part(text: &str, at: Index, head: bool) -> String {
     if head { one } else { two }.to_owned()
 }
 
-/// One or two calls in some dialect.
+/// Returns one or two calls in some dialect.
 fn call() -> BoxedStrategy<String> {
     let values = select(vec![
         json!("a"),
@@ -96,7 +96,7 @@ fn call() -> BoxedStrategy<String> {
         .boxed()
 }
 
-/// A harmony header of random parts.
+/// Returns a harmony header of random parts.
 fn header() -> BoxedStrategy<String> {
     const PARTS: [&str; 16] = [
         "<|start|>",

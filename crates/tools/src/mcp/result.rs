@@ -65,7 +65,7 @@ fn http_client_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a reqwest
     }
 }
 
-/// The innermost cause of an error, in words for people: the outer ones name types of the SDK.
+/// Returns the innermost cause of an error, in words for people: the outer ones name types of the SDK.
 pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
     let mut cause = error;
     while let Some(inner) = inner_cause(cause) {

@@ -85,7 +85,7 @@ const DEVICES: [&str; 7] =
 /// Terminals, where they are the command's own. Elsewhere these are the person's.
 const TERMINALS: [&str; 2] = ["/dev/ptmx", "/dev/pts"];
 
-/// All places that the command may write.
+/// Returns all places that the command may write.
 fn writable(spec: &Spec) -> Vec<PathBuf> {
     if spec.everything {
         return vec!["/".into()];
@@ -123,7 +123,7 @@ fn hold_files(spec: &Spec) -> io::Result<()> {
     Ok(())
 }
 
-/// A rule for what is at a place; `None` where nothing is, and where a symlink leads there.
+/// Returns a rule for what is at a place; `None` where nothing is, and where a symlink leads there.
 fn rule(
     place: &Path,
     access: BitFlags<AccessFs>,

@@ -135,7 +135,7 @@ fn equal(argument: u8, value: u64) -> Result<SeccompRule, seccompiler::BackendEr
     SeccompRule::new(vec![Condition::new(argument, Len::Dword, Op::Eq, value)?])
 }
 
-/// All families but those that are permitted; of netlink only what describes interfaces.
+/// Returns all families but those that are permitted; of netlink only what describes interfaces.
 fn sockets(spec: &Spec) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     let mut permitted = vec![c::AF_NETLINK];
     if spec.network {

@@ -56,7 +56,8 @@ fn is_in(names: &str, name: &str) -> bool {
     names.split_ascii_whitespace().any(|known| known == name)
 }
 
-/// True for the words of a git command that writes into its repository, and starts no program that they name.
+/// Returns true for the words of a git command that writes into its repository, and starts no program that
+/// they name.
 pub(crate) fn writes_repository(words: &[String]) -> bool {
     match words {
         [git, verb, rest @ ..] => {
@@ -66,13 +67,13 @@ pub(crate) fn writes_repository(words: &[String]) -> bool {
     }
 }
 
-/// True for an option that names a program. git knows it by its beginning, too.
+/// Returns true for an option that names a program. git knows it by its beginning, too.
 fn names_program(word: &str) -> bool {
     let option = word.split('=').next().unwrap_or_default();
     option.len() > 2 && PROGRAMS.split(' ').any(|known| known.starts_with(option))
 }
 
-/// True for a name in an index that leads out of the work tree or into git's own directory.
+/// Returns true for a name in an index that leads out of the work tree or into git's own directory.
 pub(crate) fn leads_elsewhere(name: &[u8]) -> bool {
     name.split(|byte| *byte == b'/').any(|part| {
         // Some file systems do not see what is at the end.
@@ -82,7 +83,7 @@ pub(crate) fn leads_elsewhere(name: &[u8]) -> bool {
     })
 }
 
-/// The words with which git itself is started.
+/// Returns the words with which git itself is started.
 pub(crate) fn own_words(git: &Path, words: &[String]) -> Vec<String> {
     let settings = SETTINGS.split(' ').flat_map(|setting| ["-c", setting]).map(str::to_owned);
     let program = git.to_string_lossy().into_owned();
@@ -159,7 +160,7 @@ impl GitWork {
         }
     }
 
-    /// The variables that lead git to its objects.
+    /// Returns the variables that lead git to its objects.
     pub(super) fn variables(&self) -> [(&'static str, OsString); 2] {
         let objects = self.repository.common.join("objects").into_os_string().into_vec();
         let escape = |byte: u8| (byte == b'"' || byte == b'\\').then_some(b'\\').into_iter().chain([byte]);
@@ -170,7 +171,7 @@ impl GitWork {
         ]
     }
 
-    /// The index that git has written, if it is another one.
+    /// Returns the index that git has written, if it is another one.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -229,7 +230,7 @@ impl GitCopy {
         Ok(Self { of: of.to_owned(), directory, before })
     }
 
-    /// The configuration, and directories in which git changes nothing.
+    /// Returns the configuration, and directories in which git changes nothing.
     fn read_only(&self) -> impl Iterator<Item = PathBuf> {
         let entries = fs::read_dir(&self.of).into_iter().flatten().flatten();
         let is_read_only = |entry: &fs::DirEntry| {

@@ -25,7 +25,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// True when it keeps commands from files.
+    /// Returns true when it keeps commands from files.
     pub fn holds_files(&self) -> bool {
         matches!(self, Self::Landlock | Self::Full)
     }
@@ -64,8 +64,8 @@ impl fmt::Display for Level {
     }
 }
 
-/// The highest level that this launcher can make here, with this bubblewrap if there is one, and not above
-/// `highest`. It is found out once.
+/// Returns the highest level that this launcher can make here, with this bubblewrap if there is one, and not
+/// above `highest`. It is found out once.
 pub(super) fn probe(launcher: &Path, bubblewrap: Option<PathBuf>, highest: Option<&Level>) -> Level {
     static FOUND: Mutex<BTreeMap<Question, Level>> = Mutex::new(BTreeMap::new());
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);

@@ -93,7 +93,7 @@ fn end_all() {
     }
 }
 
-/// The processes whose parent this one is.
+/// Returns the processes whose parent this one is.
 fn children() -> Vec<Pid> {
     let own = std::process::id().to_string();
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };

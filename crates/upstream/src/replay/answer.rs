@@ -53,7 +53,7 @@ impl ReplayResponse {
         self
     }
 
-    /// All bytes of the body, without framing.
+    /// Returns all bytes of the body, without framing.
     pub(super) fn whole_body(&self) -> Bytes {
         match self.pieces.as_slice() {
             [whole] => whole.clone(),
@@ -85,7 +85,7 @@ fn chunked_body(pieces: Vec<Bytes>, delay: Duration) -> ReplayBody {
     BodyExt::boxed(StreamBody::new(frames))
 }
 
-/// The recorded reply; its usage chunk only when the request asked for one.
+/// Returns the recorded reply; its usage chunk only when the request asked for one.
 pub(super) fn recorded_response(recording: &Recording, include_usage: bool) -> ReplayResponse {
     let chunked = recording.form == Form::Stream && recording.status.is_success();
     let pieces = if chunked && !include_usage {
@@ -97,19 +97,19 @@ pub(super) fn recorded_response(recording: &Recording, include_usage: bool) -> R
     ReplayResponse { status, headers: recording.headers.clone(), pieces, chunked, silence }
 }
 
-/// An error of the serving layer.
+/// Returns an error of the serving layer.
 pub(super) fn refusal_response(refusal: Refusal) -> ReplayResponse {
     let Refusal { status, message, kind, param } = refusal;
     let error = json!({"message": message, "type": kind, "param": param, "code": status.as_u16()});
     ReplayResponse::json(status, &json!({"error": error}))
 }
 
-/// A request whose body broke off or is larger than the replay upstream takes.
+/// Returns a request whose body broke off or is larger than the replay upstream takes.
 pub(super) fn unreadable_body(error: &(dyn Error + Send + Sync)) -> ReplayResponse {
     detail_response(StatusCode::PAYLOAD_TOO_LARGE, &format!("The request body cannot be read: {error}"))
 }
 
-/// An error of the web framework below vLLM: no error object.
+/// Returns an error of the web framework below vLLM: no error object.
 pub(super) fn detail_response(status: StatusCode, text: &str) -> ReplayResponse {
     ReplayResponse::json(status, &json!({"detail": text}))
 }

@@ -31,12 +31,12 @@ fn chunk_size(line: &[u8]) -> Option<usize> {
     usize::from_str_radix(std::str::from_utf8(digits).ok()?.trim(), 16).ok()
 }
 
-/// One piece per SSE frame; what follows the last blank line is the last piece.
+/// Returns one piece per SSE frame; what follows the last blank line is the last piece.
 pub(super) fn split_frames(body: &Bytes) -> Vec<Bytes> {
     event_ranges(body).into_iter().map(|frame| body.slice(frame)).collect()
 }
 
-/// The pieces without the frames that carry nothing but usage.
+/// Returns the pieces without the frames that carry nothing but usage.
 pub(super) fn without_usage(pieces: &[Bytes]) -> Vec<Bytes> {
     let whole = pieces.concat();
     let dropped: Vec<Range<usize>> =

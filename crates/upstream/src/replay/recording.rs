@@ -44,7 +44,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// True when a file of this name is a capture.
+    /// Returns true when a file of this name is a capture.
     pub fn is_named(file: &str) -> bool {
         FileName::parse(file).is_some()
     }
@@ -63,19 +63,19 @@ impl Recording {
         Ok(Self { model, after_tool: name.after_tool, form, status, headers, pieces, silence })
     }
 
-    /// The same reply of another model.
+    /// Returns the same reply of another model.
     #[must_use]
     pub fn with_model(self, model: &str) -> Self {
         Self { model: model.to_owned(), ..self }
     }
 
-    /// The same reply, later.
+    /// Returns the same reply, later.
     #[must_use]
     pub fn with_silence(self, silence: Duration) -> Self {
         Self { silence, ..self }
     }
 
-    /// True when `other` answers the same request.
+    /// Returns true when `other` answers the same request.
     pub fn stands_for_same(&self, other: &Self) -> bool {
         (&self.model, self.after_tool, self.form) == (&other.model, other.after_tool, other.form)
     }

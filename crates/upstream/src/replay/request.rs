@@ -20,13 +20,13 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// A mistake that vLLM's handlers find.
+    /// Returns a mistake that vLLM's handlers find.
     fn bad_request(message: impl Into<String>, param: Option<&str>) -> Self {
         let (message, param) = (message.into(), param.map(str::to_owned));
         Self { status: StatusCode::BAD_REQUEST, message, kind: "BadRequestError", param }
     }
 
-    /// A mistake in the body's shape, at `loc`.
+    /// Returns a mistake in the body's shape, at `loc`.
     fn invalid(kind: &str, loc: &str, text: &str, input: &str) -> Self {
         let message = format!(
             "1 validation error:\n  {{'type': '{kind}', 'loc': '{loc}', 'msg': '{text}', 'input': '{input}'}}"
@@ -72,7 +72,7 @@ impl Refusal {
     }
 }
 
-/// How many bytes of `body` the JSON parser accepted.
+/// Returns how many bytes of `body` the JSON parser accepted.
 fn offset_of(error: &serde_json::Error, body: &[u8]) -> usize {
     let before: usize =
         body.split_inclusive(|&byte| byte == b'\n').take(error.line() - 1).map(<[u8]>::len).sum();
@@ -202,7 +202,8 @@ fn ends_in_tool_result(messages: &[Value]) -> bool {
     messages.iter().rfind(|message| !is_internal(message)).is_some_and(|message| message["role"] == "tool")
 }
 
-/// True for the message that `openclaw` 2026.9.6 appends after tool results: nothing but internal context.
+/// Returns true for the message that `openclaw` 2026.9.6 appends after tool results: nothing but internal
+/// context.
 fn is_internal(message: &Value) -> bool {
     let text = match &message["content"] {
         Value::String(text) => text.clone(),

@@ -43,7 +43,7 @@ const ANSWER: [Capture; 2] = [
 ];
 const NOTE: [Capture; 1] = [capture!("tour/note-taker.after-tool.nonstream.body")];
 
-/// The recordings, by model; those of one model are answered in turn.
+/// Returns the recordings, by model; those of one model are answered in turn.
 pub(super) fn demo_recordings() -> Result<Vec<Recording>, RecordingError> {
     let slow = |recording: Recording| recording.with_silence(SILENCE);
     let groups: [Vec<Recording>; 7] = [

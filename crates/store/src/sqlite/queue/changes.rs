@@ -120,7 +120,7 @@ fn update_leased(
     has_changed(change, &sql, &all[..])
 }
 
-/// Whether a lease holds.
+/// Returns whether a lease holds.
 pub(crate) fn check_lease(change: &Transaction<'_>, lease: &EntryLease) -> rusqlite::Result<bool> {
     let sql = "SELECT 1 FROM queue WHERE id = ?1 AND epoch = ?2 AND state = 'claimed'";
     exists(change, sql, params![lease.entry, signed(lease.epoch)])

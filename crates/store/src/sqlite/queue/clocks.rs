@@ -6,7 +6,7 @@ use rusqlite::{Transaction, params};
 use crate::queue::{Clock, ClockTime, GoneClocks};
 use crate::sqlite::statements::{execute, find, has_changed, list, signed};
 
-/// The mark of a clock. One that is new, or has another schedule than before, is set to `now`.
+/// Returns the mark of a clock. One that is new, or has another schedule than before, is set to `now`.
 pub(super) fn mark(change: &Transaction<'_>, clock: &Clock, now: u64) -> rusqlite::Result<u64> {
     let Clock { queue, name, schedule } = clock;
     let sql = "INSERT INTO clocks (queue, name, schedule, mark) VALUES (?1, ?2, ?3, ?4)

@@ -35,7 +35,7 @@ pub(crate) fn entry_of_run(connection: &Connection, run: &str) -> rusqlite::Resu
     find(connection, &format!("SELECT {ROW} WHERE run = ?1 ORDER BY seq DESC LIMIT 1"), params![run], row)
 }
 
-/// The entries of a state, in the order in which they were accepted.
+/// Returns the entries of a state, in the order in which they were accepted.
 pub(crate) fn entries(
     connection: &Connection,
     queue: Option<&str>,
@@ -46,7 +46,7 @@ pub(crate) fn entries(
     list(connection, &sql, params![state.as_str(), queue, limit(most)], row)
 }
 
-/// The entries of a state that were accepted last, the newest first.
+/// Returns the entries of a state that were accepted last, the newest first.
 pub(crate) fn newest_entries(
     connection: &Connection,
     state: EntryState,
@@ -56,7 +56,7 @@ pub(crate) fn newest_entries(
     list(connection, &sql, params![state.as_str(), limit(most)], row)
 }
 
-/// The places of open entries of a queue behind one of them.
+/// Returns the places of open entries of a queue behind one of them.
 pub(crate) fn open_places(connection: &Connection, queue: &str, behind: u64) -> rusqlite::Result<Vec<u64>> {
     // The index has state and place: only what is new is looked up.
     let sql = "SELECT seq FROM queue INDEXED BY queue_states
@@ -65,7 +65,7 @@ pub(crate) fn open_places(connection: &Connection, queue: &str, behind: u64) -> 
     list(connection, sql, params![queue, signed(behind)], place)
 }
 
-/// The entries at places of the queue.
+/// Returns the entries at places of the queue.
 pub(crate) fn entries_at(connection: &Connection, places: &[u64]) -> rusqlite::Result<Vec<EntryRow>> {
     let sql = format!("SELECT {ROW} WHERE seq = ?1");
     let found = places.iter().map(|place| find(connection, &sql, params![signed(*place)], row));
@@ -94,8 +94,8 @@ pub(crate) fn next_due(connection: &Connection, queues: &[String]) -> rusqlite::
     Ok(next.map(i64::unsigned_abs))
 }
 
-/// When the oldest entry of a queue was accepted that has not ended, or the oldest run of its agent begun
-/// that is not over.
+/// Returns when the oldest entry of a queue was accepted that has not ended, or the oldest run of its agent
+/// begun that is not over.
 pub(crate) fn oldest_open(
     connection: &Connection,
     queue: &str,
