@@ -94,7 +94,7 @@ impl Journal {
         let mut turns = self.lock_turns();
         turns.retain(|turn| !turn.files.is_empty() || !turn.lost.is_empty());
         let Some(turn) = turns.last() else {
-            return Err("there is no change of a file that can be undone".into());
+            return Err("no file change can be undone".into());
         };
         let same = |path: &Path, change: &Change| match (look_at_file(path), &change.after) {
             (FileState::File(now), Some(after)) => now == *after,
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(undone.files, [PathBuf::from("a.txt"), PathBuf::from("new/b.txt")]);
         assert_eq!((undone.commands, undone.lost), (1, vec![]));
         assert_eq!((read(&journal, "a.txt").as_deref(), read(&journal, "new/b.txt")), (Some("one\n"), None));
-        assert!(journal.undo_turn().unwrap_err().contains("no change of a file"));
+        assert!(journal.undo_turn().unwrap_err().contains("no file change"));
     }
 
     #[tokio::test]

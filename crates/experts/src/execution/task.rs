@@ -86,7 +86,7 @@ impl Task<'_> {
         }
         if !self.history.session.is_empty() {
             let results = Value::Array(self.history.session.clone());
-            let results = fenced_json("what this session has delivered so far, the newest first", &results);
+            let results = fenced_json("the results of this session, the newest first", &results);
             let _ = write!(text, "\n## Earlier in this session\n\n{results}\n");
         }
         self.write_earlier(&mut text);
