@@ -18,8 +18,8 @@ pub(crate) fn change_parameter(object: &mut Object<'_>, parameter: &Parameter) -
     }
 }
 
-/// Only the few names that servers exchange for one another are renamed: a rule from the store names no
-/// other.
+/// Renames a parameter. Only the few names that servers exchange for one another are renamed: a rule from the
+/// store names no other.
 fn rename(object: &mut Object<'_>, from: &str, to: &str) -> bool {
     let to = match to {
         "max_tokens" => "max_tokens",

@@ -143,7 +143,7 @@ impl Decision {
         Self { request: request.id.clone(), by: Self::TIMEOUT.to_owned(), ..Self::default() }
     }
 
-    /// Consent to all calls of a request.
+    /// Approves all calls of a request.
     pub fn approve_all(request: &ApprovalRequest, by: &str) -> Self {
         let approved = request.calls.iter().map(|call| call.id.clone()).collect();
         Self { request: request.id.clone(), approved, by: by.to_owned(), comment: None }

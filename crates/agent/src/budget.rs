@@ -19,7 +19,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Prompt and completion.
+    /// Returns the sum of prompt and completion.
     pub fn total(&self) -> u64 {
         self.prompt.saturating_add(self.completion)
     }

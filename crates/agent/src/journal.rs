@@ -65,7 +65,7 @@ impl Journal {
         self.backlog.len() == 1
     }
 
-    /// The run is not kept any more.
+    /// Stops keeping the run.
     pub(super) fn give_up(&mut self) {
         self.store = None;
         self.backlog.clear();
@@ -88,7 +88,7 @@ impl Journal {
         self.commit_append(Append { event, ..append }).await
     }
 
-    /// A request to end the run was for an earlier turn.
+    /// Forgets a request to end the run, which was for an earlier turn.
     pub(super) async fn forget_cancel(&self) {
         if let Some(store) = &self.store {
             // An error shows again with the next commit.

@@ -238,7 +238,8 @@ fn result_of<'a>(exchange: &'a Exchange, call: &RequestedCall) -> Option<&'a Too
     exchange.results.iter().find(|result| result.id == call.id)
 }
 
-/// Two messages of one role in a row are one, where that is known: some templates insist on turns.
+/// Adds a text of the user. It joins a message of the same role before it, where that is known: some
+/// templates insist on turns.
 fn push_user(text: &str, out: &mut Vec<Value>) {
     if let Some(last) = out.last_mut().filter(|last| last["role"] == "user")
         && let Value::String(before) = &mut last["content"]

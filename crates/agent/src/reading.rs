@@ -164,7 +164,7 @@ pub(super) fn requested_call(call: ToolCall) -> RequestedCall {
     }
 }
 
-/// `{"tool_calls":[…]}` or `{"answer":"…"}`.
+/// Reads `{"tool_calls":[…]}` or `{"answer":"…"}`.
 fn read_guided(content: &str, tools: &Arc<Tools>) -> (Vec<RequestedCall>, Option<String>) {
     let start = content.find('{').unwrap_or_default();
     let object = mended_object(content[start..].trim().trim_end_matches('`').trim());

@@ -169,7 +169,8 @@ pub fn client_digest(key: &[u8]) -> String {
     format!("{:032x}", u128::from_be_bytes(half))
 }
 
-/// FNV-1a: equal requests must be recognised, also by another build; a collision gains an attacker nothing.
+/// Computes FNV-1a: equal requests must be recognised, also by another build; a collision gains an attacker
+/// nothing.
 fn fingerprint(parts: &[&Value]) -> String {
     let hash = |offset: u64| {
         parts

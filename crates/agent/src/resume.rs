@@ -119,7 +119,7 @@ pub(super) async fn load_run(store: Option<&Arc<Store>>, id: &str) -> Result<Sto
     stored.ok_or_else(|| ResumeError::NoRun(id.to_owned()))
 }
 
-/// Work on a run that waited in memory.
+/// Returns the work on a run that waited in memory.
 fn parked_work(parked: ParkedRun, request: &AgentRequest, authorization: Option<HeaderValue>) -> Work {
     let ParkedRun { id, client, run } = parked;
     Work {
@@ -136,7 +136,7 @@ fn parked_work(parked: ParkedRun, request: &AgentRequest, authorization: Option<
     }
 }
 
-/// Work on a run that is in the store, once it is claimed.
+/// Returns the work on a run that is in the store, once it is claimed.
 fn stored_work(
     stored: &StoredRun,
     run: Run,

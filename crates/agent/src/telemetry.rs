@@ -70,7 +70,7 @@ impl Telemetry {
         }
     }
 
-    /// A model call failed.
+    /// Records that a model call failed.
     pub(super) fn model_failed(&self, run: &Run, failure: &ModelFailure, retried: bool) {
         let iteration = run.iterations().len() + 1;
         let fix = if retried {
@@ -125,7 +125,7 @@ impl Telemetry {
         }
     }
 
-    /// A person is asked for consent.
+    /// Records that a person is asked for consent.
     pub(super) fn approval_requested(&self, request: &ApprovalRequest) {
         let tools: Vec<&str> = request.calls.iter().map(|call| call.name.as_str()).collect();
         let tools = tools.join(", ");
@@ -139,7 +139,7 @@ impl Telemetry {
         );
     }
 
-    /// A step could not be committed.
+    /// Records that a step could not be committed.
     pub(super) fn not_durable(&self, run: &Run, error: &StoreError) {
         tracing::error!(
             target: "respool::agent",

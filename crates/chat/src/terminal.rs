@@ -43,7 +43,7 @@ const CTRL_Z: u8 = 26;
 const ESCAPE: u8 = 27;
 
 impl Quiet {
-    /// `None` without a terminal.
+    /// Begins the mode without echo; `None` without a terminal.
     pub(super) fn begin() -> Option<Self> {
         let quiet = Self(SavedTerminal::read()?);
         quiet.set_mode(true).then_some(quiet)

@@ -213,7 +213,7 @@ fn is_worth_more(
         && !is_corrected_by_client
 }
 
-/// Of the useless replies the first that shows something leaves.
+/// Ends the attempts: of the useless replies the first that shows something leaves.
 fn give_up(history: &History) -> Decision {
     let asked_once = history.ask_count() < 2;
     let first = |wanted: Salvage| {

@@ -74,7 +74,7 @@ impl Relay {
         self.fleet.iter()
     }
 
-    /// Names that stand for other models.
+    /// Returns the names that stand for other models.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
         self.config.aliases().map(|alias| (alias, self.config.target(alias)))
     }

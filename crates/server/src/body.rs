@@ -210,7 +210,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// `patience`: the longest pause, and the time for a small body as a whole.
+    /// Makes the pace of a body. `patience`: the longest pause, and the time for a small body as a whole.
     pub(super) fn new(patience: Duration) -> Self {
         Self { began: Instant::now(), patience, received: 0 }
     }

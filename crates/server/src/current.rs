@@ -22,7 +22,7 @@ pub(super) struct Assembled {
 }
 
 impl CurrentApp {
-    /// `build_routes`: builds the routes of everything but turns.
+    /// Makes the holder of the app. `build_routes`: builds the routes of everything but turns.
     pub(super) fn new(app: App, build_routes: fn(&App) -> Router) -> Self {
         let others = build_routes(&app);
         Self { assembled: Arc::new(RwLock::new(Arc::new(Assembled { app, others }))), build_routes }

@@ -20,7 +20,8 @@ pub(crate) fn find_earliest(text: &str, marks: &[&str]) -> Option<(usize, usize)
     }
 }
 
-/// Of the marks that begin before a place, the first. Each search ends where the one before found its mark.
+/// Finds the first of the marks that begin before a place. Each search ends where the one before found its
+/// mark.
 fn find_earliest_before(text: &[u8], place: usize, marks: &[&str]) -> Option<(usize, usize)> {
     let mut best: Option<(usize, usize)> = None;
     for mark in marks {

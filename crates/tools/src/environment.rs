@@ -106,7 +106,7 @@ pub(super) struct Passing {
 }
 
 impl Passing {
-    /// `is_persons`: a person started this process for themselves.
+    /// Makes the list of variables. `is_persons`: a person started this process for themselves.
     pub(super) fn new(config: &LocalConfig, is_persons: bool) -> Self {
         Self { is_persons, also: config.pass_env.clone(), keys: config.key_variables.clone() }
     }

@@ -132,7 +132,7 @@ impl ChatMessages {
         }
     }
 
-    /// `id` and `arguments` are JSON strings.
+    /// Adds a call of the assistant. `id` and `arguments` are JSON strings.
     pub(super) fn add_assistant_call(&mut self, id: &str, name: &str, arguments: &str) {
         let name = encode_string(name);
         let call = [
@@ -148,7 +148,7 @@ impl ChatMessages {
         self.edit_assistant_turn(|turn| turn.calls.push(call));
     }
 
-    /// `id` is a JSON string.
+    /// Adds a tool's result. `id` is a JSON string.
     pub(super) fn add_tool_result(&mut self, id: &str, text: JsonText, media: Vec<Part>) {
         let text = if text.is_empty() { JsonText::from_plain("(no output)") } else { text };
         self.messages.insert(self.result_place(), Message::Tool { id: id.to_owned(), text });

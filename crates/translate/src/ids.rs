@@ -69,7 +69,7 @@ impl Ids {
         char::from(ALPHABET[index])
     }
 
-    /// `SplitMix64`: ids must differ, not be secret.
+    /// Returns the next number of `SplitMix64`: ids must differ, not be secret.
     fn next_random(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;

@@ -23,7 +23,7 @@ pub struct Load {
     pub wait: Duration,
 }
 
-/// FNV-1a, 64 bits: the same in every process, which the standard library's hash does not promise.
+/// Computes FNV-1a, 64 bits: the same in every process, which the standard library's hash does not promise.
 pub fn digest(bytes: &[u8]) -> u64 {
     bytes
         .iter()

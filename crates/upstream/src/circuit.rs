@@ -78,7 +78,7 @@ impl Circuit {
         was_open.then_some(CircuitChange::Closed)
     }
 
-    /// A request failed; `trial`: what [`Circuit::begin`] said of it.
+    /// Counts a failed request; `trial`: the answer of [`Circuit::begin`] for it.
     pub(super) fn record_failure(&mut self, now: Instant, trial: bool) -> Option<CircuitChange> {
         match &mut self.0 {
             CircuitState::Closed { failures } => {

@@ -321,8 +321,8 @@ fn judge_failure(name: &str, status: u16, message: &str, is_overflow: bool) -> (
     }
 }
 
-/// OpenClaw disables the whole provider for a minute over a 401, 402 or 403; 422 ends this one run and
-/// nothing else.
+/// Returns the error of refused credentials. OpenClaw disables the whole provider for a minute over a 401,
+/// 402 or 403; 422 ends this one run and nothing else.
 fn refused_credentials(name: &str) -> ApiError {
     ApiError::new(
         422,
@@ -397,7 +397,7 @@ fn read_error_body(body: &str) -> ErrorBody {
     ErrorBody { message, param: fields.string("param"), code, is_overflow }
 }
 
-/// `FastAPI`'s `detail` list: `[{"loc":[…],"msg":…}]`.
+/// Reads `FastAPI`'s `detail` list: `[{"loc":[…],"msg":…}]`.
 fn detail_list(text: &str) -> Option<String> {
     let items = array_elements(text)?;
     let items = items.iter().filter_map(|item| {

@@ -49,7 +49,7 @@ pub enum Serving {
 }
 
 impl Fleet {
-    /// `every`: how often lists of models are asked for at most.
+    /// Makes the fleet. `every`: the shortest time between two requests for lists of models.
     pub fn new(upstreams: Vec<Arc<Upstream>>, every: Duration) -> Self {
         let (wanted, asking, asked) = (Notify::new(), watch::Sender::new(false), Mutex::new(None));
         Self { upstreams: upstreams.into(), every, wanted, asking, asked }
@@ -60,8 +60,8 @@ impl Fleet {
         self.upstreams.iter()
     }
 
-    /// The configuration of these upstreams holds from now on: their bounds apply to the requests that are at
-    /// work too.
+    /// Puts the configuration of these upstreams into effect: their bounds apply to the requests in progress
+    /// too.
     pub fn take_effect(&self) {
         self.iter().for_each(|upstream| upstream.state.take_effect());
     }
@@ -76,8 +76,8 @@ impl Fleet {
         self.is_several() || self.iter().any(|upstream| upstream.state.is_bounded())
     }
 
-    /// Who serves a model (as upstreams call it). A single upstream gets everything, and judges for itself.
-    /// Without a model it is the default one's choice what to answer with; the others stand in for it.
+    /// Finds the upstreams of a model (as upstreams call it). A single upstream gets everything, and judges
+    /// for itself. Without a model the default one chooses what to answer with; the others stand in for it.
     pub fn find_servers(&self, model: &str, conversation: u64) -> Serving {
         if !self.is_several() || model.is_empty() {
             return Serving::Known(Arc::clone(&self.upstreams));

@@ -54,8 +54,8 @@ impl Upstream {
         self.last_probe_or_new(|at, _| at >= since).await
     }
 
-    /// As [`Upstream::probed`], but a failed probe of the last second is as good as a new one: those who
-    /// begin to wait one after the other do not each probe.
+    /// Probes as [`Upstream::probed`] does, but a failed probe of the last second is as good as a new one:
+    /// requests that begin to wait one after the other do not each probe.
     async fn probed_at_most_once_a_second(&self, since: Instant) -> (Instant, Health) {
         self.last_probe_or_new(|at, health| {
             at >= since || (health == Health::Down && at.elapsed() < PROBE_EVERY)

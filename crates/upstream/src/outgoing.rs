@@ -23,7 +23,7 @@ pub enum Outgoing {
 }
 
 impl Outgoing {
-    /// For methods without a body.
+    /// Returns the body of methods without one.
     pub fn empty() -> Self {
         Self::Whole(Full::default())
     }

@@ -240,8 +240,8 @@ impl Body for Live {
 }
 
 impl Drop for Live {
-    /// A stream is left at its `[DONE]`. Its connection can be used again if the end of the body has arrived
-    /// as well.
+    /// Gives the connection of a stream that is left at its `[DONE]` back to the pool, if the end of the body
+    /// has arrived as well.
     fn drop(&mut self) {
         drop(self.body.take());
         self.release(&mut Context::from_waker(Waker::noop()));

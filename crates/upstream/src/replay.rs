@@ -179,7 +179,8 @@ impl Replay {
         }
     }
 
-    /// In vLLM's order: the request's shape, then its model, then the conversation.
+    /// Answers a chat request. It checks in vLLM's order: the request's shape, then its model, then the
+    /// conversation.
     fn answer_chat(&self, headers: &HeaderMap, body: &[u8]) -> Result<ReplayResponse, Refusal> {
         let asked = CheckedRequest::read(headers, body)?;
         let recordings = match &asked.model {

@@ -52,7 +52,7 @@ impl UpstreamState {
         Self { gate: Arc::clone(&before.gate), series: Arc::clone(&before.series), ..Self::new(config) }
     }
 
-    /// The configuration that this belongs to holds from now on.
+    /// Puts the configuration that this belongs to into effect.
     pub(super) fn take_effect(&self) {
         let (max_concurrency, max_queue) = self.bounds;
         self.gate.change_places(max_concurrency, max_queue);
@@ -94,7 +94,7 @@ impl UpstreamState {
         true
     }
 
-    /// It was asked for its models and refused. True when that is news.
+    /// Notes that it refused to list its models. Returns true if that is news.
     pub(super) fn note_refused_list(&self) -> bool {
         !self.requires_key_to_list_models.swap(true, Ordering::Relaxed)
     }
@@ -104,7 +104,7 @@ impl UpstreamState {
         self.models().is_none() && !self.requires_key_to_list_models.load(Ordering::Relaxed)
     }
 
-    /// `closed`, `open` or `half_open`; how many requests are at work; how many wait.
+    /// Returns the circuit (`closed`, `open` or `half_open`), the requests in progress, and those that wait.
     pub fn circuit_report(&self) -> (&'static str, usize, usize) {
         let (taken, waiting) = self.gate.load();
         (self.lock_circuit().as_str(), taken, waiting)
@@ -148,7 +148,7 @@ impl UpstreamState {
         self.retries.withdraw(next_trial)
     }
 
-    /// A request left it for another upstream.
+    /// Counts a request that left it for another upstream.
     pub fn count_failover(&self) {
         self.series.failovers.increment(1);
     }

@@ -14,7 +14,7 @@ use store::{ApprovalChange, ApprovalState, LateDecision};
 use tools::{Approver, Question, QuestionKind, Target};
 
 impl Driver {
-    /// The calls that a decision rejects go into the audit log; they never come to the tools.
+    /// Writes the calls that a decision rejects into the audit log; they never come to the tools.
     pub(super) async fn note_rejections(&self, run: &Run, request: &ApprovalRequest, kind: &EventKind) {
         let EventKind::ApprovalDecided(decision) = kind else { return };
         for call in request.calls.iter().filter(|call| !decision.approved.contains(&call.id)) {

@@ -31,7 +31,7 @@ pub(crate) struct Asking {
     record: RequestRecord,
 }
 
-/// `GET /v1/responses/{id}`.
+/// Answers `GET /v1/responses/{id}`.
 pub(crate) async fn get_response(asking: Asking) -> Response {
     let is_streamed = query_value(asking.query.as_deref(), "stream").is_some_and(|stream| stream == "true");
     if is_streamed {
@@ -43,19 +43,19 @@ pub(crate) async fn get_response(asking: Asking) -> Response {
     asking.answer_body(found)
 }
 
-/// `DELETE /v1/responses/{id}`.
+/// Answers `DELETE /v1/responses/{id}`.
 pub(crate) async fn delete_response(asking: Asking) -> Response {
     let deleted = asking.delete_response().await;
     asking.answer_body(deleted)
 }
 
-/// `POST /v1/responses/{id}/cancel`: ends a response in the background. An ended one stays unchanged.
+/// Answers `POST /v1/responses/{id}/cancel`: ends a response in the background. An ended one stays unchanged.
 pub(crate) async fn cancel_response(asking: Asking) -> Response {
     let cancelled = asking.cancel_response().await;
     asking.answer_body(cancelled)
 }
 
-/// `GET /v1/responses/{id}/input_items`: a page of the request's own items.
+/// Answers `GET /v1/responses/{id}/input_items` with a page of the request's own items.
 pub(crate) async fn input_items(asking: Asking) -> Response {
     let page = Page::from_query(asking.query.as_deref());
     let listed = asking.find_response().await.and_then(|response| page.list_items(&response.input));

@@ -17,7 +17,7 @@ impl LaneKey {
         Self(joined(&["key", path, value]))
     }
 
-    /// As the store has it.
+    /// Returns the key as the store has it.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -16,12 +16,13 @@ static WANTED: LazyLock<Option<(String, u64)>> = LazyLock::new(|| {
 });
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 
-/// Call when a transaction begins.
+/// Kills the process if a test asks for it. Call when a transaction begins.
 pub(super) fn before_commit() {
     kill_if("before", BEGUN.fetch_add(1, Ordering::Relaxed) + 1);
 }
 
-/// Call when the transaction is committed and before anyone learns of it.
+/// Kills the process if a test asks for it. Call when the transaction is committed and before anyone learns
+/// of it.
 pub(super) fn after_commit() {
     kill_if("after", BEGUN.load(Ordering::Relaxed));
 }

@@ -30,8 +30,8 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// `work` runs in the transaction of a commit, and again in one of its own when another write made that
-    /// fail.
+    /// Makes a job. `work` runs in the transaction of a commit, and again in one of its own when another
+    /// write made that fail.
     pub(super) fn new<T: Send + 'static>(
         durability: Durability,
         work: impl Fn(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,

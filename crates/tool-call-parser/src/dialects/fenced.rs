@@ -99,7 +99,7 @@ fn cut_call(view: &View<'_>, at: usize) -> Step {
     }
 }
 
-/// Gemma 3's `tool_code`: Python calls, perhaps printed.
+/// Reads Gemma 3's `tool_code`: Python calls, perhaps printed.
 fn read_code(view: &View<'_>, start: usize, fence: &str) -> Step {
     let Some(length) = view.text[start..].find(&format!("\n{fence}")) else {
         return if fence == "```" {

@@ -26,7 +26,7 @@ fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '-'
 }
 
-/// FNV-1a, folded to 32 bits: the same on every machine and in every version.
+/// Computes FNV-1a, folded to 32 bits: the same on every machine and in every version.
 fn fnv1a(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

@@ -38,7 +38,7 @@ impl Level {
         matches!(self, Self::Filter | Self::Landlock | Self::Full)
     }
 
-    /// What it does not stop, for the owner; `None` when nothing is missing.
+    /// Returns the attacks that it does not stop, for the owner; `None` when nothing is missing.
     pub fn gap(&self) -> Option<&'static str> {
         match self {
             Self::Off | Self::Missing(_) => Some("a command may do whatever respool's user may"),

@@ -18,7 +18,8 @@ pub fn http_error(error: &ApiError, program: ClientProgram, request_id: &str) ->
     ErrorReply { status, headers, body: error_json(&error, request_id) }
 }
 
-/// Claude Code ignores the `x-should-retry` of a 400 or 422 and tries six times with fewer beta features.
+/// Returns true for an error that Claude Code would repeat: it ignores the `x-should-retry` of a 400 or 422
+/// and tries six times with fewer beta features.
 fn is_retried_with_changes(error: &ApiError, program: ClientProgram) -> bool {
     program == ClientProgram::ClaudeCode && matches!(error.status, 400 | 422) && !is_overflow(error)
 }

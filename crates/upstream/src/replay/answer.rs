@@ -61,7 +61,7 @@ impl ReplayResponse {
         }
     }
 
-    /// Ready to send; each piece of a chunked answer leaves as one chunk, `delay` after the one before.
+    /// Makes the response; each piece of a chunked answer leaves as one chunk, `delay` after the one before.
     pub(super) fn into_response(self, delay: Duration) -> Response<ReplayBody> {
         let body = if self.chunked {
             chunked_body(self.pieces, delay)
@@ -114,7 +114,7 @@ pub(super) fn detail_response(status: StatusCode, text: &str) -> ReplayResponse 
     ReplayResponse::json(status, &json!({"detail": text}))
 }
 
-/// The path is known, the method is not.
+/// Returns the error of a known path with another method.
 pub(super) fn method_not_allowed(allowed: &Method) -> ReplayResponse {
     let answer = detail_response(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
     match HeaderValue::from_str(allowed.as_str()) {
@@ -123,17 +123,17 @@ pub(super) fn method_not_allowed(allowed: &Method) -> ReplayResponse {
     }
 }
 
-/// `GET /health`.
+/// Answers `GET /health`.
 pub(super) fn health_response() -> ReplayResponse {
     ReplayResponse::new(StatusCode::OK, Bytes::new())
 }
 
-/// `GET /version`.
+/// Answers `GET /version`.
 pub(super) fn version_response() -> ReplayResponse {
     ReplayResponse::json(StatusCode::OK, &json!({"version": VERSION}))
 }
 
-/// `GET /v1/models`.
+/// Answers `GET /v1/models`.
 pub(super) fn models_response<'n>(ids: impl Iterator<Item = &'n str>) -> ReplayResponse {
     let data: Vec<Value> = ids.map(model_object).collect();
     ReplayResponse::json(StatusCode::OK, &json!({"object": "list", "data": data}))
@@ -151,7 +151,7 @@ fn model_object(id: &str) -> Value {
     })
 }
 
-/// Header names in lower case with their values, for checks of a request.
+/// Returns the header names in lower case with their values, for checks of a request.
 pub(super) fn readable_headers(headers: &HeaderMap) -> Vec<(String, String)> {
     let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()

@@ -48,7 +48,7 @@ impl Refusal {
         Self { kind: "Bad Request", ..Self::bad_request(message, Some(&loc)) }
     }
 
-    /// No recording has this name.
+    /// Returns the error of a model without a recording.
     pub(super) fn unknown_model<'n>(model: &str, known: impl Iterator<Item = &'n str>) -> Self {
         let known: Vec<&str> = known.collect();
         let message = format!("The model `{model}` does not exist. Valid aliases: {}.", known.join(", "));
@@ -59,7 +59,7 @@ impl Refusal {
         }
     }
 
-    /// The model was recorded, but not in this form.
+    /// Returns the error of a model that was recorded, but not in this form.
     pub(super) fn not_recorded(asked: &CheckedRequest) -> Self {
         let model = asked.model.as_deref().unwrap_or("the first model");
         let turn = if asked.ends_in_tool_result { "the turn after a tool result" } else { "this turn" };
