@@ -6,15 +6,15 @@ use super::activity::Activity;
 use super::approval::ApprovalRequest;
 use super::call::{CallOutcome, RequestedCall, ToolEnd};
 
-/// At most this much of the arguments is shown, in bytes.
+/// The most bytes of the arguments that are shown.
 const WIDEST: usize = 160;
 
-/// Returns the text for what happens, where there is one.
+/// Returns the client's text for an activity; `None` if the client does not see it.
 pub(super) fn activity_text(activity: Activity<'_>) -> Option<String> {
     match activity {
         Activity::ModelReplied(reply) => {
-            let beside = reply.content.trim();
-            (!reply.calls.is_empty() && !beside.is_empty()).then(|| format!("{beside}\n"))
+            let text = reply.content.trim();
+            (!reply.calls.is_empty() && !text.is_empty()).then(|| format!("{text}\n"))
         }
         // Before anything was done, a failure may still become a true HTTP status.
         Activity::ModelFailed { failure, is_retried, is_first } => {
@@ -37,7 +37,7 @@ fn call_start_line(call: &RequestedCall, is_retry: bool) -> String {
     format!("[{}{again}{colon}{inputs}] ", call.name)
 }
 
-/// Returns which calls wait for consent.
+/// Returns the line that names the calls that wait for consent.
 fn approval_line(request: &ApprovalRequest) -> String {
     let names: Vec<&str> = request.calls.iter().map(|call| call.name.as_str()).collect();
     format!("[{}] waits for approval {}\n", names.join(", "), request.id)

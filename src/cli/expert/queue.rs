@@ -1,5 +1,5 @@
-//! `respool expert queue, dead-letters, outbox, drafts`: lists what waits, what failed, and what is
-//! delivered. Works on the store directly, also while a server uses it.
+//! `respool expert queue, dead-letters, outbox, drafts`: lists waiting work, failed work and messages. It
+//! works on the store directly, also while a server uses it.
 
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -27,17 +27,17 @@ pub(in crate::cli) enum DeadLettersCommand {
         #[command(flatten)]
         arguments: ListArgs,
     },
-    /// Print one with its payload and the reason for its failure, as JSON.
+    /// Print a dead letter with its payload and the reason for its failure, as JSON.
     Show {
         /// The dead letter, as `list` shows it
         id: String,
     },
-    /// Execute one again, at the end of its lane; operations that succeeded before are not repeated.
+    /// Execute a dead letter again, at the end of its lane; earlier successful operations are not repeated.
     Replay {
         /// The dead letter, as `list` shows it
         id: String,
     },
-    /// Remove one.
+    /// Remove a dead letter.
     #[command(name = "remove", alias = "drop", alias = "rm")]
     Remove {
         /// The dead letter, as `list` shows it

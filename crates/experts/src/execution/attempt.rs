@@ -205,6 +205,7 @@ impl Worker {
         Ok(results)
     }
 
+    /// Waits for the end of the run; `None` if it waits for a person or is left to another process.
     async fn await_end(
         &self,
         attempt: &Attempt<'_>,
