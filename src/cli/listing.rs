@@ -67,5 +67,5 @@ impl Noun {
 
 /// Reads how far back to look.
 pub(super) fn parse_span(text: &str) -> Result<Duration, Failure> {
-    parse_duration(text).map_err(|_| "write a number and a unit, as 24h, 7d or 30d".into())
+    parse_duration(text).map_err(|_| "write a number and a unit, such as 24h, 7d or 30d".into())
 }

@@ -78,7 +78,7 @@ impl fmt::Display for VariableError {
         match self {
             Self::Unknown(why) => out.write_str(why),
             Self::NothingBelow(Key { path, example, .. }) => {
-                write!(out, "{path} has nothing below it; set the whole value, as {example}")
+                write!(out, "{path} has nothing below it; set the whole value, such as {example}")
             }
             Self::NoName => out.write_str("a name is missing between the underscores"),
             Self::NotANumber(word) => write!(

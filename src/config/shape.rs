@@ -152,7 +152,7 @@ impl Checker {
             (shape, kind) => {
                 let wanted = if shape == Shape::List { "a list" } else { "a table" };
                 let found = scalar::describe_value(&kind, key.secret);
-                problems.add(at, path, format!("expected {wanted}, as {}, found {found}", key.example));
+                problems.add(at, path, format!("expected {wanted}, such as {}, found {found}", key.example));
                 None
             }
         }
@@ -175,7 +175,7 @@ fn report_missing(section: &Section, table: &Table, path: &str, at: Option<&Plac
                     problems.add(
                         at.clone(),
                         path,
-                        format!("is missing; add it, as {name} = {}", key.example),
+                        format!("is missing; add it, such as {name} = {}", key.example),
                     );
                 }
             }

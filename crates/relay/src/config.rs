@@ -261,7 +261,7 @@ const DECLARABLE: Scalar = Scalar::Form("a field of the chat request", |field| {
     if UNDECLARABLE.contains(&field) {
         Err(format!("`{field}` makes the request what it is; it cannot be left out"))
     } else if field.split('.').any(str::is_empty) {
-        Err(format!("{field:?} is not the path of a field, as \"extra.user\""))
+        Err(format!("{field:?} is not the path of a field, such as \"extra.user\""))
     } else {
         Ok(())
     }

@@ -115,7 +115,7 @@ impl FromStr for Listen {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong =
-            |why: &str| format!("{text:?} is not an address to listen on: {why}, as \"127.0.0.1:8003\"");
+            |why: &str| format!("{text:?} is not an address to listen on: {why}, such as \"127.0.0.1:8003\"");
         if text.contains("://") || text.contains('/') {
             return Err(wrong("write HOST:PORT without scheme or path"));
         }
@@ -160,7 +160,7 @@ const ROUTE: Scalar = Scalar::Form("a route", check_route);
 
 fn check_host(text: &str) -> Result<(), String> {
     let is_name = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
-    let wrong = || format!("{text:?} is not a host name: write the name alone, as \"llm.example.org\"");
+    let wrong = || format!("{text:?} is not a host name: write the name alone, such as \"llm.example.org\"");
     is_name.then_some(()).ok_or_else(wrong)
 }
 
@@ -170,7 +170,7 @@ fn check_origin(text: &str) -> Result<(), String> {
         !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._:[]".contains(c));
     let wrong = || {
         format!(
-            "{text:?} is not an origin: write the scheme and the host alone, as \"https://llm.example.org\""
+            "{text:?} is not an origin: write the scheme and the host alone, such as \"https://llm.example.org\""
         )
     };
     is_origin.then_some(()).ok_or_else(wrong)
@@ -181,7 +181,7 @@ fn check_route(text: &str) -> Result<(), String> {
     let is_route = path.starts_with('/') && !path.contains(['*', '?', '#', ' ']);
     let wrong = || {
         format!(
-            "{text:?} is not a route: write a path, as \"/v1/files\", with `/*` at its end for everything below"
+            "{text:?} is not a route: write a path, such as \"/v1/files\", with `/*` at its end for everything below"
         )
     };
     is_route.then_some(()).ok_or_else(wrong)

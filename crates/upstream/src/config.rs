@@ -141,7 +141,9 @@ impl Address {
         let base = url.as_str().trim_end_matches('/').to_owned();
         if ["/completions", "/models", "/embeddings", "/responses"].iter().any(|route| base.ends_with(route))
         {
-            return wrong("it names a single route; write the part before it, as \"http://127.0.0.1:8000\"");
+            return wrong(
+                "it names a single route; write the part before it, such as \"http://127.0.0.1:8000\"",
+            );
         }
         let versioned = url.path_segments().into_iter().flatten().any(is_version);
         Ok(match base.strip_suffix("/v1") {
@@ -179,7 +181,7 @@ impl FromStr for Address {
         let text = text.trim();
         let wrong = |why: &str| Err(format!("{:?} is not a base URL: {why}", without_secrets(text)));
         match text.strip_prefix("replay:") {
-            Some("") => return Err("replay: needs a directory, as \"replay:fixtures/replay\"".into()),
+            Some("") => return Err("replay: needs a directory, such as \"replay:fixtures/replay\"".into()),
             Some(directory) => return Ok(Self::Replay(PathBuf::from(directory))),
             None => {}
         }

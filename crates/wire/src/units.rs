@@ -18,7 +18,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     }
     humantime::parse_duration(text.trim()).map_err(|_| {
         format!(
-            "{text:?} is not a duration: write a number and a unit, as \"250ms\", \"2s\", \"30m\", \"1h\""
+            "{text:?} is not a duration: write a number and a unit, such as \"250ms\", \"2s\", \"30m\", \"1h\""
         )
     })
 }
@@ -80,7 +80,7 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "{text:?} is not a size: write a whole number and a unit, as \"32MiB\", \"64KiB\", \"1MB\", \"512B\""
+                "{text:?} is not a size: write a whole number and a unit, such as \"32MiB\", \"64KiB\", \"1MB\", \"512B\""
             )
         };
         let digits = text.trim();

@@ -51,7 +51,9 @@ impl fmt::Display for ValueError {
             Self::Range { least, most, found } => {
                 write!(out, "expected a number from {least} to {most}, found {found}")
             }
-            Self::Blank(example) => write!(out, "it is empty; write it, as {example}, or leave the key out"),
+            Self::Blank(example) => {
+                write!(out, "it is empty; write it, such as {example}, or leave the key out")
+            }
             Self::TooShort(text) => write!(out, "{text:?} is too short; it must be longer than 0s"),
             Self::TooSmall(text) => write!(out, "{text:?} is too small; it must be larger than 0B"),
             Self::NotHttp(text) => {
@@ -167,7 +169,7 @@ fn describe_mismatch(key: &Key, kind: &ValueKind) -> String {
         Scalar::Form(name, _) => name,
         Scalar::Any => "any value",
     };
-    let example = if key.shape == Shape::One { format!(", as {}", key.example) } else { String::new() };
+    let example = if key.shape == Shape::One { format!(", such as {}", key.example) } else { String::new() };
     format!("expected {wanted}{example}, found {}", describe_value(kind, key.secret))
 }
 

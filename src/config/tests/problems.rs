@@ -40,11 +40,11 @@ fn wrong_types_and_units() {
     check(&[
         (
             "[limits]\ndrain = 10",
-            "respool.toml:2: limits.drain: expected a duration with its unit, as \"30s\", found the number 10",
+            "respool.toml:2: limits.drain: expected a duration with its unit, such as \"30s\", found the number 10",
         ),
         (
             "[limits]\ndrain = \"10\"",
-            "respool.toml:2: limits.drain: \"10\" is not a duration: write a number and a unit, as \"250ms\", \"2s\", \"30m\", \"1h\"",
+            "respool.toml:2: limits.drain: \"10\" is not a duration: write a number and a unit, such as \"250ms\", \"2s\", \"30m\", \"1h\"",
         ),
         (
             "[limits]\nheartbeat = \"0s\"",
@@ -52,7 +52,7 @@ fn wrong_types_and_units() {
         ),
         (
             "[limits]\nmax_body = 5",
-            "respool.toml:2: limits.max_body: expected a size with its unit, as \"32MiB\", found the number 5",
+            "respool.toml:2: limits.max_body: expected a size with its unit, such as \"32MiB\", found the number 5",
         ),
         (
             "[limits]\nmax_body = \"0B\"",
@@ -64,15 +64,15 @@ fn wrong_types_and_units() {
         ),
         (
             "[limits]\nmax_repeats = 2.5",
-            "respool.toml:2: limits.max_repeats: expected a whole number, as 8, found the number 2.5",
+            "respool.toml:2: limits.max_repeats: expected a whole number, such as 8, found the number 2.5",
         ),
         (
             "[limits]\nmax_repeats = \"8\"",
-            "respool.toml:2: limits.max_repeats: expected a whole number, as 8, found the text \"8\"",
+            "respool.toml:2: limits.max_repeats: expected a whole number, such as 8, found the text \"8\"",
         ),
         (
             "[log]\ncontent = \"yes\"",
-            "respool.toml:2: log.content: expected true or false, as false, found the text \"yes\"",
+            "respool.toml:2: log.content: expected true or false, such as false, found the text \"yes\"",
         ),
         (
             "tools_mode = \"Live\"",
@@ -80,16 +80,16 @@ fn wrong_types_and_units() {
         ),
         (
             "reasoning = 1",
-            "respool.toml:1: reasoning: expected text, as \"reasoning_content\", found the number 1",
+            "respool.toml:1: reasoning: expected text, such as \"reasoning_content\", found the number 1",
         ),
         (
             "keep_fields = \"a\"",
-            "respool.toml:1: keep_fields: expected a list, as [\"prompt_logprobs\"], found the text \"a\"",
+            "respool.toml:1: keep_fields: expected a list, such as [\"prompt_logprobs\"], found the text \"a\"",
         ),
         ("keep_fields = [\n\"a\",\n1]", "respool.toml:3: keep_fields[1]: expected text, found the number 1"),
         (
             "state_dir = \"\"",
-            "respool.toml:1: state_dir: it is empty; write it, as \"/var/lib/respool\", or leave the key out",
+            "respool.toml:1: state_dir: it is empty; write it, such as \"/var/lib/respool\", or leave the key out",
         ),
         (
             "[runs]\nkeep = \"0s\"",
@@ -97,7 +97,7 @@ fn wrong_types_and_units() {
         ),
         (
             "[runs]\nkeep = 30",
-            "respool.toml:2: runs.keep: expected a duration with its unit, as \"30d\", found the number 30",
+            "respool.toml:2: runs.keep: expected a duration with its unit, such as \"30d\", found the number 30",
         ),
         (
             "[runs]\nmax_size = \"64KiB\"",
@@ -123,7 +123,7 @@ fn sections_lists_and_names_out_of_place() {
         ),
         (
             "[tools.timeouts]\nexec = \"1\"\n",
-            "respool.toml:2: tools.timeouts.exec: \"1\" is not a duration: write a number and a unit, as \"250ms\", \"2s\", \"30m\", \"1h\"",
+            "respool.toml:2: tools.timeouts.exec: \"1\" is not a duration: write a number and a unit, such as \"250ms\", \"2s\", \"30m\", \"1h\"",
         ),
     ]);
 }
@@ -133,7 +133,7 @@ fn addresses_and_urls_say_what_is_wrong() {
     check(&[
         (
             "listen = \"8003\"",
-            "respool.toml:1: listen: \"8003\" is not an address to listen on: the port is missing; write HOST:PORT, as \"127.0.0.1:8003\"",
+            "respool.toml:1: listen: \"8003\" is not an address to listen on: the port is missing; write HOST:PORT, such as \"127.0.0.1:8003\"",
         ),
         (
             "[[upstream]]\nurl = \"localhost:8000\"",
@@ -151,12 +151,15 @@ fn what_is_missing_is_said_where_its_section_begins() {
     check(&[
         (
             "\n[[upstream]]\nname = \"a\"",
-            "respool.toml:2: upstream[0].url: is missing; add it, as url = \"http://127.0.0.1:8000\"",
+            "respool.toml:2: upstream[0].url: is missing; add it, such as url = \"http://127.0.0.1:8000\"",
         ),
-        ("[agents.a]", "respool.toml:1: agents.a.model: is missing; add it, as model = \"gpt-oss-120b\""),
+        (
+            "[agents.a]",
+            "respool.toml:1: agents.a.model: is missing; add it, such as model = \"gpt-oss-120b\"",
+        ),
         (
             "[[tools.policy.rule]]\ntool = \"x\"",
-            "respool.toml:1: tools.policy.rule[0].then: is missing; add it, as then = \"allow\"",
+            "respool.toml:1: tools.policy.rule[0].then: is missing; add it, such as then = \"allow\"",
         ),
         ("[tools.mcp.a]", "respool.toml:1: tools.mcp.a: needs a command or a url; add one"),
     ]);
@@ -179,7 +182,7 @@ fn contradictions() {
         ),
         (
             "trusted_hosts = ['http://a']",
-            "respool.toml:1: trusted_hosts[0]: \"http://a\" is not a host name: write the name alone, as \"llm.example.org\"",
+            "respool.toml:1: trusted_hosts[0]: \"http://a\" is not a host name: write the name alone, such as \"llm.example.org\"",
         ),
         (
             "[[upstream]]\nurl = 'http://a'\nname = 'x'\n[[upstream]]\nurl = 'http://b'\nname = 'x'",
@@ -259,13 +262,13 @@ fn problems_name_their_variable_or_flag() {
         (
             "RESPOOL__LIMITS__MAX_REPEATS",
             "many",
-            "limits.max_repeats: expected a whole number, as 8, found the text \"many\"",
+            "limits.max_repeats: expected a whole number, such as 8, found the text \"many\"",
         ),
         ("RESPOOL__LIMITS", "1", "limits: expected a section: write [limits], found the number 1"),
         (
             "RESPOOL__KEEP_FIELDS",
             "a,b",
-            "keep_fields: expected a list, as [\"prompt_logprobs\"], found the text \"a,b\"",
+            "keep_fields: expected a list, such as [\"prompt_logprobs\"], found the text \"a,b\"",
         ),
         ("RESPOOL__UPSTREAM__URL", "http://a", "\"URL\" is not an entry of the list: write its number"),
         ("RESPOOL__UPSTREAM__1__URL", "http://a", "the list has 0 entries: the next one's number is 0"),
@@ -279,7 +282,7 @@ fn problems_name_their_variable_or_flag() {
     let found = problems("client_keys_env = 'K'", &[("K", " , ,")], [None; 2]);
     assert!(found.contains("client_keys_env: the variable holds no key"), "{found}");
     let found = problems("", &[], [Some("nowhere"), Some("box:1")]);
-    let expected = "--listen: listen: \"nowhere\" is not an address to listen on: the port is missing; write HOST:PORT, as \
+    let expected = "--listen: listen: \"nowhere\" is not an address to listen on: the port is missing; write HOST:PORT, such as \
                     \"127.0.0.1:8003\"\n--upstream: upstream[0].url: \"box:1\" is not a base URL: the scheme is missing; write \
                     \"http://box:1\"";
     assert_eq!(found, expected);
