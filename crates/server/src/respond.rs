@@ -33,7 +33,15 @@ pub(super) fn request_id(headers: &HeaderMap) -> String {
             .and_then(|value| value.split('-').nth(1))
             .filter(|id| id.len() == 32)
     };
-    own.or_else(trace).map_or_else(|| format!("{:032x}", rand::random::<u128>()), str::to_owned)
+    own.or_else(trace).map_or_else(new_id, str::to_owned)
+}
+
+/// Returns a random id of 32 hexadecimal digits. The formatting of numbers would take five times as long.
+fn new_id() -> String {
+    let random = rand::random::<[u8; 16]>();
+    let digit = |at: usize| b"0123456789abcdef"[usize::from((random[at / 2] >> (4 * (at % 2))) & 15)];
+    let digits: [u8; 32] = std::array::from_fn(digit);
+    std::str::from_utf8(&digits).unwrap_or_default().to_owned()
 }
 
 /// The id that goes upstream. All requests of a trace share the trace's id, and vLLM makes its own from what

@@ -4,12 +4,12 @@
 //! request. respool has no `tracing` spans, so none are written. Called by `init`.
 
 use std::error::Error;
-use std::fmt::{self, Write as _};
+use std::fmt;
+use std::io::Write as _;
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
@@ -27,71 +27,59 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut line = Line(String::with_capacity(512));
-        line.0.push_str("{\"timestamp\":\"");
-        SystemTime.format_time(&mut Writer::new(&mut line.0))?;
-        line.0.push_str("\",\"level\":\"");
-        line.0.push_str(event.metadata().level().as_str());
-        line.0.push('"');
+        let mut line = Line(Vec::with_capacity(512));
+        // Writing to a vector cannot fail.
+        let _ =
+            write!(line.0, "{{\"timestamp\":\"{}\"", humantime::format_rfc3339_micros(clock::system_time()));
+        line.push_field("level", event.metadata().level().as_str());
         event.record(&mut line);
-        line.push_text("target", event.metadata().target());
-        line.0.push_str("}\n");
-        writer.write_str(&line.0)
+        line.push_field("target", event.metadata().target());
+        line.0.extend_from_slice(b"}\n");
+        writer.write_str(std::str::from_utf8(&line.0).map_err(|_| fmt::Error)?)
     }
 }
 
-struct Line(String);
+struct Line(Vec<u8>);
 
 impl Line {
-    fn push_key(&mut self, name: &str) {
-        self.0.extend([",\"", name, "\":"]);
-    }
-
-    fn push_text(&mut self, name: &str, value: &str) {
-        self.push_key(name);
-        if value.bytes().any(|byte| byte < b' ' || matches!(byte, b'"' | b'\\')) {
-            self.0.push_str(&serde_json::Value::from(value).to_string());
-        } else {
-            self.0.extend(["\"", value, "\""]);
-        }
-    }
-
-    fn push_literal(&mut self, name: &str, value: impl fmt::Display) {
-        self.push_key(name);
-        // Writing to a string cannot fail.
-        let _ = write!(self.0, "{value}");
+    fn push_field(&mut self, name: &str, value: impl serde::Serialize) {
+        self.0.extend_from_slice(b",\"");
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.extend_from_slice(b"\":");
+        // Neither a number nor a text can fail.
+        let _ = serde_json::to_writer(&mut self.0, &value);
     }
 }
 
 impl Visit for Line {
     fn record_f64(&mut self, field: &Field, value: f64) {
         if value.is_finite() {
-            self.push_literal(field.name(), value);
+            self.push_field(field.name(), value);
         }
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.push_literal(field.name(), value);
+        self.push_field(field.name(), value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.push_literal(field.name(), value);
+        self.push_field(field.name(), value);
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.push_literal(field.name(), value);
+        self.push_field(field.name(), value);
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.push_text(field.name(), value);
+        self.push_field(field.name(), value);
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
-        self.push_text(field.name(), &value.to_string());
+        self.push_field(field.name(), &value.to_string());
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.push_text(field.name(), &format!("{value:?}"));
+        self.push_field(field.name(), &format!("{value:?}"));
     }
 }
 
