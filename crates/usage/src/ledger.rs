@@ -237,7 +237,9 @@ impl Ledger {
         let _alone = self.flushing.lock().await;
         let (rows, lost) = {
             let mut state = self.lock_state();
-            (std::mem::take(&mut state.waiting), std::mem::take(&mut state.lost))
+            // As many more are to be expected, and to grow moves all of them.
+            let next = Vec::with_capacity(state.waiting.len());
+            (std::mem::replace(&mut state.waiting, next), std::mem::take(&mut state.lost))
         };
         self.count_lost(lost);
         let Some(store) = self.store.as_ref().filter(|_| !rows.is_empty()) else { return };

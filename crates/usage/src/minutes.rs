@@ -43,10 +43,10 @@ impl RequestOutcome {
     /// Derives the facts from the request's row.
     pub fn from_row(row: &UsageRow) -> Self {
         let failed = row.outcome == "error";
-        let is_own_fault = match ErrorCode::from_name(&row.error_code) {
-            Some(code) => code.is_request_fault(),
-            // An error that was passed on has no code.
-            None => row.error_code.is_empty() && (400..500).contains(&row.status),
+        let is_own_fault = match &*row.error_code {
+            // An error that was passed on has no code, and neither has a success.
+            "" => (400..500).contains(&row.status),
+            name => ErrorCode::from_name(name).is_some_and(ErrorCode::is_request_fault),
         };
         Self {
             failed: failed && !is_own_fault,
