@@ -110,8 +110,17 @@ fn family_of(model: &str) -> Option<&'static Family> {
     PATTERNS.iter().find(|(pattern, _)| pattern.is_match(model)).map(|(_, family)| *family)
 }
 
+/// Returns true for a field that can say the effort.
+fn is_of_effort(key: &str) -> bool {
+    matches!(key, EFFORT | "reasoning" | "thinking" | "enable_thinking" | "think" | "chat_template_kwargs")
+}
+
 /// The effort that a request asks for, in any of the six ways; `None` if it says nothing of it.
 pub fn asked_effort(object: &Object<'_>) -> Option<Effort> {
+    // Most requests say nothing of it.
+    if !object.may_have(is_of_effort) {
+        return None;
+    }
     let nested = |field: &str| object.get(field).and_then(|text| serde_json::from_str::<Value>(text).ok());
     let word = |text: &str| match text {
         "none" | "off" | "disabled" => Some(Effort::Off),

@@ -4,6 +4,9 @@
 //! whether to ask again. Pure. Called by `relay`, and by `live` for the parts that were not sent.
 
 use std::collections::HashSet;
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 
 use super::correctable::correctable_calls;
 use super::ids::Ids;
@@ -196,7 +199,8 @@ impl Fault {
 /// only searched.
 fn may_be_blank(text: &str) -> bool {
     const KEY: &str = r#""content":"#;
-    memchr::memmem::find_iter(text.as_bytes(), KEY).any(|at| {
+    static FINDER: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(KEY));
+    FINDER.find_iter(text.as_bytes()).any(|at| {
         let value = &text[at + KEY.len()..];
         let value = value.strip_prefix(' ').unwrap_or(value);
         value.starts_with("null") || value.starts_with(r#""""#)

@@ -67,6 +67,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Returns the next byte that is not white space, without consuming it; 0 at the end.
+    #[inline]
     pub fn peek(&mut self) -> u8 {
         let bytes = self.text.as_bytes();
         while let Some(byte) = bytes.get(self.at) {
@@ -218,6 +219,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
+    #[inline]
     fn close_if(&mut self, bracket: u8) -> bool {
         let closes = self.peek() == bracket;
         if closes {
@@ -227,6 +229,7 @@ impl<'a> Scanner<'a> {
         closes
     }
 
+    #[inline]
     fn expect_byte(&mut self, byte: u8, expected: &'static str) -> Result<(), Malformed> {
         if self.peek() != byte {
             return Err(self.error_here(expected));
