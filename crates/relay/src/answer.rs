@@ -39,8 +39,12 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
-    pub(super) fn new(relay: Arc<Relay>, request: ClientRequest, fallbacks: Option<Box<Fallbacks>>) -> Self {
-        Self { relay, request: Arc::new(request), fallbacks }
+    pub(super) fn new(
+        relay: Arc<Relay>,
+        request: Arc<ClientRequest>,
+        fallbacks: Option<Box<Fallbacks>>,
+    ) -> Self {
+        Self { relay, request, fallbacks }
     }
 
     /// Returns the profile of the request.
@@ -99,9 +103,7 @@ impl ReadRequest {
             return Err(exchange.fail_with(&full));
         }
         match exchange.run().await? {
-            ExchangeReply::Stream(answer) => {
-                Ok(Opened::Stream(Box::new(ReplyStream::new(*answer, exchange))))
-            }
+            ExchangeReply::Stream(answer) => Ok(Opened::Stream(Box::new(ReplyStream::new(answer, exchange)))),
             ExchangeReply::Whole(Whole::Reply(reply)) => Ok(Opened::Reply(reply)),
             ExchangeReply::Whole(Whole::Body(body)) => Ok(Opened::Body(body)),
             ExchangeReply::Current(_) => Err(exchange.fail_with(&no_upstream())),

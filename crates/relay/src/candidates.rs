@@ -62,7 +62,9 @@ impl Candidates {
     ///
     /// # Errors
     /// When the upstream is full, and so is its queue; also its name.
-    pub(super) async fn next(&mut self) -> Option<Result<AdmittedUpstream, (Arc<Upstream>, UpstreamError)>> {
+    pub(super) async fn next(
+        &mut self,
+    ) -> Option<Result<AdmittedUpstream, (Arc<Upstream>, Box<UpstreamError>)>> {
         while let Some(at) = self.choose_next().or_else(|| self.come_back()) {
             self.asked[at] = true;
             let upstream = Arc::clone(&self.order[at]);
@@ -118,13 +120,13 @@ impl Candidates {
 }
 
 /// The error of a request that no upstream could be asked for.
-pub(super) fn no_upstream() -> UpstreamError {
-    UpstreamError::new_broken("", 503, ErrorCode::NoUpstream, "is not there", "")
+pub(super) fn no_upstream() -> Box<UpstreamError> {
+    Box::new(UpstreamError::new_broken("", 503, ErrorCode::NoUpstream, "is not there", ""))
 }
 
 /// The more informative of two failures: a full queue, for it says when to come back (the one that clears
 /// first); anything but an unknown model, for the other upstream knew it; else the later one.
-pub(super) fn more_informative(earlier: UpstreamError, later: UpstreamError) -> UpstreamError {
+pub(super) fn more_informative(earlier: Box<UpstreamError>, later: Box<UpstreamError>) -> Box<UpstreamError> {
     let (before, after) = (&earlier.error, &later.error);
     let soon = |error: &ApiError| error.retry_after.unwrap_or(u64::MAX);
     let keep = match (before.status, after.status) {
@@ -144,7 +146,7 @@ mod tests {
         let error = |(status, retry_after)| {
             let mut error = UpstreamError::from_answer("box", status, "");
             error.error.retry_after = retry_after;
-            error
+            Box::new(error)
         };
         let error = more_informative(error(earlier), error(later)).error;
         assert_eq!((error.status, error.retry_after), expected);

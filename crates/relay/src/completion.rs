@@ -5,7 +5,7 @@ use bytes::{Buf as _, Bytes};
 
 use super::request::{ClientRequest, ReplyForm};
 use translate::{Ids, Reply, ReplyRules, correctable_calls, interpret_completion, prune_completion};
-use upstream::{UpstreamError, UpstreamResponse, shorten_body};
+use upstream::{Answered, UpstreamError, UpstreamResponse, shorten_body};
 use wire::turn::{FinishReason, Usage};
 use wire::{Completion, ErrorCode, Object, is_empty_array};
 
@@ -14,10 +14,10 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The body of an answer that may be a JSON object; it may still be an error in disguise.
 pub(super) async fn json_body(
-    answer: UpstreamResponse,
+    mut answer: Box<UpstreamResponse>,
     name: &str,
     max_body: usize,
-) -> Result<Bytes, UpstreamError> {
+) -> Answered<Bytes> {
     let media_type = answer.media_type();
     let is_json = media_type.is_empty() || media_type.ends_with("json");
     let mut body = answer.whole_json(max_body).await?;
@@ -30,13 +30,13 @@ pub(super) async fn json_body(
             "answered with {media_type} instead of JSON ({}); is its `url` right?",
             shorten_body(text)
         );
-        return Err(UpstreamError::new_broken(name, 502, ErrorCode::UpstreamNotJson, &what, ""));
+        return Err(Box::new(UpstreamError::new_broken(name, 502, ErrorCode::UpstreamNotJson, &what, "")));
     }
     Ok(body)
 }
 
 /// The error of an answer that should have been a stream of events.
-pub(super) async fn not_a_stream(answer: UpstreamResponse, media_type: &str) -> UpstreamError {
+pub(super) async fn not_a_stream(mut answer: Box<UpstreamResponse>, media_type: &str) -> UpstreamError {
     let name = answer.upstream().to_owned();
     let status = answer.status();
     let excerpt = answer.read_excerpt().await;

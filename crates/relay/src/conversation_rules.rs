@@ -15,7 +15,7 @@ pub(super) struct ConversationRules(Mutex<Vec<RulesOfModel>>);
 
 #[derive(Debug)]
 struct RulesOfModel {
-    upstream: String,
+    upstream: Arc<str>,
     model: String,
     rules: Arc<RuleSet>,
 }
@@ -28,7 +28,9 @@ impl ConversationRules {
             return Arc::clone(&found.rules);
         }
         let rules = upstream.rules(model);
-        let (upstream, model) = (upstream.name.clone(), model.to_owned());
+        let (upstream, model) = (Arc::clone(upstream.shared_name()), model.to_owned());
+        // Most conversations have one upstream and model.
+        known.reserve_exact(1);
         known.push(RulesOfModel { upstream, model, rules: Arc::clone(&rules) });
         rules
     }
@@ -47,7 +49,7 @@ impl ConversationRules {
 
 impl RulesOfModel {
     fn is_for(&self, upstream: &Upstream, model: &str) -> bool {
-        self.upstream == upstream.name && self.model == model
+        *self.upstream == *upstream.name && self.model == model
     }
 }
 

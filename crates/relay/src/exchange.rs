@@ -67,7 +67,7 @@ impl Exchange {
         &mut self,
         finding: Finding,
         usage: Option<Usage>,
-        error: Option<UpstreamError>,
+        error: Option<Box<UpstreamError>>,
     ) -> Result<ExchangeReply, ApiError> {
         self.expects_stream = true;
         // Of earlier streams nothing was kept.

@@ -74,7 +74,7 @@ impl Fallbacks {
         asked: &str,
         route: Route,
         reason: FallbackReason,
-    ) -> Option<ClientRequest> {
+    ) -> Option<Arc<ClientRequest>> {
         while let Some(name) = self.models.pop_front() {
             match relay.read_for(&name, self, route).await {
                 Ok(request) => {
@@ -145,7 +145,7 @@ impl Relay {
         name: &str,
         fallbacks: &Fallbacks,
         route: Route,
-    ) -> Result<ClientRequest, ApiError> {
+    ) -> Result<Arc<ClientRequest>, ApiError> {
         let (upstream, model) = self.split_upstream(name);
         let body = with_model(&fallbacks.body, model).unwrap_or_else(|| fallbacks.body.clone());
         let tools_mode = if route == Route::Live { ToolsMode::Live } else { ToolsMode::Buffered };

@@ -191,14 +191,14 @@ pub(super) async fn fit_again(
 
 /// The error that leaves when nothing helped: an overflow that only the request's own limit distinguishes
 /// from a bad limit.
-pub(super) fn as_overflow(attempt: &Attempt, error: UpstreamError) -> UpstreamError {
+pub(super) fn as_overflow(attempt: &Attempt, error: Box<UpstreamError>) -> Box<UpstreamError> {
     let overflow = read_overflow(&error.said, attempt.token_limit);
     let is_prompt = overflow.is_some_and(|overflow| overflow.fault == TooLarge::Prompt);
     if !is_prompt || error.tier == Tier::ContextOverflow {
         return error;
     }
     let text = "This model's maximum context length is exceeded; please reduce the length of the messages.";
-    UpstreamError { status: error.status, ..UpstreamError::overflow(text.to_owned()) }
+    Box::new(UpstreamError { status: error.status, ..UpstreamError::overflow(text.to_owned()) })
 }
 
 /// Returns the next smaller form of a request that was sent as `sent`, with a prompt of this length.

@@ -11,7 +11,7 @@ use super::candidates::{Candidates, more_informative, no_upstream};
 use super::relay::Relay;
 use telemetry::RequestRecord;
 use upstream::{
-    Call, Outgoing, OwnWire, QueueClient, Serving, Upstream, UpstreamError, UpstreamResponse, conversation,
+    Answered, Call, Outgoing, OwnWire, Serving, Upstream, UpstreamError, UpstreamResponse, QueueClient, conversation,
 };
 use wire::{ApiError, Object, Pieces, encode_string};
 
@@ -138,7 +138,7 @@ impl Relay {
     ///
     /// # Errors
     /// When no upstream answers: the error that the client gets.
-    pub async fn forward(&self, request: Forward) -> Result<UpstreamResponse, ApiError> {
+    pub async fn forward(&self, request: Forward) -> Result<Box<UpstreamResponse>, ApiError> {
         let record = request.record.clone();
         match self.ask_in_turn(request).await {
             Ok(answer) => {
@@ -152,10 +152,10 @@ impl Relay {
         }
     }
 
-    async fn ask_in_turn(&self, mut request: Forward) -> Result<UpstreamResponse, UpstreamError> {
+    async fn ask_in_turn(&self, mut request: Forward) -> Answered<Box<UpstreamResponse>> {
         let (order, who) = self.order_for_any(&request);
         let mut candidates = Candidates::new(order, (!is_safe(&request.method)).then_some(who));
-        let mut failed: Option<UpstreamError> = None;
+        let mut failed: Option<Box<UpstreamError>> = None;
         while let Some(next) = candidates.next().await {
             let error = match next {
                 Err((_, full)) => full,
@@ -201,12 +201,12 @@ impl Relay {
 }
 
 /// Returns the failure of the upstream that an answer shows.
-fn upstream_fault(answer: &Result<UpstreamResponse, UpstreamError>) -> Option<UpstreamError> {
+fn upstream_fault(answer: &Answered<Box<UpstreamResponse>>) -> Option<UpstreamError> {
     match answer {
         Ok(answer) if answer.status().is_server_error() => {
             Some(UpstreamError::from_answer(answer.upstream(), answer.status().as_u16(), ""))
         }
         Ok(_) => None,
-        Err(error) => Some(error.clone()),
+        Err(error) => Some(UpstreamError::clone(error)),
     }
 }

@@ -59,7 +59,7 @@ pub(super) struct AttemptOutcome {
     /// It asked for something else than the client did.
     pub(super) is_changed: bool,
     /// The error, when there is one.
-    pub(super) error: Option<UpstreamError>,
+    pub(super) error: Option<Box<UpstreamError>>,
     pub(super) usage: Option<Usage>,
     /// The reply, where it was whole; `deliver` takes it.
     pub(super) reply: Option<Whole>,

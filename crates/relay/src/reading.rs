@@ -69,7 +69,7 @@ impl Relay {
         body: Bytes,
         origin: Origin,
         receiver: Receiver,
-    ) -> Result<ClientRequest, ApiError> {
+    ) -> Result<Arc<ClientRequest>, ApiError> {
         let (body, is_declared) = match self.declared_body(&body) {
             Some(declared) => (declared, true),
             None => (body, false),
@@ -111,7 +111,7 @@ impl Relay {
             who,
             history,
         };
-        Ok(self.assemble_request(parsed, upstream, upstreams, origin))
+        Ok(Arc::new(self.assemble_request(parsed, upstream, upstreams, origin)))
     }
 
     /// Returns the upstreams that serve a model, once their lists were fetched again.

@@ -24,7 +24,7 @@ use translate::{
     ChunkRules, Head, Ids, LiveRules, LiveTurn, PlainRules, PlainTurn, ReplyPart, ReplyReader, Salvage,
     StreamState,
 };
-use upstream::{UpstreamError, UpstreamResponse};
+use upstream::{Answered, UpstreamError, UpstreamResponse};
 use wire::sse::{DONE, Frame, Frames};
 use wire::turn::{ChoiceEvent, Turn, Usage};
 use wire::{ApiError, ErrorCode, escape_controls};
@@ -40,7 +40,7 @@ const END_WITHIN: Duration = Duration::from_secs(2);
 /// One open stream.
 #[derive(Debug)]
 pub struct ReplyStream {
-    answer: Option<UpstreamResponse>,
+    answer: Option<Box<UpstreamResponse>>,
     frames: Frames,
     reader: ReplyReader,
     upstream: String,
@@ -97,7 +97,7 @@ pub enum StreamPart {
 }
 
 impl ReplyStream {
-    pub(super) fn new(mut answer: UpstreamResponse, exchange: Box<Exchange>) -> Self {
+    pub(super) fn new(mut answer: Box<UpstreamResponse>, exchange: Box<Exchange>) -> Self {
         let largest = exchange.relay.max_body;
         answer.release_headers();
         Self {
@@ -218,7 +218,7 @@ impl ReplyStream {
     }
 
     /// Lets the exchange decide what follows from this finding. What has left already is never asked again.
-    fn reconsider(&mut self, finding: Finding, error: Option<UpstreamError>) {
+    fn reconsider(&mut self, finding: Finding, error: Option<Box<UpstreamError>>) {
         let Some(mut exchange) = self.exchange.take() else { return };
         self.answer = None;
         exchange.has_spoken = self.progress.is_sent && self.reader.has_spoken();
@@ -231,7 +231,7 @@ impl ReplyStream {
 
     fn take_result(&mut self, exchange: Box<Exchange>, got: Result<ExchangeReply, ApiError>) {
         match got {
-            Ok(ExchangeReply::Stream(answer)) => self.begin_again(*answer, exchange),
+            Ok(ExchangeReply::Stream(answer)) => self.begin_again(answer, exchange),
             Ok(ExchangeReply::Current(shows)) => {
                 self.exchange = Some(exchange);
                 self.deliver_current(shows);
@@ -247,7 +247,7 @@ impl ReplyStream {
 
     /// Reads another attempt, so that its chunks fit what has been sent; what is held of the useless reply is
     /// dropped.
-    fn begin_again(&mut self, mut answer: UpstreamResponse, exchange: Box<Exchange>) {
+    fn begin_again(&mut self, mut answer: Box<UpstreamResponse>, exchange: Box<Exchange>) {
         answer.release_headers();
         self.out.clear();
         self.progress.end_at = None;
@@ -271,7 +271,7 @@ impl ReplyStream {
     fn take_ready(&mut self) {
         let mut taken = 0;
         while self.is_reading() && self.out.frames.len().max(taken) < LARGEST_BATCH {
-            let Some(piece) = self.answer.as_mut().and_then(UpstreamResponse::ready_piece) else { return };
+            let Some(piece) = self.answer.as_mut().and_then(|answer| answer.ready_piece()) else { return };
             taken += piece.as_ref().ok().and_then(Option::as_ref).map_or(0, Bytes::len);
             self.take_piece(piece);
             self.drain();
@@ -282,7 +282,7 @@ impl ReplyStream {
         self.progress.end.is_none() && self.reconsidering.is_none()
     }
 
-    fn take_piece(&mut self, piece: Result<Option<Bytes>, UpstreamError>) {
+    fn take_piece(&mut self, piece: Answered<Option<Bytes>>) {
         match piece {
             Ok(Some(bytes)) => self.frames.push(bytes),
             Ok(None) => self.upstream_closed(),
@@ -291,7 +291,7 @@ impl ReplyStream {
                 self.record.record_unclean_end(&error.internal);
                 self.finish_stream();
             }
-            Err(error) => self.handle_break(error),
+            Err(error) => self.handle_break(*error),
         }
     }
 
@@ -413,7 +413,7 @@ impl ReplyStream {
     /// The stream broke.
     fn handle_break(&mut self, error: UpstreamError) {
         let limit = self.exchange.as_ref().and_then(|exchange| exchange.token_limit());
-        self.reconsider(finding_of(&error, limit), Some(error));
+        self.reconsider(finding_of(&error, limit), Some(Box::new(error)));
     }
 
     /// The stream is of no use from here on.

@@ -131,7 +131,7 @@ async fn buffered_upload(
 }
 
 /// Passes the upstream's answer back, and records how it ends.
-fn pass_back(app: &App, answer: UpstreamResponse, is_head: bool, record: RequestRecord) -> Response {
+fn pass_back(app: &App, answer: Box<UpstreamResponse>, is_head: bool, record: RequestRecord) -> Response {
     let (status, headers, mut pieces, place) = answer.into_parts();
     let outcome =
         if status.is_client_error() || status.is_server_error() { Outcome::Error } else { Outcome::Ok };

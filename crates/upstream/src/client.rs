@@ -7,6 +7,7 @@
 //! `server`.
 
 use std::borrow::Cow;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use super::model_facts::Windows;
 use super::outgoing::Outgoing;
 use super::pool::Pool;
 use super::probes::Probes;
-use super::response::UpstreamResponse;
+use super::response::{Answered, UpstreamResponse};
 use super::rule_file::RuleFile;
 use super::setup_error::{SetupError, SetupProblem};
 use super::state::UpstreamState;
@@ -136,6 +137,11 @@ impl Upstream {
         &self.address
     }
 
+    /// Returns its name, for those that keep it.
+    pub fn shared_name(&self) -> &Arc<str> {
+        &self.shared_name
+    }
+
     /// The facts that are known about this upstream.
     pub fn server_traits(&self) -> ServerTraits {
         self.target.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -150,22 +156,25 @@ impl Upstream {
     ///
     /// # Errors
     /// When no answer comes.
-    pub async fn send(&self, call: Call) -> Result<UpstreamResponse, UpstreamError> {
+    pub async fn send(&self, call: Call) -> Answered<Box<UpstreamResponse>> {
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
         let mut request = http::Request::new(call.body);
         *request.uri_mut() = self.request_uri(&call.path_and_query)?;
         *request.method_mut() = call.method;
         *request.headers_mut() = self.outgoing_headers(call.headers);
-        let sent = self.pool.send_request(request);
+        // Pinned here: a future that is handed on is moved each time.
+        let mut sent = pin!(self.pool.send_request(request));
         let sent = match deadline {
             None => sent.await,
-            Some(at) => tokio::time::timeout_at(at, sent).await.map_err(|_| self.timeout_error("answer"))?,
+            Some(at) => {
+                tokio::time::timeout_at(at, sent.as_mut()).await.map_err(|_| self.timeout_error("answer"))?
+            }
         };
         let (head, body) = sent.map_err(|error| self.no_answer(&error))?.into_parts();
         let mut headers = head.headers;
         let body = if call.verbatim { Incoming::plain(body) } else { Incoming::decode(body, &mut headers) };
         let (upstream, status) = (Arc::clone(&self.shared_name), head.status);
-        Ok(UpstreamResponse { upstream, status, headers, body, first: None, deadline, place: None })
+        Ok(Box::new(UpstreamResponse { upstream, status, headers, body, first: None, deadline, place: None }))
     }
 
     /// Asks once for vLLM's version; concurrent calls wait, later calls return at once. A server without a
@@ -226,9 +235,9 @@ impl Upstream {
             body: Outgoing::empty(),
             verbatim: false,
         };
-        let answer = self.send(call).await?;
+        let mut answer = self.send(call).await.map_err(|error| *error)?;
         let status = answer.status();
-        Ok((status, answer.read_whole(4 << 20).await?))
+        Ok((status, answer.read_whole(4 << 20).await.map_err(|error| *error)?))
     }
 
     /// Path and query only: the pool knows the host.

@@ -19,17 +19,6 @@ pub(super) fn next_hop(headers: &HeaderMap) -> HeaderValue {
     }
 }
 
-/// A copy with room for the headers that are added on the way up. A plain copy has none, and would be copied
-/// again.
-pub fn copy_with_room(headers: &HeaderMap) -> HeaderMap {
-    const ADDED: usize = 4;
-    let mut copy = HeaderMap::with_capacity(headers.len() + ADDED);
-    for (name, value) in headers {
-        copy.append(name.clone(), value.clone());
-    }
-    copy
-}
-
 /// The headers of a question of respool's own that a client's request leads to: nothing of the client's but
 /// its key, and the number of respools that the request has come through.
 pub fn question_headers(headers: &HeaderMap) -> HeaderMap {

@@ -1,6 +1,7 @@
 //! The answer of a model server: its head, and its body piece by piece or whole. Called by `relay` and
 //! `server`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,9 @@ const EXCERPT_WITHIN: Duration = Duration::from_secs(3);
 
 /// How long the end of a body is waited for once the JSON object in it is complete.
 const END_WITHIN: Duration = Duration::from_secs(2);
+
+/// A result whose error is rare, and boxed: each function on the way of a reply moves the result.
+pub type Answered<T> = Result<T, Box<UpstreamError>>;
 
 /// An upstream's answer: its head, and its body as it comes.
 #[derive(Debug)]
@@ -52,10 +56,15 @@ impl UpstreamResponse {
     }
 
     /// The media type without parameters, in lower case; empty when missing.
-    pub fn media_type(&self) -> String {
+    pub fn media_type(&self) -> Cow<'static, str> {
         let value =
             self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+        match value.split(';').next().unwrap_or_default().trim() {
+            "" => "".into(),
+            "application/json" => "application/json".into(),
+            "text/event-stream" => "text/event-stream".into(),
+            other => other.to_ascii_lowercase().into(),
+        }
     }
 
     /// Lets go of the headers. They share the buffer that they were read into, and a stream may last for an
@@ -66,21 +75,22 @@ impl UpstreamResponse {
 
     /// Holds a place at the upstream until the answer is read or dropped.
     #[must_use]
-    pub fn with_place(self, place: Option<UpstreamPlace>) -> Self {
-        Self { place, ..self }
+    pub fn with_place(mut self: Box<Self>, place: Option<UpstreamPlace>) -> Box<Self> {
+        self.place = place;
+        self
     }
 
     /// Waits until the body has begun, or is known to be empty.
     ///
     /// # Errors
     /// When it breaks off before.
-    pub async fn wait_for_body(&mut self) -> Result<(), UpstreamError> {
+    pub async fn wait_for_body(&mut self) -> Answered<()> {
         self.first = self.next_piece().await?;
         Ok(())
     }
 
     /// The next piece of the body as it arrives; `None` at its end. Safe to cancel.
-    pub async fn next_piece(&mut self) -> Result<Option<Bytes>, UpstreamError> {
+    pub async fn next_piece(&mut self) -> Answered<Option<Bytes>> {
         if let Some(first) = self.first.take() {
             return Ok(Some(first));
         }
@@ -94,16 +104,16 @@ impl UpstreamResponse {
             let what = "did not finish within its `timeout`";
             UpstreamError::new_broken(&self.upstream, 504, ErrorCode::UpstreamTimeout, what, "")
         };
-        piece.map_err(|()| late())?.map_err(|fault| fault.as_upstream_error(&self.upstream))
+        piece.map_err(|()| late())?.map_err(|fault| Box::new(fault.as_upstream_error(&self.upstream)))
     }
 
     /// The piece that has arrived already; `None` when the next one has not.
-    pub fn ready_piece(&mut self) -> Option<Result<Option<Bytes>, UpstreamError>> {
+    pub fn ready_piece(&mut self) -> Option<Answered<Option<Bytes>>> {
         self.next_piece().now_or_never()
     }
 
     /// The beginning of an error's body, as text; waits no longer than a few seconds for it.
-    pub async fn read_excerpt(mut self) -> String {
+    pub async fn read_excerpt(&mut self) -> String {
         let mut body = BytesMut::new();
         let read = async {
             while let Ok(Some(piece)) = self.next_piece().await {
@@ -123,7 +133,7 @@ impl UpstreamResponse {
     ///
     /// # Errors
     /// When it breaks off, cannot be decoded, or is longer.
-    pub async fn read_whole(self, limit: usize) -> Result<Bytes, UpstreamError> {
+    pub async fn read_whole(&mut self, limit: usize) -> Answered<Bytes> {
         self.gather_body(limit, false).await
     }
 
@@ -132,17 +142,17 @@ impl UpstreamResponse {
     ///
     /// # Errors
     /// As [`UpstreamResponse::read_whole`].
-    pub async fn whole_json(self, limit: usize) -> Result<Bytes, UpstreamError> {
+    pub async fn whole_json(&mut self, limit: usize) -> Answered<Bytes> {
         self.gather_body(limit, true).await
     }
 
-    async fn gather_body(mut self, limit: usize, is_json: bool) -> Result<Bytes, UpstreamError> {
+    async fn gather_body(&mut self, limit: usize, is_json: bool) -> Answered<Bytes> {
         let Some(first) = self.next_piece().await? else { return Ok(Bytes::new()) };
         // Most bodies come in one piece, which is not copied.
         let (mut body, mut end_at) = (BodyBuffer::One(first), None);
         loop {
             if body.as_slice().len() > limit {
-                return Err(self.too_long(limit));
+                return Err(Box::new(self.too_long(limit)));
             }
             let piece = match self.ready_piece() {
                 Some(piece) => piece,

@@ -163,7 +163,7 @@ impl Upstream {
         }
         let counted = timeout(WITHIN, Box::pin(self.send(tokenize_call(request, headers)))).await;
         match counted {
-            Ok(Ok(answer)) if answer.status().is_success() => {
+            Ok(Ok(mut answer)) if answer.status().is_success() => {
                 // The answer lists every token.
                 let body = timeout(WITHIN, Box::pin(answer.read_whole(32 << 20))).await.ok()?.ok()?;
                 Object::parse(std::str::from_utf8(&body).ok()?).ok()?.number("count")

@@ -100,7 +100,7 @@ impl Exchange {
     }
 
     /// The most informative of the last round's errors.
-    fn most_informative_error(&self) -> UpstreamError {
+    fn most_informative_error(&self) -> Box<UpstreamError> {
         let round = self.history.round;
         let last_round = self.history.attempts.iter().filter(|past| past.round == round);
         let errors = last_round.filter_map(|past| past.error.clone());

@@ -16,7 +16,7 @@ use crate::{completion, fit};
 use adapt::{Rule, RuleSet};
 use telemetry::TRACEPARENT;
 use translate::{Fault, Reply, Salvage, read_overflow};
-use upstream::{Call, OutcomeReport, Tier, Upstream, UpstreamError, UpstreamResponse, copy_with_room};
+use upstream::{Answered, Call, OutcomeReport, Tier, Upstream, UpstreamError, UpstreamResponse};
 use wire::turn::{Turn, Usage};
 use wire::{Completion, ErrorCode};
 
@@ -27,7 +27,7 @@ const LARGE_REPLY: usize = 256 << 10;
 type Chosen = (Arc<Upstream>, OutcomeReport);
 
 /// The upstream that has no place for the request, and its error.
-type Refused = (Arc<Upstream>, UpstreamError);
+type Refused = (Arc<Upstream>, Box<UpstreamError>);
 
 /// An answer of one attempt, before it is known whether it is of any use.
 enum Read {
@@ -52,7 +52,7 @@ impl Exchange {
         let read = self.read_in_time().await;
         // An attempt that `recovery.within` ended says nothing about its upstream.
         if let Some(read) = &read {
-            self.relay.report_outcome(read.as_ref().err(), report);
+            self.relay.report_outcome(read.as_ref().err().map(|error| &**error), report);
         }
         match read {
             None => {
@@ -116,14 +116,16 @@ impl Exchange {
     /// Chooses the upstream of the next attempt; the attempt for it is the current one then.
     async fn choose_upstream(&mut self, change: Change) -> Result<Chosen, Refused> {
         let patience = self.patience();
-        let next = self.candidates.next();
         let admitted = match patience {
-            None => next.await,
-            Some(patience) => timeout(patience, next).await.unwrap_or_else(|_| {
-                let upstream = Arc::clone(&self.request.plan.first.upstream);
-                let error = upstream.stayed_busy(patience);
-                Some(Err((upstream, error)))
-            }),
+            None => self.candidates.next().await,
+            // Boxed as it is rare: every request pays for the size of its future.
+            Some(patience) => {
+                timeout(patience, Box::pin(self.candidates.next())).await.unwrap_or_else(|_| {
+                    let upstream = Arc::clone(&self.request.plan.first.upstream);
+                    let error = Box::new(upstream.stayed_busy(patience));
+                    Some(Err((upstream, error)))
+                })
+            }
         };
         let AdmittedUpstream { upstream, place: queue_place, report, queued } = match admitted {
             Some(admitted) => admitted?,
@@ -157,7 +159,7 @@ impl Exchange {
     }
 
     /// Sends the attempt; one that follows a mistake ends when `recovery.within` is over (`None`).
-    async fn read_in_time(&mut self) -> Option<Result<Read, UpstreamError>> {
+    async fn read_in_time(&mut self) -> Option<Answered<Read>> {
         let deadline =
             self.request.received + self.request.settings.recovery.within.min(Duration::from_hours(24));
         let has_deadline = self.history.mistake_count() > 0;
@@ -165,7 +167,7 @@ impl Exchange {
         if has_deadline { timeout_at(deadline, work).await.ok() } else { Some(work.await) }
     }
 
-    async fn send_and_read(&mut self) -> Result<Read, UpstreamError> {
+    async fn send_and_read(&mut self) -> Answered<Read> {
         let Some(current) = &mut self.current else { return Err(no_upstream()) };
         let sent = current.send(&self.request).await;
         let attempt = &mut current.attempt;
@@ -180,16 +182,16 @@ impl Exchange {
         attempt.token_limit = attempt.fit.lowered_limit(attempt.token_limit);
         let answer = sent.map_err(|error| fit::as_overflow(attempt, error))?;
         let answer = answer.with_place(current.queue_place.take());
-        let upstream = Arc::clone(&attempt.upstream);
-        self.read_answer(answer, &upstream.name).await
+        let name = Arc::clone(attempt.upstream.shared_name());
+        self.read_answer(answer, &name).await
     }
 
-    async fn read_answer(&self, answer: UpstreamResponse, name: &str) -> Result<Read, UpstreamError> {
+    async fn read_answer(&self, answer: Box<UpstreamResponse>, name: &Arc<str>) -> Answered<Read> {
         let request = &self.request;
         let whole = match request.profile.route {
             Route::Plain => {
                 let body = completion::json_body(answer, name, self.relay.max_body).await?;
-                let (size, request, upstream) = (body.len(), Arc::clone(request), name.to_owned());
+                let (size, request, upstream) = (body.len(), Arc::clone(request), Arc::clone(name));
                 let read = move || {
                     let (body, usage) = completion::prune_body(body, &upstream, &request.profile.reply)?;
                     let fault = Fault::find_in_unread(&body, &request.rules);
@@ -202,16 +204,16 @@ impl Exchange {
                 return Ok(Read::Whole(Whole::Body(body), usage, fault));
             }
             Route::Tools => answer,
-            Route::Live | Route::Stream => match answer.media_type().as_str() {
-                "text/event-stream" => return Ok(Read::Stream(Box::new(answer))),
+            Route::Live | Route::Stream => match &*answer.media_type() {
+                "text/event-stream" => return Ok(Read::Stream(answer)),
                 "application/json" if !self.expects_stream => answer,
-                other => return Err(completion::not_a_stream(answer, other).await),
+                other => return Err(Box::new(completion::not_a_stream(answer, other).await)),
             },
         };
         let body = completion::json_body(whole, name, self.relay.max_body).await?;
         self.request.record.log_content("upstream reply", &body);
         let (size, request, limit) = (body.len(), Arc::clone(&self.request), self.token_limit());
-        let upstream = name.to_owned();
+        let upstream = Arc::clone(name);
         let read = move || {
             let completion = completion::parse_completion(&body, &upstream, &request.profile.reply.keep)?;
             let tag = completion.tags.iter().find(|(key, _)| *key == "system_fingerprint");
@@ -231,14 +233,14 @@ impl Exchange {
 async fn read_by_size<T: Send + 'static>(
     size: usize,
     name: &str,
-    read: impl FnOnce() -> Result<T, UpstreamError> + Send + 'static,
-) -> Result<T, UpstreamError> {
+    read: impl FnOnce() -> Answered<T> + Send + 'static,
+) -> Answered<T> {
     if size < LARGE_REPLY {
         return read();
     }
     tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| {
         let what = "sent a reply that respool failed to read";
-        Err(UpstreamError::new_broken(name, 502, ErrorCode::UpstreamError, what, error.to_string()))
+        Err(Box::new(UpstreamError::new_broken(name, 502, ErrorCode::UpstreamError, what, error.to_string())))
     })
 }
 
@@ -271,7 +273,7 @@ fn interpret_completion(completion: Completion, request: &ClientRequest, token_l
 
 impl Current {
     /// Sends the attempt; its answer's head is a success and its body has begun when this returns.
-    async fn send(&mut self, request: &ClientRequest) -> Result<UpstreamResponse, UpstreamError> {
+    async fn send(&mut self, request: &ClientRequest) -> Answered<Box<UpstreamResponse>> {
         let record = &request.record;
         let attempt = &mut self.attempt;
         let counted = if attempt.fit == Fit::default() {
@@ -285,7 +287,7 @@ impl Current {
         request.progress.note_trimming(fitted.trimmed.as_deref());
         record.record_attempt(attempt.edits.iter().chain(&fitted.edits), counted, fitted.trimmed.as_deref());
         record.log_content_with("upstream request", || fitted.body.to_bytes());
-        let mut headers = copy_with_room(&request.outgoing.headers);
+        let mut headers = request.outgoing.headers.clone();
         if let Some(part_of) = record.traceparent() {
             headers.insert(TRACEPARENT, part_of);
         }
@@ -310,7 +312,7 @@ impl Current {
         record.log_content("upstream error", text.as_bytes());
         let mut error = UpstreamError::from_answer(&attempt.upstream.name, status.as_u16(), &text);
         error.error.retry_after = retry_after;
-        Err(error)
+        Err(Box::new(error))
     }
 }
 

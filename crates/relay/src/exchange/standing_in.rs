@@ -47,7 +47,7 @@ impl Exchange {
         self.fallbacks = Some(fallbacks);
         let Some(request) = next else { return false };
         self.candidates = Candidates::new(Arc::clone(&request.plan.upstreams), Some(request.plan.who));
-        self.request = Arc::new(request);
+        self.request = request;
         self.history = History::default();
         (self.current, self.withheld_rule) = (None, None);
         true

@@ -80,9 +80,9 @@ impl Exchange {
         fault: Fault,
         shows: Salvage,
         usage: Option<Usage>,
-    ) -> (Finding, Option<UpstreamError>) {
+    ) -> (Finding, Option<Box<UpstreamError>>) {
         match self.filled_window(&fault, usage) {
-            Some(error) => (Finding::Refused(Refusal::TooLarge), Some(error)),
+            Some(error) => (Finding::Refused(Refusal::TooLarge), Some(Box::new(error))),
             None => (Finding::Mistake(fault, shows), None),
         }
     }
