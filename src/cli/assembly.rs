@@ -16,7 +16,7 @@ use crate::expert::Experts;
 use crate::observe::Recording;
 use crate::otlp::Traces;
 use crate::relay::{Relay, RelayLimits};
-use crate::server::{Access, AgentApiState, App, BodyBudget, KeptResponses, LimitsConfig};
+use crate::server::{Access, AgentApiState, App, AppParts, BodyBudget, KeptResponses, LimitsConfig};
 use crate::tools::{Sources, Tools};
 use crate::translate::GuardLimits;
 use crate::units::{UnusableSetting, zip_results};
@@ -149,7 +149,7 @@ pub(super) async fn assemble(
     let hooks = catalog.and_then(|catalog| {
         experts::serve_experts(settings, catalog, agents.store(), served.as_ref(), abort)
     });
-    let app = App {
+    let app = Arc::new(AppParts {
         relay,
         agents,
         experts: served,
@@ -166,7 +166,7 @@ pub(super) async fn assemble(
         usage,
         alerts,
         abort: abort.clone(),
-    };
+    });
     Ok(Assembled { app, upstreams, sources, traces })
 }
 

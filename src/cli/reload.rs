@@ -19,7 +19,7 @@ use crate::agent::AgentConfig;
 use crate::alerts::Reloaded;
 use crate::config::{Change, Flags, Loaded, Problems, Settings};
 use crate::relay::Relay;
-use crate::server::{App, CurrentApp};
+use crate::server::{App, AppParts, CurrentApp};
 use crate::tools::{Sources, StricterPolicy};
 use crate::units::{UnusableSetting, zip_results};
 use crate::usage::LedgerSettings;
@@ -115,7 +115,7 @@ impl Reloading {
         let open =
             |config| -> futures::future::BoxFuture<'_, _> { Box::pin(tools_of(Some(&self.sources), config)) };
         // A prompt stays what it was at startup, because its file may have changed since.
-        let agents = self.new_app().agents;
+        let agents = Arc::clone(&self.new_app().agents);
         let prompt =
             |name: &str, _: &AgentConfig| Ok(agents.get(name).and_then(|agent| agent.prompt.clone()));
         let agents = resolve_agents(settings, &open, &prompt).await;
@@ -152,7 +152,7 @@ impl Reloading {
         let (old, limits) = (&self.holds.server.limits, settings.server.limits.clone());
         let same_room = (old.max_body, old.max_bodies) == (limits.max_body, limits.max_bodies);
         let bodies = if same_room { app.bodies.clone() } else { body_budget(&limits) };
-        self.current.replace_app(App { relay, limits, bodies, ..app });
+        self.current.replace_app(Arc::new(AppParts { relay, limits, bodies, ..AppParts::clone(&app) }));
         self.upstreams = upstreams;
         self.holds = settings.clone();
     }

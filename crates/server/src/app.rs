@@ -19,9 +19,12 @@ use relay::{Relay, Wire};
 use telemetry::Recording;
 use translate::{ClientProgram, Sealer};
 
+/// The parts of the server, shared by all requests.
+pub type App = Arc<AppParts>;
+
 /// The parts of the server that every handler gets.
 #[derive(Clone, Debug)]
-pub struct App {
+pub struct AppParts {
     /// The way to the models.
     pub relay: Arc<Relay>,
     /// The agents, and the runs in progress.
@@ -63,7 +66,7 @@ pub struct AgentApiState {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) IpAddr);
 
-impl App {
+impl AppParts {
     /// Returns true if a model's name is that of an agent or of an expert.
     pub(super) fn is_agent(&self, name: &str) -> bool {
         self.agents.get(name).is_some() || self.experts.as_ref().is_some_and(|experts| experts.is_model(name))

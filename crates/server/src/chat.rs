@@ -5,8 +5,9 @@
 //! upstream request.
 
 use std::borrow::Cow;
-use std::convert::identity;
+use std::convert::{Infallible, identity};
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,11 +35,11 @@ pub(super) async fn handle_chat(
     app: App,
     request: http::Request<Incoming>,
     peer: Option<IpAddr>,
-) -> Response {
+) -> Result<Response, Infallible> {
     let (parts, body) = request.into_parts();
     let mut arrival = Arrival::new(app, parts, peer, "POST /v1/chat/completions", "chat");
     let response = answer_chat(&mut arrival, body).await;
-    arrival.finish_response(response)
+    Ok(arrival.finish_response(response))
 }
 
 async fn answer_chat(arrival: &mut Arrival, body: Incoming) -> Response {
@@ -83,7 +84,7 @@ async fn answer_request(app: App, request: ReadRequest) -> Response {
     if profile.stream {
         return Committer { app, profile, errors, record }.commit_answer(Box::pin(request.answer())).await;
     }
-    match run_until_stopped(&app.abort, request.answer()).await.and_then(identity) {
+    match run_until_stopped(&app.abort, pin!(request.answer())).await.and_then(identity) {
         Ok(opened) => whole_answer(opened, &profile),
         Err(error) => respond::error_as(errors, error, &record.start().id),
     }
@@ -165,7 +166,7 @@ impl Committer {
     fn reply_source(self, stage: Stage) -> ReplySource {
         let Self { app, profile, errors, record } = self;
         let sink = ChatSink::new(profile.reply.reasoning, profile.reply.usage);
-        ReplySource { abort: app.abort, every: app.limits.heartbeat, sink, errors, record, stage }
+        ReplySource { abort: app.abort.clone(), every: app.limits.heartbeat, sink, errors, record, stage }
     }
 }
 

@@ -45,7 +45,7 @@ mod wrong_keys;
 
 pub use access::{Access, is_for_everybody};
 pub use agent_apis::{FailedStreams, KeptResponses};
-pub use app::{AgentApiState, App};
+pub use app::{AgentApiState, App, AppParts};
 pub use body::BodyBudget;
 pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use current::CurrentApp;

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::response::Response;
 use axum::routing::{get, post};
-use futures::FutureExt as _;
+use futures::{FutureExt as _, TryFutureExt as _};
 use http::{Method, Request};
 use hyper::body::Incoming;
 use tower::ServiceExt as _;
@@ -106,7 +106,8 @@ impl hyper::service::Service<Request<Incoming>> for Routes {
                 return answer_metered(chat::handle_chat(app.clone(), request, self.peer), metered);
             }
             if let Some(call) = Call::from_path(request.uri().path()) {
-                return answer_metered(answer_agent_api(call, app.clone(), request, self.peer), metered);
+                let work = answer_agent_api(call, app.clone(), request, self.peer);
+                return answer_metered(work.map(Ok), metered);
             }
         }
         if let Some(peer) = self.peer {
@@ -119,12 +120,12 @@ impl hyper::service::Service<Request<Incoming>> for Routes {
 /// Answers a request for a turn. Its handler counts the request once it knows the model; the reply's bytes
 /// are counted here.
 fn answer_metered(
-    work: impl Future<Output = Response> + Send + 'static,
+    work: impl Future<Output = Result<Response, Infallible>> + Send + 'static,
     metered: Option<Arc<MeteredRequest>>,
 ) -> Answered {
     match metered {
-        None => Box::pin(work.map(Ok)),
-        Some(metered) => Box::pin(work.map(|response| Ok(metered.watch_reply(response)))),
+        None => Box::pin(work),
+        Some(metered) => Box::pin(work.map_ok(move |response| metered.watch_reply(response))),
     }
 }
 
