@@ -14,12 +14,19 @@ pub(super) struct Candidates {
     order: Arc<[Arc<Upstream>]>,
     /// `None`: the request takes no place.
     who: Option<QueueClient>,
-    /// Asked in this round.
-    asked: Vec<bool>,
-    /// Sent a request in any round.
-    tried: Vec<bool>,
+    /// The progress with each of them.
+    progress: Vec<CandidateProgress>,
     /// Is asked after all others, because it broke off in the middle of its reply.
     passed_over: Option<usize>,
+}
+
+/// What was done with one upstream.
+#[derive(Clone, Copy, Debug, Default)]
+struct CandidateProgress {
+    /// Asked in this round.
+    asked: bool,
+    /// Sent a request in any round.
+    tried: bool,
 }
 
 /// An upstream that admits the request, and the place there.
@@ -36,15 +43,15 @@ impl Candidates {
     /// `order`: the upstreams that may be asked, the conversation's own one first. `who`: on whose behalf a
     /// place is taken.
     pub(super) fn new(order: Arc<[Arc<Upstream>]>, who: Option<QueueClient>) -> Self {
-        let none = vec![false; order.len()];
-        Self { order, who, asked: none.clone(), tried: none, passed_over: None }
+        let progress = vec![CandidateProgress::default(); order.len()];
+        Self { order, who, progress, passed_over: None }
     }
 
     /// The others are asked before this one, which broke off in the middle of its reply.
     pub(super) fn pass_over(&mut self, broken: &Arc<Upstream>) {
         self.passed_over = self.order.iter().position(|upstream| Arc::ptr_eq(upstream, broken));
         if let Some(at) = self.passed_over {
-            self.asked[at] = true;
+            self.progress[at].asked = true;
         }
     }
 
@@ -66,7 +73,7 @@ impl Candidates {
         &mut self,
     ) -> Option<Result<AdmittedUpstream, (Arc<Upstream>, Box<UpstreamError>)>> {
         while let Some(at) = self.choose_next().or_else(|| self.come_back()) {
-            self.asked[at] = true;
+            self.progress[at].asked = true;
             let upstream = Arc::clone(&self.order[at]);
             let (place, queued) = match self.who {
                 None => (None, Duration::ZERO),
@@ -79,7 +86,7 @@ impl Candidates {
             if !upstream.state.admits() && self.loads().iter().any(|load| load.admits && !load.asked) {
                 continue;
             }
-            self.tried[at] = true;
+            self.progress[at].tried = true;
             let report = upstream.begin_request();
             return Some(Ok(AdmittedUpstream { upstream, place, report, queued }));
         }
@@ -88,34 +95,34 @@ impl Candidates {
 
     /// How many different upstreams were sent a request.
     pub(super) fn tried_count(&self) -> u32 {
-        u32::try_from(self.tried.iter().filter(|tried| **tried).count()).unwrap_or(u32::MAX)
+        u32::try_from(self.progress.iter().filter(|past| past.tried).count()).unwrap_or(u32::MAX)
     }
 
     /// All may be asked again.
     pub(super) fn begin_round(&mut self) {
-        self.asked.fill(false);
+        self.progress.iter_mut().for_each(|past| past.asked = false);
         self.passed_over = None;
     }
 
     fn come_back(&mut self) -> Option<usize> {
         let at = self.passed_over.take()?;
-        self.asked[at] = false;
+        self.progress[at].asked = false;
         self.choose_next()
     }
 
     fn choose_next(&self) -> Option<usize> {
-        if let [asked] = self.asked[..] {
-            return (!asked).then_some(0);
+        if let [only] = self.progress[..] {
+            return (!only.asked).then_some(0);
         }
         choose_upstream(&self.loads())
     }
 
     fn loads(&self) -> Vec<Load> {
-        let load = |(upstream, asked): (&Arc<Upstream>, &bool)| {
-            let load = upstream.state.load(*asked);
+        let load = |(upstream, past): (&Arc<Upstream>, &CandidateProgress)| {
+            let load = upstream.state.load(past.asked);
             if self.who.is_some() { load } else { Load { wait: Duration::ZERO, ..load } }
         };
-        self.order.iter().zip(&self.asked).map(load).collect()
+        self.order.iter().zip(&self.progress).map(load).collect()
     }
 }
 

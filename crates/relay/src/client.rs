@@ -42,8 +42,8 @@ pub struct Origin {
     pub headers: HeaderMap,
     /// Path and query as the upstream has them, for example `/v1/chat/completions`.
     pub path_and_query: Cow<'static, str>,
-    /// The id that goes upstream.
-    pub request_id: String,
+    /// The id that goes upstream, if it is not the one in the record.
+    pub request_id: Option<String>,
     /// The client's network address, for fairness among clients that share a key.
     pub peer: Option<IpAddr>,
     /// When the request came.
@@ -119,12 +119,12 @@ impl Origin {
             program: program_of(&headers),
             headers,
             path_and_query: CHAT_PATH.into(),
-            request_id: record.start().id.clone(),
+            request_id: None,
             peer: None,
             received: Instant::now(),
             is_agent: false,
             may_trim: false,
-            free_text: Arc::default(),
+            free_text: FreeTextPatterns::none(),
             record,
             progress: Arc::default(),
         }

@@ -1,6 +1,7 @@
 //! Reads a client's request, once: what is wanted, who may serve it, and the first attempt.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -181,7 +182,8 @@ impl Relay {
         let adapted = adapt_request(&mut request, body, &how);
         let first = Attempt::first(upstream, adapted, rules.token_limit);
         let Origin { headers, request_id, path_and_query, received, record, progress, .. } = origin;
-        let headers = upstream_headers(headers, &request_id, traits.outbound);
+        let request_id = request_id.as_deref().unwrap_or(&record.start().id);
+        let headers = upstream_headers(headers, request_id, traits.outbound);
         ClientRequest {
             profile: Arc::new(profile),
             history,
@@ -286,8 +288,14 @@ fn request_traits(
         wants_no_reasoning: asked_effort(&request.object) == Some(Effort::Off),
         is_declared,
         has_stop: request.object.get("stop").is_some(),
-        taken_ids: Arc::new(used_ids(request)),
+        taken_ids: shared_ids(used_ids(request)),
     }
+}
+
+/// Shares one empty set among all requests without calls.
+fn shared_ids(ids: HashSet<String>) -> Arc<HashSet<String>> {
+    static NONE: LazyLock<Arc<HashSet<String>>> = LazyLock::new(Arc::default);
+    if ids.is_empty() { Arc::clone(&NONE) } else { Arc::new(ids) }
 }
 
 fn no_upstream() -> ApiError {

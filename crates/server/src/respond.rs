@@ -44,15 +44,12 @@ fn new_id() -> String {
     std::str::from_utf8(&digits).unwrap_or_default().to_owned()
 }
 
-/// The id that goes upstream. All requests of a trace share the trace's id, and vLLM makes its own from what
+/// The id that goes upstream, if it is not the request's own. All requests of a trace share the trace's id, and vLLM makes its own from what
 /// it gets: two of one trace must differ, so the span's id is added.
-pub(super) fn upstream_id(headers: &HeaderMap, id: &str) -> String {
-    let trace = headers.get("traceparent").and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let mut parts = trace.split('-').skip(1);
-    match (parts.next(), parts.next()) {
-        (Some(trace), Some(span)) if trace == id => format!("{trace}-{span}"),
-        _ => id.to_owned(),
-    }
+pub(super) fn upstream_id(headers: &HeaderMap, id: &str) -> Option<String> {
+    let mut parts = headers.get("traceparent")?.to_str().ok()?.split('-').skip(1);
+    let (trace, span) = (parts.next()?, parts.next()?);
+    (trace == id).then(|| format!("{trace}-{span}"))
 }
 
 /// How a reply ends, if it is not simply whole. The value travels in the extensions of the reply until

@@ -75,11 +75,11 @@ impl Visit for Line {
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
-        self.push_field(field.name(), &value.to_string());
+        self.push_field(field.name(), value.to_string());
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.push_field(field.name(), &format!("{value:?}"));
+        self.push_field(field.name(), format!("{value:?}"));
     }
 }
 

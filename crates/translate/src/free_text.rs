@@ -5,6 +5,8 @@
 //! Called by `responses`, which declares the tools, by `relay` once a whole reply has been read, and by
 //! `live` for each call.
 
+use std::sync::{Arc, LazyLock};
+
 use regex::{Regex, RegexBuilder};
 
 use super::reply::Reply;
@@ -24,6 +26,12 @@ pub(super) const FREE_TEXT: &str = "input";
 pub struct FreeTextPatterns(Vec<(String, Regex)>);
 
 impl FreeTextPatterns {
+    /// Returns the patterns of a request without such tools, which all of them share.
+    pub fn none() -> Arc<Self> {
+        static NONE: LazyLock<Arc<FreeTextPatterns>> = LazyLock::new(Arc::default);
+        Arc::clone(&NONE)
+    }
+
     /// Adds the expression that the whole text of this function must match.
     pub(super) fn add_pattern(&mut self, function: &str, definition: &str) {
         let whole = format!(r"\A(?:{definition})\z");

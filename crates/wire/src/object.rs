@@ -69,7 +69,7 @@ impl<'a> Object<'a> {
         let mut fields = Vec::with_capacity(8);
         let mut escaped_keys = false;
         scanner.walk_object(|key, scanner| {
-            escaped_keys |= key.contains('\\');
+            escaped_keys |= scanner.has_escape();
             fields.push((Cow::Borrowed(key), Cow::Borrowed(value(key, scanner)?)));
             Ok::<_, Malformed>(())
         })?;

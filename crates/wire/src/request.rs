@@ -374,10 +374,13 @@ impl Message<'_> {
 /// Returns true when a JSON string begins with `mark`, apart from white space. Decodes a long text only if it
 /// must.
 fn begins_with(json: &str, mark: &str) -> bool {
-    let plain = json.strip_prefix('"').and_then(|text| text.trim_start().get(..mark.len()));
-    match plain {
-        Some(beginning) if !beginning.contains('\\') => beginning == mark,
-        _ => decode_string(json).is_some_and(|text| text.trim_start().starts_with(mark)),
+    let Some(text) = json.strip_prefix('"').map(str::trim_start) else { return false };
+    // A shorter text ends with its quote, and so is another.
+    let beginning = text.get(..mark.len()).unwrap_or(text);
+    if beginning.contains('\\') {
+        decode_string(json).is_some_and(|text| text.trim_start().starts_with(mark))
+    } else {
+        beginning == mark
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Scanner<'a> {
     at: usize,
     /// The offset of the last key, at its quote.
     key_at: usize,
+    /// Whether the last string has an escape.
+    has_escape: bool,
     depth: u8,
 }
 
@@ -53,7 +55,7 @@ impl<'a> Scanner<'a> {
 
     /// Begins a scan at this offset of `text`.
     pub(super) fn new_at(text: &'a str, at: usize) -> Self {
-        Self { text, at, key_at: at, depth: 0 }
+        Self { text, at, key_at: at, has_escape: false, depth: 0 }
     }
 
     /// Returns the offset of the next byte.
@@ -64,6 +66,11 @@ impl<'a> Scanner<'a> {
     /// Returns the offset of the key whose value comes next, at its quote.
     pub(super) fn key_at(&self) -> usize {
         self.key_at
+    }
+
+    /// Returns true if the string that was read last has an escape: a key, where its value comes next.
+    pub(super) fn has_escape(&self) -> bool {
+        self.has_escape
     }
 
     /// Returns the next byte that is not white space, without consuming it; 0 at the end.
@@ -176,12 +183,14 @@ impl<'a> Scanner<'a> {
         let bytes = self.text.as_bytes();
         let start = self.at;
         let mut next = start + 1;
-        while let Some(found) = bytes.get(next..).and_then(quote_or_backslash) {
-            next += found + 1;
-            if bytes[next - 1] == b'"' {
+        self.has_escape = false;
+        while let Some(found) = quote_or_backslash(bytes, next) {
+            next = found + 1;
+            if bytes[found] == b'"' {
                 self.at = next;
                 return Ok(&self.text[start..next]);
             }
+            self.has_escape = true;
             next += 1;
         }
         self.at = bytes.len();
@@ -261,22 +270,18 @@ pub fn string_between<'t>(text: &'t str, before: &str, after: &str) -> Option<&'
     (rest.len() == after.len() && begins_with(rest, after.as_bytes())).then_some(string)
 }
 
-/// The first bytes are searched without a call of the vectorised search, which is quicker: most strings are
-/// this short, or full of escapes.
+/// So many bytes are searched without a call of the vectorised search, which is quicker: most strings are this
+/// short, or full of escapes.
 const NEAR: usize = 32;
 
-/// Returns the place of the first quote or backslash.
-fn quote_or_backslash(bytes: &[u8]) -> Option<usize> {
-    let (near, far) = bytes.split_at(bytes.len().min(NEAR));
-    near_quote_or_backslash(near).or_else(|| memchr::memchr2(b'"', b'\\', far).map(|at| near.len() + at))
-}
-
-/// Returns the place of the first quote or backslash, comparing eight bytes at a time.
-fn near_quote_or_backslash(bytes: &[u8]) -> Option<usize> {
-    let mut chunks = bytes.chunks_exact(8);
-    let mut at = 0;
-    for chunk in chunks.by_ref() {
-        let word = u64::from_le_bytes(chunk.try_into().unwrap_or_default());
+/// Returns the place of the first quote or backslash from a place on, comparing eight bytes at a time.
+#[inline]
+fn quote_or_backslash(bytes: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    while at < from + NEAR
+        && let Some(chunk) = bytes.get(at..).and_then(|rest| rest.first_chunk())
+    {
+        let word = u64::from_le_bytes(*chunk);
         let found =
             zero_bytes(word ^ (EACH * u64::from(b'"'))) | zero_bytes(word ^ (EACH * u64::from(b'\\')));
         if found != 0 {
@@ -284,7 +289,7 @@ fn near_quote_or_backslash(bytes: &[u8]) -> Option<usize> {
         }
         at += 8;
     }
-    chunks.remainder().iter().position(|byte| matches!(byte, b'"' | b'\\')).map(|place| at + place)
+    memchr::memchr2(b'"', b'\\', bytes.get(at..)?).map(|place| at + place)
 }
 
 /// A one in each byte.

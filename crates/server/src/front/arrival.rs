@@ -18,7 +18,7 @@ use crate::body::BodyReservation;
 use crate::respond;
 use relay::{Origin, RequestProgress, Wire, program_of};
 use telemetry::{RequestRecord, RequestStart};
-use translate::ClientProgram;
+use translate::{ClientProgram, FreeTextPatterns};
 use wire::{ApiError, Object};
 
 /// Begins the record of a request.
@@ -95,7 +95,7 @@ impl Arrival {
             received: self.received,
             is_agent: false,
             may_trim: false,
-            free_text: Arc::default(),
+            free_text: FreeTextPatterns::none(),
             record: self.record.clone(),
             progress: Arc::clone(&self.progress),
         }
