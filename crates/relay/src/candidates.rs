@@ -20,7 +20,7 @@ pub(super) struct Candidates {
     passed_over: Option<usize>,
 }
 
-/// What was done with one upstream.
+/// The progress with one upstream.
 #[derive(Clone, Copy, Debug, Default)]
 struct CandidateProgress {
     /// Asked in this round.

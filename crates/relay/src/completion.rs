@@ -5,7 +5,7 @@ use bytes::{Buf as _, Bytes};
 
 use super::request::{ClientRequest, ReplyForm};
 use translate::{Ids, Reply, ReplyRules, correctable_calls, interpret_completion, prune_completion};
-use upstream::{Answered, UpstreamError, UpstreamResponse, shorten_body};
+use upstream::{UpstreamError, UpstreamResponse, UpstreamResult, shorten_body};
 use wire::turn::{FinishReason, Usage};
 use wire::{Completion, ErrorCode, Object, is_empty_array};
 
@@ -17,7 +17,7 @@ pub(super) async fn json_body(
     mut answer: Box<UpstreamResponse>,
     name: &str,
     max_body: usize,
-) -> Answered<Bytes> {
+) -> UpstreamResult<Bytes> {
     let media_type = answer.media_type();
     let is_json = media_type.is_empty() || media_type.ends_with("json");
     let mut body = answer.whole_json(max_body).await?;

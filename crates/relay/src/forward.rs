@@ -11,7 +11,8 @@ use super::candidates::{Candidates, more_informative, no_upstream};
 use super::relay::Relay;
 use telemetry::RequestRecord;
 use upstream::{
-    Answered, Call, Outgoing, OwnWire, Serving, Upstream, UpstreamError, UpstreamResponse, QueueClient, conversation,
+    Call, Outgoing, OwnWire, QueueClient, Serving, Upstream, UpstreamError, UpstreamResponse, UpstreamResult,
+    conversation,
 };
 use wire::{ApiError, Object, Pieces, encode_string};
 
@@ -152,7 +153,7 @@ impl Relay {
         }
     }
 
-    async fn ask_in_turn(&self, mut request: Forward) -> Answered<Box<UpstreamResponse>> {
+    async fn ask_in_turn(&self, mut request: Forward) -> UpstreamResult<Box<UpstreamResponse>> {
         let (order, who) = self.order_for_any(&request);
         let mut candidates = Candidates::new(order, (!is_safe(&request.method)).then_some(who));
         let mut failed: Option<Box<UpstreamError>> = None;
@@ -201,7 +202,7 @@ impl Relay {
 }
 
 /// Returns the failure of the upstream that an answer shows.
-fn upstream_fault(answer: &Answered<Box<UpstreamResponse>>) -> Option<UpstreamError> {
+fn upstream_fault(answer: &UpstreamResult<Box<UpstreamResponse>>) -> Option<UpstreamError> {
     match answer {
         Ok(answer) if answer.status().is_server_error() => {
             Some(UpstreamError::from_answer(answer.upstream(), answer.status().as_u16(), ""))

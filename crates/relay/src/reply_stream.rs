@@ -24,7 +24,7 @@ use translate::{
     ChunkRules, Head, Ids, LiveRules, LiveTurn, PlainRules, PlainTurn, ReplyPart, ReplyReader, Salvage,
     StreamState,
 };
-use upstream::{Answered, UpstreamError, UpstreamResponse};
+use upstream::{UpstreamError, UpstreamResponse, UpstreamResult};
 use wire::sse::{DONE, Frame, Frames};
 use wire::turn::{ChoiceEvent, Turn, Usage};
 use wire::{ApiError, ErrorCode, escape_controls};
@@ -282,7 +282,7 @@ impl ReplyStream {
         self.progress.end.is_none() && self.reconsidering.is_none()
     }
 
-    fn take_piece(&mut self, piece: Answered<Option<Bytes>>) {
+    fn take_piece(&mut self, piece: UpstreamResult<Option<Bytes>>) {
         match piece {
             Ok(Some(bytes)) => self.frames.push(bytes),
             Ok(None) => self.upstream_closed(),

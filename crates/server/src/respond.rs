@@ -44,8 +44,8 @@ fn new_id() -> String {
     std::str::from_utf8(&digits).unwrap_or_default().to_owned()
 }
 
-/// The id that goes upstream, if it is not the request's own. All requests of a trace share the trace's id, and vLLM makes its own from what
-/// it gets: two of one trace must differ, so the span's id is added.
+/// The id that goes upstream, if it is not the request's own. All requests of a trace share the trace's id,
+/// and vLLM makes its own from what it gets: two of one trace must differ, so the span's id is added.
 pub(super) fn upstream_id(headers: &HeaderMap, id: &str) -> Option<String> {
     let mut parts = headers.get("traceparent")?.to_str().ok()?.split('-').skip(1);
     let (trace, span) = (parts.next()?, parts.next()?);

@@ -8,7 +8,7 @@ use super::client::Upstream;
 use super::failure::{Tier, UpstreamError};
 use super::gate::UpstreamPlace;
 use super::queue::QueueClient;
-use super::response::Answered;
+use super::response::UpstreamResult;
 use super::state::runtime_time;
 use wire::ErrorCode;
 
@@ -17,7 +17,7 @@ impl Upstream {
     ///
     /// # Errors
     /// 429 when the queue is full.
-    pub async fn wait_for_place(&self, who: QueueClient) -> Answered<(UpstreamPlace, Duration)> {
+    pub async fn wait_for_place(&self, who: QueueClient) -> UpstreamResult<(UpstreamPlace, Duration)> {
         let gate = &self.state.gate;
         let (place, waited) =
             gate.enter(who).await.map_err(|full| self.full_error(full.taken, full.waiting, full.wait))?;

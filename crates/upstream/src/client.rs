@@ -27,7 +27,7 @@ use super::model_facts::Windows;
 use super::outgoing::Outgoing;
 use super::pool::Pool;
 use super::probes::Probes;
-use super::response::{Answered, UpstreamResponse};
+use super::response::{UpstreamResponse, UpstreamResult};
 use super::rule_file::RuleFile;
 use super::setup_error::{SetupError, SetupProblem};
 use super::state::UpstreamState;
@@ -156,7 +156,7 @@ impl Upstream {
     ///
     /// # Errors
     /// When no answer comes.
-    pub async fn send(&self, call: Call) -> Answered<Box<UpstreamResponse>> {
+    pub async fn send(&self, call: Call) -> UpstreamResult<Box<UpstreamResponse>> {
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
         let mut request = http::Request::new(call.body);
         *request.uri_mut() = self.request_uri(&call.path_and_query)?;

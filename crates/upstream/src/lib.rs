@@ -45,7 +45,7 @@ pub use outgoing::Outgoing;
 pub use priority::Priority;
 pub use probes::Health;
 pub use queue::QueueClient;
-pub use response::{Answered, UpstreamResponse};
+pub use response::{UpstreamResponse, UpstreamResult};
 pub use retry_budget::RepeatPermit;
 pub use rule_file::RuleFile;
 pub use setup_error::{SetupError, SetupProblem};

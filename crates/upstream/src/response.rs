@@ -24,7 +24,7 @@ const EXCERPT_WITHIN: Duration = Duration::from_secs(3);
 const END_WITHIN: Duration = Duration::from_secs(2);
 
 /// A result whose error is rare, and boxed: each function on the way of a reply moves the result.
-pub type Answered<T> = Result<T, Box<UpstreamError>>;
+pub type UpstreamResult<T> = Result<T, Box<UpstreamError>>;
 
 /// An upstream's answer: its head, and its body as it comes.
 #[derive(Debug)]
@@ -84,13 +84,13 @@ impl UpstreamResponse {
     ///
     /// # Errors
     /// When it breaks off before.
-    pub async fn wait_for_body(&mut self) -> Answered<()> {
+    pub async fn wait_for_body(&mut self) -> UpstreamResult<()> {
         self.first = self.next_piece().await?;
         Ok(())
     }
 
     /// The next piece of the body as it arrives; `None` at its end. Safe to cancel.
-    pub async fn next_piece(&mut self) -> Answered<Option<Bytes>> {
+    pub async fn next_piece(&mut self) -> UpstreamResult<Option<Bytes>> {
         if let Some(first) = self.first.take() {
             return Ok(Some(first));
         }
@@ -108,7 +108,7 @@ impl UpstreamResponse {
     }
 
     /// The piece that has arrived already; `None` when the next one has not.
-    pub fn ready_piece(&mut self) -> Option<Answered<Option<Bytes>>> {
+    pub fn ready_piece(&mut self) -> Option<UpstreamResult<Option<Bytes>>> {
         self.next_piece().now_or_never()
     }
 
@@ -133,7 +133,7 @@ impl UpstreamResponse {
     ///
     /// # Errors
     /// When it breaks off, cannot be decoded, or is longer.
-    pub async fn read_whole(&mut self, limit: usize) -> Answered<Bytes> {
+    pub async fn read_whole(&mut self, limit: usize) -> UpstreamResult<Bytes> {
         self.gather_body(limit, false).await
     }
 
@@ -142,11 +142,11 @@ impl UpstreamResponse {
     ///
     /// # Errors
     /// As [`UpstreamResponse::read_whole`].
-    pub async fn whole_json(&mut self, limit: usize) -> Answered<Bytes> {
+    pub async fn whole_json(&mut self, limit: usize) -> UpstreamResult<Bytes> {
         self.gather_body(limit, true).await
     }
 
-    async fn gather_body(&mut self, limit: usize, is_json: bool) -> Answered<Bytes> {
+    async fn gather_body(&mut self, limit: usize, is_json: bool) -> UpstreamResult<Bytes> {
         let Some(first) = self.next_piece().await? else { return Ok(Bytes::new()) };
         // Most bodies come in one piece, which is not copied.
         let (mut body, mut end_at) = (BodyBuffer::One(first), None);

@@ -237,7 +237,7 @@ impl Ledger {
         let _alone = self.flushing.lock().await;
         let (rows, lost) = {
             let mut state = self.lock_state();
-            // As many more are to be expected, and to grow moves all of them.
+            // Probably as many rows will follow, and a list that grows is copied.
             let next = Vec::with_capacity(state.waiting.len());
             (std::mem::replace(&mut state.waiting, next), std::mem::take(&mut state.lost))
         };

@@ -91,8 +91,8 @@ impl<'a> Object<'a> {
         self.position_of(key).map(|place| self.fields[place].1.as_ref())
     }
 
-    /// Returns true if a key that `is_one` accepts may be there, which is quicker than to look for each. A key
-    /// with escapes may be any.
+    /// Returns true if a key that `is_one` accepts may be there, which is quicker than a search for each. A
+    /// key with escapes may be any.
     pub fn may_have(&self, is_one: impl Fn(&str) -> bool) -> bool {
         self.escaped_keys || self.fields.iter().any(|(name, _)| is_one(name))
     }

@@ -270,8 +270,8 @@ pub fn string_between<'t>(text: &'t str, before: &str, after: &str) -> Option<&'
     (rest.len() == after.len() && begins_with(rest, after.as_bytes())).then_some(string)
 }
 
-/// So many bytes are searched without a call of the vectorised search, which is quicker: most strings are this
-/// short, or full of escapes.
+/// The number of bytes that are searched without a call of the vectorised search, which is quicker: most
+/// strings are this short, or full of escapes.
 const NEAR: usize = 32;
 
 /// Returns the place of the first quote or backslash from a place on, comparing eight bytes at a time.

@@ -16,7 +16,7 @@ use crate::{completion, fit};
 use adapt::{Rule, RuleSet};
 use telemetry::TRACEPARENT;
 use translate::{Fault, Reply, Salvage, read_overflow};
-use upstream::{Answered, Call, OutcomeReport, Tier, Upstream, UpstreamError, UpstreamResponse};
+use upstream::{Call, OutcomeReport, Tier, Upstream, UpstreamError, UpstreamResponse, UpstreamResult};
 use wire::turn::{Turn, Usage};
 use wire::{Completion, ErrorCode};
 
@@ -159,7 +159,7 @@ impl Exchange {
     }
 
     /// Sends the attempt; one that follows a mistake ends when `recovery.within` is over (`None`).
-    async fn read_in_time(&mut self) -> Option<Answered<Read>> {
+    async fn read_in_time(&mut self) -> Option<UpstreamResult<Read>> {
         let deadline =
             self.request.received + self.request.settings.recovery.within.min(Duration::from_hours(24));
         let has_deadline = self.history.mistake_count() > 0;
@@ -167,7 +167,7 @@ impl Exchange {
         if has_deadline { timeout_at(deadline, work).await.ok() } else { Some(work.await) }
     }
 
-    async fn send_and_read(&mut self) -> Answered<Read> {
+    async fn send_and_read(&mut self) -> UpstreamResult<Read> {
         let Some(current) = &mut self.current else { return Err(no_upstream()) };
         let sent = current.send(&self.request).await;
         let attempt = &mut current.attempt;
@@ -186,7 +186,7 @@ impl Exchange {
         self.read_answer(answer, &name).await
     }
 
-    async fn read_answer(&self, answer: Box<UpstreamResponse>, name: &Arc<str>) -> Answered<Read> {
+    async fn read_answer(&self, answer: Box<UpstreamResponse>, name: &Arc<str>) -> UpstreamResult<Read> {
         let request = &self.request;
         let whole = match request.profile.route {
             Route::Plain => {
@@ -233,8 +233,8 @@ impl Exchange {
 async fn read_by_size<T: Send + 'static>(
     size: usize,
     name: &str,
-    read: impl FnOnce() -> Answered<T> + Send + 'static,
-) -> Answered<T> {
+    read: impl FnOnce() -> UpstreamResult<T> + Send + 'static,
+) -> UpstreamResult<T> {
     if size < LARGE_REPLY {
         return read();
     }
@@ -273,7 +273,7 @@ fn interpret_completion(completion: Completion, request: &ClientRequest, token_l
 
 impl Current {
     /// Sends the attempt; its answer's head is a success and its body has begun when this returns.
-    async fn send(&mut self, request: &ClientRequest) -> Answered<Box<UpstreamResponse>> {
+    async fn send(&mut self, request: &ClientRequest) -> UpstreamResult<Box<UpstreamResponse>> {
         let record = &request.record;
         let attempt = &mut self.attempt;
         let counted = if attempt.fit == Fit::default() {
