@@ -71,7 +71,7 @@ pub(crate) fn write_rows(directory: &str) -> Sink {
     let opened = rusqlite::Connection::open(&path).and_then(|connection| {
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "synchronous", "normal")?;
-        connection.execute_batch(include_str!("../../../../../../crates/store/src/usage_schema.sql"))?;
+        connection.execute_batch(include_str!("../../../../../../crates/store/src/sqlite/usage_schema.sql"))?;
         Ok(connection)
     });
     let mut connection =
